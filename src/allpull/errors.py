@@ -1,0 +1,90 @@
+"""Everything that allpull can say went wrong, as one tree.
+
+    AllpullError
+    ├── BadInput            the user can mend it: exit code 2
+    │   ├── ConfigError     one or more faults in a specification, all listed
+    │   ├── RunDirError     a run directory that cannot be read as it stands
+    │   └── UnknownName     no such recipe, model, launcher …
+    ├── MissingPart         a library, tool or device that this command needs is not here: exit code 2
+    ├── JobFailed           the user's program ended badly: its own exit code
+    └── GateFailed          a comparison that was asked to fail did: exit code 3
+
+Each carries a ``hint``: what to do next. The command line prints both and never a traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class AllpullError(Exception):
+    """An error with a remedy.
+
+    ``message`` says what and where, ``hint`` says what to do; ``exit_code`` is what the command line returns.
+    """
+
+    exit_code = 2
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class BadInput(AllpullError):
+    """What the user gave cannot be used; nothing was changed."""
+
+
+class ConfigError(BadInput):
+    """One or more faults in a specification; ``faults`` holds a line for each."""
+
+    def __init__(self, source: str, faults: Iterable[str], *, hint: str = "") -> None:
+        self.faults = tuple(faults)
+        count = len(self.faults)
+        head = f"{source}: {count} fault{'s' if count != 1 else ''}"
+        super().__init__("\n  ".join([head, *self.faults]), hint=hint)
+
+
+class RunDirError(BadInput):
+    """A run directory is missing, damaged or from another version."""
+
+
+class UnknownName(BadInput):
+    """A name that no table holds, with the nearest ones that exist."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str], *, hint: str = "") -> None:
+        names = sorted(known)
+        close = nearest(name, names)
+        suggestion = f"did you mean '{close}'? " if close else ""
+        super().__init__(f"no {kind} '{name}'; {suggestion}known: {', '.join(names)}", hint=hint)
+
+
+class MissingPart(AllpullError):
+    """A library, program or device that this command needs is not installed here."""
+
+
+class JobFailed(AllpullError):
+    """The program that was run ended badly; ``exit_code`` is its own."""
+
+    def __init__(self, message: str, *, exit_code: int, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.exit_code = exit_code
+
+
+class GateFailed(AllpullError):
+    """A gate that the user set was not passed."""
+
+    exit_code = 3
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name most like ``name``, or None.
+
+    >>> nearest("digts", ["digits", "fashion-mnist"])
+    'digits'
+    >>> nearest("zebra", ["digits"]) is None
+    True
+    """
+    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return found[0] if found else None

@@ -1,0 +1,55 @@
+"""What a record is, and which versions of it this allpull reads.
+
+Format history:
+
+- 1.0 (allpull 0.1.0): first version.
+
+A minor version adds optional fields, so an older reader may ignore them; a major version comes with an upgrade
+function, and one real run of every past version stays in the tests.
+"""
+
+from __future__ import annotations
+
+import re
+
+from pydantic import BaseModel, ConfigDict
+
+from allpull.errors import RunDirError
+
+VERSION = "1.0"
+
+_TAG = re.compile(r"allpull\.([a-z]+)/(\d{1,4})\.(\d{1,4})")
+
+
+class Record(BaseModel):
+    """Base of all records: immutable; fields that this version does not know are ignored when read."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="null", allow_inf_nan=False)
+
+
+def tag(kind: str) -> str:
+    """The ``schema`` field that begins every file of ``kind``.
+
+    >>> tag("steps")
+    'allpull.steps/1.0'
+    """
+    return f"allpull.{kind}/{VERSION}"
+
+
+def check_tag(found: object, kind: str, where: str) -> None:
+    """Accept any minor version of our major one.
+
+    Raises:
+        RunDirError: ``found`` is no tag of ``kind``, or of a newer major version; ``where`` names the file.
+    """
+    match = _TAG.fullmatch(found) if isinstance(found, str) else None
+    if match is None or match.group(1) != kind:
+        shown = repr(found)[:80]
+        raise RunDirError(
+            f"{where}: schema is {shown}, expected {tag(kind)}", hint="is this an allpull file?"
+        )
+    if int(match.group(2)) > int(VERSION.split(".", maxsplit=1)[0]):
+        raise RunDirError(
+            f"{where}: written by a newer allpull (schema {match.group(0)}; this one reads up to {tag(kind)})",
+            hint="upgrade allpull: pip install --upgrade allpull",
+        )

@@ -1,0 +1,59 @@
+"""``counters/<host>.jsonl``: a header line, then one line a sample from the host's sidecar.
+
+Everything that grows is cumulative, so that a lost sample loses resolution and no bytes.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from allpull.schema.base import Record
+from allpull.schema.steps import Clock
+
+
+class CountersHeader(Record):
+    """First line of a counters file."""
+
+    schema_: str = Field(alias="schema")
+    host: str
+    boot_id: str | None = None
+    clock: Clock
+    interval_ns: int = Field(gt=0)
+    sources: list[str] = Field(default_factory=list, description="what the numbers come from")
+
+
+class RankCounters(Record):
+    """One rank with its helper processes (loader workers and other children), summed."""
+
+    processes: int = Field(ge=0)
+    cpu_ns: int | None = Field(None, ge=0, description="user and system time")
+    memory_bytes: int | None = Field(None, ge=0, description="resident set")
+    threads: int | None = Field(None, ge=0)
+    switches: int | None = Field(None, ge=0, description="context switches")
+    read_bytes: int | None = Field(None, ge=0, description="read through system calls, cached or not")
+    write_bytes: int | None = Field(None, ge=0)
+    read_calls: int | None = Field(None, ge=0)
+    write_calls: int | None = Field(None, ge=0)
+    storage_read_bytes: int | None = Field(
+        None, ge=0, description="read from storage: not from the page cache"
+    )
+    storage_write_bytes: int | None = Field(None, ge=0)
+
+
+class NicCounters(Record):
+    """One network interface since boot."""
+
+    received_bytes: int = Field(ge=0)
+    sent_bytes: int = Field(ge=0)
+
+
+class CounterSample(Record):
+    """One look at the host and its ranks."""
+
+    t_ns: int
+    cpu_ns: int | None = Field(None, ge=0, description="busy time of all CPUs of the host since boot")
+    idle_ns: int | None = Field(None, ge=0)
+    memory_used_bytes: int | None = Field(None, ge=0)
+    load_1min: float | None = Field(None, ge=0)
+    ranks: dict[str, RankCounters] = Field(default_factory=dict)
+    nics: dict[str, NicCounters] = Field(default_factory=dict)

@@ -1,0 +1,98 @@
+"""``events/rank-NNNNN.jsonl``: a header line, then what happened beside the steps, one line each."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter
+
+from allpull.schema.base import Record
+
+
+class EventsHeader(Record):
+    """First line of an events file."""
+
+    schema_: str = Field(alias="schema")
+    rank: int = Field(ge=0)
+    host: str
+    budget: int = Field(description="bytes after which events thin themselves out")
+
+
+class Span(Record):
+    """Something that took a while: an evaluation, a checkpoint."""
+
+    kind: Literal["span"]
+    name: str
+    begin_ns: int
+    end_ns: int
+    step: int = Field(ge=0, description="the step during which it happened")
+    epoch: int = Field(ge=0)
+
+
+class EpochMark(Record):
+    """An epoch begins."""
+
+    kind: Literal["epoch"]
+    epoch: int = Field(ge=0)
+    step: int = Field(ge=0)
+    t_ns: int
+
+
+class Metric(Record):
+    """A quantity of the training itself, such as ``test_top1``; null where it could not be computed."""
+
+    kind: Literal["metric"]
+    name: str
+    value: float | None
+    step: int = Field(ge=0)
+    epoch: int = Field(ge=0)
+    t_ns: int
+
+
+class ClockPair(Record):
+    """The same moment on the monotonic and the real-time clock."""
+
+    kind: Literal["clock"]
+    monotonic_ns: int
+    realtime_ns: int
+
+
+class Raised(Record):
+    """The exception that ended this rank."""
+
+    kind: Literal["exception"]
+    type: str
+    message: str
+    t_ns: int
+
+
+class Thinned(Record):
+    """Records were left out from here on, to stay within the budget."""
+
+    kind: Literal["thinned"]
+    file: Literal["steps", "events"]
+    keep_one_in: int = Field(ge=2)
+    t_ns: int
+
+
+class SwitchedOff(Record):
+    """Observation failed (a full disk, say) and stopped; the training went on."""
+
+    kind: Literal["switched_off"]
+    reason: str
+    t_ns: int
+
+
+class End(Record):
+    """The rank ended by itself; a rank that was killed has none."""
+
+    kind: Literal["end"]
+    steps: int = Field(ge=0)
+    left_out: int = Field(0, ge=0, description="records that the budget or a failure left out")
+    t_ns: int
+
+
+Event = Annotated[
+    Span | EpochMark | Metric | ClockPair | Raised | Thinned | SwitchedOff | End, Field(discriminator="kind")
+]
+EVENT: TypeAdapter[Event] = TypeAdapter(Event)

@@ -1,0 +1,124 @@
+"""What analysis answers: the JSON that others build on (DESIGN §5). SI units stand in the names."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from allpull.schema.base import Record
+from allpull.schema.host import HostRecord
+from allpull.schema.run import Exit, GitState
+
+Scaling = Literal["weak", "strong", "mixed"]
+
+
+class Interval(Record):
+    """A value and its 95 % confidence interval; the bounds are None where the data cannot tell."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+
+class StepTime(Record):
+    """Step times over the steady window, in seconds."""
+
+    median: float
+    p95: float
+
+
+class Steady(Record):
+    """Which steps rates rest on."""
+
+    used: int = Field(ge=0)
+    left_out: dict[str, int] = Field(
+        description="reason → steps of the job; each step under its first reason"
+    )
+
+
+class Io(Record):
+    """Reading by ranks and their loader workers over the steady window."""
+
+    read_bytes_per_s: float | None
+    reads_per_s: float | None
+    storage_read_bytes_per_s: float | None
+
+
+class Overhead(Record):
+    """What recording cost the ranks, by their own measurement."""
+
+    share: float | None
+
+
+class RunMetrics(Record):
+    """One run, as `allpull show` prints it. None: not measured."""
+
+    run: str
+    name: str
+    directory: str
+    status: str
+    ranks: int
+    hosts: int
+    global_batch: int | None
+    samples_per_rank_step: float | None = Field(description="mean over the steady window")
+    steady: Steady
+    throughput: Interval | None = Field(description="samples/s of the whole job")
+    step_s: StepTime | None
+    phases: dict[str, float | None] = Field(description="seconds per steady step, mean over ranks")
+    closure_error: float | None = Field(
+        description="|sum of phases − step time| ÷ step time, largest of all ranks"
+    )
+    io: Io
+    overhead: Overhead
+    accuracy: float | None = Field(description="top-1 of the last evaluation, as a fraction")
+    accuracy_top5: float | None
+    speedup: float | None = Field(description="throughput over that of the reference run")
+    speedup_interval: Interval | None
+    efficiency: float | None = Field(description="speed-up over the ideal one, ranks ÷ reference ranks")
+    efficiency_interval: Interval | None
+    gaps: list[str] = Field(description="what is missing or damaged, in words")
+
+
+class ShowResult(Record):
+    """One or more runs side by side; the one with fewest ranks is the reference."""
+
+    schema_: str = Field(alias="schema")
+    runs: list[RunMetrics]
+    reference: str | None = Field(description="run id of the reference; None for a single run")
+    scaling: Scaling | None = Field(description="weak: same samples per rank; strong: same global batch")
+    notes: list[str]
+
+
+class Curve(Record):
+    """A quantity over the training, such as ``train_loss`` or ``test_top1`` (fraction)."""
+
+    name: str
+    epochs: list[float] = Field(description="epochs done when each value was known")
+    values: list[float | None]
+
+
+class RunDetail(Record):
+    """What a report shows of one run beyond its metrics."""
+
+    metrics: RunMetrics
+    created_utc: str
+    command: list[str]
+    seed: int | None
+    threads_per_rank: int | None
+    versions: dict[str, str | None]
+    git: GitState | None
+    environment: dict[str, str]
+    hosts: list[HostRecord]
+    step_times_s: list[float] = Field(description="steady step times, thinned evenly to at most 2,000")
+    curves: list[Curve]
+    exit: Exit | None
+
+
+class ScalingReport(Record):
+    """Everything that `allpull report` draws."""
+
+    schema_: str = Field(alias="schema")
+    show: ShowResult
+    words: list[str] = Field(description="what it means, one plain sentence each, most important first")
+    details: list[RunDetail] = Field(description="in the order of show.runs")

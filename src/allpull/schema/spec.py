@@ -1,0 +1,144 @@
+"""What a user may ask for: the resolved specification of one job.
+
+Plain dataclasses of the standard library, because every rank reads them and a rank has neither pydantic nor
+polars (DESIGN §2). ``config`` builds them from TOML and checks what ``bounds`` says; a rank reads them back from
+JSON with ``from_plain``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+Spec = TypeVar("Spec")
+
+
+def option(
+    default: Any,
+    help_text: str,
+    *,
+    ge: float | None = None,
+    gt: float | None = None,
+    le: float | None = None,
+    lt: float | None = None,
+) -> Any:
+    """One field of a specification: its default, what it means, and its bounds (None: unbounded)."""
+    bounds = {
+        name: bound for name, bound in (("ge", ge), ("gt", gt), ("le", le), ("lt", lt)) if bound is not None
+    }
+    return field(default=default, metadata={"help": help_text, "bounds": bounds})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSpec:
+    """Which samples, and what is done to them on the way in."""
+
+    name: str = option("digits", "data set: a name from `allpull train --list-data`")
+    path: str = option("", "folder of the data set; empty: where the data set is usually installed")
+    shift_pixels: int = option(0, "augmentation: shift by up to this many pixels each way", ge=0, le=16)
+    flip: bool = option(False, "augmentation: mirror half of the samples left to right")
+    limit: int = option(0, "use only this many training samples; 0: all", ge=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """Which network."""
+
+    name: str = option("resnet8", "model: a name from `allpull train --list-models`")
+    width: int = option(16, "channels of the first stage", ge=1, le=1024)
+    norm: Literal["batch", "group", "none"] = option(
+        "batch", "normalisation: batch, group (no batch statistics) or none"
+    )
+    dtype: Literal["float32", "float64"] = option("float32", "arithmetic: float32, or float64 for proofs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainSpec:
+    """How the network is trained."""
+
+    epochs: int = option(10, "passes over the training set", ge=1, le=100_000)
+    batch: int = option(64, "samples per rank and step; the global batch is this times the ranks", ge=1)
+    global_batch: int = option(
+        0, "fixed global batch for strong scaling, split over the ranks; 0: batch × ranks", ge=0
+    )
+    lr: float = option(
+        0.1, "learning rate per 256 samples of global batch, at the end of the warm-up", gt=0, le=100
+    )
+    momentum: float = option(0.9, "momentum of SGD", ge=0, lt=1)
+    weight_decay: float = option(1e-4, "weight decay; norms and biases are left out", ge=0, le=1)
+    schedule: Literal["cosine", "step"] = option("cosine", "learning-rate schedule: cosine, or step")
+    step_epochs: float = option(30.0, "step schedule: divide by 10 after each this many epochs", gt=0)
+    warmup_epochs: float = option(1.0, "epochs over which the learning rate grows to its full value", ge=0)
+    label_smoothing: float = option(0.0, "label smoothing of the cross-entropy", ge=0, lt=1)
+    seed: int = option(0, "seed of initial weights, order and augmentation", ge=0, lt=2**32)
+    evaluate_every: int = option(1, "evaluate after each this many epochs, and after the last", ge=1)
+    evaluate_batch: int = option(256, "samples per rank and evaluation step", ge=1)
+    checkpoint_every: int = option(0, "steps between checkpoints; 0: at the end of each epoch", ge=0)
+    keep_checkpoints: int = option(2, "checkpoints kept, newest last", ge=1, le=1000)
+    stop_after: int = option(0, "stop after this many steps in all, as if interrupted; 0: never", ge=0)
+    log_every: int = option(10, "steps between points of the training-loss curve", ge=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchSpec:
+    """How ranks are started."""
+
+    launcher: str = option("local", "where ranks run: a name from `allpull train --help`")
+    ranks: int = option(1, "ranks, one process each", ge=1, le=65536)
+    threads: int = option(1, "OpenMP threads of a rank", ge=1, le=4096)
+    port: int = option(0, "port of the rendezvous on this machine; 0: a free one", ge=0, le=65535)
+    grace_s: float = option(15.0, "seconds between asking ranks to end and killing them", ge=0.1, le=3600)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObserveSpec:
+    """What is recorded, and how much of it."""
+
+    counters: bool = option(True, "sample CPU, memory, I/O and network with one sidecar a host")
+    counter_interval_s: float = option(1.0, "seconds between counter samples", ge=0.05, le=3600)
+    warmup_steps: int = option(5, "first steps of a run that rates leave out", ge=0)
+    budget: int = option(
+        1 << 30, "bytes of records per rank and file, after which records thin themselves out", ge=1 << 12
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSpec:
+    """Everything that decides one training job."""
+
+    name: str = option("train", "name of the run, in its directory and in reports")
+    data: DataSpec = field(default_factory=DataSpec)
+    model: ModelSpec = field(default_factory=ModelSpec)
+    train: TrainSpec = field(default_factory=TrainSpec)
+    launch: LaunchSpec = field(default_factory=LaunchSpec)
+    observe: ObserveSpec = field(default_factory=ObserveSpec)
+
+    @property
+    def global_batch(self) -> int:
+        """Samples of one step over all ranks."""
+        return self.train.global_batch or self.train.batch * self.launch.ranks
+
+
+def to_plain(spec: Any) -> dict[str, Any]:
+    """A specification as JSON-able dictionaries."""
+    return dataclasses.asdict(spec)
+
+
+def from_plain(kind: type[Spec], plain: dict[str, Any]) -> Spec:
+    """A specification from what ``to_plain`` gave; fields that are absent take their defaults.
+
+    >>> from_plain(TrainSpec, {"epochs": 3}).epochs
+    3
+    """
+    hints = typing.get_type_hints(kind)
+    values: dict[str, Any] = {}
+    for item in dataclasses.fields(kind):  # type: ignore[arg-type]  # Spec is always one of the dataclasses above
+        if item.name not in plain:
+            continue
+        annotation, value = hints[item.name], plain[item.name]
+        nested = dataclasses.is_dataclass(annotation) and not isinstance(annotation, types.GenericAlias)
+        values[item.name] = from_plain(annotation, value) if nested else value
+    return kind(**values)

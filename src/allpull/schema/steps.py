@@ -1,0 +1,66 @@
+"""``steps/rank-NNNNN.jsonl``: a header line, then one line for each optimizer step of one rank.
+
+Steps are contiguous: one begins when the one before ended, so that an evaluation or checkpoint between two steps
+is part of the later one. All times are integer nanoseconds of the host's monotonic clock.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from allpull.schema.base import Record
+
+Tag = Literal["warmup", "first_batch", "evaluation", "checkpoint", "resumed"]
+
+PHASES = ("input", "copy", "forward", "backward", "optimizer", "evaluation", "checkpoint")
+"""Spans that a rank records; analysis splits ``backward`` into compute, wait and transfer, and adds ``other``."""
+
+
+class Clock(Record):
+    """One moment on both clocks: torch stamps real time, we stamp monotonic time."""
+
+    monotonic_ns: int
+    realtime_ns: int
+
+
+class StepsHeader(Record):
+    """First line of a steps file: who wrote it, and how."""
+
+    schema_: str = Field(alias="schema")
+    rank: int = Field(ge=0)
+    local_rank: int = Field(ge=0)
+    ranks: int = Field(ge=1, le=1_000_000)
+    host: str
+    boot_id: str | None = None
+    pid: int = Field(ge=0)
+    clock: Clock
+    boundary: str = Field(description="how the end of a step is known, such as marks.step")
+    sources: list[str] = Field(default_factory=list, description="what the times come from")
+    warmup_steps: int = Field(0, ge=0)
+    budget: int = Field(description="bytes after which records thin themselves out")
+
+
+class StepRecord(Record):
+    """One optimizer step of one rank. A time that was not measured is null, never 0."""
+
+    step: int = Field(ge=0, description="from 0, counted over the whole training, resumed runs included")
+    epoch: int = Field(ge=0)
+    begin_ns: int
+    end_ns: int
+    samples: int | None = Field(None, ge=0, description="samples of this rank")
+    input_ns: int | None = Field(None, ge=0, description="blocked in the loader")
+    copy_ns: int | None = Field(None, ge=0, description="host to device")
+    forward_ns: int | None = Field(None, ge=0)
+    backward_ns: int | None = Field(None, ge=0, description="inside backward, collectives included")
+    optimizer_ns: int | None = Field(None, ge=0)
+    evaluation_ns: int | None = Field(None, ge=0)
+    checkpoint_ns: int | None = Field(None, ge=0)
+    arrival_ns: int | None = Field(
+        None, description="when the last gradient was ready: arrival at the collective"
+    )
+    done_ns: int | None = Field(None, description="when the reduced gradients were back")
+    recording_ns: int | None = Field(None, ge=0, description="time that recording the step before took")
+    tags: list[Tag] = Field(default_factory=list, description="why rates leave this step out")
+    named: dict[str, int] | None = Field(None, description="phases of the user's own, in ns")
