@@ -53,7 +53,7 @@ _listener: Optional[Listener] = None
 
 def listen(listener: Optional[Listener]) -> Optional[Listener]:
     """Send what loops say to ``listener`` from now on (None: to nobody); returns the one before."""
-    global _listener  # noqa: PLW0603  the one switch of this module: a rank has one observer
+    global _listener  # the one switch of this module: a rank has one observer
     previous, _listener = _listener, listener
     return previous
 

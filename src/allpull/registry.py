@@ -48,9 +48,7 @@ class Table:
         try:
             return getattr(importlib.import_module(module), attribute)
         except (ImportError, AttributeError) as error:
-            raise MissingPart(
-                f"{self.kind} '{name}' cannot be loaded from {places[name]}: {error}"
-            ) from error
+            raise MissingPart(f"{self.kind} '{name}' cannot be loaded from {places[name]}: {error}") from error
 
     def _places(self) -> dict[str, str]:
         places = dict(self.builtin)

@@ -45,9 +45,7 @@ def check_tag(found: object, kind: str, where: str) -> None:
     match = _TAG.fullmatch(found) if isinstance(found, str) else None
     if match is None or match.group(1) != kind:
         shown = repr(found)[:80]
-        raise RunDirError(
-            f"{where}: schema is {shown}, expected {tag(kind)}", hint="is this an allpull file?"
-        )
+        raise RunDirError(f"{where}: schema is {shown}, expected {tag(kind)}", hint="is this an allpull file?")
     if int(match.group(2)) > int(VERSION.split(".", maxsplit=1)[0]):
         raise RunDirError(
             f"{where}: written by a newer allpull (schema {match.group(0)}; this one reads up to {tag(kind)})",

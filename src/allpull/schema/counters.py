@@ -34,9 +34,7 @@ class RankCounters(Record):
     write_bytes: int | None = Field(None, ge=0)
     read_calls: int | None = Field(None, ge=0)
     write_calls: int | None = Field(None, ge=0)
-    storage_read_bytes: int | None = Field(
-        None, ge=0, description="read from storage: not from the page cache"
-    )
+    storage_read_bytes: int | None = Field(None, ge=0, description="read from storage: not from the page cache")
     storage_write_bytes: int | None = Field(None, ge=0)
 
 

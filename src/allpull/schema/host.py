@@ -42,6 +42,4 @@ class HostRecord(Record):
     file_system: str | None = Field(None, description="type of the file system that holds the records")
     clock_source: str | None = Field(None, description="the kernel's clock source, such as tsc")
     load_1min: float | None = Field(None, ge=0, description="load average when the job began")
-    fingerprint: str = Field(
-        description="hash of CPU, GPU, memory and kernel: equal machines have equal ones"
-    )
+    fingerprint: str = Field(description="hash of CPU, GPU, memory and kernel: equal machines have equal ones")

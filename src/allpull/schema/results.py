@@ -32,9 +32,7 @@ class Steady(Record):
     """Which steps rates rest on."""
 
     used: int = Field(ge=0)
-    left_out: dict[str, int] = Field(
-        description="reason → steps of the job; each step under its first reason"
-    )
+    left_out: dict[str, int] = Field(description="reason → steps of the job; each step under its first reason")
 
 
 class Io(Record):
@@ -66,9 +64,7 @@ class RunMetrics(Record):
     throughput: Interval | None = Field(description="samples/s of the whole job")
     step_s: StepTime | None
     phases: dict[str, float | None] = Field(description="seconds per steady step, mean over ranks")
-    closure_error: float | None = Field(
-        description="|sum of phases − step time| ÷ step time, largest of all ranks"
-    )
+    closure_error: float | None = Field(description="|sum of phases − step time| ÷ step time, largest of all ranks")
     io: Io
     overhead: Overhead
     accuracy: float | None = Field(description="top-1 of the last evaluation, as a fraction")

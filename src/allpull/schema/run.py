@@ -48,12 +48,8 @@ class RunRecord(Record):
     threads_per_rank: int | None = Field(None, ge=1)
     global_batch: int | None = Field(None, ge=1, description="samples of one step over all ranks")
     seed: int | None = None
-    versions: dict[str, str | None] = Field(
-        description="allpull, python, torch and others; None: not installed"
-    )
+    versions: dict[str, str | None] = Field(description="allpull, python, torch and others; None: not installed")
     git: GitState | None = None
-    environment: dict[str, str] = Field(
-        default_factory=dict, description="variables that change how ranks run"
-    )
+    environment: dict[str, str] = Field(default_factory=dict, description="variables that change how ranks run")
     redacted: int = Field(0, ge=0, description="secrets that were replaced before writing")
     exit: Exit | None = None

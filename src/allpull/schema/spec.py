@@ -26,9 +26,7 @@ def option(
     lt: float | None = None,
 ) -> Any:
     """One field of a specification: its default, what it means, and its bounds (None: unbounded)."""
-    bounds = {
-        name: bound for name, bound in (("ge", ge), ("gt", gt), ("le", le), ("lt", lt)) if bound is not None
-    }
+    bounds = {name: bound for name, bound in (("ge", ge), ("gt", gt), ("le", le), ("lt", lt)) if bound is not None}
     return field(default=default, metadata={"help": help_text, "bounds": bounds})
 
 
@@ -61,12 +59,8 @@ class TrainSpec:
 
     epochs: int = option(10, "passes over the training set", ge=1, le=100_000)
     batch: int = option(64, "samples per rank and step; the global batch is this times the ranks", ge=1)
-    global_batch: int = option(
-        0, "fixed global batch for strong scaling, split over the ranks; 0: batch × ranks", ge=0
-    )
-    lr: float = option(
-        0.1, "learning rate per 256 samples of global batch, at the end of the warm-up", gt=0, le=100
-    )
+    global_batch: int = option(0, "fixed global batch for strong scaling, split over the ranks; 0: batch × ranks", ge=0)
+    lr: float = option(0.1, "learning rate per 256 samples of global batch, at the end of the warm-up", gt=0, le=100)
     momentum: float = option(0.9, "momentum of SGD", ge=0, lt=1)
     weight_decay: float = option(1e-4, "weight decay; norms and biases are left out", ge=0, le=1)
     schedule: Literal["cosine", "step"] = option("cosine", "learning-rate schedule: cosine, or step")

@@ -57,9 +57,7 @@ class StepRecord(Record):
     optimizer_ns: int | None = Field(None, ge=0)
     evaluation_ns: int | None = Field(None, ge=0)
     checkpoint_ns: int | None = Field(None, ge=0)
-    arrival_ns: int | None = Field(
-        None, description="when the last gradient was ready: arrival at the collective"
-    )
+    arrival_ns: int | None = Field(None, description="when the last gradient was ready: arrival at the collective")
     done_ns: int | None = Field(None, description="when the reduced gradients were back")
     recording_ns: int | None = Field(None, ge=0, description="time that recording the step before took")
     tags: list[Tag] = Field(default_factory=list, description="why rates leave this step out")
