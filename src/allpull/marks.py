@@ -21,12 +21,12 @@ class Listener(Protocol):
         """One optimizer step has ended, on ``samples`` samples of this rank (None: not known)."""
         ...
 
-    def epoch(self, number: int) -> None:
-        """Epoch ``number`` (from 0) begins."""
+    def epoch(self, number: int, step: Optional[int]) -> None:
+        """Epoch ``number`` (from 0) begins; ``step`` is the number of its next step, where it is not the next one."""
         ...
 
-    def metric(self, name: str, value: Optional[float]) -> None:
-        """A quantity of the training itself, such as ``test_top1``, now known."""
+    def metric(self, name: str, value: Optional[float], step: Optional[int]) -> None:
+        """A quantity of the training itself, such as ``test_top1``, as of ``step`` (None: of now)."""
         ...
 
 
@@ -75,13 +75,16 @@ def step(samples: Optional[int] = None) -> None:
         _listener.step(samples)
 
 
-def epoch(number: int) -> None:
-    """Say that epoch ``number`` (from 0) begins."""
+def epoch(number: int, step: Optional[int] = None) -> None:
+    """Say that epoch ``number`` (from 0) begins; a resumed training also says at which ``step`` it goes on."""
     if _listener is not None:
-        _listener.epoch(number)
+        _listener.epoch(number, step)
 
 
-def metric(name: str, value: Optional[float]) -> None:
-    """Say a quantity of the training, such as ``metric("test_top1", 0.97)``; None means not measured."""
+def metric(name: str, value: Optional[float], step: Optional[int] = None) -> None:
+    """Say a quantity of the training, such as ``metric("test_top1", 0.97)``; None means not measured.
+
+    ``step`` is the step that it belongs to, where that is not the one now running.
+    """
     if _listener is not None:
-        _listener.metric(name, value)
+        _listener.metric(name, value, step)

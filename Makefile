@@ -1,0 +1,50 @@
+# allpull: `make demo` runs the main job, `make test` passes the tests; both set up .venv by themselves.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/ready
+
+.PHONY: help venv demo test check types lint contracts docs reference proof clean
+
+help:            ## say what there is
+	@sed -n 's/^\([a-z]*\): .*## /\1\t/p' Makefile | expand -t 12
+
+venv: $(READY)   ## make .venv with allpull, torch and the tools for development
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "allpull needs Python 3.11 or newer; give one with: make PYTHON=python3.11"; exit 2; }
+	@$(PYTHON) -c 'import venv, ensurepip' \
+	  || { echo "Python has no venv module; on Debian: apt install python3-venv"; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,docs,dev]'
+	@touch $@
+
+demo: $(READY)   ## train on 1 and 2 ranks, compare, write a report
+	$(BIN)/allpull demo
+
+test: $(READY)   ## everything that CI checks
+	$(BIN)/python -m pytest
+
+check: lint types contracts  ## the checks that need no run
+
+lint: $(READY)
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+contracts: $(READY)
+	$(BIN)/lint-imports --no-cache
+
+reference: $(READY)  ## make the generated part of the documentation again
+	$(BIN)/python tools/reference.py
+
+docs: reference  ## build the documentation into site/
+	$(BIN)/mkdocs build --strict
+
+proof: $(READY)  ## the long measurements; results go to benchmarks/results/
+	$(BIN)/python benchmarks/proof.py
+
+clean:           ## remove what was built; runs stay
+	rm -rf $(VENV) build site *.egg-info src/*.egg-info .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,83 @@
+"""Arrange step records as arrays of step × rank, in float seconds.
+
+Integer nanoseconds are subtracted before they become floats, so a clock that reads 10^18 loses nothing, and a shift
+of all clocks changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from allpull.schema.steps import PHASES
+from allpull.units import NS_PER_S
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Grid:
+    """Steps that all ranks recorded; every array has shape (steps, ranks), with NaN for not measured.
+
+    ``spans_s`` holds the recorded spans by the names of ``schema.steps.PHASES``. ``arrival_s`` and ``done_s`` count
+    from the earliest begin of their step on any rank, so they compare across ranks that share a clock.
+    """
+
+    wall_s: Floats
+    samples: Floats
+    spans_s: dict[str, Floats]
+    arrival_s: Floats
+    done_s: Floats
+
+    @property
+    def steps(self) -> int:
+        """How many steps there are."""
+        return int(self.wall_s.shape[0])
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks there are."""
+        return int(self.wall_s.shape[1])
+
+
+def arrange(records: pl.DataFrame, steps: NDArray[np.int64], ranks: int) -> Grid:
+    """The records of ``steps``, each of which all ``ranks`` ranks recorded, as a grid; columns go by rank.
+
+    ``records`` has the columns of ``rundir.records.SCHEMA``.
+    """
+    start = pl.col("begin_ns").min().over("step")
+    wanted = pl.DataFrame({"step": steps}, schema={"step": pl.Int64})
+    columns = (
+        records.lazy()
+        .join(wanted.lazy(), on="step", how="semi")
+        .select(
+            "step",
+            "rank",
+            _seconds(pl.col("end_ns") - pl.col("begin_ns")).alias("wall"),
+            pl.col("samples").cast(pl.Float64),
+            _seconds(pl.col("arrival_ns") - start).alias("arrival"),
+            _seconds(pl.col("done_ns") - start).alias("done"),
+            *(_seconds(pl.col(f"{phase}_ns")).alias(phase) for phase in PHASES),
+        )
+        .sort("step", "rank")
+        .collect()
+    )
+
+    def matrix(name: str) -> Floats:
+        values: Floats = columns[name].fill_null(float("nan")).to_numpy().reshape(steps.size, ranks)
+        return values
+
+    return Grid(
+        wall_s=matrix("wall"),
+        samples=matrix("samples"),
+        spans_s={phase: matrix(phase) for phase in PHASES},
+        arrival_s=matrix("arrival"),
+        done_s=matrix("done"),
+    )
+
+
+def _seconds(ns: pl.Expr) -> pl.Expr:
+    return ns.cast(pl.Float64) / NS_PER_S

@@ -1,0 +1,66 @@
+"""Learning curves and accuracy, from the metrics that the training loop itself gave."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+
+from allpull.analyse.thinning import evenly
+from allpull.rundir.beside import EventLog
+from allpull.schema.events import Metric
+from allpull.schema.results import Curve
+
+CURVES = ("train_loss", "test_loss", "test_top1", "test_top5")
+MAX_CURVE_POINTS = 2000  # more than a page can show
+
+
+def metrics_named(events: Mapping[int, EventLog], name: str) -> list[Metric]:
+    """All values of one metric in the order of writing, from the lowest rank that gave it.
+
+    Ranks reduce before they speak, so those of one rank are those of the job; rank 0 speaks in the trainer.
+    """
+    for rank in sorted(events):
+        found = [metric for metric in events[rank].metrics if metric.name == name]
+        if found:
+            return found
+    return []
+
+
+def last_value(events: Mapping[int, EventLog], name: str) -> float | None:
+    """The last value of a metric; None where it was never given, or could not be computed that time."""
+    found = metrics_named(events, name)
+    return found[-1].value if found else None
+
+
+def curves(events: Mapping[int, EventLog]) -> list[Curve]:
+    """The curves of ``CURVES`` that were recorded, against epochs done, thinned to ``MAX_CURVE_POINTS``.
+
+    The value of a test metric is known at the end of its epoch: epochs = epoch + 1. Training loss is known within
+    one: epochs = step ÷ steps per epoch where that can be told, else epoch + 1.
+    """
+    per_epoch = steps_per_epoch(events)
+    found = []
+    for name in CURVES:
+        points = evenly(metrics_named(events, name), MAX_CURVE_POINTS)
+        if points:
+            fine = per_epoch if name == "train_loss" else None
+            epochs = [point.step / fine if fine else point.epoch + 1.0 for point in points]
+            found.append(Curve(name=name, epochs=epochs, values=[point.value for point in points]))
+    return found
+
+
+def steps_per_epoch(events: Mapping[int, EventLog]) -> float | None:
+    """Steps of one epoch: what the loop said in the metric of that name, else what its epoch marks show.
+
+    Of the distances between marks of consecutive epochs the longest counts, as an epoch that a run resumed within
+    shows only its rest. None where neither tells.
+    """
+    said = last_value(events, "steps_per_epoch")
+    if said is not None and said > 0:
+        return said
+    for rank in sorted(events):
+        marks = pairwise(events[rank].epochs)
+        longest = max((later.step - mark.step for mark, later in marks if later.epoch == mark.epoch + 1), default=0)
+        if longest > 0:
+            return float(longest)
+    return None

@@ -1,0 +1,114 @@
+"""The metrics of one run, and what a report shows of it beyond them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from allpull.analyse import io, learning, overhead, phases, throughput
+from allpull.analyse.grid import Grid, arrange
+from allpull.analyse.steady import NOT_ON_ALL_RANKS, SteadySteps, steady_steps
+from allpull.analyse.thinning import evenly
+from allpull.rundir.bounded import shown_path
+from allpull.rundir.read import RunData
+from allpull.schema.results import RunDetail, RunMetrics, Steady
+
+MAX_STEP_TIMES = 2000  # enough for a distribution that a page can show
+
+
+def metrics(run: RunData) -> RunMetrics:
+    """All metrics of ``run``; speed-up and efficiency need a second run and are left None (``analyse.scaling``)."""
+    ranks = run.record.ranks
+    steady = steady_steps(run.steps, ranks)
+    grid = _grid(run, steady)
+    split = phases.split(grid, one_clock=phases.share_a_clock(run.headers.values()))
+    rate = throughput.throughput(grid)
+    reading = io.reading(run.counters, _windows(run.steps, steady), ranks)
+    return RunMetrics(
+        run=run.record.id,
+        name=run.record.name,
+        directory=shown_path(run.directory),
+        status=run.record.status,
+        ranks=ranks,
+        hosts=len({header.host for header in run.headers.values()} or set(run.record.hosts)),
+        global_batch=run.record.global_batch,
+        samples_per_rank_step=throughput.samples_per_rank_step(grid),
+        steady=Steady(used=grid.steps, left_out=steady.left_out),
+        throughput=rate,
+        step_s=throughput.step_time(grid),
+        phases=split.means_s(),
+        closure_error=split.closure_error,
+        io=reading,
+        overhead=overhead.recording(run.steps),
+        accuracy=learning.last_value(run.events, "test_top1"),
+        accuracy_top5=learning.last_value(run.events, "test_top5"),
+        speedup=None,
+        speedup_interval=None,
+        efficiency=None,
+        efficiency_interval=None,
+        gaps=[
+            *run.gaps,
+            *_gaps_of_rates(steady, has_rate=rate is not None),
+            *split.gaps,
+            *_gaps_of_reading(run, is_measured=reading.read_bytes_per_s is not None),
+            *_gaps_of_accuracy(run),
+        ],
+    )
+
+
+def detail(run: RunData, metrics: RunMetrics) -> RunDetail:
+    """What a report shows of ``run`` beside ``metrics``, which the caller may have filled with its speed-up."""
+    record = run.record
+    times_s = throughput.step_times_s(_grid(run, steady_steps(run.steps, record.ranks)))
+    return RunDetail(
+        metrics=metrics,
+        created_utc=record.created_utc,
+        command=record.command,
+        seed=record.seed,
+        threads_per_rank=record.threads_per_rank,
+        versions=record.versions,
+        git=record.git,
+        environment=record.environment,
+        hosts=list(run.hosts),
+        step_times_s=evenly(times_s.tolist(), MAX_STEP_TIMES),
+        curves=learning.curves(run.events),
+        exit=record.exit,
+    )
+
+
+def _grid(run: RunData, steady: SteadySteps) -> Grid:
+    return arrange(run.steps, steady.steps[steady.used], run.record.ranks)
+
+
+def _windows(records: pl.DataFrame, steady: SteadySteps) -> pl.DataFrame:
+    """First begin and last end of each rank's steady steps, in ns: columns rank, begin_ns, end_ns."""
+    used = pl.DataFrame({"step": steady.steps[steady.used]}, schema={"step": pl.Int64})
+    inside = records.join(used, on="step", how="semi")
+    return inside.group_by("rank").agg(pl.col("begin_ns").min(), pl.col("end_ns").max())
+
+
+def _gaps_of_rates(steady: SteadySteps, *, has_rate: bool) -> Iterator[str]:
+    if not steady.steps.size:
+        yield "no step was recorded by any rank: no rates"
+    elif not steady.used.any():
+        if set(steady.left_out) == {NOT_ON_ALL_RANKS}:
+            yield "no step was recorded by all ranks: no rates"
+        else:
+            reasons = ", ".join(f"{reason} {count:,}" for reason, count in steady.left_out.items())
+            yield f"no steady step is left: no rates ({reasons}); a longer run has some"
+    elif not has_rate:
+        yield "samples of some steps were not recorded: no throughput"
+
+
+def _gaps_of_reading(run: RunData, *, is_measured: bool) -> Iterator[str]:
+    if run.counters.is_empty():
+        yield "no counters were recorded: reading is not measured"
+    elif not is_measured:
+        yield "not every rank has two counter samples within its steady steps: reading is not measured"
+
+
+def _gaps_of_accuracy(run: RunData) -> Iterator[str]:
+    found = learning.metrics_named(run.events, "test_top1")
+    if found and found[-1].value is None:
+        yield "test_top1 of the last evaluation is null: it could not be computed"

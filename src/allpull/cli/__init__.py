@@ -1,0 +1,90 @@
+"""The command line: one file a verb, each a thin layer over the rooms. Importing this stays cheap.
+
+A verb's own needs (torch, polars, charts) are imported inside it, so that ``allpull --help`` answers at once and
+``show`` and ``report`` work where torch is not installed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+import allpull
+from allpull.cli import demo, doctor, report, show, train
+from allpull.cli.say import complain
+from allpull.errors import AllpullError
+
+OWN_FAILURE = 125  # of allpull itself, told apart from the program's codes (as `timeout` and `docker run` do)
+
+
+class Verbs(TyperGroup):
+    """The verbs, with every error said once: what, where, what to do; never a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the verb that was asked for; errors become exit codes."""
+        try:
+            return super().invoke(ctx)
+        except AllpullError as error:
+            complain(error)
+            raise typer.Exit(error.exit_code) from None
+        except BrokenPipeError:
+            # Whoever read our output has gone: `allpull show … | head`. Python would complain again at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from None
+        except OSError as error:
+            complain(AllpullError(f"{error.strerror or error}: {error.filename or 'the system said no'}"))
+            raise typer.Exit(AllpullError.exit_code) from None
+        except Exception as error:
+            if "ALLPULL_DEBUG" in os.environ or isinstance(error, (typer.Exit, typer.Abort)) or _usage(error):
+                raise
+            name = type(error).__name__
+            hint = "this is a fault in allpull; ALLPULL_DEBUG=1 shows where, please report it"
+            complain(AllpullError(f"allpull itself failed: {name}: {error}", hint=hint))
+            raise typer.Exit(OWN_FAILURE) from None
+
+
+def _usage(error: Exception) -> bool:
+    return hasattr(error, "format_message")  # click's own errors print themselves
+
+
+def version(asked: bool) -> None:
+    """Print the version and stop."""
+    if asked:
+        typer.echo(f"allpull {allpull.__version__}")
+        raise typer.Exit
+
+
+app = typer.Typer(
+    name="allpull",
+    cls=Verbs,
+    help="Run, measure, explain and predict synchronous data-parallel training.",
+    epilog="Start with `allpull demo`.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+VERBS = (demo.demo, train.train, show.show, report.report, doctor.doctor)
+"""Verbs in the order of the help; a new one is a file in this room and an entry here."""
+
+for verb in VERBS:
+    app.command()(verb)
+
+
+@app.callback()
+def root(
+    _: Annotated[
+        bool, typer.Option("--version", callback=version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """Run, measure, explain and predict synchronous data-parallel training."""
+
+
+def main() -> None:
+    """The ``allpull`` command."""
+    app()

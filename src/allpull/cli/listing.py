@@ -1,0 +1,53 @@
+"""What there is to choose from: recipes, models, data sets."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from allpull.config.load import recipes
+from allpull.load.dataset import DATASETS
+from allpull.schema.base import tag
+
+
+def listing(*, recipes: bool, models: bool, data: bool, as_json: bool) -> str:
+    """The chosen lists, as text for people or as one JSON object."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    if recipes:
+        found["recipes"] = recipe_list()
+    if models:
+        found["models"] = model_list()
+    if data:
+        found["data"] = [{"name": name} for name in DATASETS.names()]
+    if as_json:
+        return json.dumps({"schema": tag("list"), **found}, indent=1)
+    return "\n".join("  ".join(_words(item)) for items in found.values() for item in items)
+
+
+def _words(item: dict[str, Any]) -> list[str]:
+    name, *rest = item.values()
+    return [f"{name:20}", *(f"{value:,} trainable parameters" if isinstance(value, int) else value for value in rest)]
+
+
+def recipe_names() -> list[str]:
+    """Names of the recipes that are shipped."""
+    return sorted(recipes())
+
+
+def recipe_list() -> list[dict[str, Any]]:
+    """The recipes, each with what it is."""
+    return [{"name": name, "about": about} for name, about in sorted(recipes().items())]
+
+
+def model_list() -> list[dict[str, Any]]:
+    """The models, each with its trainable parameters at default options on one channel and ten classes.
+
+    Raises:
+        MissingPart: torch is not installed.
+    """
+    from allpull.cli.running import need_torch  # noqa: PLC0415
+
+    need_torch()
+    from allpull.train.models import MODELS, trainable_parameters  # noqa: PLC0415  needs torch
+
+    return [{"name": name, "trainable_parameters": trainable_parameters(name)} for name in MODELS.names()]

@@ -1,0 +1,57 @@
+"""Progress of a running training, read from its records: a bar on a terminal, plain lines otherwise."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from allpull.cli.say import note
+from allpull.rundir.follow import Follower
+from allpull.schema.spec import RunSpec
+
+
+@contextmanager
+def follow(directory: Path, spec: RunSpec) -> Iterator[Callable[[], None]]:
+    """A function that looks at rank 0's records and shows what is new."""
+    follower = Follower(directory)
+    ranks = spec.launch.ranks
+    title = f"{spec.name} on {ranks} rank{'s' * (ranks != 1)}"
+    if sys.stderr.isatty():
+        yield from _bar(follower, spec, title)
+    else:
+        yield from _lines(follower, spec, title)
+
+
+def _lines(follower: Follower, spec: RunSpec, title: str) -> Iterator[Callable[[], None]]:
+    note(f"{title}: starting")
+
+    def look() -> None:
+        for epoch, values in follower.epochs():
+            note(f"{title}: epoch {epoch + 1}/{spec.train.epochs} {values}")
+
+    yield look
+    look()
+
+
+def _bar(follower: Follower, spec: RunSpec, title: str) -> Iterator[Callable[[], None]]:
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=False) as progress:
+        task = progress.add_task(title, total=None, state="starting")
+
+        def look() -> None:
+            state = ""
+            for epoch, values in follower.epochs():
+                state = f"epoch {epoch + 1}/{spec.train.epochs} {values}"
+            if follower.steps_per_epoch:
+                total = follower.steps_per_epoch * spec.train.epochs
+                progress.update(task, total=total, completed=follower.steps_done())
+            if state:
+                progress.update(task, state=state)
+
+        yield look
+        look()

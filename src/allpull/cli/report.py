@@ -1,0 +1,45 @@
+"""``allpull report``: one self-contained HTML page, and figures for a proposal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from allpull.cli.say import answer, note
+from allpull.cli.show import Runs, SkipDamaged
+
+
+def report(
+    runs: Runs,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File to write.  [default: report.html beside the runs]")
+    ] = None,
+    figures: Annotated[
+        Path | None, typer.Option("--figures", help="Also write each chart as PNG, SVG and PDF into this folder.")
+    ] = None,
+    skip_damaged: SkipDamaged = False,
+) -> None:
+    """Write one self-contained HTML report of the runs."""
+    from allpull.cli.results import read_report  # noqa: PLC0415  charts are not needed for --help
+
+    result = read_report(runs, skip_damaged=skip_damaged)
+    path = write(result, output or Path(result.show.runs[0].directory).parent / "report.html")
+    if figures is not None:
+        from allpull.report.figures import write_figures  # noqa: PLC0415
+
+        for figure in write_figures(result, figures):
+            note(f"figure: {figure}")
+    answer(str(path))
+
+
+def write(result: object, path: Path) -> Path:
+    """Write the HTML of ``result`` (a ScalingReport) to ``path`` and say so; returns the whole path."""
+    from allpull.report.html import write as write_html  # noqa: PLC0415
+    from allpull.schema.results import ScalingReport  # noqa: PLC0415
+
+    assert isinstance(result, ScalingReport)
+    write_html(result, path)
+    note(f"report: {path.resolve()}")
+    return path.resolve()

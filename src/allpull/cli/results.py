@@ -1,0 +1,37 @@
+"""From run directories to what the verbs print: the one path of data that all of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from allpull.analyse.run import detail
+from allpull.analyse.summary import scaling_table
+from allpull.explain.scaling import words
+from allpull.report import terminal
+from allpull.rundir.read import find_runs, read_run
+from allpull.schema.base import tag
+from allpull.schema.results import ScalingReport
+
+
+def read_report(places: Sequence[Path], *, skip_damaged: bool = False) -> ScalingReport:
+    """Read and analyse the runs at ``places``; a folder of runs stands for all of them.
+
+    Raises:
+        RunDirError: one of them cannot be read.
+    """
+    directories = list(dict.fromkeys(found for place in places for found in find_runs(place)))
+    runs = [read_run(directory, skip_damaged=skip_damaged) for directory in directories]
+    show = scaling_table(runs)
+    by_id = {run.record.id: run for run in runs}
+    details = [detail(by_id[metrics.run], metrics) for metrics in show.runs]
+    return ScalingReport(schema=tag("report"), show=show, words=words(show, details), details=details)
+
+
+def print_report(report: ScalingReport) -> None:
+    """The table, what it means, and what is missing, on stdout."""
+    console = Console(highlight=False)
+    console.print(terminal.table(report.show))
+    console.print(terminal.words(report.words))

@@ -1,0 +1,93 @@
+"""From a recipe to a finished run directory: what ``train`` and ``demo`` share."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import typer
+
+from allpull.cli.progress import follow
+from allpull.cli.say import note
+from allpull.config.load import load_spec
+from allpull.errors import MissingPart
+from allpull.launch.execute import execute
+from allpull.launch.job import prepare
+from allpull.launch.launcher import LAUNCHERS
+from allpull.launch.outcome import describe
+from allpull.load.dataset import DATASETS
+from allpull.schema.run import RunRecord
+from allpull.schema.spec import RunSpec
+
+TRAINER = "allpull.train"
+
+
+def need_torch() -> None:
+    """Make sure that torch is installed, without importing it.
+
+    Raises:
+        MissingPart: it is not.
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise MissingPart(
+            "training needs torch, which is not installed",
+            hint="pip install torch (on machines without a GPU: a CPU build, see the README), then try again",
+        )
+
+
+def resolve(
+    recipe: str,
+    sets: Sequence[str],
+    *,
+    ranks: int | None = None,
+    launcher: str | None = None,
+    resume: Path | None = None,
+) -> RunSpec:
+    """The specification of a recipe with what the command line changed.
+
+    Raises:
+        BadInput: unknown recipe, option, launcher or data set, with every fault listed.
+    """
+    spec = load_spec(recipe, [*sets, *_overrides(ranks, launcher, resume)])
+    LAUNCHERS.load(spec.launch.launcher)
+    DATASETS.load(spec.data.name)
+    return spec
+
+
+def _overrides(ranks: int | None, launcher: str | None, resume: Path | None) -> list[str]:
+    given = {"launch.ranks": ranks, "launch.launcher": launcher, "train.resume": resume and resume.resolve()}
+    return [f"{key}={value}" for key, value in given.items() if value is not None]
+
+
+def run_training(spec: RunSpec, out: Path) -> tuple[RunRecord, Path]:
+    """Run one training to its end, with progress on stderr; its final record and its run directory.
+
+    Raises:
+        AllpullError: it could not be started.
+    """
+    need_torch()
+    job = prepare(spec, kind="train", module=TRAINER, command=[*sys.argv], out=out)
+    with follow(job.directory, spec) as look:
+        record = execute(job, LAUNCHERS.load(spec.launch.launcher)(), look)
+    return record, job.directory
+
+
+def pass_on(record: RunRecord) -> None:
+    """Say how a job ended that did not end well, and leave with its exit code."""
+    if record.exit is None or record.exit.code == 0:
+        return
+    if record.status == "cancelled":
+        note("cancelled: every process of the job was ended")
+    else:
+        note(f"allpull: {describe(record.exit)}")
+        for line in record.exit.log_tail:
+            note(f"  | {line}")
+    raise typer.Exit(record.exit.code)
+
+
+def with_ranks(spec: RunSpec, ranks: int) -> RunSpec:
+    """The same specification on another number of ranks."""
+    return replace(spec, launch=replace(spec.launch, ranks=ranks))

@@ -1,0 +1,48 @@
+"""``allpull train``: the reference trainer, on any number of ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from allpull.cli.say import answer, note
+from allpull.cli.show import AsJson
+from allpull.errors import BadInput
+
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change one option of the recipe, such as train.epochs=3."),
+]
+Out = Annotated[Path, typer.Option("--out", help="Folder in which the run directory is made.")]
+
+
+def train(  # noqa: PLR0917  one parameter an option, called by typer alone
+    recipe: Annotated[
+        str | None, typer.Argument(metavar="RECIPE", help="Name of a recipe, or a TOML file.", show_default=False)
+    ] = None,
+    ranks: Annotated[int | None, typer.Option("-n", "--ranks", help="Ranks, one process each.")] = None,
+    launcher: Annotated[str | None, typer.Option("--launcher", help="Where ranks run: local.")] = None,
+    sets: Sets = None,
+    out: Out = Path("runs"),
+    resume: Annotated[
+        Path | None, typer.Option("--resume", help="Go on from the last checkpoint of this run directory.")
+    ] = None,
+    list_recipes: Annotated[bool, typer.Option("--list-recipes", help="List the recipes and stop.")] = False,
+    list_models: Annotated[bool, typer.Option("--list-models", help="List the models and stop.")] = False,
+    list_data: Annotated[bool, typer.Option("--list-data", help="List the data sets and stop.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train the model of a recipe, data-parallel, and record it."""
+    from allpull.cli import listing, running  # noqa: PLC0415  pydantic is not needed for --help
+
+    if list_recipes or list_models or list_data:
+        answer(listing.listing(recipes=list_recipes, models=list_models, data=list_data, as_json=as_json))
+        return
+    if recipe is None:
+        raise BadInput("no recipe was given", hint=f"allpull train {' | '.join(listing.recipe_names())}")
+    spec = running.resolve(recipe, sets or [], ranks=ranks, launcher=launcher, resume=resume)
+    record, directory = running.run_training(spec, out)
+    note(f"run directory: {directory}")
+    running.pass_on(record)

@@ -1,0 +1,41 @@
+"""Checks across options: each may be right alone and the whole still make no sense."""
+
+from __future__ import annotations
+
+from allpull.schema.spec import RunSpec
+
+
+def find_contradictions(spec: RunSpec) -> list[str]:
+    """A line for each contradiction between options of ``spec``; none when they agree.
+
+    >>> from allpull.schema.spec import LaunchSpec, TrainSpec
+    >>> find_contradictions(RunSpec(train=TrainSpec(global_batch=2), launch=LaunchSpec(ranks=4)))
+    ['train.global_batch: 2 samples cannot be split over launch.ranks = 4; each rank needs at least one']
+    """
+    train, ranks = spec.train, spec.launch.ranks
+    found = []
+    if 0 < train.global_batch < ranks:
+        found.append(
+            f"train.global_batch: {_samples(train.global_batch)} cannot be split over launch.ranks = {ranks:,}; "
+            "each rank needs at least one"
+        )
+    if 0 < spec.data.limit < ranks:
+        found.append(
+            f"data.limit: {_samples(spec.data.limit)} cannot be split over launch.ranks = {ranks:,}; "
+            "each rank needs at least one"
+        )
+    if train.warmup_epochs > train.epochs:
+        found.append(
+            f"train.warmup_epochs: {train.warmup_epochs:g} is more than train.epochs = {train.epochs:,}; "
+            "the learning rate would never reach its full value"
+        )
+    if train.schedule == "step" and train.warmup_epochs > train.step_epochs:
+        found.append(
+            f"train.warmup_epochs: {train.warmup_epochs:g} is more than train.step_epochs = {train.step_epochs:g}; "
+            "the learning rate would fall before it reached its full value"
+        )
+    return found
+
+
+def _samples(count: int) -> str:
+    return f"{count:,} sample{'s' if count != 1 else ''}"

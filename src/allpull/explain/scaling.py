@@ -1,0 +1,141 @@
+"""Say in plain words what scaling did, and where the rest of the speed-up went.
+
+Only what was measured is said; a cause is named where a phase shows it, else the loss is called unattributed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from allpull.schema.results import Interval, RunDetail, RunMetrics, ShowResult
+from allpull.units import show_count, show_spread, show_time
+
+MIN_SHARE = 0.02  # of a step: a smaller loss is not worth a sentence, and often not above the noise
+MEANING = {
+    "input": "waiting for data",
+    "copy": "copying to the device",
+    "forward": "forward passes that take longer",
+    "backward": "backward passes that take longer",
+    "wait": "waiting for the slowest rank",
+    "transfer": "exchanging gradients that backward could not hide",
+    "optimizer": "optimizer steps that take longer",
+    "evaluation": "evaluation",
+    "checkpoint": "checkpoints",
+    "host": "the host issuing work",
+    "other": "work between the phases",
+}
+
+
+def words(show: ShowResult, details: Sequence[RunDetail]) -> list[str]:
+    """What ``show`` means, most important first; ``details`` are in the order of its runs."""
+    lines: list[str] = []
+    reference = next((run for run in show.runs if run.run == show.reference), None)
+    if reference is None:
+        lines += [line for run in show.runs for line in _single(run)]
+    else:
+        for run in show.runs:
+            if run.run != reference.run:
+                lines += _scaled(run, reference, show)
+    lines += _accuracy(show.runs)
+    lines += _machine(show.runs, details)
+    lines += _overhead(show.runs)
+    return lines
+
+
+def _single(run: RunMetrics) -> list[str]:
+    if run.throughput is None:
+        return [
+            f"{run.name} on {_ranks(run.ranks)} has no throughput: {'; '.join(run.gaps) or 'nothing was recorded'}."
+        ]
+    line = f"{_ranks(run.ranks).capitalize()} trained {_interval(run.throughput)} samples/s"
+    largest = max(((value, name) for name, value in run.phases.items() if value), default=None)
+    if largest is None or run.step_s is None:
+        return [f"{line}."]
+    share = largest[0] / sum(value for value in run.phases.values() if value)
+    return [f"{line}; {share:.0%} of a step is {largest[1]}."]
+
+
+def _scaled(run: RunMetrics, reference: RunMetrics, show: ShowResult) -> list[str]:
+    if run.speedup is None or run.efficiency is None:
+        return [f"{_ranks(run.ranks).capitalize()} cannot be compared: no throughput was measured on one side."]
+    ideal = run.ranks / reference.ranks
+    spread = _spread(run.speedup_interval)
+    times = show_spread(run.speedup, spread)
+    fast = f"{_ranks(run.ranks).capitalize()} train {times} times as fast as {reference.ranks}"
+    line = f"{fast}: {run.efficiency:.0%} of the ideal {show_count(ideal)} ({show.scaling or 'unknown'} scaling)."
+    return [line, *_losses(run, reference, show)]
+
+
+def _losses(run: RunMetrics, reference: RunMetrics, show: ShowResult) -> list[str]:
+    """Where the difference to the ideal step went: phase by phase against the reference.
+
+    Weak scaling keeps the work of a rank, so the ideal step is the reference's; strong scaling divides it.
+    """
+    if show.scaling not in ("weak", "strong"):
+        return []
+    shrink = reference.ranks / run.ranks if show.scaling == "strong" else 1.0
+    ideal_s = sum(value or 0.0 for value in reference.phases.values()) * shrink
+    actual_s = sum(value or 0.0 for value in run.phases.values())
+    lost_s = actual_s - ideal_s
+    if actual_s <= 0 or lost_s < MIN_SHARE * actual_s:
+        return []
+    grown = {name: (value or 0.0) - (reference.phases.get(name) or 0.0) * shrink for name, value in run.phases.items()}
+    causes = sorted(((extra, name) for name, extra in grown.items() if extra >= MIN_SHARE * actual_s), reverse=True)
+    head = f"Of each step on {_ranks(run.ranks)} ({show_time(actual_s)}), {show_time(lost_s)} is lost against the ideal"
+    if not causes:
+        return [f"{head}; no single phase stands out."]
+    parts = [f"{show_time(extra)} to {MEANING.get(name, name)}" for extra, name in causes]
+    return [f"{head}: {_listed(parts)}."]
+
+
+def _accuracy(runs: Sequence[RunMetrics]) -> list[str]:
+    known = [(run.ranks, run.accuracy) for run in runs if run.accuracy is not None]
+    if not known:
+        return []
+    shown = _listed([f"{accuracy:.1%} on {_ranks(ranks)}" for ranks, accuracy in known])
+    return [f"Test accuracy (top-1): {shown}."]
+
+
+def _machine(runs: Sequence[RunMetrics], details: Sequence[RunDetail]) -> list[str]:
+    """What this machine can and cannot show."""
+    crowded = [
+        (run, detail)
+        for run, detail in zip(runs, details, strict=True)
+        if run.hosts == 1 and run.ranks > 1 and detail.hosts and not detail.hosts[0].gpus
+    ]
+    if not crowded:
+        return []
+    run, detail = max(crowded, key=lambda pair: pair[0].ranks)
+    cpus = detail.hosts[0].cpu.usable or detail.hosts[0].cpu.logical
+    threads = detail.threads_per_rank or 1
+    needed = run.ranks * threads
+    where = f"The {_ranks(run.ranks)} shared one machine with {cpus or 'an unknown number of'} CPUs"
+    shows = "what sharing cores, caches and memory costs, and that training works the same on any number of ranks"
+    cannot = "it cannot show what a network or a GPU would do"
+    lines = [f"{where}, {threads} thread{'s' * (threads != 1)} each. This shows {shows}; {cannot}."]
+    if cpus is not None and needed > cpus:
+        lines.append(f"{needed} threads on {cpus} CPUs take turns: the efficiency says nothing about more CPUs.")
+    return lines
+
+
+def _overhead(runs: Sequence[RunMetrics]) -> list[str]:
+    shares = [run.overhead.share for run in runs if run.overhead.share is not None]
+    return [f"Recording took {max(shares):.2%} of the time at most."] if shares else []
+
+
+def _ranks(count: int) -> str:
+    return f"{count} rank{'s' * (count != 1)}"
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def _spread(interval: Interval | None) -> float:
+    if interval is None or interval.low is None or interval.high is None:
+        return 0.0
+    return (interval.high - interval.low) / 2
+
+
+def _interval(interval: Interval) -> str:
+    return show_spread(interval.value, _spread(interval))

@@ -1,0 +1,94 @@
+"""Run a prepared job to its end, whatever that is, and keep ``run.json`` true all along."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from types import FrameType
+
+from allpull.errors import AllpullError
+from allpull.launch.job import Job, seal, write_record
+from allpull.launch.launcher import Launcher, Running
+from allpull.launch.outcome import exit_of
+from allpull.schema.run import Exit, RunRecord, Status
+
+LOOK_EVERY_S = 0.2
+
+
+class Stopped(BaseException):
+    """The user asked to stop, by Ctrl-C or a signal; ``number`` is the signal."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def execute(job: Job, launcher: Launcher, look: Callable[[], None]) -> RunRecord:
+    """Start ``job`` with ``launcher``, call ``look`` now and then while it runs, and return its final record.
+
+    Ctrl-C, SIGTERM and SIGHUP end every process of the job; the record then says ``cancelled``.
+
+    Raises:
+        AllpullError: the job could not be started; the record says ``failed``.
+    """
+    with _signals_raise():
+        try:
+            running = launcher.submit(job)
+        except AllpullError:
+            _close(job, "failed", Exit(code=2))
+            raise
+        _update(job, status="running")
+        try:
+            return _wait(job, running, look)
+        except Stopped as stopped:
+            try:
+                running.cancel(job.spec.launch.grace_s)
+            except Stopped:  # asked a second time: at once, then
+                running.cancel(0)
+            return _close(job, "cancelled", Exit(code=128 + stopped.number))
+        except BaseException:
+            running.cancel(job.spec.launch.grace_s)
+            _close(job, "failed", Exit(code=125))
+            raise
+
+
+def _wait(job: Job, running: Running, look: Callable[[], None]) -> RunRecord:
+    while True:
+        ended = running.poll()
+        look()
+        if ended is not None:
+            exit_ = exit_of(ended)
+            hosts = [host.host for host in ended]
+            return _close(job, "completed" if exit_.code == 0 else "failed", exit_, hosts)
+        time.sleep(LOOK_EVERY_S)
+
+
+def _close(job: Job, status: Status, exit_: Exit, hosts: list[str] | None = None) -> RunRecord:
+    seal(job)
+    now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    return _update(job, status=status, exit=exit_, ended_utc=now, hosts=hosts or [])
+
+
+def _update(job: Job, **changes: object) -> RunRecord:
+    record = job.record.model_copy(update=changes)
+    write_record(job.directory, record)
+    return record
+
+
+@contextmanager
+def _signals_raise() -> Iterator[None]:
+    """Turn the signals that end a program into ``Stopped`` while a job runs."""
+
+    def stop(number: int, _: FrameType | None) -> None:
+        raise Stopped(number)
+
+    watched = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, stop) for number in watched}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

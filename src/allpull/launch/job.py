@@ -1,0 +1,224 @@
+"""Prepare a run directory: what was asked for stands on disk before anything starts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal
+
+import allpull
+from allpull.errors import BadInput
+from allpull.rundir import layout, redact
+from allpull.rundir.write import private_folder, whole_file, whole_json
+from allpull.schema.base import tag
+from allpull.schema.run import GitState, RunRecord
+from allpull.schema.spec import RunSpec, to_plain
+
+RECORDED_PACKAGES = ("torch", "numpy", "polars", "pydantic", "psutil")
+RECORDED_VARIABLES = (
+    "OMP_", "KMP_", "MKL_", "GOMP_", "NCCL_", "GLOO_", "TORCH", "PYTORCH", "CUDA_", "HIP_", "ROCR_", "SLURM_", "OMPI_",
+    "PMI_", "PMIX_", "UCX_", "FI_", "MASTER_", "PYTHON", "LD_PRELOAD", "MALLOC_", "ATEN_", "DNNL_", "ONEDNN_",
+)  # fmt: skip
+"""Prefixes of variables that change how ranks run; the rest of the environment is nobody's business."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A prepared job: its run directory, what each rank runs, and its record as written."""
+
+    directory: Path
+    spec: RunSpec
+    record: RunRecord
+    module: str
+
+    @property
+    def file(self) -> Path:
+        """The job file, which every rank reads."""
+        return self.directory / layout.SPEC
+
+
+def prepare(spec: RunSpec, *, kind: Literal["train", "run"], module: str, command: Sequence[str], out: Path) -> Job:
+    """Make the run directory of a job below ``out`` and write ``run.json`` and the job file into it.
+
+    Raises:
+        BadInput: the directory cannot be made or written.
+    """
+    now = datetime.now(UTC)
+    plain = to_plain(spec)
+    signature = hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:8]
+    try:
+        directory = _fresh(out, layout.run_name(f"{now:%Y%m%dT%H%M%SZ}", spec.name, spec.launch.ranks, signature))
+        for folder in layout.FOLDERS:
+            private_folder(str(directory / folder))
+        record = _record(spec, directory.name, kind=kind, command=command, created=now)
+        job = Job(directory=directory, spec=spec, record=record, module=module)
+        write_record(directory, record)
+        whole_json(str(job.file), _job_file(job))
+        whole_file(str(directory / layout.SCRIPT), script(job))
+    except OSError as error:
+        place = error.filename or out
+        raise BadInput(
+            f"cannot write a run directory in {out}: {error.strerror} ({place})", hint="give another place with --out"
+        ) from error
+    return job
+
+
+def write_record(directory: Path, record: RunRecord) -> None:
+    """Write ``run.json`` all at once.
+
+    Raises:
+        OSError: the disk is full, say; an older record is then untouched.
+    """
+    whole_json(str(directory / layout.RUN_JSON), record.model_dump(mode="json", by_alias=True))
+
+
+def environment(spec: RunSpec, inherited: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a job's processes: the user's, with threads and the loopback interface set.
+
+    One OpenMP thread a rank unless told otherwise, because ranks that share cores disturb each other. A user's
+    own choice of network interface stays.
+    """
+    threads = str(spec.launch.threads)
+    ours = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "PYTHONUNBUFFERED": "1"}
+    unset = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform.startswith("linux") else {}
+    return {**unset, **inherited, **ours, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(max(1, round(spec.launch.grace_s)))}
+
+
+def seal(job: Job) -> None:
+    """Take what only the running job needed, its nonce and unmasked options, out of the job file.
+
+    Raises:
+        OSError: it cannot be rewritten.
+    """
+    kept = {key: value for key, value in _job_file(job).items() if key != "nonce"}
+    whole_json(str(job.file), {**kept, "spec": job.record.spec})
+
+
+def script(job: Job) -> str:
+    """What was started, as a shell script; it says which command of the user's it came from."""
+    exports = environment(job.spec, {})
+    lines = [f"export {name}={value}" for name, value in sorted(exports.items())]
+    asked = shlex.join(job.record.command).replace("\n", "\\n")
+    return "\n".join(
+        [
+            "#!/bin/sh",
+            f"# What allpull {allpull.__version__} started; to run it again: {asked}",
+            *lines,
+            shlex.join(["exec", sys.executable, "-m", "allpull.observe.agent", str(job.file)]),
+            "",
+        ]
+    )
+
+
+def _fresh(out: Path, name: str) -> Path:
+    private_folder(str(out))
+    for attempt in range(1, 1000):
+        directory = out / (name if attempt == 1 else f"{name}-{attempt}")
+        try:
+            directory.mkdir(mode=0o700)
+        except FileExistsError:
+            continue
+        return directory.resolve()
+    raise BadInput(f"{out} already holds 999 runs called {name}", hint="give another place with --out")
+
+
+def _job_file(job: Job) -> dict[str, Any]:
+    spec = job.spec
+    return {
+        "directory": str(job.directory),
+        "module": job.module,
+        "nonce": secrets.token_hex(16),
+        "ranks": spec.launch.ranks,
+        "port": spec.launch.port,
+        "counters": spec.observe.counters,
+        "counter_interval_s": spec.observe.counter_interval_s,
+        "budget": spec.observe.budget,
+        "warmup_steps": spec.observe.warmup_steps,
+        "spec": to_plain(spec),
+    }
+
+
+def _record(
+    spec: RunSpec, name: str, *, kind: Literal["train", "run"], command: Sequence[str], created: datetime
+) -> RunRecord:
+    clean_command, in_command = redact.arguments(command)
+    ours = environment(spec, os.environ)
+    variables = {key: value for key, value in sorted(ours.items()) if key.startswith(RECORDED_VARIABLES)}
+    clean_variables, in_variables = redact.mapping(variables)
+    clean_spec, in_spec = _redact_tree(to_plain(spec))
+    git, in_git = git_state(Path.cwd())
+    return RunRecord(
+        schema=tag("run"),
+        id=name,
+        name=redact.text(spec.name)[0],
+        kind=kind,
+        created_utc=f"{created:%Y-%m-%dT%H:%M:%SZ}",
+        status="created",
+        command=clean_command,
+        spec=clean_spec,
+        launcher=spec.launch.launcher,
+        ranks=spec.launch.ranks,
+        threads_per_rank=spec.launch.threads,
+        global_batch=spec.global_batch,
+        seed=spec.train.seed,
+        versions={"allpull": allpull.__version__, "python": sys.version.split()[0], **package_versions()},
+        git=git,
+        environment=clean_variables,
+        redacted=in_command + in_variables + in_spec + in_git,
+    )
+
+
+def _redact_tree(tree: dict[str, Any]) -> tuple[dict[str, Any], int]:
+    clean: dict[str, Any] = {}
+    count = 0
+    for key, value in tree.items():
+        found = 0
+        if isinstance(value, dict):
+            clean[key], found = _redact_tree(value)
+        elif isinstance(value, str):
+            clean[key], found = redact.text(value)
+        else:
+            clean[key] = value
+        count += found
+    return clean, count
+
+
+def package_versions() -> dict[str, str | None]:
+    """Versions of the packages that a result may depend on, without importing them; None: not installed."""
+    found: dict[str, str | None] = {}
+    for package in RECORDED_PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+def git_state(folder: Path) -> tuple[GitState | None, int]:
+    """Commit, dirtiness and remote of the working tree around ``folder``, and how many secrets were masked."""
+    commit = _git(folder, "rev-parse", "HEAD")
+    if commit is None:
+        return None, 0
+    remote, masked = redact.text(_git(folder, "remote", "get-url", "origin") or "")
+    dirty = bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))
+    return GitState(commit=commit, dirty=dirty, remote=remote or None), masked
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        answer = subprocess.run(
+            ["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=10, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() if answer.returncode == 0 else None

@@ -1,0 +1,107 @@
+"""Say how a job ended: which rank failed first, where, why, and with which code.
+
+When one rank dies the others fail in their next collective, and the agent ends whoever is left. The first
+failure is therefore looked for in this order: a rank killed by a signal that was not ours, a rank whose own
+exception came earliest, whatever is left.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from allpull.rundir import redact
+from allpull.schema.run import Exit
+
+TAIL_LINES = 20
+TAIL_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankFailure:
+    """One rank that did not end well. ``exit_code`` is negative for a signal, as in ``subprocess``."""
+
+    rank: int
+    host: str
+    exit_code: int
+    exception: str | None = None
+    raised_ns: int | None = None
+    log_tail: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How one host's ranks ended: the code its agent returned, and those that failed."""
+
+    host: str
+    code: int
+    failures: tuple[RankFailure, ...] = ()
+
+
+def first_failure(failures: Iterable[RankFailure]) -> RankFailure | None:
+    """The failure that caused the others, or None where there is none."""
+    return min(failures, key=_rank_of_suspicion, default=None)
+
+
+def _rank_of_suspicion(failure: RankFailure) -> tuple[int, int, int]:
+    if failure.exit_code < 0 and failure.exit_code != -signal.SIGTERM:
+        return (0, 0, failure.rank)
+    if failure.raised_ns is not None:
+        return (1, failure.raised_ns, failure.rank)
+    if failure.exit_code > 0:
+        return (2, 0, failure.rank)
+    return (3, 0, failure.rank)
+
+
+def exit_of(ended: Sequence[Ended]) -> Exit:
+    """The exit of the whole job; its code is that of the first failure, 128 + n for signal n."""
+    first = first_failure(failure for host in ended for failure in host.failures)
+    if first is None:
+        return Exit(code=next((host.code for host in ended if host.code), 0))
+    number = -first.exit_code if first.exit_code < 0 else None
+    return Exit(
+        code=first.exit_code if number is None else 128 + number,
+        rank=first.rank,
+        host=first.host,
+        signal=_signal_name(number) if number else None,
+        exception=first.exception,
+        log_tail=list(first.log_tail),
+    )
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def describe(exit_: Exit) -> str:
+    """How a job ended, for people.
+
+    >>> describe(Exit(code=137, rank=1, host="n1", signal="SIGKILL"))
+    'rank 1 on n1 was ended by SIGKILL'
+    >>> describe(Exit(code=1, rank=0, host="n1", exception="ValueError: no"))
+    'rank 0 on n1 failed: ValueError: no'
+    """
+    if exit_.rank is None:
+        return f"the job ended with code {exit_.code}"
+    if exit_.signal:
+        return f"rank {exit_.rank} on {exit_.host} was ended by {exit_.signal}"
+    reason = exit_.exception or f"exit code {exit_.code}, no Python exception"
+    return f"rank {exit_.rank} on {exit_.host} failed: {reason}"
+
+
+def log_tail(path: Path) -> tuple[str, ...]:
+    """The last lines of a log, secrets masked; empty where there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+            text = file.read(TAIL_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return ()
+    clean, _ = redact.text(text)
+    return tuple(deque((line[:500] for line in clean.splitlines() if line.strip()), maxlen=TAIL_LINES))

@@ -1,0 +1,1 @@
+"""Data on its way to a rank: data sets, the order of an epoch, augmentation, batches."""

@@ -1,0 +1,193 @@
+"""Start the ranks of one host with torch's elastic agent, and write down how each ended.
+
+``python -m allpull.observe.agent JOB.json``. torchrun is a command line over the same agent; calling it from here
+keeps what torchrun throws away: the exit code of every rank, and a rendezvous that listens on one interface only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from datetime import timedelta
+from typing import Any, Dict, List, Optional
+
+from torch._C._distributed_c10d import PrefixStore, TCPStore
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.rendezvous import (
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousStoreInfo,
+    rendezvous_handler_registry,
+)
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from allpull.observe.host import describe_host
+from allpull.observe.rank import end_with_parent
+from allpull.rundir import layout
+from allpull.rundir.write import whole_json
+
+LOOPBACK = "127.0.0.1"
+BACKEND = "allpull"
+RENDEZVOUS_TIMEOUT = timedelta(seconds=120)
+PORT_TAKEN = 98  # our exit code for it: the number of EADDRINUSE on Linux
+
+
+class Loopback(RendezvousHandler):
+    """The rendezvous of a job on one host: a store that listens on the loopback interface alone.
+
+    torch's own handlers listen on every interface, where anyone who can reach the port may join or stop the job.
+    """
+
+    def __init__(self, listener: socket.socket, nonce: str) -> None:
+        self._listener = listener
+        self._nonce = nonce
+        self._store: Optional[TCPStore] = None
+
+    def get_backend(self) -> str:
+        """The name that it is registered under."""
+        return BACKEND
+
+    @property
+    def use_agent_store(self) -> bool:
+        """Ranks meet in this store too, so no second port is opened."""
+        return True
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """The store, and our place: the only host of one."""
+        port = self._listener.getsockname()[1]
+        if self._store is None:
+            self._store = TCPStore(
+                LOOPBACK,
+                port,
+                is_master=True,
+                timeout=RENDEZVOUS_TIMEOUT,
+                wait_for_workers=False,
+                master_listen_fd=self._listener.fileno(),
+            )
+            self._listener.detach()  # the store owns the socket now
+        store = PrefixStore(self._nonce, self._store)
+        return RendezvousInfo(store, 0, 1, RendezvousStoreInfo(LOOPBACK, self._store.port))
+
+    def is_closed(self) -> bool:
+        """It ends with the job."""
+        return False
+
+    def set_closed(self) -> None:
+        """Nothing to close before the job ends."""
+
+    def num_nodes_waiting(self) -> int:
+        """No host joins later."""
+        return 0
+
+    def get_run_id(self) -> str:
+        """The nonce of the job."""
+        return self._nonce
+
+    def shutdown(self) -> bool:
+        """Nothing is left to shut down."""
+        return True
+
+
+def main(job_file: str) -> int:
+    """Run the job of ``job_file`` on this host; the exit code is that of the first rank that failed."""
+    end_with_parent(signal.SIGTERM)
+    with open(job_file, encoding="utf-8") as file:
+        job: Dict[str, Any] = json.load(file)
+    host = socket.gethostname()
+    try:
+        listener = listen(job["port"])
+    except OSError as error:
+        sys.stderr.write(f"port {job['port']}: {error.strerror}\n")
+        return PORT_TAKEN
+    directory = job["directory"]
+    whole_json(os.path.join(directory, layout.host_file(host)), describe_host(directory))
+    sidecar = start_sidecar(job, host) if job["counters"] else None
+    try:
+        ended = run_ranks(job, listener, job_file)
+    finally:
+        if sidecar is not None:
+            stop(sidecar)
+    whole_json(os.path.join(directory, layout.ended_file(host)), {"host": host, **ended})
+    return int(ended["code"])
+
+
+def listen(port: int) -> socket.socket:
+    """A listening socket on the loopback interface; port 0 is any free one.
+
+    Raises:
+        OSError: the port is in use.
+    """
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((LOOPBACK, port))
+        listener.listen(2048)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def run_ranks(job: Dict[str, Any], listener: socket.socket, job_file: str) -> Dict[str, Any]:
+    """Start all ranks, wait for them, and tell how they ended: ``code``, ``signal`` and ``failures``."""
+
+    def rendezvous(_: RendezvousParameters) -> RendezvousHandler:
+        return Loopback(listener, job["nonce"])
+
+    rendezvous_handler_registry.register(BACKEND, rendezvous)
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=job["ranks"],
+        run_id=job["nonce"],
+        rdzv_backend=BACKEND,
+        rdzv_endpoint=LOOPBACK,
+        local_addr=LOOPBACK,
+        max_restarts=0,
+        monitor_interval=0.1,
+    )
+    command = ["-m", "allpull.observe.rank", job_file, job["module"]]
+    try:
+        elastic_launch(config, sys.executable)(*command)
+    except ChildFailedError as error:
+        failures = [
+            {"rank": rank, "pid": failure.pid, "exit_code": failure.exitcode}
+            for rank, failure in sorted(error.failures.items())
+        ]
+        return {"code": exit_code([failure["exit_code"] for failure in failures]), "failures": failures}
+    except SignalException as stopped:
+        return {"code": 128 + int(stopped.sigval), "stopped_by": int(stopped.sigval), "failures": []}
+    return {"code": 0, "failures": []}
+
+
+def exit_code(codes: List[int]) -> int:
+    """What a shell would see: the first code that is not a victim's; 128 + n for signal n."""
+    own = [code for code in codes if code != -signal.SIGTERM] or codes
+    return own[0] if own[0] > 0 else 128 - own[0]
+
+
+def start_sidecar(job: Dict[str, Any], host: str) -> "subprocess.Popen[bytes]":
+    """Start the process that samples the counters of this host; it watches us and our descendants."""
+    interval = str(job["counter_interval_s"])
+    arguments = ["--run", job["directory"], "--host", host, "--watch", str(os.getpid()), "--interval-s", interval]
+    return subprocess.Popen([sys.executable, "-m", "allpull.observe.sidecar", *arguments])
+
+
+def stop(process: "subprocess.Popen[bytes]") -> None:
+    """End a helper: politely, then not."""
+    process.terminate()
+    try:
+        process.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,108 @@
+"""Read what a Linux kernel says of its machine in /proc and /sys. Standard library only; nothing here raises.
+
+``Tree`` has another root in tests; a system without these files (macOS) says nothing, and that is None.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Dict, List, Optional, Set
+
+MAX_BYTES = 1 << 23  # /proc/cpuinfo of a thousand CPUs is 2 MB
+CHUNK_BYTES = 1 << 16  # files of /proc/sys answer a read of 4 MiB or more with an error
+MAX_TEXT = 4096  # characters of what a small file says
+
+
+class Mount:
+    """One line of mountinfo: ``kind`` mounted at ``point``, showing its part ``inside``, with its own ``options``."""
+
+    def __init__(self, inside: str, point: str, kind: str, options: Set[str]) -> None:
+        self.inside = inside
+        self.point = point
+        self.kind = kind
+        self.options = options
+
+
+class Tree:
+    """The files below ``root``; paths are relative to it."""
+
+    def __init__(self, root: str = "/") -> None:
+        self.root = root
+
+    def read(self, path: str) -> str:
+        """The text of a file, at most ``MAX_BYTES`` of it; empty where there is none or it may not be read."""
+        content = b""
+        try:
+            with open(os.path.join(self.root, path), "rb", buffering=0) as file:
+                while len(content) < MAX_BYTES:
+                    chunk = file.read(CHUNK_BYTES)
+                    if not chunk:
+                        break
+                    content += chunk
+        except (OSError, ValueError):
+            return ""
+        return content.decode("utf-8", "replace")
+
+    def text(self, path: str) -> Optional[str]:
+        """What a small file says, without the white space around it; None where it is absent or empty."""
+        return self.read(path).strip()[:MAX_TEXT] or None
+
+    def fields(self, path: str) -> Dict[str, str]:
+        """``key: value`` lines; the first of each key counts, so that the first CPU stands for all."""
+        found: Dict[str, str] = {}
+        for line in self.read(path).splitlines():
+            key, colon, value = line.partition(":")
+            if colon:
+                found.setdefault(key.strip(), value.strip())
+        return found
+
+    def number(self, path: str) -> Optional[float]:
+        """The number that a file begins with; None where it does not."""
+        return number(self.text(path))
+
+    def names(self, path: str) -> List[str]:
+        """What a folder holds, sorted; nothing where there is none."""
+        try:
+            return sorted(os.listdir(os.path.join(self.root, path)))
+        except (OSError, ValueError):
+            return []
+
+    def mounts(self) -> List[Mount]:
+        """What this process sees mounted, oldest first (proc_pid_mountinfo(5))."""
+        mounts = []
+        for line in self.read("proc/self/mountinfo").splitlines():
+            left, dash, right = line.partition(" - ")
+            before, after = left.split(" "), right.split(" ")
+            if dash and len(before) >= 5 and len(after) >= 3:
+                inside, point = (re.sub(r"\\([0-7]{3})", _octal, path) for path in before[3:5])
+                mounts.append(Mount(inside, point, after[0], set(after[2].split(","))))
+        return mounts
+
+
+def number(text: Optional[str]) -> Optional[float]:
+    """The number that ``text`` begins with; None where it does not.
+
+    >>> number("100 Gb/sec (4X EDR)"), number("-1"), number("max 100000")
+    (100.0, -1.0, None)
+    """
+    match = re.match(r"-?\d{1,15}(?:\.\d{1,9})?(?=\s|$)", text or "")
+    return float(match.group(0)) if match else None
+
+
+def cpu_list(text: str) -> Set[int]:
+    """The CPUs that the kernel's list notation names; what cannot be read is left out.
+
+    >>> sorted(cpu_list("0-2,8,12-13"))
+    [0, 1, 2, 8, 12, 13]
+    """
+    cpus: Set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,5})(?:-(\d{1,5}))?\s*", part)
+        if match:
+            cpus.update(range(int(match.group(1)), int(match.group(2) or match.group(1)) + 1))
+    return cpus
+
+
+def _octal(match: "re.Match[str]") -> str:
+    return chr(int(match.group(1), 8))

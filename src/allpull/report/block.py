@@ -1,0 +1,116 @@
+"""What a section of the report is made of: plain text, tables, lists and charts, none of it markup.
+
+A section returns a ``Block``; the page escapes what it holds, the figures take its charts. ``kind`` names the
+macro in ``page.html`` that draws a part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text:
+    """One paragraph; ``quiet`` ones are set small, as notes under a chart."""
+
+    kind: ClassVar[str] = "text"
+    text: str
+    quiet: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Points:
+    """A list of sentences."""
+
+    kind: ClassVar[str] = "points"
+    items: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """Something the reader must know before trusting the numbers; ``bad`` where a run failed."""
+
+    kind: ClassVar[str] = "notice"
+    title: str
+    items: Sequence[str]
+    bad: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    """One large number with what it is."""
+
+    value: str
+    label: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tiles:
+    """A row of large numbers."""
+
+    kind: ClassVar[str] = "tiles"
+    tiles: Sequence[Tile]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Rows of text under ``columns``; the first ``words`` columns hold words, the others numbers.
+
+    ``marked`` are the numbers of rows to highlight.
+    """
+
+    kind: ClassVar[str] = "table"
+    caption: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    words: int = 1
+    marked: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """Words and what they mean."""
+
+    kind: ClassVar[str] = "terms"
+    pairs: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """Lines of a program, as it printed them."""
+
+    kind: ClassVar[str] = "log"
+    title: str
+    lines: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """One chart: a Vega-Lite specification without size, title and style, which page and figure set differently.
+
+    ``slug`` names files and elements and is fixed by the section ([a-z-]); ``caption`` says how to read it;
+    ``key_characters`` is the length of the longest entry of its legend.
+    """
+
+    kind: ClassVar[str] = "chart"
+    slug: str
+    title: str
+    caption: str
+    height_px: int
+    key_characters: int = 0
+    spec: Mapping[str, Any] = field(repr=False)
+
+
+Part = Text | Points | Notice | Tiles | Table | Terms | Log | Chart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """One section: a title, one sentence in plain words, and its parts from top to bottom."""
+
+    title: str
+    lead: str
+    parts: Sequence[Part] = ()

@@ -1,0 +1,36 @@
+"""The sections of a report, in the order in which they are read.
+
+A new section is one file with ``block(report) -> Block``, and one line here. Entry points of the group
+``allpull.sections`` come after the built-in ones, by name.
+"""
+
+from __future__ import annotations
+
+from allpull.registry import Table
+from allpull.report.block import Block
+from allpull.schema.results import ScalingReport
+
+SECTIONS = Table(
+    kind="report section",
+    group="allpull.sections",
+    builtin={
+        "summary": "allpull.report.sections.summary:block",
+        "throughput": "allpull.report.sections.throughput:block",
+        "phases": "allpull.report.sections.phases:block",
+        "steps": "allpull.report.sections.steps:block",
+        "learning": "allpull.report.sections.learning:block",
+        "environment": "allpull.report.sections.environment:block",
+        "method": "allpull.report.sections.method:block",
+    },
+)
+
+
+def names() -> list[str]:
+    """The sections from top to bottom."""
+    builtin = list(SECTIONS.builtin)
+    return [*builtin, *(name for name in SECTIONS.names() if name not in SECTIONS.builtin)]
+
+
+def blocks(report: ScalingReport) -> dict[str, Block]:
+    """Every section of ``report``, by name, in order."""
+    return {name: SECTIONS.load(name)(report) for name in names()}

@@ -1,0 +1,124 @@
+"""Did it learn as well? Loss and accuracy against epochs: speed that costs accuracy is no gain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+
+from allpull.report.block import Block, Chart, Part, Table, Text
+from allpull.report.bounds import evenly
+from allpull.report.chart import LINE_KEY, data, spec
+from allpull.report.colours import RUNS
+from allpull.report.plain import short
+from allpull.report.wording import ABSENT, joined, labels, percent
+from allpull.schema.results import RunDetail, ScalingReport
+from allpull.units import show_count
+
+TITLE = "What was learnt"
+LOSSES = {"train_loss": "training", "test_loss": "test"}
+ACCURACIES = {"test_top1": "top-1", "test_top5": "top-5"}
+DASHES = ([1, 0], [5, 3])
+
+
+def block(report: ScalingReport) -> Block:
+    """Training loss and test accuracy against epochs, and where they ended."""
+    pairs = list(zip(labels(report.show.runs), report.details, strict=True))
+    with_curves = [(label, detail) for label, detail in pairs if _known(detail)]
+    if not with_curves:
+        return Block(title=TITLE, lead="No loss and no accuracy was recorded, so there is nothing to draw.")
+    chosen = [with_curves[index] for index in evenly(len(with_curves), len(RUNS))]
+    parts: list[Part] = []
+    loss = _rows(chosen, LOSSES, 1.0)
+    if loss:
+        parts.append(_chart("loss", "Loss against epochs", "Loss", loss))
+    accuracy = _rows(chosen, ACCURACIES, 100.0)
+    if accuracy:
+        parts.append(_chart("accuracy", "Test accuracy against epochs", "Test accuracy (%)", accuracy))
+    if len(chosen) < len(with_curves):
+        parts.append(Text(text=f"Drawn: {len(chosen)} of {len(with_curves)} runs, for legibility.", quiet=True))
+    parts.append(_table(pairs))
+    others = sorted({short(curve.name, 40) for _, detail in pairs for curve in detail.curves} - _NAMES)
+    if others:
+        parts.append(Text(text=f"Recorded, and not drawn: {joined(others)}.", quiet=True))
+    return Block(title=TITLE, lead=_lead(pairs), parts=parts)
+
+
+_NAMES = {*LOSSES, *ACCURACIES}
+
+
+def _known(detail: RunDetail) -> bool:
+    return any(curve.name in _NAMES and any(v is not None for v in curve.values) for curve in detail.curves)
+
+
+def _lead(pairs: Sequence[tuple[str, RunDetail]]) -> str:
+    reached = [(label, detail.metrics.accuracy) for label, detail in pairs if detail.metrics.accuracy is not None]
+    if not reached:
+        return "The loss on the training samples as training went on."
+    if len(reached) == 1:
+        return f"In the last test, {percent(reached[0][1])} of the answers were right."
+    listed = joined([f"{percent(accuracy)} with {label}" for label, accuracy in reached[:3]])
+    more = f", and {len(reached) - 3} more in the table" if len(reached) > 3 else ""
+    return f"Right answers in the last test: {listed}{more}."
+
+
+def _rows(chosen: Sequence[tuple[str, RunDetail]], curves: dict[str, str], factor: float) -> list[dict[str, Any]]:
+    return [
+        {"run": label, "curve": curves[curve.name], "epoch": epoch, "value": None if value is None else value * factor}
+        | {"shown": ABSENT if value is None else show_count(value * factor)}
+        for label, detail in chosen
+        for curve in detail.curves
+        if curve.name in curves
+        for epoch, value in zip(curve.epochs, curve.values, strict=False)
+    ]
+
+
+def _chart(slug: str, title: str, y_title: str, rows: Sequence[dict[str, Any]]) -> Chart:
+    runs, curves = (list(dict.fromkeys(row[key] for row in rows)) for key in ("run", "curve"))
+    x = alt.X("epoch:Q", title="Epochs", axis=alt.Axis(tickCount=7, grid=False))
+    y = alt.Y("value:Q", title=y_title, scale=alt.Scale(zero=False, nice=True), axis=alt.Axis(tickCount=6))
+    colour = alt.Color("run:N", scale=alt.Scale(domain=runs, range=list(RUNS[: len(runs)])), legend=LINE_KEY)
+    base = alt.Chart(data(rows)).encode(x=x, y=y, color=colour)
+    line = base.mark_line(strokeWidth=2)
+    if len(curves) > 1:
+        dash = alt.Scale(domain=curves, range=list(DASHES))
+        line = line.encode(strokeDash=alt.StrokeDash("curve:N", scale=dash, legend=LINE_KEY))
+    tooltip = [
+        alt.Tooltip("run:N", title="run"),
+        alt.Tooltip("curve:N", title="curve"),
+        alt.Tooltip("epoch:Q", title="epochs done", format=".3~f"),
+        alt.Tooltip("shown:N", title="value"),
+    ]
+    # Points are for the pointer; of many, they would hide their line.
+    point = base.mark_point(filled=True, size=30, opacity=1 if len(rows) <= 60 else 0).encode(tooltip=tooltip)
+    chart = alt.layer(line, point)
+    dashed = f" Full lines: {curves[0]}; dashed: {curves[1]}." if len(curves) > 1 else ""
+    return Chart(
+        slug=slug,
+        title=title,
+        caption=f"{title}, one colour a run.{dashed}",
+        height_px=280,
+        key_characters=max(len(key) for key in (*runs, *curves)),
+        spec=spec(chart),
+    )
+
+
+def _table(pairs: Sequence[tuple[str, RunDetail]]) -> Table:
+    rows = [
+        (
+            label,
+            _last(detail, "train_loss"),
+            percent(detail.metrics.accuracy),
+            percent(detail.metrics.accuracy_top5),
+            f"{detail.metrics.global_batch:,}" if detail.metrics.global_batch else ABSENT,
+        )
+        for label, detail in pairs
+    ]
+    columns = ("Run", "Last training loss", "Test top-1", "Test top-5", "Global batch")
+    return Table(caption="Where learning ended", columns=columns, rows=rows)
+
+
+def _last(detail: RunDetail, name: str) -> str:
+    values = [value for curve in detail.curves if curve.name == name for value in curve.values if value is not None]
+    return show_count(values[-1]) if values else ABSENT

@@ -1,0 +1,115 @@
+"""The answer on the first screen: what scaling did, in words, in large numbers and in one table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from allpull.report.block import Block, Log, Notice, Part, Points, Table, Text, Tile, Tiles
+from allpull.report.plain import short
+from allpull.report.wording import (
+    ABSENT,
+    NAME_CHARACTERS,
+    SCALING_WORDS,
+    counted,
+    labels,
+    percent,
+    spread,
+    times,
+)
+from allpull.schema.results import Interval, RunDetail, RunMetrics, ScalingReport, ShowResult
+from allpull.units import show_time
+
+LOG_LINES = 20
+LEGEND = (
+    "A rank is one copy of the program; all ranks train the same model together, each on its share of the data. "
+    "Speed-up compares samples per second with the reference run, and efficiency is the speed-up divided by what "
+    f"perfect scaling would give. {ABSENT} means not measured; ± is half of a 95 % confidence interval."
+)
+
+
+def block(report: ScalingReport) -> Block:
+    """The summary of ``report``; its lead is the first of the report's words."""
+    show = report.show
+    widest = max(show.runs, key=lambda run: run.ranks)
+    parts: list[Part] = [Tiles(tiles=list(_tiles(widest, alone=len(show.runs) == 1)))]
+    if report.words[1:]:
+        parts.append(Points(items=report.words[1:]))
+    parts += [_table(show), Text(text=LEGEND, quiet=True), *_failures(report), *_cautions(show)]
+    lead = report.words[0] if report.words else f"{counted(len(show.runs), 'run')}, {counted(widest.ranks, 'rank')}."
+    return Block(title="What it means", lead=lead, parts=parts)
+
+
+def _tiles(run: RunMetrics, *, alone: bool) -> Iterator[Tile]:
+    ranks = counted(run.ranks, "rank")
+    if run.speedup is not None and not alone:
+        yield Tile(value=times(run.speedup), label=f"speed-up on {ranks}", detail=_range(run.speedup_interval, times))
+    if run.efficiency is not None and not alone:
+        yield Tile(
+            value=percent(run.efficiency), label="scaling efficiency", detail=_range(run.efficiency_interval, percent)
+        )
+    if run.throughput is not None:
+        value, _, half_width = spread(run.throughput).partition(" ± ")
+        detail = (f"± {half_width} over " if half_width else "over ") + counted(run.steady.used, "steady step")
+        yield Tile(value=value, label="samples per second", detail=detail)
+    if run.step_s is not None:
+        detail = f"95 % of steps within {show_time(run.step_s.p95)}"
+        yield Tile(value=show_time(run.step_s.median), label="median step", detail=detail)
+    if run.accuracy is not None:
+        top5 = "" if run.accuracy_top5 is None else f"top-5: {percent(run.accuracy_top5)}"
+        yield Tile(value=percent(run.accuracy), label="test accuracy", detail=top5)
+
+
+def _range(interval: Interval | None, show: object) -> str:
+    if interval is None or interval.low is None or interval.high is None or not callable(show):
+        return ""
+    return f"95 % interval {show(interval.low)} to {show(interval.high)}"
+
+
+def _table(show: ShowResult) -> Table:
+    rows = [
+        (
+            label + (" (reference)" if run.run == show.reference else "") + _state(run),
+            spread(run.throughput),
+            show_time(run.step_s.median) if run.step_s else ABSENT,
+            times(run.speedup),
+            percent(run.efficiency),
+            percent(run.accuracy),
+        )
+        for label, run in zip(labels(show.runs), show.runs, strict=True)
+    ]
+    return Table(
+        caption=SCALING_WORDS[show.scaling] if show.scaling else "The runs" if len(rows) > 1 else "The run",
+        columns=("Run", "Samples/s", "Step (median)", "Speed-up", "Efficiency", "Test accuracy"),
+        rows=rows,
+        marked=frozenset(index for index, run in enumerate(show.runs) if run.run == show.reference),
+    )
+
+
+def _state(run: RunMetrics) -> str:
+    return "" if run.status == "completed" else f" ({short(run.status, NAME_CHARACTERS)})"
+
+
+def _failures(report: ScalingReport) -> Iterator[Part]:
+    named = list(zip(labels(report.show.runs), report.details, strict=True))
+    ended_badly = [(label, detail) for label, detail in named if detail.exit is not None and detail.exit.code != 0]
+    if ended_badly:
+        items = [f"{label}: {_failure(detail)}" for label, detail in ended_badly]
+        yield Notice(title="Not every run ended well", items=items, bad=True)
+    for label, detail in ended_badly:
+        if detail.exit is not None and detail.exit.log_tail:
+            yield Log(title=f"{label}: the last lines of its log", lines=detail.exit.log_tail[-LOG_LINES:])
+
+
+def _failure(detail: RunDetail) -> str:
+    end = detail.exit
+    if end is None:
+        return ""
+    who = "the job" if end.rank is None else f"rank {end.rank}{f' on {end.host}' if end.host else ''}"
+    how = f"was ended by {end.signal}" if end.signal else f"ended with exit code {end.code}"
+    return f"{who} {how}{f': {end.exception}' if end.exception else ''}"
+
+
+def _cautions(show: ShowResult) -> Iterator[Notice]:
+    gaps = [f"{label}: {gap}" for label, run in zip(labels(show.runs), show.runs, strict=True) for gap in run.gaps]
+    if show.notes or gaps:
+        yield Notice(title="Keep in mind", items=[*show.notes, *gaps])

@@ -1,0 +1,128 @@
+"""Does more hardware train faster? Samples per second against ranks, beside what perfect scaling would give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import altair as alt
+
+from allpull.report.block import Block, Chart
+from allpull.report.chart import data, spec
+from allpull.report.colours import QUIET, RUNS
+from allpull.report.wording import counted, labels, percent, spread, times
+from allpull.schema.results import RunMetrics, ScalingReport, ShowResult
+
+TITLE = "How much faster it gets"
+LOG_FROM_RATIO = 16  # the smallest of five doublings would vanish on a linear axis
+MAX_TICKS = 12
+TOOLTIP = [
+    alt.Tooltip("run:N", title="run"),
+    alt.Tooltip("shown:N", title="samples/s"),
+    alt.Tooltip("speedup:N", title="speed-up"),
+    alt.Tooltip("efficiency:N", title="efficiency"),
+]
+
+
+def block(report: ScalingReport) -> Block:
+    """Throughput against ranks with 95 % intervals and the ideal line; no chart where there is nothing to compare."""
+    points = _points(report.show)
+    if len({point["ranks"] for point in points}) < 2:
+        why = "only one run" if len(report.show.runs) == 1 else "not two runs on different numbers of ranks"
+        lead = f"There is {why} with a measured throughput, so there is nothing to compare."
+        return Block(title=TITLE, lead=lead)
+    ideal = _ideal(report.show, points)
+    caption = (
+        "Each point is a run; its bar is the 95 % confidence interval of the mean, often smaller than the point. "
+        + ("The dashed line is perfect scaling from the reference run. " if ideal else "")
+        + "A percentage beside a point is its efficiency."
+    )
+    chart = Chart(
+        slug="throughput",
+        title="Throughput against ranks",
+        caption=caption,
+        height_px=340,
+        spec=spec(_chart(points, ideal)),
+    )
+    return Block(title=TITLE, lead=_lead(report.show), parts=[chart])
+
+
+def _lead(show: ShowResult) -> str:
+    reference = next((run for run in show.runs if run.run == show.reference), None)
+    widest = max(show.runs, key=lambda run: run.ranks)
+    if reference is None or widest.speedup is None or widest.ranks == reference.ranks:
+        return "How many samples all ranks together train in a second, for each number of ranks."
+    ideal = widest.ranks / reference.ranks
+    return (
+        f"{counted(widest.ranks, 'rank')} train {times(widest.speedup)} as many samples in a second as "
+        f"{counted(reference.ranks, 'rank')}; perfect scaling would be {times(ideal)}."
+    )
+
+
+def _points(show: ShowResult) -> list[dict[str, Any]]:
+    return [
+        _point(label, run, is_reference=run.run == show.reference)
+        for label, run in zip(labels(show.runs), show.runs, strict=True)
+        if run.throughput is not None and run.throughput.value > 0 and run.ranks > 0
+    ]
+
+
+def _point(label: str, run: RunMetrics, *, is_reference: bool) -> dict[str, Any]:
+    assert run.throughput is not None
+    return {
+        "run": label,
+        "ranks": run.ranks,
+        "value": run.throughput.value,
+        "low": run.throughput.low,
+        "high": run.throughput.high,
+        "shown": spread(run.throughput),
+        "speedup": times(run.speedup),
+        "efficiency": percent(run.efficiency),
+        "note": "" if is_reference or run.efficiency is None else percent(run.efficiency),
+    }
+
+
+def _ideal(show: ShowResult, points: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Two ends of the line through the reference on which doubling ranks doubles throughput; [] without one."""
+    reference = next((run for run in show.runs if run.run == show.reference), None)
+    if reference is None or reference.throughput is None or reference.throughput.value <= 0:
+        return []
+    per_rank = reference.throughput.value / reference.ranks
+    ends = (min(point["ranks"] for point in points), max(point["ranks"] for point in points))
+    return [{"ranks": ranks, "value": per_rank * ranks} for ranks in ends]
+
+
+def _chart(points: Sequence[Mapping[str, Any]], ideal: Sequence[Mapping[str, Any]]) -> alt.LayerChart | alt.FacetChart:
+    ranks = sorted({point["ranks"] for point in points})
+    is_log = ranks[-1] / ranks[0] >= LOG_FROM_RATIO
+    scale: dict[str, Any] = {"type": "log", "base": 2} if is_log else {"type": "linear"}
+    ticks: dict[str, Any] = {"values": ranks} if len(ranks) <= MAX_TICKS else {"tickCount": MAX_TICKS}
+    x_scale = alt.Scale(**scale, domain=[ranks[0] / 1.2, ranks[-1] * 1.2] if is_log else [0, ranks[-1] * 1.15])
+    x = alt.X("ranks:Q", title="Ranks", scale=x_scale, axis=alt.Axis(format=",d", grid=False, **ticks))
+    y = alt.Y(
+        "value:Q",
+        title="Samples per second",
+        scale=alt.Scale(**scale, nice=not is_log, zero=not is_log),
+        axis=alt.Axis(tickCount=6, format=",.4~r"),
+    )
+    measured = alt.Chart(data(points))
+    bars = alt.Chart(data([point for point in points if _has_bar(point)]))
+    layers: list[alt.Chart] = []
+    if ideal:
+        perfect = alt.Chart(data(ideal))
+        layers.append(perfect.mark_line(color=QUIET, strokeDash=[5, 4], strokeWidth=1.5).encode(x=x, y=y))
+        layers.append(
+            alt.Chart(data(ideal[-1:]))
+            .mark_text(text="ideal", align="right", baseline="bottom", dx=-8, dy=-6, color=QUIET)
+            .encode(x=x, y=y)
+        )
+    if len(ranks) == len(points):
+        layers.append(measured.mark_line(color=RUNS[0], strokeWidth=2.5).encode(x=x, y=y))
+    layers.append(bars.mark_rule(color=RUNS[0], strokeWidth=2).encode(x=x, y="low:Q", y2="high:Q"))
+    layers.append(measured.mark_point(color=RUNS[0], size=90, filled=True, opacity=1).encode(x=x, y=y, tooltip=TOOLTIP))
+    layers.append(measured.mark_text(baseline="top", dx=14, dy=8).encode(x=x, y=y, text="note:N"))
+    return alt.layer(*layers)
+
+
+def _has_bar(point: Mapping[str, Any]) -> bool:
+    return point["low"] is not None and point["high"] is not None and point["low"] > 0

@@ -1,0 +1,155 @@
+"""The scaling table, the phases and the words, on a terminal of any width.
+
+Nothing is passed to rich as markup, so that a name in brackets stays a name; control characters are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from allpull.report.colours import in_order
+from allpull.report.plain import printable, short
+from allpull.report.wording import ABSENT, labels, percent, spread, times
+from allpull.schema.results import RunMetrics, ShowResult
+from allpull.units import show_time
+
+WIDE = 96  # columns from which phases have room beside the numbers
+NARROW = 54  # columns below which a table would break its numbers
+PHASE_COLUMNS, RUN_COLUMNS = 14, 15
+LARGEST = 3  # phases named in the compact form
+
+
+def table(show: ShowResult) -> RenderableType:
+    """One line a run: ranks, samples/s ± spread, step time, speed-up, efficiency, test accuracy and phases.
+
+    On a terminal narrower than ``WIDE`` the phases stand under the table; below ``NARROW`` there are sentences.
+    """
+    return _Scaling(show)
+
+
+def phases(show: ShowResult) -> RenderableType:
+    """Time per step of each measured phase by run, in as many tables as the terminal needs."""
+    return _Phases(show)
+
+
+def words(sentences: Sequence[str]) -> RenderableType:
+    """What it means: one sentence a bullet, wrapped under itself."""
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(width=1)
+    grid.add_column()
+    for sentence in sentences:
+        grid.add_row(Text("•"), Text(printable(sentence)))
+    return grid
+
+
+def compact_phases(run: RunMetrics) -> str:
+    """The largest phases of a step with their shares, the rest summed: ``backward 52%, forward 28%, rest 20%``.
+
+    Empty where no phase was measured.
+    """
+    measured = {name: time_s for name, time_s in run.phases.items() if time_s is not None}
+    total_s = sum(measured.values())
+    if total_s <= 0:
+        return ""
+    ordered = sorted(measured, key=lambda name: -measured[name])
+    parts = [(short(name, 20), measured[name] / total_s) for name in ordered[:LARGEST]]
+    if len(ordered) > LARGEST:
+        parts.append(("rest", sum(measured[name] for name in ordered[LARGEST:]) / total_s))
+    return ", ".join(f"{name} {100 * share:.0f}%" for name, share in parts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scaling:
+    """The scaling table, laid out for the width it is printed at."""
+
+    show: ShowResult
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        named = list(zip(labels(self.show.runs), self.show.runs, strict=True))
+        wide = options.max_width >= WIDE
+        if options.max_width < NARROW:
+            yield from (Text.assemble(_name(label, run), ": ", _sentence(run)) for label, run in named)
+        else:
+            yield _scaling_table(named, wide=wide)
+        if not wide:
+            yield from (Text(f"{label}: {line}") for label, run in named if (line := compact_phases(run)))
+
+
+def _scaling_table(named: Sequence[tuple[str, RunMetrics]], *, wide: bool) -> Table:
+    titles = ("samples/s", "step", "speed-up", "efficiency" if wide else "effic.", "test top-1" if wide else "top-1")
+    result = _bare_table(collapse_padding=not wide)
+    result.add_column("run", overflow="fold", style="bold")
+    for title in titles:
+        result.add_column(title, justify="right", overflow="fold")
+    if wide:
+        result.add_column("phases of a step", overflow="fold")
+    for label, run in named:
+        phases_cell = [Text(compact_phases(run) or ABSENT)] if wide else []
+        result.add_row(_name(label, run), *(Text(number) for number in _numbers(run)), *phases_cell)
+    return result
+
+
+def _bare_table(*, collapse_padding: bool = False) -> Table:
+    return Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=collapse_padding)
+
+
+def _name(label: str, run: RunMetrics) -> Text:
+    name = Text(label)
+    if run.status != "completed":
+        name.append(f" {short(run.status, 20)}", style="red")
+    return name
+
+
+def _numbers(run: RunMetrics) -> Iterator[str]:
+    yield spread(run.throughput)
+    yield show_time(run.step_s.median) if run.step_s else ABSENT
+    yield times(run.speedup)
+    yield percent(run.efficiency)
+    yield percent(run.accuracy)
+
+
+def _sentence(run: RunMetrics) -> str:
+    rate, step, speedup, efficiency, accuracy = _numbers(run)
+    return f"{rate} samples/s, step {step}, speed-up {speedup}, efficiency {efficiency}, test top-1 {accuracy}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Phases:
+    """The table of phases, cut into groups of runs that fit the width it is printed at."""
+
+    show: ShowResult
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        named = list(zip(labels(self.show.runs), self.show.runs, strict=True))
+        names = in_order(n for _, run in named for n, time_s in run.phases.items() if time_s is not None)
+        if not names:
+            yield Text("No phase was measured.")
+            return
+        run_columns = max([RUN_COLUMNS, *(len(label) + 3 for label, _ in named)])
+        room = max(1, (options.max_width - PHASE_COLUMNS) // run_columns)
+        for begin in range(0, len(named), room):
+            yield _phase_table(names, named[begin : begin + room])
+
+
+def _phase_table(names: Sequence[str], named: Sequence[tuple[str, RunMetrics]]) -> Table:
+    result = _bare_table(collapse_padding=True)
+    result.add_column("phase", overflow="fold", style="bold")
+    for label, _ in named:
+        result.add_column(Text(label), justify="right", overflow="fold")
+    for name in names:
+        result.add_row(Text(short(name, 40)), *(Text(_cell(run, name)) for _, run in named))
+    return result
+
+
+def _cell(run: RunMetrics, name: str) -> str:
+    time_s = run.phases.get(name)
+    if time_s is None:
+        return ABSENT
+    total_s = sum(value for value in run.phases.values() if value is not None)
+    return f"{show_time(time_s)} {100 * time_s / total_s:3.0f}%" if total_s > 0 else show_time(time_s)

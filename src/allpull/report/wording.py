@@ -1,0 +1,111 @@
+"""The numbers and names of a report as people read them; the same words on a page, a figure and a terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from allpull.report.plain import short
+from allpull.schema.results import Interval, RunMetrics, Scaling
+from allpull.units import show_count, show_spread
+
+ABSENT = "–"
+"""Stands where something was not measured; never a 0."""
+
+LABEL_CHARACTERS = 28  # a label must fit beside a chart 8 cm wide
+NAME_CHARACTERS = 80
+
+SCALING_WORDS: dict[Scaling, str] = {
+    "weak": "Weak scaling: every rank keeps its share, so more ranks make a larger batch",
+    "strong": "Strong scaling: one fixed batch, split over more ranks",
+    "mixed": "Mixed scaling: both the batch and the share of a rank change between the runs",
+}
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun.
+
+    >>> counted(1, "rank"), counted(1200, "step")
+    ('1 rank', '1,200 steps')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def joined(words: Sequence[str]) -> str:
+    """A list as it stands in a sentence.
+
+    >>> joined(["copy"]), joined(["copy", "host", "other"])
+    ('copy', 'copy, host and other')
+    """
+    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
+
+
+def percent(share: float | None) -> str:
+    """A fraction as a percentage to a tenth, or to two significant digits below 1 %.
+
+    >>> percent(0.97), percent(0.00214), percent(None)
+    ('97.0 %', '0.21 %', '–')
+    """
+    if share is None:
+        return ABSENT
+    return f"{show_count(float(f'{100 * share:.2g}')) if abs(share) < 0.01 else f'{100 * share:,.1f}'} %"
+
+
+def times(ratio: float | None) -> str:
+    """A ratio such as a speed-up, its digits as in a column of its like.
+
+    >>> times(2.934), times(3.0), times(45.67)
+    ('2.93×', '3.00×', '45.7×')
+    """
+    return ABSENT if ratio is None else f"{ratio:,.{2 if abs(ratio) < 10 else 1}f}×"
+
+
+def spread(interval: Interval | None) -> str:
+    """A value ± half the width of its 95 % interval; the value alone where the interval is not known.
+
+    >>> spread(Interval(value=980.4, low=968.0, high=992.0))
+    '980 ± 12'
+    """
+    if interval is None:
+        return ABSENT
+    if interval.low is None or interval.high is None:
+        return show_count(interval.value)
+    return show_spread(interval.value, (interval.high - interval.low) / 2)
+
+
+def labels(runs: Sequence[RunMetrics]) -> list[str]:
+    """One short name for each run, all different: its ranks, and its name or a number where those repeat.
+
+    Where every run has its own number of ranks, nothing that a user typed is in a label.
+    """
+    by_ranks = [counted(run.ranks, "rank") for run in runs]
+    if _distinct(by_ranks):
+        return by_ranks
+    named = [
+        f"{ranks} · {short(run.name, LABEL_CHARACTERS - len(ranks) - 3)}"
+        for ranks, run in zip(by_ranks, runs, strict=True)
+    ]
+    if _distinct(named):
+        return named
+    return [f"{ranks} · run {number}" for number, ranks in enumerate(by_ranks, start=1)]
+
+
+def _distinct(names: Sequence[str]) -> bool:
+    return len(set(names)) == len(names)
+
+
+def subject(runs: Sequence[RunMetrics]) -> str:
+    """What the runs are called together: their name, or the first few where they differ."""
+    names = list(Counter(short(run.name, NAME_CHARACTERS) for run in runs))
+    shown = names[:3]
+    return joined(shown) if len(names) == len(shown) else f"{', '.join(shown)} and {len(names) - len(shown)} more"
+
+
+def rank_counts(runs: Sequence[RunMetrics]) -> str:
+    """The numbers of ranks of the runs, in order.
+
+    >>> rank_counts([])
+    ''
+    """
+    counts = sorted({run.ranks for run in runs})
+    return f"{joined([f'{count:,}' for count in counts])} rank{'' if counts == [1] else 's'}" if counts else ""

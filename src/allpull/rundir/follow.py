@@ -1,0 +1,71 @@
+"""Follow the records of a job while it runs: read what was appended since the last look, whole lines only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from allpull.rundir import layout
+
+CHUNK = 1 << 20  # at most this much per look; a record that grows faster is caught up with later
+
+
+class Tail:
+    """One growing file of JSON lines."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+
+    def new(self) -> Iterator[dict[str, Any]]:
+        """The objects that were appended since the call before; lines that are not JSON objects are passed over."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read(CHUNK)
+        except OSError:
+            return
+        whole = data[: data.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        for line in whole.splitlines():
+            try:
+                value = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(value, dict):
+                yield value
+
+
+class Follower:
+    """What rank 0 of a running training has said so far."""
+
+    def __init__(self, directory: Path) -> None:
+        self._steps = Tail(directory / layout.steps_file(0))
+        self._events = Tail(directory / layout.events_file(0))
+        self._last_step = -1
+        self._loss: float | None = None
+        self.steps_per_epoch = 0
+
+    def steps_done(self) -> int:
+        """Steps that rank 0 has recorded."""
+        for record in self._steps.new():
+            step = record.get("step")
+            if isinstance(step, int):
+                self._last_step = step
+        return self._last_step + 1
+
+    def epochs(self) -> Iterator[tuple[int, str]]:
+        """Each newly evaluated epoch with its values in words."""
+        for event in self._events.new():
+            if event.get("kind") != "metric" or not isinstance(event.get("value"), int | float):
+                continue
+            name, value = event.get("name"), event["value"]
+            if name == "steps_per_epoch":
+                self.steps_per_epoch = int(value)
+            elif name == "train_loss":
+                self._loss = value
+            elif name == "test_top1" and isinstance(event.get("epoch"), int):
+                loss = "" if self._loss is None else f", loss {self._loss:.3f}"
+                yield event["epoch"], f"test accuracy {value:.1%}{loss}"

@@ -1,0 +1,73 @@
+"""Where everything stands in a run directory. Paths are relative, in POSIX form.
+
+Standard library only: every rank uses it.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+RUN_JSON = "run.json"
+SCRIPT = "job/script.sh"
+SPEC = "job/spec.json"
+LOGS = "job/logs"
+CHECKPOINTS = "checkpoints"
+DERIVED = "derived"
+FOLDERS = ("job", "job/logs", "job/ended", "hosts", "steps", "events", "counters", "derived")
+
+MAX_NAME = 48  # of a name inside a path; file systems allow 255 bytes, and hosts and suffixes need some
+
+
+def steps_file(rank: int) -> str:
+    """The step records of ``rank``.
+
+    >>> steps_file(7)
+    'steps/rank-00007.jsonl'
+    """
+    return f"steps/rank-{rank:05d}.jsonl"
+
+
+def events_file(rank: int) -> str:
+    """What happened beside the steps of ``rank``."""
+    return f"events/rank-{rank:05d}.jsonl"
+
+
+def log_file(rank: int) -> str:
+    """What ``rank`` printed, both streams."""
+    return f"{LOGS}/rank-{rank:05d}.log"
+
+
+def counters_file(host: str) -> str:
+    """The counters of ``host``."""
+    return f"counters/{slug(host)}.jsonl"
+
+
+def host_file(host: str) -> str:
+    """What ``host`` is."""
+    return f"hosts/{slug(host)}.json"
+
+
+def ended_file(host: str) -> str:
+    """How the ranks of ``host`` ended."""
+    return f"job/ended/{slug(host)}.json"
+
+
+def slug(name: str) -> str:
+    """A file name that is safe everywhere, made from any name.
+
+    >>> slug("Größe <b>/../x"), slug("..."), slug("node01.cluster")
+    ('Grosse-b-x', 'unnamed', 'node01.cluster')
+    """
+    plain = unicodedata.normalize("NFKD", name.replace("ß", "ss")).encode("ascii", "ignore").decode()
+    words = [word.strip(".") for word in re.split(r"[^A-Za-z0-9._]+", plain)]
+    return "-".join(word for word in words if word)[:MAX_NAME].strip("-.") or "unnamed"
+
+
+def run_name(utc: str, name: str, ranks: int, signature: str) -> str:
+    """The name of a run directory.
+
+    >>> run_name("20261120T120000Z", "digits", 2, "1a2b3c4d")
+    '20261120T120000Z_digits_n2_1a2b3c4d'
+    """
+    return f"{utc}_{slug(name)}_n{ranks}_{signature}"

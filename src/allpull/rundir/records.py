@@ -1,0 +1,154 @@
+"""Read step records as columns: fast where every line is sound, line by line where one is not.
+
+The fast path lets polars parse a whole file and checks the columns; only when it meets anything odd does the slow
+path look at each line, to name the line and the field. Both know the fields from ``schema.steps`` alone.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+import annotated_types
+import polars as pl
+from pydantic.fields import FieldInfo
+
+from allpull.errors import RunDirError
+from allpull.rundir import layout
+from allpull.rundir.lines import Lines, damage, read_lines, value_of
+from allpull.schema.steps import StepRecord, StepsHeader, Tag
+
+MAX_VALUE = 2**62  # of any number in a record: differences of two such times still fit 64 bits
+TAGS: tuple[str, ...] = get_args(Tag)
+OTHER_TAG = "other"  # a tag that a newer minor version added: the step is left out, as its writer wished
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Number:
+    required: bool
+    least: int
+
+
+def _number(field: FieldInfo) -> _Number:
+    bounds = [bound.ge for bound in field.metadata if isinstance(bound, annotated_types.Ge)]
+    least = max((bound for bound in bounds if isinstance(bound, int)), default=-MAX_VALUE)
+    return _Number(required=field.is_required(), least=least)
+
+
+NUMBERS = {name: _number(field) for name, field in StepRecord.model_fields.items() if name not in {"tags", "named"}}
+SCHEMA: dict[str, pl.DataType] = {
+    "rank": pl.Int64(),
+    **dict.fromkeys(NUMBERS, pl.Int64()),
+    **{f"tag_{tag}": pl.Boolean() for tag in (*TAGS, OTHER_TAG)},
+}
+"""Columns of ``RunData.steps``: times in ns; a tag is a column of its own; ``named`` phases are not kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepsFile:
+    """The step records of one rank: a frame with the columns of ``SCHEMA``, one row a step, by step number."""
+
+    header: StepsHeader
+    frame: pl.DataFrame
+    cut_off: bool
+    damaged: int
+
+
+def read_steps(root: Path, rank: int, *, skip_damaged: bool) -> StepsFile | None:
+    """The step records of ``rank`` in the resolved run directory ``root``; None where not even a header is whole.
+
+    Raises:
+        RunDirError: the file or its header cannot be read, or a line is damaged and ``skip_damaged`` is off. Damaged
+            is a line that is not JSON, lacks a required number, holds one of the wrong type or out of its range,
+            ends before it begins, or does not follow the line before it.
+    """
+    lines = read_lines(root, layout.steps_file(rank), StepsHeader, "steps")
+    if lines is None:
+        return None
+    if lines.header.rank != rank:
+        raise RunDirError(
+            f"{lines.where}: its header says rank {lines.header.rank}",
+            hint="the file was renamed: give it its own name",
+        )
+    damaged = 0
+    frame = _columns(lines.body)
+    if frame is None:
+        good: list[bytes] = []
+        damaged = _sift(lines, good, skip_damaged=skip_damaged)
+        frame = _columns(b"".join(good))
+    if frame is None:
+        raise RunDirError(f"{lines.where}: cannot be read as columns", hint="is a field written twice in one line?")
+    return StepsFile(header=lines.header, frame=_finished(frame, rank), cut_off=lines.cut_off, damaged=damaged)
+
+
+def _columns(body: bytes) -> pl.DataFrame | None:
+    """The records in ``body``, or None where anything about them is odd."""
+    schema = {**dict.fromkeys(NUMBERS, pl.Int64()), "tags": pl.List(pl.String)}
+    try:
+        frame = pl.read_ndjson(io.BytesIO(body), schema=schema)
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
+        return None
+    sound = frame.height == body.count(b"\n") and all(frame.select(_checks()).row(0))
+    return frame if sound else None
+
+
+def _checks() -> Iterator[pl.Expr]:
+    for name, number in NUMBERS.items():
+        column = pl.col(name)
+        yield column.is_between(number.least, MAX_VALUE).all().alias(f"{name} in range")
+        if number.required:
+            yield (column.null_count() == 0).alias(f"{name} present")
+    yield (pl.col("end_ns") >= pl.col("begin_ns")).all().alias("no negative step")
+    yield (pl.col("step").diff() > 0).all().alias("steps in order")
+    yield (pl.col("begin_ns").diff() >= 0).all().alias("time in order")
+
+
+def _finished(frame: pl.DataFrame, rank: int) -> pl.DataFrame:
+    tags = pl.col("tags")
+    has = [tags.list.contains(tag).fill_null(value=False).alias(f"tag_{tag}") for tag in TAGS]
+    other = (tags.list.set_difference(pl.lit(list(TAGS))).list.len() > 0).fill_null(value=False)
+    return frame.select(pl.lit(rank, dtype=pl.Int64).alias("rank"), *NUMBERS, *has, other.alias(f"tag_{OTHER_TAG}"))
+
+
+def _sift(lines: Lines[StepsHeader], good: list[bytes], *, skip_damaged: bool) -> int:
+    """Put the sound lines into ``good`` and count the others, or raise at the first of them."""
+    before: tuple[int, int] | None = None
+    damaged = 0
+    for number, line in lines.numbered():
+        try:
+            before = _checked(line, before)
+        except ValueError as fault:
+            if not skip_damaged:
+                raise damage(lines.where, number, fault) from fault
+            damaged += 1
+        else:
+            good.append(line)
+    return damaged
+
+
+def _checked(line: bytes, before: tuple[int, int] | None) -> tuple[int, int]:
+    """Step number and begin of a sound line that may follow ``before``; ValueError says why it is not sound."""
+    value = value_of(line)
+    for name, number in NUMBERS.items():
+        found = value.get(name)
+        if found is None and number.required:
+            raise ValueError(f"{name} is {'null' if name in value else 'missing'}, expected a whole number")
+        if found is not None and type(found) is not int:  # True is an int to isinstance
+            raise ValueError(f"{name} is {repr(found)[:40]}, expected a whole number")
+        if found is not None and not number.least <= found <= MAX_VALUE:
+            raise ValueError(f"{name} is {found}, expected {number.least} to {MAX_VALUE}")
+    tags = value.get("tags")
+    if tags is not None and not (isinstance(tags, list) and all(isinstance(tag, str) for tag in tags)):
+        raise ValueError(f"tags is {repr(tags)[:40]}, expected a list of words")
+    step, begin_ns, end_ns = value["step"], value["begin_ns"], value["end_ns"]
+    if end_ns < begin_ns:
+        raise ValueError(f"end_ns is {end_ns}, before begin_ns {begin_ns}: a step of negative duration")
+    if before is not None and step <= before[0]:
+        fault = "written twice" if step == before[0] else f"out of order, after step {before[0]}"
+        raise ValueError(f"step is {step}: {fault}")
+    if before is not None and begin_ns < before[1]:
+        raise ValueError(f"begin_ns is {begin_ns}, before that of the step before, {before[1]}")
+    return step, begin_ns

@@ -1,0 +1,146 @@
+"""Write a run directory: whole files by rename, records by appending. Standard library only.
+
+One writer per file. Records are buffered for at most ``FLUSH_NS``, so a killed rank loses at most that; a writer
+that meets an error closes itself and says so, and what it serves goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any, Callable, Dict, List, Optional
+
+FLUSH_NS = 200_000_000  # a fifth of a second: five small writes a second are nothing to a parallel file system
+
+
+def private_folder(path: str) -> None:
+    """Make ``path`` and its parents; what is made is readable by its owner only (DESIGN §3.7).
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    os.makedirs(path, mode=0o700, exist_ok=True)
+
+
+def whole_file(path: str, content: str) -> None:
+    """Put ``content`` at ``path`` all at once: a reader sees the old file or the new one.
+
+    Raises:
+        OSError: the disk is full, say; the old file is then untouched.
+    """
+    scratch = f"{path}.{os.getpid()}.tmp"
+    try:
+        descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(scratch, path)
+    except BaseException:
+        if os.path.exists(scratch):
+            os.unlink(scratch)
+        raise
+
+
+def whole_json(path: str, value: Dict[str, Any]) -> None:
+    """Put ``value`` at ``path`` as indented JSON, all at once.
+
+    Raises:
+        OSError: as ``whole_file``.
+        ValueError: it holds a number that JSON does not have.
+    """
+    whole_file(path, json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+class Appender:
+    """Append lines to one file, within a budget of bytes.
+
+    Over half of the budget, only every second line that may be thinned is kept; over three quarters every
+    fourth, and so on, so that the file never passes its budget and a long run stays covered to its end.
+    ``on_trouble`` is told once, with the reason, when writing failed and the appender closed itself;
+    ``on_thin`` is told each time thinning grows, with the new ``keep_one_in``.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        budget: int,
+        *,
+        on_trouble: Callable[[str], None],
+        on_thin: Callable[[int], None],
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self.path = path
+        self.left_out = 0
+        self._budget = budget
+        self._on_trouble = on_trouble
+        self._on_thin = on_thin
+        self._clock_ns = clock_ns
+        self._lines: List[str] = []
+        self._bytes = 0
+        self._thin_at = budget // 2
+        self._keep_one_in = 1
+        self._seen = 0
+        self._flushed_ns = clock_ns()
+        self._descriptor: Optional[int] = None
+        try:
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            self._give_up(error)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether lines still reach the file."""
+        return self._descriptor is not None
+
+    def add(self, line: str, now_ns: int, *, keep: bool = False) -> None:
+        """Append ``line`` (ASCII, no newline); ``keep``: it may not be thinned, unless the budget is spent."""
+        if self._descriptor is None:
+            self.left_out += 1
+            return
+        size = len(line) + 1
+        if self._bytes + size > self._thin_at:
+            self._thin(size)
+        self._seen += 1
+        over = self._bytes + size > self._budget
+        if over or (self._keep_one_in > 1 and not keep and self._seen % self._keep_one_in):
+            self.left_out += 1
+            return
+        self._bytes += size
+        self._lines.append(line)
+        if now_ns - self._flushed_ns >= FLUSH_NS:
+            self.flush(now_ns)
+
+    def flush(self, now_ns: Optional[int] = None) -> None:
+        """Hand what is buffered to the operating system; whole lines at once, so none is torn by a kill."""
+        self._flushed_ns = self._clock_ns() if now_ns is None else now_ns
+        if self._descriptor is None or not self._lines:
+            return
+        data = ("\n".join(self._lines) + "\n").encode("ascii", "backslashreplace")
+        try:
+            while data:
+                data = data[os.write(self._descriptor, data) :]
+        except OSError as error:
+            self.left_out += len(self._lines)
+            self._give_up(error)
+        self._lines.clear()
+
+    def close(self) -> None:
+        """Flush and close; closing twice is nothing."""
+        self.flush()
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _thin(self, size: int) -> None:
+        while self._bytes + size > self._thin_at and self._thin_at < self._budget - size:
+            self._keep_one_in *= 2
+            self._thin_at += max(size, (self._budget - self._thin_at) // 2)
+            self._on_thin(self._keep_one_in)
+
+    def _give_up(self, error: OSError) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+        self._on_trouble(f"{os.path.basename(self.path)}: {error.strerror or error}")

@@ -1,0 +1,87 @@
+"""This rank among the others: joining, adding up, averaging, gathering."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """Who we are. A rank alone needs no process group, and every collective is then the identity."""
+
+    rank: int
+    ranks: int
+    device: torch.device
+
+    def total(self, values: Tensor) -> Tensor:
+        """The sum of ``values`` over all ranks."""
+        if self.ranks > 1:
+            dist.all_reduce(values)
+        return values
+
+    def average_buffers(self, model: nn.Module) -> None:
+        """Give all ranks the mean of their floating-point buffers: batch statistics, before an evaluation."""
+        if self.ranks == 1:
+            return
+        buffers = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+        if buffers:
+            flat = torch.cat([buffer.flatten() for buffer in buffers])
+            dist.all_reduce(flat)
+            flat /= self.ranks
+            for buffer, mean in zip(buffers, torch.split(flat, [b.numel() for b in buffers]), strict=True):
+                buffer.copy_(mean.view_as(buffer))
+
+    def gather_buffers(self, model: nn.Module) -> list[dict[str, Tensor]]:
+        """Every rank's buffers, on every rank, in the order of ranks."""
+        own = {name: buffer.cpu() for name, buffer in model.named_buffers()}
+        if self.ranks == 1:
+            return [own]
+        everyone: list[dict[str, Tensor]] = [
+            {name: torch.empty_like(b) for name, b in own.items()} for _ in range(self.ranks)
+        ]
+        for name, buffer in own.items():
+            slots = [theirs[name].to(self.device) for theirs in everyone]
+            dist.all_gather(slots, buffer.to(self.device))
+            for theirs, slot in zip(everyone, slots, strict=True):
+                theirs[name] = slot.cpu()
+        return everyone
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """The model with its gradients averaged over ranks; batch statistics stay each rank's own until evaluated."""
+        if self.ranks == 1:
+            return model
+        # torch 2.13 renamed the switch; before, broadcast_buffers also governs the broadcast at construction.
+        names = inspect.signature(DistributedDataParallel).parameters
+        quiet = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"
+        # 1×1 convolutions on CPU make gradients of other strides than their bucket; harmless (pytorch #47163)
+        warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
+        options: dict[str, Any] = {quiet: False, "gradient_as_bucket_view": True}
+        return DistributedDataParallel(model, **options)
+
+
+def join(threads: int) -> Ranks:
+    """Join the ranks that torchrun started: NCCL with one device each where there are any, else Gloo."""
+    torch.set_num_threads(threads)
+    rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    on_gpu = torch.cuda.is_available()
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(device)
+    if ranks > 1:
+        dist.init_process_group("nccl" if on_gpu else "gloo")
+    return Ranks(rank=rank, ranks=ranks, device=device)
+
+
+def part() -> None:
+    """Leave the process group, if there is one."""
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -1,0 +1,87 @@
+"""What tests share: real trainings by the real command, and skipping what a machine cannot do."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs torch or Chromium where they are missing, and say so."""
+    no_torch = importlib.util.find_spec("torch") is None
+    no_browser = shutil.which("chromium") is None or shutil.which("chromedriver") is None
+    for item in items:
+        if no_torch and (item.get_closest_marker("torch") or item.get_closest_marker("ranks")):
+            item.add_marker(pytest.mark.skip(reason="torch is not installed"))
+        if no_browser and item.get_closest_marker("browser"):
+            item.add_marker(pytest.mark.skip(reason="chromium and chromedriver are not installed"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """A finished `allpull train`."""
+
+    code: int
+    out: str
+    err: str
+    directory: Path
+
+    def events(self, rank: int = 0) -> list[dict[str, Any]]:
+        return lines(self.directory / f"events/rank-{rank:05d}.jsonl")
+
+    def steps(self, rank: int = 0) -> list[dict[str, Any]]:
+        return lines(self.directory / f"steps/rank-{rank:05d}.jsonl")
+
+    def metric(self, name: str) -> list[float]:
+        return [event["value"] for event in self.events() if event["kind"] == "metric" and event["name"] == name]
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """The records of a JSONL file, its header left out."""
+    return [json.loads(line) for line in path.read_text(encoding="ascii").splitlines()[1:]]
+
+
+def allpull(*arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line as a user would, in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "allpull", *arguments],
+        cwd=cwd,
+        env={**os.environ, "COLUMNS": "120", "NO_COLOR": "1", **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.fixture
+def run_cli() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """The command line."""
+    return allpull
+
+
+@pytest.fixture(scope="session")
+def train_digits(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Trained]:
+    """A function that trains on the digits: ``train_digits(2, "train.epochs=1", …)``."""
+
+    def train(ranks: int, *sets: str, resume: Path | None = None) -> Trained:
+        out = tmp_path_factory.mktemp("runs")
+        options = [word for text in sets for word in ("--set", text)]
+        if resume is not None:
+            options += ["--resume", str(resume)]
+        done = allpull("train", "digits", "-n", str(ranks), "--out", str(out), *options)
+        found = sorted(out.iterdir())
+        assert len(found) == 1, done.stderr
+        return Trained(code=done.returncode, out=done.stdout, err=done.stderr, directory=found[0])
+
+    return train

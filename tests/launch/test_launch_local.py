@@ -1,0 +1,178 @@
+"""Jobs on this machine: how they end, and that nothing of them is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from allpull.errors import BadInput
+from allpull.launch.execute import execute
+from allpull.launch.job import prepare
+from allpull.launch.local import Local, check_port
+from allpull.schema.spec import LaunchSpec, ObserveSpec, RunSpec
+
+pytestmark = pytest.mark.ranks
+
+
+def run_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, ranks: int = 2):
+    """Run ``text`` as the program of every rank, observed, without torch in it."""
+    (tmp_path / "program.py").write_text(text)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    spec = RunSpec(name="program", launch=LaunchSpec(ranks=ranks, grace_s=1), observe=ObserveSpec(counters=False))
+    job = prepare(spec, kind="run", module="program", command=["program"], out=tmp_path / "runs")
+    return execute(job, Local(), lambda: None), job.directory
+
+
+def test_the_rank_that_raised_first_is_named_with_its_exception_and_log(tmp_path, monkeypatch):
+    """The other rank fails later, as it would in a collective; it is a victim."""
+    record, directory = run_program(
+        tmp_path,
+        monkeypatch,
+        "import os, sys, time\n"
+        "from allpull import marks\n"
+        "marks.step(1)\n"
+        "if os.environ['RANK'] == '1':\n"
+        "    print('about to fail, password=hunter2')\n"
+        "    raise ValueError('no such label: 11')\n"
+        "time.sleep(0.05)\n"
+        "raise RuntimeError('Connection closed by peer')\n",
+    )
+    assert record.status == "failed"
+    assert record.exit is not None
+    assert (record.exit.code, record.exit.rank, record.exit.host) == (1, 1, socket.gethostname())
+    assert record.exit.exception == "ValueError: no such label: 11"
+    tail = "\n".join(record.exit.log_tail)
+    assert "about to fail, password=[redacted]" in tail
+    assert "ValueError: no such label: 11" in tail
+    assert json.loads((directory / "run.json").read_text())["exit"]["rank"] == 1
+
+
+@pytest.mark.parametrize(("ending", "code"), [("sys.exit(7)", 7), ("os._exit(3)", 3), ("os.abort()", 128 + 6)])
+def test_the_exit_code_of_the_rank_is_passed_on(tmp_path, monkeypatch, ending, code):
+    program = f"import os, sys, time\nif os.environ['RANK'] == '1':\n    {ending}\ntime.sleep(60)\n"
+    record, _ = run_program(tmp_path, monkeypatch, program)
+    assert record.exit is not None
+    assert (record.exit.code, record.exit.rank) == (code, 1)
+
+
+def test_a_program_that_never_makes_a_step_completes(tmp_path, monkeypatch):
+    record, directory = run_program(tmp_path, monkeypatch, "print('hello')\n")
+    assert (record.status, record.exit.code) == ("completed", 0)
+    assert (directory / "job/logs/rank-00001.log").read_text() == "hello\n"
+    assert len((directory / "steps/rank-00000.jsonl").read_text().splitlines()) == 1
+
+
+def test_ranks_meet_on_the_loopback_interface_only(tmp_path, monkeypatch):
+    """Every listening socket of the job's processes is bound to 127.0.0.1."""
+    program = (
+        "import os, json, psutil, torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "dist.all_reduce(torch.ones(1))\n"
+        "family = [psutil.Process(), psutil.Process().parent()]\n"
+        "found = [c.laddr.ip for p in family for c in p.net_connections('inet') if c.status == 'LISTEN']\n"
+        "print(json.dumps(found))\n"
+        "dist.barrier()\n"
+        "dist.destroy_process_group()\n"
+    )
+    record, directory = run_program(tmp_path, monkeypatch, program)
+    assert record.exit.code == 0, (directory / "job/logs/rank-00000.log").read_text()
+    listening = json.loads((directory / "job/logs/rank-00000.log").read_text())
+    assert listening
+    assert set(listening) == {"127.0.0.1"}
+
+
+@pytest.fixture
+def long_training(tmp_path):
+    """A training on two ranks that would take minutes, with both ranks stepping."""
+    command = [sys.executable, "-m", "allpull", "train", "digits", "-n", "2", "--set", "train.epochs=5000"]
+    command += ["--set", "launch.grace_s=2", "--out", str(tmp_path / "runs")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    directory = None
+    while time.monotonic() < deadline and process.poll() is None:
+        found = list((tmp_path / "runs").glob("*/steps/rank-*.jsonl"))
+        if len(found) == 2 and all(path.stat().st_size > 5000 for path in found):
+            directory = found[0].parent.parent
+            break
+        time.sleep(0.1)
+    assert directory is not None, process.stderr.read() if process.stderr and process.poll() is not None else "no step"
+    family = psutil.Process(process.pid).children(recursive=True)
+    yield process, directory, family
+    if process.poll() is None:
+        process.kill()
+        process.wait()
+
+
+def pid_of(directory: Path, rank: int) -> int:
+    with (directory / f"steps/rank-{rank:05d}.jsonl").open() as file:
+        return json.loads(file.readline())["pid"]
+
+
+def gone(family: list[psutil.Process]) -> bool:
+    _, alive = psutil.wait_procs(family, timeout=20)
+    return not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_a_killed_rank_ends_the_job_and_leaves_a_directory_that_reads(long_training, run_cli):
+    process, directory, family = long_training
+    os.kill(pid_of(directory, 1), signal.SIGKILL)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + 9
+    assert f"rank 1 on {socket.gethostname()} was ended by SIGKILL" in err
+    assert gone(family)
+    shown = run_cli("show", str(directory), "--json")
+    assert shown.returncode == 0, shown.stderr
+    run = json.loads(shown.stdout)["runs"][0]
+    assert run["status"] == "failed"
+    assert run["throughput"]["value"] > 0
+    assert any("rank 1" in gap and "without" in gap for gap in run["gaps"])
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_every_process(long_training, number, code):
+    process, directory, family = long_training
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    assert process.returncode == code
+    assert gone(family)
+    record = json.loads((directory / "run.json").read_text())
+    assert (record["status"], record["exit"]["code"]) == ("cancelled", code)
+    assert "nonce" not in json.loads((directory / "job/spec.json").read_text())
+
+
+def test_nothing_outlives_a_killed_allpull(long_training):
+    process, _, family = long_training
+    process.kill()
+    process.wait()
+    assert gone(family)
+
+
+def test_a_port_in_use_is_one_clear_error(run_cli, tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(BadInput, match=f"port {port}"):
+            check_port(port)
+        done = run_cli("train", "digits", "--set", f"launch.port={port}", cwd=tmp_path)
+    assert done.returncode == 2
+    assert re.search(rf"allpull: port {port}: .*\nhint: leave launch.port out", done.stderr)
+    assert "Traceback" not in done.stderr
+
+
+def test_a_folder_that_cannot_be_written_is_one_clear_error(run_cli, tmp_path):
+    (tmp_path / "file").write_text("")
+    done = run_cli("train", "digits", "--out", str(tmp_path / "file"))
+    assert done.returncode == 2
+    assert "cannot write a run directory" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,56 @@
+"""Training does not depend on the number of ranks, nor on being stopped."""
+
+from __future__ import annotations
+
+import pytest
+
+EXACT = ("train.epochs=2", "train.log_every=1", "model.dtype=float64", "model.width=8", "observe.counters=false")
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("norm", ["none", "group"])
+def test_one_rank_of_64_and_two_of_32_have_the_same_losses(train_digits, norm):
+    """Without batch statistics and in float64; 150 samples end in a ragged batch of 22."""
+    options = (*EXACT, f"model.norm={norm}", "data.limit=150", "train.lr=0.05")
+    one = train_digits(1, *options, "train.batch=64")
+    two = train_digits(2, *options, "train.batch=32")
+    assert (one.code, two.code) == (0, 0), one.err + two.err
+    assert len(one.metric("train_loss")) == 6
+    assert two.metric("train_loss") == pytest.approx(one.metric("train_loss"), abs=1e-9, rel=0)
+    assert two.metric("test_loss") == pytest.approx(one.metric("test_loss"), abs=1e-9, rel=0)
+    assert two.metric("test_top1") == one.metric("test_top1")
+    assert one.metric("train_loss")[0] != one.metric("train_loss")[-1]
+
+
+@pytest.mark.ranks
+def test_a_rank_without_a_sample_in_the_ragged_batch_changes_nothing(train_digits):
+    """129 samples leave one for the last batch, so that one of two ranks has none."""
+    options = (*EXACT, "model.norm=group", "data.limit=129", "train.lr=0.05")
+    one = train_digits(1, *options, "train.batch=64")
+    two = train_digits(2, *options, "train.batch=32")
+    assert [step["samples"] for step in two.steps(rank=1)] == [32, 32, 0, 32, 32, 0]
+    assert two.metric("train_loss") == pytest.approx(one.metric("train_loss"), abs=1e-9, rel=0)
+
+
+@pytest.mark.ranks
+def test_stopping_in_mid_epoch_and_resuming_is_as_not_stopping(train_digits):
+    """Bit for bit, with batch statistics, momentum and augmentation, on two ranks."""
+    options = ("train.epochs=3", "train.log_every=1", "observe.counters=false")
+    whole = train_digits(2, *options)
+    first = train_digits(2, *options, "train.stop_after=17")
+    rest = train_digits(2, *options, resume=first.directory)
+    assert (whole.code, first.code, rest.code) == (0, 0, 0), rest.err
+    assert [step["step"] for step in rest.steps()] == list(range(17, 36))
+    assert rest.steps()[0]["tags"][0] == "resumed"
+    epochs_2_and_3 = whole.metric("train_loss")[12:]
+    assert rest.metric("train_loss") == epochs_2_and_3
+    assert rest.metric("test_loss") == whole.metric("test_loss")[1:]
+
+
+@pytest.mark.ranks
+def test_resuming_within_an_epoch_refuses_another_global_batch(train_digits):
+    first = train_digits(1, "train.epochs=2", "train.stop_after=5", "observe.counters=false")
+    rest = train_digits(2, "train.epochs=2", "observe.counters=false", resume=first.directory)
+    assert rest.code == 2
+    assert "within an epoch of global batch 64, this training has 128" in rest.err
+    assert "Traceback" not in rest.err
