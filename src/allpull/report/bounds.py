@@ -9,9 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from allpull.errors import BadInput
-from allpull.report.wording import counted
+from allpull.report.plain import short
+from allpull.report.wording import NAME_CHARACTERS, counted
 from allpull.schema.results import Curve, RunDetail, RunMetrics, ScalingReport
 
+MAX_RANKS = 1_000_000  # as in schema.run
 MAX_RUNS = 48
 MAX_LINES = 60  # notes, gaps and lines of a log: what is read on a page
 MAX_SETTINGS = 120
@@ -28,13 +30,16 @@ def bounded(report: ScalingReport) -> ScalingReport:
     """``report`` with at most ``MAX_RUNS`` runs and lists of bounded length; what was left out is among its notes.
 
     Raises:
-        BadInput: there is no run, or the details do not belong to the runs.
+        BadInput: there is no run, one with an impossible number of ranks, or the details are not of the runs.
     """
     show = report.show
     if not show.runs:
         raise BadInput("there is no run to report on", hint="give at least one run directory")
     if [detail.metrics.run for detail in report.details] != [run.run for run in show.runs]:
         raise BadInput("the details of the report are not those of its runs", hint="make the report anew")
+    for run in show.runs:
+        if not 1 <= run.ranks <= MAX_RANKS:
+            raise BadInput(f"run {short(run.run, NAME_CHARACTERS)} cannot have had {run.ranks:.3g} ranks")
     kept = evenly(len(show.runs), MAX_RUNS, keep=_reference(report))
     notes = list(show.notes[:MAX_LINES])
     if len(kept) < len(show.runs):

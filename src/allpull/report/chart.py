@@ -50,7 +50,7 @@ def spec(chart: alt.Chart | alt.LayerChart | alt.FacetChart) -> dict[str, Any]:
 
 
 def data(rows: Sequence[Mapping[str, Any]]) -> alt.InlineData:
-    """Rows as inline data; Altair's own hashing of names is not wanted where field names are fixed."""
+    """Rows as inline data; the fields are fixed by the section, never by what a user typed."""
     return alt.InlineData(values=[dict(row) for row in rows])
 
 
@@ -129,6 +129,7 @@ def _config(canvas: Canvas, key_characters: int) -> dict[str, Any]:
             "titlePadding": 8,
             "labelLimit": 220,
         },
+        "axisX": {"labelFlush": False},
         "axisY": {"domain": False, "ticks": False},
         "legend": {
             "orient": "top",

@@ -60,7 +60,7 @@ def read_lines(root: Path, relative: str, kind: type[Header], name: str) -> Line
         limit = _limit_bytes(header)
         if size > limit:
             raise RunDirError(
-                f"{where}: {show_bytes(size)}, but its header allows {show_bytes(limit // BUDGET_SLACK)}: "
+                f"{where}: {show_bytes(size)}, more than the {show_bytes(limit)} that can be right: "
                 "the record file grew past its budget",
                 hint="something else wrote into it: copy it again from where it was made, or move it away",
             )

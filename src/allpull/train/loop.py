@@ -28,107 +28,156 @@ class History:
     score: Score | None = None
 
 
-def train(spec: RunSpec, ranks: Ranks, directory: Path) -> History:  # noqa: PLR0915  STYLE 7: the loop reads top to bottom
-    """Train as ``spec`` says and score the result; checkpoints go into ``directory``.
+def train(spec: RunSpec, ranks: Ranks, directory: Path) -> History:
+    """Train as ``spec`` says and score the result; checkpoints go into ``directory``. Every rank calls it.
 
-    Every rank calls it. The global batches, and in exact arithmetic the losses, do not depend on the number of
-    ranks: each rank's mean loss is weighted by its share of the global batch.
+    The global batches, and in exact arithmetic the losses, do not depend on the number of ranks: each rank's mean
+    loss is weighted by its share of the global batch.
+
+    Raises:
+        AllpullError: the data or the checkpoint to go on from cannot be used.
     """
-    data: Dataset = DATASETS.load(spec.data.name)(spec.data.path)
-    training = data.train.first(spec.data.limit)
-    dtype = getattr(torch, spec.model.dtype)
-    torch.manual_seed(spec.train.seed)
-    build = MODELS.load(spec.model.name)
-    model: nn.Module = build(data.channels, data.classes, spec.model.width, spec.model.norm).to(ranks.device, dtype)
-    optimizer = sgd(model, spec.train)
-    plan = Plan(
-        global_batch=spec.global_batch, rank=ranks.rank, ranks=ranks.ranks, seed=spec.train.seed,
-        shift_pixels=spec.data.shift_pixels, flip=spec.data.flip,
-    )  # fmt: skip
-    steps_per_epoch = plan.steps(training)
-    wrapped = ranks.wrap(model)  # before restoring: it gives every rank the buffers of rank 0
-    progress = checkpoint.Progress(losses=[])
-    if spec.train.resume:
-        progress = checkpoint.restore(Path(spec.train.resume), model, optimizer, ranks, global_batch=spec.global_batch)
-    marks.metric("steps_per_epoch", steps_per_epoch)
-    history = History()
-    pending: list[Tensor] = []  # losses of this rank that the others have not been told yet
+    training = Training(spec, ranks, directory / layout.CHECKPOINTS)
+    while training.progress.epoch < spec.train.epochs:
+        if not training.epoch():
+            break
+    return training.history
 
-    def to_tensors(batch: Batch) -> tuple[Tensor, Tensor]:
-        images = torch.from_numpy(batch.images).to(ranks.device).permute(0, 3, 1, 2).to(dtype)
-        return (images - data.mean) / data.std, torch.from_numpy(batch.labels).to(ranks.device)
 
-    def share_losses() -> None:
-        if pending:
-            means = ranks.total(torch.stack(pending)).tolist()
-            progress.losses += means
-            history.losses += means
-            pending.clear()
+class Training:
+    """One rank's share of a training: what it learns with, and how far it is."""
 
-    def save() -> None:
-        share_losses()
-        with marks.phase("checkpoint"):
-            checkpoint.save(
-                directory / layout.CHECKPOINTS, progress, model, optimizer, ranks,
-                global_batch=spec.global_batch, keep=spec.train.keep_checkpoints,
-            )  # fmt: skip
+    def __init__(self, spec: RunSpec, ranks: Ranks, checkpoints: Path) -> None:
+        self.spec = spec
+        self.ranks = ranks
+        self.checkpoints = checkpoints
+        self.data: Dataset = DATASETS.load(spec.data.name)(spec.data.path)
+        self.samples = self.data.train.first(spec.data.limit)
+        self.dtype = getattr(torch, spec.model.dtype)
 
-    while progress.epoch < spec.train.epochs:
+        torch.manual_seed(spec.train.seed)
+        build = MODELS.load(spec.model.name)
+        self.model: nn.Module = build(self.data.channels, self.data.classes, spec.model.width, spec.model.norm)
+        # channels-last convolutions are 1.2 to 1.4 times as fast here, and images are stored that way
+        self.model.to(ranks.device, self.dtype, memory_format=torch.channels_last)  # type: ignore[call-overload]  # untyped
+        self.optimizer = sgd(self.model, spec.train)
+        self.wrapped = ranks.wrap(self.model)  # before restoring: it gives every rank the buffers of rank 0
+
+        self.plan = Plan(
+            global_batch=spec.global_batch,
+            rank=ranks.rank,
+            ranks=ranks.ranks,
+            seed=spec.train.seed,
+            shift_pixels=spec.data.shift_pixels,
+            flip=spec.data.flip,
+        )
+        self.steps_per_epoch = self.plan.steps(self.samples)
+        marks.metric("steps_per_epoch", self.steps_per_epoch)
+        self.history = History()
+        self.pending: list[Tensor] = []  # losses of this rank that the others have not been told yet
+        self.progress = checkpoint.Progress(losses=[])
+        if spec.train.resume:
+            self.progress = checkpoint.restore(
+                Path(spec.train.resume), self.model, self.optimizer, ranks, global_batch=spec.global_batch
+            )
+
+    def epoch(self) -> bool:
+        """Train one epoch, or what is left of it, and score it; False: stopped within it, as was asked."""
+        train, progress = self.spec.train, self.progress
         marks.epoch(progress.epoch, progress.step)
-        batches = training_batches(training, plan, epoch=progress.epoch, first_step=progress.in_epoch)
-        while progress.in_epoch < steps_per_epoch:
+        batches = training_batches(self.samples, self.plan, epoch=progress.epoch, first_step=progress.in_epoch)
+        while progress.in_epoch < self.steps_per_epoch:
             with marks.phase("input"):
                 batch = next(batches)
-                images, labels = to_tensors(batch)
-            with marks.phase("forward"):
-                logits = wrapped(images)
-                summed = nn.functional.cross_entropy(
-                    logits, labels, reduction="sum", label_smoothing=spec.train.label_smoothing
-                )
-                share = summed * (1.0 if batch.samples else 0.0) / batch.global_samples
-            with marks.phase("backward"):
-                torch.autograd.backward(share * ranks.ranks)  # DDP divides the sum over ranks by their number
-            with marks.phase("optimizer"):
-                rate = learning_rate(
-                    spec.train, global_batch=spec.global_batch, step=progress.step, steps_per_epoch=steps_per_epoch
-                )
-                for group in optimizer.param_groups:
-                    group["lr"] = rate
-                optimizer.step()
-                optimizer.zero_grad()
-            pending.append(share.detach().double())
-            marks.step(batch.samples)
-            progress.step += 1
-            progress.in_epoch += 1
-            if spec.train.stop_after and progress.step >= spec.train.stop_after:
-                save()
-                return history
-            if spec.train.checkpoint_every and progress.step % spec.train.checkpoint_every == 0:
-                save()
-
-        share_losses()
-        tell_losses(progress, every=spec.train.log_every)
+                images, labels = self.tensors(batch)
+            self.step(batch, images, labels)
+            if progress.step == train.stop_after:
+                self.save()
+                return False
+            if train.checkpoint_every and progress.step % train.checkpoint_every == 0:
+                self.save()
+        self.share_losses()
+        self.tell_losses()
         progress.epoch, progress.in_epoch, progress.losses = progress.epoch + 1, 0, []
-        if progress.epoch % spec.train.evaluate_every == 0 or progress.epoch == spec.train.epochs:
-            with marks.phase("evaluation"):
-                ranks.average_buffers(model)
-                history.score = evaluate(model, data.test, ranks, size=spec.train.evaluate_batch, to_tensors=to_tensors)
-            tell_score(history.score)
-        if not spec.train.checkpoint_every or progress.epoch == spec.train.epochs:
-            save()
-    return history
+        last = progress.epoch == train.epochs
+        if last or progress.epoch % train.evaluate_every == 0:
+            self.evaluate()
+        if last or not train.checkpoint_every:
+            self.save()
+        return True
 
+    def step(self, batch: Batch, images: Tensor, labels: Tensor) -> None:
+        """One optimizer step on one global batch, of which ``images`` and ``labels`` are this rank's part."""
+        train, progress = self.spec.train, self.progress
+        with marks.phase("forward"):
+            logits = self.wrapped(images)
+            summed = nn.functional.cross_entropy(logits, labels, reduction="sum", label_smoothing=train.label_smoothing)
+            share = summed * min(batch.samples, 1) / batch.global_samples  # a borrowed sample counts as 0
+        with marks.phase("backward"):
+            torch.autograd.backward(share * self.ranks.ranks)  # DDP divides the sum over ranks by their number
+        with marks.phase("optimizer"):
+            rate = learning_rate(
+                train,
+                global_batch=self.spec.global_batch,
+                step=progress.step,
+                steps_per_epoch=self.steps_per_epoch,
+            )
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        self.pending.append(share.detach().double())
+        marks.step(batch.samples)
+        progress.step += 1
+        progress.in_epoch += 1
 
-def tell_losses(progress: checkpoint.Progress, *, every: int) -> None:
-    """Tell the losses of the epoch that has just ended, as means over ``every`` steps."""
-    first = progress.step - len(progress.losses)
-    for start in range(0, len(progress.losses), every):
-        some = progress.losses[start : start + every]
-        marks.metric("train_loss", sum(some) / len(some), first + start + len(some))
+    def tensors(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Normalised images [n, channels, height, width], channels last in memory, and labels [n]."""
+        images = torch.from_numpy(batch.images).to(self.ranks.device).permute(0, 3, 1, 2).to(self.dtype)
+        return (images - self.data.mean) / self.data.std, torch.from_numpy(batch.labels).to(self.ranks.device)
 
+    def share_losses(self) -> None:
+        """Add up the losses of all ranks since the last time: one reduction, not one a step."""
+        if self.pending:
+            losses = self.ranks.total(torch.stack(self.pending)).tolist()
+            self.progress.losses += losses
+            self.history.losses += losses
+            self.pending.clear()
 
-def tell_score(score: Score) -> None:
-    """Tell how an evaluation went."""
-    marks.metric("test_loss", score.loss)
-    marks.metric("test_top1", score.top1)
-    marks.metric("test_top5", score.top5)
+    def tell_losses(self) -> None:
+        """Tell the losses of the epoch that has just ended, as means over ``train.log_every`` steps."""
+        losses, every = self.progress.losses, self.spec.train.log_every
+        first = self.progress.step - len(losses)
+        for start in range(0, len(losses), every):
+            some = losses[start : start + every]
+            marks.metric("train_loss", sum(some) / len(some), first + start + len(some))
+
+    def evaluate(self) -> None:
+        """Score the model on the test part, with batch statistics averaged over ranks."""
+        with marks.phase("evaluation"):
+            self.ranks.average_buffers(self.model)
+            score = evaluate(
+                self.model,
+                self.data.test,
+                self.ranks,
+                size=self.spec.train.evaluate_batch,
+                to_tensors=self.tensors,
+            )
+        self.history.score = score
+        marks.metric("test_loss", score.loss)
+        marks.metric("test_top1", score.top1)
+        marks.metric("test_top5", score.top5)
+
+    def save(self) -> None:
+        """Write a checkpoint."""
+        self.share_losses()
+        with marks.phase("checkpoint"):
+            checkpoint.save(
+                self.checkpoints,
+                self.progress,
+                self.model,
+                self.optimizer,
+                self.ranks,
+                global_batch=self.spec.global_batch,
+                keep=self.spec.train.keep_checkpoints,
+            )

@@ -99,7 +99,7 @@ def _chart(slug: str, title: str, y_title: str, rows: Sequence[dict[str, Any]]) 
         title=title,
         caption=f"{title}, one colour a run.{dashed}",
         height_px=280,
-        key_characters=max(len(key) for key in (*runs, *curves)),
+        key_characters=max(len(label) for label in runs),
         spec=spec(chart),
     )
 

@@ -1,0 +1,321 @@
+"""Say what on this machine would spoil a measurement, and what to do about it.
+
+Pure: ``examine`` judges a record of facts, which ``surroundings`` reads from the machine. A fact that the system
+does not tell gives the state "unknown", never "ok".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from allpull.schema.base import tag
+from allpull.units import show_bytes
+
+State = Literal["ok", "warn", "bad", "unknown"]
+
+MIB, GIB = 1 << 20, 1 << 30
+BUSY_LOAD = 0.5  # half a busy process: every rank waits for the one that it disturbs
+CROWDED_SHARE = 0.5  # of the cores: no rank has its own any more
+STOLEN_SHARE = 0.01  # of CPU time: above the spread of a quiet machine
+SMALL_SHM_BYTES, SHM_BYTES = 64 * MIB, 1 * GIB  # Docker's default; some batches of images per loader worker
+LOW_SPACE_BYTES, SPACE_BYTES = 100 * MIB, 2 * GIB  # the records of one rank may take a GiB
+LOW_MEMORY_BYTES, MEMORY_BYTES = 512 * MIB, 2 * GIB  # a rank with torch takes about half a GiB before it trains
+SWAPPED_BYTES = 64 * MIB  # less is what an idle service left there
+FEW_FILES, FILES = 256, 1024  # macOS's and Linux's defaults; each loader worker takes several
+OLDEST_TORCH = (2, 4)
+
+# Read in user space through the vDSO, or one instruction: tens of nanoseconds.
+FAST_CLOCKS = frozenset({"tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter", "timebase", "tod"})
+# Read by a system call and a bus access: a microsecond and more, one reader at a time.
+SLOW_CLOCKS = frozenset({"hpet", "acpi_pm", "jiffies", "refined-jiffies", "pit"})
+SELF_TUNING = frozenset({"intel_pstate", "amd-pstate-epp", "amd_pstate_epp"})  # their powersave still speeds up
+NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "fuse.sshfs", "virtiofs"})
+PARALLEL_FILE_SYSTEMS = frozenset({"lustre", "gpfs", "beegfs", "ceph", "wekafs", "panfs", "pvfs2", "fuse.glusterfs"})
+MEMORY_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What is known of a machine; None where it does not say."""
+
+    load_1min: float | None = None
+    logical_cpus: int | None = None
+    physical_cores: int | None = None
+    usable_cpus: int | None = None  # by affinity
+    quota_cpus: float | None = None  # None: no limit
+    omp_num_threads: str | None = None  # None: the variable is not set
+    clock_source: str | None = None
+    governors: frozenset[str] | None = None
+    frequency_driver: str | None = None
+    turbo: bool | None = None
+    shm_bytes: int | None = None
+    file_system: str | None = None  # of the run directory
+    free_bytes: int | None = None  # there
+    memory_available_bytes: int | None = None
+    swap_used_bytes: int | None = None
+    open_files: int | None = None  # soft limit
+    hypervisor: bool | None = None
+    stolen_share: float | None = None  # of CPU time since boot
+    container: str | None = None
+    python: str
+    versions: Mapping[str, str | None]  # of numpy and torch; None: not installed
+    torch_trouble: str | None = None  # None: not tried; empty: it works
+
+    @property
+    def cores(self) -> float | None:
+        """CPUs that ranks can keep busy."""
+        known = [count for count in (self.usable_cpus or self.logical_cpus, self.quota_cpus) if count is not None]
+        return min(known, default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One verdict: what was looked at, how it stands, what was found, and what to do."""
+
+    name: str
+    state: State
+    found: str
+    advice: str = ""
+
+
+def examine(facts: Facts) -> list[Check]:
+    """A verdict on each thing that decides whether measurements here can be trusted."""
+    return [Check(name=name, state=state, found=found, advice=advice) for name, state, found, advice in _judge(facts)]
+
+
+def as_json(checks: Iterable[Check]) -> dict[str, Any]:
+    """The checks as JSON-able values, ``schema`` first."""
+    return {"schema": tag("doctor"), "checks": [dataclasses.asdict(check) for check in checks]}
+
+
+def _judge(facts: Facts) -> Iterable[tuple[str, State, str, str]]:
+    for name, judge in CHECKS.items():
+        yield (name, *judge(facts))
+
+
+Verdict = tuple[State, str, str]
+
+
+def _load(facts: Facts) -> Verdict:
+    load, cores = facts.load_1min, facts.cores
+    if load is None:
+        return "unknown", "the system does not tell its load", "look with `top` that nothing else computes here"
+    found = f"load {load:.2f}" + (f" on {cores:g} CPUs" if cores else "")
+    advice = "see with `top` what else runs here, end it, and wait a minute before measuring"
+    if cores and load >= max(BUSY_LOAD, CROWDED_SHARE * cores):
+        return "bad", found, advice
+    return ("warn", found, advice) if load >= BUSY_LOAD else ("ok", found, "")
+
+
+def _cores(facts: Facts) -> Verdict:
+    usable, logical, quota = facts.usable_cpus, facts.logical_cpus, facts.quota_cpus
+    seen = usable or logical
+    if seen is None:
+        return "unknown", "the system does not tell its CPUs", "give launch.ranks and launch.threads by hand"
+    found = f"{seen} of {logical} CPUs usable" if logical and seen < logical else f"{seen} CPUs"
+    if quota is not None and quota < seen:
+        most = max(1, int(quota))
+        advice = (
+            f"use at most {most} rank{'s' if most != 1 else ''} of one thread, or raise the limit "
+            "(docker run --cpus, Kubernetes limits.cpu): threads beyond it are halted for tens of milliseconds"
+        )
+        return ("bad" if quota < 1 else "warn"), f"{found}, with a quota of {quota:g} CPUs' time", advice
+    if seen == 1:
+        return "warn", found, "ranks take turns here: train on one rank, or ask for more CPUs (--cpus-per-task)"
+    return "ok", found, ""
+
+
+def _smt(facts: Facts) -> Verdict:
+    logical, physical = facts.logical_cpus, facts.physical_cores
+    if logical is None or physical is None:
+        return "unknown", "the system does not tell its cores", "see `lscpu`: Thread(s) per core"
+    if physical < logical:
+        advice = f"keep ranks × threads at {physical} or fewer: two on one core each get little more than half of it"
+        return "warn", f"{logical} logical CPUs on {physical} cores", advice
+    return "ok", f"{physical} cores, one thread each", ""
+
+
+def _omp(facts: Facts) -> Verdict:
+    text = facts.omp_num_threads
+    if text is None:
+        return "ok", "not set", ""
+    match = re.fullmatch(r"\s*([0-9]{1,6})\s*(?:,[0-9,\s]*)?", text)
+    if match is None or int(match.group(1)) == 0:
+        return "bad", f"OMP_NUM_THREADS={text[:40]!r} is no count", "unset OMP_NUM_THREADS"
+    threads, found = int(match.group(1)), f"OMP_NUM_THREADS={int(match.group(1))}"
+    if facts.cores is not None and threads > facts.cores:
+        return "bad", f"{found} on {facts.cores:g} CPUs", "unset it, or set it to CPUs ÷ ranks: threads beyond wait"
+    return "ok", found, ""
+
+
+def _clock(facts: Facts) -> Verdict:
+    source = facts.clock_source
+    if source is None:
+        return "unknown", "the system does not name its clock source", ""
+    if source in SLOW_CLOCKS:
+        advice = (
+            "each reading costs microseconds; see why with `dmesg | grep -i clocksource`, and boot with "
+            "tsc=reliable clocksource=tsc if the CPU has a constant TSC"
+        )
+        return "bad", source, advice
+    if source in FAST_CLOCKS:
+        return "ok", source, ""
+    return "warn", source, "not known to be fast; /sys/devices/system/clocksource/ lists the others that it offers"
+
+
+def _governor(facts: Facts) -> Verdict:
+    if not facts.governors:
+        return "unknown", "CPU frequency is not visible here", "repeat runs, and look at their spread"
+    found = ", ".join(sorted(facts.governors)) + (f" ({facts.frequency_driver})" if facts.frequency_driver else "")
+    if facts.governors == {"performance"}:
+        return "ok", found, ""
+    slow = "powersave" in facts.governors and facts.frequency_driver not in SELF_TUNING
+    return ("bad" if slow else "warn"), found, "`sudo cpupower frequency-set -g performance` while measuring"
+
+
+def _turbo(facts: Facts) -> Verdict:
+    if facts.turbo is None:
+        return "unknown", "not visible here", "a one-rank reference may run at a higher clock than many ranks do"
+    if facts.turbo:
+        advice = (
+            "one busy core is clocked higher than all of them, so scaling looks worse than it is; turn it off while "
+            "measuring: echo 1 to /sys/devices/system/cpu/intel_pstate/no_turbo, or 0 to …/cpufreq/boost"
+        )
+        return "warn", "on", advice
+    return "ok", "off", ""
+
+
+def _shm(facts: Facts) -> Verdict:
+    size = facts.shm_bytes
+    if size is None:
+        return "unknown", "there is no /dev/shm", "loader workers may need `file_system` as torch's sharing strategy"
+    advice = (
+        "loader workers pass batches through it: docker run --shm-size=8g (or --ipc=host); mount -o remount,size=8G"
+    )
+    state: State = "bad" if size <= SMALL_SHM_BYTES else "warn" if size < SHM_BYTES else "ok"
+    return state, show_bytes(size), advice if state != "ok" else ""
+
+
+def _space(facts: Facts) -> Verdict:
+    free = facts.free_bytes
+    if free is None:
+        return "unknown", "the run directory cannot be looked at", "see that its parent exists and is yours"
+    advice = "free some, choose another place with --out, or lower observe.budget"
+    state: State = "bad" if free < LOW_SPACE_BYTES else "warn" if free < SPACE_BYTES else "ok"
+    return state, f"{show_bytes(free)} free", advice if state != "ok" else ""
+
+
+def _file_system(facts: Facts) -> Verdict:
+    kind = facts.file_system
+    if kind is None:
+        return "unknown", "the system does not name it", ""
+    if kind in NETWORK_FILE_SYSTEMS:
+        return "warn", f"{kind}, over a network", "write records to a local disk (--out), and copy them afterwards"
+    if kind in MEMORY_FILE_SYSTEMS:
+        return (
+            "warn",
+            f"{kind}, in memory",
+            "records take memory from the ranks and are lost with it; use a disk (--out)",
+        )
+    if kind in PARALLEL_FILE_SYSTEMS:
+        return "ok", f"{kind}, shared with other jobs", "their load is in your reading times: repeat at another hour"
+    return "ok", kind, ""
+
+
+def _memory(facts: Facts) -> Verdict:
+    free = facts.memory_available_bytes
+    if free is None:
+        return "unknown", "the system does not tell it", ""
+    advice = "end what holds it, or use fewer ranks: each takes about half a GiB before it trains"
+    state: State = "bad" if free < LOW_MEMORY_BYTES else "warn" if free < MEMORY_BYTES else "ok"
+    return state, f"{show_bytes(free)} available", advice if state != "ok" else ""
+
+
+def _swap(facts: Facts) -> Verdict:
+    used = facts.swap_used_bytes
+    if used is None:
+        return "unknown", "the system does not tell it", ""
+    if used >= SWAPPED_BYTES:
+        advice = (
+            "a step that waits for it takes milliseconds more; free memory, then `sudo swapoff -a && sudo swapon -a`"
+        )
+        return "warn", f"{show_bytes(used)} swapped out", advice
+    return "ok", "not in use" if used == 0 else f"{show_bytes(used)} swapped out", ""
+
+
+def _open_files(facts: Facts) -> Verdict:
+    limit = facts.open_files
+    if limit is None:
+        return "unknown", "the system does not tell it", ""
+    state: State = "bad" if limit < FEW_FILES else "warn" if limit < FILES else "ok"
+    return (
+        state,
+        f"{limit:,}",
+        "`ulimit -n 4096` before starting: loader workers take several each" if state != "ok" else "",
+    )
+
+
+def _machine(facts: Facts) -> Verdict:
+    kind = {None: "not known whether virtual", True: "a virtual machine", False: "a physical machine"}[facts.hypervisor]
+    found = kind + (f", in a container ({facts.container})" if facts.container else "")
+    stolen = facts.stolen_share
+    if stolen is not None and stolen >= STOLEN_SHARE:
+        advice = "other guests take CPU time that you pay for; use a dedicated machine for figures that you publish"
+        return "bad", f"{found}; {stolen:.1%} of CPU time stolen since boot", advice
+    if facts.hypervisor is None:
+        return "unknown", found, ""
+    if facts.hypervisor:
+        return "warn", found, "neighbours share its memory bandwidth unseen: repeat each run, and report the spread"
+    return "ok", found, ""
+
+
+def _python(facts: Facts) -> Verdict:
+    return "ok", facts.python, ""
+
+
+def _numpy(facts: Facts) -> Verdict:
+    version = facts.versions.get("numpy")
+    return ("ok", version, "") if version else ("bad", "not installed", "pip install numpy")
+
+
+def _torch(facts: Facts) -> Verdict:
+    version = facts.versions.get("torch")
+    if version is None:
+        advice = "training needs it: pip install torch --index-url https://download.pytorch.org/whl/cpu; reports do not"
+        return "warn", "not installed", advice
+    match = re.match(r"(\d{1,4})\.(\d{1,4})", version)
+    if match is None or (int(match.group(1)), int(match.group(2))) < OLDEST_TORCH:
+        return "bad", version, f"allpull needs torch {'.'.join(map(str, OLDEST_TORCH))} or newer"
+    if facts.torch_trouble:
+        return (
+            "bad",
+            f"{version}: {facts.torch_trouble}",
+            "reinstall torch for this Python; ranks meet through its gloo",
+        )
+    return "ok", version + (", imports, has gloo" if facts.torch_trouble == "" else ""), ""
+
+
+CHECKS: dict[str, Callable[[Facts], Verdict]] = {
+    "load": _load,
+    "cores": _cores,
+    "hyper-threading": _smt,
+    "OpenMP threads": _omp,
+    "clock source": _clock,
+    "CPU frequency": _governor,
+    "turbo": _turbo,
+    "shared memory": _shm,
+    "disk space": _space,
+    "file system": _file_system,
+    "memory": _memory,
+    "swap": _swap,
+    "open files": _open_files,
+    "machine": _machine,
+    "Python": _python,
+    "numpy": _numpy,
+    "torch": _torch,
+}
+"""Name → verdict on facts, in the order of the page."""
