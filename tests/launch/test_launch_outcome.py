@@ -76,9 +76,7 @@ def test_a_prepared_job_is_private_complete_and_without_secrets(tmp_path, monkey
 
 
 def test_two_jobs_of_one_second_do_not_meet(tmp_path):
-    names = {
-        prepare(RunSpec(), kind="train", module="m", command=[], out=tmp_path).directory.name for _ in range(5)
-    }
+    names = {prepare(RunSpec(), kind="train", module="m", command=[], out=tmp_path).directory.name for _ in range(5)}
     assert len(names) == 5
 
 

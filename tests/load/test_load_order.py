@@ -23,9 +23,7 @@ def part_of(count: int) -> Part:
     return Part(images=images, labels=np.arange(count))
 
 
-@given(
-    count=st.integers(1, 200), batch=st.integers(1, 70), ranks=st.integers(1, 9), seed=st.integers(0, 2**32 - 1)
-)
+@given(count=st.integers(1, 200), batch=st.integers(1, 70), ranks=st.integers(1, 9), seed=st.integers(0, 2**32 - 1))
 def test_the_ranks_together_see_every_sample_once_in_the_order_of_one_rank(count, batch, ranks, seed):
     part = part_of(count)
     whole = [b.labels for b in training_batches(part, _plan(batch, 0, 1, seed), epoch=3)]

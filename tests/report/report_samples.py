@@ -57,7 +57,7 @@ def metrics(ranks: int, **changes: Any) -> dict[str, Any]:
 def step_times_s(ranks: int) -> list[float]:
     """Step times around those of ``STEP_S``, the slow ones further from the middle than the fast ones."""
     draws = random.Random(ranks)
-    middle_s = STEP_S.get(ranks, 0.12 * (1 + 0.1 * math.log2(ranks)))
+    middle_s = STEP_S.get(ranks, 0.12 * (1 + 0.1 * math.log2(max(1, ranks))))
     return [middle_s * (0.97 + 0.04 * draws.gammavariate(1.4, 0.7)) for _ in range(401)]
 
 

@@ -1,4 +1,4 @@
 """Find out what a machine is fit for.
 
-``doctor`` judges facts about it, ``surroundings`` reads them.
+``doctor`` judges ``facts`` about it, which ``surroundings`` reads.
 """

@@ -1,6 +1,6 @@
 """Say what on this machine would spoil a measurement, and what to do about it.
 
-Pure: ``examine`` judges a record of facts, which ``surroundings`` reads from the machine. A fact that the system
+Pure: ``examine`` judges a record of facts, which ``surroundings`` reads. A fact that the system
 does not tell gives the state "unknown", never "ok".
 """
 
@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from allpull.probe.facts import Facts
 from allpull.schema.base import tag
 from allpull.units import show_bytes
 
 State = Literal["ok", "warn", "bad", "unknown"]
+Verdict = tuple[State, str, str]
+"""State, what was found, and what to do (empty where nothing need be done)."""
 
 MIB, GIB = 1 << 20, 1 << 30
 BUSY_LOAD = 0.5  # half a busy process: every rank waits for the one that it disturbs
@@ -39,40 +42,6 @@ MEMORY_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """What is known of a machine; None where it does not say."""
-
-    load_1min: float | None = None
-    logical_cpus: int | None = None
-    physical_cores: int | None = None
-    usable_cpus: int | None = None  # by affinity
-    quota_cpus: float | None = None  # None: no limit
-    omp_num_threads: str | None = None  # None: the variable is not set
-    clock_source: str | None = None
-    governors: frozenset[str] | None = None
-    frequency_driver: str | None = None
-    turbo: bool | None = None
-    shm_bytes: int | None = None
-    file_system: str | None = None  # of the run directory
-    free_bytes: int | None = None  # there
-    memory_available_bytes: int | None = None
-    swap_used_bytes: int | None = None
-    open_files: int | None = None  # soft limit
-    hypervisor: bool | None = None
-    stolen_share: float | None = None  # of CPU time since boot
-    container: str | None = None
-    python: str
-    versions: Mapping[str, str | None]  # of numpy and torch; None: not installed
-    torch_trouble: str | None = None  # None: not tried; empty: it works
-
-    @property
-    def cores(self) -> float | None:
-        """CPUs that ranks can keep busy."""
-        known = [count for count in (self.usable_cpus or self.logical_cpus, self.quota_cpus) if count is not None]
-        return min(known, default=None)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
     """One verdict: what was looked at, how it stands, what was found, and what to do."""
 
@@ -84,20 +53,16 @@ class Check:
 
 def examine(facts: Facts) -> list[Check]:
     """A verdict on each thing that decides whether measurements here can be trusted."""
-    return [Check(name=name, state=state, found=found, advice=advice) for name, state, found, advice in _judge(facts)]
+    checks = []
+    for name, judge in CHECKS.items():
+        state, found, advice = judge(facts)
+        checks.append(Check(name=name, state=state, found=found, advice=advice))
+    return checks
 
 
 def as_json(checks: Iterable[Check]) -> dict[str, Any]:
     """The checks as JSON-able values, ``schema`` first."""
     return {"schema": tag("doctor"), "checks": [dataclasses.asdict(check) for check in checks]}
-
-
-def _judge(facts: Facts) -> Iterable[tuple[str, State, str, str]]:
-    for name, judge in CHECKS.items():
-        yield (name, *judge(facts))
-
-
-Verdict = tuple[State, str, str]
 
 
 def _load(facts: Facts) -> Verdict:
@@ -190,14 +155,14 @@ def _turbo(facts: Facts) -> Verdict:
 
 
 def _shm(facts: Facts) -> Verdict:
-    size = facts.shm_bytes
+    size = facts.shm_free_bytes
     if size is None:
         return "unknown", "there is no /dev/shm", "loader workers may need `file_system` as torch's sharing strategy"
     advice = (
         "loader workers pass batches through it: docker run --shm-size=8g (or --ipc=host); mount -o remount,size=8G"
     )
     state: State = "bad" if size <= SMALL_SHM_BYTES else "warn" if size < SHM_BYTES else "ok"
-    return state, show_bytes(size), advice if state != "ok" else ""
+    return state, f"{show_bytes(size)} free", advice if state != "ok" else ""
 
 
 def _space(facts: Facts) -> Verdict:
@@ -264,7 +229,7 @@ def _machine(facts: Facts) -> Verdict:
     found = kind + (f", in a container ({facts.container})" if facts.container else "")
     stolen = facts.stolen_share
     if stolen is not None and stolen >= STOLEN_SHARE:
-        advice = "other guests take CPU time that you pay for; use a dedicated machine for figures that you publish"
+        advice = "other guests of the hardware take that time; use a dedicated machine for figures that you publish"
         return "bad", f"{found}; {stolen:.1%} of CPU time stolen since boot", advice
     if facts.hypervisor is None:
         return "unknown", found, ""

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from allpull.probe.doctor import Facts
+from allpull.probe.facts import Facts
 from allpull.schema.host import HostRecord
 
 MAX_TEXT = 200  # characters of what a failed trial said
@@ -59,10 +59,10 @@ def read_facts(
         governors=_each(cpufreq, "scaling_governor"),
         frequency_driver=next(iter(sorted(_each(cpufreq, "scaling_driver") or ())), None),
         turbo=_turbo(root),
-        shm_bytes=_free_bytes(root / "dev/shm"),
+        shm_free_bytes=_free_bytes(root / "dev/shm"),
         file_system=host.file_system,
         free_bytes=_free_bytes(_nearest(run_dir)),
-        memory_available_bytes=min(memory.available, _group_memory_bytes(root)),
+        memory_available_bytes=min([memory.available, *_group_memory_bytes(root)]),
         swap_used_bytes=_swap_used_bytes(),
         open_files=_open_files(),
         hypervisor=_hypervisor(root),
@@ -133,17 +133,17 @@ def _free_bytes(folder: Path) -> int | None:
     return state.f_bavail * state.f_frsize
 
 
-def _group_memory_bytes(root: Path) -> float:
-    """What the control group of a container leaves; infinite where it sets no limit."""
-    groups = root / "sys/fs/cgroup"
+def _group_memory_bytes(root: Path) -> list[int]:
+    """What the control group of a container leaves, of either version; nothing where none sets a limit."""
+    left = []
     for limit, used in (
         ("memory.max", "memory.current"),
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
     ):
-        most, now = _text(groups / limit) or "", _text(groups / used) or ""
+        most, now = (_text(root / "sys/fs/cgroup" / name) or "" for name in (limit, used))
         if most.isdecimal() and now.isdecimal():
-            return max(0, int(most) - int(now))
-    return float("inf")
+            left.append(max(0, int(most) - int(now)))
+    return left
 
 
 def _swap_used_bytes() -> int | None:

@@ -30,7 +30,7 @@ _SHAPES = (
     re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"),  # a JSON web token
     re.compile(r"(?i)\b(?:bearer|basic)\s+[A-Za-z0-9+/=._-]{12,}"),
 )
-_URL = re.compile(r"(?<=://)[^/\s@]+(?=@)")
+_URL = re.compile(r"(?<=://)(?!\[redacted\]@)[^/\s@]+(?=@)")
 
 
 def text(value: str) -> Tuple[str, int]:

@@ -11,6 +11,7 @@ import os
 import time
 from typing import Any, Callable, Dict, List, Optional
 
+THINNING = 4  # each half of what budget is left covers twice as many lines as all before it
 FLUSH_NS = 200_000_000  # a fifth of a second: five small writes a second are nothing to a parallel file system
 
 
@@ -56,8 +57,9 @@ def whole_json(path: str, value: Dict[str, Any]) -> None:
 class Appender:
     """Append lines to one file, within a budget of bytes.
 
-    Over half of the budget, only every second line that may be thinned is kept; over three quarters every
-    fourth, and so on, so that the file never passes its budget and a long run stays covered to its end.
+    Over half of the budget, only every fourth line that may be thinned is kept; over three quarters every
+    sixteenth, and so on. Each such part covers twice as many lines as the one before, so the file never passes its
+    budget and a long run stays covered to its end.
     ``on_trouble`` is told once, with the reason, when writing failed and the appender closed itself;
     ``on_thin`` is told each time thinning grows, with the new ``keep_one_in``.
     """
@@ -135,7 +137,7 @@ class Appender:
 
     def _thin(self, size: int) -> None:
         while self._bytes + size > self._thin_at and self._thin_at < self._budget - size:
-            self._keep_one_in *= 2
+            self._keep_one_in *= THINNING
             self._thin_at += max(size, (self._budget - self._thin_at) // 2)
             self._on_thin(self._keep_one_in)
 

@@ -66,7 +66,8 @@ def _rows(runs: Sequence[RunMetrics], names: Sequence[str]) -> list[dict[str, An
         total_s = sum(times_s.values())
         drawn: dict[str, float] = {}
         for phase, time_s in times_s.items():
-            drawn[phase if phase in PHASES else "other"] = drawn.get(phase, 0.0) + time_s
+            bar = phase if phase in PHASES else "other"
+            drawn[bar] = drawn.get(bar, 0.0) + time_s
         rows += [
             {"run": name, "phase": phase, "place": list(PHASES).index(phase), "time_s": time_s}
             | {"shown": show_time(time_s), "share": percent(time_s / total_s if total_s > 0 else None)}

@@ -1,0 +1,150 @@
+"""Appending within a budget, whole files, names and secrets."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import string
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from allpull.rundir import layout, redact
+from allpull.rundir.write import FLUSH_NS, Appender, whole_file, whole_json
+
+
+def appender(path, budget, told):
+    return Appender(str(path), budget, on_trouble=told.append, on_thin=told.append, clock_ns=lambda: 0)
+
+
+@given(size=st.integers(10, 200), budget=st.integers(4096, 20_000), count=st.integers(1, 2000))
+def test_a_file_never_passes_its_budget_and_covers_the_run_to_its_end(tmp_path_factory, size, budget, count):
+    path = tmp_path_factory.mktemp("a") / "x.jsonl"
+    told: list = []
+    writer = appender(path, budget, told)
+    for number in range(count):
+        writer.add(f"{number:06d}".ljust(size, "."), 0)
+    writer.close()
+    kept = [int(line[:6]) for line in path.read_text().splitlines()]
+    assert path.stat().st_size <= budget
+    assert len(kept) + writer.left_out == count
+    assert kept == sorted(set(kept))
+    assert told == [4**level for level in range(1, len(told) + 1)]
+    if count * (size + 1) <= budget // 2:
+        assert len(kept) == count
+    elif budget > 40 * size:  # then there are levels enough for 2,000 lines
+        assert kept[-1] >= count * 0.5  # thinned, not cut off
+
+
+def test_lines_are_on_disk_within_the_flush_time(tmp_path):
+    writer = appender(tmp_path / "x", 1000, [])
+    writer.add("one", 0)
+    assert (tmp_path / "x").read_text() == ""
+    writer.add("two", FLUSH_NS)
+    assert (tmp_path / "x").read_text() == "one\ntwo\n"
+
+
+def test_a_file_of_another_writer_is_never_touched(tmp_path):
+    (tmp_path / "x").write_text("theirs")
+    told: list = []
+    writer = appender(tmp_path / "x", 1000, told)
+    writer.add("ours", 0)
+    writer.close()
+    assert (tmp_path / "x").read_text() == "theirs"
+    assert told == ["x: File exists"]
+    assert (writer.left_out, writer.is_open) == (1, False)
+
+
+def test_a_whole_file_is_the_old_one_or_the_new_one(tmp_path):
+    path = tmp_path / "run.json"
+    whole_json(str(path), {"a": 1})
+    with pytest.raises(ValueError, match="JSON"):
+        whole_json(str(path), {"a": float("nan")})
+    assert json.loads(path.read_text()) == {"a": 1}
+    with pytest.raises(UnicodeEncodeError):
+        whole_file(str(path), "\ud800")
+    assert json.loads(path.read_text()) == {"a": 1}
+    assert os.listdir(tmp_path) == ["run.json"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@given(st.text(max_size=200))
+def test_any_name_makes_a_safe_file_name(name):
+    slug = layout.slug(name)
+    assert 0 < len(slug) <= layout.MAX_NAME
+    assert set(slug) <= set(string.ascii_letters + string.digits + "._-")
+    assert slug not in (".", "..")
+    assert not slug.startswith((".", "-"))
+    assert layout.slug(slug) == slug
+
+
+SECRETS = [
+    "ghp_abcdefghijklmnop1234",
+    "hf_abcdefghijklmnop1234",
+    "AKIAIOSFODNN7EXAMPLE",
+    "glpat-abcdefghijklmnop1234",
+    "xoxb-1234567890-abcdef",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJ4In0.c2lnbmF0dXJl",
+]
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+@pytest.mark.parametrize("around", ["{}", "--x={}", "export A='{}'", "got {} from", '{{"a": "{}"}}', "a/{}/b"])
+def test_secrets_of_a_known_shape_are_masked_anywhere(secret, around):
+    clean, count = redact.text(around.format(secret))
+    assert secret not in clean
+    assert count == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "WANDB_API_KEY=s3cret python train.py",
+        "train.py --password s3cret",
+        "train.py --api-key=s3cret",
+        "train.py --hf_token 's3cret'",
+        "curl -H 'Authorization: Bearer s3cretvalue12'",
+        '{"client_secret": "s3cret"}',
+        "https://user:s3cret@example.org/repo.git",
+        "AWS_SECRET_ACCESS_KEY: s3cret",
+        "-----BEGIN RSA PRIVATE KEY-----\ns3cret\n-----END RSA PRIVATE KEY-----",
+        "-----BEGIN PRIVATE KEY-----\ns3cret",
+    ],
+)
+def test_secrets_under_a_telling_name_are_masked(line):
+    clean, count = redact.text(line)
+    assert "s3cret" not in clean
+    assert count >= 1
+    assert redact.text(clean) == (clean, 0)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "python train.py --lr 0.1 --epochs 90 --tokenizer bert --keyboard us",
+        "KeyError: 'fc.weight'",
+        "missing key: conv1.weight",
+        "PWD=/home/me  TOKENIZERS_PARALLELISM=false  MONKEY=1",
+        "https://example.org/a/b?x=1",
+        "step 12: 64 tokens per second",
+    ],
+)
+def test_what_is_no_secret_stays_readable(line):
+    assert redact.text(line) == (line, 0)
+
+
+@given(st.text(string.ascii_letters + string.digits, min_size=6, max_size=30))
+def test_a_secret_in_its_own_argument_is_masked(secret):
+    assume(secret.lower() not in "redacted")
+    clean, count = redact.arguments(["train.py", "--auth-token", secret, "--lr", "0.1"])
+    assert clean == ["train.py", "--auth-token", "[redacted]", "--lr", "0.1"]
+    assert count == 1
+
+
+@given(st.text(max_size=300))
+def test_masking_never_fails_and_is_stable(text):
+    clean, _ = redact.text(text)
+    again, _ = redact.text(clean)
+    assert redact.text(again)[0] == again
