@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from allpull.rundir.beside import COUNTERS_SCHEMA
+from allpull.rundir.beside import COUNTERS_SCHEMA, EventLog
 from allpull.rundir.read import RunData
 from allpull.rundir.records import SCHEMA
 from allpull.schema.base import tag
@@ -108,9 +108,8 @@ def header(rank: int, ranks: int, boot: str | None) -> StepsHeader:
 
 
 @pytest.fixture
-def make_log() -> Callable[..., Any]:
+def make_log() -> Callable[..., EventLog]:
     """``make_log(metrics=[…], epochs=[…])``: the events of one rank."""
-    from allpull.rundir.beside import EventLog
 
     def make(rank: int = 0, **kinds: Any) -> EventLog:
         made = EventsHeader.model_validate({"schema": tag("events"), "rank": rank, "host": "here", "budget": 1})

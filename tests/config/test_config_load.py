@@ -149,6 +149,7 @@ def test_an_override_does_not_hide_that_the_file_has_no_table(tmp_path: Path) ->
         ("x = " + "9" * 5000, "line 1 has 5,004 characters"),
         ("x = [" + "\n".join("[" for _ in range(5000)), "arrays or tables are nested too deeply"),
         (".".join("a" * 5000) + " = 1", "line 1 has"),
+        ("'\u2028'." + ".".join("a" * 5000) + " = 1", "line 1 has"),  # no end of line to TOML
         ("x = 2026-02-30", "line 1, column 5: invalid date"),
     ],
 )

@@ -229,14 +229,14 @@ def test_the_file_stays_within_its_budget(tmp_path: Path) -> None:
     watched = sleeper()
     process = sidecar(tmp_path, watched.pid, "--interval-s", "0.01", "--budget", str(budget))
     path = tmp_path / "counters" / "node-1.jsonl"
-    wait_until(lambda: path.exists() and path.stat().st_size > 0.9 * budget)
-    time.sleep(0.3)
+    wait_until(lambda: path.exists() and path.stat().st_size > 0.6 * budget)
+    time.sleep(0.2)
     watched.kill()
     watched.wait()
     _, stderr = process.communicate(timeout=20)
     _, samples = records(tmp_path)
     assert path.stat().st_size <= budget
-    assert "one sample in 2 is kept" in stderr
+    assert "is kept from now on" in stderr
     assert len(samples) > 3
 
 
@@ -255,7 +255,7 @@ def test_a_process_without_a_rank_is_followed_once_it_has_one() -> None:
         wait_until(lambda: "4" in family.ranks())
         assert family.ranks()["4"]["processes"] == 1
     finally:
-        for child in family._family():
+        for child in family._family().values():
             child.kill()
         agent.wait(timeout=20)
     assert family.ranks()["4"]["processes"] == 0

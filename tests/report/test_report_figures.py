@@ -3,7 +3,7 @@
 import re
 import struct
 import zlib
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import pytest
 from report_samples import empty, hostile, one, three
@@ -25,7 +25,7 @@ def test_each_chart_comes_in_three_formats(written):
     assert sorted(path.name for path in written) == sorted(
         f"{c}.{kind}" for c in CHARTS for kind in ("png", "svg", "pdf")
     )
-    assert {path for path in written[0].parent.iterdir()} == set(written)
+    assert set(written[0].parent.iterdir()) == set(written)
 
 
 def chunks(png):
@@ -45,7 +45,7 @@ def test_png_is_whole_and_at_twice_the_size_of_the_svg(written):
         found = list(chunks(path.read_bytes()))
         assert (found[0][0], found[-1][0]) == (b"IHDR", b"IEND")
         width, height = struct.unpack(">II", found[0][1][:8])
-        svg = ElementTree.parse(path.with_suffix(".svg")).getroot()
+        svg = ET.parse(path.with_suffix(".svg")).getroot()
         assert (width, height) == pytest.approx((2 * float(svg.get("width")), 2 * float(svg.get("height"))), abs=1)
         pixels = zlib.decompress(b"".join(body for kind, body in found if kind == b"IDAT"))
         assert len(set(pixels)) > 20  # something is drawn
@@ -54,7 +54,7 @@ def test_png_is_whole_and_at_twice_the_size_of_the_svg(written):
 def test_svg_has_its_title_units_and_letters_of_a_legible_size(written):
     titles = {"throughput": "Samples per second", "phases": "Time per step (ms)", "steps": "Step time (ms)"}
     for path in (path for path in written if path.suffix == ".svg"):
-        svg = ElementTree.parse(path).getroot()
+        svg = ET.parse(path).getroot()
         texts = [element for element in svg.iter() if element.tag.endswith("}text")]
         said = {element.text for element in texts}
         assert titles.get(path.stem, "Epochs") in said
@@ -65,7 +65,7 @@ def test_svg_has_its_title_units_and_letters_of_a_legible_size(written):
 
 def test_nothing_is_cut_off_at_the_edges(written):
     for path in (path for path in written if path.suffix == ".svg"):
-        svg = ElementTree.parse(path).getroot()
+        svg = ET.parse(path).getroot()
         frame = svg.find("{*}g")
         shift = re.match(r"translate\(([-\d.]+),([-\d.]+)\)", frame.get("transform"))
         assert float(shift.group(1)) > 0
@@ -90,7 +90,7 @@ def test_hostile_names_change_no_file_name(tmp_path):
     names = {path.stem for path in write_figures(hostile(), tmp_path)}
     assert names <= set(CHARTS)
     for path in tmp_path.glob("*.svg"):
-        assert not [e for e in ElementTree.parse(path).getroot().iter() if e.tag.endswith("}script")]
+        assert not [e for e in ET.parse(path).getroot().iter() if e.tag.endswith("}script")]
 
 
 def test_a_directory_that_cannot_be_is_one_clear_error(tmp_path):

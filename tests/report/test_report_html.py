@@ -1,12 +1,13 @@
 """The page is one file that fetches nothing, runs one script, and shows hostile text as text."""
 
 import base64
+import functools
 import hashlib
 import json
 import os
 import re
 from html.parser import HTMLParser
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import pytest
 from report_samples import HOSTILE, empty, hostile, metrics, one, report, three
@@ -57,14 +58,19 @@ class Page(HTMLParser):
         return dict(rule.strip().split(" ", 1) for rule in content.split(";"))
 
 
+@functools.cache
+def rendered(name):
+    return html.render(MAKERS[name]())
+
+
 @pytest.fixture(scope="module", params=MAKERS)
 def page(request):
-    return Page(html.render(MAKERS[request.param]()))
+    return Page(rendered(request.param))
 
 
 @pytest.fixture(scope="module")
 def hostile_text():
-    return html.render(hostile())
+    return rendered("hostile")
 
 
 def test_nothing_in_the_page_names_an_address_to_fetch(page):
@@ -106,14 +112,14 @@ def test_ids_are_unique_and_every_anchor_leads_somewhere(page):
 
 
 def test_hostile_text_is_shown_as_text_and_makes_no_element(hostile_text):
-    page, ordinary = Page(hostile_text), Page(html.render(three()))
+    page, ordinary = Page(hostile_text), Page(rendered("three"))
     assert {tag for tag, _ in page.elements} - {"pre", "aside"} <= {tag for tag, _ in ordinary.elements}
     assert "alert(1)" in "".join(page.texts)
     assert page.texts.count(printable(HOSTILE)) > 10
     assert not [text for _, text in page.scripts if "alert(1)</" in text]
     assert "{{7*7}}" in hostile_text  # template syntax is not run: the text stands as it is
     assert not re.search(
-        "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", hostile_text.split("<script type=")[0]
+        "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", hostile_text.split('<script type="module">')[0]
     )
 
 
@@ -139,43 +145,44 @@ def test_hostile_text_is_never_an_expression_or_a_field_of_a_chart(hostile_text)
 
 def test_pictures_are_well_formed_and_hold_only_shapes_and_text(hostile_text):
     pictures = re.findall(r'<div class="still">(<svg.*?</svg>)</div>', hostile_text, flags=re.DOTALL)
-    assert len(pictures) == 5
+    assert len(pictures) == 4
     for picture in pictures:
-        tags = {element.tag.rpartition("}")[2] for element in ElementTree.fromstring(picture).iter()}
+        tags = {element.tag.rpartition("}")[2] for element in ET.fromstring(picture).iter()}
         assert tags <= {"svg", "g", "path", "line", "rect", "text", "tspan", "circle"}
 
 
 def test_each_word_note_gap_and_run_is_on_the_page():
     made = three()
-    seen = "".join(Page(html.render(made)).texts).replace("\u00a0", " ")
+    seen = "".join(Page(rendered("three")).texts).replace("\u00a0", " ")
     for sentence in (*made.words, *made.show.notes, "Scaling report", "95 % confidence interval"):
         assert sentence in seen
-    assert "Scaling report: digits" in re.search("<title>(.*?)</title>", html.render(made)).group(1)
+    assert "Scaling report: digits" in re.search("<title>(.*?)</title>", rendered("three")).group(1)
 
 
 def test_a_report_of_nothing_says_so_and_shows_no_zero():
-    page = Page(html.render(empty()))
+    page = Page(rendered("empty"))
     seen = " ".join(page.texts)
     for sentence in ("No phase was measured", "No step time was measured", "No loss and no accuracy was recorded"):
         assert sentence in seen
-    assert not re.search(r"(?<![\d.,])0(\.0+)?\s?(ms|s|%|×)", seen)
+    assert not re.search(r"(?<![\d.,])0(\.0+)?\s?(ms\b|s\b|%|×)", seen)
 
 
 def test_the_same_report_gives_the_same_bytes():
-    assert html.render(three()) == html.render(three())
+    assert html.render(three()) == rendered("three")
 
 
 def test_very_long_names_are_cut():
     made = report([metrics(1, name="n" * 1_000_000, gaps=["g" * 1_000_000])])
-    assert len(html.render(made)) < 1_300_000
-    assert short("n" * 1_000_000, 80) in html.render(made)
+    text = html.render(made)
+    assert len(text) < 1_300_000
+    assert short("n" * 1_000_000, 80) in text
 
 
 def test_write_leaves_one_whole_file(tmp_path):
     path = tmp_path / "new" / "a report.html"
     assert html.write(three(), path) == path
-    assert path.read_text(encoding="utf-8") == html.render(three())
-    assert os.listdir(path.parent) == [path.name]
+    assert path.read_text(encoding="utf-8") == rendered("three")
+    assert list(path.parent.iterdir()) == [path]
 
 
 def test_a_page_that_cannot_be_written_leaves_the_old_one_and_one_clear_error(tmp_path):
@@ -187,7 +194,7 @@ def test_a_page_that_cannot_be_written_leaves_the_old_one_and_one_clear_error(tm
         assert caught.value.hint
         assert "\0" not in str(caught.value)
     assert (tmp_path / "file").read_text() == "kept"
-    assert sorted(os.listdir(tmp_path)) == ["file", "taken"]
+    assert {found.name for found in tmp_path.iterdir()} == {"file", "taken"}
 
 
 def test_a_full_disk_leaves_no_half_page(tmp_path):
@@ -199,4 +206,4 @@ def test_a_full_disk_leaves_no_half_page(tmp_path):
     with pytest.raises(BadInput, match="No space left"):
         html.write(one(), path)
     assert path.read_text() == "kept"
-    assert os.listdir(tmp_path) == ["report.html"]
+    assert list(tmp_path.iterdir()) == [path]

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from allpull.cli.say import answer
 from allpull.cli.show import AsJson
+
+if TYPE_CHECKING:
+    from allpull.probe.doctor import Check
+
+TORCH_TIMEOUT_S = 60.0  # importing torch from a cold network disk takes this long, and no longer
+SIGNS = {"ok": ("ok", "green"), "warn": ("warn", "yellow"), "bad": ("bad", "red"), "unknown": ("?", "dim")}
 
 
 def doctor(
@@ -16,16 +22,39 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Say what on this machine would spoil a measurement, and what to do about it."""
-    import json  # noqa: PLC0415
+    import json  # noqa: PLC0415  none of these is needed for --help
 
-    from rich.console import Console  # noqa: PLC0415  not needed for --help
-
+    from allpull.observe.host import describe_host  # noqa: PLC0415
     from allpull.probe.doctor import as_json as checks_as_json  # noqa: PLC0415
-    from allpull.probe.doctor import examine, read_facts  # noqa: PLC0415
-    from allpull.report.terminal import checks as checks_table  # noqa: PLC0415
+    from allpull.probe.doctor import examine  # noqa: PLC0415
+    from allpull.probe.surroundings import read_facts  # noqa: PLC0415
+    from allpull.schema.host import HostRecord  # noqa: PLC0415
 
-    checks = examine(read_facts(place))
+    folder = place if place.is_dir() else Path()
+    host = HostRecord.model_validate(describe_host(str(folder)))
+    checks = examine(read_facts(host, folder, torch_timeout_s=TORCH_TIMEOUT_S))
     if as_json:
         answer(json.dumps(checks_as_json(checks), indent=1))
     else:
-        Console(highlight=False).print(checks_table(checks))
+        print_checks(checks)
+
+
+def print_checks(checks: list[Check]) -> None:
+    """One line a check, its advice below it, and how many would spoil a measurement."""
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    from allpull.report.plain import printable  # noqa: PLC0415
+
+    table = Table.grid(padding=(0, 2))
+    for check in checks:
+        sign, colour = SIGNS[check.state]
+        found = Text(printable(check.found))
+        if check.advice:
+            found.append(f"\n→ {printable(check.advice)}", style="italic")
+        table.add_row(Text(sign, style=colour), Text(check.name), found)
+    console = Console(highlight=False)
+    console.print(table)
+    troubles = sum(check.state in ("warn", "bad") for check in checks)
+    console.print(f"{troubles} of {len(checks)} would spoil a measurement." if troubles else "Fit to measure on.")

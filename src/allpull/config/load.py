@@ -110,7 +110,7 @@ def _decode(shown: str, content: bytes) -> str:
 
 def _parse(text: str) -> tuple[dict[str, Any], list[str]]:
     """The tables of a TOML text, and its fault if it is none; then the tables are empty."""
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         if len(line) > MAX_LINE:
             return {}, [f"line {number} has {len(line):,} characters; at most {MAX_LINE:,} are read"]
     try:

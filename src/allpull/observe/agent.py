@@ -174,8 +174,8 @@ def exit_code(codes: List[int]) -> int:
 
 def start_sidecar(job: Dict[str, Any], host: str) -> "subprocess.Popen[bytes]":
     """Start the process that samples the counters of this host; it watches us and our descendants."""
-    interval = str(job["counter_interval_s"])
-    arguments = ["--run", job["directory"], "--host", host, "--watch", str(os.getpid()), "--interval-s", interval]
+    arguments = ["--run", job["directory"], "--host", host, "--watch", str(os.getpid())]
+    arguments += ["--interval-s", str(job["counter_interval_s"]), "--budget", str(job["budget"])]
     return subprocess.Popen([sys.executable, "-m", "allpull.observe.sidecar", *arguments])
 
 

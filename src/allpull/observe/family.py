@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Dict, Iterator, List, Optional, Tuple
+from typing import Dict, Iterator, Optional, Tuple
 
 import psutil
 
@@ -43,10 +43,9 @@ class Family:
     def _sights(self) -> Iterator[Sight]:
         """Every process of a rank, parents before their children, as the ledger wants them."""
         family = self._family()
-        keys = {process.pid: _key(process) for process in family}
+        keys = {process.pid: key for key, process in family.items()}
         followed: Dict[Key, Tuple[psutil.Process, int]] = {}
-        for process in family:
-            key = keys[process.pid]
+        for key, process in family.items():
             try:
                 parent = keys.get(process.ppid())
                 rank = self._rank(process, key, followed.get(parent) if parent else None)
@@ -58,17 +57,19 @@ class Family:
                 followed.pop(key, None)
         self._followed = followed
 
-    def _family(self) -> List[psutil.Process]:
+    def _family(self) -> Dict[Key, psutil.Process]:
         """Descendants of the watched process, then those that lost their parent and live on."""
-        found: List[psutil.Process] = []
-        if self._watched is not None:
-            try:
-                found = [child for child in self._watched.children(recursive=True) if child.pid != os.getpid()]
-            except psutil.Error:
-                pass  # it has ended; those it left behind follow
-        known = {_key(process) for process in found}
-        orphans = [process for key, (process, _) in self._followed.items() if key not in known]
-        return found + [process for process in orphans if process.is_running()]
+        family: Dict[Key, psutil.Process] = {}
+        try:
+            for process in self._watched.children(recursive=True) if self._watched else ():
+                if process.pid != os.getpid():
+                    family[process.pid, process.create_time()] = process
+        except psutil.NoSuchProcess:
+            pass  # the watched one ended, or another between two lines; who is followed already is found below
+        for key, (process, _) in self._followed.items():
+            if key not in family and process.is_running():
+                family[key] = process
+        return family
 
     def _rank(self, process: psutil.Process, key: Key, parent: Optional[Tuple[psutil.Process, int]]) -> Optional[int]:
         """The rank that ``process`` belongs to: by its own environment, else by its parent.
@@ -84,10 +85,6 @@ class Family:
         if re.fullmatch(r"[0-9]{1,7}", own):
             return int(own)
         return parent[1] if parent else None
-
-
-def _key(process: psutil.Process) -> Key:
-    return process.pid, process.create_time()
 
 
 def _figures(process: psutil.Process) -> Dict[str, Optional[int]]:

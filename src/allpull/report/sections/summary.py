@@ -8,11 +8,11 @@ from allpull.report.block import Block, Log, Notice, Part, Points, Table, Text, 
 from allpull.report.plain import short
 from allpull.report.wording import (
     ABSENT,
-    NAME_CHARACTERS,
     SCALING_WORDS,
     counted,
     labels,
     percent,
+    rank_counts,
     spread,
     times,
 )
@@ -20,6 +20,7 @@ from allpull.schema.results import Interval, RunDetail, RunMetrics, ScalingRepor
 from allpull.units import show_time
 
 LOG_LINES = 20
+STATUS_CHARACTERS = 20
 LEGEND = (
     "A rank is one copy of the program; all ranks train the same model together, each on its share of the data. "
     "Speed-up compares samples per second with the reference run, and efficiency is the speed-up divided by what "
@@ -31,11 +32,12 @@ def block(report: ScalingReport) -> Block:
     """The summary of ``report``; its lead is the first of the report's words."""
     show = report.show
     widest = max(show.runs, key=lambda run: run.ranks)
-    parts: list[Part] = [Tiles(tiles=list(_tiles(widest, alone=len(show.runs) == 1)))]
+    tiles = list(_tiles(widest, alone=len(show.runs) == 1))
+    parts: list[Part] = [Tiles(tiles=tiles)] if tiles else []
     if report.words[1:]:
         parts.append(Points(items=report.words[1:]))
     parts += [_table(show), Text(text=LEGEND, quiet=True), *_failures(report), *_cautions(show)]
-    lead = report.words[0] if report.words else f"{counted(len(show.runs), 'run')}, {counted(widest.ranks, 'rank')}."
+    lead = report.words[0] if report.words else f"{counted(len(show.runs), 'run')} on {rank_counts(show.runs)}."
     return Block(title="What it means", lead=lead, parts=parts)
 
 
@@ -68,7 +70,7 @@ def _range(interval: Interval | None, show: object) -> str:
 def _table(show: ShowResult) -> Table:
     rows = [
         (
-            label + (" (reference)" if run.run == show.reference else "") + _state(run),
+            label + _state(run, show),
             spread(run.throughput),
             show_time(run.step_s.median) if run.step_s else ABSENT,
             times(run.speedup),
@@ -85,8 +87,10 @@ def _table(show: ShowResult) -> Table:
     )
 
 
-def _state(run: RunMetrics) -> str:
-    return "" if run.status == "completed" else f" ({short(run.status, NAME_CHARACTERS)})"
+def _state(run: RunMetrics, show: ShowResult) -> str:
+    states = ["reference"] if run.run == show.reference else []
+    states += [] if run.status == "completed" else [short(run.status, STATUS_CHARACTERS)]
+    return f" ({', '.join(states)})" if states else ""
 
 
 def _failures(report: ScalingReport) -> Iterator[Part]:

@@ -12,6 +12,7 @@ from allpull.report.chart import data, spec
 from allpull.report.colours import QUIET, RUNS
 from allpull.report.wording import counted, labels, percent, spread, times
 from allpull.schema.results import RunMetrics, ScalingReport, ShowResult
+from allpull.units import show_count
 
 TITLE = "How much faster it gets"
 LOG_FROM_RATIO = 16  # the smallest of five doublings would vanish on a linear axis
@@ -28,9 +29,9 @@ def block(report: ScalingReport) -> Block:
     """Throughput against ranks with 95 % intervals and the ideal line; no chart where there is nothing to compare."""
     points = _points(report.show)
     if len({point["ranks"] for point in points}) < 2:
-        why = "only one run" if len(report.show.runs) == 1 else "not two runs on different numbers of ranks"
-        lead = f"There is {why} with a measured throughput, so there is nothing to compare."
-        return Block(title=TITLE, lead=lead)
+        alone = len(report.show.runs) == 1
+        why = "There is one run" if alone else "No two runs on different numbers of ranks have a measured throughput"
+        return Block(title=TITLE, lead=f"{why}, so there is nothing to compare.")
     ideal = _ideal(report.show, points)
     caption = (
         "Each point is a run; its bar is the 95 % confidence interval of the mean, often smaller than the point. "
@@ -55,7 +56,7 @@ def _lead(show: ShowResult) -> str:
     ideal = widest.ranks / reference.ranks
     return (
         f"{counted(widest.ranks, 'rank')} train {times(widest.speedup)} as many samples in a second as "
-        f"{counted(reference.ranks, 'rank')}; perfect scaling would be {times(ideal)}."
+        f"{counted(reference.ranks, 'rank')}; perfect scaling would be {show_count(ideal)}×."
     )
 
 
@@ -95,16 +96,15 @@ def _ideal(show: ShowResult, points: Sequence[Mapping[str, Any]]) -> list[dict[s
 def _chart(points: Sequence[Mapping[str, Any]], ideal: Sequence[Mapping[str, Any]]) -> alt.LayerChart | alt.FacetChart:
     ranks = sorted({point["ranks"] for point in points})
     is_log = ranks[-1] / ranks[0] >= LOG_FROM_RATIO
-    scale: dict[str, Any] = {"type": "log", "base": 2} if is_log else {"type": "linear"}
     ticks: dict[str, Any] = {"values": ranks} if len(ranks) <= MAX_TICKS else {"tickCount": MAX_TICKS}
-    x_scale = alt.Scale(**scale, domain=[ranks[0] / 1.2, ranks[-1] * 1.2] if is_log else [0, ranks[-1] * 1.15])
+    if is_log:
+        x_scale = alt.Scale(type="log", base=2, domain=[ranks[0] / 1.2, ranks[-1] * 1.3])
+        y_scale = alt.Scale(type="log", base=10, nice=False)
+    else:
+        x_scale = alt.Scale(domain=[0, ranks[-1] * 1.15])
+        y_scale = alt.Scale(zero=True)
     x = alt.X("ranks:Q", title="Ranks", scale=x_scale, axis=alt.Axis(format=",d", grid=False, **ticks))
-    y = alt.Y(
-        "value:Q",
-        title="Samples per second",
-        scale=alt.Scale(**scale, nice=not is_log, zero=not is_log),
-        axis=alt.Axis(tickCount=6, format=",.4~r"),
-    )
+    y = alt.Y("value:Q", title="Samples per second", scale=y_scale, axis=alt.Axis(tickCount=6, format=",.4~r"))
     measured = alt.Chart(data(points))
     bars = alt.Chart(data([point for point in points if _has_bar(point)]))
     layers: list[alt.Chart] = []

@@ -1,0 +1,73 @@
+"""Make the stored results again: the measurements that are too long, or too dependent on the machine, for the tests.
+
+    python benchmarks/proof.py [--only NAME] [--list]
+
+Each is a script of this folder that writes one file into ``results/``, with command, commit, versions and machine. They
+run one after the other, because two at once would disturb each other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """One long measurement: ``name`` is that of its result, ``script`` stands in this folder."""
+
+    name: str
+    script: str
+    arguments: tuple[str, ...] = ()
+    about: str
+
+    @property
+    def result(self) -> str:
+        """Where its result is stored, from the root of the repository."""
+        return f"benchmarks/results/{self.name}.json"
+
+    @property
+    def command(self) -> list[str]:
+        """What makes the result, from the root of the repository, after the name of a Python."""
+        return [f"benchmarks/{self.script}", *self.arguments, "--output", self.result]
+
+
+MEASUREMENTS = (
+    Measurement(name="demo", script="demo.py", about="what `allpull demo` prints (half a minute)"),
+    Measurement(name="recording_cost", script="recording_cost.py", about="what recording costs a rank (seconds)"),
+    Measurement(name="read_rate", script="read_rate.py", about="reading 1,000,000 step records (a minute)"),
+    Measurement(name="fashion_mnist", script="fashion_mnist.py", about="accuracy on Fashion-MNIST (tens of minutes)"),
+)
+"""All of them, shortest first. A new one is a script here and a line in this table."""
+
+
+def main() -> int:
+    """Run what was asked for; the exit code is 1 where one of them failed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=[one.name for one in MEASUREMENTS], help="run this one alone")
+    parser.add_argument("--list", action="store_true", help="say what there is, and stop")
+    options = parser.parse_args()
+    if options.list:
+        for one in MEASUREMENTS:
+            print(f"{one.name:16} {one.about}\n{'':16} python {shlex.join(one.command)}")
+        return 0
+    failed = [one.name for one in MEASUREMENTS if options.only in (None, one.name) and not run(one)]
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def run(one: Measurement) -> bool:
+    """Run one measurement; its result replaces the one that is stored."""
+    print(f"== {one.name}: {one.about}", flush=True)
+    return subprocess.run([sys.executable, *one.command], cwd=ROOT, check=False).returncode == 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,162 @@
+"""Put stored results into the documentation, so that no number in it was typed by hand.
+
+A Markdown file marks a place by two comments, and what stands between them is made from ``benchmarks/results/``::
+
+    <!-- stored: demo-short -->
+    …
+    <!-- /stored -->
+
+``BLOCKS`` says what there is. Each comes with the names of the results that it is made from.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from allpull.units import show_count, show_spread, show_time
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+PLACE = re.compile(r"(<!-- stored: ([a-z-]+) -->\n).*?(<!-- /stored -->)", re.DOTALL)
+SHOWN_EPOCHS = 1  # progress lines kept at each end of a training in the short form
+
+Stored = dict[str, Any]
+
+
+def fill(text: str) -> str:
+    """``text`` with every marked place filled from the stored results.
+
+    Raises:
+        KeyError: a place names no block.
+    """
+    return PLACE.sub(lambda place: f"{place[1]}{BLOCKS[place[2]].made()}{place[3]}", text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """What a marked place shows: Markdown made from the stored results ``needs``; their absence is said in it."""
+
+    needs: tuple[str, ...]
+    show: Callable[[dict[str, Stored]], str]
+
+    def made(self) -> str:
+        """The block as Markdown, with a line break at its end."""
+        return self.show({name: found for name in self.needs if (found := stored(name)) is not None}) + "\n"
+
+
+def stored(name: str) -> Stored | None:
+    """The stored result ``name``, or None where it was not measured yet."""
+    path = RESULTS / f"{name}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def demo_short(results: dict[str, Stored]) -> str:
+    """The demo as a newcomer sees it, most progress lines left out."""
+    if "demo" not in results:
+        return NOT_YET
+    said = results["demo"]["result"]
+    return _console("make demo", [*_shortened(said["stderr"][:-1]), *said["stdout"], said["stderr"][-1]])
+
+
+def demo_progress(results: dict[str, Stored]) -> str:
+    """What the demo says while it trains."""
+    if "demo" not in results:
+        return NOT_YET
+    return _console("allpull demo", list(_shortened(results["demo"]["result"]["stderr"][:-1])))
+
+
+def demo_table(results: dict[str, Stored]) -> str:
+    """The table of the demo and what it means."""
+    if "demo" not in results:
+        return NOT_YET
+    return _console("allpull show runs", results["demo"]["result"]["stdout"])
+
+
+def figures(results: dict[str, Stored]) -> str:
+    """One row for each stored result: what, how much, and by which command on which machine."""
+    rows = [(what, value, results[name]) for what, value, name in _figures(results)]
+    head = ["| what | measured | by |", "|---|---|---|"]
+    body = [f"| {what} | {value} | `{_shorter(result['command'])}` |" for what, value, result in rows]
+    return "\n".join([*head, *body, "", *_made_on(results.values())])
+
+
+def _figures(results: dict[str, Stored]) -> Iterator[tuple[str, str, str]]:
+    if "demo" in results:
+        demo = results["demo"]["result"]
+        yield "`allpull demo`, from the first line to the last", show_time(demo["wall_s"]), "demo"
+        accuracies = ", ".join(f"{run['accuracy']:.1%} on {_ranks(run['ranks'])}" for run in demo["show"]["runs"])
+        yield "top-1 accuracy of the demo on its test digits", accuracies, "demo"
+    if "recording_cost" in results:
+        cost = results["recording_cost"]["result"]
+        yield "writing one step record, in the rank", _microseconds(cost["step_record_us"]), "recording_cost"
+        yield "all that observation adds to a step", _microseconds(cost["whole_step_us"]), "recording_cost"
+    if "read_rate" in results:
+        rate = results["read_rate"]["result"]
+        seconds = show_time(rate["records"] / rate["records_per_s"]["median"])
+        yield f"reading and checking {rate['records']:,} step records", seconds, "read_rate"
+    if "fashion_mnist" in results:
+        fashion = results["fashion_mnist"]["result"]
+        accuracy = f"{fashion['accuracy']:.2%} after {fashion['epochs']} epochs on {_ranks(fashion['ranks'])}"
+        yield "top-1 accuracy of the recipe `fashion-mnist`", accuracy, "fashion_mnist"
+
+
+def _made_on(results: Iterable[Stored]) -> list[str]:
+    """One sentence for each machine, commit and torch that made some of the results."""
+    found = dict.fromkeys(
+        f"Measured on {result['machine']['cpus']} CPUs ({result['machine']['cpu']}) with torch "
+        f"{result['versions']['torch']}, at commit `{result['commit'][:10]}`."
+        for result in results
+    )
+    return list(found) or [NOT_YET]
+
+
+def _microseconds(spread: dict[str, float]) -> str:
+    half_width = (spread["high"] - spread["low"]) / 2
+    return f"{show_spread(spread['median'], half_width)} µs"
+
+
+def _ranks(count: int) -> str:
+    return f"{show_count(count)} rank{'s' * (count != 1)}"
+
+
+def _shorter(command: str) -> str:
+    return command.partition(" --output")[0]
+
+
+def _shortened(lines: list[str]) -> Iterator[str]:
+    """Progress lines with the epochs in the middle of each training left out."""
+    epochs: list[str] = []
+    for line in lines:
+        if ": epoch " in line:
+            epochs.append(line)
+            continue
+        yield from _ends(epochs)
+        epochs = []
+        yield line
+    yield from _ends(epochs)
+
+
+def _ends(epochs: list[str]) -> list[str]:
+    if len(epochs) <= 2 * SHOWN_EPOCHS + 1:
+        return epochs
+    return [*epochs[:SHOWN_EPOCHS], "…", *epochs[-SHOWN_EPOCHS:]]
+
+
+def _console(command: str, lines: list[str]) -> str:
+    return "\n".join(["```console", f"$ {command}", *lines, "```"])
+
+
+NOT_YET = "*Not measured yet: `make proof` does.*"
+
+BLOCKS = {
+    "demo-short": Block(needs=("demo",), show=demo_short),
+    "demo-progress": Block(needs=("demo",), show=demo_progress),
+    "demo-table": Block(needs=("demo",), show=demo_table),
+    "figures": Block(needs=("demo", "recording_cost", "read_rate", "fashion_mnist"), show=figures),
+}
+"""What a marked place may show."""
