@@ -34,7 +34,7 @@ def fill(text: str) -> str:
     Raises:
         KeyError: a place names no block.
     """
-    return PLACE.sub(lambda place: f"{place[1]}{BLOCKS[place[2]].made()}{place[3]}", text)
+    return PLACE.sub(lambda place: f"{place[1]}\n{BLOCKS[place[2]].made()}\n{place[3]}", text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

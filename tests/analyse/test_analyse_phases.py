@@ -140,6 +140,8 @@ def test_times_that_contradict_each_other_are_cut_and_counted(make_records: Make
         ranks=2,
     )
     assert phases.violations == 3
+    assert phases.seconds["wait"] is not None
+    assert phases.seconds["wait"][:, 0].tolist() == pytest.approx([0, 0.010, 0])  # never longer than it was blocked
     assert "contradict each other in 3 of 6 rank-steps" in phases.gaps[-1]
     assert all((times >= 0).all() for times in phases.seconds.values() if times is not None)
 

@@ -6,6 +6,7 @@ import pytest
 from report_samples import hostile, metrics, report, three
 
 from allpull.report import html
+from allpull.report.figures import write_figures
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402
@@ -56,6 +57,19 @@ def show(browser, path, *, width=1200):
     return browser.get_log("browser")
 
 
+CUT_OFF = """
+const slack = arguments[1];
+const frame = arguments[0].getBoundingClientRect(), out = [];
+for (const text of arguments[0].querySelectorAll("text")) {
+  const box = text.getBoundingClientRect();
+  const inside = box.left >= frame.left - 1 - slack * box.width && box.top >= frame.top - 2
+    && box.right <= frame.right + 1 + slack * box.width && box.bottom <= frame.bottom + 2;
+  if (box.width > 0 && !inside) out.push(text.textContent);
+}
+return out;
+"""
+
+
 def states(browser):
     return browser.execute_script("return [...document.querySelectorAll('[data-spec]')].map(box => box.dataset.state)")
 
@@ -74,6 +88,8 @@ def test_charts_come_alive_in_silence_and_the_page_fits_the_screen(browser, path
         assert pictures == 1
         assert marks > 3
         assert live_px == pytest.approx(box_px, abs=1)
+    pictures = browser.find_elements(By.CSS_SELECTOR, ".live svg")
+    assert [cut for picture in pictures for cut in browser.execute_script(CUT_OFF, picture, 0)] == []
     page_px, screen_px = browser.execute_script("return [document.documentElement.scrollWidth, innerWidth]")
     assert page_px <= screen_px == width
 
@@ -128,6 +144,26 @@ def test_the_policy_stops_foreign_scripts_and_every_fetch(browser, paths):
     assert sorted(blocked) == ["connect-src", "img-src", "script-src-elem"]
     assert browser.execute_script("return window.ran") is None
     browser.get_log("browser")  # the violations above are meant; leave a clean console behind
+
+
+def test_turning_the_phone_draws_the_charts_anew_for_the_new_width(browser, paths):
+    show(browser, paths["doublings"], width=375)
+    size = {"width": 812, "height": 375, "deviceScaleFactor": 1, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    wide = "return [...document.querySelectorAll('.live svg')].map(picture => picture.getBoundingClientRect().width)"
+    WebDriverWait(browser, WAIT_S).until(lambda b: min(b.execute_script(wide), default=0) > 600)
+    assert len(browser.find_elements(By.CSS_SELECTOR, ".live svg")) == 5
+    assert browser.get_log("browser") == []
+
+
+@pytest.mark.parametrize("name", ["three", "hostile", "doublings"])
+def test_no_letter_of_a_figure_is_cut_off(browser, tmp_path, name):
+    for path in write_figures(PAGES[name](), tmp_path):
+        if path.suffix == ".svg":
+            browser.get(path.as_uri())
+            picture = browser.find_element(By.CSS_SELECTOR, "svg")
+            # The figure was measured in Arial or its twin; where this machine has neither, letters are wider.
+            assert browser.execute_script(CUT_OFF, picture, 0.15) == [], path.name
 
 
 def test_print_shows_the_still_pictures_uncut(browser, paths):

@@ -95,7 +95,7 @@ def split(grid: Grid, *, one_clock: bool) -> Phases:
     """
     if not grid.steps:
         return Phases(seconds=dict.fromkeys(NAMES), closure_error=None, violations=0, gaps=())
-    blocked = _blocked(grid, one_clock=one_clock or grid.ranks == 1)
+    blocked = _blocked(grid, one_clock=one_clock)
     violations = blocked.violations | (blocked.seconds > grid.spans_s["backward"] + CLOCK_SLACK_S)
     seconds: dict[str, Floats | None] = dict.fromkeys(NAMES)
     for name, recorded in grid.spans_s.items():

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from allpull.cli.say import note
+from allpull.cli.say import answer, note
 from allpull.cli.train import Out, Sets
 from allpull.errors import BadInput
 
@@ -39,6 +39,7 @@ def demo(
     result = results.read_report(directories)
     results.print_report(result)
     page = write(result, out / "report.html")
+    answer(f"report: {page}")
     if open_page and sys.stdout.isatty() and _has_desktop():
         webbrowser.open(page.as_uri())
 

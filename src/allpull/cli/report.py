@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from allpull.cli.say import answer, note
 from allpull.cli.show import Runs, SkipDamaged
+
+if TYPE_CHECKING:
+    from allpull.schema.results import ScalingReport
 
 
 def report(
@@ -34,12 +37,13 @@ def report(
     answer(str(path))
 
 
-def write(result: object, path: Path) -> Path:
-    """Write the HTML of ``result`` (a ScalingReport) to ``path`` and say so; returns the whole path."""
-    from allpull.report.html import write as write_html  # noqa: PLC0415
-    from allpull.schema.results import ScalingReport  # noqa: PLC0415
+def write(result: ScalingReport, path: Path) -> Path:
+    """Write the HTML of ``result`` to ``path``; returns the whole path.
 
-    assert isinstance(result, ScalingReport)
+    Raises:
+        AllpullError: it cannot be written.
+    """
+    from allpull.report.html import write as write_html  # noqa: PLC0415
+
     write_html(result, path)
-    note(f"report: {path.resolve()}")
     return path.resolve()

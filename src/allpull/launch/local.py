@@ -42,7 +42,7 @@ class LocalJob:
         self._job = job
         with (job.directory / AGENT_LOG).open("ab") as log:
             self._agent = subprocess.Popen(
-                [sys.executable, "-m", "allpull.observe.agent", str(job.file)],
+                [sys.executable, "-m", "allpull.observe.agent", str(job.file), "--port", str(job.spec.launch.port)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -6,6 +6,7 @@ keeps what torchrun throws away: the exit code of every rank, and a rendezvous t
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ import socket
 import subprocess
 import sys
 from datetime import timedelta
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch.distributed.elastic.multiprocessing import SignalException
@@ -38,13 +39,25 @@ RENDEZVOUS_TIMEOUT = timedelta(seconds=120)
 PORT_TAKEN = 98  # our exit code for it: the number of EADDRINUSE on Linux
 
 
-class Loopback(RendezvousHandler):
-    """The rendezvous of a job on one host: a store that listens on the loopback interface alone.
+class Place:
+    """This host among the hosts of the job, its name in the records, and where host 0 listens."""
+
+    def __init__(self, *, index: int, hosts: int, master: str, port: int, name: str) -> None:
+        self.index = index
+        self.hosts = hosts
+        self.master = master
+        self.port = port
+        self.name = name
+
+
+class FixedHosts(RendezvousHandler):
+    """The rendezvous of a job whose hosts are known: host 0 listens on one interface, the others call it there.
 
     torch's own handlers listen on every interface, where anyone who can reach the port may join or stop the job.
     """
 
-    def __init__(self, listener: socket.socket, nonce: str) -> None:
+    def __init__(self, place: Place, listener: Optional[socket.socket], nonce: str) -> None:
+        self._place = place
         self._listener = listener
         self._nonce = nonce
         self._store: Optional[TCPStore] = None
@@ -59,20 +72,26 @@ class Loopback(RendezvousHandler):
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """The store, and our place: the only host of one."""
-        port = self._listener.getsockname()[1]
+        """The store, and our place among the hosts."""
         if self._store is None:
-            self._store = TCPStore(
-                LOOPBACK,
-                port,
-                is_master=True,
-                timeout=RENDEZVOUS_TIMEOUT,
-                wait_for_workers=False,
-                master_listen_fd=self._listener.fileno(),
-            )
-            self._listener.detach()  # the store owns the socket now
-        store = PrefixStore(self._nonce, self._store)
-        return RendezvousInfo(store, 0, 1, RendezvousStoreInfo(LOOPBACK, self._store.port))
+            self._store = self._open()
+        place = self._place
+        meeting = RendezvousStoreInfo(place.master, self._store.port)
+        return RendezvousInfo(PrefixStore(self._nonce, self._store), place.index, place.hosts, meeting)
+
+    def _open(self) -> TCPStore:
+        place = self._place
+        if self._listener is None:
+            return TCPStore(place.master, place.port, timeout=RENDEZVOUS_TIMEOUT, wait_for_workers=False)
+        port, descriptor = self._listener.getsockname()[1], self._listener.detach()  # the store owns the socket now
+        return TCPStore(
+            place.master,
+            port,
+            is_master=True,
+            timeout=RENDEZVOUS_TIMEOUT,
+            wait_for_workers=False,
+            master_listen_fd=descriptor,
+        )
 
     def is_closed(self) -> bool:
         """It ends with the job."""
@@ -94,39 +113,41 @@ class Loopback(RendezvousHandler):
         return True
 
 
-def main(job_file: str) -> int:
-    """Run the job of ``job_file`` on this host; the exit code is that of the first rank that failed."""
+def main(job_file: str, place: Place) -> int:
+    """Run this host's part of the job of ``job_file``; the exit code is that of the first rank that failed."""
     end_with_parent(signal.SIGTERM)
     with open(job_file, encoding="utf-8") as file:
         job: Dict[str, Any] = json.load(file)
-    host = socket.gethostname()
-    try:
-        listener = listen(job["port"])
-    except OSError as error:
-        sys.stderr.write(f"port {job['port']}: {error.strerror}\n")
-        return PORT_TAKEN
+    listener = None
+    if place.index == 0:
+        try:
+            listener = listen(place.master, place.port)
+        except OSError as error:
+            sys.stderr.write(f"cannot listen on {place.master} port {place.port}: {error.strerror}\n")
+            return PORT_TAKEN
     directory = job["directory"]
-    whole_json(os.path.join(directory, layout.host_file(host)), describe_host(directory))
-    sidecar = start_sidecar(job, host) if job["counters"] else None
+    whole_json(os.path.join(directory, layout.host_file(place.name)), describe_host(directory, host=place.name))
+    sidecar = start_sidecar(job, place.name) if job["counters"] else None
     try:
-        ended = run_ranks(job, listener, job_file)
+        ended = run_ranks(job, place, listener, job_file)
     finally:
         if sidecar is not None:
             stop(sidecar)
-    whole_json(os.path.join(directory, layout.ended_file(host)), {"host": host, **ended})
+    whole_json(os.path.join(directory, layout.ended_file(place.name)), {"host": place.name, **ended})
     return int(ended["code"])
 
 
-def listen(port: int) -> socket.socket:
-    """A listening socket on the loopback interface; port 0 is any free one.
+def listen(address: str, port: int) -> socket.socket:
+    """A listening socket on the interface of ``address`` alone; port 0 is any free one.
 
     Raises:
-        OSError: the port is in use.
+        OSError: the port is in use, or the address is not ours.
     """
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    family, kind, _, _, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(family, kind)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((LOOPBACK, port))
+        listener.bind(where)
         listener.listen(2048)
     except OSError:
         listener.close()
@@ -134,21 +155,21 @@ def listen(port: int) -> socket.socket:
     return listener
 
 
-def run_ranks(job: Dict[str, Any], listener: socket.socket, job_file: str) -> Dict[str, Any]:
-    """Start all ranks, wait for them, and tell how they ended: ``code``, ``signal`` and ``failures``."""
+def run_ranks(job: Dict[str, Any], place: Place, listener: Optional[socket.socket], job_file: str) -> Dict[str, Any]:
+    """Start this host's ranks, wait for them, and tell how they ended: ``code``, ``stopped_by`` and ``failures``."""
 
     def rendezvous(_: RendezvousParameters) -> RendezvousHandler:
-        return Loopback(listener, job["nonce"])
+        return FixedHosts(place, listener, job["nonce"])
 
     rendezvous_handler_registry.register(BACKEND, rendezvous)
     config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=job["ranks"],
+        min_nodes=place.hosts,
+        max_nodes=place.hosts,
+        nproc_per_node=job["ranks"] // place.hosts,
         run_id=job["nonce"],
         rdzv_backend=BACKEND,
-        rdzv_endpoint=LOOPBACK,
-        local_addr=LOOPBACK,
+        rdzv_endpoint=place.master,
+        local_addr=place.master if place.index == 0 else None,
         max_restarts=0,
         monitor_interval=0.1,
     )
@@ -189,5 +210,19 @@ def stop(process: "subprocess.Popen[bytes]") -> None:
         process.wait()
 
 
+def read_arguments(arguments: List[str]) -> Tuple[str, Place]:
+    """The job file and this host's place; without options the only host of its job, on the loopback interface."""
+    parser = argparse.ArgumentParser(prog="python -m allpull.observe.agent")
+    parser.add_argument("job_file")
+    parser.add_argument("--host-index", type=int, default=0)
+    parser.add_argument("--hosts", type=int, default=1)
+    parser.add_argument("--master", default=LOOPBACK, help="address of host 0, on the interface to listen on")
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--name", default=socket.gethostname(), help="name of this host in the records")
+    given = parser.parse_args(arguments)
+    place = Place(index=given.host_index, hosts=given.hosts, master=given.master, port=given.port, name=given.name)
+    return given.job_file, place
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(*read_arguments(sys.argv[1:])))

@@ -92,7 +92,8 @@ class Chart:
     """One chart: a Vega-Lite specification without size, title and style, which page and figure set differently.
 
     ``slug`` names files and elements and is fixed by the section ([a-z-]); ``caption`` says how to read it;
-    ``key_characters`` is the length of the longest entry of its legend.
+    ``key_characters`` is the length of the longest entry of its legend, ``axis_characters`` that of the labels at
+    the left, so that a legend is broken into lines where a phone needs it.
     """
 
     kind: ClassVar[str] = "chart"
@@ -101,6 +102,7 @@ class Chart:
     caption: str
     height_px: int
     key_characters: int = 0
+    axis_characters: int = 5
     spec: Mapping[str, Any] = field(repr=False)
 
 

@@ -69,6 +69,9 @@ def dress(chart: Chart, canvas: Canvas) -> dict[str, Any]:
     Control characters would abort the SVG converter's whole process, and JSON has no infinity: both are gone here,
     whatever a section let through.
     """
+    letter_px = 0.6 * canvas.font_px
+    key_px = round(44 + letter_px * chart.key_characters)  # 44: the symbol and the gaps around it
+    axis_px = round(30 + letter_px * chart.axis_characters)  # 30: the axis title and gaps
     dressed = {
         **chart.spec,
         "width": canvas.width_px if canvas.width_px is not None else "container",
@@ -76,7 +79,8 @@ def dress(chart: Chart, canvas: Canvas) -> dict[str, Any]:
         "autosize": {"type": "fit-x", "contains": "padding"},
         "background": None if canvas.width_px is None else "white",
         "description": chart.caption,
-        "config": _config(canvas, chart.key_characters),
+        "config": _config(canvas, max(1, ((canvas.width_px or 0) - axis_px) // key_px)),
+        "usermeta": {"key_px": key_px, "axis_px": axis_px},  # with these, the page's script fits the legend
     }
     if canvas.titled:
         dressed["title"] = {"text": chart.title, "anchor": "start", "frame": "group"}
@@ -102,15 +106,7 @@ def _clean(value: Any) -> Any:
     return value
 
 
-def _key_columns(canvas: Canvas, characters: int) -> int | dict[str, str]:
-    """Columns of a legend whose longest entry has ``characters``: in one line, it may be wider than a phone."""
-    entry_px = round(44 + 0.6 * canvas.font_px * characters)  # the key with its gaps, and letters of average width
-    if canvas.width_px is None:
-        return {"expr": f"max(1, floor(width / {entry_px}))"}
-    return max(1, round(0.85 * canvas.width_px) // entry_px)  # the rest is the axis
-
-
-def _config(canvas: Canvas, key_characters: int) -> dict[str, Any]:
+def _config(canvas: Canvas, legend_columns: int) -> dict[str, Any]:
     size = canvas.font_px
     return {
         "font": FONT,
@@ -141,7 +137,7 @@ def _config(canvas: Canvas, key_characters: int) -> dict[str, Any]:
             "symbolSize": 90,
             "columnPadding": 14,
             "layout": {"top": {"direction": "vertical", "anchor": "start"}},
-            "columns": _key_columns(canvas, key_characters),
+            "columns": legend_columns,
         },
         "text": {"fontSize": size, "color": INK},
         "title": {"fontSize": size + 2, "fontWeight": 600, "color": INK, "offset": 10},

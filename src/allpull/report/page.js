@@ -1,8 +1,37 @@
 // Puts an interactive chart in the place of each still picture; the picture stays for print, and where this fails.
-for (const box of document.querySelectorAll("[data-spec]")) {
+// A chart is drawn anew when its width changes: the lines of its legend depend on it.
+async function draw(box, live, width) {
   const spec = JSON.parse(document.getElementById(box.dataset.spec).textContent);
+  spec.width = width;
+  spec.config.legend.columns = Math.max(1, Math.floor((width - spec.usermeta.axis_px) / spec.usermeta.key_px));
   // ast: expressions are interpreted, because the page's policy forbids evaluating text as code.
-  vegaEmbed(box.querySelector(".live"), spec, { mode: "vega-lite", renderer: "svg", ast: true, actions: false, defaultStyle: false })
-    .then(() => { box.dataset.state = "live"; })
-    .catch((error) => { box.dataset.state = "still"; console.error(error); });
+  const options = { mode: "vega-lite", renderer: "svg", ast: true, actions: false, defaultStyle: false };
+  return vegaEmbed(live, spec, options);
+}
+
+for (const box of document.querySelectorAll("[data-spec]")) {
+  const live = box.querySelector(".live");
+  let drawn = 0;
+  let last = Promise.resolve(null);
+  const redraw = () => {
+    const width = live.clientWidth;
+    if (width === 0 || width === drawn) return; // 0: hidden while printing
+    drawn = width;
+    last = last
+      .then((before) => {
+        before?.finalize();
+        return draw(box, live, width);
+      })
+      .then((result) => {
+        box.dataset.state = "live";
+        return result;
+      })
+      .catch((error) => {
+        box.dataset.state = "still";
+        live.replaceChildren();
+        console.error(error);
+        return null;
+      });
+  };
+  new ResizeObserver(redraw).observe(live);
 }

@@ -106,6 +106,7 @@ def _chart(rows: Sequence[Mapping[str, Any]], bars: int) -> Chart:
         caption="One bar a run: the mean time of a steady step, split into what the ranks were doing.",
         height_px=FRAME_PX + BAR_PX * bars,
         key_characters=max(len(name) for name in drawn),
+        axis_characters=max(len(name) for name in totals_s),
         spec=spec(chart),
     )
 

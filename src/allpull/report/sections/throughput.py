@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from allpull.units import show_count
 TITLE = "How much faster it gets"
 LOG_FROM_RATIO = 16  # the smallest of five doublings would vanish on a linear axis
 MAX_TICKS = 12
+FINE_DECADES = 3  # over more powers of ten, lines at 2 and 5 crowd the axis
 TOOLTIP = [
     alt.Tooltip("run:N", title="run"),
     alt.Tooltip("shown:N", title="samples/s"),
@@ -79,7 +81,7 @@ def _point(label: str, run: RunMetrics, *, is_reference: bool) -> dict[str, Any]
         "shown": spread(run.throughput),
         "speedup": times(run.speedup),
         "efficiency": percent(run.efficiency),
-        "note": "" if is_reference or run.efficiency is None else percent(run.efficiency),
+        "note": "" if is_reference or run.efficiency is None else f"{100 * run.efficiency:.0f} %",
     }
 
 
@@ -93,18 +95,39 @@ def _ideal(show: ShowResult, points: Sequence[Mapping[str, Any]]) -> list[dict[s
     return [{"ranks": ranks, "value": per_rank * ranks} for ranks in ends]
 
 
-def _chart(points: Sequence[Mapping[str, Any]], ideal: Sequence[Mapping[str, Any]]) -> alt.LayerChart | alt.FacetChart:
+def _axes(points: Sequence[Mapping[str, Any]]) -> tuple[alt.X, alt.Y]:
+    """Linear axes from 0, or logarithmic ones over many doublings; room at the right for the last label."""
     ranks = sorted({point["ranks"] for point in points})
-    is_log = ranks[-1] / ranks[0] >= LOG_FROM_RATIO
-    ticks: dict[str, Any] = {"values": ranks} if len(ranks) <= MAX_TICKS else {"tickCount": MAX_TICKS}
-    if is_log:
-        x_scale = alt.Scale(type="log", base=2, domain=[ranks[0] / 1.2, ranks[-1] * 1.3])
-        y_scale = alt.Scale(type="log", base=10, nice=False)
+    rates = [point["value"] for point in points]
+    ratio = ranks[-1] / ranks[0]
+    if ratio >= LOG_FROM_RATIO:
+        x_scale = alt.Scale(type="log", base=2, domain=[ranks[0] / ratio**0.03, ranks[-1] * ratio**0.12])
+        y_scale, y_ticks = alt.Scale(type="log", nice=False), alt.Axis(values=round_values(min(rates), max(rates)))
     else:
         x_scale = alt.Scale(domain=[0, ranks[-1] * 1.15])
-        y_scale = alt.Scale(zero=True)
+        y_scale, y_ticks = alt.Scale(zero=True), alt.Axis(tickCount=6)
+    y_ticks.format = ",.4~r"
+    ticks: dict[str, Any] = {"values": ranks} if len(ranks) <= MAX_TICKS else {"tickCount": MAX_TICKS}
     x = alt.X("ranks:Q", title="Ranks", scale=x_scale, axis=alt.Axis(format=",d", grid=False, **ticks))
-    y = alt.Y("value:Q", title="Samples per second", scale=y_scale, axis=alt.Axis(tickCount=6, format=",.4~r"))
+    return x, alt.Y("value:Q", title="Samples per second", scale=y_scale, axis=y_ticks)
+
+
+def round_values(low: float, high: float) -> list[float]:
+    """1, 2 and 5 times powers of ten from one below ``low`` to one above ``high``; powers alone over many decades.
+
+    >>> round_values(300, 4000)
+    [200.0, 500.0, 1000.0, 2000.0, 5000.0]
+    """
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    steps = (1.0, 2.0, 5.0) if last - first <= FINE_DECADES else (1.0,)
+    values = [step * 10.0**power for power in range(first, min(last, 307) + 1) for step in steps]
+    inside = [index for index, value in enumerate(values) if low <= value <= high]
+    begin, end = (inside[0], inside[-1]) if inside else (0, len(values) - 1)
+    return values[max(0, begin - 1) : end + 2]
+
+
+def _chart(points: Sequence[Mapping[str, Any]], ideal: Sequence[Mapping[str, Any]]) -> alt.LayerChart | alt.FacetChart:
+    x, y = _axes(points)
     measured = alt.Chart(data(points))
     bars = alt.Chart(data([point for point in points if _has_bar(point)]))
     layers: list[alt.Chart] = []
@@ -116,11 +139,11 @@ def _chart(points: Sequence[Mapping[str, Any]], ideal: Sequence[Mapping[str, Any
             .mark_text(text="ideal", align="right", baseline="bottom", dx=-8, dy=-6, color=QUIET)
             .encode(x=x, y=y)
         )
-    if len(ranks) == len(points):
+    if len({point["ranks"] for point in points}) == len(points):
         layers.append(measured.mark_line(color=RUNS[0], strokeWidth=2.5).encode(x=x, y=y))
     layers.append(bars.mark_rule(color=RUNS[0], strokeWidth=2).encode(x=x, y="low:Q", y2="high:Q"))
     layers.append(measured.mark_point(color=RUNS[0], size=90, filled=True, opacity=1).encode(x=x, y=y, tooltip=TOOLTIP))
-    layers.append(measured.mark_text(baseline="top", dx=14, dy=8).encode(x=x, y=y, text="note:N"))
+    layers.append(measured.mark_text(baseline="top", dx=11, dy=8).encode(x=x, y=y, text="note:N"))
     return alt.layer(*layers)
 
 

@@ -1,0 +1,51 @@
+"""The newcomer's first command, for real."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+
+@pytest.mark.ranks
+def test_demo_trains_on_one_and_two_ranks_and_explains(run_cli, tmp_path):
+    done = run_cli("demo", "--no-open", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    shown = run_cli("show", "runs", "--json", cwd=tmp_path)
+    result = json.loads(shown.stdout)
+    assert list(result)[0] == "schema"
+    assert [run["ranks"] for run in result["runs"]] == [1, 2]
+    assert result["scaling"] == "weak"
+    for run in result["runs"]:
+        assert run["accuracy"] >= 0.97  # the promise of the demo, on 360 test digits
+        assert run["closure_error"] < 0.01
+        assert run["overhead"]["share"] < 0.02
+        assert run["gaps"] == []
+        assert run["phases"]["forward"] > 0
+        assert run["throughput"]["low"] < run["throughput"]["value"] < run["throughput"]["high"]
+    one, two = result["runs"]
+    assert (one["phases"]["wait"], one["phases"]["transfer"]) == (0, 0)
+    assert two["phases"]["transfer"] > 0
+    assert two["speedup"] == pytest.approx(two["throughput"]["value"] / one["throughput"]["value"])
+    assert two["efficiency"] == pytest.approx(two["speedup"] / 2)
+    assert "samples/s" in done.stdout
+    assert "2 ranks train" in done.stdout
+    assert "cannot show what a network or a GPU would do" in " ".join(done.stdout.split())
+    page = tmp_path / "runs/report.html"
+    assert page.stat().st_size > 100_000
+    assert str(page) in done.stdout
+
+
+@pytest.mark.ranks
+def test_counters_and_hosts_are_recorded(train_digits):
+    done = train_digits(2, "train.epochs=8", "observe.counter_interval_s=0.2")
+    assert done.code == 0, done.err
+    (counters,) = (done.directory / "counters").iterdir()
+    samples = [json.loads(line) for line in counters.read_text().splitlines()[1:]]
+    assert {"0", "1"} <= set(samples[-2]["ranks"])
+    assert samples[-2]["ranks"]["0"]["cpu_ns"] > 1e9
+    (host,) = (done.directory / "hosts").iterdir()
+    assert json.loads(host.read_text())["cpu"]["logical"] >= 1
+    record = json.loads((done.directory / "run.json").read_text())
+    assert (record["status"], record["exit"]["code"]) == ("completed", 0)
+    assert record["hosts"] == [json.loads(host.read_text())["host"]]
