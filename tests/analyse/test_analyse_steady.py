@@ -82,4 +82,4 @@ def test_no_steps_and_no_time_are_no_throughput(make_records: MakeRecords) -> No
 def test_nanoseconds_are_subtracted_before_they_are_floats(make_records: MakeRecords) -> None:
     late = 4 * 10**18  # where neighbouring float64 are 512 ns apart
     grid = arrange(make_records([[0.000_001], [0.000_003]], base_ns=late), np.arange(2), 1)
-    assert grid.wall_s[:, 0].tolist() == [1e-9, 3e-9]
+    assert grid.wall_s[:, 0].tolist() == pytest.approx([1e-9, 3e-9], rel=1e-12)

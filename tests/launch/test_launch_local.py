@@ -41,9 +41,13 @@ def test_the_rank_that_raised_first_is_named_with_its_exception_and_log(tmp_path
         "import os, sys, time\n"
         "from allpull import marks\n"
         "marks.step(1)\n"
+        f"flag = {str(tmp_path / 'failing')!r}\n"
         "if os.environ['RANK'] == '1':\n"
         "    print('about to fail, password=hunter2')\n"
+        "    open(flag, 'w').close()\n"
         "    raise ValueError('no such label: 11')\n"
+        "while not os.path.exists(flag):\n"
+        "    time.sleep(0.01)\n"
         "time.sleep(0.05)\n"
         "raise RuntimeError('Connection closed by peer')\n",
     )

@@ -220,6 +220,27 @@ def test_fast_and_slow_path_accept_the_same_lines(make_run: MakeRun, monkeypatch
     assert len(calls) == 4
 
 
+@pytest.mark.parametrize("deep", [b"[" * 10**6 + b"]" * 10**6, b'{"a":' * 10**5 + b"1" + b"}" * 10**5, b"[[]," * 99])
+def test_nesting_never_reaches_the_columnar_parser(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, deep: bytes
+) -> None:
+    """A few thousand levels end the whole process in polars before 2.1."""
+    root = make_run(ranks=1)
+    put(root / layout.steps_file(0), 5, b'{"step": 3, "later": ' + deep + b"}")
+    columns = records._columns
+    bodies: list[bytes] = []
+    monkeypatch.setattr(records, "_columns", lambda body: bodies.append(body) or columns(body))
+    assert read_run(root, skip_damaged=True).steps.height == 9
+    assert len(bodies) == 1
+    assert b"later" not in bodies[0]
+
+
+def test_a_newer_field_of_some_depth_is_no_damage(make_run: MakeRun) -> None:
+    root = make_run(ranks=1)
+    change(root / layout.steps_file(0), 5, later=[[[[{}] * 40]]] * 3)
+    assert read_run(root).steps.height == 10
+
+
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_whatever_happens_to_a_file_the_answer_is_a_run_or_one_error(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import get_args
 
 import annotated_types
+import numpy as np
 import polars as pl
 from pydantic.fields import FieldInfo
 
@@ -22,6 +23,7 @@ from allpull.rundir.lines import Lines, damage, read_lines, value_of
 from allpull.schema.steps import StepRecord, StepsHeader, Tag
 
 MAX_VALUE = 2**62  # of any number in a record: differences of two such times still fit 64 bits
+MAX_OPENINGS = 64  # brackets of a line that polars may parse: some thousand levels overflow its stack before 2.1
 TAGS: tuple[str, ...] = get_args(Tag)
 OTHER_TAG = "other"  # a tag that a newer minor version added: the step is left out, as its writer wished
 
@@ -74,7 +76,7 @@ def read_steps(root: Path, rank: int, *, skip_damaged: bool) -> StepsFile | None
             hint="the file was renamed: give it its own name",
         )
     damaged = 0
-    frame = _columns(lines.body)
+    frame = _columns(lines.body) if _is_shallow(lines.body) else None
     if frame is None:
         good: list[bytes] = []
         damaged = _sift(lines, good, skip_damaged=skip_damaged)
@@ -93,6 +95,15 @@ def _columns(body: bytes) -> pl.DataFrame | None:
         return None
     sound = frame.height == body.count(b"\n") and all(frame.select(_checks()).row(0))
     return frame if sound else None
+
+
+def _is_shallow(body: bytes) -> bool:
+    """Whether no line opens more than ``MAX_OPENINGS`` brackets, so none can be nested deeper than that."""
+    codes = np.frombuffer(body, dtype=np.uint8)
+    opened_at = np.flatnonzero((codes & 0xDF) == ord("["))  # "[" and "{" differ in this one bit
+    line_ends = np.flatnonzero(codes == ord("\n"))
+    openings = np.diff(np.searchsorted(opened_at, line_ends), prepend=0)
+    return bool((openings <= MAX_OPENINGS).all())
 
 
 def _checks() -> Iterator[pl.Expr]:

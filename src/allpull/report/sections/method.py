@@ -16,17 +16,22 @@ REASONS = {
     "evaluation": "contain an evaluation",
     "checkpoint": "contain a checkpoint",
     "resumed": "first after resuming",
+    "not_on_all_ranks": "not recorded by every rank",
 }
 DEFINITIONS = {
     "Steady window": (
         "The steps that rates rest on. Steps that are slow for a known reason of their own are left out and counted "
-        "below, each under its first reason; no step is left out for being slow."
+        "below, each under its first reason, and so are steps that not every rank recorded; no step is left out for "
+        "being slow."
     ),
-    "Throughput": ("Samples of all ranks divided by wall time, both summed over the steady steps."),
+    "Throughput": (
+        "Samples of all ranks divided by wall time, both summed over the steady steps; the time of a step is the mean "
+        "over ranks."
+    ),
     "95 % interval": (
         "From the stationary block bootstrap over steps (Politis and Romano, 1994): blocks of neighbouring steps are "
         "drawn again, because a slow step is often followed by another; their mean length is chosen from the data "
-        "(Politis and White, 2004). It covers the variation within a run, not that between runs."
+        "(Politis and White, 2004; corrected 2009). It covers the variation within a run, not that between runs."
     ),
     "Speed-up and efficiency": (
         "Speed-up is throughput divided by that of the reference, the run with the fewest ranks. Efficiency is "
@@ -34,7 +39,8 @@ DEFINITIONS = {
     ),
     "Phases": (
         "Disjoint parts of a step in seconds, the mean over steady steps and ranks. Forward and backward hold compute "
-        "only; time blocked in the exchange of gradients is split into wait and transfer."
+        "only; time blocked in the exchange of gradients is split into wait and transfer. What no phase accounts for "
+        "is other."
     ),
     "Wait and transfer": (
         "A rank arrives when its own gradients are ready, and is done when the reduced ones are back. Wait is the time "
