@@ -48,7 +48,7 @@ def test_the_rank_that_raised_first_is_named_with_its_exception_and_log(tmp_path
         "    raise ValueError('no such label: 11')\n"
         "while not os.path.exists(flag):\n"
         "    time.sleep(0.01)\n"
-        "time.sleep(0.05)\n"
+        "time.sleep(0.5)\n"
         "raise RuntimeError('Connection closed by peer')\n",
     )
     assert record.status == "failed"

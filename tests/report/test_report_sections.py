@@ -152,6 +152,7 @@ def test_a_phase_that_took_no_time_is_not_called_unmeasured():
     block = blocks(report([run]))["phases"]
     assert "input" not in text_of(block).split("Not measured")[1].split(".")[0]
     assert parts(block, Table)[0].rows[0][0] == "input"
+    assert {row["phase"] for row in rows(parts(block, Chart)[0])[0]} == {"forward"}
 
 
 def test_phases_of_other_names_count_as_other_in_the_bar_and_stand_by_name_in_the_table():
@@ -165,6 +166,8 @@ def test_phases_of_other_names_count_as_other_in_the_bar_and_stand_by_name_in_th
 def test_the_closure_error_stated_is_the_worst():
     runs = [metrics(1, closure_error=0.001), metrics(2, closure_error=0.04)]
     assert "within 4.0 %" in text_of(blocks(report(runs))["phases"])
+    runs = [metrics(1, closure_error=0.0)]
+    assert "add up to the step exactly" in text_of(blocks(report(runs))["phases"])
     runs = [metrics(1, closure_error=None)]
     assert "not measured" in text_of(blocks(report(runs))["phases"])
 

@@ -220,7 +220,7 @@ def test_fast_and_slow_path_accept_the_same_lines(make_run: MakeRun, monkeypatch
     assert len(calls) == 4
 
 
-@pytest.mark.parametrize("deep", [b"[" * 10**6 + b"]" * 10**6, b'{"a":' * 10**5 + b"1" + b"}" * 10**5, b"[[]," * 99])
+@pytest.mark.parametrize("deep", [b"[" * 10**6 + b"]" * 10**6, b'{"a":' * 10**5 + b"1" + b"}" * 10**5, b"[[]," * 999])
 def test_nesting_never_reaches_the_columnar_parser(
     make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, deep: bytes
 ) -> None:
@@ -238,6 +238,13 @@ def test_nesting_never_reaches_the_columnar_parser(
 def test_a_newer_field_of_some_depth_is_no_damage(make_run: MakeRun) -> None:
     root = make_run(ranks=1)
     change(root / layout.steps_file(0), 5, later=[[[[{}] * 40]]] * 3)
+    assert read_run(root).steps.height == 10
+
+
+def test_long_lines_that_are_not_deep_stay_on_the_fast_path(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = make_run(ranks=1)
+    change(root / layout.steps_file(0), 5, named={f"phase {number}": number for number in range(300)})
+    monkeypatch.setattr(records, "_sift", None)
     assert read_run(root).steps.height == 10
 
 

@@ -83,15 +83,13 @@ def write_record(directory: Path, record: RunRecord) -> None:
 
 
 def environment(spec: RunSpec, inherited: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a job's processes: the user's, with threads and the loopback interface set.
+    """The environment of a job's processes: the user's, with the threads of a rank set.
 
-    One OpenMP thread a rank unless told otherwise, because ranks that share cores disturb each other. A user's
-    own choice of network interface stays.
+    One OpenMP thread a rank unless told otherwise, because ranks that share cores disturb each other.
     """
     threads = str(spec.launch.threads)
     ours = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "PYTHONUNBUFFERED": "1"}
-    unset = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform.startswith("linux") else {}
-    return {**unset, **inherited, **ours, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(max(1, round(spec.launch.grace_s)))}
+    return {**inherited, **ours, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(max(1, round(spec.launch.grace_s)))}
 
 
 def seal(job: Job) -> None:

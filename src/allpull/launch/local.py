@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import psutil
 
 from allpull.errors import BadInput
+from allpull.launch.endings import read_ended
 from allpull.launch.job import Job, environment
-from allpull.launch.outcome import TAIL_BYTES, Ended, RankFailure, log_tail
+from allpull.launch.outcome import Ended
 from allpull.rundir import layout
 
 AGENT_EXTRA_S = 5.0  # the agent gives its ranks the grace time, and then has its own books to close
@@ -58,7 +56,7 @@ class LocalJob:
         if code is None:
             return None
         self._kill_leftovers()
-        return [ended(self._job.directory, 128 - code if code < 0 else code)]
+        return [read_ended(self._job.directory, socket.gethostname(), 128 - code if code < 0 else code)]
 
     def cancel(self, grace_s: float) -> None:
         """Ask the agent to end its ranks; after ``grace_s`` seconds and a bit kill whatever is left."""
@@ -100,43 +98,3 @@ def check_port(port: int) -> None:
             raise BadInput(
                 f"port {port}: {error.strerror}", hint="leave launch.port out, and a free one is chosen"
             ) from error
-
-
-def ended(directory: Path, code: int) -> Ended:
-    """How the ranks of this host ended, from what the agent and the ranks wrote."""
-    host = socket.gethostname()
-    try:
-        told: dict[str, Any] = json.loads((directory / layout.ended_file(host)).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        told = {}
-    failures = tuple(_failure(directory, host, item) for item in told.get("failures", []))
-    return Ended(host=host, code=code, failures=failures)
-
-
-def _failure(directory: Path, host: str, told: dict[str, Any]) -> RankFailure:
-    rank = int(told["rank"])
-    exception, raised_ns = _exception(directory / layout.events_file(rank))
-    return RankFailure(
-        rank=rank,
-        host=host,
-        exit_code=int(told["exit_code"]),
-        exception=exception,
-        raised_ns=raised_ns,
-        log_tail=log_tail(directory / layout.log_file(rank)),
-    )
-
-
-def _exception(events: Path) -> tuple[str | None, int | None]:
-    """The last exception that a rank recorded, as "type: message" and the time, or nothing."""
-    try:
-        with events.open("rb") as file:
-            file.seek(max(0, events.stat().st_size - TAIL_BYTES))
-            lines = file.read(TAIL_BYTES).splitlines()
-    except OSError:
-        return None, None
-    for line in reversed(lines):
-        if b'"exception"' in line:
-            with contextlib.suppress(ValueError, KeyError, TypeError):
-                event = json.loads(line)
-                return f"{event['type']}: {event['message']}", int(event["t_ns"])
-    return None, None

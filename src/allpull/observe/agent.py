@@ -29,6 +29,7 @@ from torch.distributed.elastic.rendezvous import (
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from allpull.observe.host import describe_host
+from allpull.observe.interface import interface_of, own_address
 from allpull.observe.rank import end_with_parent
 from allpull.rundir import layout
 from allpull.rundir.write import whole_json
@@ -125,6 +126,7 @@ def main(job_file: str, place: Place) -> int:
         except OSError as error:
             sys.stderr.write(f"cannot listen on {place.master} port {place.port}: {error.strerror}\n")
             return PORT_TAKEN
+    choose_interface(place.master)
     directory = job["directory"]
     whole_json(os.path.join(directory, layout.host_file(place.name)), describe_host(directory, host=place.name))
     sidecar = start_sidecar(job, place.name) if job["counters"] else None
@@ -135,6 +137,16 @@ def main(job_file: str, place: Place) -> int:
             stop(sidecar)
     whole_json(os.path.join(directory, layout.ended_file(place.name)), {"host": place.name, **ended})
     return int(ended["code"])
+
+
+def choose_interface(master: str) -> None:
+    """Let Gloo use the interface that leads to host 0, unless the user chose one.
+
+    Left alone, Gloo takes the one that this host's own name resolves to, which need not lead anywhere.
+    """
+    interface = interface_of(own_address(master))
+    if interface is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
 
 
 def listen(address: str, port: int) -> socket.socket:

@@ -23,7 +23,9 @@ from allpull.rundir.lines import Lines, damage, read_lines, value_of
 from allpull.schema.steps import StepRecord, StepsHeader, Tag
 
 MAX_VALUE = 2**62  # of any number in a record: differences of two such times still fit 64 bits
-MAX_OPENINGS = 64  # brackets of a line that polars may parse: some thousand levels overflow its stack before 2.1
+SHALLOW_LINE = 1000  # bytes; polars before 2.1 overflows its stack, and ends the process, from some 3,000 levels on
+MAX_OPENINGS = 64  # brackets that a longer line may open to be parsed by polars
+SHORTEST_LINE = len('{"step":0,"epoch":0,"begin_ns":0,"end_ns":0}\n')
 TAGS: tuple[str, ...] = get_args(Tag)
 OTHER_TAG = "other"  # a tag that a newer minor version added: the step is left out, as its writer wished
 
@@ -98,12 +100,22 @@ def _columns(body: bytes) -> pl.DataFrame | None:
 
 
 def _is_shallow(body: bytes) -> bool:
-    """Whether no line opens more than ``MAX_OPENINGS`` brackets, so none can be nested deeper than that."""
+    """Whether no line can be nested more than a thousand levels deep: it is short, or opens few brackets.
+
+    Files that are mostly brackets or newlines are answered first, from counts: indices of them would fill memory.
+    """
+    lines = body.count(b"\n")
+    if len(body) < SHORTEST_LINE * lines:
+        return False
     codes = np.frombuffer(body, dtype=np.uint8)
-    opened_at = np.flatnonzero((codes & 0xDF) == ord("["))  # "[" and "{" differ in this one bit
     line_ends = np.flatnonzero(codes == ord("\n"))
-    openings = np.diff(np.searchsorted(opened_at, line_ends), prepend=0)
-    return bool((openings <= MAX_OPENINGS).all())
+    if np.diff(line_ends, prepend=-1).max(initial=0) <= SHALLOW_LINE:
+        return True
+    if body.count(b"[") + body.count(b"{") > MAX_OPENINGS * lines:
+        return False
+    opened_at = np.flatnonzero((codes & 0xDF) == ord("["))  # "[" and "{" differ in this one bit
+    opened = np.diff(np.searchsorted(opened_at, line_ends), prepend=0)
+    return bool((opened <= MAX_OPENINGS).all())
 
 
 def _checks() -> Iterator[pl.Expr]:

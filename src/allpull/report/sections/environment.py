@@ -15,8 +15,19 @@ from allpull.units import show_bytes, show_count
 
 TITLE = "What it ran on"
 VALUE_CHARACTERS = 400
-MEANT_TO_DIFFER = frozenset({"run", "started (UTC)", "command", "ranks", "hosts", "global batch", "load at start"})
-"""Settings that a scaling study varies, or that say nothing about speed: shown where they differ, not highlighted."""
+MEANT_TO_DIFFER = frozenset(
+    {
+        "run",
+        "started (UTC)",
+        "command",
+        "ranks",
+        "hosts",
+        "global batch",
+        "samples per rank and step",
+        "load at start",
+    }
+)
+"""What a scaling study varies, or what is no setting: shown where it differs, not highlighted."""
 
 
 def block(report: ScalingReport) -> Block:

@@ -21,7 +21,7 @@ REASONS = {
 DEFINITIONS = {
     "Steady window": (
         "The steps that rates rest on. Steps that are slow for a known reason of their own are left out and counted "
-        "below, each under its first reason, and so are steps that not every rank recorded; no step is left out for "
+        "above, each under its first reason, and so are steps that not every rank recorded; no step is left out for "
         "being slow."
     ),
     "Throughput": (
@@ -50,7 +50,7 @@ DEFINITIONS = {
     ),
     "Closure error": (
         "The difference between the sum of the phases and the step time, over the step time; the largest of all "
-        "ranks. A small one shows that no time is counted twice or lost."
+        "ranks. It is above 0 where records overlap, so that time is counted twice."
     ),
     "Overhead": ("The share of the ranks' time spent on recording, timed by the ranks themselves."),
     "Not measured": (

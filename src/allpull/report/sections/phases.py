@@ -35,11 +35,12 @@ MEANINGS = {
 def block(report: ScalingReport) -> Block:
     """Phases per step by run; a phase that was not measured is named, and never drawn as 0."""
     runs, names = report.show.runs, labels(report.show.runs)
-    rows = _rows(runs, names)
-    if not rows:
+    if not any(measured(run) for run in runs):
         return Block(title=TITLE, lead="No phase was measured, so there is nothing to draw.")
+    rows = _rows(runs, names)
+    charts = [_chart(rows, len(runs))] if rows else []
     notes: list[Part] = [Text(text=line, quiet=True) for line in (_absent(runs, names), _closure(runs)) if line]
-    return Block(title=TITLE, lead=_lead(runs), parts=[_chart(rows, len(runs)), *notes, _table(runs, names)])
+    return Block(title=TITLE, lead=_lead(runs), parts=[*charts, *notes, _table(runs, names)])
 
 
 def measured(run: RunMetrics) -> dict[str, float]:
@@ -55,7 +56,7 @@ def _lead(runs: Sequence[RunMetrics]) -> str:
     longest = max(times_s, key=lambda name: times_s[name])
     share = percent(times_s[longest] / sum(times_s.values()))
     what = f" ({MEANINGS[longest]})" if longest in MEANINGS else ""
-    return f"With {counted(run.ranks, 'rank')}, the largest part of a step is {longest}{what}: {share}."
+    return f"With {counted(run.ranks, 'rank')}, the largest part of a step is {short(longest, 60)}{what}: {share}."
 
 
 def _rows(runs: Sequence[RunMetrics], names: Sequence[str]) -> list[dict[str, Any]]:
@@ -72,6 +73,7 @@ def _rows(runs: Sequence[RunMetrics], names: Sequence[str]) -> list[dict[str, An
             {"run": name, "phase": phase, "place": list(PHASES).index(phase), "time_s": time_s}
             | {"shown": show_time(time_s), "share": percent(time_s / total_s if total_s > 0 else None)}
             for phase, time_s in drawn.items()
+            if time_s != 0  # measured, and in the table; a bar of no length would only lengthen the legend
         ]
     return rows
 
@@ -128,7 +130,10 @@ def _closure(runs: Sequence[RunMetrics]) -> str:
     errors = [run.closure_error for run in runs if run.closure_error is not None]
     if not errors:
         return "Whether the phases add up to the step was not measured."
-    return f"Phases and step are timed apart: they agree to within {percent(max(errors))} (closure error)."
+    worst = max(errors)
+    if worst <= 0:
+        return "The phases add up to the step exactly (closure error 0)."
+    return f"The phases add up to the step to within {percent(worst)} (closure error)."
 
 
 def _table(runs: Sequence[RunMetrics], names: Sequence[str]) -> Table:

@@ -53,7 +53,9 @@ def block(report: ScalingReport) -> Block:
 def _lead(show: ShowResult) -> str:
     reference = next((run for run in show.runs if run.run == show.reference), None)
     widest = max(show.runs, key=lambda run: run.ranks)
-    if reference is None or widest.speedup is None or widest.ranks == reference.ranks:
+    ranks = [run.ranks for run in show.runs]
+    alone = reference is not None and ranks.count(reference.ranks) == ranks.count(widest.ranks) == 1
+    if reference is None or widest.speedup is None or not alone:
         return "How many samples all ranks together train in a second, for each number of ranks."
     ideal = widest.ranks / reference.ranks
     return (

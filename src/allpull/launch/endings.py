@@ -1,0 +1,54 @@
+"""Read how the ranks of a host ended, from what its agent and its ranks wrote; every launcher asks here."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+from allpull.launch.outcome import TAIL_BYTES, Ended, RankFailure, log_tail
+from allpull.rundir import layout
+
+
+def read_ended(directory: Path, host: str, code: int) -> Ended:
+    """How the ranks of ``host`` ended in run directory ``directory``.
+
+    ``host`` is the agent's ``--name``, ``code`` what its agent returned; an agent that was killed wrote nothing, and
+    then the code is all there is.
+    """
+    try:
+        told: dict[str, Any] = json.loads((directory / layout.ended_file(host)).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        told = {}
+    failures = tuple(_failure(directory, host, item) for item in told.get("failures", []))
+    return Ended(host=host, code=code, failures=failures)
+
+
+def _failure(directory: Path, host: str, told: dict[str, Any]) -> RankFailure:
+    rank = int(told["rank"])
+    exception, raised_ns = _exception(directory / layout.events_file(rank))
+    return RankFailure(
+        rank=rank,
+        host=host,
+        exit_code=int(told["exit_code"]),
+        exception=exception,
+        raised_ns=raised_ns,
+        log_tail=log_tail(directory / layout.log_file(rank)),
+    )
+
+
+def _exception(events: Path) -> tuple[str | None, int | None]:
+    """The last exception that a rank recorded, as "type: message" and the time, or nothing."""
+    try:
+        with events.open("rb") as file:
+            file.seek(max(0, events.stat().st_size - TAIL_BYTES))
+            lines = file.read(TAIL_BYTES).splitlines()
+    except OSError:
+        return None, None
+    for line in reversed(lines):
+        if b'"exception"' in line:
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                event = json.loads(line)
+                return f"{event['type']}: {event['message']}", int(event["t_ns"])
+    return None, None

@@ -1,0 +1,187 @@
+"""Say things to one host over the user's OpenSSH: arrive, run, collect, leave.
+
+Host keys are checked as the user's configuration says, agents and ports are not forwarded, and nothing asks for a
+password. What a remote shell sees is quoted, whatever stands in a path.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import shlex
+import subprocess
+import tarfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from allpull.errors import BadInput
+
+OPTIONS = ("-a", "-x", "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes", "-o", "ConnectTimeout=15")
+KEEP_ALIVE = ("-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3")  # a lost host is noticed in 30 s
+SSH_FAILED = 255
+NOT_FOUND = 127
+COLLECTED = ("steps", "events", "counters", "hosts", "job/logs", "job/ended", "checkpoints")
+MAX_COLLECTED_BYTES = 1 << 34
+ANSWER_S = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remote:
+    """One host: its name for ssh, and the Python that runs allpull there.
+
+    ``code`` is a folder on that host with allpull's own code, where that was shipped, or None.
+    """
+
+    name: str
+    python: str
+    code: str | None = None
+
+    def python_command(self, variables: dict[str, str], *arguments: str) -> str:
+        """The shell text that runs Python there with ``variables`` and ``arguments``; nothing in it is expanded."""
+        path = {"PYTHONPATH": self.code} if self.code else {}
+        settings = [f"{name}={value}" for name, value in sorted({**variables, **path}.items())]
+        return shlex.join(["exec", "env", *settings, self.python, *arguments]).replace("exec ", "exec ", 1)
+
+    def arrive(self, job: dict[str, Any]) -> dict[str, Any]:
+        """Hand over ``job`` and return what ``observe.arrive`` answers.
+
+        Raises:
+            BadInput: the host cannot be reached, refuses us, or lacks Python or allpull.
+        """
+        answer = self.ask(self.python_command({}, "-m", "allpull.observe.arrive"), json.dumps(job).encode())
+        if answer.returncode != 0:
+            raise BadInput(self._trouble(answer), hint=self._remedy(answer))
+        try:
+            told: dict[str, Any] = json.loads(answer.stdout.splitlines()[-1])
+        except (ValueError, IndexError):
+            raise BadInput(
+                f"host {self.name} gave no sensible answer: {answer.stdout[:200].decode('utf-8', 'replace')!r}",
+                hint="does its shell print something on start? it should be silent for ssh commands",
+            ) from None
+        return told
+
+    def start(self, command: str, log: Path) -> subprocess.Popen[bytes]:
+        """Start ``command`` there, its output in ``log`` here; it ends when the connection does.
+
+        A terminal is allocated for that: without one the remote process would outlive us.
+        """
+        with log.open("ab") as output:
+            return subprocess.Popen(
+                ["ssh", "-tt", *OPTIONS, *KEEP_ALIVE, "--", self.name, command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def collect(self, directory: str, into: Path) -> str | None:
+        """Copy the records in ``directory`` there into run directory ``into``; what went wrong, or None."""
+        names = shlex.join(COLLECTED)
+        check = f'cd {shlex.quote(directory)} && for n in {names}; do [ -e "$n" ] && echo "$n"; done | tar -cf - -T -'
+        try:
+            answer = self.ask(check, b"")
+        except BadInput as error:
+            return error.message
+        if answer.returncode != 0:
+            return self._trouble(answer)
+        try:
+            extract_records(answer.stdout, into)
+        except (tarfile.TarError, OSError) as error:
+            return f"host {self.name}: {error}"
+        return None
+
+    def leave(self, directory: str) -> None:
+        """Remove the folder that ``arrive`` made."""
+        self.ask(self.python_command({}, "-m", "allpull.observe.arrive", "--leave", directory), b"")
+
+    def ask(self, command: str, text: bytes) -> subprocess.CompletedProcess[bytes]:
+        """Run ``command`` there with ``text`` on its standard input and wait for it.
+
+        Raises:
+            BadInput: there is no ssh here, or no answer in time.
+        """
+        arguments = ["ssh", "-T", *OPTIONS, *KEEP_ALIVE, "--", self.name, command]
+        try:
+            return subprocess.run(arguments, input=text, capture_output=True, timeout=ANSWER_S, check=False)
+        except FileNotFoundError:
+            raise BadInput("there is no ssh on this machine", hint="install OpenSSH's client") from None
+        except subprocess.TimeoutExpired:
+            raise BadInput(f"host {self.name} gave no answer in {ANSWER_S:.0f} s", hint="is it busy?") from None
+
+    def _trouble(self, answer: subprocess.CompletedProcess[bytes]) -> str:
+        said = answer.stderr.decode("utf-8", "replace").strip().splitlines()
+        return f"host {self.name}: {said[-1] if said else f'exit code {answer.returncode}'}"
+
+    def _remedy(self, answer: subprocess.CompletedProcess[bytes]) -> str:
+        if answer.returncode == SSH_FAILED:
+            return f"this must work without a question: ssh {shlex.quote(self.name)} true"
+        if answer.returncode == NOT_FOUND:
+            return f"no {self.python} there; name its Python with --set ssh.python=…"
+        if b"No module named 'allpull'" in answer.stderr or b"No module named allpull" in answer.stderr:
+            return "install allpull there, or ship it with --set ssh.ship=true"
+        return "see what the host said above"
+
+
+def resolve(name: str) -> str:
+    """The address that ssh would connect to for ``name``, after the user's configuration.
+
+    Raises:
+        BadInput: ssh is not here, or does not take the name.
+    """
+    try:
+        answer = subprocess.run(["ssh", "-G", "--", name], capture_output=True, text=True, timeout=15, check=False)
+    except (FileNotFoundError, subprocess.TimeoutExpired):
+        raise BadInput("there is no ssh on this machine", hint="install OpenSSH's client") from None
+    for line in answer.stdout.splitlines():
+        if line.startswith("hostname "):
+            return line.removeprefix("hostname ")
+    raise BadInput(f"ssh does not take '{name}' as a host: {answer.stderr.strip()}", hint="check the host list")
+
+
+def extract_records(archive: bytes, into: Path) -> None:
+    """Unpack record files from ``archive``; what is no plain file, stands elsewhere or exists already is passed over.
+
+    Raises:
+        tarfile.TarError: it is no archive.
+        OSError: the disk is full, say.
+    """
+    total = 0
+    with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
+        for member in tar:
+            path = PurePosixPath(member.name)
+            known = any(path.is_relative_to(folder) for folder in COLLECTED)
+            total += member.size
+            if not member.isreg() or not known or ".." in path.parts or total > MAX_COLLECTED_BYTES:
+                continue
+            target = into / path
+            source = tar.extractfile(member)
+            if source is not None and not target.exists():
+                target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                target.write_bytes(source.read())
+                target.chmod(0o600)
+
+
+def ship_code(name: str, package: Path, rsync: Sequence[str] = ("rsync",)) -> str:
+    """Copy the code of ``package`` to host ``name`` with rsync; the folder there that it can be imported from.
+
+    Raises:
+        BadInput: rsync is missing on one side, or the host cannot be reached.
+    """
+    target = f"{SHIPPED}/{package.name}"
+    shell = shlex.join(["ssh", *OPTIONS])
+    command = [*rsync, "-a", "--delete", "--mkpath", "--exclude=__pycache__", "-e", shell]
+    command += [f"{package}/", f"{name}:{target}/"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_S, check=False)
+    except (FileNotFoundError, subprocess.TimeoutExpired) as error:
+        raise BadInput(f"cannot ship code to {name}: {error}", hint="install rsync here and there") from None
+    if answer.returncode != 0:
+        last = (answer.stderr.strip().splitlines() or ["rsync failed"])[-1]
+        raise BadInput(f"cannot ship code to {name}: {last}", hint="install rsync here and there")
+    return SHIPPED
+
+
+SHIPPED = ".cache/allpull/code"
+"""Folder below a remote home into which code is shipped; relative, so the remote shell's home is meant."""

@@ -1,0 +1,82 @@
+"""Stored results can be made again, and every long measurement has one."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shlex
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def proof(root: Path) -> Any:
+    """The list of long measurements."""
+    sys.path.insert(0, str(root / "benchmarks"))
+    try:
+        return import_module("proof")
+    finally:
+        sys.path.remove(str(root / "benchmarks"))
+
+
+@pytest.fixture(scope="module")
+def results(root: Path) -> dict[str, dict[str, Any]]:
+    """The stored results by name."""
+    folder = root / "benchmarks" / "results"
+    return {path.stem: json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("*.json"))}
+
+
+def test_every_long_measurement_has_a_result_and_every_result_a_measurement(
+    proof: Any, results: dict[str, dict[str, Any]]
+) -> None:
+    assert sorted(results) == sorted(one.name for one in proof.MEASUREMENTS), "run: make proof"
+
+
+def test_each_result_can_be_made_again(proof: Any, results: dict[str, dict[str, Any]], root: Path) -> None:
+    commands = {one.name: shlex.join(["python", *one.command]) for one in proof.MEASUREMENTS}
+    for name, stored in results.items():
+        assert stored["command"] == commands[name]
+        assert (root / shlex.split(stored["command"])[1]).is_file()
+
+
+def test_each_result_says_what_made_it(results: dict[str, dict[str, Any]]) -> None:
+    for name, stored in results.items():
+        assert re.fullmatch(r"[0-9a-f]{40}", stored["commit"]), name
+        assert stored["dirty"] is False, f"{name} was made from changed sources; run: make proof"
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d", stored["date"]), name
+        assert all(stored["versions"][package] for package in ("python", "torch", "numpy", "polars")), name
+        assert stored["machine"]["cpus"] >= 1, name
+        assert stored["result"], name
+
+
+def test_scripts_of_measurements_explain_themselves(proof: Any, root: Path) -> None:
+    for one in proof.MEASUREMENTS:
+        text = (root / "benchmarks" / one.script).read_text("utf-8")
+        assert f"python benchmarks/{one.script}" in text, f"{one.script} does not say how to run it"
+
+
+def test_proof_knows_its_measurements_by_name(proof: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["proof.py", "--only", "nothing"])
+    with pytest.raises(SystemExit) as stopped:
+        proof.main()
+    assert stopped.value.code == 2
+
+
+def test_promises_are_kept(results: dict[str, dict[str, Any]]) -> None:
+    """What the project promises of its own speed and of its recipes, held against what was measured."""
+    promises = argparse.Namespace(record_us=10.0, read_s=10.0, digits=0.97, fashion_mnist=0.90)
+    if "recording_cost" in results:
+        assert results["recording_cost"]["result"]["step_record_us"]["median"] <= promises.record_us
+    if "read_rate" in results:
+        rate = results["read_rate"]["result"]
+        assert rate["records"] >= 1_000_000
+        assert rate["records"] / rate["records_per_s"]["median"] <= promises.read_s
+    if "demo" in results:
+        assert all(run["accuracy"] >= promises.digits for run in results["demo"]["result"]["show"]["runs"])
+    if "fashion_mnist" in results:
+        assert results["fashion_mnist"]["result"]["accuracy"] >= promises.fashion_mnist

@@ -1,0 +1,59 @@
+"""The command line grows by decision: its verbs and options stand in a file, and each says what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from allpull.cli import VERBS, app
+
+HEAD = "# Every verb and option. A line more or less is a decision: change this file with it.\n"
+
+
+@pytest.fixture(scope="module")
+def group() -> Any:
+    """The application, as what typer made of it."""
+    return typer.main.get_command(app)
+
+
+def surface(group: Any) -> Iterator[str]:
+    """One line for each verb and each of its arguments and options."""
+    yield from (f"allpull {spelled(one)}" for one in group.params)
+    for name, command in group.commands.items():
+        yield f"allpull {name}"
+        yield from (f"allpull {name} {spelled(one)}" for one in command.params)
+
+
+def spelled(parameter: Any) -> str:
+    if parameter.param_type_name == "argument":
+        return str(parameter.metavar or parameter.name.upper())
+    return ", ".join([*parameter.opts, *parameter.secondary_opts])
+
+
+def test_surface_is_the_one_that_was_decided(group: Any, root: Path) -> None:
+    decided = (root / "tests" / "house" / "cli_surface.txt").read_text(encoding="utf-8")
+    assert decided == HEAD + "".join(f"{line}\n" for line in surface(group))
+
+
+def test_every_verb_and_option_says_what_it_does(group: Any) -> None:
+    silent = [name for name, command in group.commands.items() if not command.help]
+    silent += [
+        f"{name} {spelled(one)}"
+        for name, command in [("allpull", group), *group.commands.items()]
+        for one in command.params
+        if not (one.help or "").strip()
+    ]
+    assert not silent
+
+
+def test_each_verb_is_a_file_of_its_own(group: Any) -> None:
+    assert [verb.__module__ for verb in VERBS] == [f"allpull.cli.{name}" for name in group.commands]
+
+
+def test_whatever_reads_answers_in_json(group: Any) -> None:
+    for name in ("show", "doctor", "train"):
+        assert any("--json" in one.opts for one in group.commands[name].params), name
