@@ -27,6 +27,7 @@ test: $(READY)   ## everything that CI checks
 	$(BIN)/python -m pytest
 
 check: lint types contracts  ## the checks that need no run
+	$(BIN)/python tools/reference.py --check
 
 lint: $(READY)
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
@@ -43,8 +44,9 @@ reference: $(READY)  ## make the generated part of the documentation again
 docs: reference  ## build the documentation into site/
 	$(BIN)/mkdocs build --strict
 
-proof: $(READY)  ## the long measurements; results go to benchmarks/results/
-	$(BIN)/python benchmarks/proof.py
+proof: $(READY)  ## the long measurements (ONLY=name: one of them); results go to benchmarks/results/
+	$(BIN)/python benchmarks/proof.py $(if $(ONLY),--only $(ONLY))
+	$(BIN)/python tools/reference.py
 
 clean:           ## remove what was built; runs stay
-	rm -rf $(VENV) build site *.egg-info src/*.egg-info .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build site src/*.egg-info .mypy_cache .ruff_cache .import_linter_cache .hypothesis

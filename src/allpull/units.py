@@ -11,6 +11,8 @@ import re
 from allpull.errors import BadInput
 
 NS_PER_S = 1_000_000_000
+LARGEST_IN_FULL = 1e15  # beyond it digits are noise, and the number is written with an exponent
+SMALLEST_SPREAD = 1e-12  # of the value: a smaller one is rounding
 
 _DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
@@ -132,21 +134,30 @@ def show_count(value: float) -> str:
     >>> show_count(980.4), show_count(12.345), show_count(15234.0), show_count(0.5)
     ('980', '12.3', '15,200', '0.5')
     """
-    if value == 0 or not math.isfinite(value):
-        return f"{value:g}"
+    if value == 0 or not math.isfinite(value) or abs(value) >= LARGEST_IN_FULL:
+        return f"{value:.3g}"
     digits = max(0, 2 - math.floor(math.log10(abs(value))))
     rounded = round(value, 2 - math.floor(math.log10(abs(value))))
     text = f"{rounded:,.{digits}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
+def percent(share: float, digits: int = 0) -> str:
+    """A share of 1 in percent.
+
+    >>> percent(0.731), percent(0.9889, 1)
+    ('73 %', '98.9 %')
+    """
+    return f"{100 * share:.{digits}f} %"
+
+
 def show_spread(value: float, half_width: float) -> str:
     """A value with its spread, both to the digit that the spread can bear.
 
-    >>> show_spread(980.37, 12.1), show_spread(1523.4, 0.31)
-    ('980 ± 12', '1,523.4 ± 0.3')
+    >>> show_spread(980.37, 12.1), show_spread(1523.4, 0.31), show_spread(1e300, 1), show_spread(2, 1e-310)
+    ('980 ± 12', '1,523.4 ± 0.3', '1e+300', '2')
     """
-    if half_width <= 0 or not math.isfinite(half_width):
+    if not SMALLEST_SPREAD * abs(value) < half_width < math.inf or abs(value) >= LARGEST_IN_FULL:
         return show_count(value)
     place = math.floor(math.log10(half_width))
     digits = max(0, -place if half_width / 10**place >= 2 else 1 - place)

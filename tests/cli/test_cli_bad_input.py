@@ -149,7 +149,7 @@ def test_a_record_file_past_its_budget_is_refused(run_cli, stored_run):
 
 
 def test_hostile_names_act_on_neither_terminal_nor_page(run_cli, stored_run, tmp_path):
-    hostile = 'x\x1b]0;owned\x07\x1b[31m"\'<script>alert(1)</script>\n</title>[bold]'
+    hostile = "x\x1b]0;owned\x07\x1b[31m\"'<script>alert(1)</script>\n</title>[bold]"
     edit(stored_run / "run.json", name=hostile, command=[hostile], hosts=[hostile])
     shown = run_cli("show", str(stored_run))
     assert shown.returncode == 0, shown.stderr

@@ -14,6 +14,7 @@ import jsonschema
 import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from allpull.cli.results import read_report
 from allpull.observe import recorder, sidecar
 from allpull.rundir.read import read_run
 from allpull.schema.base import VERSION, tag
@@ -118,6 +119,15 @@ def test_writers_state_the_version_of_the_types() -> None:
     """Ranks have no pydantic, so their writers carry the version themselves."""
     assert recorder.VERSION == VERSION
     assert tag("counters") == sidecar.SCHEMA
+
+
+def test_answers_are_of_their_json_schemas(
+    kept_runs: list[Path], schemas: dict[str, jsonschema.Draft202012Validator]
+) -> None:
+    report = read_report(kept_runs)
+    assert schemas["show"].is_valid(json.loads(report.show.model_dump_json(by_alias=True)))
+    assert schemas["report"].is_valid(json.loads(report.model_dump_json(by_alias=True)))
+    assert report.show.runs[0].throughput is not None
 
 
 def test_nothing_in_kept_runs_names_a_machine(kept_runs: list[Path]) -> None:

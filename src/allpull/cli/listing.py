@@ -21,7 +21,7 @@ def listing(*, recipes: bool, models: bool, data: bool, as_json: bool) -> str:
         found["data"] = [{"name": name} for name in DATASETS.names()]
     if as_json:
         return json.dumps({"schema": tag("list"), **found}, indent=1)
-    return "\n".join("  ".join(_words(item)) for items in found.values() for item in items)
+    return "\n".join("  ".join(_words(item)).rstrip() for items in found.values() for item in items)
 
 
 def _words(item: dict[str, Any]) -> list[str]:

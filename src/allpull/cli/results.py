@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from allpull.analyse.run import detail
-from allpull.analyse.summary import scaling_table
+from allpull.analyse.summary import in_order, scaling_table
 from allpull.explain.scaling import words
 from allpull.report import terminal
 from allpull.rundir.read import find_runs, read_run
@@ -23,10 +23,9 @@ def read_report(places: Sequence[Path], *, skip_damaged: bool = False) -> Scalin
         RunDirError: one of them cannot be read.
     """
     directories = list(dict.fromkeys(found for place in places for found in find_runs(place)))
-    runs = [read_run(directory, skip_damaged=skip_damaged) for directory in directories]
+    runs = in_order([read_run(directory, skip_damaged=skip_damaged) for directory in directories])
     show = scaling_table(runs)
-    by_id = {run.record.id: run for run in runs}
-    details = [detail(by_id[metrics.run], metrics) for metrics in show.runs]
+    details = [detail(run, metrics) for run, metrics in zip(runs, show.runs, strict=True)]
     return ScalingReport(schema=tag("report"), show=show, words=words(show, details), details=details)
 
 
@@ -35,3 +34,7 @@ def print_report(report: ScalingReport) -> None:
     console = Console(highlight=False)
     console.print(terminal.table(report.show))
     console.print(terminal.words(report.words))
+    missing = [f"{run.run}: {gap}" for run in report.show.runs for gap in run.gaps]
+    if report.show.notes or missing:
+        console.print("Note:")
+        console.print(terminal.words([*report.show.notes, *missing]))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from allpull.schema.results import Interval, RunDetail, RunMetrics, ShowResult
-from allpull.units import show_count, show_spread, show_time
+from allpull.units import percent, show_count, show_spread, show_time
 
 MIN_SHARE = 0.02  # of a step: a smaller loss is not worth a sentence, and often not above the noise
 MEANING = {
@@ -52,7 +52,7 @@ def _single(run: RunMetrics) -> list[str]:
     if largest is None or run.step_s is None:
         return [f"{line}."]
     share = largest[0] / sum(value for value in run.phases.values() if value)
-    return [f"{line}; {share:.0%} of a step is {largest[1]}."]
+    return [f"{line}; {percent(share)} of a step is {largest[1]}."]
 
 
 def _scaled(run: RunMetrics, reference: RunMetrics, show: ShowResult) -> list[str]:
@@ -62,7 +62,7 @@ def _scaled(run: RunMetrics, reference: RunMetrics, show: ShowResult) -> list[st
     spread = _spread(run.speedup_interval)
     times = show_spread(run.speedup, spread)
     fast = f"{_ranks(run.ranks).capitalize()} train {times} times as fast as {reference.ranks}"
-    line = f"{fast}: {run.efficiency:.0%} of the ideal {show_count(ideal)} ({show.scaling or 'unknown'} scaling)."
+    line = f"{fast}: {percent(run.efficiency)} of the ideal {show_count(ideal)} ({show.scaling or 'unknown'} scaling)."
     return [line, *_losses(run, reference, show)]
 
 
@@ -92,7 +92,7 @@ def _accuracy(runs: Sequence[RunMetrics]) -> list[str]:
     known = [(run.ranks, run.accuracy) for run in runs if run.accuracy is not None]
     if not known:
         return []
-    shown = _listed([f"{accuracy:.1%} on {_ranks(ranks)}" for ranks, accuracy in known])
+    shown = _listed([f"{percent(accuracy, 1)} on {_ranks(ranks)}" for ranks, accuracy in known])
     return [f"Test accuracy (top-1): {shown}."]
 
 
@@ -120,7 +120,7 @@ def _machine(runs: Sequence[RunMetrics], details: Sequence[RunDetail]) -> list[s
 
 def _overhead(runs: Sequence[RunMetrics]) -> list[str]:
     shares = [run.overhead.share for run in runs if run.overhead.share is not None]
-    return [f"Recording took {max(shares):.2%} of the time at most."] if shares else []
+    return [f"Recording took {percent(max(shares), 2)} of the time at most."] if shares else []
 
 
 def _ranks(count: int) -> str:

@@ -42,7 +42,7 @@ class Remote:
         """The shell text that runs Python there with ``variables`` and ``arguments``; nothing in it is expanded."""
         path = {"PYTHONPATH": self.code} if self.code else {}
         settings = [f"{name}={value}" for name, value in sorted({**variables, **path}.items())]
-        return shlex.join(["exec", "env", *settings, self.python, *arguments]).replace("exec ", "exec ", 1)
+        return shlex.join(["exec", "env", *settings, self.python, *arguments])
 
     def arrive(self, job: dict[str, Any]) -> dict[str, Any]:
         """Hand over ``job`` and return what ``observe.arrive`` answers.

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import shlex
 import subprocess
 import sys
 import time
@@ -144,13 +146,95 @@ class SshJob:
 
     def _wait_for_ending(self, host: Arrived) -> None:
         """An agent that was hung up on needs a moment to end its ranks and say so."""
-        path = f"{host.directory}/{layout.ended_file(host.remote.name)}"
-        quoted = redact_free_quote(path)
-        host.remote.ask(f"for i in $(seq 50); do [ -e {quoted} ] && exit 0; sleep 0.2; done", b"")
+        path = shlex.quote(f"{host.directory}/{layout.ended_file(host.remote.name)}")
+        with contextlib.suppress(BadInput):
+            host.remote.ask(f"for i in $(seq 50); do [ -e {path} ] && exit 0; sleep 0.2; done", b"")
 
 
-def redact_free_quote(path: str) -> str:
-    """``path`` for a POSIX shell."""
-    import shlex  # noqa: PLC0415
+def read_hosts(text: str) -> list[str]:
+    """Host names from a hostfile or a host list.
 
-    return shlex.quote(path)
+    In a file each line is a name or a range, with what follows it (``slots=4``) and comments left aside.
+
+    Raises:
+        BadInput: nothing was given, the file cannot be read, a list does not parse, or a host is named twice.
+    """
+    if not text:
+        raise BadInput("--launcher ssh needs hosts", hint="write --launcher ssh:node[01-04], or ssh:HOSTFILE")
+    path = Path(text)
+    try:
+        if path.is_file():
+            content = path.read_text(encoding="utf-8")[:MAX_HOSTFILE_BYTES]
+            entries = [line.split("#", 1)[0].split() for line in content.splitlines()]
+            names = [name for entry in entries if entry for name in expand(entry[0])]
+        else:
+            names = expand(text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"cannot read the host file {path}: {error}", hint="a host a line, as UTF-8 text") from error
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice or not names:
+        what = f"host {twice[0]} is named twice" if twice else "it names no host"
+        raise BadInput(f"host list '{text}': {what}", hint="ranks are divided evenly; name each host once")
+    odd = next((name for name in names if name.startswith("-") or not name.isprintable()), None)
+    if odd is not None:
+        raise BadInput(f"host list '{text}': {odd!r} is no host name", hint="check the host list")
+    return names
+
+
+def make_remote(name: str, job: Job) -> Remote:
+    """How allpull is run on host ``name``: the Python that was named, or the path of ours; code shipped if asked.
+
+    Raises:
+        BadInput: code was to be shipped and could not.
+    """
+    python = job.spec.ssh.python or sys.executable
+    code = ship_code(name, Path(allpull.__file__).parent) if job.spec.ssh.ship else None
+    return Remote(name=name, python=python, code=code)
+
+
+def check_versions(hosts: Sequence[Arrived]) -> None:
+    """All hosts must have torch, and the same torch, Python and allpull.
+
+    Raises:
+        BadInput: one has not.
+    """
+    first = hosts[0]
+    for host in hosts:
+        if host.versions.get("torch") is None:
+            raise BadInput(f"host {host.remote.name} has no torch", hint=f"install it for {host.remote.python} there")
+        for package, theirs in host.versions.items():
+            ours = first.versions.get(package)
+            if theirs != ours:
+                raise BadInput(
+                    f"hosts differ: {package} is {ours} on {first.remote.name} and {theirs} on {host.remote.name}",
+                    hint="give all hosts the same environment; --set ssh.python=… names another Python",
+                )
+
+
+def forwarded(job: Job) -> dict[str, str]:
+    """The variables that go along: threads, and what the user set for the libraries, without secrets."""
+    everything = environment(job.spec, os.environ)
+    kept = {name: value for name, value in everything.items() if name.startswith(RECORDED_VARIABLES)}
+    masked, _ = redact.mapping(kept)
+    return {name: value for name, value in kept.items() if masked[name] == value and name not in LOCAL_ONLY}
+
+
+LOCAL_ONLY = frozenset({"PYTHONPATH", "PYTHONHOME", "MASTER_ADDR", "MASTER_PORT"})
+"""Variables that speak of this machine and would mislead another."""
+
+
+def _arrive(remote: Remote, asked: dict[str, Any]) -> Arrived | BadInput:
+    try:
+        told = remote.arrive(asked)
+        return Arrived(
+            remote=remote,
+            directory=str(told["directory"]),
+            shared=bool(told["shared"]),
+            job_file=str(told["job_file"]),
+            port=int(told["port"]),
+            versions={str(name): value for name, value in told["versions"].items()},
+        )
+    except BadInput as error:
+        return error
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return BadInput(f"host {remote.name} runs another allpull", hint="install the same version everywhere")

@@ -27,7 +27,7 @@ LAUNCH_S = 3.8e-6
 Graphs", NVIDIA developer blog, 2019. One a layer and direction, the least that it can be."""
 
 OPTIMIZER_BYTES = 20
-"""SGD with momentum moves five 4-byte numbers for each parameter: reads it, its gradient and its momentum, writes two."""
+"""Moved for each parameter by SGD with momentum: it, its gradient and its momentum are read, two of them written."""
 
 REFERENCE = "resnet50"
 
@@ -172,8 +172,9 @@ def step_times(net: Net, on: Device, batch: int) -> StepTimes:
     """The times of one training step of ``net`` on ``batch`` samples.
 
     >>> round(64 / step_times(network("resnet50"), device("V100"), 64).step_s)
-    1180
+    1177
     """
-    sample_s = [layer.flops_forward / flops_per_s(net, on) for layer in net.layers]
-    layers = [LayerTime(forward_s=LAUNCH_S + batch * one, backward_s=LAUNCH_S + 2 * batch * one) for one in sample_s]
+    rate = flops_per_s(net, on)
+    forward_s = [batch * layer.flops_forward / rate for layer in net.layers]
+    layers = [LayerTime(forward_s=LAUNCH_S + one, backward_s=LAUNCH_S + 2 * one) for one in forward_s]
     return StepTimes(layers=tuple(layers), optimizer_s=optimizer_s(net, on))

@@ -30,7 +30,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from allpull.observe.host import describe_host
 from allpull.observe.interface import interface_of, own_address
-from allpull.observe.rank import end_with_parent
+from allpull.observe.rank import HOST_VARIABLE, end_with_parent
 from allpull.rundir import layout
 from allpull.rundir.write import whole_json
 
@@ -127,6 +127,7 @@ def main(job_file: str, place: Place) -> int:
             sys.stderr.write(f"cannot listen on {place.master} port {place.port}: {error.strerror}\n")
             return PORT_TAKEN
     choose_interface(place.master)
+    os.environ[HOST_VARIABLE] = place.name
     directory = job["directory"]
     whole_json(os.path.join(directory, layout.host_file(place.name)), describe_host(directory, host=place.name))
     sidecar = start_sidecar(job, place.name) if job["counters"] else None

@@ -2,7 +2,7 @@
 
 A hook on each parameter for a few steps learns which ones come last; from then on only those keep theirs, at
 half a microsecond a step. DDP's own logger knows the moment too, but reading it costs 50 µs a step and comes an
-iteration late (docs/decisions/002); the tests hold this clock against it.
+iteration late (docs/decisions/002); ``tests/observe/test_arrival.py`` holds this clock against it.
 """
 
 from __future__ import annotations

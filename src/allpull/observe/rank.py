@@ -21,6 +21,7 @@ from allpull.observe.recorder import Identity, Recorder
 from allpull.rundir import layout
 
 PR_SET_PDEATHSIG = 1
+HOST_VARIABLE = "ALLPULL_HOST"  # the name of this host in the records, where its agent was given one
 
 
 def main(job_file: str, module: str) -> None:
@@ -71,7 +72,7 @@ def identity() -> Identity:
         rank=int(os.environ.get("RANK", "0")),
         local_rank=int(os.environ.get("LOCAL_RANK", "0")),
         ranks=int(os.environ.get("WORLD_SIZE", "1")),
-        host=socket.gethostname(),
+        host=os.environ.get(HOST_VARIABLE) or socket.gethostname(),
     )
 
 

@@ -81,11 +81,19 @@ class TrainSpec:
 class LaunchSpec:
     """How ranks are started."""
 
-    launcher: str = option("local", "where ranks run: a name from `allpull train --help`")
+    launcher: str = option("local", "where ranks run: local, ssh:HOSTS, slurm, mpi or rehearse:CLUSTER.toml")
     ranks: int = option(1, "ranks, one process each", ge=1, le=65536)
     threads: int = option(1, "OpenMP threads of a rank", ge=1, le=4096)
     port: int = option(0, "port of the rendezvous on this machine; 0: a free one", ge=0, le=65535)
     grace_s: float = option(15.0, "seconds between asking ranks to end and killing them", ge=0.1, le=3600)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SshSpec:
+    """How allpull is run on hosts that ssh reaches."""
+
+    python: str = option("", "Python on those hosts; empty: the path of the one here")
+    ship: bool = option(False, "copy allpull's own code there first, with rsync")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +117,7 @@ class RunSpec:
     model: ModelSpec = field(default_factory=ModelSpec)
     train: TrainSpec = field(default_factory=TrainSpec)
     launch: LaunchSpec = field(default_factory=LaunchSpec)
+    ssh: SshSpec = field(default_factory=SshSpec)
     observe: ObserveSpec = field(default_factory=ObserveSpec)
 
     @property

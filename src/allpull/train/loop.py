@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from allpull import marks
+from allpull.errors import BadInput
 from allpull.load.batches import Batch, Plan, training_batches
 from allpull.load.dataset import DATASETS, Dataset
 from allpull.rundir import layout
@@ -79,6 +80,12 @@ class Training:
         if spec.train.resume:
             self.progress = checkpoint.restore(
                 Path(spec.train.resume), self.model, self.optimizer, ranks, global_batch=spec.global_batch
+            )
+        if self.progress.epoch >= spec.train.epochs:
+            raise BadInput(
+                f"{spec.train.resume} has already trained {self.progress.epoch} epochs, and train.epochs is"
+                f" {spec.train.epochs}",
+                hint="ask for more epochs with --set train.epochs=…",
             )
 
     def epoch(self) -> bool:

@@ -1,0 +1,113 @@
+"""Options of a cluster file that carry a unit, such as ``delay = "40 ms"``: declared, checked, and turned into SI.
+
+A record holds what was written; ``in_si`` gives numbers, with the unit in the name: ``delay`` becomes ``delay_s``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from allpull.config.typed import show
+from allpull.errors import BadInput
+from allpull.units import parse_rate_bytes_per_s, parse_time_s
+
+_UNIT = "unit"
+_SIGNED = "signed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Unit:
+    """What a unit is called, how it is read, and what its SI name ends in."""
+
+    word: str
+    example: str
+    parse: Callable[[str], float]
+    suffix: str
+
+
+_UNITS: Mapping[str, _Unit] = {
+    "time": _Unit(word="a time", example="40 ms", parse=parse_time_s, suffix="_s"),
+    "rate": _Unit(word="a rate", example="10 Gbit/s", parse=parse_rate_bytes_per_s, suffix="_bytes_per_s"),
+}
+
+
+def needed(help_text: str, *, ge: float | None = None, gt: float | None = None, le: float | None = None) -> Any:
+    """One field that must be given: what it means, and its bounds."""
+    bounds = {name: bound for name, bound in (("ge", ge), ("gt", gt), ("le", le)) if bound is not None}
+    return field(metadata={"help": help_text, "bounds": bounds})
+
+
+def time(help_text: str, default: str | None = None, *, signed: bool = False) -> Any:
+    """A field for a time with its unit, at least 0 unless ``signed``; without a default it must be given."""
+    return _quantity("time", help_text, default, signed=signed)
+
+
+def rate(help_text: str, default: str | None = None) -> Any:
+    """A field for a rate above 0 with its unit; without a default it must be given."""
+    return _quantity("rate", help_text, default)
+
+
+def _quantity(unit: str, help_text: str, default: str | None, *, signed: bool = False) -> Any:
+    metadata = {"help": help_text, "bounds": {}, _UNIT: unit, _SIGNED: signed}
+    return field(metadata=metadata) if default is None else field(default=default, metadata=metadata)
+
+
+def number(record: Any, name: str) -> float | None:
+    """Option ``name`` of ``record`` in SI units; None where it was left out."""
+    item = next(item for item in dataclasses.fields(record) if item.name == name)
+    text: str = getattr(record, name)
+    return _UNITS[item.metadata[_UNIT]].parse(text) if text else None
+
+
+def in_si(record: Any) -> dict[str, Any]:
+    """``record`` as JSON-able values, quantities as floats in SI units, None where they were left out.
+
+    >>> @dataclass(frozen=True)
+    ... class Pause:
+    ...     rank: int
+    ...     delay: str = time("how long")
+    >>> in_si(Pause(rank=3, delay="40 ms"))
+    {'rank': 3, 'delay_s': 0.04}
+    """
+    plain: dict[str, Any] = {}
+    for item in dataclasses.fields(record):
+        if _UNIT in item.metadata:
+            plain[item.name + _UNITS[item.metadata[_UNIT]].suffix] = number(record, item.name)
+        else:
+            plain[item.name] = getattr(record, item.name)
+    return plain
+
+
+def check(kind: type, table: Mapping[str, Any], where: str) -> tuple[dict[str, Any], list[str]]:
+    """A line for each quantity in ``table`` that is none, and the table with a sound one in its place.
+
+    ``where`` is the TOML path of the table, with a dot at its end.
+    """
+    sound = dict(table)
+    faults: list[str] = []
+    for item in dataclasses.fields(kind):
+        if _UNIT not in item.metadata or item.name not in table:
+            continue
+        unit, value = _UNITS[item.metadata[_UNIT]], table[item.name]
+        fault = _fault(unit, value, signed=item.metadata[_SIGNED])
+        if fault:
+            faults.append(f"{where}{item.name}: {fault}")
+            sound[item.name] = unit.example
+    return sound, faults
+
+
+def _fault(unit: _Unit, value: object, *, signed: bool) -> str | None:
+    expected = f"expected {unit.word} with its unit, such as '{unit.example}'"
+    if not isinstance(value, str):
+        return f"{expected}; found {show(value)}"
+    try:
+        found = unit.parse(value)
+    except BadInput:
+        above = ", above 0" if unit.suffix != "_s" else ""
+        return f"{expected}{above}; found {show(value)}"
+    if found < 0 and not signed:
+        return f"{expected}, at least 0; found {show(value)}"
+    return None

@@ -1,0 +1,125 @@
+"""The training loop of a virtual accelerator: the reference trainer's, with waits where that computes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from allpull import marks
+from allpull.rehearse.ranks.accelerator import Accelerator, Optimizer, wrap
+from allpull.rehearse.ranks.faults import Extra, Moment, added, meets
+from allpull.rehearse.ranks.schedule import Plan, plan
+from allpull.rehearse.ranks.timeline import Timeline, fine_timers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Which rank this is, of how many."""
+
+    rank: int
+    ranks: int
+
+
+def train(cluster: Mapping[str, Any], steps: int) -> None:
+    """Train the accelerator of ``cluster`` for ``steps`` steps; every rank calls it, with torchrun's variables set.
+
+    Raises:
+        BadInput: the cluster cannot be used.
+    """
+    planned = plan(cluster)
+    place = join()
+    try:
+        Training(planned, place).run(steps)
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def join() -> Place:
+    """Join the others over Gloo, also where there are GPUs; a rank alone needs no group."""
+    torch.set_num_threads(1)
+    place = Place(rank=int(os.environ.get("RANK", "0")), ranks=int(os.environ.get("WORLD_SIZE", "1")))
+    if place.ranks > 1:
+        dist.init_process_group("gloo")
+    return place
+
+
+class Training:
+    """One rank's share of the training."""
+
+    def __init__(self, planned: Plan, place: Place) -> None:
+        self.plan = planned
+        self.place = place
+        self.timeline = Timeline()
+        self.accelerator = Accelerator(planned, self.timeline)
+        self.wrapped: nn.Module = self.accelerator
+        if place.ranks > 1:
+            self.wrapped = wrap(self.accelerator, planned.shrink)
+        self.optimizer = Optimizer(self.accelerator, self.timeline, planned.optimizer_s)
+
+    def run(self, steps: int) -> None:
+        """Train for ``steps`` steps; an epoch that they do not complete is not evaluated."""
+        fine_timers()
+        marks.metric("steps_per_epoch", self.plan.epoch_steps)
+        began_s = time.monotonic()
+        self.timeline.restart()
+        for step in range(steps):
+            if step % self.plan.epoch_steps == 0:
+                marks.epoch(step // self.plan.epoch_steps, step)
+            elapsed_s = time.monotonic() - began_s
+            moment = Moment(rank=self.place.rank, ranks=self.place.ranks, step=step, elapsed_s=elapsed_s)
+            extra = added(self.plan.faults, moment)
+            self.step(extra)
+            self.sequential(step, extra)
+            if (step + 1) % self.plan.epoch_steps == 0:
+                self.end_epoch()
+
+    def step(self, extra: Extra) -> None:
+        """One optimizer step, with what faults add to it."""
+        self.accelerator.extra = extra
+        with marks.phase("input"):
+            self.timeline.work(max(0.0, self.plan.input_s + extra.input_s))
+        with marks.phase("forward"):
+            loss = self.wrapped(torch.zeros(()))
+        with marks.phase("backward"):
+            torch.autograd.backward(loss)
+            self.timeline.restart()  # DDP has waited for the others
+        with marks.phase("optimizer"):
+            self.optimizer.step()
+        marks.step(max(1, round(self.plan.batch * extra.share)))
+
+    def sequential(self, step: int, extra: Extra) -> None:
+        """What rank 0 does alone, as scripts do that were written for one GPU."""
+        if extra.evaluation_s:
+            with marks.phase("evaluation"):
+                self.wait(extra.evaluation_s)
+        if self.place.ranks > 1 and meets(self.plan.faults, step):
+            dist.barrier()
+            self.timeline.restart()
+        if extra.checkpoint_s:
+            with marks.phase("checkpoint"):
+                self.wait(extra.checkpoint_s)
+
+    def end_epoch(self) -> None:
+        """Evaluate and save as the reference trainer does: each rank its part, and one small sum of the scores."""
+        if self.plan.evaluation_s:
+            with marks.phase("evaluation"):
+                self.wait(self.plan.evaluation_s)
+                if self.place.ranks > 1:
+                    dist.all_reduce(torch.zeros(4, dtype=torch.float64))
+                    self.timeline.restart()
+        if self.plan.checkpoint_s:
+            with marks.phase("checkpoint"):
+                self.wait(self.plan.checkpoint_s)
+
+    def wait(self, seconds: float) -> None:
+        """Be busy for ``seconds``, all of them within the phase that runs."""
+        self.timeline.work(seconds)
+        self.timeline.settle()

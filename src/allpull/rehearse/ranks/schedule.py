@@ -1,0 +1,152 @@
+"""How long everything takes on a virtual accelerator, and how large its gradients are: cluster file → plan.
+
+The cluster comes as a plain dictionary, resolved and checked by whoever started the job; times are seconds:
+
+    {"shrink": 20.0,
+     "accelerator": {"model": "resnet50", "batch": 64, "device": "V100",
+                     "forward_s": null, "backward_s": null, "layers": null,
+                     "input_s": 0.0, "optimizer_s": null,
+                     "epoch_steps": 100, "evaluation_s": 0.0, "checkpoint_s": 0.0},
+     "faults": [...]}
+
+``layers`` is a list of {"forward_s", "backward_s"}, one for each layer of the network's table, as measured. Without
+it, ``forward_s`` and ``backward_s`` are those of the whole network and are spread over its layers by their FLOPs (one
+alone implies the other: backward is twice forward). Without those, ``device`` gives the times, and the optimizer's.
+``evaluation_s`` and ``checkpoint_s`` come at the end of each epoch and on every rank. Other keys are not ours.
+
+``shrink`` divides the number of elements of each parameter and, in ``accelerator``, DDP's bucket sizes; whoever
+shapes the links divides their rates by it, and times stay as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from allpull.errors import BadInput
+from allpull.nets import network
+from allpull.nets.devices import LayerTime, device, optimizer_s, step_times
+from allpull.nets.net import Net
+from allpull.rehearse.ranks import faults as planted
+from allpull.rehearse.ranks.faults import Fault
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedParameter:
+    """One parameter: its name as in the network's state_dict, and the elements left of it after shrinking."""
+
+    name: str
+    elements: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedLayer:
+    """One layer: its parameters, and its seconds on the batch of a healthy rank."""
+
+    parameters: tuple[PlannedParameter, ...]
+    forward_s: float
+    backward_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Everything that a rank needs to know; times are those of a healthy rank."""
+
+    layers: tuple[PlannedLayer, ...]
+    shrink: float
+    batch: int
+    input_s: float
+    optimizer_s: float
+    epoch_steps: int
+    evaluation_s: float
+    checkpoint_s: float
+    faults: tuple[Fault, ...]
+
+    @property
+    def forward_s(self) -> float:
+        """Forward pass of the whole network."""
+        return sum(layer.forward_s for layer in self.layers)
+
+    @property
+    def backward_s(self) -> float:
+        """Backward pass of the whole network, without communication."""
+        return sum(layer.backward_s for layer in self.layers)
+
+    @property
+    def step_s(self) -> float:
+        """A step without communication: input, forward, backward, optimizer."""
+        return self.input_s + self.forward_s + self.backward_s + self.optimizer_s
+
+
+def plan(cluster: Mapping[str, Any]) -> Plan:
+    """The plan of a cluster.
+
+    Raises:
+        BadInput: no such network or device, no times, or times that do not fit the network.
+    """
+    given: Mapping[str, Any] = cluster["accelerator"]
+    net = network(given["model"])
+    batch, shrink = int(given["batch"]), float(cluster.get("shrink") or 1.0)
+    if shrink < 1 or batch < 1:
+        raise BadInput(f"shrink is {shrink:g} and batch is {batch}", hint="both are at least 1")
+    times = _times(net, given, batch)
+    layers = [
+        PlannedLayer(
+            parameters=tuple(
+                PlannedParameter(name=f"{layer.name}.{one.name}", elements=max(1, round(one.elements / shrink)))
+                for one in layer.parameters
+            ),
+            forward_s=time.forward_s,
+            backward_s=time.backward_s,
+        )
+        for layer, time in zip(net.layers, times, strict=True)
+    ]
+    return Plan(
+        layers=tuple(layers),
+        shrink=shrink,
+        batch=batch,
+        input_s=_seconds(given, "input_s"),
+        optimizer_s=_optimizer_s(net, given),
+        epoch_steps=int(given.get("epoch_steps") or 100),
+        evaluation_s=_seconds(given, "evaluation_s"),
+        checkpoint_s=_seconds(given, "checkpoint_s"),
+        faults=planted.read(cluster.get("faults") or ()),
+    )
+
+
+def _times(net: Net, given: Mapping[str, Any], batch: int) -> Sequence[LayerTime]:
+    if given.get("layers") is not None:
+        layers: Sequence[Mapping[str, Any]] = given["layers"]
+        if len(layers) != len(net.layers):
+            raise BadInput(
+                f"accelerator.layers has {len(layers)} layers, {net.name} has {len(net.layers)}",
+                hint="give the times of each layer with parameters, in the order of the forward pass",
+            )
+        return [
+            LayerTime(forward_s=_seconds(layer, "forward_s"), backward_s=_seconds(layer, "backward_s"))
+            for layer in layers
+        ]
+    forward_s, backward_s = given.get("forward_s"), given.get("backward_s")
+    if forward_s is not None or backward_s is not None:
+        forward = _seconds(given, "forward_s") if forward_s is not None else _seconds(given, "backward_s") / 2
+        backward = _seconds(given, "backward_s") if backward_s is not None else 2 * forward
+        shares = [layer.flops_forward / net.flops_forward for layer in net.layers]
+        return [LayerTime(forward_s=forward * share, backward_s=backward * share) for share in shares]
+    if given.get("device") is None:
+        raise BadInput("accelerator: no times", hint="name a device, or give forward_s and backward_s, or layers")
+    return step_times(net, device(given["device"]), batch).layers
+
+
+def _optimizer_s(net: Net, given: Mapping[str, Any]) -> float:
+    if given.get("optimizer_s") is not None or given.get("device") is None:
+        return _seconds(given, "optimizer_s")
+    return optimizer_s(net, device(given["device"]))
+
+
+def _seconds(given: Mapping[str, Any], name: str) -> float:
+    value = float(given.get(name) or 0.0)
+    if not math.isfinite(value) or value < 0:
+        raise BadInput(f"accelerator: {name} is {value}", hint="a finite number of seconds, at least 0")
+    return value

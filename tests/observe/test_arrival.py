@@ -1,0 +1,73 @@
+"""Our time of arrival against DDP's own logger, an independent clock of the same moment."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from allpull.launch.execute import execute
+from allpull.launch.job import prepare
+from allpull.launch.local import Local
+from allpull.schema.spec import LaunchSpec, ObserveSpec, RunSpec
+
+PROGRAM = """
+import json, os, time, torch, torch.distributed as dist
+from allpull import marks
+torch.set_num_threads(1)
+dist.init_process_group('gloo')
+rank = dist.get_rank()
+model = torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(8)])
+ddp = torch.nn.parallel.DistributedDataParallel(model)
+ddp._set_ddp_runtime_logging_sample_rate(1)
+class Late(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+    @staticmethod
+    def backward(ctx, grad):
+        time.sleep(0.05 if rank == 1 else 0)  # rank 1 is late inside backward, after its first buckets
+        return grad
+head = model[0].register_forward_hook(lambda module, given, out: Late.apply(out))
+told = []
+for step in range(16):
+    with marks.phase('forward'):
+        loss = ddp(torch.randn(32, 256)).sum()
+    if step:
+        told.append({k: ddp._get_ddp_logging_data().get(k) for k in ('backward_compute_time_end', 'backward_comm_time_end')})
+    with marks.phase('backward'):
+        loss.backward()
+    marks.step(32)
+print(json.dumps(told))
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.ranks
+def test_arrival_agrees_with_the_logger_of_ddp(tmp_path, monkeypatch):
+    """Per step and rank; the logger's moment is later by the copy of the last bucket, and it reads another clock."""
+    (tmp_path / "program.py").write_text(PROGRAM)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    spec = RunSpec(name="arrival", launch=LaunchSpec(ranks=2), observe=ObserveSpec(counters=False))
+    job = prepare(spec, kind="run", module="program", command=["program"], out=tmp_path / "runs")
+    record = execute(job, Local(), lambda: None)
+    assert record.exit is not None
+    assert record.exit.code == 0, record.exit.log_tail
+    arrivals = []
+    for rank in (0, 1):
+        header, *steps = [json.loads(line) for line in (job.directory / f"steps/rank-{rank:05d}.jsonl").open()]
+        log = (job.directory / f"job/logs/rank-{rank:05d}.log").read_text().splitlines()
+        told = json.loads(next(line for line in log if line.startswith("[")))
+        to_real_ns = header["clock"]["realtime_ns"] - header["clock"]["monotonic_ns"]
+        arrived = [step["arrival_ns"] + to_real_ns for step in steps[:-1]]
+        differences_ms = sorted(
+            (theirs["backward_compute_time_end"] - ours) / 1e6
+            for ours, theirs in zip(arrived, told, strict=True)
+            if theirs["backward_compute_time_end"]
+        )
+        assert len(differences_ms) >= 10
+        assert -0.1 < differences_ms[len(differences_ms) // 2] < 5.0
+        assert all(step["done_ns"] > step["arrival_ns"] for step in steps)
+        arrivals.append([step["arrival_ns"] for step in steps])
+    lateness_ms = sorted((late - early) / 1e6 for early, late in zip(*arrivals, strict=True))
+    assert lateness_ms[len(lateness_ms) // 2] > 40  # the planted 50 ms, less what rank 1 gains elsewhere
