@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -183,9 +185,6 @@ def test_training_without_torch_says_what_to_install(run_cli, tmp_path):
 
 
 def test_a_reader_that_goes_away_is_no_error(run_cli, stored_run):
-    import subprocess
-    import sys
-
     command = f"{sys.executable} -m allpull show {stored_run} --json | head -c 10"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
     assert done.stderr == ""

@@ -13,7 +13,7 @@ def test_demo_trains_on_one_and_two_ranks_and_explains(run_cli, tmp_path):
     assert done.returncode == 0, done.stderr
     shown = run_cli("show", "runs", "--json", cwd=tmp_path)
     result = json.loads(shown.stdout)
-    assert list(result)[0] == "schema"
+    assert next(iter(result)) == "schema"
     assert [run["ranks"] for run in result["runs"]] == [1, 2]
     assert result["scaling"] == "weak"
     for run in result["runs"]:

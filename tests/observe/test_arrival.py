@@ -34,7 +34,7 @@ for step in range(16):
     with marks.phase('forward'):
         loss = ddp(torch.randn(32, 256)).sum()
     if step:
-        told.append({k: ddp._get_ddp_logging_data().get(k) for k in ('backward_compute_time_end', 'backward_comm_time_end')})
+        told.append(ddp._get_ddp_logging_data().get('backward_compute_time_end'))
     with marks.phase('backward'):
         loss.backward()
     marks.step(32)
@@ -60,11 +60,7 @@ def test_arrival_agrees_with_the_logger_of_ddp(tmp_path, monkeypatch):
         told = json.loads(next(line for line in log if line.startswith("[")))
         to_real_ns = header["clock"]["realtime_ns"] - header["clock"]["monotonic_ns"]
         arrived = [step["arrival_ns"] + to_real_ns for step in steps[:-1]]
-        differences_ms = sorted(
-            (theirs["backward_compute_time_end"] - ours) / 1e6
-            for ours, theirs in zip(arrived, told, strict=True)
-            if theirs["backward_compute_time_end"]
-        )
+        differences_ms = sorted((theirs - ours) / 1e6 for ours, theirs in zip(arrived, told, strict=True) if theirs)
         assert len(differences_ms) >= 10
         assert -0.1 < differences_ms[len(differences_ms) // 2] < 5.0
         assert all(step["done_ns"] > step["arrival_ns"] for step in steps)

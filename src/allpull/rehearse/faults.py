@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from allpull.rehearse.quantity import in_si, needed, rate, time
+from allpull.rehearse.quantity import in_si, needed, rate_option, time_option
 from allpull.schema.spec import option
 
 ALL = -1  # "rank" was left out: no rank in particular
 MAX_RANK = 65535
-MAX_PPM = 10_000.0  # a hundredth: a clock that is worse would be noticed by its owner
+MAX_PPM = 10_000  # a hundredth: a clock that is worse would be noticed by its owner
 
 Where = Literal["forward", "backward", "input"]
 Distribution = Literal["normal", "exponential", "lognormal", "uniform"]
@@ -26,7 +26,7 @@ def _from_step() -> Any:
 
 
 def _from_s() -> Any:
-    return option(0.0, "seconds after which it begins", ge=0, le=1e6)
+    return option(0.0, "seconds after which it begins", ge=0, le=1_000_000)
 
 
 def _rank(help_text: str) -> Any:
@@ -42,7 +42,7 @@ class SlowRank:
     """One rank computes longer each step; rotating: rank 0 in step 0, rank 1 in step 1, and so on."""
 
     kind: Literal["slow-rank"]
-    delay: str = time("how much longer it computes")
+    delay: str = time_option("how much longer it computes")
     rank: int = _any_rank("which rank; leave it out where it rotates")
     rotating: bool = option(False, "another rank each step")
     where: Where = option("backward", "where it is slow")
@@ -55,7 +55,7 @@ class Jitter:
     """Compute time varies from step to step and rank to rank."""
 
     kind: Literal["jitter"]
-    std: str = time("standard deviation of what is added")
+    std: str = time_option("standard deviation of what is added")
     distribution: Distribution = option("exponential", "shape; normal has mean 0, the others begin at 0")
     rank: int = _any_rank("which rank; left out: all of them, each its own draws")
     where: Where = option("forward", "what varies")
@@ -69,7 +69,7 @@ class SlowLoader:
     """Batches come late."""
 
     kind: Literal["slow-loader"]
-    delay: str = time("how much later a batch comes")
+    delay: str = time_option("how much later a batch comes")
     rank: int = _any_rank("which rank; left out: all of them")
     from_step: int = _from_step()
     from_s: float = _from_s()
@@ -80,7 +80,7 @@ class SequentialEvaluation:
     """Rank 0 evaluates alone, and the others wait for it."""
 
     kind: Literal["sequential-evaluation"]
-    duration: str = time("how long rank 0 evaluates")
+    duration: str = time_option("how long rank 0 evaluates")
     every: int = needed("steps from one evaluation to the next", ge=1)
     from_step: int = _from_step()
     from_s: float = _from_s()
@@ -91,7 +91,7 @@ class SequentialCheckpoint:
     """Rank 0 writes a checkpoint alone, and the others meet it in their next collective."""
 
     kind: Literal["sequential-checkpoint"]
-    duration: str = time("how long rank 0 writes")
+    duration: str = time_option("how long rank 0 writes")
     every: int = needed("steps from one checkpoint to the next", ge=1)
     from_step: int = _from_step()
     from_s: float = _from_s()
@@ -114,7 +114,7 @@ class SlowLink:
 
     kind: Literal["slow-link"]
     host: int = needed("which host, counted from 0", ge=0)
-    rate: str = rate("its rate from then on, before shrinking", "")
+    rate: str = rate_option("its rate from then on, before shrinking", "")
     factor: float = option(0.0, "or: the share of its rate that is left", gt=0, le=1)
     from_s: float = _from_s()
 
@@ -125,7 +125,7 @@ class SlowUplink:
 
     kind: Literal["slow-uplink"]
     switch: int = needed("which switch, counted from 0 in the order of the file", ge=0)
-    rate: str = rate("its rate from then on, before shrinking", "")
+    rate: str = rate_option("its rate from then on, before shrinking", "")
     factor: float = option(0.0, "or: the share of its rate that is left", gt=0, le=1)
     from_s: float = _from_s()
 
@@ -154,7 +154,7 @@ class ClockOffset:
 
     kind: Literal["clock-offset"]
     host: int = needed("which host, counted from 0", ge=0)
-    offset: str = time("how far it is ahead of the others; negative: behind", "0 s", signed=True)
+    offset: str = time_option("how far it is ahead of the others; negative: behind", "0 s", signed=True)
     drift_ppm: float = option(0.0, "microseconds that it gains every second", ge=-MAX_PPM, le=MAX_PPM)
 
 

@@ -40,12 +40,12 @@ def needed(help_text: str, *, ge: float | None = None, gt: float | None = None, 
     return field(metadata={"help": help_text, "bounds": bounds})
 
 
-def time(help_text: str, default: str | None = None, *, signed: bool = False) -> Any:
+def time_option(help_text: str, default: str | None = None, *, signed: bool = False) -> Any:
     """A field for a time with its unit, at least 0 unless ``signed``; without a default it must be given."""
     return _quantity("time", help_text, default, signed=signed)
 
 
-def rate(help_text: str, default: str | None = None) -> Any:
+def rate_option(help_text: str, default: str | None = None) -> Any:
     """A field for a rate above 0 with its unit; without a default it must be given."""
     return _quantity("rate", help_text, default)
 
@@ -68,7 +68,7 @@ def in_si(record: Any) -> dict[str, Any]:
     >>> @dataclass(frozen=True)
     ... class Pause:
     ...     rank: int
-    ...     delay: str = time("how long")
+    ...     delay: str = time_option("how long")
     >>> in_si(Pause(rank=3, delay="40 ms"))
     {'rank': 3, 'delay_s': 0.04}
     """

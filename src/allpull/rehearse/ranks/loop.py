@@ -67,19 +67,21 @@ class Training:
     def run(self, steps: int) -> None:
         """Train for ``steps`` steps; an epoch that they do not complete is not evaluated."""
         fine_timers()
-        marks.metric("steps_per_epoch", self.plan.epoch_steps)
+        epoch_steps = self.plan.epoch_steps or steps
+        marks.metric("steps_per_epoch", epoch_steps)
         began_s = time.monotonic()
         self.timeline.restart()
         for step in range(steps):
-            if step % self.plan.epoch_steps == 0:
-                marks.epoch(step // self.plan.epoch_steps, step)
+            epoch, in_epoch = divmod(step, epoch_steps)
+            if in_epoch == 0:
+                marks.epoch(epoch, step)
             elapsed_s = time.monotonic() - began_s
             moment = Moment(rank=self.place.rank, ranks=self.place.ranks, step=step, elapsed_s=elapsed_s)
             extra = added(self.plan.faults, moment)
             self.step(extra)
             self.sequential(step, extra)
-            if (step + 1) % self.plan.epoch_steps == 0:
-                self.end_epoch()
+            if in_epoch == epoch_steps - 1:
+                self.end_epoch(epoch)
 
     def step(self, extra: Extra) -> None:
         """One optimizer step, with what faults add to it."""
@@ -107,9 +109,10 @@ class Training:
             with marks.phase("checkpoint"):
                 self.wait(extra.checkpoint_s)
 
-    def end_epoch(self) -> None:
+    def end_epoch(self, epoch: int) -> None:
         """Evaluate and save as the reference trainer does: each rank its part, and one small sum of the scores."""
-        if self.plan.evaluation_s:
+        every = self.plan.evaluate_every
+        if self.plan.evaluation_s and every and (epoch + 1) % every == 0:
             with marks.phase("evaluation"):
                 self.wait(self.plan.evaluation_s)
                 if self.place.ranks > 1:

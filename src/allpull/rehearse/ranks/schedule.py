@@ -6,13 +6,15 @@ The cluster comes as a plain dictionary, resolved and checked by whoever started
      "accelerator": {"model": "resnet50", "batch": 64, "device": "V100",
                      "forward_s": null, "backward_s": null, "layers": null,
                      "input_s": 0.0, "optimizer_s": null,
-                     "epoch_steps": 100, "evaluation_s": 0.0, "checkpoint_s": 0.0},
+                     "epoch_steps": 100, "evaluation_s": 0.0, "evaluate_every": 1, "checkpoint_s": 0.0},
      "faults": [...]}
 
 ``layers`` is a list of {"forward_s", "backward_s"}, one for each layer of the network's table, as measured. Without
 it, ``forward_s`` and ``backward_s`` are those of the whole network and are spread over its layers by their FLOPs (one
 alone implies the other: backward is twice forward). Without those, ``device`` gives the times, and the optimizer's.
-``evaluation_s`` and ``checkpoint_s`` come at the end of each epoch and on every rank. Other keys are not ours.
+An epoch has ``epoch_steps`` steps (null: all there are); after it every rank evaluates for ``evaluation_s``, if its
+turn comes (``evaluate_every`` epochs, null: never), and writes its checkpoint for ``checkpoint_s``. Other keys are not
+ours.
 
 ``shrink`` divides the number of elements of each parameter and, in ``accelerator``, DDP's bucket sizes; whoever
 shapes the links divides their rates by it, and times stay as they are.
@@ -52,15 +54,19 @@ class PlannedLayer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Everything that a rank needs to know; times are those of a healthy rank."""
+    """Everything that a rank needs to know; times are those of a healthy rank.
+
+    ``epoch_steps`` None: all steps are one epoch; ``evaluate_every`` 0: no epoch is evaluated.
+    """
 
     layers: tuple[PlannedLayer, ...]
     shrink: float
     batch: int
     input_s: float
     optimizer_s: float
-    epoch_steps: int
+    epoch_steps: int | None
     evaluation_s: float
+    evaluate_every: int
     checkpoint_s: float
     faults: tuple[Fault, ...]
 
@@ -86,7 +92,9 @@ def plan(cluster: Mapping[str, Any]) -> Plan:
     Raises:
         BadInput: no such network or device, no times, or times that do not fit the network.
     """
-    given: Mapping[str, Any] = cluster["accelerator"]
+    given: Mapping[str, Any] | None = cluster.get("accelerator")
+    if given is None:
+        raise BadInput("the cluster has no accelerator", hint="describe it in the table [accelerator]")
     net = network(given["model"])
     batch, shrink = int(given["batch"]), float(cluster.get("shrink") or 1.0)
     if shrink < 1 or batch < 1:
@@ -109,8 +117,9 @@ def plan(cluster: Mapping[str, Any]) -> Plan:
         batch=batch,
         input_s=_seconds(given, "input_s"),
         optimizer_s=_optimizer_s(net, given),
-        epoch_steps=int(given.get("epoch_steps") or 100),
+        epoch_steps=given.get("epoch_steps") or None,
         evaluation_s=_seconds(given, "evaluation_s"),
+        evaluate_every=given.get("evaluate_every", 1) or 0,
         checkpoint_s=_seconds(given, "checkpoint_s"),
         faults=planted.read(cluster.get("faults") or ()),
     )

@@ -1,0 +1,103 @@
+"""Check what no single option of a cluster file can tell: each may be right alone and the whole still make no sense."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from allpull.config.typed import show
+from allpull.nets import NETS
+from allpull.nets.devices import DEVICES
+from allpull.errors import nearest
+from allpull.rehearse.cluster import AcceleratorTable, Cluster
+from allpull.rehearse.faults import ALL, ClockOffset, Fault, SlowLink, SlowRank, SlowUplink
+
+_HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,30}[A-Za-z0-9])?")  # a label of RFC 1123, short enough for a path
+
+
+def find_contradictions(cluster: Cluster) -> list[str]:
+    """A line for each contradiction between options of ``cluster``; none when they agree."""
+    found = [*_switches(cluster), *_hosts(cluster)]
+    if cluster.accelerator is not None:
+        found += _accelerator(cluster.accelerator)
+    for index, fault in enumerate(cluster.faults):
+        found += [f"faults[{index}].{line}" for line in _fault(cluster, fault)]
+    return found
+
+
+def _switches(cluster: Cluster) -> Iterator[str]:
+    place: dict[int, int] = {}
+    for index, switch in enumerate(cluster.switches):
+        if not switch.hosts:
+            yield f"switch[{index}].hosts: expected at least one host"
+        for host in switch.hosts:
+            if not 0 <= host < cluster.table.hosts:
+                yield f"switch[{index}].hosts: {_no_host(cluster, host)}"
+            elif host in place:
+                yield f"switch[{index}].hosts: host {host} is behind switch[{place[host]}] already"
+            else:
+                place[host] = index
+
+
+def _hosts(cluster: Cluster) -> Iterator[str]:
+    seen: dict[int, int] = {}
+    for index, table in enumerate(cluster.host_tables):
+        if table.index >= cluster.table.hosts:
+            yield f"host[{index}].index: {_no_host(cluster, table.index)}"
+        elif table.index in seen:
+            yield f"host[{index}].index: host {table.index} is described by host[{seen[table.index]}] already"
+        seen.setdefault(table.index, index)
+        if table.name and not _HOST_NAME.fullmatch(table.name):
+            yield f"host[{index}].name: expected letters, digits and hyphens, at most 32; found {show(table.name)}"
+    names = [host.name for host in cluster.hosts]
+    for name in _twice(names):
+        yield f"host: two hosts are called {show(name)}"
+
+
+def _accelerator(table: AcceleratorTable) -> Iterator[str]:
+    given = {
+        "device": bool(table.device),
+        "forward_ms and backward_ms": bool(table.forward_ms and table.backward_ms),
+        "layers": bool(table.layers),
+    }
+    if bool(table.forward_ms) != bool(table.backward_ms):
+        missing = "backward_ms" if table.forward_ms else "forward_ms"
+        yield f"accelerator.{missing}: missing; forward_ms and backward_ms go together"
+    elif sum(given.values()) != 1:
+        both = " and ".join(name for name, is_given in given.items() if is_given) or "none of them"
+        yield f"accelerator: expected one of device, forward_ms with backward_ms, or layers; found {both}"
+    for option, value, known in (("model", table.model, NETS.names()), ("device", table.device, list(DEVICES))):
+        if value and value not in known:
+            close = nearest(value, known)
+            suggestion = f"did you mean '{close}'? " if close else ""
+            yield f"accelerator.{option}: no {option} {show(value)}; {suggestion}known: {', '.join(known)}"
+
+
+def _fault(cluster: Cluster, fault: Fault) -> Iterator[str]:
+    rank, host = getattr(fault, "rank", ALL), getattr(fault, "host", 0)
+    if rank >= cluster.ranks:
+        yield f"rank: no rank {rank}; the cluster has ranks 0 to {cluster.ranks - 1}"
+    if host >= cluster.table.hosts:
+        yield f"host: {_no_host(cluster, host)}"
+    if isinstance(fault, SlowUplink) and fault.switch >= len(cluster.switches):
+        count = len(cluster.switches)
+        yield f"switch: no switch {fault.switch}; the file has {count} [[switch]] table{'s' if count != 1 else ''}"
+    if isinstance(fault, SlowLink | SlowUplink) and bool(fault.rate) == bool(fault.factor):
+        yield "rate: expected either rate or factor; found " + ("both" if fault.rate else "neither")
+    if isinstance(fault, SlowRank) and fault.rotating == (fault.rank != ALL):
+        yield "rank: expected either rank or rotating = true; found " + ("both" if fault.rotating else "neither")
+    if isinstance(fault, ClockOffset) and any(
+        table.index == fault.host and (table.clock_drift_ppm or table.clock_offset != "0 s")
+        for table in cluster.host_tables
+    ):
+        yield f"host: the clock of host {fault.host} is set by a [[host]] table already; leave one of them out"
+
+
+def _no_host(cluster: Cluster, host: int) -> str:
+    return f"no host {host}; the cluster has hosts 0 to {cluster.table.hosts - 1}"
+
+
+def _twice(names: Iterable[Any]) -> list[Any]:
+    every = list(names)
+    return sorted({name for name in every if every.count(name) > 1})

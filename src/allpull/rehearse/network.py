@@ -1,0 +1,181 @@
+"""Join hosts by links of a set rate: the commands of ``ip`` and ``tc`` that make it so, and running them.
+
+Pure from ``Topology`` to ``Batch``; only ``run`` at the end touches the kernel. The hosts stand in a network namespace
+of their own, the world, where no address or name can meet one of the machine's:
+
+    host 0: eth0 ──── h0 ┐
+    host 1: eth0 ──── h1 ┴ switch0: up0 ──── down0 ┐
+    host 2: eth0 ──── h2 ──────────────────────────┴ core
+
+Every line is a veth pair with a token bucket (tc-tbf(8)) at either end, so each way has its own rate.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from allpull.errors import AllpullError
+from allpull.rehearse.namespaces import inside
+
+INTERFACE = "eth0"  # of every host
+PREFIX = 16  # 10.77.0.0/16, which nobody outside the world sees
+BURST_S = 1e-3  # of line rate: what a message may gain. At 1 Gbit/s that is over 64 KiB, below which tbf cuts up the
+# kernel's large segments and falls behind its rate
+MIN_BURST_BYTES = 4096  # two packets
+QUEUE_S = 50e-3  # of line rate, before packets are dropped
+MIN_QUEUE_BYTES = 1 << 20
+ETHERNET_BYTES = 14  # what tbf counts of a frame besides the IP packet
+MTU_BYTES = 1500
+TCP_HEADERS_BYTES = 52  # IPv4 20, TCP 20, timestamps 12
+MIN_BITS_PER_S = 8 * 1000  # tc counts whole bytes a second, and slower links tell nobody anything
+CONGESTION_CONTROLS = ("cubic", "reno")  # the first that the kernel lets a namespace choose; BBR would probe and pause
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uplink:
+    """Hosts behind one switch, and the rate of the link between it and the core, bits/s each way."""
+
+    hosts: tuple[int, ...]
+    bits_per_s: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """Links as they are shaped: ``links_bits_per_s`` each way, one a host. ``latency_s`` is one way."""
+
+    links_bits_per_s: tuple[int, ...]
+    uplinks: tuple[Uplink, ...] = ()
+    latency_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Lines for ``ip -batch`` or ``tc -batch``, in the namespace of ``host`` (None: in the world).
+
+    ``{net3}`` in a line stands for the path of the namespace of host 3.
+    """
+
+    host: int | None
+    tool: Literal["ip", "tc"]
+    lines: tuple[str, ...]
+
+
+def payload_bytes_per_s(link_bits_per_s: float) -> float:
+    """What TCP can carry over a link: its rate without headers, which take 4.4 % of full packets.
+
+    >>> round(payload_bytes_per_s(1e9))
+    119550859
+    """
+    share = (MTU_BYTES - TCP_HEADERS_BYTES) / (MTU_BYTES + ETHERNET_BYTES)
+    return link_bits_per_s / 8 * share
+
+
+def address(host: int) -> str:
+    """The address of ``host``.
+
+    >>> address(0), address(63)
+    ('10.77.0.1', '10.77.0.64')
+    """
+    return f"10.77.{(host + 1) // 256}.{(host + 1) % 256}"
+
+
+def plan(topology: Topology) -> list[Batch]:
+    """All commands that make ``topology`` out of empty namespaces, in order."""
+    batches = [Batch(host=None, tool="ip", lines=tuple(_world(topology)))]
+    for host in range(len(topology.links_bits_per_s)):
+        lines = (
+            "link set lo up",
+            f"link set {INTERFACE} addrgenmode none",
+            f"addr add {address(host)}/{PREFIX} dev {INTERFACE}",
+            f"link set {INTERFACE} up",
+        )
+        batches.append(Batch(host=host, tool="ip", lines=lines))
+    for host, bits_per_s in enumerate(topology.links_bits_per_s):
+        batches += _shape_link(host, bits_per_s, "add")
+    for switch, uplink in enumerate(topology.uplinks):
+        batches += _shape_uplink(switch, uplink.bits_per_s, "add")
+    return batches
+
+
+def throttle(host: int, bits_per_s: int) -> list[Batch]:
+    """Commands that give the link of ``host`` another rate, both ways."""
+    return _shape_link(host, bits_per_s, "change")
+
+
+def throttle_uplink(switch: int, bits_per_s: int) -> list[Batch]:
+    """Commands that give the uplink of ``switch`` another rate, both ways."""
+    return _shape_uplink(switch, bits_per_s, "change")
+
+
+def cut(host: int) -> list[Batch]:
+    """Commands that pull the cable of ``host``: it and the switch both see the link go down."""
+    return [Batch(host=None, tool="ip", lines=(f"link set h{host} down",))]
+
+
+def _world(topology: Topology) -> Iterator[str]:
+    behind = {host: switch for switch, uplink in enumerate(topology.uplinks) for host in uplink.hosts}
+    yield from _bridge("core")
+    for switch in range(len(topology.uplinks)):
+        yield from _bridge(f"switch{switch}")
+        yield f"link add up{switch} type veth peer name down{switch}"
+        yield from _port(f"up{switch}", f"switch{switch}")
+        yield from _port(f"down{switch}", "core")
+    for host in range(len(topology.links_bits_per_s)):
+        yield f"link add h{host} type veth peer name {INTERFACE} netns {{net{host}}}"
+        yield from _port(f"h{host}", f"switch{behind[host]}" if host in behind else "core")
+
+
+def _bridge(name: str) -> Iterator[str]:
+    yield f"link add {name} type bridge"
+    yield f"link set {name} addrgenmode none"
+    yield f"link set {name} up"
+
+
+def _port(name: str, bridge: str) -> Iterator[str]:
+    # without IPv6 addresses: nobody here needs them, and their announcements are traffic
+    yield f"link set {name} addrgenmode none"
+    yield f"link set {name} master {bridge} up"
+
+
+def _shape_link(host: int, bits_per_s: int, verb: str) -> list[Batch]:
+    return [
+        Batch(host=host, tool="tc", lines=(_shape(INTERFACE, bits_per_s, verb),)),
+        Batch(host=None, tool="tc", lines=(_shape(f"h{host}", bits_per_s, verb),)),
+    ]
+
+
+def _shape_uplink(switch: int, bits_per_s: int, verb: str) -> list[Batch]:
+    ends = (f"up{switch}", f"down{switch}")
+    return [Batch(host=None, tool="tc", lines=tuple(_shape(end, bits_per_s, verb) for end in ends))]
+
+
+def _shape(interface: str, bits_per_s: int, verb: str) -> str:
+    burst = max(MIN_BURST_BYTES, round(bits_per_s / 8 * BURST_S))
+    queue = max(MIN_QUEUE_BYTES, round(bits_per_s / 8 * QUEUE_S))
+    return f"qdisc {verb} dev {interface} root tbf rate {bits_per_s}bit burst {burst} limit {queue}"
+
+
+def run(batches: Sequence[Batch], nets: Sequence[int], path_of: Sequence[str]) -> None:
+    """Run ``batches``; ``nets`` are descriptors of the hosts' namespaces, ``path_of`` paths that ``ip`` can open.
+
+    Raises:
+        AllpullError: the kernel or a tool refused a line.
+    """
+    names = {f"net{host}": path for host, path in enumerate(path_of)}
+    for batch in batches:
+        text = "".join(f"{line.format(**names)}\n" for line in batch.lines)
+        if batch.host is None:
+            _run(batch.tool, text)
+        else:
+            with inside(nets[batch.host]):
+                _run(batch.tool, text)
+
+
+def _run(tool: str, text: str) -> None:
+    done = subprocess.run([tool, "-batch", "-"], input=text, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        said = " ".join(done.stderr.split())[:300]
+        raise AllpullError(f"{tool} could not make the virtual network: {said}", hint=f"it was asked for: {text[:300]}")
