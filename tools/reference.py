@@ -223,7 +223,7 @@ def type_words(annotation: Any) -> str:
         return " or ".join(f"`{json.dumps(choice)}`" for choice in arguments)
     if origin in (types.UnionType, typing.Union):
         return " or ".join(type_words(part) for part in arguments)
-    if origin is list:
+    if origin in (list, tuple):
         return f"list of {type_words(arguments[0])}"
     if origin is dict:
         return "object" if arguments[1] is Any else f"object of {type_words(arguments[1])}"

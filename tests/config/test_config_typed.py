@@ -24,6 +24,9 @@ BOUNDED = [
 ]
 
 
+OPTIONS = ", ".join(item.name for item in dataclasses.fields(RunSpec))
+
+
 def faults_of(plain: object) -> list[str]:
     return find_faults(RunSpec, plain)
 
@@ -102,8 +105,8 @@ def test_a_wrong_type_is_said_with_what_was_expected_and_found(
         ({"epochs": 1}, "epochs: no such option; did you mean 'train.epochs'?"),
         ({"data": {"batch": 1}}, "data.batch: no such option; did you mean 'train.batch'?"),
         ({"width": 1}, "width: no such option; did you mean 'model.width'?"),
-        ({"zzz": 1}, "zzz: no such option; known here: name, data, model, train, launch, observe"),
-        ({"a.b\n": 1}, "'a.b\\n': no such option; known here: name, data, model, train, launch, observe"),
+        ({"zzz": 1}, f"zzz: no such option; known here: {OPTIONS}"),
+        ({"a.b\n": 1}, f"'a.b\\n': no such option; known here: {OPTIONS}"),
         ({5: 1}, "5: the name of an option must be text"),
         (None, "the whole: expected a table; found nothing"),
     ],

@@ -32,17 +32,17 @@ class SshHosts:
 
 
 @pytest.fixture(scope="session")
-def ssh_hosts() -> Iterator[SshHosts]:
-    """Two servers on loopback ports, throw-away keys, each with a /tmp of its own."""
+def ssh_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHosts]:
+    """Two servers on loopback ports, throw-away keys; each has a folder for scratch of its own and sees no run."""
     missing = [tool for tool in ("ssh", "ssh-keygen", "unshare", "mount", "rsync") if shutil.which(tool) is None]
     if missing or not Path(SSHD).exists():
         pytest.skip(f"not installed: {', '.join(missing) or 'openssh-server'}")
     if os.geteuid() != 0:
-        pytest.skip("needs root, to give each server a /tmp of its own")
+        pytest.skip("needs root, to give each server folders of its own")
     folder = Path(tempfile.mkdtemp(prefix="allpull-test-ssh-", dir="/var/tmp"))
     servers: list[subprocess.Popen[bytes]] = []
     try:
-        yield _serve(folder, servers)
+        yield _serve(folder, servers, hidden=tmp_path_factory.getbasetemp())
     finally:
         for server in servers:
             server.terminate()
@@ -50,11 +50,12 @@ def ssh_hosts() -> Iterator[SshHosts]:
         shutil.rmtree(folder)
 
 
-def _serve(folder: Path, servers: list[subprocess.Popen[bytes]]) -> SshHosts:
+def _serve(folder: Path, servers: list[subprocess.Popen[bytes]], hidden: Path) -> SshHosts:
     Path("/run/sshd").mkdir(exist_ok=True)
     for key in ("host", "user"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key)], check=True)
     shutil.copy(folder / "user.pub", folder / "authorized")
+    (folder / "scratch").mkdir()
     known, config = [], []
     names = ("node1", "node2")
     for name in names:
@@ -62,9 +63,11 @@ def _serve(folder: Path, servers: list[subprocess.Popen[bytes]]) -> SshHosts:
         server_config = folder / f"{name}.sshd"
         server_config.write_text(
             f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\nAuthorizedKeysFile {folder}/authorized\n"
-            "StrictModes no\nUsePAM no\nPidFile none\nPasswordAuthentication no\nPermitRootLogin yes\n"
+            f"SetEnv TMPDIR={folder}/scratch\nStrictModes no\nUsePAM no\nPidFile none\n"
+            "PasswordAuthentication no\nPermitRootLogin yes\n"
         )
-        private = f"mount -t tmpfs tmpfs /tmp && exec {SSHD} -D -f {server_config}"
+        mounts = [f"mount -t tmpfs -o mode=1777 tmpfs {place}" for place in (hidden, folder / "scratch")]
+        private = " && ".join([*mounts, f"exec {SSHD} -D -f {server_config}"])
         servers.append(subprocess.Popen(["unshare", "-m", "sh", "-c", private], stderr=subprocess.DEVNULL))
         known.append(f"[127.0.0.1]:{port} {(folder / 'host.pub').read_text()}")
         config.append(f"Host {name}\n  HostName 127.0.0.1\n  Port {port}\n  User root\n  IdentityFile {folder}/user\n")

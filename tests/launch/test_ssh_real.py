@@ -65,10 +65,10 @@ def test_four_ranks_on_two_hosts_that_share_no_folder(run_cli, ssh_hosts, tmp_pa
     assert not Path("owned").exists()
     assert none_left(before)
     for name in ssh_hosts.names:
-        left = subprocess.run(
-            [str(ssh_hosts.path / "ssh"), name, "ls /tmp"], capture_output=True, text=True, check=True
-        )
-        assert "allpull-" not in left.stdout  # what was made there was removed
+        listing = [str(ssh_hosts.path / "ssh"), name, 'ls "$TMPDIR"']
+        left = subprocess.run(listing, capture_output=True, text=True, check=True)
+        assert "allpull" not in left.stdout  # what was made there was removed
+        assert "torchelastic" not in left.stdout
 
 
 def test_shipped_code_and_a_host_file(run_cli, ssh_hosts, tmp_path):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,10 +14,11 @@ import typer
 from allpull.cli.progress import follow
 from allpull.cli.say import note
 from allpull.config.load import load_spec
-from allpull.errors import MissingPart
+from allpull.errors import BadInput, MissingPart
+from allpull.launch import detect
 from allpull.launch.execute import execute
 from allpull.launch.job import prepare
-from allpull.launch.launcher import LAUNCHERS
+from allpull.launch.launcher import choose
 from allpull.launch.outcome import describe
 from allpull.load.dataset import DATASETS
 from allpull.schema.run import RunRecord
@@ -51,10 +53,31 @@ def resolve(
     Raises:
         BadInput: unknown recipe, option, launcher or data set, with every fault listed.
     """
-    spec = load_spec(recipe, [*sets, *_overrides(ranks, launcher, resume)])
-    LAUNCHERS.load(spec.launch.launcher)
+    spec = settle(load_spec(recipe, [*sets, *_overrides(ranks, launcher, resume)]), os.environ)
+    choose(spec.launch.launcher)
     DATASETS.load(spec.data.name)
     return spec
+
+
+def settle(spec: RunSpec, environ: Mapping[str, str]) -> RunSpec:
+    """The specification with its launcher named: where it says ``auto``, the one that the environment shows.
+
+    Raises:
+        BadInput: the ranks cannot be divided over the hosts that were found, or allpull was started in parallel.
+    """
+    detect.check_alone(environ)
+    if spec.launch.launcher != detect.AUTO:
+        return spec
+    found = detect.find(environ)
+    if found.reason:
+        note(f"launcher {found.launcher}: {found.reason}")
+    hosts = spec.launch.hosts if spec.launch.hosts > 1 else found.hosts
+    if spec.launch.ranks % hosts:
+        raise BadInput(
+            f"{spec.launch.ranks} ranks cannot be divided evenly over {hosts} hosts",
+            hint=f"take a multiple of {hosts} with -n, or choose yourself: --launcher {found.launcher}",
+        )
+    return replace(spec, launch=replace(spec.launch, launcher=found.launcher, hosts=hosts))
 
 
 def _overrides(ranks: int | None, launcher: str | None, resume: Path | None) -> list[str]:
@@ -71,7 +94,7 @@ def run_training(spec: RunSpec, out: Path) -> tuple[RunRecord, Path]:
     need_torch()
     job = prepare(spec, kind="train", module=TRAINER, command=[*sys.argv], out=out)
     with follow(job.directory, spec) as look:
-        record = execute(job, LAUNCHERS.load(spec.launch.launcher)(), look)
+        record = execute(job, choose(spec.launch.launcher), look)
     return record, job.directory
 
 

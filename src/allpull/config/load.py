@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from allpull.config.checks import find_contradictions
-from allpull.config.typed import MAX_TEXT, build, find_faults, show, show_text, type_at
+from allpull.config.typed import MAX_TEXT, TEXTS, build, find_faults, show, show_text, type_at
 from allpull.errors import BadInput, ConfigError, UnknownName
 from allpull.schema.spec import RunSpec
 
@@ -168,7 +168,7 @@ def _parse_override(text: str) -> _Override | str:
     value = _parse_value(raw)
     if isinstance(value, dict):
         return f"--set {shown}: set the options of a table one by one, such as train.epochs=3"
-    if type_at(RunSpec, path) is str and not isinstance(value, str | list):
+    if type_at(RunSpec, path) in (str, TEXTS) and not isinstance(value, str | list):
         value = raw  # `--set name=2026` means the text
     return _Override(text=shown, path=path, value=value)
 

@@ -15,7 +15,16 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, create_model
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    create_model,
+)
 
 from allpull.errors import ConfigError, nearest
 from allpull.schema.spec import from_plain
@@ -23,6 +32,7 @@ from allpull.schema.spec import from_plain
 Spec = TypeVar("Spec")
 
 MAX_TEXT = 1024  # characters of a text option: more than any path that people use
+MAX_ITEMS = 256  # texts of a list option
 MAX_FAULTS = 50  # listed; a file with more than that is not a specification
 MAX_SHOWN = 80  # characters of a value in a fault: enough to recognise it, and a fault stays one line
 INT64 = 2**63 - 1  # TOML promises 64 bits, and so do the JSON readers of run.json
@@ -30,6 +40,8 @@ INT64 = 2**63 - 1  # TOML promises 64 bits, and so do the JSON readers of run.js
 _BARE_KEY = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_SHOWN}}}")
 _HIDDEN = frozenset({"Cc", "Cs", "Zl", "Zp"})  # control, surrogate, line and paragraph separators
 _DIRECTION = frozenset({"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"})  # make text read otherwise
+TEXTS = tuple[str, ...]  # the type of a list option: TOML and JSON have arrays there
+
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 _BOUND_WORDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 
@@ -106,6 +118,8 @@ def type_at(kind: type, path: tuple[object, ...]) -> Any:
     """The type of the option at ``path``; None where ``kind`` has no such option."""
     found: Any = kind
     for name in path:
+        if found == TEXTS and isinstance(name, int):
+            return str
         if not dataclasses.is_dataclass(found):
             return None
         found = typing.get_type_hints(found).get(str(name))
@@ -160,8 +174,11 @@ def _annotation(annotation: Any, item: dataclasses.Field[Any]) -> Any:
         bounds["le"] = INT64
     if annotation is int and not {"ge", "gt"} & set(bounds):
         bounds["ge"] = -INT64
+    text = Annotated[str, StringConstraints(max_length=MAX_TEXT), AfterValidator(_printable)]
     if annotation is str:
-        return Annotated[str, StringConstraints(max_length=MAX_TEXT), AfterValidator(_printable)]
+        return text
+    if annotation == TEXTS:
+        return Annotated[list[text], Field(max_length=MAX_ITEMS), BeforeValidator(_listed)]
     return Annotated[annotation, Field(**bounds)] if bounds else annotation
 
 
@@ -170,6 +187,11 @@ def _printable(text: str) -> str:
         if unicodedata.category(character) in _HIDDEN or unicodedata.bidirectional(character) in _DIRECTION:
             raise ValueError(f"U+{ord(character):04X}")
     return text
+
+
+def _listed(value: object) -> object:
+    """One text stands for a list of it."""
+    return [value] if isinstance(value, str) else list(value) if isinstance(value, tuple) else value
 
 
 def _default(item: dataclasses.Field[Any]) -> Any:
@@ -197,6 +219,8 @@ def _expected(kind: type, path: tuple[object, ...]) -> str:
         return "a table"
     if typing.get_origin(found) is Literal:
         return " or ".join(repr(choice) for choice in typing.get_args(found))
+    if found == TEXTS:
+        return f"a list of at most {MAX_ITEMS} texts"
     if found is str:
         return f"text of at most {MAX_TEXT:,} characters, none of them a control character"
     owner = type_at(kind, path[:-1])

@@ -13,6 +13,8 @@ from allpull.errors import AllpullError
 from allpull.launch.job import Job, seal, write_record
 from allpull.launch.launcher import Launcher, Running
 from allpull.launch.outcome import exit_of
+from allpull.rundir import layout, redact
+from allpull.rundir.write import whole_file
 from allpull.schema.run import Exit, RunRecord, Status
 
 LOOK_EVERY_S = 0.2
@@ -36,6 +38,7 @@ def execute(job: Job, launcher: Launcher, look: Callable[[], None]) -> RunRecord
     """
     with _signals_raise():
         try:
+            whole_file(str(job.directory / layout.SCRIPT), redact.text(launcher.plan(job))[0])
             running = launcher.submit(job)
         except AllpullError:
             _close(job, "failed", Exit(code=2))

@@ -6,11 +6,10 @@ import hashlib
 import json
 import os
 import secrets
-import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any, Literal
 import allpull
 from allpull.errors import BadInput
 from allpull.rundir import layout, redact
-from allpull.rundir.write import private_folder, whole_file, whole_json
+from allpull.rundir.write import private_folder, whole_json
 from allpull.schema.base import tag
 from allpull.schema.run import GitState, RunRecord
 from allpull.schema.spec import RunSpec, to_plain
@@ -47,24 +46,30 @@ class Job:
         return self.directory / layout.SPEC
 
 
+def prospect(spec: RunSpec, *, kind: Literal["train", "run"], module: str, command: Sequence[str], out: Path) -> Job:
+    """The job that ``prepare`` would make now; nothing is written."""
+    now = datetime.now(UTC)
+    signature = hashlib.sha256(json.dumps(to_plain(spec), sort_keys=True).encode()).hexdigest()[:8]
+    name = layout.run_name(f"{now:%Y%m%dT%H%M%SZ}", spec.name, spec.launch.ranks, signature)
+    record = _record(spec, name, kind=kind, command=command, created=now)
+    return Job(directory=out.resolve() / name, spec=spec, record=record, module=module)
+
+
 def prepare(spec: RunSpec, *, kind: Literal["train", "run"], module: str, command: Sequence[str], out: Path) -> Job:
     """Make the run directory of a job below ``out`` and write ``run.json`` and the job file into it.
 
     Raises:
         BadInput: the directory cannot be made or written.
     """
-    now = datetime.now(UTC)
-    plain = to_plain(spec)
-    signature = hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:8]
+    asked = prospect(spec, kind=kind, module=module, command=command, out=out)
     try:
-        directory = _fresh(out, layout.run_name(f"{now:%Y%m%dT%H%M%SZ}", spec.name, spec.launch.ranks, signature))
+        directory = _fresh(out, asked.directory.name)
         for folder in layout.FOLDERS:
             private_folder(str(directory / folder))
-        record = _record(spec, directory.name, kind=kind, command=command, created=now)
-        job = Job(directory=directory, spec=spec, record=record, module=module)
+        record = asked.record.model_copy(update={"id": directory.name})
+        job = replace(asked, directory=directory, record=record)
         write_record(directory, record)
         whole_json(str(job.file), _job_file(job))
-        whole_file(str(directory / layout.SCRIPT), script(job))
     except OSError as error:
         place = error.filename or out
         raise BadInput(
@@ -100,22 +105,6 @@ def seal(job: Job) -> None:
     """
     kept = {key: value for key, value in _job_file(job).items() if key != "nonce"}
     whole_json(str(job.file), {**kept, "spec": job.record.spec})
-
-
-def script(job: Job) -> str:
-    """What was started, as a shell script; it says which command of the user's it came from."""
-    exports = environment(job.spec, {})
-    lines = [f"export {name}={value}" for name, value in sorted(exports.items())]
-    asked = shlex.join(job.record.command).replace("\n", "\\n")
-    return "\n".join(
-        [
-            "#!/bin/sh",
-            f"# What allpull {allpull.__version__} started; to run it again: {asked}",
-            *lines,
-            shlex.join(["exec", sys.executable, "-m", "allpull.observe.agent", str(job.file)]),
-            "",
-        ]
-    )
 
 
 def _fresh(out: Path, name: str) -> Path:
@@ -185,6 +174,9 @@ def _redact_tree(tree: dict[str, Any]) -> tuple[dict[str, Any], int]:
             clean[key], found = _redact_tree(value)
         elif isinstance(value, str):
             clean[key], found = redact.text(value)
+        elif isinstance(value, tuple):
+            masked = [redact.text(item) for item in value]
+            clean[key], found = [item for item, _ in masked], sum(count for _, count in masked)
         else:
             clean[key] = value
         count += found

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import shlex
+import signal
 import subprocess
 import tarfile
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from allpull.errors import BadInput
+from allpull.observe.rank import end_with_parent
 
 OPTIONS = ("-a", "-x", "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes", "-o", "ConnectTimeout=15")
 KEEP_ALIVE = ("-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3")  # a lost host is noticed in 30 s
@@ -63,9 +65,9 @@ class Remote:
         return told
 
     def start(self, command: str, log: Path) -> subprocess.Popen[bytes]:
-        """Start ``command`` there, its output in ``log`` here; it ends when the connection does.
+        """Start ``command`` there, its output in ``log`` here; it ends when the connection does, and that with us.
 
-        A terminal is allocated for that: without one the remote process would outlive us.
+        A terminal is allocated for that: without one the remote process would outlive its connection.
         """
         with log.open("ab") as output:
             return subprocess.Popen(
@@ -74,6 +76,7 @@ class Remote:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
+                preexec_fn=end_with_us,  # noqa: PLW1509  no thread of ours holds a lock while jobs start
             )
 
     def collect(self, directory: str, into: Path) -> str | None:
@@ -122,6 +125,11 @@ class Remote:
         if b"No module named 'allpull'" in answer.stderr or b"No module named allpull" in answer.stderr:
             return "install allpull there, or ship it with --set ssh.ship=true"
         return "see what the host said above"
+
+
+def end_with_us() -> None:
+    """Let the process that is about to start end when this one does, however it does."""
+    end_with_parent(signal.SIGTERM)
 
 
 def resolve(name: str) -> str:

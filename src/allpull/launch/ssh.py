@@ -25,7 +25,7 @@ from allpull.launch.endings import read_ended
 from allpull.launch.hostlist import expand
 from allpull.launch.job import RECORDED_VARIABLES, Job, environment
 from allpull.launch.outcome import Ended
-from allpull.launch.remote import SSH_FAILED, Remote, resolve, ship_code
+from allpull.launch.remote import KEEP_ALIVE, OPTIONS, SSH_FAILED, Remote, resolve, ship_code
 from allpull.rundir import layout, redact
 
 AFTERMATH_S = 10.0  # from the first host that failed to asking the others to stop: they may still say why themselves
@@ -51,18 +51,24 @@ class Ssh:
     def __init__(self, hosts: str) -> None:
         self._names = read_hosts(hosts)
 
+    def plan(self, job: Job) -> str:
+        """The command of each host, as ssh is given it; what only a host can say stands as ``$NAME``."""
+        divide(job.spec.launch.ranks, self._names)
+        remotes = [Remote(name=name, python=job.spec.ssh.python or sys.executable) for name in self._names]
+        commands = agent_commands(
+            job, remotes, master="$ADDRESS_OF_FIRST", port=job.spec.launch.port or "$FREE_PORT", job_files=None
+        )
+        lines = [shlex.join(["ssh", "-tt", *OPTIONS, *KEEP_ALIVE, "--", name, command])
+                 for name, command in zip(self._names, commands, strict=True)]  # fmt: skip
+        return "\n".join(["#!/bin/sh", *(f"{line} &" for line in lines), "wait", ""])
+
     def submit(self, job: Job) -> SshJob:
         """Hand the job to every host, then start it on all.
 
         Raises:
             BadInput: ranks cannot be divided over the hosts, or a host cannot take the job; nothing was started.
         """
-        ranks = job.spec.launch.ranks
-        if ranks % len(self._names):
-            raise BadInput(
-                f"{ranks} ranks cannot be divided evenly over {len(self._names)} hosts",
-                hint=f"take a multiple: -n {len(self._names) * max(1, ranks // len(self._names))}",
-            )
+        divide(job.spec.launch.ranks, self._names)
         remotes = [make_remote(name, job) for name in self._names]
         asked = json.loads(job.file.read_text(encoding="utf-8"))
         with ThreadPoolExecutor(max_workers=min(32, len(remotes))) as pool:
@@ -88,19 +94,17 @@ class SshJob:
         self._job = job
         self._hosts = list(hosts)
         self._failed_at: float | None = None
-        variables = forwarded(job)
+        commands = agent_commands(
+            job,
+            [host.remote for host in self._hosts],
+            master=master,
+            port=job.spec.launch.port or self._hosts[0].port,
+            job_files=[host.job_file for host in self._hosts],
+        )
         self._clients = [
-            host.remote.start(
-                host.remote.python_command(
-                    variables, "-m", "allpull.observe.agent", host.job_file,
-                    "--host-index", str(index), "--hosts", str(len(self._hosts)),
-                    "--master", master, "--port", str(job.spec.launch.port or self._hosts[0].port),
-                    "--name", host.remote.name,
-                ),
-                job.directory / f"{layout.LOGS}/agent-{layout.slug(host.remote.name)}.log",
-            )
-            for index, host in enumerate(self._hosts)
-        ]  # fmt: skip
+            host.remote.start(command, job.directory / f"{layout.LOGS}/agent-{layout.slug(host.remote.name)}.log")
+            for host, command in zip(self._hosts, commands, strict=True)
+        ]
 
     def poll(self) -> list[Ended] | None:
         """How each host ended, or None while one runs; a host that fails ends the others."""
@@ -149,6 +153,36 @@ class SshJob:
         path = shlex.quote(f"{host.directory}/{layout.ended_file(host.remote.name)}")
         with contextlib.suppress(BadInput):
             host.remote.ask(f"for i in $(seq 50); do [ -e {path} ] && exit 0; sleep 0.2; done", b"")
+
+
+def divide(ranks: int, names: Sequence[str]) -> int:
+    """Ranks of each host.
+
+    Raises:
+        BadInput: they are not the same number everywhere.
+    """
+    if ranks % len(names):
+        nearest = len(names) * max(1, ranks // len(names))
+        raise BadInput(
+            f"{ranks} ranks cannot be divided evenly over {len(names)} hosts", hint=f"take a multiple: -n {nearest}"
+        )
+    return ranks // len(names)
+
+
+def agent_commands(
+    job: Job, remotes: Sequence[Remote], *, master: str, port: int | str, job_files: Sequence[str] | None
+) -> list[str]:
+    """The shell text that starts the agent on each host."""
+    variables = forwarded(job)
+    files = job_files or [str(job.file)] * len(remotes)
+    return [
+        remote.python_command(
+            variables, "-m", "allpull.observe.agent", job_file,
+            "--host-index", str(index), "--hosts", str(len(remotes)),
+            "--master", master, "--port", str(port), "--name", remote.name,
+        )
+        for index, (remote, job_file) in enumerate(zip(remotes, files, strict=True))
+    ]  # fmt: skip
 
 
 def read_hosts(text: str) -> list[str]:

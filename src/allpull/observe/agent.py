@@ -13,11 +13,12 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from datetime import timedelta
 from typing import Any, Dict, List, Optional, Tuple
 
 from torch._C._distributed_c10d import PrefixStore, TCPStore
-from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import (
     RendezvousHandler,
@@ -175,20 +176,10 @@ def run_ranks(job: Dict[str, Any], place: Place, listener: Optional[socket.socke
         return FixedHosts(place, listener, job["nonce"])
 
     rendezvous_handler_registry.register(BACKEND, rendezvous)
-    config = LaunchConfig(
-        min_nodes=place.hosts,
-        max_nodes=place.hosts,
-        nproc_per_node=job["ranks"] // place.hosts,
-        run_id=job["nonce"],
-        rdzv_backend=BACKEND,
-        rdzv_endpoint=place.master,
-        local_addr=place.master if place.index == 0 else None,
-        max_restarts=0,
-        monitor_interval=0.1,
-    )
     command = ["-m", "allpull.observe.rank", job_file, job["module"]]
     try:
-        elastic_launch(config, sys.executable)(*command)
+        with tempfile.TemporaryDirectory(prefix="allpull-elastic-") as logs:  # else the agent leaves a folder behind
+            elastic_launch(launch_config(job, place, logs), sys.executable)(*command)
     except ChildFailedError as error:
         failures = [
             {"rank": rank, "pid": failure.pid, "exit_code": failure.exitcode}
@@ -198,6 +189,22 @@ def run_ranks(job: Dict[str, Any], place: Place, listener: Optional[socket.socke
     except SignalException as stopped:
         return {"code": 128 + int(stopped.sigval), "stopped_by": int(stopped.sigval), "failures": []}
     return {"code": 0, "failures": []}
+
+
+def launch_config(job: Dict[str, Any], place: Place, logs: str) -> LaunchConfig:
+    """What torch's agent is told: this host's share of the ranks, and no restarts."""
+    return LaunchConfig(
+        min_nodes=place.hosts,
+        max_nodes=place.hosts,
+        nproc_per_node=job["ranks"] // place.hosts,
+        run_id=job["nonce"],
+        rdzv_backend=BACKEND,
+        rdzv_endpoint=place.master,
+        local_addr=place.master if place.index == 0 else None,
+        max_restarts=0,
+        monitor_interval=0.1,
+        logs_specs=DefaultLogsSpecs(log_dir=logs),
+    )
 
 
 def exit_code(codes: List[int]) -> int:
@@ -232,7 +239,11 @@ def read_arguments(arguments: List[str]) -> Tuple[str, Place]:
     parser.add_argument("--master", default=LOOPBACK, help="address of host 0, on the interface to listen on")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--name", default=socket.gethostname(), help="name of this host in the records")
+    parser.add_argument("--from-slurm", action="store_true", help="place and name are those of this task of srun")
     given = parser.parse_args(arguments)
+    if given.from_slurm:
+        given.host_index, given.hosts = int(os.environ["SLURM_NODEID"]), int(os.environ["SLURM_STEP_NUM_NODES"])
+        given.name = os.environ["SLURMD_NODENAME"]
     place = Place(index=given.host_index, hosts=given.hosts, master=given.master, port=given.port, name=given.name)
     return given.job_file, place
 

@@ -12,9 +12,12 @@ Every line is a veth pair with a token bucket (tc-tbf(8)) at either end, so each
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from allpull.errors import AllpullError
@@ -51,6 +54,10 @@ class Topology:
     latency_s: float = 0.0
 
 
+Cables = Literal["plain", "netem", "relay"]
+"""How hosts are connected: veth pairs, veth pairs with the kernel's delay, or TAP devices with ``relay`` between."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """Lines for ``ip -batch`` or ``tc -batch``, in the namespace of ``host`` (None: in the world).
@@ -82,10 +89,10 @@ def address(host: int) -> str:
     return f"10.77.{(host + 1) // 256}.{(host + 1) % 256}"
 
 
-def plan(topology: Topology) -> list[Batch]:
-    """All commands that make ``topology`` out of empty namespaces, in order."""
-    batches = [Batch(host=None, tool="ip", lines=tuple(_world(topology)))]
-    for host in range(len(topology.links_bits_per_s)):
+def plan(topology: Topology, cables: Cables = "plain") -> list[Batch]:
+    """All commands that make ``topology`` out of empty namespaces, in order; TAP devices must be there already."""
+    batches = [Batch(host=None, tool="ip", lines=tuple(_world(topology, cables)))]
+    for host, bits_per_s in enumerate(topology.links_bits_per_s):
         lines = (
             "link set lo up",
             f"link set {INTERFACE} addrgenmode none",
@@ -93,8 +100,11 @@ def plan(topology: Topology) -> list[Batch]:
             f"link set {INTERFACE} up",
         )
         batches.append(Batch(host=host, tool="ip", lines=lines))
-    for host, bits_per_s in enumerate(topology.links_bits_per_s):
         batches += _shape_link(host, bits_per_s, "add")
+        if cables == "netem":
+            # behind the bucket; the limit is in packets, and only keeps memory finite
+            line = f"qdisc add dev {INTERFACE} parent 1:1 netem delay {topology.latency_s * 1e6:.0f}us limit 100000"
+            batches.append(Batch(host=host, tool="tc", lines=(line,)))
     for switch, uplink in enumerate(topology.uplinks):
         batches += _shape_uplink(switch, uplink.bits_per_s, "add")
     return batches
@@ -115,7 +125,7 @@ def cut(host: int) -> list[Batch]:
     return [Batch(host=None, tool="ip", lines=(f"link set h{host} down",))]
 
 
-def _world(topology: Topology) -> Iterator[str]:
+def _world(topology: Topology, cables: Cables) -> Iterator[str]:
     behind = {host: switch for switch, uplink in enumerate(topology.uplinks) for host in uplink.hosts}
     yield from _bridge("core")
     for switch in range(len(topology.uplinks)):
@@ -124,7 +134,8 @@ def _world(topology: Topology) -> Iterator[str]:
         yield from _port(f"up{switch}", f"switch{switch}")
         yield from _port(f"down{switch}", "core")
     for host in range(len(topology.links_bits_per_s)):
-        yield f"link add h{host} type veth peer name {INTERFACE} netns {{net{host}}}"
+        if cables != "relay":
+            yield f"link add h{host} type veth peer name {INTERFACE} netns {{net{host}}}"
         yield from _port(f"h{host}", f"switch{behind[host]}" if host in behind else "core")
 
 
@@ -155,27 +166,39 @@ def _shape_uplink(switch: int, bits_per_s: int, verb: str) -> list[Batch]:
 def _shape(interface: str, bits_per_s: int, verb: str) -> str:
     burst = max(MIN_BURST_BYTES, round(bits_per_s / 8 * BURST_S))
     queue = max(MIN_QUEUE_BYTES, round(bits_per_s / 8 * QUEUE_S))
-    return f"qdisc {verb} dev {interface} root tbf rate {bits_per_s}bit burst {burst} limit {queue}"
+    return f"qdisc {verb} dev {interface} root handle 1: tbf rate {bits_per_s}bit burst {burst} limit {queue}"
 
 
-def run(batches: Sequence[Batch], nets: Sequence[int], path_of: Sequence[str]) -> None:
-    """Run ``batches``; ``nets`` are descriptors of the hosts' namespaces, ``path_of`` paths that ``ip`` can open.
+def has_netem() -> bool:
+    """Whether the kernel can delay packets; asked on the loopback device of this process's network namespace."""
+    command = ["tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms"]
+    if subprocess.run(command, capture_output=True, check=False).returncode != 0:
+        return False
+    subprocess.run(["tc", "qdisc", "del", "dev", "lo", "root"], capture_output=True, check=False)
+    return True
+
+
+def choose_congestion_control(nets: Sequence[int]) -> None:
+    """Give hosts the congestion control that most real ones have, whatever this machine runs."""
+    for net in nets:
+        with inside(net):
+            for name in CONGESTION_CONTROLS:
+                with suppress(OSError):
+                    Path("/proc/sys/net/ipv4/tcp_congestion_control").write_text(name, encoding="ascii")
+                    break
+
+
+def run(batches: Sequence[Batch], nets: Sequence[int]) -> None:
+    """Run ``batches``; ``nets`` are descriptors of the hosts' network namespaces.
 
     Raises:
         AllpullError: the kernel or a tool refused a line.
     """
-    names = {f"net{host}": path for host, path in enumerate(path_of)}
+    paths = {f"net{host}": f"/proc/{os.getpid()}/fd/{net}" for host, net in enumerate(nets)}
     for batch in batches:
-        text = "".join(f"{line.format(**names)}\n" for line in batch.lines)
-        if batch.host is None:
-            _run(batch.tool, text)
-        else:
-            with inside(nets[batch.host]):
-                _run(batch.tool, text)
-
-
-def _run(tool: str, text: str) -> None:
-    done = subprocess.run([tool, "-batch", "-"], input=text, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        said = " ".join(done.stderr.split())[:300]
-        raise AllpullError(f"{tool} could not make the virtual network: {said}", hint=f"it was asked for: {text[:300]}")
+        text = "".join(f"{line.format(**paths)}\n" for line in batch.lines)
+        with inside(nets[batch.host]) if batch.host is not None else nullcontext():
+            done = subprocess.run([batch.tool, "-batch", "-"], input=text, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            said = " ".join(done.stderr.split())[:300]
+            raise AllpullError(f"{batch.tool} could not make the virtual network: {said}", hint=f"asked: {text[:300]}")

@@ -13,12 +13,14 @@ Only processes with the id of a dead owner are ever touched.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import re
 import secrets
 import signal
 import stat
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +31,7 @@ TAG = "ALLPULL_CLUSTER"
 """The variable that names the cluster of a process."""
 
 SCHEMA = "allpull.cluster-owner/1.0"
+_PR_SET_PDEATHSIG = 1
 _ID = re.compile(r"[0-9a-f]{32}")
 _ROUNDS = 50  # of looking for processes to kill: those that fork meanwhile are found in the next
 _PAUSE_S = 0.02
@@ -128,6 +131,13 @@ def _processes(cluster: str) -> Iterator[int]:
             yield descriptor
         else:
             os.close(descriptor)
+
+
+def end_with_parent(parent: int, number: int) -> None:
+    """Have the kernel send us signal ``number`` when process ``parent`` dies; leave at once where it already has."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
+    if os.getppid() != parent:
+        sys.exit(f"process {parent}, which started this one, has ended")
 
 
 def start_ticks(pid: int) -> int | None:

@@ -81,8 +81,11 @@ class TrainSpec:
 class LaunchSpec:
     """How ranks are started."""
 
-    launcher: str = option("local", "where ranks run: local, ssh:HOSTS, slurm, mpi or rehearse:CLUSTER.toml")
+    launcher: str = option(
+        "auto", "where ranks run: local, ssh:HOSTS, slurm, mpi or rehearse:CLUSTER.toml; auto: what is found here"
+    )
     ranks: int = option(1, "ranks, one process each", ge=1, le=65536)
+    hosts: int = option(1, "hosts, each with as many ranks as the others", ge=1, le=65536)
     threads: int = option(1, "OpenMP threads of a rank", ge=1, le=4096)
     port: int = option(0, "port of the rendezvous on this machine; 0: a free one", ge=0, le=65535)
     grace_s: float = option(15.0, "seconds between asking ranks to end and killing them", ge=0.1, le=3600)
@@ -94,6 +97,45 @@ class SshSpec:
 
     python: str = option("", "Python on those hosts; empty: the path of the one here")
     ship: bool = option(False, "copy allpull's own code there first, with rsync")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmSpec:
+    """What is asked of Slurm; the meaning of most is that of sbatch's option of the same name. Empty: not asked for.
+
+    The number of hosts is ``launch.hosts``. Inside an existing allocation only ``master`` and ``cpus_per_rank``
+    count.
+    """
+
+    account: str = option("", "account that the time is charged to")
+    partition: str = option("", "partition, or several with commas")
+    qos: str = option("", "quality of service")
+    constraint: str = option("", "features that hosts must have, such as v100")
+    reservation: str = option("", "reservation to run in")
+    switches: str = option("", "most leaf switches, and how long to wait for so few, such as 1@00:30:00")
+    exclusive: bool = option(False, "share hosts with no other job")
+    gpus_per_node: str = option("", "accelerators of a host: a number, or type and number, such as v100:4")
+    cpus_per_rank: int = option(0, "CPUs of a rank and its loader's workers; 0: launch.threads", ge=0, le=4096)
+    mem: str = option("", "memory of a host, such as 64G")
+    time: str = option("", "time limit, such as 1:30:00 or 2-00:00:00")
+    requeues: int = option(0, "how often the job may go back to the queue, to go on from its checkpoint", ge=0, le=1000)
+    signal_s: int = option(60, "seconds before the time limit at which a job that may be requeued stops", ge=1, le=3600)
+    mail: str = option("", "address that is told when the job ends")
+    modules: tuple[str, ...] = option((), "modules to load, in order")
+    prologue: tuple[str, ...] = option((), "lines of shell to run before the ranks start")
+    lines: tuple[str, ...] = option((), "more options for sbatch, such as --hint=nomultithread")
+    master: str = option("{host}", "address of the first host, where {host} stands for its name")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerSpec:
+    """The container that ranks run in; none where no image is given."""
+
+    runtime: Literal["apptainer", "singularity"] = option("apptainer", "program that runs the container")
+    image: str = option("", "image: a file, or a reference such as docker://…; empty: no container")
+    binds: tuple[str, ...] = option((), "folders to show inside, as source or source:destination[:ro]")
+    options: tuple[str, ...] = option((), "more options of `apptainer exec`, such as --nv")
+    python: str = option("python3", "Python inside the container, with allpull and torch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +160,8 @@ class RunSpec:
     train: TrainSpec = field(default_factory=TrainSpec)
     launch: LaunchSpec = field(default_factory=LaunchSpec)
     ssh: SshSpec = field(default_factory=SshSpec)
+    slurm: SlurmSpec = field(default_factory=SlurmSpec)
+    container: ContainerSpec = field(default_factory=ContainerSpec)
     observe: ObserveSpec = field(default_factory=ObserveSpec)
 
     @property
@@ -143,6 +187,9 @@ def from_plain(kind: type[Spec], plain: dict[str, Any]) -> Spec:
         if item.name not in plain:
             continue
         annotation, value = hints[item.name], plain[item.name]
+        if typing.get_origin(annotation) is tuple:  # JSON and TOML have arrays there
+            values[item.name] = tuple(value)
+            continue
         nested = dataclasses.is_dataclass(annotation) and not isinstance(annotation, types.GenericAlias)
         values[item.name] = from_plain(annotation, value) if nested else value
     return kind(**values)

@@ -120,14 +120,15 @@ class Optimizer(torch.optim.Optimizer):
 
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]  # noqa: ARG002  no loss
         """Wait as long as the update would take."""
-        self._timeline.work(self._seconds)
+        self._timeline.spend(self._seconds)
 
 
 def wrap(model: Accelerator, shrink: float) -> DistributedDataParallel:
     """The model in DDP, with DDP's own bucket sizes divided by ``shrink``.
 
     DDP makes its first bucket smaller than the others, but only where no size is asked for. torch 2.13 takes a list,
-    which says the same; before, all buckets have one size, and the first may then be larger than DDP would make it.
+    which says the same (all but the first step, for which DDP by itself makes one bucket); before, all buckets have
+    one size, and the first may then be larger than DDP would make it.
     """
     options: dict[str, Any] = {"bucket_cap_mb": BUCKET_MIB / shrink}
     if "bucket_cap_mb_list" in inspect.signature(DistributedDataParallel).parameters:

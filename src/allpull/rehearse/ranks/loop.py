@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -36,7 +35,8 @@ def train(cluster: Mapping[str, Any], steps: int) -> None:
     planned = plan(cluster)
     place = join()
     try:
-        Training(planned, place).run(steps)
+        fine_timers()
+        Training(planned, place, Timeline()).run(steps)
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -54,28 +54,27 @@ def join() -> Place:
 class Training:
     """One rank's share of the training."""
 
-    def __init__(self, planned: Plan, place: Place) -> None:
+    def __init__(self, planned: Plan, place: Place, timeline: Timeline) -> None:
         self.plan = planned
         self.place = place
-        self.timeline = Timeline()
-        self.accelerator = Accelerator(planned, self.timeline)
+        self.timeline = timeline
+        self.accelerator = Accelerator(planned, timeline)
         self.wrapped: nn.Module = self.accelerator
         if place.ranks > 1:
             self.wrapped = wrap(self.accelerator, planned.shrink)
-        self.optimizer = Optimizer(self.accelerator, self.timeline, planned.optimizer_s)
+        self.optimizer = Optimizer(self.accelerator, timeline, planned.optimizer_s)
 
     def run(self, steps: int) -> None:
         """Train for ``steps`` steps; an epoch that they do not complete is not evaluated."""
-        fine_timers()
         epoch_steps = self.plan.epoch_steps or steps
         marks.metric("steps_per_epoch", epoch_steps)
-        began_s = time.monotonic()
         self.timeline.restart()
+        began_s = self.timeline.now_s()
         for step in range(steps):
             epoch, in_epoch = divmod(step, epoch_steps)
             if in_epoch == 0:
                 marks.epoch(epoch, step)
-            elapsed_s = time.monotonic() - began_s
+            elapsed_s = self.timeline.now_s() - began_s
             moment = Moment(rank=self.place.rank, ranks=self.place.ranks, step=step, elapsed_s=elapsed_s)
             extra = added(self.plan.faults, moment)
             self.step(extra)
@@ -87,7 +86,7 @@ class Training:
         """One optimizer step, with what faults add to it."""
         self.accelerator.extra = extra
         with marks.phase("input"):
-            self.timeline.work(max(0.0, self.plan.input_s + extra.input_s))
+            self.timeline.spend(max(0.0, self.plan.input_s + extra.input_s))
         with marks.phase("forward"):
             loss = self.wrapped(torch.zeros(()))
         with marks.phase("backward"):
@@ -101,28 +100,23 @@ class Training:
         """What rank 0 does alone, as scripts do that were written for one GPU."""
         if extra.evaluation_s:
             with marks.phase("evaluation"):
-                self.wait(extra.evaluation_s)
+                self.timeline.spend(extra.evaluation_s)
         if self.place.ranks > 1 and meets(self.plan.faults, step):
             dist.barrier()
             self.timeline.restart()
         if extra.checkpoint_s:
             with marks.phase("checkpoint"):
-                self.wait(extra.checkpoint_s)
+                self.timeline.spend(extra.checkpoint_s)
 
     def end_epoch(self, epoch: int) -> None:
         """Evaluate and save as the reference trainer does: each rank its part, and one small sum of the scores."""
         every = self.plan.evaluate_every
         if self.plan.evaluation_s and every and (epoch + 1) % every == 0:
             with marks.phase("evaluation"):
-                self.wait(self.plan.evaluation_s)
+                self.timeline.spend(self.plan.evaluation_s)
                 if self.place.ranks > 1:
                     dist.all_reduce(torch.zeros(4, dtype=torch.float64))
                     self.timeline.restart()
         if self.plan.checkpoint_s:
             with marks.phase("checkpoint"):
-                self.wait(self.plan.checkpoint_s)
-
-    def wait(self, seconds: float) -> None:
-        """Be busy for ``seconds``, all of them within the phase that runs."""
-        self.timeline.work(seconds)
-        self.timeline.settle()
+                self.timeline.spend(self.plan.checkpoint_s)

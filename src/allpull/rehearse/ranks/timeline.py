@@ -27,6 +27,10 @@ class Timeline:
         self._sleep = sleep
         self._due_s = clock()
 
+    def now_s(self) -> float:
+        """Seconds of the clock."""
+        return self._clock()
+
     def restart(self) -> None:
         """Go on from now: what came before was not up to this accelerator."""
         self._due_s = self._clock()
@@ -43,6 +47,11 @@ class Timeline:
         left_s = self._due_s - self._clock()
         if left_s > 0:
             self._sleep(left_s)
+
+    def spend(self, seconds: float) -> None:
+        """Be busy for ``seconds``, all of them now."""
+        self._due_s += seconds
+        self.settle()
 
 
 def fine_timers() -> None:

@@ -1,0 +1,81 @@
+"""A process that we start for a job, with all that descends from it: looked after until none is left."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+LINGER_S = 2.0  # what outlives the process that started it may close its books first: the sidecar, under mpirun
+PR_SET_PDEATHSIG = 1
+
+
+class Started:
+    """A process and its descendants; its output goes to the end of ``log``. It ends when we are killed (on Linux)."""
+
+    def __init__(self, arguments: Sequence[str], *, log: Path, environment: Mapping[str, str]) -> None:
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                list(arguments),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=dict(environment),
+                start_new_session=True,  # Ctrl-C is ours to pass on, once, and politely
+                preexec_fn=_end_with_us(),  # noqa: PLW1509  one system call, looked up before the fork
+            )
+        self._family = {self._process.pid: psutil.Process(self._process.pid)}
+
+    def poll(self) -> int | None:
+        """The exit code, 128 + n for signal n, once the process and all that it started have ended; else None."""
+        self._remember()
+        code = self._process.poll()
+        if code is None:
+            return None
+        self._kill_leftovers(LINGER_S)
+        return 128 - code if code < 0 else code
+
+    def cancel(self, wait_s: float) -> None:
+        """Ask the process to end; after ``wait_s`` seconds kill whatever is left of the family. 0: at once."""
+        self._remember()
+        if self._process.poll() is None and wait_s > 0:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(wait_s)
+        self._kill_leftovers(LINGER_S if wait_s > 0 else 0)
+        self._process.wait()
+
+    def _remember(self) -> None:
+        with contextlib.suppress(psutil.Error):
+            children = self._family[self._process.pid].children(recursive=True)
+            self._family.update({child.pid: child for child in children})
+
+    def _kill_leftovers(self, linger_s: float) -> None:
+        alive = [process for process in self._family.values() if _runs(process)]
+        if self._process.poll() is not None:  # else the head itself has to be killed: nothing to linger for
+            _, alive = psutil.wait_procs(alive, timeout=linger_s)
+        for process in alive:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        psutil.wait_procs(alive, timeout=5)
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def _end_with_us() -> Callable[[], None] | None:
+    """What a child does before it becomes the program: ask Linux for SIGTERM when we die. Elsewhere nothing."""
+    if not sys.platform.startswith("linux"):
+        return None
+    control = ctypes.CDLL(None).prctl
+    return lambda: control(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)

@@ -1,0 +1,200 @@
+"""What a job would run, as shell text that people can read and keep. Pure: nothing is read, started or written here.
+
+``sbatch_script`` makes a job script for Slurm, ``shell_script`` the few lines of everything simpler.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import allpull
+from allpull.errors import BadInput
+from allpull.launch import container
+from allpull.launch.job import Job, environment
+from allpull.rundir import layout
+from allpull.schema.spec import RunSpec
+
+SLURM_LOG = f"{layout.LOGS}/slurm.log"
+FIRST_PORT, PORTS = 20_000, 10_000  # below Linux's ephemeral ports, and two jobs of one host hardly ever share one
+MOVED = ("hosts", "steps", "events", "counters", "job/ended")
+"""Folders of one attempt's records, which the next attempt of a requeued job moves into ``attempts/<number>``."""
+
+_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./~-]*")
+
+
+def shell_script(job: Job, variables: Mapping[str, str], command: Sequence[str]) -> str:
+    """A script that runs ``command`` with ``variables`` added to the environment."""
+    exports = [f"export {name}={shlex.quote(value)}" for name, value in sorted(variables.items())]
+    return "\n".join(["#!/bin/sh", _origin(job), *exports, shlex.join(["exec", *command]), ""])
+
+
+def sbatch_script(job: Job) -> str:
+    """The batch script of ``job``: what sbatch is asked, the user's own lines, and one ``srun`` of an agent a host.
+
+    Where the job may be requeued (``slurm.requeues``), the records of an earlier attempt move into
+    ``attempts/<number>`` of the run directory before the next begins, ALLPULL_RESUME is set, and the trainer goes on
+    from its newest checkpoint there.
+
+    Raises:
+        BadInput: a path or option that cannot stand in such a script.
+    """
+    spec = job.spec
+    for text in _texts(job):
+        if any(unicodedata.category(character) in {"Cc", "Zl", "Zp", "Cs"} for character in text):
+            raise BadInput(
+                f"{text!r} cannot stand in a job script: it has a line break or control character in it",
+                hint="give a path without one with --out, or change the option",
+            )
+    parts = [
+        ["#!/bin/bash", _origin(job), *(f"#SBATCH {line}" for line in directives(job))],
+        ["set -eo pipefail  # without -u: modules and activate scripts read variables that nobody set"],
+        [f"module load {shlex.quote(module)}" for module in spec.slurm.modules],
+        list(spec.slurm.prologue),
+        [f"export {name}={shlex.quote(value)}" for name, value in sorted(environment(spec, {}).items())],
+        [
+            f"run={shlex.quote(str(job.directory))}",
+            f"python=({shlex.join(container.wrap(spec.container, [container.python(spec.container)], shown=[job.directory]))})",
+        ],
+        [*_next_attempt()] if spec.slurm.requeues else [],
+        [*_meeting(spec)],
+        [*_launch(spec)],
+    ]
+    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+
+def directives(job: Job) -> Iterator[str]:
+    """What stands behind ``#SBATCH``, in order: only what was asked for, and what the job needs."""
+    spec, slurm = job.spec, job.spec.slurm
+    yield _option("job-name", spec.name)
+    for name in ("account", "partition", "qos", "reservation", "constraint"):
+        if value := getattr(slurm, name):
+            yield _option(name, value)
+    yield _option("nodes", str(spec.launch.hosts))
+    yield _option("ntasks-per-node", "1")
+    yield _option("cpus-per-task", str(cpus_of_host(spec)))
+    for name, value in (
+        ("gpus-per-node", slurm.gpus_per_node),
+        ("mem", slurm.mem),
+        ("time", slurm.time),
+        ("switches", slurm.switches),
+        ("mail-user", slurm.mail),
+        ("mail-type", "END,FAIL" if slurm.mail else ""),
+    ):
+        if value:
+            yield _option(name, value)
+    if slurm.exclusive:
+        yield "--exclusive"
+    if slurm.requeues:
+        yield "--requeue"
+        yield _option("signal", f"B:USR1@{slurm.signal_s}")
+    else:
+        yield "--no-requeue"
+    yield _option("open-mode", "append")
+    yield _option("output", _log_path(job.directory))
+    yield from slurm.lines
+
+
+def cpus_of_host(spec: RunSpec) -> int:
+    """CPUs that all ranks of one host need together: to Slurm a host's agent is one task."""
+    return spec.launch.ranks // spec.launch.hosts * (spec.slurm.cpus_per_rank or spec.launch.threads)
+
+
+def srun_options(spec: RunSpec) -> list[str]:
+    """Options of the one ``srun``: one agent a host, with the CPUs of all its ranks; if one fails, all are ended."""
+    hosts = spec.launch.hosts
+    return [
+        *(f"--nodes={hosts}", f"--ntasks={hosts}", "--ntasks-per-node=1"),
+        *(f"--cpus-per-task={cpus_of_host(spec)}", "--kill-on-bad-exit=1"),
+    ]
+
+
+def port_of(job_id: int) -> int:
+    """The port of the rendezvous of Slurm job ``job_id``, the same on every host."""
+    return FIRST_PORT + job_id % PORTS
+
+
+def _texts(job: Job) -> Iterator[str]:
+    slurm, box = job.spec.slurm, job.spec.container
+    yield from (str(job.directory), container.python(box), box.image, *box.binds, *box.options)
+    yield from (job.spec.name.translate({number: "?" for number in range(32)}), slurm.master, *slurm.modules)
+    yield from (*slurm.prologue, *slurm.lines, *directives(job))
+
+
+def _origin(job: Job) -> str:
+    asked = shlex.join(job.record.command)
+    return f"# Made by allpull {allpull.__version__} for: " + "".join(c if c.isprintable() else "?" for c in asked)
+
+
+def _option(name: str, value: str) -> str:
+    """One option as sbatch reads it: in double quotes, and within them a backslash protects the next character."""
+    if _PLAIN.fullmatch(value) and value:
+        return f"--{name}={value}"
+    return f'--{name}="' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _log_path(directory: Path) -> str:
+    """The path of Slurm's log, with the signs that Slurm would replace doubled.
+
+    Raises:
+        BadInput: it has a backslash in it, which switches that off and is then left out by some versions.
+    """
+    path = str(directory / SLURM_LOG)
+    if "\\" in path:
+        raise BadInput(f"Slurm cannot write to {path}: it has a backslash in it", hint="give another place with --out")
+    return path.replace("%", "%%")
+
+
+def _next_attempt() -> Iterator[str]:
+    yield "# Records are never appended to: those of the attempt before move aside, and its newest checkpoint is taken up."
+    yield 'if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then'
+    yield '  before="$run/attempts/$((SLURM_RESTART_COUNT - 1))"'
+    yield '  mkdir -p -m 700 "$before/job"'
+    yield f"  for folder in {' '.join(MOVED)}; do"
+    yield '    mv "$run/$folder" "$before/$folder"'
+    yield '    mkdir -m 700 "$run/$folder"'
+    yield "  done"
+    yield "  export ALLPULL_RESUME=1"
+    yield "fi"
+
+
+def _meeting(spec: RunSpec) -> Iterator[str]:
+    """Where the hosts meet; one host alone needs to be told nothing."""
+    if spec.launch.hosts == 1:
+        return
+    first = '$("${python[@]}" -m allpull.launch.hostlist "$SLURM_JOB_NODELIST" --first)'
+    if spec.slurm.master == "{host}":
+        yield f"master={first}"
+    else:
+        yield f"first={first}"
+        yield 'master="' + '"$first"'.join(shlex.quote(part) if part else "" for part in spec.slurm.master.split("{host}"))
+    port = spec.launch.port or f"$(({FIRST_PORT} + SLURM_JOB_ID % {PORTS}))"
+    yield f"port={port}"
+
+
+def _launch(spec: RunSpec) -> Iterator[str]:
+    agent = f'"${{python[@]}}" -m allpull.observe.agent "$run/{layout.SPEC}" --from-slurm'
+    if spec.launch.hosts > 1:
+        agent += ' --master "$master" --port "$port"'
+    srun = f"{shlex.join(['srun', *srun_options(spec)])} \\\n  {agent}"
+    if not spec.slurm.requeues:
+        yield srun
+        return
+    yield f"# Slurm sends USR1 to this shell {spec.slurm.signal_s} s before the time limit, or up to a minute earlier."
+    yield "again() {"
+    yield '  scancel --signal=TERM "$SLURM_JOB_ID"  # to the ranks; kill would make srun end them without grace'
+    yield '  wait "$step" || true'
+    yield f'  if [ "${{SLURM_RESTART_COUNT:-0}}" -lt {spec.slurm.requeues} ]; then'
+    yield '    scontrol requeue "$SLURM_JOB_ID"'
+    yield "  else"
+    yield f'    echo "the time limit is near, and slurm.requeues = {spec.slurm.requeues} are used up" >&2'
+    yield "  fi"
+    yield "  exit 143"
+    yield "}"
+    yield "trap again USR1"
+    yield f"{srun} &"
+    yield "step=$!"
+    yield 'wait "$step"'

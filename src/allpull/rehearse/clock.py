@@ -1,0 +1,83 @@
+"""Give the processes of one host a wrong wall clock, with libfaketime; their monotonic clock stays right.
+
+``python -m allpull.rehearse.clock MODULE ARGS…`` runs a module under one. The offset holds from the start; the drift is
+counted from the start of each program that is executed, and goes on over forks.
+
+libfaketime 0.9.10 passes absolute monotonic sleeps on wrongly when it leaves the monotonic clock alone, and Python's
+``time.sleep`` is one; ``mend_sleep`` therefore lets it wait in ``select`` instead. Programs that a rank executes in turn
+get the right clock, because nobody mends theirs.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import select
+import sys
+import time
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
+
+LIBRARY = "libfaketimeMT.so.1"
+PLACES = ("/usr/lib/*/faketime", "/usr/lib64/faketime", "/usr/lib/faketime", "/usr/local/lib/faketime")
+_PRELOAD = "LD_PRELOAD"
+
+
+def library() -> Path | None:
+    """Where libfaketime is installed; None: nowhere that we know."""
+    for place in PLACES:
+        for found in sorted(Path("/").glob(f"{place.lstrip('/')}/{LIBRARY}")):
+            return found
+    return None
+
+
+def environment(library: Path, offset_s: float, drift_ppm: float) -> dict[str, str]:
+    """Variables that give an executed program a wall clock ``offset_s`` ahead that gains ``drift_ppm``.
+
+    >>> environment(Path("/lib/f.so"), 5.0, 100.0)["FAKETIME"]
+    '+5.000000 x1.000100000'
+    """
+    others = os.environ.get(_PRELOAD)
+    return {
+        _PRELOAD: f"{library}:{others}" if others else str(library),
+        "FAKETIME": f"{offset_s:+.6f} x{1 + drift_ppm / 1e6:.9f}",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        "DONT_FAKE_MONOTONIC": "1",  # its name before 0.9.8
+        "NO_FAKE_STAT": "1",  # files keep the times that all hosts see
+    }
+
+
+def without(environ: Mapping[str, str]) -> dict[str, str]:
+    """``environ`` for a program that is to have the right clock."""
+    kept = dict(environ)
+    others = [item for item in kept.pop(_PRELOAD, "").split(":") if item and Path(item).name != LIBRARY]
+    return {**kept, _PRELOAD: ":".join(others)} if others else kept
+
+
+def settle_in(environ: MutableMapping[str, str]) -> dict[str, str]:
+    """Make this process fit for its wrong clock; what it executes gets the right one from now on.
+
+    Returns the variables that a program must be given to have the wrong one too.
+    """
+    mend_sleep()
+    wrong = dict(environ)
+    right = without(environ)
+    for name in set(environ) - set(right):
+        del environ[name]
+    environ.update(right)
+    return wrong
+
+
+def mend_sleep() -> None:
+    """Let ``time.sleep`` wait in ``select``."""
+    time.sleep = _sleep
+
+
+def _sleep(seconds: float, /) -> None:
+    select.select((), (), (), seconds)
+
+
+if __name__ == "__main__":
+    settle_in(os.environ)
+    sys.argv = sys.argv[1:]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

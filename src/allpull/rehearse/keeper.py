@@ -1,0 +1,210 @@
+"""Hold a virtual cluster for as long as its job runs: make the network, start the nursery, change links, end it all.
+
+``python -m allpull.rehearse.keeper ORDER.json --ready FD``. It is a process of its own so that allpull itself never
+leaves the machine's network, and so that somebody is there to clean up when allpull is killed. Standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from allpull.errors import AllpullError, MissingPart
+from allpull.rehearse import network, state
+from allpull.rehearse.namespaces import bind, inside, leave_the_machine, new_net
+from allpull.rehearse.order import Change, Order, load
+from allpull.rehearse.relay import relay, tap
+from allpull.rundir.write import whole_file
+
+NURSERY = "allpull.rehearse.ranks.nursery"
+ETC_HOSTS = Path("/etc/hosts")
+TICK_S = 0.05  # how soon a change that is due, or an end, is noticed
+NURSERY_EXTRA_S = 5.0  # the nursery gives its ranks the grace time, and then has its own books to close
+NO_NAMESPACES = (
+    "run it as root, or let users make namespaces (sysctl kernel.unprivileged_userns_clone=1, "
+    "kernel.apparmor_restrict_unprivileged_userns=0); --launcher local runs the same ranks without shaped links"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """What was made: a descriptor of each host's network namespace, and the process that delays frames, if one does."""
+
+    nets: tuple[int, ...]
+    relay_pid: int | None
+
+
+class Stop:
+    """How often we were asked to end."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._ask)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is allpull's to pass on
+
+    def _ask(self, _: int, __: FrameType | None) -> None:
+        self.asked += 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the job of an order file on its cluster; the exit code is the nursery's."""
+    parser = argparse.ArgumentParser(prog="python -m allpull.rehearse.keeper")
+    parser.add_argument("order", type=Path)
+    parser.add_argument("--ready", type=int, required=True, help="descriptor that is told when the hosts stand")
+    options = parser.parse_args(arguments)
+    order = load(options.order)
+    state.end_with_parent(order.owner_pid, signal.SIGTERM)
+    stop = Stop()
+    try:
+        world = make(order)
+    except AllpullError as error:
+        _tell(options.ready, {"error": error.message, "hint": error.hint, "missing": isinstance(error, MissingPart)})
+        return error.exit_code
+    state.end_with_parent(order.owner_pid, signal.SIGTERM)  # again: the kernel forgets it with a change of user
+    nursery, started = start_nursery(options.order, world)
+    _tell(options.ready, {"hosts": len(world.nets)})
+    try:
+        code = watch(order, world, nursery, started, stop)
+    finally:
+        state.end_all(order.cluster)
+        state.release(Path(order.state_file))
+    return code
+
+
+def _tell(descriptor: int, news: dict[str, object]) -> None:
+    with suppress(OSError):  # whoever asked has gone
+        os.write(descriptor, json.dumps(news).encode() + b"\n")
+    os.close(descriptor)
+
+
+def make(order: Order) -> World:
+    """Hosts, links and names, in namespaces that live as long as the processes in them.
+
+    Raises:
+        MissingPart: the kernel, or what is installed, does not allow it.
+        AllpullError: a command failed.
+    """
+    try:
+        leave_the_machine()
+        nets = tuple(new_net() for _ in order.hosts)
+    except OSError as error:
+        raise MissingPart(f"this system does not let us make namespaces ({error})", hint=NO_NAMESPACES) from error
+    relay_pid = None
+    cables: network.Cables = "plain"
+    if order.topology.latency_s > 0:
+        cables = "netem" if network.has_netem() else "relay"
+    if cables == "relay":
+        relay_pid = start_relay(nets, order.topology.latency_s)
+    network.run(network.plan(order.topology, cables), nets)
+    network.choose_congestion_control(nets)
+    _name_hosts(order)
+    return World(nets=nets, relay_pid=relay_pid)
+
+
+def start_relay(nets: Sequence[int], latency_s: float) -> int:
+    """Make the TAP devices of all hosts and start the process that carries frames between them; its id.
+
+    Raises:
+        MissingPart: there is no TUN driver for us.
+    """
+    cables = []
+    try:
+        for host, net in enumerate(nets):
+            with inside(net):
+                at_host = tap(network.INTERFACE)
+            cables.append((at_host, tap(f"h{host}")))
+    except OSError as error:
+        raise MissingPart(
+            f"latency needs the kernel's netem (module sch_netem) or /dev/net/tun; neither can be used here ({error})",
+            hint="load the module, or leave latency out of the cluster file",
+        ) from error
+    keeper = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        state.end_with_parent(keeper, signal.SIGKILL)
+        relay(cables, latency_s)
+    for at_host, at_switch in cables:
+        os.close(at_host)
+        os.close(at_switch)
+    return pid
+
+
+def _name_hosts(order: Order) -> None:
+    """Let every host find the others by name."""
+    lines = ["127.0.0.1 localhost", *(f"{network.address(i)} {host.name}" for i, host in enumerate(order.hosts))]
+    path = Path(order.directory) / "job/etc-hosts"
+    whole_file(str(path), "\n".join(lines) + "\n")
+    if ETC_HOSTS.exists():  # else there is nothing to hide, and addresses must do
+        bind(path, ETC_HOSTS)
+
+
+def start_nursery(order_file: Path, world: World) -> tuple[subprocess.Popen[bytes], int]:
+    """Start the process that starts the ranks; with a descriptor on which each host reports that its ranks run."""
+    started, report = os.pipe()
+    os.set_blocking(started, False)
+    command = [sys.executable, "-m", NURSERY, str(order_file), "--report", str(report)]
+    command += ["--nets", ",".join(str(net) for net in world.nets)]
+    nursery = subprocess.Popen(command, pass_fds=(*world.nets, report))
+    os.close(report)
+    return nursery, started
+
+
+def watch(order: Order, world: World, nursery: subprocess.Popen[bytes], started: int, stop: Stop) -> int:
+    """Wait for the nursery, change links when it is time, and pass on a request to end; the nursery's exit code."""
+    todo = sorted((change for change in order.changes if change.kind != "kill"), key=lambda change: change.at_s)
+    hosts_started, began_s = 0, 0.0
+    while nursery.poll() is None:
+        if stop.asked:
+            _end(order, nursery, stop)
+            break
+        if hosts_started < len(order.hosts):
+            with suppress(BlockingIOError):
+                hosts_started += len(os.read(started, len(order.hosts)))
+            began_s = time.monotonic()
+        elif todo and time.monotonic() - began_s >= todo[0].at_s:
+            apply(todo.pop(0), world.nets)
+        time.sleep(TICK_S)
+    code = nursery.wait()
+    return 128 - code if code < 0 else code
+
+
+def apply(change: Change, nets: Sequence[int]) -> None:
+    """Make ``change`` to a link, an uplink or a cable.
+
+    Raises:
+        AllpullError: a command failed.
+    """
+    if change.kind == "throttle":
+        network.run(network.throttle(change.number, change.bits_per_s), nets)
+    elif change.kind == "throttle-uplink":
+        network.run(network.throttle_uplink(change.number, change.bits_per_s), nets)
+    elif change.kind == "cut":
+        network.run(network.cut(change.number), nets)
+
+
+def _end(order: Order, nursery: subprocess.Popen[bytes], stop: Stop) -> None:
+    """End the nursery: politely, unless allpull is dead or we are asked again."""
+    nursery.terminate()
+    deadline = time.monotonic() + order.grace_s + NURSERY_EXTRA_S
+    while nursery.poll() is None and time.monotonic() < deadline:
+        if stop.asked > 1 or os.getppid() != order.owner_pid:
+            break
+        time.sleep(TICK_S)
+    state.end_all(order.cluster)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,287 @@
+"""The launcher of a virtual cluster: check that this machine can hold it, order it from a keeper, and see it end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+
+from allpull.errors import AllpullError, BadInput, MissingPart
+from allpull.launch.endings import read_ended
+from allpull.launch.job import Job, environment
+from allpull.launch.outcome import Ended, log_tail
+from allpull.rehearse import clock, state
+from allpull.rehearse import order as orders
+from allpull.rehearse.cluster import Cluster, to_plain, truth
+from allpull.rehearse.faults import HostCutOff, KillRank, SlowLink, SlowUplink
+from allpull.rehearse.network import INTERFACE, MIN_BITS_PER_S, Topology, Uplink
+from allpull.rehearse.order import Change, HostOrder, Order
+from allpull.rehearse.quantity import number
+from allpull.rehearse.ranks import nursery_variables
+from allpull.rehearse.read import load_cluster
+from allpull.rundir import layout
+from allpull.rundir.write import whole_json
+from allpull.units import show_bytes
+
+CLUSTER_FILE = "job/cluster.json"
+"""What the ranks of the virtual accelerator read, next to their job file."""
+
+TRUTH_FILE = "truth.json"
+ACCELERATOR = "allpull.rehearse.ranks"  # programs below it are the virtual accelerator's
+KEEPER_LOG = f"{layout.LOGS}/cluster.log"
+
+MAX_RANKS = 64  # two cores cannot schedule more than that, and a virtual cluster is for small machines
+RANK_BYTES = 250 << 20  # a forked rank shares most of torch, but its training does not share its own
+READY_S = 60.0  # for hosts and links to stand; half a second is usual
+KEEPER_EXTRA_S = 10.0  # the keeper waits for the nursery, which gives its ranks the grace time
+TOOLS = {"ip": "iproute2", "tc": "iproute2"}
+UNSHAPED = "--launcher local runs the same ranks without shaped links"
+
+
+class Rehearse:
+    """The launcher of the cluster file at ``path``; the virtual accelerator makes ``steps`` steps (None: its default).
+
+    Raises:
+        BadInput: the file cannot be read, or holds faults, all of which are listed.
+    """
+
+    def __init__(self, path: str | Path, *, steps: int | None = None) -> None:
+        if not str(path):
+            raise BadInput("--launcher rehearse needs a cluster file", hint="write --launcher rehearse:CLUSTER.toml")
+        self.cluster = load_cluster(Path(path))
+        self._steps = steps
+
+    @property
+    def ranks(self) -> int:
+        """Ranks that the cluster has room for; a job must have as many."""
+        return self.cluster.ranks
+
+    def submit(self, job: Job) -> RehearsedJob:
+        """Make the cluster and start ``job`` on it; what dead owners left is cleaned first.
+
+        Raises:
+            BadInput: the job has another number of ranks, or more than this machine can hold.
+            MissingPart: a program, or the right to make namespaces, is missing; nothing was left behind.
+        """
+        check_machine(self.cluster, job.spec.launch.ranks)
+        state.clean_dead()
+        whole_json(str(job.directory / CLUSTER_FILE), {**to_plain(self.cluster), "steps": self._steps})
+        accelerated = job.module.startswith(ACCELERATOR)
+        whole_json(str(job.directory / TRUTH_FILE), truth(self.cluster, accelerated=accelerated))
+        return RehearsedJob(job, self.cluster)
+
+
+class RehearsedJob:
+    """A job on a virtual cluster."""
+
+    def __init__(self, job: Job, cluster: Cluster) -> None:
+        self._job = job
+        self._hosts = [host.name for host in cluster.hosts]
+        self._id = state.new_id()
+        self._log = job.directory / KEEPER_LOG
+        try:
+            self._state = state.claim(self._id, job.directory)
+        except OSError as error:
+            raise BadInput(
+                f"cannot note who owns the virtual cluster: {error.strerror} ({error.filename})",
+                hint="this folder must be yours and writable",
+            ) from error
+        self._order = make_order(job, cluster, self._id, self._state)
+        order_file = job.directory / orders.FILE
+        whole_json(str(order_file), orders.to_plain(self._order))
+        ready, tell = os.pipe()
+        try:
+            self._keeper = self._start(order_file, tell)
+            os.close(tell)
+            self._wait_until_ready(ready)
+        except BaseException:
+            self._end_everything()
+            raise
+        finally:
+            os.close(ready)
+
+    def poll(self) -> list[Ended] | None:
+        """How each host ended, or None while ranks run.
+
+        Raises:
+            AllpullError: the cluster itself broke down.
+        """
+        code = self._keeper.poll()
+        if code is None:
+            return None
+        self._end_everything()
+        codes = [self._code_of(host) for host in self._hosts]
+        if code != 0 and not any(codes):
+            tail = log_tail(self._log)
+            raise AllpullError(
+                f"the virtual cluster broke down: {tail[-1] if tail else f'exit code {code}'}",
+                hint=f"more in {self._log}",
+            )
+        return [
+            read_ended(self._job.directory, host, code if own is None else own)
+            for host, own in zip(self._hosts, codes, strict=True)
+        ]
+
+    def cancel(self, grace_s: float) -> None:
+        """Ask the keeper to end all hosts; after ``grace_s`` seconds and a bit kill whatever is left."""
+        if self._keeper.poll() is None and grace_s > 0:
+            self._keeper.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._keeper.wait(grace_s + KEEPER_EXTRA_S)
+        self._end_everything()
+
+    def _start(self, order_file: Path, tell: int) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "allpull.rehearse.keeper", str(order_file), "--ready", str(tell)]
+        with self._log.open("ab") as log:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**environment(self._job.spec, os.environ), **nursery_variables(), state.TAG: self._id},
+                pass_fds=(tell,),
+                start_new_session=True,  # Ctrl-C is ours to pass on, once, and politely
+            )
+
+    def _wait_until_ready(self, ready: int) -> None:
+        heard, _, _ = select.select([ready], [], [], READY_S)
+        try:
+            news = json.loads(os.read(ready, 65536)) if heard else {}
+        except ValueError:
+            news = {}
+        if "hosts" in news:
+            return
+        if "error" in news:
+            raise (MissingPart if news["missing"] else AllpullError)(news["error"], hint=news["hint"])
+        tail = log_tail(self._log)
+        raise AllpullError(
+            f"the virtual cluster could not be made: {tail[-1] if tail else 'its keeper said nothing'}",
+            hint=f"more in {self._log}",
+        )
+
+    def _end_everything(self) -> None:
+        state.end_all(self._id)
+        if hasattr(self, "_keeper"):
+            self._keeper.wait()
+        state.release(self._state)
+
+    def _code_of(self, host: str) -> int | None:
+        """The code that ``host`` wrote down; None: it was killed before it could."""
+        try:
+            told = json.loads((self._job.directory / layout.ended_file(host)).read_text(encoding="utf-8"))
+            return int(told["code"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+
+def check_machine(cluster: Cluster, ranks: int) -> None:
+    """Make sure that this machine can hold ``cluster``, and that a job of ``ranks`` ranks fits it.
+
+    Raises:
+        BadInput: it cannot, or the job has another size.
+        MissingPart: a program is not installed.
+    """
+    table = cluster.table
+    if ranks != cluster.ranks:
+        raise BadInput(
+            f"the job has {ranks} ranks and cluster '{table.name}' {cluster.ranks} "
+            f"({table.hosts} hosts of {table.ranks_per_host})",
+            hint=f"take -n {cluster.ranks}, or change hosts or ranks_per_host in the cluster file",
+        )
+    if ranks > MAX_RANKS:
+        raise BadInput(
+            f"{ranks} ranks are more than the {MAX_RANKS} that one machine can rehearse", hint="take fewer hosts"
+        )
+    available = psutil.virtual_memory().available
+    if ranks * RANK_BYTES > available:
+        raise BadInput(
+            f"{ranks} ranks need about {show_bytes(ranks * RANK_BYTES)} of memory, and {show_bytes(available)} are free",
+            hint=f"up to {available // RANK_BYTES} ranks fit",
+        )
+    if not sys.platform.startswith("linux"):
+        raise MissingPart("a virtual cluster needs Linux: its hosts are network namespaces", hint=UNSHAPED)
+    for tool, package in TOOLS.items():
+        if shutil.which(tool) is None:
+            raise MissingPart(f"a virtual cluster needs `{tool}`", hint=f"apt install {package}; {UNSHAPED}")
+    wrong = any(host.clock_offset_s or host.clock_drift_ppm for host in cluster.hosts)
+    if wrong and clock.library() is None:
+        raise MissingPart("a wrong wall clock needs libfaketime", hint="apt install faketime")
+
+
+def make_order(job: Job, cluster: Cluster, cluster_id: str, state_file: Path) -> Order:
+    """What the keeper is to make of ``cluster``: rates shrunk, clocks and timed faults sorted out."""
+    return Order(
+        cluster=cluster_id,
+        owner_pid=os.getpid(),
+        state_file=str(state_file),
+        directory=str(job.directory),
+        job_file=str(job.file),
+        module=job.module,
+        grace_s=job.spec.launch.grace_s,
+        hosts=tuple(
+            HostOrder(
+                name=host.name,
+                ranks=host.ranks,
+                clock_offset_s=host.clock_offset_s,
+                clock_drift_ppm=host.clock_drift_ppm,
+            )
+            for host in cluster.hosts
+        ),
+        topology=topology(cluster),
+        changes=tuple(changes(cluster)),
+    )
+
+
+def topology(cluster: Cluster) -> Topology:
+    """The links of ``cluster`` as they are shaped: divided by ``shrink``; latency is not.
+
+    Raises:
+        BadInput: a link becomes slower than can be shaped.
+    """
+    return Topology(
+        links_bits_per_s=tuple(_shrunk(cluster, host.link_bytes_per_s) for host in cluster.hosts),
+        uplinks=tuple(
+            Uplink(hosts=tuple(switch.hosts), bits_per_s=_shrunk(cluster, number(switch, "uplink") or 0.0))
+            for switch in cluster.switches
+        ),
+        latency_s=cluster.latency_s,
+    )
+
+
+def changes(cluster: Cluster) -> list[Change]:
+    """What happens to links, hosts and ranks while the job runs, in the order of the file."""
+    found: list[Change] = []
+    for fault in cluster.faults:
+        if isinstance(fault, SlowLink):
+            rate = number(fault, "rate") or fault.factor * cluster.hosts[fault.host].link_bytes_per_s
+            bits = _shrunk(cluster, rate)
+            found.append(Change(kind="throttle", at_s=fault.from_s, number=fault.host, bits_per_s=bits))
+        elif isinstance(fault, SlowUplink):
+            whole = number(cluster.switches[fault.switch], "uplink") or 0.0
+            bits = _shrunk(cluster, number(fault, "rate") or fault.factor * whole)
+            found.append(Change(kind="throttle-uplink", at_s=fault.from_s, number=fault.switch, bits_per_s=bits))
+        elif isinstance(fault, HostCutOff):
+            found.append(Change(kind="cut", at_s=fault.from_s, number=fault.host))
+        elif isinstance(fault, KillRank):
+            found.append(Change(kind="kill", at_s=fault.from_s, number=fault.rank))
+    return found
+
+
+def _shrunk(cluster: Cluster, bytes_per_s: float) -> int:
+    bits_per_s = round(bytes_per_s * 8 / cluster.table.shrink)
+    if bits_per_s < MIN_BITS_PER_S:
+        raise BadInput(
+            f"a link of {bytes_per_s:g} bytes/s divided by shrink = {cluster.table.shrink:g} is too slow to shape",
+            hint=f"keep every link above {MIN_BITS_PER_S:,} bit/s after shrinking",
+        )
+    return bits_per_s
+
+
+_ = INTERFACE

@@ -1,0 +1,91 @@
+"""What the launcher orders: the file that keeper and nursery work from. Standard library only."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from allpull.rehearse.network import Topology, Uplink
+
+FILE = "job/order.json"
+"""Where it stands in a run directory."""
+
+SCHEMA = "allpull.rehearsal-order/1.0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostOrder:
+    """One host: what it is called, which ranks run on it, and how wrong its wall clock is."""
+
+    name: str
+    ranks: tuple[int, ...]
+    clock_offset_s: float = 0.0
+    clock_drift_ppm: float = 0.0
+
+    @property
+    def has_own_clock(self) -> bool:
+        """Whether its wall clock differs from the machine's."""
+        return self.clock_offset_s != 0 or self.clock_drift_ppm != 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Something that happens ``at_s`` after all ranks were started, to the link or uplink of ``number``, or a rank."""
+
+    kind: Literal["throttle", "throttle-uplink", "cut", "kill"]
+    at_s: float
+    number: int
+    bits_per_s: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """All that a virtual cluster is made from. ``state_file`` is that of ``state.claim``."""
+
+    cluster: str
+    owner_pid: int
+    state_file: str
+    directory: str
+    job_file: str
+    module: str
+    grace_s: float
+    hosts: tuple[HostOrder, ...]
+    topology: Topology
+    changes: tuple[Change, ...] = ()
+
+    @property
+    def ranks(self) -> int:
+        """Ranks of all hosts."""
+        return sum(len(host.ranks) for host in self.hosts)
+
+
+def to_plain(order: Order) -> dict[str, Any]:
+    """``order`` as JSON-able values."""
+    return {"schema": SCHEMA, **dataclasses.asdict(order)}
+
+
+def load(path: Path) -> Order:
+    """The order in the file at ``path``, which ``to_plain`` gave.
+
+    Raises:
+        OSError, ValueError, KeyError, TypeError: it is none.
+    """
+    plain: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    plain.pop("schema")
+    topology = plain.pop("topology")
+    uplinks = tuple(Uplink(hosts=tuple(item["hosts"]), bits_per_s=item["bits_per_s"]) for item in topology["uplinks"])
+    return Order(
+        **{
+            **plain,
+            "hosts": tuple(HostOrder(**{**item, "ranks": tuple(item["ranks"])}) for item in plain["hosts"]),
+            "changes": tuple(Change(**item) for item in plain["changes"]),
+            "topology": Topology(
+                links_bits_per_s=tuple(topology["links_bits_per_s"]),
+                uplinks=uplinks,
+                latency_s=topology["latency_s"],
+            ),
+        }
+    )

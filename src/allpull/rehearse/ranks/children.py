@@ -1,0 +1,156 @@
+"""Wait for forked children until the last has ended; the first that fails, or a signal, ends the others."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from types import FrameType
+
+NEVER_S = 3600.0  # how long to sleep where nothing is due; the bell wakes us
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A child that ended badly, before others were asked to: ``exit_code`` is negative for a signal."""
+
+    name: int
+    pid: int
+    exit_code: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How all children ended; ``stopped_by`` is the signal that asked us to end them, if one did."""
+
+    failures: tuple[Failure, ...] = ()
+    stopped_by: int | None = None
+
+    @property
+    def code(self) -> int:
+        """What a shell would see."""
+        if self.stopped_by is not None:
+            return 128 + self.stopped_by
+        return shell_code([failure.exit_code for failure in self.failures])
+
+
+def shell_code(codes: Sequence[int]) -> int:
+    """The first code that is not a victim's; 128 + n for signal n; 0 where there is none.
+
+    >>> shell_code([]), shell_code([-9]), shell_code([-15, 3])
+    (0, 137, 3)
+    """
+    own = [code for code in codes if code != -signal.SIGTERM] or list(codes)
+    if not own:
+        return 0
+    return own[0] if own[0] > 0 else 128 - own[0]
+
+
+class Bell:
+    """Wakes this process when a child ends, or when a signal asks it to end its children.
+
+    SIGTERM asks politely; SIGUSR1 says that children of someone else failed and ours are to end too.
+    """
+
+    HEARD = (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+
+    def __init__(self) -> None:
+        self._ear, self._mouth = os.pipe()
+        for end in (self._ear, self._mouth):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(self._mouth, warn_on_full_buffer=False)
+        for number in self.HEARD:
+            signal.signal(number, _heard)
+
+    def wait(self, timeout_s: float) -> set[int]:
+        """Signals that came, within ``timeout_s`` at the latest."""
+        select.select([self._ear], [], [], max(0.0, timeout_s))
+        with suppress(BlockingIOError):
+            return set(os.read(self._ear, 4096))
+        return set()
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: signals are again what they are to any program."""
+        signal.set_wakeup_fd(-1)
+        for number in self.HEARD:
+            signal.signal(number, signal.SIG_DFL)
+        os.close(self._ear)
+        os.close(self._mouth)
+
+
+def _heard(_: int, __: FrameType | None) -> None:
+    """The bell has rung already."""
+
+
+class _Watch:
+    """What ``attend`` knows of its children."""
+
+    def __init__(self, children: Mapping[int, int]) -> None:
+        self.running = dict(children)
+        self.failures: list[Failure] = []
+        self.ending = False
+
+    def reap(self) -> bool:
+        """Take note of those that have ended; whether one of them failed by itself."""
+        failed = False
+        for pid in list(self.running):
+            found, status = os.waitpid(pid, os.WNOHANG)
+            if found == 0:
+                continue
+            name, code = self.running.pop(pid), os.waitstatus_to_exitcode(status)
+            if code != 0 and not self.ending:
+                self.failures.append(Failure(name=name, pid=pid, exit_code=code))
+                failed = True
+        return failed
+
+    def send(self, number: int) -> None:
+        """Signal all that run; none was reaped behind our back, so their ids are theirs."""
+        for pid in self.running:
+            os.kill(pid, number)
+
+
+def attend(
+    children: Mapping[int, int],
+    bell: Bell,
+    *,
+    grace_s: float,
+    aftermath_s: float,
+    kills: Sequence[tuple[float, int]] = (),
+    on_failure: Callable[[], None] = lambda: None,
+) -> Ended:
+    """Wait until every child (process id → number) has ended.
+
+    ``aftermath_s`` after the first failure, or at once when a signal asks, the others get SIGTERM, and ``grace_s``
+    later SIGKILL. ``kills`` are moments of the monotonic clock, each with a child that is killed then.
+    """
+    watch = _Watch(children)
+    planned = sorted(kills)
+    stopped_by: int | None = None
+    end_at, kill_at = float("inf"), float("inf")
+    while watch.running:
+        due = min([end_at, kill_at, *(at for at, _ in planned[:1])])
+        heard = bell.wait(min(due - time.monotonic(), NEVER_S))
+        now = time.monotonic()
+        if watch.reap() and end_at == float("inf") and not watch.ending:
+            on_failure()
+            end_at = now + aftermath_s
+        if signal.SIGUSR1 in heard and not watch.ending:
+            end_at = min(end_at, now + aftermath_s)
+        asked = heard & {signal.SIGTERM, signal.SIGHUP}
+        if asked and not watch.ending:
+            stopped_by, end_at = min(asked), now
+        while planned and planned[0][0] <= now:
+            _, pid = planned.pop(0)
+            if pid in watch.running:
+                os.kill(pid, signal.SIGKILL)
+        if now >= end_at and not watch.ending:
+            watch.ending, kill_at, end_at = True, now + grace_s, float("inf")
+            watch.send(signal.SIGTERM)
+        if now >= kill_at:
+            kill_at = float("inf")
+            watch.send(signal.SIGKILL)
+    return Ended(failures=tuple(watch.failures), stopped_by=None if watch.failures else stopped_by)

@@ -1,0 +1,219 @@
+"""Start the ranks of a virtual cluster: import torch once, fork a process for each host, and from that its ranks.
+
+``python -m allpull.rehearse.ranks.nursery ORDER.json --nets FD,FD… --report FD``. Every host process moves into its
+network namespace, takes its name, and forks its ranks, which run ``allpull.observe.rank`` like those of any launcher.
+Eight ranks cost one import this way. Only a host whose wall clock is wrong is executed anew, under libfaketime.
+
+A forked rank returns from ``main`` here and ends as Python programs end. Parents are tied to children by the kernel:
+whichever dies, those below it are killed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from signal import SIGKILL, SIGTERM, SIGUSR1
+
+from allpull.rehearse import clock, state
+from allpull.rehearse.namespaces import UTS, enter_net, unshare
+from allpull.rehearse.network import INTERFACE, address
+from allpull.rehearse.order import HostOrder, Order, load
+from allpull.rehearse.ranks.children import Bell, Ended, attend
+from allpull.rundir import layout
+from allpull.rundir.write import whole_json
+
+MASTER_PORT = 29500  # torchrun's; the network is ours alone, so it is free
+HOST_EXTRA_S = 2.0  # a host gives its ranks the grace time, and then writes down how they ended
+RANK_AFTERMATH_S = 0.5  # from the first rank that failed to ending the others: the cause may still be on its way out
+HOST_AFTERMATH_S = 1.0  # the same between hosts
+PLACEHOLDER = "_" * 7
+"""What RANK is before there are ranks: room for their numbers, and no number itself."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Be the nursery, or with ``--host`` one of its hosts; in a forked child, that host or a rank of it."""
+    parser = argparse.ArgumentParser(prog="python -m allpull.rehearse.ranks.nursery")
+    parser.add_argument("order", type=Path)
+    parser.add_argument("--nets", required=True, help="descriptors of the hosts' network namespaces")
+    parser.add_argument(
+        "--report", type=int, required=True, help="descriptor that is told of each host whose ranks run"
+    )
+    parser.add_argument("--host", type=int, help="be this host alone")
+    options = parser.parse_args(arguments)
+    state.end_with_parent(os.getppid(), SIGKILL)
+    order = load(options.order)
+    nets = [int(net) for net in options.nets.split(",")]
+    if options.host is not None:
+        wrong = clock.settle_in(os.environ)
+        import_once()
+        return be_host(order, options.host, nets, options.report, sidecar_environ=wrong)
+    return be_nursery(order, options.order, nets, options.report)
+
+
+def import_once() -> None:
+    """What every rank needs, before there are ranks."""
+    import torch.distributed  # noqa: F401, PLC0415
+    import torch.nn.parallel  # noqa: F401, PLC0415
+
+    import allpull.observe.rank  # noqa: F401, PLC0415
+
+
+def be_nursery(order: Order, order_file: Path, nets: Sequence[int], report: int) -> int:
+    """Start all hosts and stay until the last has ended; the exit code is that of the first that failed."""
+    hosts = {
+        execute_host(host, index, order_file, nets, report): index
+        for index, host in enumerate(order.hosts)
+        if host.has_own_clock
+    }
+    import_once()
+    bell = Bell()
+    nursery = os.getpid()
+    for index, host in enumerate(order.hosts):
+        if host.has_own_clock:
+            continue
+        pid = os.fork()
+        if pid == 0:
+            bell.leave_to_parent()
+            state.end_with_parent(nursery, SIGKILL)
+            return be_host(order, index, nets, report, sidecar_environ=dict(os.environ))
+        hosts[pid] = index
+    for descriptor in (*nets, report):
+        os.close(descriptor)
+    ended = attend(hosts, bell, grace_s=order.grace_s + HOST_EXTRA_S, aftermath_s=HOST_AFTERMATH_S)
+    return ended.code
+
+
+def execute_host(host: HostOrder, index: int, order_file: Path, nets: Sequence[int], report: int) -> int:
+    """Start a host with a wrong wall clock as a program of its own; its process id."""
+    library = clock.library()
+    assert library is not None  # the launcher has looked
+    variables = clock.environment(library, host.clock_offset_s, host.clock_drift_ppm)
+    command = [sys.executable, "-m", "allpull.rehearse.ranks.nursery", str(order_file), "--host", str(index)]
+    command += ["--nets", ",".join(map(str, nets)), "--report", str(report)]
+    pid = os.fork()
+    if pid == 0:
+        os.execve(command[0], command, {**os.environ, **variables})  # noqa: S606  no shell is wanted
+    return pid
+
+
+def be_host(order: Order, index: int, nets: Sequence[int], report: int, *, sidecar_environ: dict[str, str]) -> int:
+    """Be host ``index``: its network, its name, its ranks, its records; the exit code is that of its first failure."""
+    host, here = order.hosts[index], os.getpid()
+    enter_net(nets[index])
+    unshare(UTS)
+    socket.sethostname(host.name)
+    for net in nets:
+        os.close(net)
+    with open(order.job_file, encoding="utf-8") as file:
+        job = json.load(file)
+    _describe(order, index)
+    bell = Bell()
+    rank_variable = _initial_rank()
+    ranks: dict[int, int] = {}
+    for local_rank, rank in enumerate(host.ranks):
+        pid = os.fork()
+        if pid == 0:
+            bell.leave_to_parent()
+            state.end_with_parent(here, SIGKILL)
+            os.close(report)
+            return be_rank(order, host, local_rank, rank_variable)
+        ranks[pid] = rank
+    os.write(report, b".")
+    os.close(report)
+    sidecar = _start_sidecar(job, host.name, sidecar_environ) if job["counters"] else None
+    kills = [(time.monotonic() + at_s, pid) for at_s, pid in _planned_kills(order, ranks)]
+    ended = attend(
+        ranks, bell, grace_s=order.grace_s, aftermath_s=RANK_AFTERMATH_S, kills=kills, on_failure=_tell_nursery
+    )
+    if sidecar is not None:
+        _stop(sidecar)
+    _write_ending(order, host.name, ended)
+    return ended.code
+
+
+def be_rank(order: Order, host: HostOrder, local_rank: int, rank_variable: int | None) -> int:
+    """Be one rank: the variables that torchrun would set, then the job's module, observed."""
+    from allpull.observe.rank import main as observed  # noqa: PLC0415  imports torch
+
+    rank = host.ranks[local_rank]
+    if rank_variable is not None:
+        ctypes.memmove(rank_variable, f"{rank:0{len(PLACEHOLDER)}d}".encode(), len(PLACEHOLDER))
+    os.environ.update(
+        RANK=str(rank),
+        LOCAL_RANK=str(local_rank),
+        WORLD_SIZE=str(order.ranks),
+        LOCAL_WORLD_SIZE=str(len(host.ranks)),
+        MASTER_ADDR=address(0),
+        MASTER_PORT=str(MASTER_PORT),
+        GLOO_SOCKET_IFNAME=INTERFACE,
+        ALLPULL_HOST=host.name,
+    )
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()  # else all ranks would draw the same; Python's own module sees to itself
+    observed(order.job_file, order.module)
+    return 0
+
+
+def _initial_rank() -> int | None:
+    """Where RANK stands in the environment that this program was executed with; None: it does not.
+
+    The sidecar knows ranks by the variable in /proc/PID/environ, which shows that memory and no later ``setenv``.
+    """
+    libc = ctypes.CDLL(None)
+    libc.getenv.restype = ctypes.c_void_p
+    found: int | None = libc.getenv(b"RANK")
+    return found if found is not None and ctypes.string_at(found) == PLACEHOLDER.encode() else None
+
+
+def _describe(order: Order, index: int) -> None:
+    from allpull.observe.host import describe_host  # noqa: PLC0415
+
+    name = order.hosts[index].name
+    record = describe_host(order.directory, host=name)
+    record["nics"] = [{"name": INTERFACE, "bits_per_s": order.topology.links_bits_per_s[index]}]
+    whole_json(os.path.join(order.directory, layout.host_file(name)), record)
+
+
+def _planned_kills(order: Order, ranks: dict[int, int]) -> list[tuple[float, int]]:
+    pids = {rank: pid for pid, rank in ranks.items()}
+    return [(item.at_s, pids[item.number]) for item in order.changes if item.kind == "kill" and item.number in pids]
+
+
+def _tell_nursery() -> None:
+    os.kill(os.getppid(), SIGUSR1)  # it ends the other hosts, also while a rank of ours takes its time to end
+
+
+def _start_sidecar(job: dict[str, object], host: str, environ: dict[str, str]) -> subprocess.Popen[bytes]:
+    arguments = ["--run", str(job["directory"]), "--host", host, "--watch", str(os.getpid())]
+    arguments += ["--interval-s", str(job["counter_interval_s"]), "--budget", str(job["budget"])]
+    through = ["allpull.rehearse.clock"] if "FAKETIME" in environ else []
+    return subprocess.Popen([sys.executable, "-m", *through, "allpull.observe.sidecar", *arguments], env=environ)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(SIGTERM)
+    try:
+        process.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _write_ending(order: Order, host: str, ended: Ended) -> None:
+    failures = [{"rank": one.name, "pid": one.pid, "exit_code": one.exit_code} for one in ended.failures]
+    told = {"host": host, "code": ended.code, "failures": failures}
+    if ended.stopped_by is not None:
+        told["stopped_by"] = ended.stopped_by
+    whole_json(os.path.join(order.directory, layout.ended_file(host)), told)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
