@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allpull.launch.job import git_state, prepare
+from allpull.errors import BadInput
+from allpull.launch.execute import execute
+from allpull.launch.job import git_state, prepare, prospect
 from allpull.launch.outcome import Ended, RankFailure, exit_of, first_failure, log_tail
-from allpull.schema.spec import DataSpec, RunSpec
+from allpull.schema.spec import DataSpec, RunSpec, SlurmSpec
 
 
 def failure(rank: int, code: int, raised_ns: int | None = None) -> RankFailure:
@@ -66,13 +70,46 @@ def test_a_prepared_job_is_private_complete_and_without_secrets(tmp_path, monkey
     assert job.directory.name.endswith("_n1_" + job.directory.name.rsplit("_", 1)[1])
     assert "/" not in job.directory.name
     assert job.record.status == "created"
-    for written in ("run.json", "job/script.sh"):
-        text = (job.directory / written).read_text()
-        assert "s3cret" not in text
-        assert "eyJ" not in text
+    text = (job.directory / "run.json").read_text()
+    assert "s3cret" not in text
+    assert "eyJ" not in text
     assert job.record.redacted >= 4
     assert stat.S_IMODE((job.directory / "run.json").stat().st_mode) == 0o600
     assert len(os.listdir(tmp_path)) == 1
+
+
+class Refusing:
+    """A launcher that has a plan and starts nothing."""
+
+    def plan(self, job):
+        return "export HF_TOKEN=s3cret\nexec train\n"
+
+    def submit(self, job):
+        raise BadInput("no room")
+
+
+def test_what_was_to_run_is_kept_without_secrets_even_where_nothing_started(tmp_path):
+    job = prepare(RunSpec(), kind="train", module="m", command=[], out=tmp_path)
+    with pytest.raises(BadInput, match="no room"):
+        execute(job, Refusing(), lambda: None)
+    assert (job.directory / "job/script.sh").read_text() == "export HF_TOKEN=[redacted]\nexec train\n"
+    assert json.loads((job.directory / "run.json").read_text())["status"] == "failed"
+
+
+def test_lists_of_a_specification_are_masked_too(tmp_path):
+    slurm = SlurmSpec(prologue=("export WANDB_API_KEY=s3cret", "cd /scratch"))
+    job = prepare(RunSpec(slurm=slurm), kind="train", module="m", command=[], out=tmp_path)
+    assert job.record.spec["slurm"]["prologue"] == ["export WANDB_API_KEY=[redacted]", "cd /scratch"]
+    assert "s3cret" not in (job.directory / "run.json").read_text()
+
+
+def test_a_prospect_writes_nothing_and_is_what_is_then_prepared(tmp_path):
+    asked = {"kind": "train", "module": "m", "command": ["allpull", "train"], "out": tmp_path / "new"}
+    seen = prospect(RunSpec(), **asked)
+    assert not list(tmp_path.iterdir())
+    made = prepare(RunSpec(), **asked)
+    assert made.directory.parent == seen.directory.parent
+    assert made.directory.name.split("_")[1:] == seen.directory.name.split("_")[1:]  # all but the second they were made
 
 
 def test_two_jobs_of_one_second_do_not_meet(tmp_path):

@@ -152,3 +152,19 @@ def test_a_host_with_another_version_is_named(run_cli, ssh_hosts, tmp_path):
     assert done.returncode == 2
     assert "allpull" in done.stderr
     assert "ssh.ship=true" in done.stderr
+
+
+def test_clocks_of_hosts_that_share_a_machine_agree_within_their_bound(run_cli, ssh_hosts, tmp_path):
+    done = run_cli(
+        "probe", "clock", "-n", "2", "--launcher", "ssh:node[1-2]", "--for", "2s", "--json", cwd=tmp_path,
+        **ssh_hosts.environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    offsets = json.loads(done.stdout)["offsets"]
+    assert [(one["host"], one["against"], one["clock"]) for one in offsets] == [
+        ("node2", "node1", "monotonic"),
+        ("node2", "node1", "realtime"),
+    ]
+    for one in offsets:
+        assert abs(one["offset_s"]) <= one["offset_bound_s"]
+        assert abs(one["drift_ppm"]) <= one["drift_bound_ppm"] + 0.01

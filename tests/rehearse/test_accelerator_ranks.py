@@ -49,7 +49,7 @@ for name in ("shrunk", "whole"):
     training = Training(plan(job["cluster"][name]), place, Timeline())
     if name == "whole":
         training.wrapped = DistributedDataParallel(training.accelerator)  # as torch makes it by itself
-    training.run(2)
+    training.run(4)
     data = training.wrapped._get_ddp_logging_data()
     found[name] = [int(size) for size in data["rebuilt_bucket_sizes"].split(",")]
 print(json.dumps(found))

@@ -6,14 +6,16 @@ import time
 from contextlib import contextmanager
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from allpull import marks  # noqa: E402  after the check that torch is here
 from allpull.nets import network  # noqa: E402
-from allpull.rehearse.ranks.accelerator import Accelerator  # noqa: E402
+from allpull.rehearse.ranks.accelerator import TINY_S, TOGETHER, Accelerator, together  # noqa: E402
 from allpull.rehearse.ranks.loop import Place, Training  # noqa: E402
-from allpull.rehearse.ranks.schedule import plan  # noqa: E402
+from allpull.rehearse.ranks.schedule import PlannedLayer, PlannedParameter, plan  # noqa: E402
 from allpull.rehearse.ranks.timeline import GRAIN_S, Timeline  # noqa: E402
 
 STEP = {"model": "resnet50", "batch": 64, "forward_s": 0.03, "backward_s": 0.06, "input_s": 0.004, "optimizer_s": 0.001}
@@ -122,7 +124,10 @@ def test_more_samples_take_more_compute_and_nothing_else():
 
 
 def test_gradients_come_in_reverse_order_at_the_times_of_their_layers():
-    """The last layer's are ready first, each when the backward passes up to its layer are done, or a grain before."""
+    """The last layer's are ready first, each when the backward passes up to its layer are done, or a grain before.
+
+    This network's normalisations take no time, and are the ones that share a function.
+    """
     net = network("resnet50")
     made = plan({"shrink": 20.0, "accelerator": STEP})
     clock = Clock()
@@ -134,9 +139,8 @@ def test_gradients_come_in_reverse_order_at_the_times_of_their_layers():
     loss = model(torch.zeros(()))
     began_s = clock()
     torch.autograd.backward(loss)
-    layers = [name.rpartition(".")[0] for name, _ in ready]
-    assert list(dict.fromkeys(layers)) == [layer.name for layer in reversed(net.layers)]
-    assert len(ready) == 161
+    order = [f"{layer.name}.{one.name}" for layer in reversed(net.layers) for one in layer.parameters]
+    assert [name for name, _ in ready] == order
     done_s = 0.0
     due_s = {}
     for layer, planned in zip(reversed(net.layers), reversed(made.layers), strict=True):
@@ -145,6 +149,24 @@ def test_gradients_come_in_reverse_order_at_the_times_of_their_layers():
     for name, at_s in ready:
         assert -GRAIN_S <= at_s - began_s - due_s[name.rpartition(".")[0]] <= 1e-9
     assert ready[-1][1] - began_s == pytest.approx(0.06)
+
+
+@given(st.lists(st.tuples(st.sampled_from([0.0, TINY_S / 2, TINY_S, 1.0]), st.integers(1, 4)), min_size=1))
+def test_a_function_holds_few_gradients_and_one_layer_that_takes_time(layers):
+    """So the order within it is kept, and no gradient is later than its own layer by more than the tiny ones take."""
+    planned = [
+        PlannedLayer(
+            parameters=tuple(PlannedParameter(name=f"{place}.{one}", elements=1) for one in range(count)),
+            forward_s=0.0,
+            backward_s=backward_s,
+        )
+        for place, (backward_s, count) in enumerate(layers)
+    ]
+    groups = together(planned)
+    assert [layer for group in groups for layer in group] == planned
+    for group in groups:
+        assert len(group) == 1 or sum(len(layer.parameters) for layer in group) <= TOGETHER
+        assert all(layer.backward_s < TINY_S for layer in group[:-1])
 
 
 def test_parameters_have_the_names_and_proportions_of_the_network():

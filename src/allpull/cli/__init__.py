@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 import allpull
-from allpull.cli import demo, doctor, report, show, train
+from allpull.cli import demo, doctor, probe, report, show, train
 from allpull.cli.say import complain
 from allpull.errors import AllpullError
 
@@ -74,6 +74,7 @@ VERBS = (demo.demo, train.train, show.show, report.report, doctor.doctor)
 
 for verb in VERBS:
     app.command()(verb)
+app.add_typer(probe.probe, name="probe")
 
 
 @app.callback()

@@ -43,6 +43,8 @@ def execute(job: Job, launcher: Launcher, look: Callable[[], None]) -> RunRecord
         except AllpullError:
             _close(job, "failed", Exit(code=2))
             raise
+        except Stopped as stopped:
+            return _close(job, "cancelled", Exit(code=128 + stopped.number))
         _update(job, status="running")
         try:
             return _wait(job, running, look)

@@ -9,10 +9,11 @@ import secrets
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import allpull
@@ -31,6 +32,9 @@ RECORDED_VARIABLES = (
 """Prefixes of variables that change how ranks run; the rest of the environment is nobody's business."""
 
 
+Kind = Literal["train", "run", "probe", "rehearse"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """A prepared job: its run directory, what each rank runs, and its record as written."""
@@ -39,6 +43,8 @@ class Job:
     spec: RunSpec
     record: RunRecord
     module: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """What the module is asked beyond the specification, such as the sizes that a probe measures."""
 
     @property
     def file(self) -> Path:
@@ -46,22 +52,38 @@ class Job:
         return self.directory / layout.SPEC
 
 
-def prospect(spec: RunSpec, *, kind: Literal["train", "run"], module: str, command: Sequence[str], out: Path) -> Job:
+def prospect(
+    spec: RunSpec,
+    *,
+    kind: Kind,
+    module: str,
+    command: Sequence[str],
+    out: Path,
+    options: Mapping[str, Any] = MappingProxyType({}),
+) -> Job:
     """The job that ``prepare`` would make now; nothing is written."""
     now = datetime.now(UTC)
     signature = hashlib.sha256(json.dumps(to_plain(spec), sort_keys=True).encode()).hexdigest()[:8]
     name = layout.run_name(f"{now:%Y%m%dT%H%M%SZ}", spec.name, spec.launch.ranks, signature)
     record = _record(spec, name, kind=kind, command=command, created=now)
-    return Job(directory=out.resolve() / name, spec=spec, record=record, module=module)
+    return Job(directory=out.resolve() / name, spec=spec, record=record, module=module, options=options)
 
 
-def prepare(spec: RunSpec, *, kind: Literal["train", "run"], module: str, command: Sequence[str], out: Path) -> Job:
+def prepare(
+    spec: RunSpec,
+    *,
+    kind: Kind,
+    module: str,
+    command: Sequence[str],
+    out: Path,
+    options: Mapping[str, Any] = MappingProxyType({}),
+) -> Job:
     """Make the run directory of a job below ``out`` and write ``run.json`` and the job file into it.
 
     Raises:
         BadInput: the directory cannot be made or written.
     """
-    asked = prospect(spec, kind=kind, module=module, command=command, out=out)
+    asked = prospect(spec, kind=kind, module=module, command=command, out=out, options=options)
     try:
         directory = _fresh(out, asked.directory.name)
         for folder in layout.FOLDERS:
@@ -131,13 +153,12 @@ def _job_file(job: Job) -> dict[str, Any]:
         "counter_interval_s": spec.observe.counter_interval_s,
         "budget": spec.observe.budget,
         "warmup_steps": spec.observe.warmup_steps,
+        "options": dict(job.options),
         "spec": to_plain(spec),
     }
 
 
-def _record(
-    spec: RunSpec, name: str, *, kind: Literal["train", "run"], command: Sequence[str], created: datetime
-) -> RunRecord:
+def _record(spec: RunSpec, name: str, *, kind: Kind, command: Sequence[str], created: datetime) -> RunRecord:
     clean_command, in_command = redact.arguments(command)
     ours = environment(spec, os.environ)
     variables = {key: value for key, value in sorted(ours.items()) if key.startswith(RECORDED_VARIABLES)}

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
-import subprocess
-import sys
-
-import psutil
 
 from allpull.errors import BadInput
+from allpull.launch import container
 from allpull.launch.endings import read_ended
 from allpull.launch.job import Job, environment
 from allpull.launch.outcome import Ended
+from allpull.launch.processes import Started
+from allpull.launch.script import python_of, shell_script
 from allpull.rundir import layout
 
 AGENT_EXTRA_S = 5.0  # the agent gives its ranks the grace time, and then has its own books to close
@@ -23,13 +21,19 @@ AGENT_LOG = f"{layout.LOGS}/agent.log"
 class Local:
     """The launcher of this machine."""
 
+    def plan(self, job: Job) -> str:
+        """The agent's command, with what it adds to the environment."""
+        return shell_script(job, environment(job.spec, {}), command(job))
+
     def submit(self, job: Job) -> LocalJob:
         """Start the agent of ``job``.
 
         Raises:
-            BadInput: the port that was asked for is in use.
+            BadInput: it is for several hosts, the port that was asked for is in use, or there is no such container.
+            MissingPart: the container's runtime is not installed.
         """
         check_port(job.spec.launch.port)
+        container.check(job.spec.container)
         return LocalJob(job)
 
 
@@ -38,47 +42,32 @@ class LocalJob:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        with (job.directory / AGENT_LOG).open("ab") as log:
-            self._agent = subprocess.Popen(
-                [sys.executable, "-m", "allpull.observe.agent", str(job.file), "--port", str(job.spec.launch.port)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=environment(job.spec, os.environ),
-                start_new_session=True,  # Ctrl-C is ours to pass on, once, and politely
-            )
-        self._family = {self._agent.pid: psutil.Process(self._agent.pid)}
+        variables = environment(job.spec, os.environ)
+        self._agent = Started(command(job), log=job.directory / AGENT_LOG, environment=variables)
 
     def poll(self) -> list[Ended] | None:
         """How this host ended, or None while ranks run."""
-        self._remember()
         code = self._agent.poll()
-        if code is None:
-            return None
-        self._kill_leftovers()
-        return [read_ended(self._job.directory, socket.gethostname(), 128 - code if code < 0 else code)]
+        return None if code is None else [read_ended(self._job.directory, socket.gethostname(), code)]
 
     def cancel(self, grace_s: float) -> None:
         """Ask the agent to end its ranks; after ``grace_s`` seconds and a bit kill whatever is left."""
-        self._remember()
-        if self._agent.poll() is None and grace_s > 0:
-            self._agent.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._agent.wait(grace_s + AGENT_EXTRA_S)
-        self._kill_leftovers()
-        self._agent.wait()
+        self._agent.cancel(grace_s + AGENT_EXTRA_S if grace_s > 0 else 0)
 
-    def _remember(self) -> None:
-        with contextlib.suppress(psutil.Error):
-            children = self._family[self._agent.pid].children(recursive=True)
-            self._family.update({child.pid: child for child in children})
 
-    def _kill_leftovers(self) -> None:
-        for process in self._family.values():
-            with contextlib.suppress(psutil.Error):
-                if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-                    process.kill()
-        psutil.wait_procs(list(self._family.values()), timeout=5)
+def command(job: Job) -> list[str]:
+    """The command that runs ``job`` here.
+
+    Raises:
+        BadInput: the job is for several hosts.
+    """
+    launch = job.spec.launch
+    if launch.hosts > 1:
+        raise BadInput(
+            f"launch.hosts: launcher local is this one host, not {launch.hosts}",
+            hint="choose one that has several: --launcher ssh:HOSTS, slurm or mpi:HOSTFILE",
+        )
+    return [*python_of(job), "-m", "allpull.observe.agent", str(job.file), "--port", str(launch.port)]
 
 
 def check_port(port: int) -> None:

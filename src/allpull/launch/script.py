@@ -55,15 +55,22 @@ def sbatch_script(job: Job) -> str:
         [f"module load {shlex.quote(module)}" for module in spec.slurm.modules],
         list(spec.slurm.prologue),
         [f"export {name}={shlex.quote(value)}" for name, value in sorted(environment(spec, {}).items())],
-        [
-            f"run={shlex.quote(str(job.directory))}",
-            f"python=({shlex.join(container.wrap(spec.container, [container.python(spec.container)], shown=[job.directory]))})",
-        ],
+        [f"run={shlex.quote(str(job.directory))}", f"python=({shlex.join(python_of(job))})"],
         [*_next_attempt()] if spec.slurm.requeues else [],
         [*_meeting(spec)],
         [*_launch(spec)],
     ]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+
+def python_of(job: Job) -> list[str]:
+    """The words that start the Python of the job's processes, inside its container where it has one.
+
+    Raises:
+        BadInput: the container cannot be told of the run directory.
+    """
+    box = job.spec.container
+    return container.wrap(box, [container.python(box)], shown=[job.directory])
 
 
 def directives(job: Job) -> Iterator[str]:
@@ -120,8 +127,7 @@ def port_of(job_id: int) -> int:
 def _texts(job: Job) -> Iterator[str]:
     slurm, box = job.spec.slurm, job.spec.container
     yield from (str(job.directory), container.python(box), box.image, *box.binds, *box.options)
-    yield from (job.spec.name.translate({number: "?" for number in range(32)}), slurm.master, *slurm.modules)
-    yield from (*slurm.prologue, *slurm.lines, *directives(job))
+    yield from (slurm.master, *slurm.modules, *slurm.prologue, *directives(job))
 
 
 def _origin(job: Job) -> str:
@@ -149,7 +155,7 @@ def _log_path(directory: Path) -> str:
 
 
 def _next_attempt() -> Iterator[str]:
-    yield "# Records are never appended to: those of the attempt before move aside, and its newest checkpoint is taken up."
+    yield "# Records are never appended to: those of the attempt before move aside; its newest checkpoint is taken up."
     yield 'if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then'
     yield '  before="$run/attempts/$((SLURM_RESTART_COUNT - 1))"'
     yield '  mkdir -p -m 700 "$before/job"'
@@ -166,11 +172,10 @@ def _meeting(spec: RunSpec) -> Iterator[str]:
     if spec.launch.hosts == 1:
         return
     first = '$("${python[@]}" -m allpull.launch.hostlist "$SLURM_JOB_NODELIST" --first)'
-    if spec.slurm.master == "{host}":
-        yield f"master={first}"
-    else:
+    around = [shlex.quote(part) if part else "" for part in spec.slurm.master.split("{host}")]
+    if len(around) > 1:
         yield f"first={first}"
-        yield 'master="' + '"$first"'.join(shlex.quote(part) if part else "" for part in spec.slurm.master.split("{host}"))
+    yield "master=" + '"$first"'.join(around)
     port = spec.launch.port or f"$(({FIRST_PORT} + SLURM_JOB_ID % {PORTS}))"
     yield f"port={port}"
 

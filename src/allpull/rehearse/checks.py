@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from allpull.config.typed import show
-from allpull.nets import NETS
-from allpull.nets.devices import DEVICES
 from allpull.errors import nearest
+from allpull.nets import NETS, network
+from allpull.nets.devices import DEVICES
 from allpull.rehearse.cluster import AcceleratorTable, Cluster
 from allpull.rehearse.faults import ALL, ClockOffset, Fault, SlowLink, SlowRank, SlowUplink
 
@@ -20,7 +20,7 @@ def find_contradictions(cluster: Cluster) -> list[str]:
     """A line for each contradiction between options of ``cluster``; none when they agree."""
     found = [*_switches(cluster), *_hosts(cluster)]
     if cluster.accelerator is not None:
-        found += _accelerator(cluster.accelerator)
+        found += _accelerator(cluster.accelerator, None if cluster.layers is None else len(cluster.layers))
     for index, fault in enumerate(cluster.faults):
         found += [f"faults[{index}].{line}" for line in _fault(cluster, fault)]
     return found
@@ -55,23 +55,22 @@ def _hosts(cluster: Cluster) -> Iterator[str]:
         yield f"host: two hosts are called {show(name)}"
 
 
-def _accelerator(table: AcceleratorTable) -> Iterator[str]:
-    given = {
-        "device": bool(table.device),
-        "forward_ms and backward_ms": bool(table.forward_ms and table.backward_ms),
-        "layers": bool(table.layers),
-    }
-    if bool(table.forward_ms) != bool(table.backward_ms):
-        missing = "backward_ms" if table.forward_ms else "forward_ms"
-        yield f"accelerator.{missing}: missing; forward_ms and backward_ms go together"
-    elif sum(given.values()) != 1:
-        both = " and ".join(name for name, is_given in given.items() if is_given) or "none of them"
-        yield f"accelerator: expected one of device, forward_ms with backward_ms, or layers; found {both}"
-    for option, value, known in (("model", table.model, NETS.names()), ("device", table.device, list(DEVICES))):
-        if value and value not in known:
-            close = nearest(value, known)
-            suggestion = f"did you mean '{close}'? " if close else ""
-            yield f"accelerator.{option}: no {option} {show(value)}; {suggestion}known: {', '.join(known)}"
+def _accelerator(table: AcceleratorTable, layers: int | None) -> Iterator[str]:
+    if table.backward_ms and not table.forward_ms:
+        yield "accelerator.forward_ms: missing; backward_ms alone says nothing"
+    elif table.layers and table.forward_ms:
+        yield "accelerator: expected either layers or forward_ms; found both"
+    elif not (table.device or table.forward_ms or table.layers):
+        yield "accelerator: expected device, forward_ms (and backward_ms), or layers; found none of them"
+    if table.device and table.device not in DEVICES:
+        yield f"accelerator.device: no device {_unknown(table.device, DEVICES)}"
+    if table.model not in NETS.names():
+        yield f"accelerator.model: no network {_unknown(table.model, NETS.names())}"
+    elif layers is not None and layers != len(network(table.model).layers):
+        yield (
+            f"accelerator.layers: {layers} layers in the file, and {table.model} has "
+            f"{len(network(table.model).layers)} with parameters"
+        )
 
 
 def _fault(cluster: Cluster, fault: Fault) -> Iterator[str]:
@@ -92,6 +91,13 @@ def _fault(cluster: Cluster, fault: Fault) -> Iterator[str]:
         for table in cluster.host_tables
     ):
         yield f"host: the clock of host {fault.host} is set by a [[host]] table already; leave one of them out"
+
+
+def _unknown(name: str, known: Iterable[str]) -> str:
+    names = list(known)
+    close = nearest(name, names)
+    suggestion = f"did you mean '{close}'? " if close else ""
+    return f"{show(name)}; {suggestion}known: {', '.join(names)}"
 
 
 def _no_host(cluster: Cluster, host: int) -> str:

@@ -4,8 +4,8 @@
 counted from the start of each program that is executed, and goes on over forks.
 
 libfaketime 0.9.10 passes absolute monotonic sleeps on wrongly when it leaves the monotonic clock alone, and Python's
-``time.sleep`` is one; ``mend_sleep`` therefore lets it wait in ``select`` instead. Programs that a rank executes in turn
-get the right clock, because nobody mends theirs.
+``time.sleep`` is one; ``mend_sleep`` therefore lets it wait in ``select`` instead. Programs that a rank executes in
+turn get the right clock, because nobody mends theirs.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
+from typing import SupportsFloat
 
 LIBRARY = "libfaketimeMT.so.1"
 PLACES = ("/usr/lib/*/faketime", "/usr/lib64/faketime", "/usr/lib/faketime", "/usr/local/lib/faketime")
@@ -70,11 +71,11 @@ def settle_in(environ: MutableMapping[str, str]) -> dict[str, str]:
 
 def mend_sleep() -> None:
     """Let ``time.sleep`` wait in ``select``."""
-    time.sleep = _sleep
+    time.sleep = _sleep  # type: ignore[assignment]  # it also takes what has only __index__
 
 
-def _sleep(seconds: float, /) -> None:
-    select.select((), (), (), seconds)
+def _sleep(seconds: SupportsFloat, /) -> None:
+    select.select((), (), (), float(seconds))
 
 
 if __name__ == "__main__":

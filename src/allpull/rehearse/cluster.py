@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +30,7 @@ class ClusterTable:
 class SwitchTable:
     """``[[switch]]``: hosts that share one uplink to all the others."""
 
-    hosts: list[int] = needed("its hosts, counted from 0")
+    hosts: tuple[int, ...] = needed("its hosts, counted from 0")
     uplink: str = rate_option("rate of the uplink, each way")
 
 
@@ -48,14 +49,14 @@ class HostTable:
 class AcceleratorTable:
     """``[accelerator]``: the network that the virtual accelerator trains, and how long everything takes.
 
-    Times come from a named ``device``, from ``forward_ms`` and ``backward_ms``, or from ``layers``.
+    Times come from ``layers``, else from ``forward_ms`` and ``backward_ms``, else from ``device``.
     """
 
     model: str = option("resnet50", "network whose layers are trained")
     batch: int = option(64, "samples per rank and step", ge=1, le=1_000_000)
     device: str = option("", "device whose speed is taken")
     forward_ms: float = option(0.0, "forward pass of one step", gt=0, le=10_000_000)
-    backward_ms: float = option(0.0, "backward pass of one step", gt=0, le=10_000_000)
+    backward_ms: float = option(0.0, "backward pass of one step; left out: twice the forward pass", gt=0, le=10_000_000)
     layers: str = option("", "JSON file: for each layer in order its forward_ms and backward_ms")
     input_ms: float = option(0.0, "waiting for the loader, each step", ge=0, le=10_000_000)
     optimizer_ms: float = option(0.0, "optimizer, each step; 0: as the device takes", ge=0, le=10_000_000)
@@ -150,8 +151,7 @@ def _accelerator(cluster: Cluster) -> dict[str, Any] | None:
         "device": table.device or None,
         "forward_s": _seconds(table.forward_ms),
         "backward_s": _seconds(table.backward_ms),
-        "layers": cluster.layers
-        and [{"forward_s": layer.forward_s, "backward_s": layer.backward_s} for layer in cluster.layers],
+        "layers": None if cluster.layers is None else [dataclasses.asdict(layer) for layer in cluster.layers],
         "input_s": table.input_ms / 1e3,
         "optimizer_s": _seconds(table.optimizer_ms),
         "epoch_steps": table.epoch_steps or None,

@@ -17,9 +17,6 @@ ALL = -1  # "rank" was left out: no rank in particular
 MAX_RANK = 65535
 MAX_PPM = 10_000  # a hundredth: a clock that is worse would be noticed by its owner
 
-Where = Literal["forward", "backward", "input"]
-Distribution = Literal["normal", "exponential", "lognormal", "uniform"]
-
 
 def _from_step() -> Any:
     return option(0, "first step that it touches, counted from 0", ge=0)
@@ -45,7 +42,7 @@ class SlowRank:
     delay: str = time_option("how much longer it computes")
     rank: int = _any_rank("which rank; leave it out where it rotates")
     rotating: bool = option(False, "another rank each step")
-    where: Where = option("backward", "where it is slow")
+    where: Literal["forward", "backward", "input"] = option("backward", "where it is slow")
     from_step: int = _from_step()
     from_s: float = _from_s()
 
@@ -56,9 +53,11 @@ class Jitter:
 
     kind: Literal["jitter"]
     std: str = time_option("standard deviation of what is added")
-    distribution: Distribution = option("exponential", "shape; normal has mean 0, the others begin at 0")
+    distribution: Literal["normal", "exponential", "lognormal", "uniform"] = option(
+        "exponential", "shape; normal has mean 0, the others begin at 0 or above"
+    )
     rank: int = _any_rank("which rank; left out: all of them, each its own draws")
-    where: Where = option("forward", "what varies")
+    where: Literal["forward", "backward", "input"] = option("forward", "what varies")
     seed: int = option(0, "another seed is another series of draws", ge=0)
     from_step: int = _from_step()
     from_s: float = _from_s()

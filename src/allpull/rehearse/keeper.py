@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,13 +21,14 @@ from types import FrameType
 
 from allpull.errors import AllpullError, MissingPart
 from allpull.rehearse import network, state
-from allpull.rehearse.namespaces import bind, inside, leave_the_machine, new_net
-from allpull.rehearse.order import Change, Order, load
+from allpull.rehearse.namespaces import bind, fresh_folder, inside, leave_the_machine, new_net
+from allpull.rehearse.order import RANK_PLACEHOLDER, Order, load
 from allpull.rehearse.relay import relay, tap
 from allpull.rundir.write import whole_file
 
 NURSERY = "allpull.rehearse.ranks.nursery"
 ETC_HOSTS = Path("/etc/hosts")
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  a mount point, not a file of ours
 TICK_S = 0.05  # how soon a change that is due, or an end, is noticed
 NURSERY_EXTRA_S = 5.0  # the nursery gives its ranks the grace time, and then has its own books to close
 NO_NAMESPACES = (
@@ -109,6 +110,8 @@ def make(order: Order) -> World:
     network.run(network.plan(order.topology, cables), nets)
     network.choose_congestion_control(nets)
     _name_hosts(order)
+    with suppress(OSError):  # what ranks leave in shared memory then ends with the cluster
+        fresh_folder(SHARED_MEMORY)
     return World(nets=nets, relay_pid=relay_pid)
 
 
@@ -144,7 +147,10 @@ def start_relay(nets: Sequence[int], latency_s: float) -> int:
 
 def _name_hosts(order: Order) -> None:
     """Let every host find the others by name."""
-    lines = ["127.0.0.1 localhost", *(f"{network.address(i)} {host.name}" for i, host in enumerate(order.hosts))]
+    lines = ["127.0.0.1 localhost"]
+    for index, host in enumerate(order.hosts):
+        # torch's store asks who calls by the IPv6 form of the address, and waits for a name server where none is named
+        lines += [f"{network.address(index)} {host.name}", f"::ffff:{network.address(index)} {host.name}"]
     path = Path(order.directory) / "job/etc-hosts"
     whole_file(str(path), "\n".join(lines) + "\n")
     if ETC_HOSTS.exists():  # else there is nothing to hide, and addresses must do
@@ -157,9 +163,16 @@ def start_nursery(order_file: Path, world: World) -> tuple[subprocess.Popen[byte
     os.set_blocking(started, False)
     command = [sys.executable, "-m", NURSERY, str(order_file), "--report", str(report)]
     command += ["--nets", ",".join(str(net) for net in world.nets)]
-    nursery = subprocess.Popen(command, pass_fds=(*world.nets, report))
+    nursery = subprocess.Popen(command, pass_fds=(*world.nets, report), env=nursery_environment(os.environ))
     os.close(report)
     return nursery, started
+
+
+def nursery_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """``environ`` without what another launcher said of its ranks, and with room for RANK."""
+    strangers = ("TORCHELASTIC_", "MASTER_", "GROUP_", "ROLE_", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE")
+    kept = {name: value for name, value in environ.items() if not name.startswith(strangers)}
+    return {**kept, "RANK": RANK_PLACEHOLDER}
 
 
 def watch(order: Order, world: World, nursery: subprocess.Popen[bytes], started: int, stop: Stop) -> int:
@@ -175,24 +188,10 @@ def watch(order: Order, world: World, nursery: subprocess.Popen[bytes], started:
                 hosts_started += len(os.read(started, len(order.hosts)))
             began_s = time.monotonic()
         elif todo and time.monotonic() - began_s >= todo[0].at_s:
-            apply(todo.pop(0), world.nets)
+            network.run(network.batches_of(todo.pop(0)), world.nets)
         time.sleep(TICK_S)
     code = nursery.wait()
     return 128 - code if code < 0 else code
-
-
-def apply(change: Change, nets: Sequence[int]) -> None:
-    """Make ``change`` to a link, an uplink or a cable.
-
-    Raises:
-        AllpullError: a command failed.
-    """
-    if change.kind == "throttle":
-        network.run(network.throttle(change.number, change.bits_per_s), nets)
-    elif change.kind == "throttle-uplink":
-        network.run(network.throttle_uplink(change.number, change.bits_per_s), nets)
-    elif change.kind == "cut":
-        network.run(network.cut(change.number), nets)
 
 
 def _end(order: Order, nursery: subprocess.Popen[bytes], stop: Stop) -> None:

@@ -17,26 +17,21 @@ from allpull.errors import AllpullError, BadInput, MissingPart
 from allpull.launch.endings import read_ended
 from allpull.launch.job import Job, environment
 from allpull.launch.outcome import Ended, log_tail
-from allpull.rehearse import clock, state
+from allpull.rehearse import clock, script, state
 from allpull.rehearse import order as orders
 from allpull.rehearse.cluster import Cluster, to_plain, truth
-from allpull.rehearse.faults import HostCutOff, KillRank, SlowLink, SlowUplink
-from allpull.rehearse.network import INTERFACE, MIN_BITS_PER_S, Topology, Uplink
-from allpull.rehearse.order import Change, HostOrder, Order
-from allpull.rehearse.quantity import number
-from allpull.rehearse.ranks import nursery_variables
+from allpull.rehearse.draft import CLUSTER_FILE, make_order
 from allpull.rehearse.read import load_cluster
 from allpull.rundir import layout
 from allpull.rundir.write import whole_json
+from allpull.schema.spec import RunSpec
 from allpull.units import show_bytes
-
-CLUSTER_FILE = "job/cluster.json"
-"""What the ranks of the virtual accelerator read, next to their job file."""
 
 TRUTH_FILE = "truth.json"
 ACCELERATOR = "allpull.rehearse.ranks"  # programs below it are the virtual accelerator's
 KEEPER_LOG = f"{layout.LOGS}/cluster.log"
 
+STEPS = 60  # of the virtual accelerator: the steady ones among them are enough for every analysis
 MAX_RANKS = 64  # two cores cannot schedule more than that, and a virtual cluster is for small machines
 RANK_BYTES = 250 << 20  # a forked rank shares most of torch, but its training does not share its own
 READY_S = 60.0  # for hosts and links to stand; half a second is usual
@@ -46,13 +41,13 @@ UNSHAPED = "--launcher local runs the same ranks without shaped links"
 
 
 class Rehearse:
-    """The launcher of the cluster file at ``path``; the virtual accelerator makes ``steps`` steps (None: its default).
+    """The launcher of the cluster file at ``path``; the virtual accelerator makes ``steps`` steps.
 
     Raises:
         BadInput: the file cannot be read, or holds faults, all of which are listed.
     """
 
-    def __init__(self, path: str | Path, *, steps: int | None = None) -> None:
+    def __init__(self, path: str | Path, *, steps: int = STEPS) -> None:
         if not str(path):
             raise BadInput("--launcher rehearse needs a cluster file", hint="write --launcher rehearse:CLUSTER.toml")
         self.cluster = load_cluster(Path(path))
@@ -63,6 +58,15 @@ class Rehearse:
         """Ranks that the cluster has room for; a job must have as many."""
         return self.cluster.ranks
 
+    def plan(self, job: Job) -> str:
+        """The network and the ranks, as shell lines.
+
+        Raises:
+            BadInput, MissingPart: as ``submit``, before anything is made.
+        """
+        check_machine(self.cluster, job.spec)
+        return script.show(make_order(job, self.cluster, cluster_id="", state_file=Path()))
+
     def submit(self, job: Job) -> RehearsedJob:
         """Make the cluster and start ``job`` on it; what dead owners left is cleaned first.
 
@@ -70,22 +74,23 @@ class Rehearse:
             BadInput: the job has another number of ranks, or more than this machine can hold.
             MissingPart: a program, or the right to make namespaces, is missing; nothing was left behind.
         """
-        check_machine(self.cluster, job.spec.launch.ranks)
+        check_machine(self.cluster, job.spec)
         state.clean_dead()
-        whole_json(str(job.directory / CLUSTER_FILE), {**to_plain(self.cluster), "steps": self._steps})
         accelerated = job.module.startswith(ACCELERATOR)
         whole_json(str(job.directory / TRUTH_FILE), truth(self.cluster, accelerated=accelerated))
-        return RehearsedJob(job, self.cluster)
+        return RehearsedJob(job, self.cluster, self._steps)
 
 
 class RehearsedJob:
     """A job on a virtual cluster."""
 
-    def __init__(self, job: Job, cluster: Cluster) -> None:
+    def __init__(self, job: Job, cluster: Cluster, steps: int) -> None:
         self._job = job
+        self._told = {"cluster": to_plain(cluster), "steps": steps}
         self._hosts = [host.name for host in cluster.hosts]
         self._id = state.new_id()
         self._log = job.directory / KEEPER_LOG
+        self._keeper: subprocess.Popen[bytes] | None = None
         try:
             self._state = state.claim(self._id, job.directory)
         except OSError as error:
@@ -93,11 +98,13 @@ class RehearsedJob:
                 f"cannot note who owns the virtual cluster: {error.strerror} ({error.filename})",
                 hint="this folder must be yours and writable",
             ) from error
-        self._order = make_order(job, cluster, self._id, self._state)
-        order_file = job.directory / orders.FILE
-        whole_json(str(order_file), orders.to_plain(self._order))
         ready, tell = os.pipe()
         try:
+            order = make_order(job, cluster, cluster_id=self._id, state_file=self._state)
+            asked = json.loads(job.file.read_text(encoding="utf-8"))
+            whole_json(str(job.directory / CLUSTER_FILE), {**asked, **self._told})
+            order_file = job.directory / orders.FILE
+            whole_json(str(order_file), orders.to_plain(order))
             self._keeper = self._start(order_file, tell)
             os.close(tell)
             self._wait_until_ready(ready)
@@ -113,6 +120,7 @@ class RehearsedJob:
         Raises:
             AllpullError: the cluster itself broke down.
         """
+        assert self._keeper is not None
         code = self._keeper.poll()
         if code is None:
             return None
@@ -131,6 +139,7 @@ class RehearsedJob:
 
     def cancel(self, grace_s: float) -> None:
         """Ask the keeper to end all hosts; after ``grace_s`` seconds and a bit kill whatever is left."""
+        assert self._keeper is not None
         if self._keeper.poll() is None and grace_s > 0:
             self._keeper.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -145,7 +154,7 @@ class RehearsedJob:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**environment(self._job.spec, os.environ), **nursery_variables(), state.TAG: self._id},
+                env={**environment(self._job.spec, os.environ), state.TAG: self._id},
                 pass_fds=(tell,),
                 start_new_session=True,  # Ctrl-C is ours to pass on, once, and politely
             )
@@ -168,9 +177,10 @@ class RehearsedJob:
 
     def _end_everything(self) -> None:
         state.end_all(self._id)
-        if hasattr(self, "_keeper"):
+        if self._keeper is not None:
             self._keeper.wait()
         state.release(self._state)
+        whole_json(str(self._job.directory / CLUSTER_FILE), self._told)  # options may hold secrets: only ranks saw them
 
     def _code_of(self, host: str) -> int | None:
         """The code that ``host`` wrote down; None: it was killed before it could."""
@@ -181,14 +191,24 @@ class RehearsedJob:
             return None
 
 
-def check_machine(cluster: Cluster, ranks: int) -> None:
-    """Make sure that this machine can hold ``cluster``, and that a job of ``ranks`` ranks fits it.
+def check_machine(cluster: Cluster, spec: RunSpec) -> None:
+    """Make sure that this machine can hold ``cluster``, and that the job of ``spec`` fits it.
 
     Raises:
         BadInput: it cannot, or the job has another size.
         MissingPart: a program is not installed.
     """
-    table = cluster.table
+    table, ranks = cluster.table, spec.launch.ranks
+    if spec.launch.hosts not in {1, table.hosts}:
+        raise BadInput(
+            f"launch.hosts is {spec.launch.hosts}, and cluster '{table.name}' has {table.hosts}",
+            hint="leave launch.hosts out: the cluster file says how many there are",
+        )
+    if spec.container.image:
+        raise BadInput(
+            "ranks of a virtual cluster are forked from one process, and cannot be in a container",
+            hint="leave container.image out",
+        )
     if ranks != cluster.ranks:
         raise BadInput(
             f"the job has {ranks} ranks and cluster '{table.name}' {cluster.ranks} "
@@ -202,7 +222,7 @@ def check_machine(cluster: Cluster, ranks: int) -> None:
     available = psutil.virtual_memory().available
     if ranks * RANK_BYTES > available:
         raise BadInput(
-            f"{ranks} ranks need about {show_bytes(ranks * RANK_BYTES)} of memory, and {show_bytes(available)} are free",
+            f"{ranks} ranks need about {show_bytes(ranks * RANK_BYTES)} of memory; {show_bytes(available)} are free",
             hint=f"up to {available // RANK_BYTES} ranks fit",
         )
     if not sys.platform.startswith("linux"):
@@ -213,75 +233,3 @@ def check_machine(cluster: Cluster, ranks: int) -> None:
     wrong = any(host.clock_offset_s or host.clock_drift_ppm for host in cluster.hosts)
     if wrong and clock.library() is None:
         raise MissingPart("a wrong wall clock needs libfaketime", hint="apt install faketime")
-
-
-def make_order(job: Job, cluster: Cluster, cluster_id: str, state_file: Path) -> Order:
-    """What the keeper is to make of ``cluster``: rates shrunk, clocks and timed faults sorted out."""
-    return Order(
-        cluster=cluster_id,
-        owner_pid=os.getpid(),
-        state_file=str(state_file),
-        directory=str(job.directory),
-        job_file=str(job.file),
-        module=job.module,
-        grace_s=job.spec.launch.grace_s,
-        hosts=tuple(
-            HostOrder(
-                name=host.name,
-                ranks=host.ranks,
-                clock_offset_s=host.clock_offset_s,
-                clock_drift_ppm=host.clock_drift_ppm,
-            )
-            for host in cluster.hosts
-        ),
-        topology=topology(cluster),
-        changes=tuple(changes(cluster)),
-    )
-
-
-def topology(cluster: Cluster) -> Topology:
-    """The links of ``cluster`` as they are shaped: divided by ``shrink``; latency is not.
-
-    Raises:
-        BadInput: a link becomes slower than can be shaped.
-    """
-    return Topology(
-        links_bits_per_s=tuple(_shrunk(cluster, host.link_bytes_per_s) for host in cluster.hosts),
-        uplinks=tuple(
-            Uplink(hosts=tuple(switch.hosts), bits_per_s=_shrunk(cluster, number(switch, "uplink") or 0.0))
-            for switch in cluster.switches
-        ),
-        latency_s=cluster.latency_s,
-    )
-
-
-def changes(cluster: Cluster) -> list[Change]:
-    """What happens to links, hosts and ranks while the job runs, in the order of the file."""
-    found: list[Change] = []
-    for fault in cluster.faults:
-        if isinstance(fault, SlowLink):
-            rate = number(fault, "rate") or fault.factor * cluster.hosts[fault.host].link_bytes_per_s
-            bits = _shrunk(cluster, rate)
-            found.append(Change(kind="throttle", at_s=fault.from_s, number=fault.host, bits_per_s=bits))
-        elif isinstance(fault, SlowUplink):
-            whole = number(cluster.switches[fault.switch], "uplink") or 0.0
-            bits = _shrunk(cluster, number(fault, "rate") or fault.factor * whole)
-            found.append(Change(kind="throttle-uplink", at_s=fault.from_s, number=fault.switch, bits_per_s=bits))
-        elif isinstance(fault, HostCutOff):
-            found.append(Change(kind="cut", at_s=fault.from_s, number=fault.host))
-        elif isinstance(fault, KillRank):
-            found.append(Change(kind="kill", at_s=fault.from_s, number=fault.rank))
-    return found
-
-
-def _shrunk(cluster: Cluster, bytes_per_s: float) -> int:
-    bits_per_s = round(bytes_per_s * 8 / cluster.table.shrink)
-    if bits_per_s < MIN_BITS_PER_S:
-        raise BadInput(
-            f"a link of {bytes_per_s:g} bytes/s divided by shrink = {cluster.table.shrink:g} is too slow to shape",
-            hint=f"keep every link above {MIN_BITS_PER_S:,} bit/s after shrinking",
-        )
-    return bits_per_s
-
-
-_ = INTERFACE

@@ -50,6 +50,15 @@ def bind(source: Path, target: Path) -> None:
     _check(_libc.mount(os.fsencode(source), os.fsencode(target), None, _MS_BIND, None), "mount")
 
 
+def fresh_folder(target: Path) -> None:
+    """Put an empty folder in memory at ``target``, in this mount namespace only.
+
+    Raises:
+        OSError: the kernel does not allow it.
+    """
+    _check(_libc.mount(b"tmpfs", os.fsencode(target), b"tmpfs", 0, b"mode=1777"), "mount")
+
+
 def leave_the_machine() -> None:
     """Give this process a network and mounts of its own: the world that the virtual cluster stands in.
 

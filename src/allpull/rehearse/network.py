@@ -24,6 +24,7 @@ from allpull.errors import AllpullError
 from allpull.rehearse.namespaces import inside
 
 INTERFACE = "eth0"  # of every host
+MASTER_PORT = 29500  # torchrun's; the network is ours alone, so it is free
 PREFIX = 16  # 10.77.0.0/16, which nobody outside the world sees
 BURST_S = 1e-3  # of line rate: what a message may gain. At 1 Gbit/s that is over 64 KiB, below which tbf cuts up the
 # kernel's large segments and falls behind its rate
@@ -52,6 +53,16 @@ class Topology:
     links_bits_per_s: tuple[int, ...]
     uplinks: tuple[Uplink, ...] = ()
     latency_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Something that happens ``at_s`` after all ranks were started, to the link or uplink of ``number``, or a rank."""
+
+    kind: Literal["throttle", "throttle-uplink", "cut", "kill"]
+    at_s: float
+    number: int
+    bits_per_s: int = 0
 
 
 Cables = Literal["plain", "netem", "relay"]
@@ -93,12 +104,15 @@ def plan(topology: Topology, cables: Cables = "plain") -> list[Batch]:
     """All commands that make ``topology`` out of empty namespaces, in order; TAP devices must be there already."""
     batches = [Batch(host=None, tool="ip", lines=tuple(_world(topology, cables)))]
     for host, bits_per_s in enumerate(topology.links_bits_per_s):
-        lines = (
+        lines: tuple[str, ...] = (
             "link set lo up",
             f"link set {INTERFACE} addrgenmode none",
             f"addr add {address(host)}/{PREFIX} dev {INTERFACE}",
             f"link set {INTERFACE} up",
         )
+        if cables == "relay":
+            # segments that fit the bucket pass whole, and the relay sees a thousand a second at any rate
+            lines += (f"link set {INTERFACE} gso_max_size {round(0.9 * _burst(bits_per_s))}",)
         batches.append(Batch(host=host, tool="ip", lines=lines))
         batches += _shape_link(host, bits_per_s, "add")
         if cables == "netem":
@@ -110,19 +124,28 @@ def plan(topology: Topology, cables: Cables = "plain") -> list[Batch]:
     return batches
 
 
-def throttle(host: int, bits_per_s: int) -> list[Batch]:
-    """Commands that give the link of ``host`` another rate, both ways."""
-    return _shape_link(host, bits_per_s, "change")
+def batches_of(change: Change) -> list[Batch]:
+    """Commands that make ``change``; none for a rank, which is no business of the network."""
+    if change.kind == "throttle":
+        return _shape_link(change.number, change.bits_per_s, "change")
+    if change.kind == "throttle-uplink":
+        return _shape_uplink(change.number, change.bits_per_s, "change")
+    if change.kind == "cut":  # the host and the switch both see the link go down
+        return [Batch(host=None, tool="ip", lines=(f"link set h{change.number} down",))]
+    return []
 
 
-def throttle_uplink(switch: int, bits_per_s: int) -> list[Batch]:
-    """Commands that give the uplink of ``switch`` another rate, both ways."""
-    return _shape_uplink(switch, bits_per_s, "change")
-
-
-def cut(host: int) -> list[Batch]:
-    """Commands that pull the cable of ``host``: it and the switch both see the link go down."""
-    return [Batch(host=None, tool="ip", lines=(f"link set h{host} down",))]
+def rank_variables(rank: int, local_rank: int, ranks: int, local_ranks: int) -> dict[str, str]:
+    """What torchrun would tell a rank, which meets the others on host 0; ``local_ranks`` are those of its host."""
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(local_rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(local_ranks),
+        "MASTER_ADDR": address(0),
+        "MASTER_PORT": str(MASTER_PORT),
+        "GLOO_SOCKET_IFNAME": INTERFACE,
+    }
 
 
 def _world(topology: Topology, cables: Cables) -> Iterator[str]:
@@ -164,9 +187,12 @@ def _shape_uplink(switch: int, bits_per_s: int, verb: str) -> list[Batch]:
 
 
 def _shape(interface: str, bits_per_s: int, verb: str) -> str:
-    burst = max(MIN_BURST_BYTES, round(bits_per_s / 8 * BURST_S))
     queue = max(MIN_QUEUE_BYTES, round(bits_per_s / 8 * QUEUE_S))
-    return f"qdisc {verb} dev {interface} root handle 1: tbf rate {bits_per_s}bit burst {burst} limit {queue}"
+    return f"qdisc {verb} dev {interface} root handle 1: tbf rate {bits_per_s}bit burst {_burst(bits_per_s)} limit {queue}"
+
+
+def _burst(bits_per_s: int) -> int:
+    return max(MIN_BURST_BYTES, round(bits_per_s / 8 * BURST_S))
 
 
 def has_netem() -> bool:

@@ -6,12 +6,15 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from allpull.rehearse.network import Topology, Uplink
+from allpull.rehearse.network import Change, Topology, Uplink
 
 FILE = "job/order.json"
 """Where it stands in a run directory."""
+
+RANK_PLACEHOLDER = "_" * 7
+"""What RANK is where there are no ranks yet: room for their numbers, and no number itself."""
 
 SCHEMA = "allpull.rehearsal-order/1.0"
 
@@ -29,16 +32,6 @@ class HostOrder:
     def has_own_clock(self) -> bool:
         """Whether its wall clock differs from the machine's."""
         return self.clock_offset_s != 0 or self.clock_drift_ppm != 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """Something that happens ``at_s`` after all ranks were started, to the link or uplink of ``number``, or a rank."""
-
-    kind: Literal["throttle", "throttle-uplink", "cut", "kill"]
-    at_s: float
-    number: int
-    bits_per_s: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

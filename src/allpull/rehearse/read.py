@@ -129,10 +129,12 @@ def _table(kind: type[Record], item: object, where: str, faults: list[str]) -> R
 
 
 def _switch(item: object, where: str, faults: list[str]) -> SwitchTable | None:
-    hosts = item.get("hosts", []) if isinstance(item, dict) else []
-    if isinstance(item, dict) and (not isinstance(hosts, list) or not all(type(host) is int for host in hosts)):
-        faults.append(f"{where}.hosts: expected whole numbers, such as [0, 1]; found {show(hosts)}")
-        item = {**item, "hosts": []}
+    if isinstance(item, dict) and "hosts" in item:
+        hosts = item["hosts"]
+        if not isinstance(hosts, list) or not all(type(host) is int for host in hosts):
+            faults.append(f"{where}.hosts: expected whole numbers, such as [0, 1]; found {show(hosts)}")
+            hosts = []
+        item = {**item, "hosts": tuple(hosts)}
     return _table(SwitchTable, item, where, faults)
 
 

@@ -94,7 +94,7 @@ def _is_orphan(path: Path) -> bool:
         owner, started, boot = int(record["owner_pid"]), record["owner_start_ticks"], record["boot_id"]
     except (OSError, ValueError, KeyError, TypeError):
         return False  # what cannot be understood is left alone
-    return boot != _boot_id() or start_ticks(owner) != started
+    return bool(boot != _boot_id() or start_ticks(owner) != started)
 
 
 def end_all(cluster: str) -> None:
@@ -116,15 +116,15 @@ def end_all(cluster: str) -> None:
 def _processes(cluster: str) -> Iterator[int]:
     """A descriptor of each process of ``cluster`` that runs; it cannot come to mean another process."""
     mark = f"{TAG}={cluster}".encode()
-    for entry in os.listdir("/proc"):
-        if not entry.isdecimal() or int(entry) == os.getpid():
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal() or int(entry.name) == os.getpid():
             continue
         try:
-            descriptor = os.pidfd_open(int(entry))
+            descriptor = os.pidfd_open(int(entry.name))
         except OSError:
             continue
         try:
-            environ = Path(f"/proc/{entry}/environ").read_bytes()  # of a zombie it is empty
+            environ = (entry / "environ").read_bytes()  # of a zombie it is empty
         except OSError:
             environ = b""
         if mark in environ.split(b"\0"):

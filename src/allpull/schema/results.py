@@ -118,3 +118,55 @@ class ScalingReport(Record):
     show: ShowResult
     words: list[str] = Field(description="what it means, one plain sentence each, most important first")
     details: list[RunDetail] = Field(description="in the order of show.runs")
+
+
+class CollectiveTime(Record):
+    """One size of an all-reduce. The time of a repetition is the maximum over ranks; rates are those of its median."""
+
+    size_bytes: int
+    repetitions: int
+    time_s: float
+    time_p95_s: float
+    algbw_bytes_per_s: float = Field(description="size ÷ time")
+    busbw_bytes_per_s: float = Field(description="algbw · 2(N−1)/N: what each link carries, whatever N")
+
+
+class RingFit(Record):
+    """time = 2(N−1) · latency + 2(N−1)/N · size ÷ link, fitted to the medians of all sizes."""
+
+    latency_s: Interval
+    link_bytes_per_s: Interval
+    worst_error: float = Field(description="largest |fit − measured| ÷ measured over the sizes")
+
+
+class AllreduceResult(Record):
+    """What `allpull probe allreduce` answers."""
+
+    schema_: str = Field(alias="schema")
+    run: str
+    ranks: int
+    hosts: int
+    results: list[CollectiveTime]
+    fit: RingFit | None = Field(description="None where one size or one rank cannot tell latency from bandwidth")
+
+
+class ClockOffset(Record):
+    """The clock of one host against that of host 0, at the end of the probe. A bound is an error never exceeded."""
+
+    host: str
+    against: str
+    clock: Literal["monotonic", "realtime"]
+    offset_s: float = Field(description="this host's clock minus host 0's")
+    offset_bound_s: float
+    drift_ppm: float | None = Field(description="parts per million by which it runs faster; None: too short to tell")
+    drift_bound_ppm: float | None
+    round_trip_s: float = Field(description="the shortest")
+
+
+class ClockResult(Record):
+    """What `allpull probe clock` answers."""
+
+    schema_: str = Field(alias="schema")
+    run: str
+    hosts: int
+    offsets: list[ClockOffset]

@@ -4,12 +4,15 @@ Each layer is an autograd function whose forward and backward are waits on one s
 zeros, become ready when its backward ends. Everything after that is real: accumulation, DDP's hooks and buckets, the
 all-reduce of as many bytes as the plan says, its overlap with what is left of backward. There are no buffers, so DDP
 sends none in forward.
+
+A function costs some 40 µs of CPU, and ranks share cores here. So a layer that takes hardly any time (normalisation)
+has none of its own: it goes with the layer before it in backward, whose gradients are ready a moment earlier.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +25,8 @@ from allpull.rehearse.ranks.timeline import COARSE_S, Timeline
 
 FIRST_BUCKET_MIB = 1.0  # torch.distributed._DEFAULT_FIRST_BUCKET_BYTES
 BUCKET_MIB = 25.0  # DDP's default bucket_cap_mb
+TINY_S = 20e-6  # a layer whose backward is shorter shares a function
+TOGETHER = 3  # autograd hands on so many gradients of one function in the order they are given; more it may shuffle
 
 
 class Accelerator(nn.Module):
@@ -31,20 +36,14 @@ class Accelerator(nn.Module):
         super().__init__()
         self.extra: Extra = NOTHING
         self._timeline = timeline
-        forward_s, backward_s, count = plan.forward_s, plan.backward_s, len(plan.layers)
-        self._queue: list[_Work] = []
-        for number, layer in enumerate(plan.layers):
-            parameters = [self._parameter(one.name, one.elements) for one in layer.parameters]
-            work = _Work(self, timeline, layer, parameters)
-            work.forward_share = layer.forward_s / forward_s if forward_s else 1 / count
-            work.backward_share = layer.backward_s / backward_s if backward_s else 1 / count
-            work.settles = number == 0
-            self._queue.append(work)
+        made = {one.name: self._parameter(one.name, one.elements) for layer in plan.layers for one in layer.parameters}
+        self._queue = [_Work(self, timeline, plan, layers, made) for layers in together(plan.layers)]
+        self._queue[0].last = True
 
     def forward(self, x: Tensor) -> Tensor:
         """[] → []: a loss that depends on every parameter."""
         for work in self._queue:
-            x = _Layer.apply(x, work, *work.parameters)  # type: ignore[no-untyped-call]  # torch has no type for it
+            x = _Layers.apply(x, work, *work.parameters)  # type: ignore[no-untyped-call]  # torch has no type for it
         self._timeline.settle()
         return x
 
@@ -61,42 +60,56 @@ class Accelerator(nn.Module):
         return parameter
 
 
+def together(layers: Sequence[PlannedLayer]) -> list[tuple[PlannedLayer, ...]]:
+    """The layers of each autograd function, both in the order of the forward pass."""
+    groups: list[tuple[PlannedLayer, ...]] = []
+    for layer in reversed(layers):
+        beside = sum(len(other.parameters) for other in groups[-1]) if groups else TOGETHER
+        if layer.backward_s < TINY_S and beside + len(layer.parameters) <= TOGETHER:
+            groups[-1] = (layer, *groups[-1])
+        else:
+            groups.append((layer,))
+    return groups[::-1]
+
+
 class _Work:
-    """One layer's share of a step."""
-
-    __slots__ = (
-        "accelerator", "backward_share", "forward_share", "gradients", "parameters", "plan", "settles", "timeline",
-    )  # fmt: skip
-
-    forward_share: float
-    backward_share: float
-    settles: bool
+    """One function's share of a step."""
 
     def __init__(
-        self, accelerator: Accelerator, timeline: Timeline, plan: PlannedLayer, parameters: list[nn.Parameter]
+        self,
+        accelerator: Accelerator,
+        timeline: Timeline,
+        plan: Plan,
+        layers: Sequence[PlannedLayer],
+        made: dict[str, nn.Parameter],
     ) -> None:
         self.accelerator = accelerator
         self.timeline = timeline
-        self.plan = plan
-        self.parameters = parameters
+        self.last = False  # in backward
+        self.forward_s = sum(layer.forward_s for layer in layers)
+        self.backward_s = sum(layer.backward_s for layer in layers)
+        alike = len(layers) / len(plan.layers)
+        self.forward_share = self.forward_s / plan.forward_s if plan.forward_s else alike
+        self.backward_share = self.backward_s / plan.backward_s if plan.backward_s else alike
+        self.parameters = [made[one.name] for layer in reversed(layers) for one in layer.parameters]
         # one zero for each tensor: autograd adds it to the bucket, and no second copy of the gradients is kept
-        self.gradients = [torch.zeros(1).expand(parameter.numel()) for parameter in parameters]
+        self.gradients = [torch.zeros(1).expand(parameter.numel()) for parameter in self.parameters]
 
     def forward(self) -> None:
+        """Take the time of the forward pass; where in it the moments lie nobody sees before its end."""
         extra = self.accelerator.extra
-        seconds = self.plan.forward_s * extra.share + extra.forward_s * self.forward_share
-        self.timeline.work(max(0.0, seconds), COARSE_S)  # a forward pass shows nothing before its end
+        self.timeline.work(max(0.0, self.forward_s * extra.share + extra.forward_s * self.forward_share), COARSE_S)
 
     def backward(self) -> None:
+        """Take the time of the backward pass; with the last gradient nothing is left undone."""
         extra = self.accelerator.extra
-        seconds = self.plan.backward_s * extra.share + extra.backward_s * self.backward_share
-        self.timeline.work(max(0.0, seconds))
-        if self.settles:  # the last gradient of the step: nothing may be left undone behind it
+        self.timeline.work(max(0.0, self.backward_s * extra.share + extra.backward_s * self.backward_share))
+        if self.last:
             self.timeline.settle()
 
 
-class _Layer(torch.autograd.Function):
-    """Waits where a layer computes."""
+class _Layers(torch.autograd.Function):
+    """Waits where layers compute."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, work: _Work, *_: nn.Parameter) -> Tensor:

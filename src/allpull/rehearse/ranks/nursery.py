@@ -4,38 +4,40 @@
 network namespace, takes its name, and forks its ranks, which run ``allpull.observe.rank`` like those of any launcher.
 Eight ranks cost one import this way. Only a host whose wall clock is wrong is executed anew, under libfaketime.
 
-A forked rank returns from ``main`` here and ends as Python programs end. Parents are tied to children by the kernel:
-whichever dies, those below it are killed.
+Children are tied to their parents by the kernel: whichever dies, those below it are killed.
 """
 
 from __future__ import annotations
 
 import argparse
+import atexit
 import ctypes
+import gc
 import json
 import os
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from signal import SIGKILL, SIGTERM, SIGUSR1
+from typing import NoReturn
 
 from allpull.rehearse import clock, state
 from allpull.rehearse.namespaces import UTS, enter_net, unshare
-from allpull.rehearse.network import INTERFACE, address
-from allpull.rehearse.order import HostOrder, Order, load
+from allpull.rehearse.network import INTERFACE, rank_variables
+from allpull.rehearse.order import RANK_PLACEHOLDER, HostOrder, Order, load
 from allpull.rehearse.ranks.children import Bell, Ended, attend
 from allpull.rundir import layout
 from allpull.rundir.write import whole_json
 
-MASTER_PORT = 29500  # torchrun's; the network is ours alone, so it is free
 HOST_EXTRA_S = 2.0  # a host gives its ranks the grace time, and then writes down how they ended
 RANK_AFTERMATH_S = 0.5  # from the first rank that failed to ending the others: the cause may still be on its way out
 HOST_AFTERMATH_S = 1.0  # the same between hosts
-PLACEHOLDER = "_" * 7
-"""What RANK is before there are ranks: room for their numbers, and no number itself."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -60,10 +62,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def import_once() -> None:
     """What every rank needs, before there are ranks."""
-    import torch.distributed  # noqa: F401, PLC0415
+    import torch.distributed  # noqa: PLC0415
     import torch.nn.parallel  # noqa: F401, PLC0415
 
     import allpull.observe.rank  # noqa: F401, PLC0415
+
+    gc.collect()
+    gc.freeze()  # what is shared stays so: collecting garbage in a rank would copy every page that it looks at
 
 
 def be_nursery(order: Order, order_file: Path, nets: Sequence[int], report: int) -> int:
@@ -112,8 +117,7 @@ def be_host(order: Order, index: int, nets: Sequence[int], report: int, *, sidec
     socket.sethostname(host.name)
     for net in nets:
         os.close(net)
-    with open(order.job_file, encoding="utf-8") as file:
-        job = json.load(file)
+    job = json.loads(Path(order.job_file).read_text(encoding="utf-8"))
     _describe(order, index)
     bell = Bell()
     rank_variable = _initial_rank()
@@ -124,7 +128,7 @@ def be_host(order: Order, index: int, nets: Sequence[int], report: int, *, sidec
             bell.leave_to_parent()
             state.end_with_parent(here, SIGKILL)
             os.close(report)
-            return be_rank(order, host, local_rank, rank_variable)
+            end_as_program(lambda: be_rank(order, host, local_rank, rank_variable))  # noqa: B023  called at once
         ranks[pid] = rank
     os.write(report, b".")
     os.close(report)
@@ -139,27 +143,45 @@ def be_host(order: Order, index: int, nets: Sequence[int], report: int, *, sidec
     return ended.code
 
 
-def be_rank(order: Order, host: HostOrder, local_rank: int, rank_variable: int | None) -> int:
+def be_rank(order: Order, host: HostOrder, local_rank: int, rank_variable: int | None) -> None:
     """Be one rank: the variables that torchrun would set, then the job's module, observed."""
     from allpull.observe.rank import main as observed  # noqa: PLC0415  imports torch
 
     rank = host.ranks[local_rank]
     if rank_variable is not None:
-        ctypes.memmove(rank_variable, f"{rank:0{len(PLACEHOLDER)}d}".encode(), len(PLACEHOLDER))
-    os.environ.update(
-        RANK=str(rank),
-        LOCAL_RANK=str(local_rank),
-        WORLD_SIZE=str(order.ranks),
-        LOCAL_WORLD_SIZE=str(len(host.ranks)),
-        MASTER_ADDR=address(0),
-        MASTER_PORT=str(MASTER_PORT),
-        GLOO_SOCKET_IFNAME=INTERFACE,
-        ALLPULL_HOST=host.name,
-    )
+        ctypes.memmove(rank_variable, f"{rank:0{len(RANK_PLACEHOLDER)}d}".encode(), len(RANK_PLACEHOLDER))
+    os.environ.update(rank_variables(rank, local_rank, order.ranks, len(host.ranks)), ALLPULL_HOST=host.name)
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()  # else all ranks would draw the same; Python's own module sees to itself
     observed(order.job_file, order.module)
-    return 0
+
+
+def end_as_program(program: Callable[[], None]) -> NoReturn:
+    """Run ``program`` and end this forked process as Python ends one: threads joined, exit functions called.
+
+    Only the memory is not tidied up object by object, which would copy all that is shared just to throw it away.
+    """
+    code = 0
+    try:
+        program()
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+        if stop.code is not None and not isinstance(stop.code, int):
+            sys.stderr.write(f"{stop.code}\n")
+    except BaseException:  # noqa: BLE001  whatever it is, it ends the program
+        traceback.print_exc()
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]  # as multiprocessing does after a fork
+    atexit._run_exitfuncs()
+    leave(code)
+
+
+def leave(code: int) -> NoReturn:
+    """End this process at once, with nothing left unwritten."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code & 0xFF)
 
 
 def _initial_rank() -> int | None:
@@ -170,7 +192,7 @@ def _initial_rank() -> int | None:
     libc = ctypes.CDLL(None)
     libc.getenv.restype = ctypes.c_void_p
     found: int | None = libc.getenv(b"RANK")
-    return found if found is not None and ctypes.string_at(found) == PLACEHOLDER.encode() else None
+    return found if found is not None and ctypes.string_at(found) == RANK_PLACEHOLDER.encode() else None
 
 
 def _describe(order: Order, index: int) -> None:
@@ -179,7 +201,7 @@ def _describe(order: Order, index: int) -> None:
     name = order.hosts[index].name
     record = describe_host(order.directory, host=name)
     record["nics"] = [{"name": INTERFACE, "bits_per_s": order.topology.links_bits_per_s[index]}]
-    whole_json(os.path.join(order.directory, layout.host_file(name)), record)
+    whole_json(f"{order.directory}/{layout.host_file(name)}", record)
 
 
 def _planned_kills(order: Order, ranks: dict[int, int]) -> list[tuple[float, int]]:
@@ -212,8 +234,8 @@ def _write_ending(order: Order, host: str, ended: Ended) -> None:
     told = {"host": host, "code": ended.code, "failures": failures}
     if ended.stopped_by is not None:
         told["stopped_by"] = ended.stopped_by
-    whole_json(os.path.join(order.directory, layout.ended_file(host)), told)
+    whole_json(f"{order.directory}/{layout.ended_file(host)}", told)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -1,0 +1,188 @@
+"""``allpull probe``: micro-benchmarks whose results prediction can read."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from allpull.cli.say import answer, note
+from allpull.cli.show import AsJson
+from allpull.errors import BadInput
+from allpull.schema.spec import LaunchSpec, RunSpec
+from allpull.units import parse_bytes, parse_time_s, show_bytes, show_spread, show_time
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from allpull.schema.results import AllreduceResult, ClockOffset, ClockResult, Interval, RingFit
+    from allpull.schema.run import RunRecord
+
+MAX_SIZE = 1 << 34
+MAX_RANKS = 65536
+SIZES = "8,64KiB,1MiB,8MiB,64MiB"
+MAX_PROBE_S = 3600.0
+
+probe = typer.Typer(help="Measure what limits a job: collectives, clocks.", no_args_is_help=True, rich_markup_mode=None)
+
+Ranks = Annotated[int, typer.Option("-n", "--ranks", help="Ranks, one process each.")]
+Where = Annotated[str, typer.Option("--launcher", help="Where ranks run, as for train.")]
+Out = Annotated[Path, typer.Option("--out", help="Folder in which the run directory is made.")]
+
+
+@probe.command()
+def allreduce(
+    ranks: Ranks = 2,
+    launcher: Where = "local",
+    sizes: Annotated[str, typer.Option("--sizes", help="Sizes of the data, such as 8MiB,64MiB.")] = SIZES,
+    out: Out = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Time all-reduces: algorithm and bus bandwidth by size, latency and link rate."""
+    from allpull.analyse.collectives import rates, ring_fit  # noqa: PLC0415  numpy is not needed for --help
+    from allpull.rundir.probes import read_probe  # noqa: PLC0415
+    from allpull.schema.base import tag  # noqa: PLC0415
+    from allpull.schema.probes import AllreduceAnswer  # noqa: PLC0415
+    from allpull.schema.results import AllreduceResult  # noqa: PLC0415
+
+    record, directory = run("allreduce", ranks, launcher, out, {"sizes": parse_sizes(sizes)})
+    found = read_probe(directory, "allreduce", AllreduceAnswer)
+    result = AllreduceResult(
+        schema=tag("allreduce"),
+        run=record.id,
+        ranks=found.ranks,
+        hosts=len(record.hosts),
+        results=[rates(one.size_bytes, one.times_s, found.ranks) for one in found.results],
+        fit=ring_fit({one.size_bytes: one.times_s for one in found.results}, found.ranks),
+    )
+    answer(result.model_dump_json(by_alias=True, indent=1) if as_json else allreduce_table(result))
+
+
+@probe.command()
+def clock(
+    ranks: Ranks = 2,
+    launcher: Where = "local",
+    duration: Annotated[str, typer.Option("--for", help="Time for which each host is compared.")] = "10s",
+    out: Out = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Compare the clocks of all hosts with that of the first: offset, drift, and bounds that hold."""
+    from allpull.rundir.probes import read_probe  # noqa: PLC0415
+    from allpull.schema.base import tag  # noqa: PLC0415
+    from allpull.schema.probes import ClockAnswer  # noqa: PLC0415
+    from allpull.schema.results import ClockResult  # noqa: PLC0415
+
+    seconds = parse_time_s(duration)
+    if not 0 < seconds <= MAX_PROBE_S:
+        raise BadInput(f"--for {duration} is not between 0 and an hour", hint="10s is enough for most hosts")
+    record, directory = run("clock", ranks, launcher, out, {"seconds": seconds})
+    found = read_probe(directory, "clock", ClockAnswer)
+    offsets = [offset for one in found.against for offset in compare_host(one.host, one.pings, record.hosts)]
+    result = ClockResult(schema=tag("clock"), run=record.id, hosts=found.hosts, offsets=offsets)
+    answer(result.model_dump_json(by_alias=True, indent=1) if as_json else clock_table(result))
+
+
+def run(name: str, ranks: int, launcher: str, out: Path, options: dict[str, object]) -> tuple[RunRecord, Path]:
+    """Run the probe called ``name`` as a job of its own; its final record and its run directory."""
+    from allpull.cli import running  # noqa: PLC0415  pydantic is not needed for --help
+    from allpull.launch.execute import execute  # noqa: PLC0415
+    from allpull.launch.job import prepare  # noqa: PLC0415
+    from allpull.launch.launcher import choose  # noqa: PLC0415
+
+    running.need_torch()
+    if not 1 <= ranks <= MAX_RANKS:
+        raise BadInput(f"-n {ranks}: between 1 and {MAX_RANKS} ranks can be asked for", hint="such as -n 4")
+    spec = running.settle(RunSpec(name=f"probe-{name}", launch=LaunchSpec(ranks=ranks, launcher=launcher)), os.environ)
+    module = f"allpull.probe.{name}"
+    chosen = choose(spec.launch.launcher)
+    job = prepare(spec, kind="probe", module=module, command=[*sys.argv], out=out, options=options)
+    record = execute(job, chosen, lambda: None)
+    note(f"run directory: {job.directory}")
+    running.pass_on(record)
+    return record, job.directory
+
+
+def parse_sizes(text: str) -> list[int]:
+    """Sizes in bytes, whole float32 numbers, smallest first.
+
+    Raises:
+        BadInput: one is no size, or too small or too large.
+
+    >>> parse_sizes("8MiB,1kB,10")
+    [8, 1000, 8388608]
+    """
+    sizes = {parse_bytes(word.strip()) // 4 * 4 for word in text.split(",")}
+    odd = [size for size in sizes if not 4 <= size <= MAX_SIZE]
+    if odd:
+        raise BadInput(
+            f"--sizes {text}: {odd[0]} bytes is not between 4 B and 16 GiB", hint="such as --sizes 1MiB,64MiB"
+        )
+    return sorted(sizes)
+
+
+def compare_host(host: int, pings: list[list[int]], names: list[str]) -> list[ClockOffset]:
+    """Offsets of one host on both clocks; pings are those that it sent to host 0."""
+    from allpull.analyse.clocks import compare  # noqa: PLC0415
+    from allpull.schema.results import ClockOffset  # noqa: PLC0415
+
+    offsets: list[ClockOffset] = []
+    kinds: tuple[tuple[Literal["monotonic", "realtime"], int], ...] = (("monotonic", 0), ("realtime", 4))
+    for kind, first in kinds:
+        theirs = compare([row[first : first + 4] for row in pings])
+        offsets.append(
+            ClockOffset(
+                host=names[host] if host < len(names) else str(host),
+                against=names[0] if names else "0",
+                clock=kind,
+                offset_s=-theirs.offset_s,  # they pinged host 0, so theta is host 0's clock minus theirs
+                offset_bound_s=theirs.offset_bound_s,
+                drift_ppm=None if theirs.drift is None else -1e6 * theirs.drift,
+                drift_bound_ppm=None if theirs.drift_bound is None else 1e6 * theirs.drift_bound,
+                round_trip_s=theirs.round_trip_s,
+            )
+        )
+    return offsets
+
+
+def allreduce_table(result: AllreduceResult) -> str:
+    """The table of nccl-tests, and the fit in words."""
+    lines = [f"{'size':>12} {'count':>12} {'type':>6} {'redop':>6} {'time':>12} {'algbw':>10} {'busbw':>10}"]
+    lines.append(f"{'(B)':>12} {'(elements)':>12} {'':>6} {'':>6} {'(us)':>12} {'(GB/s)':>10} {'(GB/s)':>10}")
+    for one in result.results:
+        rates = f"{one.algbw_bytes_per_s / 1e9:>10.3f} {one.busbw_bytes_per_s / 1e9:>10.3f}"
+        count = one.size_bytes // 4
+        lines.append(f"{one.size_bytes:>12} {count:>12} {'float':>6} {'sum':>6} {one.time_s * 1e6:>12.1f} {rates}")
+    lines.append(fit_words(result.fit))
+    return "\n".join(lines)
+
+
+def fit_words(fit: RingFit | None) -> str:
+    """What the fit says, with how well it holds."""
+    if fit is None:
+        return "No fit: it takes two ranks and two sizes, and times that grow with the size."
+    latency = f"{show_time(fit.latency_s.value)} ({_range(fit.latency_s, show_time)})"
+    link = f"{show_bytes(fit.link_bytes_per_s.value)}/s ({_range(fit.link_bytes_per_s, show_bytes)} /s)"
+    return f"Ring fit: {latency} a message, {link} a link; off by at most {100 * fit.worst_error:.0f} %."
+
+
+def _range(interval: Interval, show: Callable[[float], str]) -> str:
+    low = "?" if interval.low is None else show(interval.low)
+    high = "?" if interval.high is None else show(interval.high)
+    return f"{low} to {high}"
+
+
+def clock_table(result: ClockResult) -> str:
+    """One line a host and clock."""
+    if not result.offsets:
+        return "One host: there is nothing to compare."
+    lines = []
+    for one in result.offsets:
+        offset = show_spread(one.offset_s * 1e6, one.offset_bound_s * 1e6)
+        drift = "drift unknown, the probe was too short"
+        if one.drift_ppm is not None and one.drift_bound_ppm is not None:
+            drift = f"drift {show_spread(one.drift_ppm, one.drift_bound_ppm)} ppm"
+        lines.append(f"{one.host:20} {one.clock:10} {offset} µs against {one.against}; {drift}")
+    return "\n".join(lines)

@@ -1,0 +1,59 @@
+"""Time all-reduces of several sizes: one rank of ``allpull probe allreduce``.
+
+For each size every rank does the same all-reduce again and again, a barrier before each, and notes how long it was
+blocked. One repetition lasted as long as for the slowest rank: rank 0 of a ring returns before its last message has
+arrived elsewhere, so its own time is too short. Rates and fits are made elsewhere (``analyse.collectives``).
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+from allpull.probe.ranks import Meeting, answer, meet, part, read_job
+
+WARMUP = 3  # the first builds connections, the next two fill caches and buffers
+LEAST, MOST = 7, 200  # repetitions: enough for a median, and no more than a figure needs
+SECONDS_PER_SIZE = 2.0
+
+
+def main(job_file: str) -> None:
+    """Measure all sizes of the job; rank 0 writes ``probes/allreduce.json``."""
+    job = read_job(job_file)
+    meeting = meet(job["spec"]["launch"]["threads"])
+    times_s = {size: repetitions(meeting, size) for size in job["options"]["sizes"]}
+    if meeting.rank == 0:
+        results = [{"size_bytes": size, "times_s": times} for size, times in times_s.items()]
+        answer(job, "allreduce", {"schema": "allpull.allreduce/1.0", "ranks": meeting.ranks, "results": results})
+    part()
+
+
+def repetitions(meeting: Meeting, size: int) -> list[float]:
+    """Seconds of each repetition of one all-reduce of ``size`` bytes: the maximum over ranks."""
+    data = torch.zeros(max(1, size // 4), dtype=torch.float32, device=meeting.device)
+    first = [once(meeting, data) for _ in range(WARMUP)]
+    # all ranks must agree on how many follow, so the slowest warm-up of all decides
+    typical_s = float(meeting.gather(torch.tensor([min(first)], dtype=torch.float64)).max())
+    count = min(MOST, max(LEAST, int(SECONDS_PER_SIZE / max(typical_s, 1e-9))))
+    own = torch.tensor([once(meeting, data) for _ in range(count)], dtype=torch.float64)
+    slowest: list[float] = meeting.gather(own).max(dim=0).values.tolist()
+    return slowest
+
+
+def once(meeting: Meeting, data: torch.Tensor) -> float:
+    """Seconds for which one all-reduce of ``data`` blocks this rank, from a common start."""
+    if meeting.ranks > 1:
+        dist.barrier()
+    start = time.perf_counter()
+    if meeting.ranks > 1:
+        dist.all_reduce(data)
+    if meeting.device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,90 @@
+"""Draft the order of a job on a cluster: rates shrunk, ranks and clocks by host, faults as changes in time."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from allpull.errors import BadInput
+from allpull.launch.job import Job
+from allpull.rehearse.cluster import Cluster
+from allpull.rehearse.faults import HostCutOff, KillRank, SlowLink, SlowUplink
+from allpull.rehearse.network import MIN_BITS_PER_S, Change, Topology, Uplink
+from allpull.rehearse.order import HostOrder, Order
+from allpull.rehearse.quantity import number
+
+CLUSTER_FILE = "job/cluster.json"
+"""The job file of the ranks: that of the job, with ``cluster`` and ``steps``, which the virtual accelerator reads."""
+
+
+def make_order(job: Job, cluster: Cluster, *, cluster_id: str, state_file: Path) -> Order:
+    """What the keeper is to make of ``cluster`` for ``job``, owned by this process.
+
+    Raises:
+        BadInput: a link becomes slower than can be shaped.
+    """
+    return Order(
+        cluster=cluster_id,
+        owner_pid=os.getpid(),
+        state_file=str(state_file),
+        directory=str(job.directory),
+        job_file=str(job.directory / CLUSTER_FILE),
+        module=job.module,
+        grace_s=job.spec.launch.grace_s,
+        hosts=tuple(
+            HostOrder(
+                name=host.name,
+                ranks=host.ranks,
+                clock_offset_s=host.clock_offset_s,
+                clock_drift_ppm=host.clock_drift_ppm,
+            )
+            for host in cluster.hosts
+        ),
+        topology=topology(cluster),
+        changes=tuple(changes(cluster)),
+    )
+
+
+def topology(cluster: Cluster) -> Topology:
+    """The links of ``cluster`` as they are shaped: divided by ``shrink``; latency is not.
+
+    Raises:
+        BadInput: a link becomes slower than can be shaped.
+    """
+    return Topology(
+        links_bits_per_s=tuple(_shrunk(cluster, host.link_bytes_per_s) for host in cluster.hosts),
+        uplinks=tuple(
+            Uplink(hosts=tuple(switch.hosts), bits_per_s=_shrunk(cluster, number(switch, "uplink") or 0.0))
+            for switch in cluster.switches
+        ),
+        latency_s=cluster.latency_s,
+    )
+
+
+def changes(cluster: Cluster) -> list[Change]:
+    """What happens to links, hosts and ranks while the job runs, in the order of the file."""
+    found: list[Change] = []
+    for fault in cluster.faults:
+        if isinstance(fault, SlowLink):
+            rate = number(fault, "rate") or fault.factor * cluster.hosts[fault.host].link_bytes_per_s
+            bits = _shrunk(cluster, rate)
+            found.append(Change(kind="throttle", at_s=fault.from_s, number=fault.host, bits_per_s=bits))
+        elif isinstance(fault, SlowUplink):
+            whole = number(cluster.switches[fault.switch], "uplink") or 0.0
+            bits = _shrunk(cluster, number(fault, "rate") or fault.factor * whole)
+            found.append(Change(kind="throttle-uplink", at_s=fault.from_s, number=fault.switch, bits_per_s=bits))
+        elif isinstance(fault, HostCutOff):
+            found.append(Change(kind="cut", at_s=fault.from_s, number=fault.host))
+        elif isinstance(fault, KillRank):
+            found.append(Change(kind="kill", at_s=fault.from_s, number=fault.rank))
+    return found
+
+
+def _shrunk(cluster: Cluster, bytes_per_s: float) -> int:
+    bits_per_s = round(bytes_per_s * 8 / cluster.table.shrink)
+    if bits_per_s < MIN_BITS_PER_S:
+        raise BadInput(
+            f"a link of {bytes_per_s:g} bytes/s divided by shrink = {cluster.table.shrink:g} is too slow to shape",
+            hint=f"keep every link above {MIN_BITS_PER_S:,} bit/s after shrinking",
+        )
+    return bits_per_s

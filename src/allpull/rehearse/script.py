@@ -1,0 +1,59 @@
+"""Show what a rehearsal makes and starts, as shell lines that people can read, and run one by one as root."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator
+
+from allpull.rehearse import network
+from allpull.rehearse.order import Order
+
+
+def show(order: Order) -> str:
+    """Namespaces, links and ranks of ``order``. allpull makes the same in a namespace that is its own."""
+    return "\n".join(["#!/bin/sh", *_hosts(order), *_links(order), *_changes(order), *_ranks(order), ""])
+
+
+def _hosts(order: Order) -> Iterator[str]:
+    yield "# Hosts: one network namespace each, all inside one of our own (unshare --net --mount)."
+    for host in order.hosts:
+        yield f"ip netns add {host.name}"
+
+
+def _links(order: Order) -> Iterator[str]:
+    yield "# Links, shaped at both ends."
+    yield from _lines(order, network.plan(order.topology))
+    if order.topology.latency_s > 0:
+        yield f"# Between two hosts {order.topology.latency_s * 1e6:g} µs are added, by netem or what stands in for it."
+
+
+def _changes(order: Order) -> Iterator[str]:
+    for change in order.changes:
+        yield f"# {change.at_s:g} s after all ranks were started:"
+        yield from _lines(order, network.batches_of(change)) if change.kind != "kill" else _kill(change)
+
+
+def _kill(change: network.Change) -> Iterator[str]:
+    yield f"kill -KILL $PID_OF_RANK_{change.number}"
+
+
+def _ranks(order: Order) -> Iterator[str]:
+    yield "# Ranks: torch is imported once and all of them are forked; as programs of their own they would be"
+    for index, host in enumerate(order.hosts):
+        if host.has_own_clock:
+            yield f"# (wall clock of {host.name}: {host.clock_offset_s:+g} s, {host.clock_drift_ppm:+g} ppm)"
+        for local_rank, rank in enumerate(host.ranks):
+            variables = network.rank_variables(rank, local_rank, order.ranks, len(host.ranks))
+            words = ["ip", "netns", "exec", host.name, "env", *(f"{key}={value}" for key, value in variables.items())]
+            words += [sys.executable, "-m", "allpull.observe.rank", order.job_file, order.module]
+            yield f"{shlex.join(words)} &  # {network.address(index)}"
+    yield "wait"
+
+
+def _lines(order: Order, batches: list[network.Batch]) -> Iterator[str]:
+    names = {f"net{index}": host.name for index, host in enumerate(order.hosts)}
+    for batch in batches:
+        where = f" -n {order.hosts[batch.host].name}" if batch.host is not None else ""
+        for line in batch.lines:
+            yield f"{batch.tool}{where} {line.format(**names)}"
