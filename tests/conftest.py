@@ -14,6 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+# Seconds say nothing on shared machines; and a failure that only one in a thousand runs finds helps nobody in CI.
+settings.register_profile("house", deadline=None, derandomize=True)
+settings.load_profile("house")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

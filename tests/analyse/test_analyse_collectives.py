@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from allpull.analyse.clocks import compare
@@ -24,6 +24,7 @@ def test_bus_bandwidth_is_that_of_nccl_tests(ranks, factor):
     assert one.busbw_bytes_per_s == pytest.approx(5e8 * factor)
 
 
+@settings(max_examples=30)
 @given(
     ranks=st.integers(2, 1024),
     latency_s=st.floats(1e-6, 1e-2),

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
@@ -47,6 +48,9 @@ def ssh_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHosts]:
         for server in servers:
             server.terminate()
             server.wait()
+        for process in psutil.process_iter(["cmdline"]):  # what a failed test left running
+            if any(str(folder) in word for word in process.info["cmdline"] or []):
+                process.kill()
         shutil.rmtree(folder)
 
 
