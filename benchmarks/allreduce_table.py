@@ -40,9 +40,9 @@ def measure(hosts: int, mbit_per_s: int, size_bytes: int, repeats: int) -> list[
         spec = RunSpec(name="table", launch=LaunchSpec(ranks=hosts), observe=ObserveSpec(counters=False))
         job = prepare(spec, kind="run", module="all_reduce_rank", command=["table"], out=Path(folder) / "runs")
         record = execute(job, Rehearse(cluster), lambda: None)
-        logs = [(job.directory / layout.log_file(rank)).read_text() for rank in range(hosts)]
         if record.status != "completed":
-            raise SystemExit(f"{hosts} hosts at {mbit_per_s} Mbit/s: {record.exit}\n{logs[0]}")
+            raise SystemExit(f"{hosts} hosts at {mbit_per_s} Mbit/s: {record.exit}")
+        logs = [(job.directory / layout.log_file(rank)).read_text() for rank in range(hosts)]
     return [max(times) for times in zip(*(json.loads(log.splitlines()[-1]) for log in logs), strict=True)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from contextlib import contextmanager
 
@@ -12,7 +13,9 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from allpull import marks  # noqa: E402  after the check that torch is here
+from allpull.errors import UnknownName  # noqa: E402
 from allpull.nets import network  # noqa: E402
+from allpull.rehearse.ranks.__main__ import main  # noqa: E402
 from allpull.rehearse.ranks.accelerator import TINY_S, TOGETHER, Accelerator, together  # noqa: E402
 from allpull.rehearse.ranks.loop import Place, Training  # noqa: E402
 from allpull.rehearse.ranks.schedule import PlannedLayer, PlannedParameter, plan  # noqa: E402
@@ -185,3 +188,14 @@ def test_real_waits_are_never_shorter_than_planned():
     training = Training(plan({"accelerator": {**STEP, "model": "resnet18"}}), Place(rank=0, ranks=1), Timeline())
     training.run(5)
     assert time.monotonic() - began_s >= 5 * STEP_S
+
+
+def test_a_cluster_that_cannot_be_trained_ends_the_rank_with_its_reason(tmp_path, capfd):
+    """The observer records the cause of the exit; the code is that of bad input."""
+    job = tmp_path / "job.json"
+    job.write_text(json.dumps({"cluster": {"accelerator": {"model": "resnet51", "batch": 64}}, "steps": 1}))
+    with pytest.raises(SystemExit) as ended:
+        main(str(job))
+    assert ended.value.code == 2
+    assert isinstance(ended.value.__cause__, UnknownName)
+    assert "no network 'resnet51'; did you mean 'resnet50'?" in capfd.readouterr().err

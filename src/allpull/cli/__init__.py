@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 import allpull
-from allpull.cli import demo, doctor, probe, report, show, train
+from allpull.cli import demo, doctor, probe, rehearse, report, show, train
 from allpull.cli.say import complain
 from allpull.errors import AllpullError
 
@@ -69,7 +69,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-VERBS = (demo.demo, train.train, show.show, report.report, doctor.doctor)
+VERBS = (demo.demo, train.train, rehearse.rehearse, show.show, report.report, doctor.doctor)
 """Verbs in the order of the help; a new one is a file in this room and an entry here."""
 
 for verb in VERBS:

@@ -29,7 +29,7 @@ def demo(
     from allpull.cli.report import write  # noqa: PLC0415
 
     counts = parse_counts(ranks)
-    spec = running.resolve(recipe, sets or [])
+    spec = running.resolve(recipe, ["launch.launcher=local", *(sets or [])])
     directories = []
     for count in counts:
         record, directory = running.run_training(running.with_ranks(spec, count), out)

@@ -17,10 +17,11 @@ from allpull.config.load import load_spec
 from allpull.errors import BadInput, MissingPart
 from allpull.launch import detect
 from allpull.launch.execute import execute
-from allpull.launch.job import prepare
+from allpull.launch.job import prepare, prospect
 from allpull.launch.launcher import choose
 from allpull.launch.outcome import describe
 from allpull.load.dataset import DATASETS
+from allpull.report.plain import printable
 from allpull.schema.run import RunRecord
 from allpull.schema.spec import RunSpec
 
@@ -74,7 +75,7 @@ def settle(spec: RunSpec, environ: Mapping[str, str]) -> RunSpec:
     hosts = spec.launch.hosts if spec.launch.hosts > 1 else found.hosts
     if spec.launch.ranks % hosts:
         raise BadInput(
-            f"{spec.launch.ranks} ranks cannot be divided evenly over {hosts} hosts",
+            f"{spec.launch.ranks} rank{'s' * (spec.launch.ranks != 1)} cannot be divided evenly over {hosts} hosts",
             hint=f"take a multiple of {hosts} with -n, or choose yourself: --launcher {found.launcher}",
         )
     return replace(spec, launch=replace(spec.launch, launcher=found.launcher, hosts=hosts))
@@ -94,8 +95,18 @@ def run_training(spec: RunSpec, out: Path) -> tuple[RunRecord, Path]:
     need_torch()
     job = prepare(spec, kind="train", module=TRAINER, command=[*sys.argv], out=out)
     with follow(job.directory, spec) as look:
-        record = execute(job, choose(spec.launch.launcher), look)
+        record = execute(job, choose(spec.launch.launcher), look, note)
     return record, job.directory
+
+
+def plan_training(spec: RunSpec, out: Path) -> str:
+    """What ``run_training`` would start now, as a script; nothing is started or written.
+
+    Raises:
+        AllpullError: it cannot be started here, as far as that shows beforehand.
+    """
+    job = prospect(spec, kind="train", module=TRAINER, command=[*sys.argv], out=out)
+    return "\n".join(printable(line) for line in choose(spec.launch.launcher).plan(job).splitlines())
 
 
 def pass_on(record: RunRecord) -> None:

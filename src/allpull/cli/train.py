@@ -23,12 +23,23 @@ def train(  # noqa: PLR0917  one parameter an option, called by typer alone
         str | None, typer.Argument(metavar="RECIPE", help="Name of a recipe, or a TOML file.", show_default=False)
     ] = None,
     ranks: Annotated[int | None, typer.Option("-n", "--ranks", help="Ranks, one process each.")] = None,
-    launcher: Annotated[str | None, typer.Option("--launcher", help="Where ranks run: local.")] = None,
+    launcher: Annotated[
+        str | None,
+        typer.Option(
+            "--launcher",
+            metavar="NAME[:ARGUMENT]",
+            help="Where ranks run: local, ssh:HOSTS, slurm, mpi[:HOSTFILE], rehearse:CLUSTER.toml. "
+            "Not given: Slurm inside a Slurm job, else local.",
+        ),
+    ] = None,
     sets: Sets = None,
     out: Out = Path("runs"),
     resume: Annotated[
         Path | None, typer.Option("--resume", help="Go on from the last checkpoint of this run directory.")
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would run, as a script, and start and write nothing.")
+    ] = False,
     list_recipes: Annotated[bool, typer.Option("--list-recipes", help="List the recipes and stop.")] = False,
     list_models: Annotated[bool, typer.Option("--list-models", help="List the models and stop.")] = False,
     list_data: Annotated[bool, typer.Option("--list-data", help="List the data sets and stop.")] = False,
@@ -43,6 +54,9 @@ def train(  # noqa: PLR0917  one parameter an option, called by typer alone
     if recipe is None:
         raise BadInput("no recipe was given", hint=f"allpull train {' | '.join(listing.recipe_names())}")
     spec = running.resolve(recipe, sets or [], ranks=ranks, launcher=launcher, resume=resume)
+    if dry_run:
+        answer(running.plan_training(spec, out))
+        return
     record, directory = running.run_training(spec, out)
     note(f"run directory: {directory}")
     running.pass_on(record)

@@ -12,8 +12,15 @@ def find_contradictions(spec: RunSpec) -> list[str]:
     >>> find_contradictions(RunSpec(train=TrainSpec(global_batch=2), launch=LaunchSpec(ranks=4)))
     ['train.global_batch: 2 samples cannot be split over launch.ranks = 4; each rank needs at least one']
     """
-    train, ranks = spec.train, spec.launch.ranks
+    train, ranks, hosts = spec.train, spec.launch.ranks, spec.launch.hosts
     found = []
+    if ranks % hosts:
+        found.append(
+            f"launch.ranks: {ranks:,} cannot be divided evenly over launch.hosts = {hosts:,}; "
+            f"the nearest that can is {max(1, round(ranks / hosts)) * hosts:,}"
+        )
+    if not spec.container.image and (spec.container.binds or spec.container.options):
+        found.append("container.image: no image was given, so container.binds and container.options have no container")
     if 0 < train.global_batch < ranks:
         found.append(
             f"train.global_batch: {_samples(train.global_batch)} cannot be split over launch.ranks = {ranks:,}; "

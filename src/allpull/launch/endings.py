@@ -17,10 +17,28 @@ def read_ended(directory: Path, host: str, code: int) -> Ended:
     ``host`` is the agent's ``--name``, ``code`` what its agent returned; an agent that was killed wrote nothing, and
     then the code is all there is.
     """
+    return _ended(directory, host, code, _told(directory / layout.ended_file(host)))
+
+
+def read_all_ended(directory: Path) -> list[Ended]:
+    """How the ranks of every host ended that has written so, by name; for jobs whose agents were not started by us."""
+    found = []
+    for path in sorted((directory / layout.ENDED).glob("*.json")):
+        told = _told(path)
+        if isinstance(told.get("host"), str) and isinstance(told.get("code"), int):
+            found.append(_ended(directory, told["host"], told["code"], told))
+    return found
+
+
+def _told(path: Path) -> dict[str, Any]:
     try:
-        told: dict[str, Any] = json.loads((directory / layout.ended_file(host)).read_text(encoding="utf-8"))
+        told: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        told = {}
+        return {}
+    return told
+
+
+def _ended(directory: Path, host: str, code: int, told: dict[str, Any]) -> Ended:
     failures = tuple(_failure(directory, host, item) for item in told.get("failures", []))
     return Ended(host=host, code=code, failures=failures)
 

@@ -11,7 +11,7 @@ from types import FrameType
 
 from allpull.errors import AllpullError
 from allpull.launch.job import Job, seal, write_record
-from allpull.launch.launcher import Launcher, Running
+from allpull.launch.launcher import Launcher, Queued, Running
 from allpull.launch.outcome import exit_of
 from allpull.rundir import layout, redact
 from allpull.rundir.write import whole_file
@@ -28,8 +28,12 @@ class Stopped(BaseException):
         self.number = number
 
 
-def execute(job: Job, launcher: Launcher, look: Callable[[], None]) -> RunRecord:
+def execute(
+    job: Job, launcher: Launcher, look: Callable[[], None], say: Callable[[str], None] = lambda _: None
+) -> RunRecord:
     """Start ``job`` with ``launcher``, call ``look`` now and then while it runs, and return its final record.
+
+    ``say`` is told where a job is that may wait in a queue, each time that this changes.
 
     Ctrl-C, SIGTERM and SIGHUP end every process of the job; the record then says ``cancelled``.
 
@@ -47,7 +51,7 @@ def execute(job: Job, launcher: Launcher, look: Callable[[], None]) -> RunRecord
             return _close(job, "cancelled", Exit(code=128 + stopped.number))
         _update(job, status="running")
         try:
-            return _wait(job, running, look)
+            return _wait(job, running, look, say)
         except Stopped as stopped:
             try:
                 running.cancel(job.spec.launch.grace_s)
@@ -60,9 +64,13 @@ def execute(job: Job, launcher: Launcher, look: Callable[[], None]) -> RunRecord
             raise
 
 
-def _wait(job: Job, running: Running, look: Callable[[], None]) -> RunRecord:
+def _wait(job: Job, running: Running, look: Callable[[], None], say: Callable[[str], None]) -> RunRecord:
+    said = ""
     while True:
         ended = running.poll()
+        if isinstance(running, Queued) and (state := running.state()) != said:
+            say(state)
+            said = state
         look()
         if ended is not None:
             exit_ = exit_of(ended)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import Protocol, cast
+from typing import Protocol, cast, runtime_checkable
 
 from allpull.errors import BadInput
 from allpull.launch.job import Job
@@ -20,6 +20,15 @@ class Running(Protocol):
 
     def cancel(self, grace_s: float) -> None:
         """End every process of the job, politely and after ``grace_s`` not; returns when none is left."""
+        ...
+
+
+@runtime_checkable
+class Queued(Running, Protocol):
+    """A job that may have to wait before it runs, and can say for what."""
+
+    def state(self) -> str:
+        """Where the job is, in one line."""
         ...
 
 

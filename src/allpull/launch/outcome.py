@@ -34,11 +34,16 @@ class RankFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """How one host's ranks ended: the code its agent returned, and those that failed."""
+    """How one host's ranks ended: the code its agent returned, and those that failed.
+
+    ``reason`` says in words what ended them where it was none of them, ``log_tail`` what there is to read then.
+    """
 
     host: str
     code: int
     failures: tuple[RankFailure, ...] = ()
+    reason: str | None = None
+    log_tail: tuple[str, ...] = ()
 
 
 def first_failure(failures: Iterable[RankFailure]) -> RankFailure | None:
@@ -59,8 +64,11 @@ def _rank_of_suspicion(failure: RankFailure) -> tuple[int, int, int]:
 def exit_of(ended: Sequence[Ended]) -> Exit:
     """The exit of the whole job; its code is that of the first failure, 128 + n for signal n."""
     first = first_failure(failure for host in ended for failure in host.failures)
+    reason = next((host.reason for host in ended if host.reason), None)
     if first is None:
-        return Exit(code=next((host.code for host in ended if host.code), 0))
+        code = next((host.code for host in ended if host.code), 0)
+        tail = next((host.log_tail for host in ended if host.log_tail), ())
+        return Exit(code=code, reason=reason, log_tail=list(tail) if code else [])
     number = -first.exit_code if first.exit_code < 0 else None
     return Exit(
         code=first.exit_code if number is None else 128 + number,
@@ -68,6 +76,7 @@ def exit_of(ended: Sequence[Ended]) -> Exit:
         host=first.host,
         signal=_signal_name(number) if number else None,
         exception=first.exception,
+        reason=reason,
         log_tail=list(first.log_tail),
     )
 
@@ -86,13 +95,16 @@ def describe(exit_: Exit) -> str:
     'rank 1 on n1 was ended by SIGKILL'
     >>> describe(Exit(code=1, rank=0, host="n1", exception="ValueError: no"))
     'rank 0 on n1 failed: ValueError: no'
+    >>> describe(Exit(code=143, reason="Slurm ended the job at its time limit"))
+    'Slurm ended the job at its time limit'
     """
     if exit_.rank is None:
-        return f"the job ended with code {exit_.code}"
+        return exit_.reason or f"the job ended with code {exit_.code}"
     if exit_.signal:
-        return f"rank {exit_.rank} on {exit_.host} was ended by {exit_.signal}"
-    reason = exit_.exception or f"exit code {exit_.code}, no Python exception"
-    return f"rank {exit_.rank} on {exit_.host} failed: {reason}"
+        what = f"was ended by {exit_.signal}"
+    else:
+        what = f"failed: {exit_.exception or f'exit code {exit_.code}, no Python exception'}"
+    return f"rank {exit_.rank} on {exit_.host} {what}" + (f"; {exit_.reason}" if exit_.reason else "")
 
 
 def log_tail(path: Path) -> tuple[str, ...]:

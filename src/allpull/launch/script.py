@@ -174,8 +174,8 @@ def _meeting(spec: RunSpec) -> Iterator[str]:
     first = '$("${python[@]}" -m allpull.launch.hostlist "$SLURM_JOB_NODELIST" --first)'
     around = [shlex.quote(part) if part else "" for part in spec.slurm.master.split("{host}")]
     if len(around) > 1:
-        yield f"first={first}"
-    yield "master=" + '"$first"'.join(around)
+        yield f"host={first}"
+    yield "master=" + '"$host"'.join(around)
     port = spec.launch.port or f"$(({FIRST_PORT} + SLURM_JOB_ID % {PORTS}))"
     yield f"port={port}"
 

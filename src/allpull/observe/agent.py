@@ -31,6 +31,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from allpull.observe.host import describe_host
 from allpull.observe.interface import interface_of, own_address
+from allpull.observe.meeting import listen
 from allpull.observe.rank import HOST_VARIABLE, end_with_parent
 from allpull.rundir import layout
 from allpull.rundir.write import whole_json
@@ -149,24 +150,6 @@ def choose_interface(master: str) -> None:
     interface = interface_of(own_address(master))
     if interface is not None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
-
-
-def listen(address: str, port: int) -> socket.socket:
-    """A listening socket on the interface of ``address`` alone; port 0 is any free one.
-
-    Raises:
-        OSError: the port is in use, or the address is not ours.
-    """
-    family, kind, _, _, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
-    listener = socket.socket(family, kind)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(where)
-        listener.listen(2048)
-    except OSError:
-        listener.close()
-        raise
-    return listener
 
 
 def run_ranks(job: Dict[str, Any], place: Place, listener: Optional[socket.socket], job_file: str) -> Dict[str, Any]:

@@ -13,7 +13,7 @@ import runpy
 import signal
 import socket
 import sys
-from typing import Any, Dict
+from typing import Any, Dict, Mapping, Tuple
 
 from allpull import marks
 from allpull.observe.arrival import watch_ddp
@@ -21,6 +21,7 @@ from allpull.observe.recorder import Identity, Recorder
 from allpull.rundir import layout
 
 PR_SET_PDEATHSIG = 1
+SERVE_VARIABLE = "ALLPULL_SERVE_STORE"  # set for rank 0 where no agent serves the store in which ranks meet
 HOST_VARIABLE = "ALLPULL_HOST"  # the name of this host in the records, where its agent was given one
 
 
@@ -49,7 +50,10 @@ def main(job_file: str, module: str) -> None:
     watch_ddp(attach)
     marks.listen(recorder)
     ended_well = False
+    store = None
     try:
+        if os.environ.pop(SERVE_VARIABLE, None):
+            store = serve_store()
         sys.argv = [module, job_file]
         runpy.run_module(module, run_name="__main__", alter_sys=True)
         ended_well = True
@@ -64,16 +68,47 @@ def main(job_file: str, module: str) -> None:
     finally:
         marks.listen(None)
         recorder.close(ended_well=ended_well)
+        del store  # it was there for the others until now
 
 
 def identity() -> Identity:
-    """Who this rank is, from torchrun's variables; alone where there are none."""
-    return Identity(
-        rank=int(os.environ.get("RANK", "0")),
-        local_rank=int(os.environ.get("LOCAL_RANK", "0")),
-        ranks=int(os.environ.get("WORLD_SIZE", "1")),
-        host=os.environ.get(HOST_VARIABLE) or socket.gethostname(),
-    )
+    """Who this rank is, from the variables of whatever started it; alone where there are none."""
+    rank, ranks, local_rank = numbers(os.environ)
+    host = os.environ.get(HOST_VARIABLE) or socket.gethostname()
+    return Identity(rank=rank, local_rank=local_rank, ranks=ranks, host=host)
+
+
+def numbers(environ: Mapping[str, str]) -> Tuple[int, int, int]:
+    """Rank, ranks and local rank, by the first starter of the table that is complete; (0, 1, 0) where none is.
+
+    Slurm's are believed in a task of srun only: the script of a job has them too, and is not a rank.
+    """
+    for names in STARTERS:
+        values = [environ.get(name, "") for name in names]
+        if all(value.isdigit() for value in values) and (names[0] != "SLURM_PROCID" or "SLURM_STEP_ID" in environ):
+            rank, ranks, local_rank = (int(value) for value in values)
+            return rank, ranks, local_rank
+    return 0, 1, 0
+
+
+STARTERS = (
+    ("RANK", "WORLD_SIZE", "LOCAL_RANK"),  # torchrun
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),  # OpenMPI
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),  # MPICH, Intel MPI
+    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),  # srun
+)
+"""Variables of rank, ranks and local rank, by what starts ranks; the first that are all there count."""
+
+
+def serve_store() -> Any:
+    """The store where the ranks of a job without an agent meet.
+
+    Raises:
+        OSError: the port is in use.
+    """
+    from allpull.observe.meeting import serve  # noqa: PLC0415  torch, which only a program that meets others needs
+
+    return serve(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
 
 
 def into_log(path: str) -> None:

@@ -9,6 +9,7 @@ import select
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -133,8 +134,7 @@ class RehearsedJob:
                 hint=f"more in {self._log}",
             )
         return [
-            read_ended(self._job.directory, host, code if own is None else own)
-            for host, own in zip(self._hosts, codes, strict=True)
+            self._ending(host, code if own is None else own) for host, own in zip(self._hosts, codes, strict=True)
         ]
 
     def cancel(self, grace_s: float) -> None:
@@ -181,6 +181,13 @@ class RehearsedJob:
             self._keeper.wait()
         state.release(self._state)
         whole_json(str(self._job.directory / CLUSTER_FILE), self._told)  # options may hold secrets: only ranks saw them
+
+    def _ending(self, host: str, code: int) -> Ended:
+        """How ``host`` ended; of ranks that fell before they had a log, the cluster's log tells."""
+        ended = read_ended(self._job.directory, host, code)
+        tail = log_tail(self._log)
+        failures = tuple(one if one.log_tail else replace(one, log_tail=tail) for one in ended.failures)
+        return replace(ended, failures=failures)
 
     def _code_of(self, host: str) -> int | None:
         """The code that ``host`` wrote down; None: it was killed before it could."""

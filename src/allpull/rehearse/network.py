@@ -26,9 +26,11 @@ from allpull.rehearse.namespaces import inside
 INTERFACE = "eth0"  # of every host
 MASTER_PORT = 29500  # torchrun's; the network is ours alone, so it is free
 PREFIX = 16  # 10.77.0.0/16, which nobody outside the world sees
-BURST_S = 1e-3  # of line rate: what a message may gain. At 1 Gbit/s that is over 64 KiB, below which tbf cuts up the
-# kernel's large segments and falls behind its rate
+BURST_S = 1e-3  # of line rate: what a message may gain where the link was idle before
 MIN_BURST_BYTES = 4096  # two packets
+SEGMENT_SHARE = 0.9  # of a burst, the rest being headers. What is larger, tbf cuts into packets, and above 100 Mbit/s
+# busy cores then fall behind the rate; this way a link is a thousand segments a second, whatever its rate
+MAX_SEGMENT_BYTES = 65536  # the kernel's
 QUEUE_S = 50e-3  # of line rate, before packets are dropped
 MIN_QUEUE_BYTES = 1 << 20
 ETHERNET_BYTES = 14  # what tbf counts of a frame besides the IP packet
@@ -104,15 +106,13 @@ def plan(topology: Topology, cables: Cables = "plain") -> list[Batch]:
     """All commands that make ``topology`` out of empty namespaces, in order; TAP devices must be there already."""
     batches = [Batch(host=None, tool="ip", lines=tuple(_world(topology, cables)))]
     for host, bits_per_s in enumerate(topology.links_bits_per_s):
-        lines: tuple[str, ...] = (
+        lines = (
             "link set lo up",
             f"link set {INTERFACE} addrgenmode none",
+            f"link set {INTERFACE} gso_max_size {min(MAX_SEGMENT_BYTES, round(SEGMENT_SHARE * _burst(bits_per_s)))}",
             f"addr add {address(host)}/{PREFIX} dev {INTERFACE}",
             f"link set {INTERFACE} up",
         )
-        if cables == "relay":
-            # segments that fit the bucket pass whole, and the relay sees a thousand a second at any rate
-            lines += (f"link set {INTERFACE} gso_max_size {round(0.9 * _burst(bits_per_s))}",)
         batches.append(Batch(host=host, tool="ip", lines=lines))
         batches += _shape_link(host, bits_per_s, "add")
         if cables == "netem":

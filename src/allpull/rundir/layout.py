@@ -12,9 +12,10 @@ RUN_JSON = "run.json"
 SCRIPT = "job/script.sh"
 SPEC = "job/spec.json"
 LOGS = "job/logs"
+ENDED = "job/ended"
 CHECKPOINTS = "checkpoints"
 DERIVED = "derived"
-FOLDERS = ("job", "job/logs", "job/ended", "hosts", "steps", "events", "counters", "derived")
+FOLDERS = ("job", LOGS, ENDED, "hosts", "steps", "events", "counters", "derived")
 
 MAX_NAME = 48  # of a name inside a path; file systems allow 255 bytes, and hosts and suffixes need some
 
@@ -50,7 +51,7 @@ def host_file(host: str) -> str:
 
 def ended_file(host: str) -> str:
     """How the ranks of ``host`` ended."""
-    return f"job/ended/{slug(host)}.json"
+    return f"{ENDED}/{slug(host)}.json"
 
 
 def slug(name: str) -> str:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from allpull.errors import AllpullError
+from allpull.rundir import layout
 from allpull.schema.spec import RunSpec, from_plain
+from allpull.train.checkpoint import PATTERN
 from allpull.train.loop import train
 from allpull.train.ranks import join, part
 
@@ -15,7 +19,7 @@ from allpull.train.ranks import join, part
 def main(job_file: str) -> None:
     """Train as the job file says."""
     job = json.loads(Path(job_file).read_text(encoding="utf-8"))
-    spec = from_plain(RunSpec, job["spec"])
+    spec = going_on(from_plain(RunSpec, job["spec"]), Path(job["directory"]))
     ranks = join(spec.launch.threads)
     try:
         history = train(spec, ranks, Path(job["directory"]))
@@ -25,6 +29,16 @@ def main(job_file: str) -> None:
         score = history.score
         print(f"test top-1 {score.top1:.4f}, top-5 {score.top5:.4f}, loss {score.loss:.4f} ({score.samples} samples)")  # noqa: T201
     part()
+
+
+def going_on(spec: RunSpec, directory: Path) -> RunSpec:
+    """The specification, to go on from our own run directory where ALLPULL_RESUME asks and it has a checkpoint.
+
+    A job script sets it where a queue gave the job back: all after the newest checkpoint is done again.
+    """
+    if not os.environ.get("ALLPULL_RESUME") or not any((directory / layout.CHECKPOINTS).glob(PATTERN)):
+        return spec
+    return replace(spec, train=replace(spec.train, resume=str(directory)))
 
 
 if __name__ == "__main__":

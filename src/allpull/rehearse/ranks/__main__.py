@@ -19,7 +19,7 @@ def main(job_file: str) -> None:
     try:
         train(job["cluster"], int(job["steps"]))
     except AllpullError as error:
-        sys.stderr.write(f"{error}\n{error.hint}\n")
+        sys.stderr.write(f"{error.message}\n" + (f"hint: {error.hint}\n" if error.hint else ""))
         raise SystemExit(error.exit_code) from error
 
 

@@ -1,0 +1,121 @@
+"""What Slurm says of a job, and what follows from it together with what the job's own hosts wrote. Pure.
+
+That a job left the queue proves nothing: only a host that wrote how its ranks ended has ended well. Where Slurm itself
+ended the job, its ranks are victims, whatever they died of.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from allpull.launch.outcome import Ended
+
+LASTING = frozenset(
+    {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED"}
+    | {"TIMEOUT"}
+)
+"""States that a job does not leave."""
+
+ENDED_BY_SLURM = {
+    "BOOT_FAIL": "a host of the job did not start",
+    "CANCELLED": "the job was cancelled, by scancel or an administrator",
+    "DEADLINE": "Slurm ended the job at its deadline",
+    "NODE_FAIL": "a host of the job failed",
+    "PREEMPTED": "the job was preempted by another",
+    "REVOKED": "the job was revoked: another cluster took it",
+    "TIMEOUT": "Slurm ended the job at its time limit",
+}
+REMEDIES = {
+    "NODE_FAIL": "slurm.requeues = 1 would let it go on from its checkpoint",
+    "PREEMPTED": "slurm.requeues = 1 would let it go on from its checkpoint",
+    "TIMEOUT": "slurm.time is that limit; slurm.requeues would let it go on from its checkpoint",
+}
+
+_STATE = re.compile(r"^ +JobState=([A-Z_]+) Reason=(.*?)(?: Dependency=.*)?$", re.MULTILINE)
+_CODES = re.compile(r"^ +Requeue=.* Restarts=([0-9]+) .*ExitCode=([0-9]+):([0-9]+)$", re.MULTILINE)
+_HOSTS = re.compile(r"^ +NodeList=(\S+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFacts:
+    """A job as Slurm sees it. ``exit_code`` and ``signal`` are those of its script; ``hosts`` is a host list."""
+
+    state: str
+    reason: str = ""
+    exit_code: int = 0
+    signal: int = 0
+    restarts: int = 0
+    hosts: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the job will stay as it is."""
+        return self.state in LASTING
+
+
+def from_scontrol(text: str) -> JobFacts | None:
+    """What ``scontrol show job`` printed, or None where it is no such thing.
+
+    Fields are taken where their lines begin, because the name and the paths of a job may hold any text.
+    """
+    state, codes, hosts = _STATE.search(text), _CODES.search(text), _HOSTS.search(text)
+    if state is None:
+        return None
+    return JobFacts(
+        state=state.group(1),
+        reason="" if state.group(2) in ("", "None") else state.group(2),
+        restarts=int(codes.group(1)) if codes else 0,
+        exit_code=int(codes.group(2)) if codes else 0,
+        signal=int(codes.group(3)) if codes else 0,
+        hosts=hosts.group(1) if hosts and hosts.group(1) != "(null)" else "",
+    )
+
+
+def from_sacct(text: str) -> JobFacts | None:
+    """What ``sacct --noheader --parsable2 --format=State,ExitCode`` printed for one job, or None.
+
+    >>> from_sacct("CANCELLED by 1000|0:15")
+    JobFacts(state='CANCELLED', reason='', exit_code=0, signal=15, restarts=0, hosts='')
+    """
+    match = re.match(r"([A-Z_]+)[^|\n]*\|([0-9]+):([0-9]+)\s*$", text)
+    if match is None:
+        return None
+    return JobFacts(state=match.group(1), exit_code=int(match.group(2)), signal=int(match.group(3)))
+
+
+def in_words(job: str, facts: JobFacts) -> str:
+    """One line on where the job is.
+
+    >>> in_words("12", JobFacts(state="PENDING", reason="Resources"))
+    'Slurm job 12: pending (Resources)'
+    """
+    where = f" on {facts.hosts}" if facts.state == "RUNNING" and facts.hosts else ""
+    why = f" ({facts.reason})" if facts.reason else ""
+    again = f", attempt {facts.restarts + 1}" if facts.restarts else ""
+    return f"Slurm job {job}: {facts.state.lower().replace('_', ' ')}{where}{why}{again}"
+
+
+def verdict(facts: JobFacts, told: Sequence[Ended], *, hosts: int, log_tail: tuple[str, ...] = ()) -> list[Ended]:
+    """How each host ended: ``told`` is what those wrote that wrote anything, ``hosts`` how many there are.
+
+    ``log_tail`` is the end of the job's log, for where no rank can say what happened.
+    """
+    code = next((host.code for host in told if host.code), 0) or facts.exit_code
+    code = code or (128 + facts.signal if facts.signal else 1)
+    if facts.state in ENDED_BY_SLURM:
+        reason = ": ".join(filter(None, (ENDED_BY_SLURM[facts.state], REMEDIES.get(facts.state))))
+        names = [host.host for host in told] or [facts.hosts or "?"]
+        return [Ended(host=name, code=code, reason=reason) for name in names]
+    failed = [host for host in told if host.failures]
+    memory = "Slurm says that the job ran out of memory (slurm.mem)" if facts.state == "OUT_OF_MEMORY" else None
+    if failed:
+        return [Ended(host=h.host, code=h.code, failures=h.failures, reason=memory) for h in told]
+    if len(told) == hosts and memory is None:
+        return [Ended(host=h.host, code=h.code, log_tail=log_tail) for h in told]
+    missing = f"{hosts - len(told)} of {hosts} host{'s' * (hosts != 1)} never said how their ranks ended"
+    ended = f"Slurm says {facts.state}" + (f" with code {facts.exit_code}" if facts.exit_code else "")
+    reason = memory or f"{ended}, but {missing}" + ("" if told else "; does every host see the run directory?")
+    names = [host.host for host in told] or [facts.hosts or "?"]
+    return [Ended(host=name, code=code, reason=reason, log_tail=log_tail) for name in names]

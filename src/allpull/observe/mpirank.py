@@ -1,0 +1,84 @@
+"""Where a rank begins that mpirun started, and no agent: find out who it is, do an agent's part, become the rank.
+
+``python -m allpull.observe.mpirank JOB.json MODULE``. The variables that torch reads are set before the rank's own
+process begins, so that what it starts, and the sidecar that looks for it, see them too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from typing import Any, Dict, NoReturn
+
+from allpull.observe.host import describe_host
+from allpull.observe.interface import interface_of, own_address
+from allpull.observe.rank import HOST_VARIABLE, SERVE_VARIABLE, end_with_parent, numbers
+from allpull.rundir import layout
+from allpull.rundir.write import whole_json
+
+LOOPBACK = "127.0.0.1"
+
+
+def main(job_file: str, module: str) -> NoReturn:
+    """Become rank ``numbers(os.environ)`` of the job in ``job_file``."""
+    end_with_parent(signal.SIGTERM)
+    with open(job_file, encoding="utf-8") as file:
+        job: Dict[str, Any] = json.load(file)
+    host = os.environ.get(HOST_VARIABLE) or socket.gethostname()
+    os.environ.update(variables(dict(os.environ), host))
+    if os.environ["LOCAL_RANK"] == "0":
+        describe(job, host)
+    os.execv(sys.executable, [sys.executable, "-m", "allpull.observe.rank", job_file, module])
+
+
+def variables(environ: Dict[str, str], host: str) -> Dict[str, str]:
+    """What torch, Gloo and our own rank read, as far as ``environ`` does not say it.
+
+    Rank 0 serves the store where ranks meet, on the interface of MASTER_ADDR alone; torch would listen on all.
+
+    Raises:
+        KeyError: no MASTER_PORT.
+    """
+    rank, ranks, local_rank = numbers(environ)
+    master = environ.get("MASTER_ADDR", LOOPBACK)
+    found = {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_RANK": str(local_rank),
+        "MASTER_ADDR": master,
+        "MASTER_PORT": environ["MASTER_PORT"],
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # to torch: the store is there already, be a client of it
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        HOST_VARIABLE: host,
+    }
+    interface = interface_of(own_address(master))
+    if interface is not None and "GLOO_SOCKET_IFNAME" not in environ:
+        found["GLOO_SOCKET_IFNAME"] = interface
+    if rank == 0:
+        found[SERVE_VARIABLE] = "1"
+    return found
+
+
+def describe(job: Dict[str, Any], host: str) -> None:
+    """Say what this host is, and start the sidecar; it watches what started us, which started all ranks of the host."""
+    directory = job["directory"]
+    whole_json(os.path.join(directory, layout.host_file(host)), describe_host(directory, host=host))
+    if not job["counters"]:
+        return
+    arguments = ["--run", directory, "--host", host, "--watch", str(os.getppid())]
+    arguments += ["--interval-s", str(job["counter_interval_s"]), "--budget", str(job["budget"])]
+    with open(os.path.join(directory, layout.LOGS, f"sidecar-{layout.slug(host)}.log"), "ab") as log:
+        subprocess.Popen(
+            [sys.executable, "-m", "allpull.observe.sidecar", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=log,  # mpirun waits for whoever holds its own
+            stderr=log,
+        )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])
