@@ -56,6 +56,12 @@ def resolve(
     """
     spec = settle(load_spec(recipe, [*sets, *_overrides(ranks, launcher, resume)]), os.environ)
     choose(spec.launch.launcher)
+    if spec.launch.max_restarts and spec.launch.launcher != "local":
+        raise BadInput(
+            f"launch.max_restarts works with --launcher local, not with {spec.launch.launcher}: ranks of other hosts"
+            " would not be started again",
+            hint="leave it out; --resume RUN goes on from the last checkpoint, and Slurm's requeue does so by itself",
+        )
     DATASETS.load(spec.data.name)
     return spec
 

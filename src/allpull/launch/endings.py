@@ -30,6 +30,40 @@ def read_all_ended(directory: Path) -> list[Ended]:
     return found
 
 
+def read_ranks_ended(
+    directory: Path, ranks: int, code: int, *, first: tuple[int, int] | None, log_tail: tuple[str, ...]
+) -> list[Ended]:
+    """How each host ended where no agent says so: from the ranks' own records and the starter's exit ``code``.
+
+    ``first`` is the rank that the starter blames, with its exit code; it ended the others, so of them only those
+    failed that recorded an exception. ``log_tail`` is what the starter said, for where no rank failed.
+    """
+    hosts: dict[str, list[RankFailure]] = {}
+    blamed = dict([first] if first and code else [])
+    for rank in range(ranks):
+        host = _host_of(directory, rank)
+        if host is None and rank not in blamed:
+            continue
+        failures = hosts.setdefault(host or "?", [])
+        exception, _ = _exception(directory / layout.events_file(rank)) if code else (None, None)
+        if rank in blamed or exception is not None:
+            failures.append(_failure(directory, host or "?", {"rank": rank, "exit_code": blamed.get(rank, 1)}))
+    if not hosts:
+        reason = "mpirun started no rank" if code else None
+        return [Ended(host="?", code=code, reason=reason, log_tail=log_tail)]
+    return [Ended(host=h, code=code, failures=tuple(f), log_tail=log_tail) for h, f in hosts.items()]
+
+
+def _host_of(directory: Path, rank: int) -> str | None:
+    """The host that ``rank`` says it runs on, or None where it left no records."""
+    try:
+        with (directory / layout.steps_file(rank)).open("rb") as file:
+            host = json.loads(file.readline(TAIL_BYTES)).get("host")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return host if isinstance(host, str) else None
+
+
 def _told(path: Path) -> dict[str, Any]:
     try:
         told: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

@@ -19,7 +19,7 @@ MAX_TEXT = 1 << 20
 HINT = "write it as Slurm does: node[01-04,7],other"
 
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", re.ASCII)
-_LAST_NUMBER = re.compile(r"(.*?)([0-9]{1,18})([^0-9]*)", re.DOTALL)
+_NUMBERED = re.compile(r"(.*?)([0-9]{1,18})", re.DOTALL)
 
 
 def expand(text: str) -> list[str]:
@@ -45,7 +45,9 @@ def expand(text: str) -> list[str]:
 
 
 def compress(names: Sequence[str]) -> str:
-    """A host list of ``names`` in their order: neighbours that count up in their last number share a bracket.
+    """A host list of ``names`` in their order: neighbours that count up at their end share a bracket.
+
+    Slurm reads it too, which knows brackets at the end of a name only.
 
     >>> compress(["n08", "n09", "n10", "n12", "login"])
     'n[08-10,12],login'
@@ -53,19 +55,18 @@ def compress(names: Sequence[str]) -> str:
     Raises:
         BadInput: a name that no host list can hold: empty, or with a comma, bracket or white space in it.
     """
-    groups: list[tuple[str, str, list[str]]] = []
+    groups: list[tuple[str, list[str]]] = []
     for name in names:
         if not name or re.search(r"[\[\],\s]", name):
             raise BadInput(f"{name!r} is no host name", hint="names have no commas, brackets or white space")
-        match = _LAST_NUMBER.fullmatch(name)
-        before, number, after = match.groups() if match else (name, "", "")
-        if number and groups and groups[-1][:2] == (before, after) and groups[-1][2][0]:
-            groups[-1][2].append(number)
+        match = _NUMBERED.fullmatch(name)
+        word, number = match.groups() if match else (name, "")
+        if number and groups and groups[-1][0] == word and groups[-1][1][0]:
+            groups[-1][1].append(number)
         else:
-            groups.append((before, after, [number]))
+            groups.append((word, [number]))
     return ",".join(
-        f"{before}[{','.join(_runs(numbers))}]{after}" if len(numbers) > 1 else f"{before}{numbers[0]}{after}"
-        for before, after, numbers in groups
+        f"{word}[{','.join(_runs(numbers))}]" if len(numbers) > 1 else f"{word}{numbers[0]}" for word, numbers in groups
     )
 
 

@@ -107,8 +107,8 @@ def describe(exit_: Exit) -> str:
     return f"rank {exit_.rank} on {exit_.host} {what}" + (f"; {exit_.reason}" if exit_.reason else "")
 
 
-def log_tail(path: Path) -> tuple[str, ...]:
-    """The last lines of a log, secrets masked; empty where there is none."""
+def log_tail(path: Path, lines: int = TAIL_LINES) -> tuple[str, ...]:
+    """The last ``lines`` lines of a log, secrets masked; empty where there is none."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - TAIL_BYTES))
@@ -116,4 +116,4 @@ def log_tail(path: Path) -> tuple[str, ...]:
     except OSError:
         return ()
     clean, _ = redact.text(text)
-    return tuple(deque((line[:500] for line in clean.splitlines() if line.strip()), maxlen=TAIL_LINES))
+    return tuple(deque((line[:500] for line in clean.splitlines() if line.strip()), maxlen=lines))

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
+import functools
 import signal
 import subprocess
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
 
+from allpull.observe.rank import end_with_parent
+
 LINGER_S = 2.0  # what outlives the process that started it may close its books first: the sidecar, under mpirun
-PR_SET_PDEATHSIG = 1
 
 
 class Started:
@@ -28,7 +28,7 @@ class Started:
                 stderr=output,
                 env=dict(environment),
                 start_new_session=True,  # Ctrl-C is ours to pass on, once, and politely
-                preexec_fn=_end_with_us(),  # noqa: PLW1509  one system call, looked up before the fork
+                preexec_fn=functools.partial(end_with_parent, signal.SIGTERM),  # noqa: PLW1509  one system call
             )
         self._family = {self._process.pid: psutil.Process(self._process.pid)}
 
@@ -71,11 +71,3 @@ def _runs(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False
-
-
-def _end_with_us() -> Callable[[], None] | None:
-    """What a child does before it becomes the program: ask Linux for SIGTERM when we die. Elsewhere nothing."""
-    if not sys.platform.startswith("linux"):
-        return None
-    control = ctypes.CDLL(None).prctl
-    return lambda: control(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)

@@ -158,10 +158,10 @@ def _next_attempt() -> Iterator[str]:
     yield "# Records are never appended to: those of the attempt before move aside; its newest checkpoint is taken up."
     yield 'if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then'
     yield '  before="$run/attempts/$((SLURM_RESTART_COUNT - 1))"'
-    yield '  mkdir -p -m 700 "$before/job"'
+    yield '  mkdir -p "$before/job"'
     yield f"  for folder in {' '.join(MOVED)}; do"
     yield '    mv "$run/$folder" "$before/$folder"'
-    yield '    mkdir -m 700 "$run/$folder"'
+    yield '    mkdir "$run/$folder"'
     yield "  done"
     yield "  export ALLPULL_RESUME=1"
     yield "fi"

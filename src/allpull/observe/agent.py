@@ -75,10 +75,14 @@ class FixedHosts(RendezvousHandler):
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """The store, and our place among the hosts."""
-        if self._store is None:
-            self._store = self._open()
+        """A store, and our place among the hosts.
+
+        Ranks that are started again get a new store: in the old one Gloo would find the addresses of the dead.
+        """
         place = self._place
+        if self._store is not None:
+            self._listener = listen(place.master, 0)
+        self._store = self._open()
         meeting = RendezvousStoreInfo(place.master, self._store.port)
         return RendezvousInfo(PrefixStore(self._nonce, self._store), place.index, place.hosts, meeting)
 
@@ -128,7 +132,7 @@ def main(job_file: str, place: Place) -> int:
         except OSError as error:
             sys.stderr.write(f"cannot listen on {place.master} port {place.port}: {error.strerror}\n")
             return PORT_TAKEN
-    choose_interface(place.master)
+    choose_interface(job["interface"], place.master)
     os.environ[HOST_VARIABLE] = place.name
     directory = job["directory"]
     whole_json(os.path.join(directory, layout.host_file(place.name)), describe_host(directory, host=place.name))
@@ -142,11 +146,13 @@ def main(job_file: str, place: Place) -> int:
     return int(ended["code"])
 
 
-def choose_interface(master: str) -> None:
-    """Let Gloo use the interface that leads to host 0, unless the user chose one.
+def choose_interface(asked: str, master: str) -> None:
+    """Let Gloo use the interface that was asked for, else the user's own choice, else the one that leads to host 0.
 
     Left alone, Gloo takes the one that this host's own name resolves to, which need not lead anywhere.
     """
+    if asked:
+        os.environ["GLOO_SOCKET_IFNAME"] = asked
     interface = interface_of(own_address(master))
     if interface is not None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
@@ -175,7 +181,11 @@ def run_ranks(job: Dict[str, Any], place: Place, listener: Optional[socket.socke
 
 
 def launch_config(job: Dict[str, Any], place: Place, logs: str) -> LaunchConfig:
-    """What torch's agent is told: this host's share of the ranks, and no restarts."""
+    """What torch's agent is told: this host's share of the ranks, and how often they are started again.
+
+    Only where all ranks are here: another host's agent would not count our restart, and its ranks look for ours
+    under another number.
+    """
     return LaunchConfig(
         min_nodes=place.hosts,
         max_nodes=place.hosts,
@@ -184,7 +194,7 @@ def launch_config(job: Dict[str, Any], place: Place, logs: str) -> LaunchConfig:
         rdzv_backend=BACKEND,
         rdzv_endpoint=place.master,
         local_addr=place.master if place.index == 0 else None,
-        max_restarts=0,
+        max_restarts=job["max_restarts"] if place.hosts == 1 else 0,
         monitor_interval=0.1,
         logs_specs=DefaultLogsSpecs(log_dir=logs),
     )

@@ -12,7 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
-from typing import Any, Dict, NoReturn
+from typing import Any, Dict, Mapping, NoReturn
 
 from allpull.observe.host import describe_host
 from allpull.observe.interface import interface_of, own_address
@@ -29,13 +29,13 @@ def main(job_file: str, module: str) -> NoReturn:
     with open(job_file, encoding="utf-8") as file:
         job: Dict[str, Any] = json.load(file)
     host = os.environ.get(HOST_VARIABLE) or socket.gethostname()
-    os.environ.update(variables(dict(os.environ), host))
+    os.environ.update(variables(os.environ, job, host))
     if os.environ["LOCAL_RANK"] == "0":
         describe(job, host)
-    os.execv(sys.executable, [sys.executable, "-m", "allpull.observe.rank", job_file, module])
+    os.execv(sys.executable, [sys.executable, "-m", "allpull.observe.rank", job_file, module])  # noqa: S606
 
 
-def variables(environ: Dict[str, str], host: str) -> Dict[str, str]:
+def variables(environ: Mapping[str, str], job: Dict[str, Any], host: str) -> Dict[str, str]:
     """What torch, Gloo and our own rank read, as far as ``environ`` does not say it.
 
     Rank 0 serves the store where ranks meet, on the interface of MASTER_ADDR alone; torch would listen on all.
@@ -49,15 +49,16 @@ def variables(environ: Dict[str, str], host: str) -> Dict[str, str]:
         "RANK": str(rank),
         "WORLD_SIZE": str(ranks),
         "LOCAL_RANK": str(local_rank),
+        "LOCAL_WORLD_SIZE": str(ranks // job["spec"]["launch"]["hosts"]),
         "MASTER_ADDR": master,
         "MASTER_PORT": environ["MASTER_PORT"],
         "TORCHELASTIC_USE_AGENT_STORE": "True",  # to torch: the store is there already, be a client of it
         "TORCHELASTIC_RESTART_COUNT": "0",
         HOST_VARIABLE: host,
     }
-    interface = interface_of(own_address(master))
-    if interface is not None and "GLOO_SOCKET_IFNAME" not in environ:
-        found["GLOO_SOCKET_IFNAME"] = interface
+    chosen = job["interface"] or environ.get("GLOO_SOCKET_IFNAME") or interface_of(own_address(master))
+    if chosen:
+        found["GLOO_SOCKET_IFNAME"] = chosen
     if rank == 0:
         found[SERVE_VARIABLE] = "1"
     return found

@@ -17,6 +17,8 @@ from typing import Any, Dict, Mapping, Tuple
 
 from allpull import marks
 from allpull.observe.arrival import watch_ddp
+from allpull.observe.attempts import begin
+from allpull.observe.binding import bind
 from allpull.observe.recorder import Identity, Recorder
 from allpull.rundir import layout
 
@@ -34,6 +36,8 @@ def main(job_file: str, module: str) -> None:
     with open(job_file, encoding="utf-8") as file:
         job: Dict[str, Any] = json.load(file)
     who = identity()
+    bind(job["bind"], who.local_rank, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    before = begin(job["directory"], who.rank)
     into_log(os.path.join(job["directory"], layout.log_file(who.rank)))
     recorder = Recorder(
         job["directory"],
@@ -42,6 +46,8 @@ def main(job_file: str, module: str) -> None:
         warmup_steps=job["warmup_steps"],
         sources=("marks", "post-accumulate-hook"),
     )
+    if before is not None:
+        recorder.restarted(**before)
     os.register_at_fork(after_in_child=recorder.disown)
 
     def attach(arrival: Any) -> None:

@@ -12,6 +12,7 @@ import os
 import time
 from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence, Tuple
 
+from allpull.observe.binding import bound_to
 from allpull.rundir import layout
 from allpull.rundir.write import Appender
 
@@ -187,6 +188,11 @@ class Recorder:
         at = self._step if step is None else step
         self._event({**event, "step": at, "epoch": self._epoch, "t_ns": now}, now, keep=False)
 
+    def restarted(self, attempt: int, steps_before: int) -> None:
+        """This rank goes on after an earlier attempt, which had recorded ``steps_before`` steps."""
+        now = self._clock_ns()
+        self._event({"kind": "restarted", "attempt": attempt, "steps_before": steps_before, "t_ns": now}, now)
+
     def raised(self, error: BaseException) -> None:
         """The exception that ends this rank."""
         now = self._clock_ns()
@@ -269,6 +275,7 @@ class Recorder:
             "boot_id": boot_id(),
             "pid": self._pid,
             "clock": clock_pair(self._clock_ns, self._realtime_ns),
+            "cpus": bound_to(),
             "boundary": boundary,
             "sources": list(sources),
             "warmup_steps": warmup_steps,

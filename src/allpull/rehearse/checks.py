@@ -68,8 +68,8 @@ def _accelerator(table: AcceleratorTable, layers: int | None) -> Iterator[str]:
         yield f"accelerator.model: no network {_unknown(table.model, NETS.names())}"
     elif layers is not None and layers != len(network(table.model).layers):
         yield (
-            f"accelerator.layers: {layers} layers in the file, and {table.model} has "
-            f"{len(network(table.model).layers)} with parameters"
+            f"accelerator.layers: expected {len(network(table.model).layers)} layers, those of {table.model} that "
+            f"have parameters; found {layers}"
         )
 
 

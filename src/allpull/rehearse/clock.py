@@ -15,7 +15,7 @@ import runpy
 import select
 import sys
 import time
-from collections.abc import Mapping, MutableMapping
+from collections.abc import MutableMapping
 from pathlib import Path
 from typing import SupportsFloat
 
@@ -48,13 +48,6 @@ def environment(library: Path, offset_s: float, drift_ppm: float) -> dict[str, s
     }
 
 
-def without(environ: Mapping[str, str]) -> dict[str, str]:
-    """``environ`` for a program that is to have the right clock."""
-    kept = dict(environ)
-    others = [item for item in kept.pop(_PRELOAD, "").split(":") if item and Path(item).name != LIBRARY]
-    return {**kept, _PRELOAD: ":".join(others)} if others else kept
-
-
 def settle_in(environ: MutableMapping[str, str]) -> dict[str, str]:
     """Make this process fit for its wrong clock; what it executes gets the right one from now on.
 
@@ -62,10 +55,9 @@ def settle_in(environ: MutableMapping[str, str]) -> dict[str, str]:
     """
     mend_sleep()
     wrong = dict(environ)
-    right = without(environ)
-    for name in set(environ) - set(right):
-        del environ[name]
-    environ.update(right)
+    others = [item for item in environ.pop(_PRELOAD, "").split(":") if item and Path(item).name != LIBRARY]
+    if others:
+        environ[_PRELOAD] = ":".join(others)
     return wrong
 
 

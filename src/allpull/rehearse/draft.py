@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from allpull.errors import BadInput
@@ -15,6 +16,8 @@ from allpull.rehearse.quantity import number
 
 CLUSTER_FILE = "job/cluster.json"
 """The job file of the ranks: that of the job, with ``cluster`` and ``steps``, which the virtual accelerator reads."""
+
+_RATES = ("throttle", "throttle-uplink")
 
 
 def make_order(job: Job, cluster: Cluster, *, cluster_id: str, state_file: Path) -> Order:
@@ -35,6 +38,7 @@ def make_order(job: Job, cluster: Cluster, *, cluster_id: str, state_file: Path)
             HostOrder(
                 name=host.name,
                 ranks=host.ranks,
+                link_bits_per_s=_shrunk(cluster, host.link_bytes_per_s),
                 clock_offset_s=host.clock_offset_s,
                 clock_drift_ppm=host.clock_drift_ppm,
             )
@@ -46,38 +50,44 @@ def make_order(job: Job, cluster: Cluster, *, cluster_id: str, state_file: Path)
 
 
 def topology(cluster: Cluster) -> Topology:
-    """The links of ``cluster`` as they are shaped: divided by ``shrink``; latency is not.
+    """The links of ``cluster`` as they are at the start, divided by ``shrink``; latency is not.
 
     Raises:
         BadInput: a link becomes slower than can be shaped.
     """
+    links = [_shrunk(cluster, host.link_bytes_per_s) for host in cluster.hosts]
+    uplinks = [_shrunk(cluster, number(switch, "uplink") or 0.0) for switch in cluster.switches]
+    for change in _every_change(cluster):
+        if change.at_s == 0 and change.kind in _RATES:
+            (links if change.kind == "throttle" else uplinks)[change.number] = change.bits_per_s
     return Topology(
-        links_bits_per_s=tuple(_shrunk(cluster, host.link_bytes_per_s) for host in cluster.hosts),
+        links_bits_per_s=tuple(links),
         uplinks=tuple(
-            Uplink(hosts=tuple(switch.hosts), bits_per_s=_shrunk(cluster, number(switch, "uplink") or 0.0))
-            for switch in cluster.switches
+            Uplink(hosts=tuple(switch.hosts), bits_per_s=bits)
+            for switch, bits in zip(cluster.switches, uplinks, strict=True)
         ),
         latency_s=cluster.latency_s,
     )
 
 
 def changes(cluster: Cluster) -> list[Change]:
-    """What happens to links, hosts and ranks while the job runs, in the order of the file."""
-    found: list[Change] = []
+    """What happens to links, hosts and ranks while the job runs; a rate that is other from the start is no change."""
+    return [change for change in _every_change(cluster) if change.at_s > 0 or change.kind not in _RATES]
+
+
+def _every_change(cluster: Cluster) -> Iterator[Change]:
     for fault in cluster.faults:
         if isinstance(fault, SlowLink):
             rate = number(fault, "rate") or fault.factor * cluster.hosts[fault.host].link_bytes_per_s
-            bits = _shrunk(cluster, rate)
-            found.append(Change(kind="throttle", at_s=fault.from_s, number=fault.host, bits_per_s=bits))
+            yield Change(kind="throttle", at_s=fault.from_s, number=fault.host, bits_per_s=_shrunk(cluster, rate))
         elif isinstance(fault, SlowUplink):
             whole = number(cluster.switches[fault.switch], "uplink") or 0.0
             bits = _shrunk(cluster, number(fault, "rate") or fault.factor * whole)
-            found.append(Change(kind="throttle-uplink", at_s=fault.from_s, number=fault.switch, bits_per_s=bits))
+            yield Change(kind="throttle-uplink", at_s=fault.from_s, number=fault.switch, bits_per_s=bits)
         elif isinstance(fault, HostCutOff):
-            found.append(Change(kind="cut", at_s=fault.from_s, number=fault.host))
+            yield Change(kind="cut", at_s=fault.from_s, number=fault.host)
         elif isinstance(fault, KillRank):
-            found.append(Change(kind="kill", at_s=fault.from_s, number=fault.rank))
-    return found
+            yield Change(kind="kill", at_s=fault.from_s, number=fault.rank)
 
 
 def _shrunk(cluster: Cluster, bytes_per_s: float) -> int:

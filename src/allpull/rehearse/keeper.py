@@ -188,7 +188,7 @@ def watch(order: Order, world: World, nursery: subprocess.Popen[bytes], started:
                 hosts_started += len(os.read(started, len(order.hosts)))
             began_s = time.monotonic()
         elif todo and time.monotonic() - began_s >= todo[0].at_s:
-            network.run(network.batches_of(todo.pop(0)), world.nets)
+            network.run(network.batches_of(todo.pop(0), order.topology), world.nets)
         time.sleep(TICK_S)
     code = nursery.wait()
     return 128 - code if code < 0 else code

@@ -133,9 +133,7 @@ class RehearsedJob:
                 f"the virtual cluster broke down: {tail[-1] if tail else f'exit code {code}'}",
                 hint=f"more in {self._log}",
             )
-        return [
-            self._ending(host, code if own is None else own) for host, own in zip(self._hosts, codes, strict=True)
-        ]
+        return [self._ending(host, code if own is None else own) for host, own in zip(self._hosts, codes, strict=True)]
 
     def cancel(self, grace_s: float) -> None:
         """Ask the keeper to end all hosts; after ``grace_s`` seconds and a bit kill whatever is left."""

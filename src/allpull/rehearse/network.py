@@ -114,22 +114,27 @@ def plan(topology: Topology, cables: Cables = "plain") -> list[Batch]:
             f"link set {INTERFACE} up",
         )
         batches.append(Batch(host=host, tool="ip", lines=lines))
-        batches += _shape_link(host, bits_per_s, "add")
+        batches += _shape_link(host, bits_per_s, "add", _burst(bits_per_s))
         if cables == "netem":
             # behind the bucket; the limit is in packets, and only keeps memory finite
             line = f"qdisc add dev {INTERFACE} parent 1:1 netem delay {topology.latency_s * 1e6:.0f}us limit 100000"
             batches.append(Batch(host=host, tool="tc", lines=(line,)))
     for switch, uplink in enumerate(topology.uplinks):
-        batches += _shape_uplink(switch, uplink.bits_per_s, "add")
+        batches += _shape_uplink(switch, uplink.bits_per_s, "add", _burst(uplink.bits_per_s))
     return batches
 
 
-def batches_of(change: Change) -> list[Batch]:
-    """Commands that make ``change``; none for a rank, which is no business of the network."""
+def batches_of(change: Change, topology: Topology) -> list[Batch]:
+    """Commands that make ``change`` to ``topology``; none for a rank, which is no business of the network.
+
+    A line that gets slower keeps its burst: a segment that waits in it and is larger than the bucket would never leave.
+    """
     if change.kind == "throttle":
-        return _shape_link(change.number, change.bits_per_s, "change")
+        burst = _burst(max(change.bits_per_s, topology.links_bits_per_s[change.number]))
+        return _shape_link(change.number, change.bits_per_s, "change", burst)
     if change.kind == "throttle-uplink":
-        return _shape_uplink(change.number, change.bits_per_s, "change")
+        burst = _burst(max(change.bits_per_s, topology.uplinks[change.number].bits_per_s))
+        return _shape_uplink(change.number, change.bits_per_s, "change", burst)
     if change.kind == "cut":  # the host and the switch both see the link go down
         return [Batch(host=None, tool="ip", lines=(f"link set h{change.number} down",))]
     return []
@@ -174,21 +179,21 @@ def _port(name: str, bridge: str) -> Iterator[str]:
     yield f"link set {name} master {bridge} up"
 
 
-def _shape_link(host: int, bits_per_s: int, verb: str) -> list[Batch]:
+def _shape_link(host: int, bits_per_s: int, verb: str, burst: int) -> list[Batch]:
     return [
-        Batch(host=host, tool="tc", lines=(_shape(INTERFACE, bits_per_s, verb),)),
-        Batch(host=None, tool="tc", lines=(_shape(f"h{host}", bits_per_s, verb),)),
+        Batch(host=host, tool="tc", lines=(_shape(INTERFACE, bits_per_s, verb, burst),)),
+        Batch(host=None, tool="tc", lines=(_shape(f"h{host}", bits_per_s, verb, burst),)),
     ]
 
 
-def _shape_uplink(switch: int, bits_per_s: int, verb: str) -> list[Batch]:
+def _shape_uplink(switch: int, bits_per_s: int, verb: str, burst: int) -> list[Batch]:
     ends = (f"up{switch}", f"down{switch}")
-    return [Batch(host=None, tool="tc", lines=tuple(_shape(end, bits_per_s, verb) for end in ends))]
+    return [Batch(host=None, tool="tc", lines=tuple(_shape(end, bits_per_s, verb, burst) for end in ends))]
 
 
-def _shape(interface: str, bits_per_s: int, verb: str) -> str:
+def _shape(interface: str, bits_per_s: int, verb: str, burst: int) -> str:
     queue = max(MIN_QUEUE_BYTES, round(bits_per_s / 8 * QUEUE_S))
-    return f"qdisc {verb} dev {interface} root handle 1: tbf rate {bits_per_s}bit burst {_burst(bits_per_s)} limit {queue}"
+    return f"qdisc {verb} dev {interface} root handle 1: tbf rate {bits_per_s}bit burst {burst} limit {queue}"
 
 
 def _burst(bits_per_s: int) -> int:

@@ -21,10 +21,14 @@ SCHEMA = "allpull.rehearsal-order/1.0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostOrder:
-    """One host: what it is called, which ranks run on it, and how wrong its wall clock is."""
+    """One host: what it is called, which ranks run on it, how wrong its wall clock is.
+
+    ``link_bits_per_s`` is what its interface claims to do, whatever fault the link has from the start.
+    """
 
     name: str
     ranks: tuple[int, ...]
+    link_bits_per_s: int
     clock_offset_s: float = 0.0
     clock_drift_ppm: float = 0.0
 

@@ -31,7 +31,7 @@ def _links(order: Order) -> Iterator[str]:
 def _changes(order: Order) -> Iterator[str]:
     for change in order.changes:
         yield f"# {change.at_s:g} s after all ranks were started:"
-        yield from _lines(order, network.batches_of(change)) if change.kind != "kill" else _kill(change)
+        yield from _lines(order, network.batches_of(change, order.topology)) if change.kind != "kill" else _kill(change)
 
 
 def _kill(change: network.Change) -> Iterator[str]:

@@ -24,6 +24,7 @@ from allpull.schema.events import (
     EventsHeader,
     Metric,
     Raised,
+    Restarted,
     Span,
     SwitchedOff,
     Thinned,
@@ -54,6 +55,7 @@ class EventLog:
     exceptions: tuple[Raised, ...]
     thinned: tuple[Thinned, ...]
     switched_off: tuple[SwitchedOff, ...]
+    restarted: tuple[Restarted, ...]
     end: End | None
     cut_off: bool
     damaged: int
@@ -104,6 +106,7 @@ def read_events(root: Path, rank: int, *, skip_damaged: bool) -> EventLog | None
         exceptions=_of(Raised, events),
         thinned=_of(Thinned, events),
         switched_off=_of(SwitchedOff, events),
+        restarted=_of(Restarted, events),
         end=ends[-1] if ends else None,
         cut_off=lines.cut_off,
         damaged=damaged,

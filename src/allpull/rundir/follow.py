@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,15 @@ class Tail:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = 0
+        self._inode = 0
 
     def new(self) -> Iterator[dict[str, Any]]:
         """The objects that were appended since the call before; lines that are not JSON objects are passed over."""
         try:
             with self._path.open("rb") as file:
+                inode = os.fstat(file.fileno()).st_ino
+                if inode != self._inode:  # another attempt of a requeued job began a file of its own
+                    self._inode, self._offset = inode, 0
                 file.seek(self._offset)
                 data = file.read(CHUNK)
         except OSError:

@@ -209,6 +209,12 @@ def _gaps_of_events(record: RunRecord, ranks: set[int], events: dict[int, EventL
         yield f"{_ranks(killed)} ended without saying so (killed?)"
     if raised:
         yield f"{_ranks(raised)} ended by an exception: {events[raised[0]].exceptions[-1].type[:80]}"
+    again = {rank: log for rank, log in events.items() if log.restarted and log.epochs}
+    if again:
+        rank, log = next(iter(again.items()))
+        redone = max(0, log.restarted[-1].steps_before - log.epochs[0].step)
+        times = _count(log.restarted[-1].attempt, "time")
+        yield f"{_ranks(again)} started again {times}; {_count(redone, 'step')} of rank {rank} were lost and done again"
     for rank, log in islice(((r, log) for r, log in events.items() if log.switched_off), SHOWN_RANKS):
         yield f"rank {rank}: recording stopped before the end: {log.switched_off[-1].reason[:200]}"
     thinned = {rank: log.thinned[-1].keep_one_in for rank, log in events.items() if log.thinned}

@@ -83,6 +83,15 @@ class SwitchedOff(Record):
     t_ns: int
 
 
+class Restarted(Record):
+    """This rank goes on after an attempt that ended badly; its first step is the first that is done again."""
+
+    kind: Literal["restarted"]
+    attempt: int = Field(ge=1)
+    steps_before: int = Field(ge=0, description="steps that the attempt before had recorded")
+    t_ns: int
+
+
 class End(Record):
     """The rank ended by itself; a rank that was killed has none."""
 
@@ -93,6 +102,7 @@ class End(Record):
 
 
 Event = Annotated[
-    Span | EpochMark | Metric | ClockPair | Raised | Thinned | SwitchedOff | End, Field(discriminator="kind")
+    Span | EpochMark | Metric | ClockPair | Raised | Thinned | SwitchedOff | Restarted | End,
+    Field(discriminator="kind"),
 ]
 EVENT: TypeAdapter[Event] = TypeAdapter(Event)

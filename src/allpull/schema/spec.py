@@ -88,6 +88,9 @@ class LaunchSpec:
     hosts: int = option(1, "hosts, each with as many ranks as the others", ge=1, le=65536)
     threads: int = option(1, "OpenMP threads of a rank", ge=1, le=4096)
     port: int = option(0, "port of the rendezvous on this machine; 0: a free one", ge=0, le=65535)
+    bind: Literal["none", "cores"] = option("none", "cores: give each rank of a host CPUs of its own")
+    interface: str = option("", "network interface for Gloo, such as ib0; empty: the one that leads to the first host")
+    max_restarts: int = option(0, "times that failed ranks are started again from the last checkpoint", ge=0, le=1000)
     grace_s: float = option(15.0, "seconds between asking ranks to end and killing them", ge=0.1, le=3600)
 
 

@@ -38,6 +38,7 @@ class StepsHeader(Record):
     clock: Clock
     boundary: str = Field(description="how the end of a step is known, such as marks.step")
     sources: list[str] = Field(default_factory=list, description="what the times come from")
+    cpus: str | None = Field(None, description="CPUs that the rank may run on, such as 0-3,8")
     warmup_steps: int = Field(0, ge=0)
     budget: int = Field(description="bytes after which records thin themselves out")
 

@@ -118,7 +118,7 @@ def be_host(order: Order, index: int, nets: Sequence[int], report: int, *, sidec
     for net in nets:
         os.close(net)
     job = json.loads(Path(order.job_file).read_text(encoding="utf-8"))
-    _describe(order, index)
+    _describe(host, order.directory)
     bell = Bell()
     rank_variable = _initial_rank()
     ranks: dict[int, int] = {}
@@ -195,13 +195,12 @@ def _initial_rank() -> int | None:
     return found if found is not None and ctypes.string_at(found) == RANK_PLACEHOLDER.encode() else None
 
 
-def _describe(order: Order, index: int) -> None:
+def _describe(host: HostOrder, directory: str) -> None:
     from allpull.observe.host import describe_host  # noqa: PLC0415
 
-    name = order.hosts[index].name
-    record = describe_host(order.directory, host=name)
-    record["nics"] = [{"name": INTERFACE, "bits_per_s": order.topology.links_bits_per_s[index]}]
-    whole_json(f"{order.directory}/{layout.host_file(name)}", record)
+    record = describe_host(directory, host=host.name)
+    record["nics"] = [{"name": INTERFACE, "bits_per_s": host.link_bits_per_s}]
+    whole_json(f"{directory}/{layout.host_file(host.name)}", record)
 
 
 def _planned_kills(order: Order, ranks: dict[int, int]) -> list[tuple[float, int]]:

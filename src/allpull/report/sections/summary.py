@@ -110,7 +110,8 @@ def _failure(detail: RunDetail) -> str:
         return ""
     who = "the job" if end.rank is None else f"rank {end.rank}{f' on {end.host}' if end.host else ''}"
     how = f"was ended by {end.signal}" if end.signal else f"ended with exit code {end.code}"
-    return f"{who} {how}{f': {end.exception}' if end.exception else ''}"
+    why = end.exception or end.reason
+    return f"{who} {how}{f': {why}' if why else ''}"
 
 
 def _cautions(show: ShowResult) -> Iterator[Notice]:

@@ -1,0 +1,224 @@
+"""Run a job with mpirun: every rank is a process of MPI, so that MPI inside the program works too.
+
+OpenMPI, and the MPICH family with its ``mpiexec`` (MPICH, Intel MPI). Ranks find out who they are from MPI's
+variables (``observe.mpirank``). ``--launcher mpi`` is this host, or the hosts of a Slurm or PBS job that we are in;
+``mpi:HOSTFILE`` names others. All hosts must see the run directory.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import socket
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from allpull.errors import BadInput, MissingPart
+from allpull.launch import container
+from allpull.launch.endings import read_ranks_ended
+from allpull.launch.hostlist import expand
+from allpull.launch.job import RECORDED_VARIABLES, Job, environment
+from allpull.launch.local import check_port
+from allpull.launch.outcome import Ended, log_tail
+from allpull.launch.processes import Started
+from allpull.launch.script import FIRST_PORT, PORTS, python_of, shell_script
+from allpull.rundir import layout
+
+LOG = f"{layout.LOGS}/mpirun.log"
+CANCEL_EXTRA_S = 5.0
+MAX_FILE_BYTES = 1 << 20
+PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "ALLPULL_RESUME")
+"""Variables that other hosts need besides those that are recorded."""
+
+_CODE = re.compile(r"Process name: \[\[\d+,\d+\],(\d+)\]\s+Exit code: +(\d+)")  # OpenMPI
+_SIGNAL = re.compile(r"process rank (\d+) with PID \d+ on node \S+ exited on signal (\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """Where mpirun starts ranks: ``program`` is its path, ``flavour`` openmpi or hydra, ``master`` rank 0's host."""
+
+    program: str
+    flavour: str
+    hostfile: str
+    master: str
+    port: int
+
+
+class Mpi:
+    """The launcher of a machine that has mpirun; ``hostfile`` may be empty."""
+
+    def __init__(self, hostfile: str = "") -> None:
+        self._hostfile = hostfile
+        self._port = 0  # chosen once, so that what is planned is what is submitted
+
+    def plan(self, job: Job) -> str:
+        """The mpirun command, with what it adds to the environment."""
+        site = self._site(job)
+        return shell_script(job, variables(job, site, {}), command(job, site))
+
+    def submit(self, job: Job) -> MpiJob:
+        """Start ``job`` under mpirun.
+
+        Raises:
+            MissingPart: there is no mpirun here, or not the container's runtime.
+            BadInput: the host file cannot be read, or nothing says which hosts there are.
+        """
+        container.check(job.spec.container)
+        check_port(job.spec.launch.port)
+        return MpiJob(job, self._site(job))
+
+    def _site(self, job: Job) -> Site:
+        program, flavour = find_mpirun()
+        hosts = job.spec.launch.hosts
+        self._port = job.spec.launch.port or self._port or choose_port(alone=hosts == 1)
+        return Site(
+            program=program,
+            flavour=flavour,
+            hostfile=str(Path(self._hostfile).resolve()) if self._hostfile else "",
+            master="127.0.0.1" if hosts == 1 and not self._hostfile else first_host(self._hostfile, os.environ),
+            port=self._port,
+        )
+
+
+class MpiJob:
+    """A job that mpirun runs."""
+
+    def __init__(self, job: Job, site: Site) -> None:
+        self._job = job
+        self._log = job.directory / LOG
+        self._mpirun = Started(command(job, site), log=self._log, environment=variables(job, site, os.environ))
+
+    def poll(self) -> list[Ended] | None:
+        """How each host ended, or None while mpirun runs."""
+        code = self._mpirun.poll()
+        if code is None:
+            return None
+        said = "\n".join(log_tail(self._log, lines=200))
+        return read_ranks_ended(
+            self._job.directory, self._job.spec.launch.ranks, code, first=blamed(said), log_tail=log_tail(self._log)
+        )
+
+    def cancel(self, grace_s: float) -> None:
+        """Ask mpirun to end its ranks; after ``grace_s`` seconds and a bit kill whatever is left here."""
+        self._mpirun.cancel(grace_s + CANCEL_EXTRA_S if grace_s > 0 else 0)
+
+
+def command(job: Job, site: Site) -> list[str]:
+    """The mpirun command of ``job``."""
+    launch = job.spec.launch
+    rank = [*python_of(job), "-m", "allpull.observe.mpirank", str(job.file), job.module]
+    if site.flavour == "hydra":
+        hosts = ["-f", site.hostfile] if site.hostfile else []
+        return [site.program, *hosts, "-n", str(launch.ranks), "-ppn", str(launch.ranks // launch.hosts), *rank]
+    options = ["--hostfile", site.hostfile] if site.hostfile else []
+    if os.geteuid() == 0:
+        options.append("--allow-run-as-root")
+    if not site.hostfile and launch.ranks // launch.hosts > (psutil.cpu_count(logical=False) or 1):
+        options.append("--oversubscribe")  # where nothing else is said, OpenMPI has a slot for each core
+    if launch.hosts > 1:
+        options += ["--map-by", f"ppr:{launch.ranks // launch.hosts}:node"]
+    # OpenMPI would bind small jobs to a core each, where a rank's threads and loader workers disturb it
+    options += ["--bind-to", "none"]
+    options += [word for name in sorted(exported(job, site)) for word in ("-x", name)]
+    return [site.program, "-np", str(launch.ranks), *options, *rank]
+
+
+def variables(job: Job, site: Site, inherited: Mapping[str, str]) -> dict[str, str]:
+    """The environment of mpirun: ``inherited``, with threads and the meeting point of the ranks."""
+    return {**environment(job.spec, inherited), "MASTER_ADDR": site.master, "MASTER_PORT": str(site.port)}
+
+
+def exported(job: Job, site: Site) -> set[str]:
+    """Names of the variables that OpenMPI is told to take to other hosts."""
+    everything = variables(job, site, os.environ)
+    ours = variables(job, site, {})
+    own = ("SLURM_", "OMPI_", "PMI_", "PMIX_")  # of the parallel start that we are in ourselves
+    return {
+        name
+        for name in everything
+        if name in ours or name in PASSED_ON or (name.startswith(RECORDED_VARIABLES) and not name.startswith(own))
+    }
+
+
+def find_mpirun() -> tuple[str, str]:
+    """The program that starts MPI processes here, and its flavour: openmpi or hydra.
+
+    Raises:
+        MissingPart: there is none, or of no flavour that is known.
+    """
+    said = ""
+    for program in ("mpirun", "mpiexec"):
+        try:
+            answer = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=30, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+        said = (answer.stdout + answer.stderr).strip()
+        if flavour := flavour_of(said):
+            return program, flavour
+    first = said.splitlines()[0][:200] if said else "no mpirun or mpiexec on this machine"
+    raise MissingPart(
+        f"launcher mpi: {first}", hint="install or load OpenMPI, MPICH or Intel MPI, or use another launcher"
+    )
+
+
+def flavour_of(version: str) -> str | None:
+    """The flavour of an mpirun from what it says of its version.
+
+    >>> flavour_of("mpirun (Open MPI) 4.1.4"), flavour_of("HYDRA build details:\\n Version: 4.0.2")
+    ('openmpi', 'hydra')
+    """
+    if "Open MPI" in version or "OpenRTE" in version:
+        return "openmpi"
+    return "hydra" if re.search(r"HYDRA|Intel\(R\) MPI|MPICH", version) else None
+
+
+def first_host(hostfile: str, environ: Mapping[str, str]) -> str:
+    """The host of rank 0: the first of ``hostfile``, else of the Slurm or PBS job that we are in.
+
+    Raises:
+        BadInput: the file cannot be read or names nobody, or there is no such job.
+    """
+    if not hostfile and environ.get("SLURM_JOB_NODELIST"):
+        return expand(environ["SLURM_JOB_NODELIST"])[0]
+    path = hostfile or environ.get("PBS_NODEFILE", "")
+    if not path:
+        raise BadInput("launcher mpi: nothing says which hosts there are", hint="name them: --launcher mpi:HOSTFILE")
+    try:
+        with Path(path).open(encoding="utf-8") as file:
+            lines = file.read(MAX_FILE_BYTES).splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"cannot read the host file {path}: {error}", hint="a host a line, as UTF-8 text") from error
+    words = [line.split("#", 1)[0].split() for line in lines]
+    name = next((word[0].partition(":")[0] for word in words if word), "")  # hydra writes host:slots
+    if not name:
+        raise BadInput(f"the host file {path} names no host", hint="a host a line, such as node1 slots=2")
+    return socket.gethostname() if name == "localhost" else name  # other hosts have a localhost of their own
+
+
+def choose_port(*, alone: bool) -> int:
+    """A port for the ranks to meet: a free one where all are here, else one that is hardly ever in use."""
+    if not alone:
+        return FIRST_PORT + secrets.randbelow(PORTS)
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def blamed(said: str) -> tuple[int, int] | None:
+    """Rank and exit code (negative: signal) of the process that OpenMPI says failed first.
+
+    >>> blamed("mpirun noticed that process rank 1 with PID 0 on node n1 exited on signal 9 (Killed).")
+    (1, -9)
+    """
+    if match := _SIGNAL.search(said):
+        return int(match.group(1)), -int(match.group(2))
+    if match := _CODE.search(said):
+        return int(match.group(1)), int(match.group(2))
+    return None

@@ -1,0 +1,257 @@
+"""The batch script says what was asked, runs what was meant, and nothing that stands in a path or option is run."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from allpull.errors import BadInput
+from allpull.launch.job import Job, prospect
+from allpull.launch.script import MOVED, directives, port_of, sbatch_script, shell_script
+from allpull.rundir import layout
+from allpull.schema.spec import ContainerSpec, LaunchSpec, RunSpec, SlurmSpec
+
+GOLDEN = Path(__file__).parent / "golden"
+FULL = SlurmSpec(
+    account="phys",
+    partition="gpu,gpu-long",
+    qos="high",
+    constraint="v100&ib",
+    reservation="friday",
+    switches="1@00:30:00",
+    exclusive=True,
+    gpus_per_node="v100:2",
+    cpus_per_rank=8,
+    mem="64G",
+    time="1:30:00",
+    requeues=3,
+    signal_s=120,
+    mail="someone@example.org",
+    modules=("gcc/12", "cuda"),
+    prologue=("source /opt/venv/bin/activate", "ulimit -l unlimited"),
+    lines=("--hint=nomultithread",),
+    master="{host}-ib",
+)
+BOX = ContainerSpec(image="/images/allpull.sif", binds=("/data:/data:ro",), options=("--nv",))
+
+
+def job_in(directory: Path, spec: RunSpec) -> Job:
+    job = prospect(
+        spec, kind="train", module="allpull.train", command=["allpull", "train", "digits"], out=Path("/runs")
+    )
+    return replace(job, directory=directory)
+
+
+def spec_of(**parts: Any) -> RunSpec:
+    return RunSpec(name="digits", launch=LaunchSpec(ranks=4, hosts=2), **parts)
+
+
+CASES = {
+    "small": spec_of(),
+    "one_host": RunSpec(name="digits", launch=LaunchSpec(ranks=4, hosts=1)),
+    "full": spec_of(slurm=FULL, container=BOX),
+}
+
+
+@pytest.fixture
+def python(monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(sys, "executable", "/opt/venv/bin/python3")
+    return "/opt/venv/bin/python3"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_script_is_the_one_that_was_read_and_approved(python: str, case: str) -> None:
+    """Golden files, to be read: what a change of the code does to a script stands in the diff."""
+    assert sbatch_script(job_in(Path("/runs/a"), CASES[case])) == (GOLDEN / f"{case}.sbatch").read_text("utf-8")
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+@pytest.mark.parametrize("case", CASES)
+def test_shellcheck_finds_nothing(case: str) -> None:
+    script = sbatch_script(job_in(Path("/runs/a"), CASES[case]))
+    # 1091: the user's own `source` line names a file that is not here
+    done = subprocess.run(
+        ["shellcheck", "--shell=bash", "--exclude=SC1091", "-"],
+        input=script,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_only_what_was_asked_for_is_asked_of_slurm() -> None:
+    assert list(directives(job_in(Path("/runs/a"), spec_of()))) == [
+        "--job-name=digits",
+        "--nodes=2",
+        "--ntasks-per-node=1",
+        "--cpus-per-task=2",
+        "--no-requeue",
+        "--open-mode=append",
+        "--output=/runs/a/job/logs/slurm.log",
+    ]
+
+
+@pytest.mark.parametrize("place", ["line\nbreak", "\x1b[31m", "bell\x07", "tab\there", "back\\slash", "\udcff"])
+def test_a_path_that_no_script_can_hold_is_refused(place: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        sbatch_script(job_in(Path("/runs") / place, spec_of()))
+    assert caught.value.message.isprintable()
+    assert "--out" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "slurm",
+    [
+        SlurmSpec(account="a\n#SBATCH --uid=root"),
+        SlurmSpec(prologue=("echo\nrm -rf /",)),
+        SlurmSpec(lines=("--mem=1\nrm -rf /",)),
+        SlurmSpec(modules=("gcc\nrm",)),
+        SlurmSpec(master="a\nb"),
+    ],
+)
+def test_an_option_with_a_line_break_is_refused(slurm: SlurmSpec) -> None:
+    with pytest.raises(BadInput, match="line break"):
+        sbatch_script(job_in(Path("/runs/a"), spec_of(slurm=slurm)))
+
+
+def test_percent_signs_of_a_path_are_not_slurms() -> None:
+    asked = list(directives(job_in(Path("/runs/100%j"), spec_of())))
+    assert "--output=/runs/100%%j/job/logs/slurm.log" in asked or '--output="/runs/100%%j/job/logs/slurm.log"' in asked
+
+
+def test_the_port_follows_from_the_job_on_every_host() -> None:
+    assert [port_of(number) for number in (1, 10_001, 123_456_789)] == [20_001, 20_001, 26_789]
+
+
+FAKE = """#!/bin/sh
+printf '%s\\n' "$0" >> "$FAKE_LOG"
+exec {python} -c 'import json, os, sys
+keep = ("ALLPULL_RESUME", "OMP_NUM_THREADS")
+said = dict(name=os.path.basename(sys.argv[1]), args=sys.argv[2:], env=dict((k, os.environ.get(k)) for k in keep))
+open(os.environ["FAKE_LOG"] + ".json", "a").write(json.dumps(said) + chr(10))' "$0" "$@"
+"""
+
+
+@pytest.fixture
+def fakes(tmp_path: Path) -> dict[str, str]:
+    """Slurm's commands as programs that only write down how they were called."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("srun", "scancel", "scontrol", "module"):
+        (folder / name).write_text(FAKE.format(python=sys.executable))
+        (folder / name).chmod(0o755)
+    return {
+        "PATH": f"{folder}:{os.environ['PATH']}",
+        "FAKE_LOG": str(tmp_path / "calls"),
+        "SLURM_JOB_ID": "70123",
+        "SLURM_JOB_NODELIST": "node[03-04]",
+    }
+
+
+def calls(environment: dict[str, str]) -> list[dict[str, Any]]:
+    path = Path(environment["FAKE_LOG"] + ".json")
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def run(script: str, environment: dict[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:
+    everything = {**os.environ, **environment}
+    everything.pop("ALLPULL_RESUME", None)
+    return subprocess.run(["bash", "-c", script], env=everything, cwd=cwd, capture_output=True, text=True, check=False)
+
+
+HOSTILE = "a \"b\" $(touch owned) `touch owned` 'c' ; touch owned & #x ! * ? ~ {a,b} <d> |e -f ü"
+
+
+def test_hostile_text_reaches_srun_as_it_is(tmp_path: Path, fakes: dict[str, str]) -> None:
+    directory = tmp_path / HOSTILE
+    slurm = SlurmSpec(modules=(HOSTILE,), master=f"{{host}}{HOSTILE}")
+    done = run(sbatch_script(job_in(directory, spec_of(slurm=slurm))), fakes, tmp_path)
+    assert done.returncode == 0, done.stderr
+    loaded, started = calls(fakes)
+    assert (loaded["name"], loaded["args"]) == ("module", ["load", HOSTILE])
+    assert started["name"] == "srun"
+    assert started["args"][:6] == [
+        *("--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--cpus-per-task=2", "--kill-on-bad-exit=1"),
+        sys.executable,
+    ]
+    assert started["args"][6:] == [
+        *("-m", "allpull.observe.agent", str(directory / layout.SPEC), "--from-slurm"),
+        *("--master", f"node03{HOSTILE}", "--port", "20123"),
+    ]
+    assert started["env"] == {"ALLPULL_RESUME": None, "OMP_NUM_THREADS": "1"}
+    assert not list(tmp_path.rglob("owned"))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), min_size=1, max_size=30))
+def test_bash_reads_back_any_text(text: str) -> None:
+    script = sbatch_script(job_in(Path("/runs"), spec_of(slurm=SlurmSpec(prologue=(":",), modules=(text,)))))
+    line = next(line for line in script.splitlines() if line.startswith("module load "))
+    done = subprocess.run(
+        ["bash", "-c", f"printf %s {line.removeprefix('module load ')}"], capture_output=True, check=True
+    )
+    assert done.stdout.decode() == text
+
+
+def test_a_later_attempt_moves_records_aside_and_resumes(tmp_path: Path, fakes: dict[str, str]) -> None:
+    directory = tmp_path / "run dir"
+    for folder in layout.FOLDERS:
+        (directory / folder).mkdir(parents=True)
+    written = {f"{folder}/old.json" for folder in MOVED}
+    for name in written | {"job/logs/rank-00000.log"}:
+        (directory / name).write_text("old")
+    script = sbatch_script(job_in(directory, spec_of(slurm=SlurmSpec(requeues=2))))
+    done = run(script, {**fakes, "SLURM_RESTART_COUNT": "1"}, tmp_path)
+    assert done.returncode == 0, done.stderr
+    moved = {str(path.relative_to(directory / "attempts/0")) for path in directory.glob("attempts/0/**/*.json")}
+    assert moved == written
+    assert all(not list((directory / folder).iterdir()) for folder in MOVED)
+    assert (directory / "job/logs/rank-00000.log").read_text() == "old"
+    (started,) = calls(fakes)
+    assert started["env"]["ALLPULL_RESUME"] == "1"
+
+
+@pytest.mark.parametrize(("restarts", "again"), [("", True), ("1", True), ("2", False)])
+def test_near_the_limit_ranks_are_ended_and_the_job_requeued_a_bounded_number_of_times(
+    tmp_path: Path, fakes: dict[str, str], restarts: str, again: bool
+) -> None:
+    directory = tmp_path / "run"
+    for folder in layout.FOLDERS:
+        (directory / folder).mkdir(parents=True)
+    bin_folder = Path(fakes["PATH"].split(":")[0])
+    (bin_folder / "srun").write_text("#!/bin/sh\necho $$ > started\nexec sleep 60\n")
+    (bin_folder / "scancel").write_text('#!/bin/sh\necho "scancel $*" >> said\nkill "$(cat started)"\n')
+    (bin_folder / "scontrol").write_text('#!/bin/sh\necho "scontrol $*" >> said\n')
+    environment = {**os.environ, **fakes, **({"SLURM_RESTART_COUNT": restarts} if restarts else {})}
+    script = sbatch_script(job_in(directory, spec_of(slurm=SlurmSpec(requeues=2))))
+    shell = subprocess.Popen(["bash", "-c", script], env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 30
+    while not ((tmp_path / "started").exists() and (tmp_path / "started").read_text()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    shell.send_signal(signal.SIGUSR1)
+    _, err = shell.communicate(timeout=30)
+    assert shell.returncode == 143
+    said = (tmp_path / "said").read_text().splitlines()
+    assert said == ["scancel --signal=TERM 70123", *(["scontrol requeue 70123"] if again else [])]
+    assert ("used up" in err) is not again
+
+
+def test_a_simple_script_runs_its_command(tmp_path: Path) -> None:
+    job = job_in(tmp_path, spec_of())
+    command = [sys.executable, "-c", "import os, sys; print(os.environ['A B'[:1]], sys.argv[1])", HOSTILE]
+    done = run(shell_script(job, {"A": HOSTILE}, command), {}, tmp_path)
+    assert done.stdout == f"{HOSTILE} {HOSTILE}\n"
+    assert not list(tmp_path.rglob("owned"))

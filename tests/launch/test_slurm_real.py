@@ -1,0 +1,296 @@
+"""Jobs under a real Slurm of two hosts: a controller and two daemons on this machine, without root, munge or systemd."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from allpull.errors import BadInput
+from allpull.launch.execute import execute
+from allpull.launch.job import Job, prepare
+from allpull.launch.outcome import describe, exit_of
+from allpull.launch.slurm import BatchJob, Slurm
+from allpull.schema.spec import LaunchSpec, ObserveSpec, RunSpec, SlurmSpec
+
+pytestmark = [pytest.mark.ranks, pytest.mark.slurm]
+
+PATIENCE_S = 120.0  # two cores that others use too
+SMALL = ("--set", "data.limit=200", "--set", "train.epochs=1", "--set", "slurm.master=127.0.0.1")
+DAEMONS = ("slurmctld", "slurmd", "sbatch", "srun", "salloc", "scontrol", "sinfo")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """A running Slurm; ``conf`` is how its commands find it."""
+
+    conf: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"SLURM_CONF": str(self.conf)}
+
+    def run(self, *command: str, check: bool = True) -> str:
+        environment = {**os.environ, **self.environment}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0 or not check, done.stderr
+        return done.stdout.strip()
+
+    def state(self, number: str) -> str:
+        return self.run("squeue", "--noheader", "--states=all", f"--jobs={number}", "--format=%T %r")
+
+
+CONF = """
+ClusterName=test
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={port0}
+AuthType=auth/none
+CredType=cred/none
+SlurmUser={user}
+SlurmdUser={user}
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/%n.log
+TmpFS={folder}/tmp-%n
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+MpiDefault=none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SlurmdParameters=config_overrides
+ReturnToService=2
+MinJobAge=3600
+KillWait=5
+SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=1
+NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={port1} CPUs=8
+NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={port2} CPUs=8
+PartitionName=debug Nodes=ALL Default=YES State=UP MaxTime=60
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Slurm with hosts n1 and n2; all of it is ended by the process ids that were noted when it was started."""
+    missing = [name for name in DAEMONS if shutil.which(name) is None and not Path(f"/usr/sbin/{name}").exists()]
+    if missing:
+        pytest.skip(f"not installed: {', '.join(missing)} (Debian: slurm-wlm)")
+    folder = tmp_path_factory.mktemp("slurm")
+    for name in ("state", "n1", "n2", "tmp-n1", "tmp-n2"):
+        (folder / name).mkdir()
+    ports = {f"port{number}": port for number, port in enumerate(free_ports(3))}
+    host, user = socket.gethostname().split(".")[0], getpass.getuser()
+    (folder / "slurm.conf").write_text(CONF.format(host=host, user=user, folder=folder, **ports))
+    (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
+    found = Cluster(conf=folder / "slurm.conf")
+    path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+    environment = {**os.environ, **found.environment, "PATH": path}
+    daemons = []
+    try:
+        for command in (["slurmctld", "-D"], ["slurmd", "-D", "-N", "n1"], ["slurmd", "-D", "-N", "n2"]):
+            with (folder / "daemons.log").open("ab") as log:
+                daemons.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=folder))
+        until(lambda: found.run("sinfo", "-h", "-o", "%t %D", check=False) == "idle 2", "Slurm did not come up")
+        yield found
+        found.run("scancel", f"--user={user}", check=False)
+    finally:
+        children = [child for daemon in daemons for child in psutil.Process(daemon.pid).children(recursive=True)]
+        for daemon in reversed(daemons):
+            daemon.terminate()
+        for daemon in daemons:
+            daemon.wait(30)
+        for child in children:
+            if child.is_running():
+                child.kill()
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+def until(happened: Callable[[], object], otherwise: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not happened():
+        assert time.monotonic() < deadline, otherwise
+        time.sleep(0.2)
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: Cluster) -> Callable[..., Job]:
+    """A function that prepares a job of two hosts whose ranks run the text of a program, without torch in it."""
+    monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    def make(text: str, **slurm: object) -> Job:
+        (tmp_path / "program.py").write_text(text)
+        spec = RunSpec(
+            name="program",
+            launch=LaunchSpec(launcher="slurm", ranks=4, hosts=2, grace_s=1),
+            slurm=SlurmSpec(master="127.0.0.1", **slurm),
+            observe=ObserveSpec(counters=False),
+        )
+        return prepare(spec, kind="run", module="program", command=["program"], out=tmp_path / "runs")
+
+    return make
+
+
+SLEEP = "import time; from allpull import marks; marks.step(1); time.sleep(300)\n"
+
+
+def processes_of(directory: Path) -> list[psutil.Process]:
+    """Agents and ranks of the job in ``directory`` that run."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        if "-m" in words and any(str(directory) in word for word in words):
+            found.append(process)
+    return found
+
+
+def wait_for_ranks(directory: Path) -> None:
+    until(lambda: len(list((directory / "steps").iterdir())) == 4, f"no ranks: {(directory / 'job/logs').exists()}")
+
+
+def test_four_ranks_on_two_hosts_from_a_hostile_place(run_cli, cluster, tmp_path):
+    out = tmp_path / "a \"b\" $(touch owned) 'c' 100%"
+    options = ("--launcher", "slurm", "--set", "launch.hosts=2", "--out", str(out), *SMALL)
+    done = run_cli("train", "digits", "-n", "4", *options, cwd=tmp_path, **cluster.environment)
+    assert done.returncode == 0, done.stderr
+    assert "running on n[1-2]" in done.stderr
+    (directory,) = out.iterdir()
+    shown = json.loads(run_cli("show", str(directory), "--json").stdout)["runs"][0]
+    assert (shown["ranks"], shown["hosts"], shown["status"]) == (4, 2, "completed")
+    assert shown["accuracy"] is not None
+    record = json.loads((directory / "run.json").read_text())
+    assert (record["launcher"], record["hosts"]) == ("slurm", ["n1", "n2"])
+    headers = [json.loads((directory / f"steps/rank-0000{r}.jsonl").open().readline()) for r in range(4)]
+    assert [header["host"] for header in headers] == ["n1", "n1", "n2", "n2"]
+    for folder in ("hosts", "counters"):
+        assert sorted(path.stem for path in (directory / folder).iterdir()) == ["n1", "n2"]
+    assert "#SBATCH --nodes=2\n" in (directory / "job/script.sh").read_text()
+    assert not list(tmp_path.rglob("owned"))
+
+
+def test_inside_an_allocation_the_launcher_is_found_and_runs_a_step(run_cli, cluster, tmp_path):
+    command = [sys.executable, "-m", "allpull", "train", "digits", "-n", "4", "--out", str(tmp_path), *SMALL]
+    done = cluster.run("salloc", "--quiet", "--nodes=2", "--cpus-per-task=4", "sh", "-c", '"$@" 2>&1', "-", *command)
+    assert "launcher slurm: inside Slurm job" in done
+    (directory,) = tmp_path.iterdir()
+    record = json.loads((directory / "run.json").read_text())
+    assert (record["status"], record["hosts"]) == ("completed", ["n1", "n2"])
+    assert "srun --nodes=2" in (directory / "job/script.sh").read_text()
+
+
+def test_the_rank_that_failed_is_named_and_its_code_passed_on(program):
+    job = program("import os, time\nif os.environ['RANK'] == '3': os._exit(7)\ntime.sleep(300)\n")
+    record = execute(job, Slurm(), lambda: None)
+    assert record.exit is not None
+    assert (record.status, record.exit.code, record.exit.rank, record.exit.host) == ("failed", 7, 3, "n2")
+    assert processes_of(job.directory) == []
+
+
+def test_cancelling_ends_every_process(program, cluster):
+    job = program(SLEEP)
+    running = Slurm().submit(job)
+    assert isinstance(running, BatchJob)
+    wait_for_ranks(job.directory)
+    assert len(processes_of(job.directory)) >= 6
+    running.cancel(2)
+    assert processes_of(job.directory) == []
+    assert cluster.state(running.state().split()[2].rstrip(":")).startswith("CANCELLED")
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        (("scancel", "{job}"), "the job was cancelled, by scancel or an administrator"),
+        (("scontrol", "update", "jobid={job}", "EndTime=now+1"), "Slurm ended the job at its time limit"),
+        (("scontrol", "update", "nodename=n2", "state=down", "reason=test"), "a host of the job failed"),
+    ],
+    ids=["cancelled", "time limit", "host lost"],
+)
+def test_what_others_did_to_the_job_is_said(program, cluster, command, reason):
+    job = program(SLEEP)
+    running = Slurm().submit(job)
+    number = running.state().split()[2].rstrip(":")
+    until(lambda: cluster.state(number).startswith("RUNNING"), "it does not start")
+    cluster.run(*(word.format(job=number) for word in command))
+    ended = None
+    deadline = time.monotonic() + PATIENCE_S
+    while ended is None and time.monotonic() < deadline:
+        ended = running.poll()
+        time.sleep(0.1)
+    if "nodename=n2" in command:
+        cluster.run("scontrol", "update", "nodename=n2", "state=idle")
+    assert ended is not None
+    end = exit_of(ended)
+    assert end.code != 0
+    assert end.rank is None
+    assert describe(end).startswith(reason)
+
+
+def test_a_refused_job_says_what_sbatch_said(program, cluster):
+    job = program(SLEEP, partition="no-such-one")
+    with pytest.raises(BadInput, match="sbatch refused the job: .*invalid partition"):
+        execute(job, Slurm(), lambda: None)
+    assert json.loads((job.directory / "run.json").read_text())["status"] == "failed"
+    assert cluster.run("squeue", "--noheader", "--format=%P %j").count("no-such-one") == 0
+
+
+def test_a_script_that_fails_before_the_ranks_shows_its_log(program):
+    job = program(SLEEP, prologue=("echo this goes wrong", "exit 9"))
+    record = execute(job, Slurm(), lambda: None)
+    assert record.exit is not None
+    assert record.exit.code == 9
+    assert "never said how their ranks ended" in (record.exit.reason or "")
+    assert "this goes wrong" in record.exit.log_tail
+
+
+def test_a_requeued_training_goes_on_from_its_checkpoint(cluster, tmp_path):
+    command = [sys.executable, "-m", "allpull", "train", "digits", "-n", "4", "--launcher", "slurm", *SMALL]
+    for setting in ("launch.hosts=2", "train.epochs=12", "train.batch=10", "slurm.requeues=1", "launch.grace_s=2"):
+        command += ["--set", setting]
+    environment = {**os.environ, **cluster.environment, "COLUMNS": "120"}
+    process = subprocess.Popen(
+        [*command, "--out", str(tmp_path)], env=environment, stderr=subprocess.PIPE, text=True, cwd=tmp_path
+    )
+    try:
+        until(lambda: list(tmp_path.glob("*/checkpoints/*.pt")), "no checkpoint")
+        number = cluster.run("squeue", "--noheader", "--states=RUNNING", "--format=%i")
+        cluster.run("scancel", "--batch", "--signal=USR1", number)
+        until(lambda: cluster.state(number) == "PENDING BeginTime", "it does not go back to the queue")
+        cluster.run("scontrol", "update", f"jobid={number}", "StartTime=now")  # Slurm would wait for two minutes
+        _, err = process.communicate(timeout=PATIENCE_S)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0, err
+    assert "attempt 2" in err
+    (directory,) = tmp_path.glob("*digits*")
+    before, after = (
+        [json.loads(line) for line in (directory / f"{place}steps/rank-00000.jsonl").read_text().splitlines()[1:]]
+        for place in ("attempts/0/", "")
+    )
+    assert before[0]["step"] == 0
+    assert "resumed" in after[0]["tags"]
+    assert 0 < after[0]["step"] <= before[-1]["step"] + 1
+    assert after[-1]["step"] == 12 * 5 - 1  # 200 samples, 4 ranks of 10 each: 5 steps an epoch
