@@ -76,11 +76,19 @@ def command_line() -> str:
     """Every verb with its arguments and options, from the application itself."""
     group: Any = typer.main.get_command(cli.app)
     lines = ["# The command line", "", group.help, "", *_parameter_table(group, "allpull")]
-    for name, command in group.commands.items():
+    for name, command in all_commands(group):
         arguments = "".join(f" {_place(one)}" for one in _arguments(command))
         lines += [f"## allpull {name}", "", "```text", f"allpull {name}{arguments} [OPTIONS]", "```", ""]
         lines += [command.help, "", *_parameter_table(command, name)]
     return "\n".join([*lines, *EXIT_CODES]) + "\n"
+
+
+def all_commands(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every verb by its whole name, those below another verb after it."""
+    for name, command in group.commands.items():
+        yield f"{prefix}{name}", command
+        if hasattr(command, "commands"):
+            yield from all_commands(command, f"{prefix}{name} ")
 
 
 def _parameter_table(command: Any, name: str) -> list[str]:

@@ -114,7 +114,7 @@ def make_log() -> Callable[..., EventLog]:
     def make(rank: int = 0, **kinds: Any) -> EventLog:
         made = EventsHeader.model_validate({"schema": tag("events"), "rank": rank, "host": "here", "budget": 1})
         empty: dict[str, Any] = dict.fromkeys(
-            ("metrics", "spans", "epochs", "clocks", "exceptions", "thinned", "switched_off"), ()
+            ("metrics", "spans", "epochs", "clocks", "exceptions", "thinned", "switched_off", "restarted"), ()
         )
         return EventLog(header=made, end=None, cut_off=False, damaged=0, **{**empty, **kinds})
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import typer
 
-from allpull.cli import VERBS, app
+from allpull.cli import GROUPS, VERBS, app
 
 HEAD = "# Every verb and option. A line more or less is a decision: change this file with it.\n"
 
@@ -23,9 +23,17 @@ def group() -> Any:
 def surface(group: Any) -> Iterator[str]:
     """One line for each verb and each of its arguments and options."""
     yield from (f"allpull {spelled(one)}" for one in group.params)
-    for name, command in group.commands.items():
+    for name, command in all_commands(group):
         yield f"allpull {name}"
         yield from (f"allpull {name} {spelled(one)}" for one in command.params)
+
+
+def all_commands(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every verb by its whole name, those below another verb after it."""
+    for name, command in group.commands.items():
+        yield f"{prefix}{name}", command
+        if hasattr(command, "commands"):
+            yield from all_commands(command, f"{prefix}{name} ")
 
 
 def spelled(parameter: Any) -> str:
@@ -40,10 +48,10 @@ def test_surface_is_the_one_that_was_decided(group: Any, root: Path) -> None:
 
 
 def test_every_verb_and_option_says_what_it_does(group: Any) -> None:
-    silent = [name for name, command in group.commands.items() if not command.help]
+    silent = [name for name, command in all_commands(group) if not command.help]
     silent += [
         f"{name} {spelled(one)}"
-        for name, command in [("allpull", group), *group.commands.items()]
+        for name, command in [("allpull", group), *all_commands(group)]
         for one in command.params
         if not (one.help or "").strip()
     ]
@@ -51,9 +59,11 @@ def test_every_verb_and_option_says_what_it_does(group: Any) -> None:
 
 
 def test_each_verb_is_a_file_of_its_own(group: Any) -> None:
-    assert [verb.__module__ for verb in VERBS] == [f"allpull.cli.{name}" for name in group.commands]
+    modules = [verb.__module__ for verb in VERBS] + [f"allpull.cli.{name}" for name in GROUPS]
+    assert modules == [f"allpull.cli.{name}" for name in group.commands]
 
 
 def test_whatever_reads_answers_in_json(group: Any) -> None:
-    for name in ("show", "doctor", "train"):
-        assert any("--json" in one.opts for one in group.commands[name].params), name
+    commands = dict(all_commands(group))
+    for name in ("show", "doctor", "train", "probe allreduce", "probe clock"):
+        assert any("--json" in one.opts for one in commands[name].params), name

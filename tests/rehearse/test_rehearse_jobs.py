@@ -27,7 +27,7 @@ needs_hosts = [pytest.mark.root, pytest.mark.ranks, pytest.mark.usefixtures("lea
 MBIT = 50
 ELEMENTS = 125_000
 SLOWER = 0.25
-THROTTLED_S = 2.5
+THROTTLED_S = 4.0
 OFFSET_S = 5.0
 TWO_HOSTS = f"""
 [cluster]

@@ -49,15 +49,15 @@ def ring_fit(times_s: Mapping[int, Sequence[float]], ranks: int, *, seed: int = 
     columns = np.column_stack([np.full(sizes.size, 2.0 * (ranks - 1)), 2 * (ranks - 1) / ranks * sizes])
     samples = [np.asarray(times_s[int(size)], dtype=np.float64) for size in sizes]
     medians = np.array([np.median(sample) for sample in samples])
-    latency_s, s_per_byte = _fit(columns, medians)
+    latency_s, s_per_byte = _fit(columns, medians[None])[0]
     if s_per_byte <= 0:
         return None
     rng = np.random.default_rng(seed)
-    drawn = np.array(
-        [_fit(columns, np.array([np.median(rng.choice(one, one.size)) for one in samples])) for _ in range(RESAMPLES)]
-    )
+    resampled = [np.median(rng.choice(one, (RESAMPLES, one.size)), axis=1) for one in samples]
+    drawn = _fit(columns, np.column_stack(resampled))
     low, high = np.percentile(drawn, [TAIL, 100 - TAIL], axis=0)
     error = np.abs(columns @ np.array([latency_s, s_per_byte]) - medians) / medians
+    latency_s, s_per_byte = float(latency_s), float(s_per_byte)
     return RingFit(
         latency_s=Interval(value=latency_s, low=min(float(low[0]), latency_s), high=max(float(high[0]), latency_s)),
         link_bytes_per_s=Interval(
@@ -69,12 +69,18 @@ def ring_fit(times_s: Mapping[int, Sequence[float]], ranks: int, *, seed: int = 
     )
 
 
-def _fit(columns: Floats, times_s: Floats) -> tuple[float, float]:
-    """Non-negative weighted least squares in two unknowns: where one would be negative it is 0."""
-    weighted = columns / times_s[:, None]
-    both, *_ = np.linalg.lstsq(weighted, np.ones(times_s.size), rcond=None)
-    if (both >= 0).all():
-        return float(both[0]), float(both[1])
-    alone = weighted.sum(axis=0) / (weighted**2).sum(axis=0)
-    errors = ((weighted * alone - 1) ** 2).sum(axis=0)
-    return (float(alone[0]), 0.0) if errors[0] < errors[1] else (0.0, float(alone[1]))
+def _fit(columns: Floats, times_s: Floats) -> Floats:
+    """Latency and seconds per byte of each row of ``times_s``, shape (rows, sizes): an array of shape (rows, 2).
+
+    Weighted least squares by the normal equations; where one unknown would be negative it is 0 and the other fitted
+    alone, whichever is nearer.
+    """
+    weighted = columns / times_s[:, :, None]  # a fit of 1 by relative times
+    normal = np.einsum("rsi,rsj->rij", weighted, weighted)
+    sums = weighted.sum(axis=1)
+    both = np.linalg.solve(normal, sums[:, :, None])[:, :, 0]
+    alone = sums / np.einsum("rii->ri", normal)
+    errors = ((weighted * alone[:, None, :] - 1) ** 2).sum(axis=1)
+    one = np.where((errors[:, :1] < errors[:, 1:]), [1.0, 0.0], [0.0, 1.0]) * alone
+    found: Floats = np.where((both >= 0).all(axis=1, keepdims=True), both, one)
+    return found

@@ -72,9 +72,13 @@ app = typer.Typer(
 VERBS = (demo.demo, train.train, rehearse.rehearse, show.show, report.report, doctor.doctor)
 """Verbs in the order of the help; a new one is a file in this room and an entry here."""
 
+GROUPS = {"probe": probe.probe}
+"""Verbs with verbs below them."""
+
 for verb in VERBS:
     app.command()(verb)
-app.add_typer(probe.probe, name="probe")
+for name, verbs in GROUPS.items():
+    app.add_typer(verbs, name=name)
 
 
 @app.callback()

@@ -21,10 +21,12 @@ from allpull.launch.outcome import Ended, log_tail
 from allpull.launch.processes import Started
 from allpull.launch.script import SLURM_LOG, port_of, python_of, sbatch_script, shell_script, srun_options
 from allpull.launch.verdict import JobFacts, from_sacct, from_scontrol, in_words, verdict
+from allpull.rundir import layout
 
 ANSWER_S = 30.0  # a controller under load takes seconds
 FIRST_LOOK_S, LONGEST_LOOK_S, SLOWER = 1.0, 15.0, 1.3  # centres ask not to be polled often
 NEAR_END_S = 0.5  # once a host has written how it ended
+PEEK_S = 1.0  # between looks at what hosts have written
 SETTLE_S = 5.0  # shared file systems show another host's file some seconds late
 CANCEL_EXTRA_S = 60.0  # Slurm's own KillWait (30 s unless changed), and its book-keeping
 KEPT_VARIABLES = frozenset({"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT"})
@@ -62,6 +64,7 @@ class BatchJob:
         self._facts = JobFacts(state="PENDING")
         self._wait_s = FIRST_LOOK_S
         self._look_at = time.monotonic() + FIRST_LOOK_S
+        self._peek_at = 0.0
         self._over_since: float | None = None
 
     def state(self) -> str:
@@ -71,7 +74,7 @@ class BatchJob:
     def poll(self) -> list[Ended] | None:
         """How each host ended, or None while the job waits or runs. Slurm is asked now and then only."""
         now = time.monotonic()
-        if now < self._look_at:
+        if now < self._look_at and not self._end_shows(now):
             return None
         told = read_all_ended(self._job.directory)
         before = self._facts
@@ -103,9 +106,17 @@ class BatchJob:
     def _scancel(self, *options: str) -> None:
         ask(["scancel", *self._cluster, *options, self._number])
 
+    def _end_shows(self, now: float) -> bool:
+        """Whether a host of the running job has written how it ended; looked at more often than Slurm is asked."""
+        if now < self._peek_at or self._facts.state != "RUNNING":
+            return False
+        self._peek_at = now + PEEK_S
+        return any((self._job.directory / layout.ENDED).iterdir())
+
     def _is_settled(self, told: Sequence[Ended], since_s: float) -> bool:
         known = len(told) == self._job.spec.launch.hosts or any(host.failures for host in told)
-        return known or self._facts.state not in {"COMPLETED", "FAILED"} or since_s > SETTLE_S
+        begun = self._facts.state == "COMPLETED" or any((self._job.directory / "hosts").iterdir())
+        return known or not begun or self._facts.state not in {"COMPLETED", "FAILED"} or since_s > SETTLE_S
 
     def _verdict(self, told: Sequence[Ended]) -> list[Ended]:
         tail = log_tail(self._job.directory / SLURM_LOG)

@@ -45,6 +45,15 @@ class World:
     relay_pid: int | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nursery:
+    """The process that starts the ranks. A host that stands says so on ``reports``; closing ``let_go`` starts all."""
+
+    process: subprocess.Popen[bytes]
+    reports: int
+    let_go: int
+
+
 class Stop:
     """How often we were asked to end."""
 
@@ -73,10 +82,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _tell(options.ready, {"error": error.message, "hint": error.hint, "missing": isinstance(error, MissingPart)})
         return error.exit_code
     state.end_with_parent(order.owner_pid, signal.SIGTERM)  # again: the kernel forgets it with a change of user
-    nursery, started = start_nursery(options.order, world)
+    nursery = start_nursery(options.order, world)
     _tell(options.ready, {"hosts": len(world.nets)})
     try:
-        code = watch(order, world, nursery, started, stop)
+        code = watch(order, world, nursery, stop)
     finally:
         state.end_all(order.cluster)
         state.release(Path(order.state_file))
@@ -157,15 +166,18 @@ def _name_hosts(order: Order) -> None:
         bind(path, ETC_HOSTS)
 
 
-def start_nursery(order_file: Path, world: World) -> tuple[subprocess.Popen[bytes], int]:
-    """Start the process that starts the ranks; with a descriptor on which each host reports that its ranks run."""
-    started, report = os.pipe()
-    os.set_blocking(started, False)
-    command = [sys.executable, "-m", NURSERY, str(order_file), "--report", str(report)]
-    command += ["--nets", ",".join(str(net) for net in world.nets)]
-    nursery = subprocess.Popen(command, pass_fds=(*world.nets, report), env=nursery_environment(os.environ))
-    os.close(report)
-    return nursery, started
+def start_nursery(order_file: Path, world: World) -> Nursery:
+    """Start the process that starts the ranks."""
+    reports, ready = os.pipe()
+    go, let_go = os.pipe()
+    os.set_blocking(reports, False)
+    command = [sys.executable, "-m", NURSERY, str(order_file), "--parent", str(os.getpid())]
+    command += ["--nets", ",".join(map(str, world.nets)), "--ready", str(ready), "--go", str(go)]
+    descriptors = (*world.nets, ready, go)
+    process = subprocess.Popen(command, pass_fds=descriptors, env=nursery_environment(os.environ))
+    os.close(ready)
+    os.close(go)
+    return Nursery(process=process, reports=reports, let_go=let_go)
 
 
 def nursery_environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -175,23 +187,33 @@ def nursery_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {**kept, "RANK": RANK_PLACEHOLDER}
 
 
-def watch(order: Order, world: World, nursery: subprocess.Popen[bytes], started: int, stop: Stop) -> int:
+def watch(order: Order, world: World, nursery: Nursery, stop: Stop) -> int:
     """Wait for the nursery, change links when it is time, and pass on a request to end; the nursery's exit code."""
     todo = sorted((change for change in order.changes if change.kind != "kill"), key=lambda change: change.at_s)
-    hosts_started, began_s = 0, 0.0
-    while nursery.poll() is None:
-        if stop.asked:
-            _end(order, nursery, stop)
+    standing, began_s = 0, 0.0
+    while nursery.process.poll() is None:
+        if stop.asked or _has_ended(world.relay_pid):
+            _end(order, nursery.process, stop)
             break
-        if hosts_started < len(order.hosts):
+        if standing < len(order.hosts):
             with suppress(BlockingIOError):
-                hosts_started += len(os.read(started, len(order.hosts)))
-            began_s = time.monotonic()
+                standing += len(os.read(nursery.reports, len(order.hosts)))
+            if standing == len(order.hosts):
+                os.close(nursery.let_go)  # every host sees the end of it at once, and starts its ranks
+                began_s = time.monotonic()
         elif todo and time.monotonic() - began_s >= todo[0].at_s:
             network.run(network.batches_of(todo.pop(0), order.topology), world.nets)
         time.sleep(TICK_S)
-    code = nursery.wait()
+    code = nursery.process.wait()
     return 128 - code if code < 0 else code
+
+
+def _has_ended(relay_pid: int | None) -> bool:
+    """Whether the process that delays frames is gone, and with it every link."""
+    if relay_pid is None or os.waitpid(relay_pid, os.WNOHANG) == (0, 0):
+        return False
+    sys.stderr.write("the process that delays frames between hosts has ended\n")
+    return True
 
 
 def _end(order: Order, nursery: subprocess.Popen[bytes], stop: Stop) -> None:

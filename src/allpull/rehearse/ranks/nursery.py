@@ -1,8 +1,9 @@
 """Start the ranks of a virtual cluster: import torch once, fork a process for each host, and from that its ranks.
 
-``python -m allpull.rehearse.ranks.nursery ORDER.json --nets FD,FD… --report FD``. Every host process moves into its
-network namespace, takes its name, and forks its ranks, which run ``allpull.observe.rank`` like those of any launcher.
-Eight ranks cost one import this way. Only a host whose wall clock is wrong is executed anew, under libfaketime.
+``python -m allpull.rehearse.ranks.nursery ORDER.json --nets FD,FD… --ready FD --go FD --parent PID``. Every host
+process moves into its network namespace, takes its name, reports that it stands, and, when all do, forks its ranks,
+which run ``allpull.observe.rank`` like those of any launcher. Eight ranks cost one import this way. Only a host whose
+wall clock is wrong is executed anew, under libfaketime.
 
 Children are tied to their parents by the kernel: whichever dies, those below it are killed.
 """
@@ -23,6 +24,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGKILL, SIGTERM, SIGUSR1
 from typing import NoReturn
@@ -40,24 +42,43 @@ RANK_AFTERMATH_S = 0.5  # from the first rank that failed to ending the others: 
 HOST_AFTERMATH_S = 1.0  # the same between hosts
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wires:
+    """Descriptors from the keeper: the hosts' network namespaces, where a host reports, and what ends when all have."""
+
+    nets: tuple[int, ...]
+    ready: int
+    go: int
+
+    def options(self) -> list[str]:
+        """As ``main`` takes them."""
+        nets = ",".join(map(str, self.nets))
+        return ["--nets", nets, "--ready", str(self.ready), "--go", str(self.go), "--parent", str(os.getpid())]
+
+    def close(self) -> None:
+        """Nobody in this process needs them any more."""
+        for descriptor in (*self.nets, self.ready, self.go):
+            os.close(descriptor)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Be the nursery, or with ``--host`` one of its hosts; in a forked child, that host or a rank of it."""
+    """Be the nursery, or with ``--host`` one of its hosts; in a forked child, that host."""
     parser = argparse.ArgumentParser(prog="python -m allpull.rehearse.ranks.nursery")
     parser.add_argument("order", type=Path)
     parser.add_argument("--nets", required=True, help="descriptors of the hosts' network namespaces")
-    parser.add_argument(
-        "--report", type=int, required=True, help="descriptor that is told of each host whose ranks run"
-    )
+    parser.add_argument("--ready", type=int, required=True, help="descriptor on which a host reports that it stands")
+    parser.add_argument("--go", type=int, required=True, help="descriptor that ends when all hosts have reported")
+    parser.add_argument("--parent", type=int, required=True, help="process whose end is ours")
     parser.add_argument("--host", type=int, help="be this host alone")
     options = parser.parse_args(arguments)
-    state.end_with_parent(os.getppid(), SIGKILL)
+    state.end_with_parent(options.parent, SIGKILL)
     order = load(options.order)
-    nets = [int(net) for net in options.nets.split(",")]
-    if options.host is not None:
-        wrong = clock.settle_in(os.environ)
-        import_once()
-        return be_host(order, options.host, nets, options.report, sidecar_environ=wrong)
-    return be_nursery(order, options.order, nets, options.report)
+    wires = Wires(nets=tuple(map(int, options.nets.split(","))), ready=options.ready, go=options.go)
+    if options.host is None:
+        return be_nursery(order, options.order, wires)
+    wrong = clock.settle_in(os.environ)
+    import_once()
+    return be_host(order, options.host, wires, sidecar_environ=wrong)
 
 
 def import_once() -> None:
@@ -71,54 +92,52 @@ def import_once() -> None:
     gc.freeze()  # what is shared stays so: collecting garbage in a rank would copy every page that it looks at
 
 
-def be_nursery(order: Order, order_file: Path, nets: Sequence[int], report: int) -> int:
+def be_nursery(order: Order, order_file: Path, wires: Wires) -> int:
     """Start all hosts and stay until the last has ended; the exit code is that of the first that failed."""
-    hosts = {
-        execute_host(host, index, order_file, nets, report): index
-        for index, host in enumerate(order.hosts)
-        if host.has_own_clock
-    }
+    own_clocks = {index: host for index, host in enumerate(order.hosts) if host.has_own_clock}
+    hosts = {execute_host(host, index, order_file, wires): index for index, host in own_clocks.items()}
     import_once()
     bell = Bell()
     nursery = os.getpid()
-    for index, host in enumerate(order.hosts):
-        if host.has_own_clock:
+    for index in range(len(order.hosts)):
+        if index in own_clocks:
             continue
         pid = os.fork()
         if pid == 0:
             bell.leave_to_parent()
             state.end_with_parent(nursery, SIGKILL)
-            return be_host(order, index, nets, report, sidecar_environ=dict(os.environ))
+            return be_host(order, index, wires, sidecar_environ=dict(os.environ))
         hosts[pid] = index
-    for descriptor in (*nets, report):
-        os.close(descriptor)
+    wires.close()
     ended = attend(hosts, bell, grace_s=order.grace_s + HOST_EXTRA_S, aftermath_s=HOST_AFTERMATH_S)
     return ended.code
 
 
-def execute_host(host: HostOrder, index: int, order_file: Path, nets: Sequence[int], report: int) -> int:
+def execute_host(host: HostOrder, index: int, order_file: Path, wires: Wires) -> int:
     """Start a host with a wrong wall clock as a program of its own; its process id."""
     library = clock.library()
     assert library is not None  # the launcher has looked
     variables = clock.environment(library, host.clock_offset_s, host.clock_drift_ppm)
     command = [sys.executable, "-m", "allpull.rehearse.ranks.nursery", str(order_file), "--host", str(index)]
-    command += ["--nets", ",".join(map(str, nets)), "--report", str(report)]
+    command += wires.options()
     pid = os.fork()
     if pid == 0:
         os.execve(command[0], command, {**os.environ, **variables})  # noqa: S606  no shell is wanted
     return pid
 
 
-def be_host(order: Order, index: int, nets: Sequence[int], report: int, *, sidecar_environ: dict[str, str]) -> int:
+def be_host(order: Order, index: int, wires: Wires, *, sidecar_environ: dict[str, str]) -> int:
     """Be host ``index``: its network, its name, its ranks, its records; the exit code is that of its first failure."""
     host, here = order.hosts[index], os.getpid()
-    enter_net(nets[index])
+    enter_net(wires.nets[index])
     unshare(UTS)
     socket.sethostname(host.name)
-    for net in nets:
-        os.close(net)
     job = json.loads(Path(order.job_file).read_text(encoding="utf-8"))
     _describe(host, order.directory)
+    os.write(wires.ready, b".")
+    os.read(wires.go, 1)
+    wires.close()
+    began_s = time.monotonic()
     bell = Bell()
     rank_variable = _initial_rank()
     ranks: dict[int, int] = {}
@@ -127,15 +146,16 @@ def be_host(order: Order, index: int, nets: Sequence[int], report: int, *, sidec
         if pid == 0:
             bell.leave_to_parent()
             state.end_with_parent(here, SIGKILL)
-            os.close(report)
             end_as_program(lambda: be_rank(order, host, local_rank, rank_variable))  # noqa: B023  called at once
         ranks[pid] = rank
-    os.write(report, b".")
-    os.close(report)
     sidecar = _start_sidecar(job, host.name, sidecar_environ) if job["counters"] else None
-    kills = [(time.monotonic() + at_s, pid) for at_s, pid in _planned_kills(order, ranks)]
     ended = attend(
-        ranks, bell, grace_s=order.grace_s, aftermath_s=RANK_AFTERMATH_S, kills=kills, on_failure=_tell_nursery
+        ranks,
+        bell,
+        grace_s=order.grace_s,
+        aftermath_s=RANK_AFTERMATH_S,
+        kills=[(began_s + at_s, pid) for at_s, pid in _planned_kills(order, ranks)],
+        on_failure=_tell_nursery,
     )
     if sidecar is not None:
         _stop(sidecar)
