@@ -42,6 +42,16 @@ MEASUREMENTS = (
     Measurement(name="demo", script="demo.py", about="what `allpull demo` prints (half a minute)"),
     Measurement(name="recording_cost", script="recording_cost.py", about="what recording costs a rank (seconds)"),
     Measurement(name="read_rate", script="read_rate.py", about="reading 1,000,000 step records (a minute)"),
+    Measurement(
+        name="allreduce_table",
+        script="allreduce_table.py",
+        about="all-reduce of a shaped virtual cluster against 2(N-1)/N S/B (minutes; root)",
+    ),
+    Measurement(
+        name="undisturbed_ranks",
+        script="undisturbed_ranks.py",
+        about="whether virtual accelerators that share a machine disturb each other (three minutes)",
+    ),
     Measurement(name="fashion_mnist", script="fashion_mnist.py", about="accuracy on Fashion-MNIST (tens of minutes)"),
 )
 """All of them, shortest first. A new one is a script here and a line in this table."""

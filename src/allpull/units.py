@@ -154,11 +154,11 @@ def percent(share: float, digits: int = 0) -> str:
 def show_spread(value: float, half_width: float) -> str:
     """A value with its spread, both to the digit that the spread can bear.
 
-    >>> show_spread(980.37, 12.1), show_spread(1523.4, 0.31), show_spread(1e300, 1), show_spread(2, 1e-310)
-    ('980 ± 12', '1,523.4 ± 0.3', '1e+300', '2')
+    >>> show_spread(980.37, 12.1), show_spread(1523.4, 0.31), show_spread(1e300, 1), show_spread(-0.1, 3)
+    ('980 ± 12', '1,523.4 ± 0.3', '1e+300', '0 ± 3')
     """
     if not SMALLEST_SPREAD * abs(value) < half_width < math.inf or abs(value) >= LARGEST_IN_FULL:
         return show_count(value)
     place = math.floor(math.log10(half_width))
     digits = max(0, -place if half_width / 10**place >= 2 else 1 - place)
-    return f"{value:,.{digits}f} ± {half_width:,.{digits}f}"
+    return f"{round(value, digits) + 0.0:,.{digits}f} ± {half_width:,.{digits}f}"  # + 0.0: never "-0"

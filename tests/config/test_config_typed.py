@@ -135,6 +135,31 @@ def test_a_flood_of_faults_is_counted_not_listed() -> None:
     assert faults[-1] == "and 1,234 more"
 
 
+@pytest.mark.parametrize(
+    ("value", "kept"), [([], ()), (["a b", "c"], ("a b", "c")), (("a",), ("a",)), ("one text", ("one text",))]
+)
+def test_a_list_of_texts_is_kept_in_order(value: object, kept: tuple[str, ...]) -> None:
+    assert build(RunSpec, {"slurm": {"modules": value}}, "x").slurm.modules == kept
+
+
+@pytest.mark.parametrize(
+    ("value", "fault"),
+    [
+        (5, "slurm.modules: expected a list of at most 256 texts; found 5"),
+        ({"a": 1}, "slurm.modules: expected a list of at most 256 texts; found a table"),
+        (["x"] * 257, "slurm.modules: expected a list of at most 256 texts; found an array"),
+        (
+            ["a", 5],
+            "slurm.modules.1: expected text of at most 1,024 characters, none of them a control character; found 5",
+        ),
+        (["a\nb"], "slurm.modules.0: expected text of at most 1,024 characters"),
+    ],
+)
+def test_what_is_no_list_of_texts_is_said(value: object, fault: str) -> None:
+    (found,) = faults_of({"slurm": {"modules": value}})
+    assert found.startswith(fault)
+
+
 @pytest.mark.parametrize("hidden", ["\x1b[2J", "\x00", "\n", "\x7f", "\x9b", "\u202e", "\u2028", "\udc80"])
 def test_text_that_would_act_on_a_terminal_is_refused_and_shown_harmless(hidden: str) -> None:
     (fault,) = faults_of({"name": f"run{hidden}1"})

@@ -134,11 +134,13 @@ def faults_of(words: list[str], group: Any, targets: set[str], root: Path) -> It
     elif words[0] == "python" and words[1].endswith(".py"):
         yield from ([] if (root / words[1]).is_file() else [f"no script {words[1]}"])
     elif words[0] == "allpull":
-        verb = words[1] if len(words) > 1 and not words[1].startswith("-") else None
-        if verb is not None and verb not in group.commands:
-            yield f"no verb {verb}"
-            return
-        parameters = group.commands[verb].params if verb else group.params
+        command, rest = group, words[1:]
+        while hasattr(command, "commands") and rest and not rest[0].startswith("-"):
+            if rest[0] not in command.commands:
+                yield f"no verb {rest[0]}"
+                return
+            command, rest = command.commands[rest[0]], rest[1:]
+        parameters = command.params
         known = {"-h", "--help", *(name for one in parameters for name in [*one.opts, *one.secondary_opts])}
         yield from (f"no option {word}" for word in words if word.startswith("-") and word not in known)
     elif words[0] not in {"pip", "apt", ".venv/bin/python"}:
@@ -149,6 +151,8 @@ def test_options_that_are_set_exist(commands: list[tuple[str, list[str]]]) -> No
     """Every ``--set`` in the documentation is one that is accepted, by name, type and bounds."""
     for name, words in commands:
         sets = [words[index + 1] for index, word in enumerate(words) if word == "--set"]
+        if "-n" in words:
+            sets.append(f"launch.ranks={words[words.index('-n') + 1]}")
         spec = load_spec("digits", sets)
         assert spec is not None, name
 

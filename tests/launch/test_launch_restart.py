@@ -22,9 +22,12 @@ def test_a_killed_rank_is_started_again_and_nothing_but_time_is_lost(train_digit
     options = [word for text in (*SETS, "launch.max_restarts=2") for word in ("--set", text)]
     command = [sys.executable, "-m", "allpull", "train", "digits", "-n", "2", "--out", str(tmp_path), *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    victim = wait_for_checkpoint(tmp_path, process)
-    os.kill(victim, signal.SIGKILL)
-    _, err = process.communicate(timeout=180)
+    try:
+        os.kill(wait_for_checkpoint(tmp_path, process), signal.SIGKILL)
+        _, err = process.communicate(timeout=180)
+    finally:
+        process.terminate()
+        process.wait()
     assert process.returncode == 0, err
     (directory,) = tmp_path.iterdir()
     assert (directory / "attempts/0/steps/rank-00000.jsonl").exists()

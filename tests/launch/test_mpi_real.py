@@ -51,13 +51,13 @@ def hostfile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Job]:
-    """A function that prepares a job of four ranks that run the text of a program, without torch in it."""
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Job]:
+    """A function that prepares a job whose ranks run the text of a program."""
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
-    def make(text: str) -> Job:
+    def make(text: str, ranks: int = 2, hosts: int = 2) -> Job:
         (tmp_path / "program.py").write_text("import os\nRANK = os.environ['RANK']\n" + text)
-        launch = LaunchSpec(launcher="mpi", ranks=4, hosts=2, grace_s=2)
+        launch = LaunchSpec(launcher="mpi", ranks=ranks, hosts=hosts, grace_s=2)
         spec = RunSpec(name="program", launch=launch, observe=ObserveSpec(counter_interval_s=0.2))
         return prepare(spec, kind="run", module="program", command=["program"], out=tmp_path / "runs")
 
@@ -110,11 +110,9 @@ def test_ranks_meet_on_the_loopback_interface_only(program):
         "found = [c.laddr.ip for c in psutil.Process().net_connections('inet') if c.status == 'LISTEN']\n"
         "print(json.dumps([total.item(), found]))\n"
         "dist.barrier()\n"
-        "dist.destroy_process_group()\n"
+        "dist.destroy_process_group()\n",
+        hosts=1,
     )
-    launch = LaunchSpec(launcher="mpi", ranks=2)
-    spec = RunSpec(launch=launch, observe=ObserveSpec(counters=False))
-    job = prepare(spec, kind="run", module="program", command=["program"], out=job.directory.parent)
     record = execute(job, Mpi(), lambda: None)
     assert record.exit is not None
     log = (job.directory / "job/logs/rank-00000.log").read_text()
@@ -128,13 +126,13 @@ def test_ranks_meet_on_the_loopback_interface_only(program):
 @pytest.mark.parametrize(
     ("ending", "code", "said"),
     [
-        ("os._exit(7)", 7, "rank 3 on elsewhere failed: exit code 7, no Python exception"),
-        ("os.kill(os.getpid(), 9)", 137, "rank 3 on elsewhere was ended by SIGKILL"),
-        ("raise ValueError('no such label: 11')", 1, "rank 3 on elsewhere failed: ValueError: no such label: 11"),
+        ("os._exit(7)", 7, "rank 1 on elsewhere failed: exit code 7, no Python exception"),
+        ("os.kill(os.getpid(), 9)", 137, "rank 1 on elsewhere was ended by SIGKILL"),
+        ("raise ValueError('no such label: 11')", 1, "rank 1 on elsewhere failed: ValueError: no such label: 11"),
     ],
 )
 def test_the_rank_that_failed_is_named_and_its_code_passed_on(program, hostfile, ending, code, said):
-    job = program(f"import time\nif RANK == '3':\n    time.sleep(0.5)\n    {ending}\ntime.sleep(300)\n")
+    job = program(f"import time\nif RANK == '1':\n    time.sleep(0.5)\n    {ending}\ntime.sleep(300)\n")
     record = execute(job, Mpi(str(hostfile)), lambda: None)
     assert record.exit is not None
     assert record.exit.code == code
@@ -143,7 +141,7 @@ def test_the_rank_that_failed_is_named_and_its_code_passed_on(program, hostfile,
 
 
 def test_cancelling_ends_every_process(program, hostfile):
-    job = program("import time; from allpull import marks; marks.step(1); time.sleep(300)\n")
+    job = program("import time; from allpull import marks; marks.step(1); time.sleep(300)\n", ranks=4)
     running = Mpi(str(hostfile)).submit(job)
     deadline = time.monotonic() + PATIENCE_S
     while len(list((job.directory / "counters").iterdir())) < 2 and time.monotonic() < deadline:

@@ -6,7 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -69,11 +69,16 @@ def leaves_nothing(tmp_path: Path) -> Iterator[None]:
 
 @pytest.fixture
 def rehearsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[RunRecord, Job]]:
-    """A function (cluster file's text, program's text) → final record and job, after a rehearsal of the program."""
+    """A function (cluster file's text, program's text) → final record and job, after a rehearsal of the program.
 
-    def run(cluster: str, program: str, *, counters: bool = False) -> tuple[RunRecord, Job]:
-        (tmp_path / "cluster.toml").write_text(cluster)
-        (tmp_path / "program.py").write_text(program)
+    ``more`` are files beside the program, where every process of the rehearsal finds modules.
+    """
+
+    def run(
+        cluster: str, program: str, *, counters: bool = False, more: Mapping[str, str] | None = None
+    ) -> tuple[RunRecord, Job]:
+        for name, text in {"cluster.toml": cluster, "program.py": program, **(more or {})}.items():
+            (tmp_path / name).write_text(text)
         monkeypatch.setenv("PYTHONPATH", str(tmp_path))
         launcher = Rehearse(tmp_path / "cluster.toml")
         spec = RunSpec(

@@ -214,6 +214,24 @@ class TestEndings:
         ended = json.loads((job.directory / "job/ended/node2.json").read_text())
         assert (ended["code"], ended["failures"], ended["stopped_by"]) == (143, [], 15)
 
+    def test_a_cluster_that_breaks_down_says_so(self, rehearsed):
+        """Without torch no host ever stands; the log's last line is the reason."""
+        record, _ = rehearsed(TWO_HOSTS, LOOP, more={"sitecustomize.py": NO_TORCH})
+        assert record.status == "failed"
+        assert record.exit is not None
+        assert record.exit.rank is None
+        assert "the virtual cluster broke down: " in record.exit.reason
+        assert "no torch today" in record.exit.reason
+
+
+NO_TORCH = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            raise ModuleNotFoundError("no torch today")
+sys.meta_path.insert(0, Absent())
+"""
 
 OWNER = """
 import sys
@@ -321,6 +339,12 @@ def test_a_job_of_another_size_is_one_clear_error(tmp_path):
     assert "-n 4" in caught.value.hint
     with pytest.raises(BadInput, match=r"launch\.hosts is 4"):
         asked(tmp_path, TWO_HOSTS, 4, hosts=4)
+
+
+@pytest.mark.parametrize("launch", [{"bind": "cores"}, {"interface": "ib0"}, {"max_restarts": 1}])
+def test_what_a_virtual_cluster_cannot_do_is_refused_and_not_passed_over(tmp_path, launch):
+    with pytest.raises(BadInput, match=f"launch.{next(iter(launch))} says nothing on a virtual cluster"):
+        asked(tmp_path, TWO_HOSTS, 4, **launch)
 
 
 def test_more_ranks_than_the_machine_holds_are_one_clear_error(tmp_path, monkeypatch):

@@ -80,6 +80,15 @@ def test_what_a_killed_owner_left_is_ended_and_nothing_else(tmp_path):
             kill(process)
 
 
+def test_a_process_that_was_started_just_now_is_not_missed():
+    """Between two programs a process has no environment for a moment."""
+    for _ in range(30):
+        cluster = state.new_id()
+        left = sleeper(cluster)
+        state.end_all(cluster)
+        assert ended(left)
+
+
 def test_a_process_that_left_its_family_is_still_known(tmp_path):
     """In a session of its own, its parent dead, as a daemon that a rank started would be."""
     cluster = state.new_id()

@@ -56,12 +56,28 @@ def read_ranks_ended(
 
 def _host_of(directory: Path, rank: int) -> str | None:
     """The host that ``rank`` says it runs on, or None where it left no records."""
+    host = _header(directory, rank).get("host")
+    return host if isinstance(host, str) else None
+
+
+def _clock_of(header: dict[str, Any]) -> tuple[str | None, int]:
+    """The boot whose monotonic clock a rank used, and how far real time was ahead of that clock."""
+    boot_id = header.get("boot_id")
+    try:
+        ahead_ns = int(header["clock"]["realtime_ns"]) - int(header["clock"]["monotonic_ns"])
+    except (KeyError, TypeError, ValueError):
+        ahead_ns = 0
+    return boot_id if isinstance(boot_id, str) else None, ahead_ns
+
+
+def _header(directory: Path, rank: int) -> dict[str, Any]:
+    """The first line of a rank's step records; empty where there is none."""
     try:
         with (directory / layout.steps_file(rank)).open("rb") as file:
-            host = json.loads(file.readline(TAIL_BYTES)).get("host")
-    except (OSError, ValueError, AttributeError):
-        return None
-    return host if isinstance(host, str) else None
+            header = json.loads(file.readline(TAIL_BYTES))
+    except (OSError, ValueError):
+        return {}
+    return header if isinstance(header, dict) else {}
 
 
 def _told(path: Path) -> dict[str, Any]:
@@ -80,12 +96,15 @@ def _ended(directory: Path, host: str, code: int, told: dict[str, Any]) -> Ended
 def _failure(directory: Path, host: str, told: dict[str, Any]) -> RankFailure:
     rank = int(told["rank"])
     exception, raised_ns = _exception(directory / layout.events_file(rank))
+    boot_id, ahead_ns = _clock_of(_header(directory, rank))
     return RankFailure(
         rank=rank,
         host=host,
         exit_code=int(told["exit_code"]),
         exception=exception,
         raised_ns=raised_ns,
+        boot_id=boot_id,
+        realtime_ahead_ns=ahead_ns,
         log_tail=log_tail(directory / layout.log_file(rank)),
     )
 

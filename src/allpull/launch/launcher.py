@@ -61,6 +61,7 @@ LAUNCHERS = Table(
         "local": "allpull.launch.local:Local",
         "mpi": "allpull.launch.mpi:Mpi",
         "slurm": "allpull.launch.slurm:Slurm",
+        "rehearse": "allpull.rehearse.launcher:Rehearse",
         "ssh": "allpull.launch.ssh:Ssh",
     },
 )

@@ -22,13 +22,19 @@ TAIL_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFailure:
-    """One rank that did not end well. ``exit_code`` is negative for a signal, as in ``subprocess``."""
+    """One rank that did not end well. ``exit_code`` is negative for a signal, as in ``subprocess``.
+
+    ``raised_ns`` is a moment of the monotonic clock of boot ``boot_id``, ``realtime_ahead_ns`` what makes it one of
+    real time.
+    """
 
     rank: int
     host: str
     exit_code: int
     exception: str | None = None
     raised_ns: int | None = None
+    boot_id: str | None = None
+    realtime_ahead_ns: int = 0
     log_tail: tuple[str, ...] = ()
 
 
@@ -47,15 +53,22 @@ class Ended:
 
 
 def first_failure(failures: Iterable[RankFailure]) -> RankFailure | None:
-    """The failure that caused the others, or None where there is none."""
-    return min(failures, key=_rank_of_suspicion, default=None)
+    """The failure that caused the others, or None where there is none.
+
+    Moments of one boot are compared on its monotonic clock, those of several on their wall clocks, which is the best
+    there is when a job has just died: a peer notices a lost connection in milliseconds, clocks that a daemon keeps
+    agree to about one.
+    """
+    found = list(failures)
+    one_clock = len({failure.boot_id for failure in found}) == 1
+    return min(found, key=lambda failure: _rank_of_suspicion(failure, one_clock=one_clock), default=None)
 
 
-def _rank_of_suspicion(failure: RankFailure) -> tuple[int, int, int]:
+def _rank_of_suspicion(failure: RankFailure, *, one_clock: bool) -> tuple[int, int, int]:
     if failure.exit_code < 0 and failure.exit_code != -signal.SIGTERM:
         return (0, 0, failure.rank)
     if failure.raised_ns is not None:
-        return (1, failure.raised_ns, failure.rank)
+        return (1, failure.raised_ns + (0 if one_clock else failure.realtime_ahead_ns), failure.rank)
     if failure.exit_code > 0:
         return (2, 0, failure.rank)
     return (3, 0, failure.rank)

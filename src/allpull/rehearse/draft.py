@@ -10,7 +10,7 @@ from allpull.errors import BadInput
 from allpull.launch.job import Job
 from allpull.rehearse.cluster import Cluster
 from allpull.rehearse.faults import HostCutOff, KillRank, SlowLink, SlowUplink
-from allpull.rehearse.network import MIN_BITS_PER_S, Change, Topology, Uplink
+from allpull.rehearse.network import MASTER_PORT, MIN_BITS_PER_S, Change, Topology, Uplink
 from allpull.rehearse.order import HostOrder, Order
 from allpull.rehearse.quantity import number
 
@@ -33,6 +33,7 @@ def make_order(job: Job, cluster: Cluster, *, cluster_id: str, state_file: Path)
         directory=str(job.directory),
         job_file=str(job.directory / CLUSTER_FILE),
         module=job.module,
+        port=job.spec.launch.port or MASTER_PORT,
         grace_s=job.spec.launch.grace_s,
         hosts=tuple(
             HostOrder(

@@ -22,6 +22,7 @@ from allpull.rehearse import clock, script, state
 from allpull.rehearse import order as orders
 from allpull.rehearse.cluster import Cluster, to_plain, truth
 from allpull.rehearse.draft import CLUSTER_FILE, make_order
+from allpull.rehearse.network import INTERFACE
 from allpull.rehearse.read import load_cluster
 from allpull.rundir import layout
 from allpull.rundir.write import whole_json
@@ -107,33 +108,30 @@ class RehearsedJob:
             order_file = job.directory / orders.FILE
             whole_json(str(order_file), orders.to_plain(order))
             self._keeper = self._start(order_file, tell)
-            os.close(tell)
+            os.close(tell)  # now only the keeper can speak, and its end is heard
+            tell = -1
             self._wait_until_ready(ready)
         except BaseException:
             self._end_everything()
             raise
         finally:
-            os.close(ready)
+            for descriptor in {ready, tell} - {-1}:
+                os.close(descriptor)
 
     def poll(self) -> list[Ended] | None:
-        """How each host ended, or None while ranks run.
-
-        Raises:
-            AllpullError: the cluster itself broke down.
-        """
+        """How each host ended, or None while ranks run."""
         assert self._keeper is not None
         code = self._keeper.poll()
         if code is None:
             return None
         self._end_everything()
-        codes = [self._code_of(host) for host in self._hosts]
-        if code != 0 and not any(codes):
-            tail = log_tail(self._log)
-            raise AllpullError(
-                f"the virtual cluster broke down: {tail[-1] if tail else f'exit code {code}'}",
-                hint=f"more in {self._log}",
-            )
-        return [self._ending(host, code if own is None else own) for host, own in zip(self._hosts, codes, strict=True)]
+        code = 128 - code if code < 0 else code
+        tail = log_tail(self._log)
+        ended = [self._ending(host, code, tail) for host in self._hosts]
+        if code == 0 or any(host.failures for host in ended):
+            return ended
+        reason = f"the virtual cluster broke down: {tail[-1] if tail else f'its keeper ended with code {code}'}"
+        return [replace(host, reason=reason) for host in ended]
 
     def cancel(self, grace_s: float) -> None:
         """Ask the keeper to end all hosts; after ``grace_s`` seconds and a bit kill whatever is left."""
@@ -180,20 +178,19 @@ class RehearsedJob:
         state.release(self._state)
         whole_json(str(self._job.directory / CLUSTER_FILE), self._told)  # options may hold secrets: only ranks saw them
 
-    def _ending(self, host: str, code: int) -> Ended:
-        """How ``host`` ended; of ranks that fell before they had a log, the cluster's log tells."""
-        ended = read_ended(self._job.directory, host, code)
-        tail = log_tail(self._log)
-        failures = tuple(one if one.log_tail else replace(one, log_tail=tail) for one in ended.failures)
-        return replace(ended, failures=failures)
+    def _ending(self, host: str, code: int, tail: tuple[str, ...]) -> Ended:
+        """How ``host`` ended; of ranks that fell before they had a log, the cluster's log tells.
 
-    def _code_of(self, host: str) -> int | None:
-        """The code that ``host`` wrote down; None: it was killed before it could."""
+        ``code`` is the keeper's, for a host that was killed before it could write down its own.
+        """
         try:
             told = json.loads((self._job.directory / layout.ended_file(host)).read_text(encoding="utf-8"))
-            return int(told["code"])
+            code = int(told["code"])
         except (OSError, ValueError, KeyError, TypeError):
-            return None
+            pass
+        ended = read_ended(self._job.directory, host, code)
+        failures = tuple(one if one.log_tail else replace(one, log_tail=tail) for one in ended.failures)
+        return replace(ended, failures=failures, log_tail=tail)
 
 
 def check_machine(cluster: Cluster, spec: RunSpec) -> None:
@@ -209,11 +206,14 @@ def check_machine(cluster: Cluster, spec: RunSpec) -> None:
             f"launch.hosts is {spec.launch.hosts}, and cluster '{table.name}' has {table.hosts}",
             hint="leave launch.hosts out: the cluster file says how many there are",
         )
-    if spec.container.image:
-        raise BadInput(
-            "ranks of a virtual cluster are forked from one process, and cannot be in a container",
-            hint="leave container.image out",
-        )
+    for option, asked_for, reason in (
+        ("container.image", bool(spec.container.image), "its ranks are forked from one process, in no container"),
+        ("launch.bind", spec.launch.bind != "none", "its hosts share the cores of this machine"),
+        ("launch.interface", bool(spec.launch.interface), f"its hosts have one interface, {INTERFACE}"),
+        ("launch.max_restarts", spec.launch.max_restarts > 0, "a rank that fails there ends the job"),
+    ):
+        if asked_for:
+            raise BadInput(f"{option} says nothing on a virtual cluster: {reason}", hint=f"leave {option} out")
     if ranks != cluster.ranks:
         raise BadInput(
             f"the job has {ranks} ranks and cluster '{table.name}' {cluster.ranks} "

@@ -140,15 +140,18 @@ def batches_of(change: Change, topology: Topology) -> list[Batch]:
     return []
 
 
-def rank_variables(rank: int, local_rank: int, ranks: int, local_ranks: int) -> dict[str, str]:
-    """What torchrun would tell a rank, which meets the others on host 0; ``local_ranks`` are those of its host."""
+def rank_variables(rank: int, local_rank: int, ranks: int, local_ranks: int, port: int) -> dict[str, str]:
+    """What torchrun would tell a rank, which meets the others at ``port`` of host 0.
+
+    ``local_ranks`` is how many there are on its host.
+    """
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(local_rank),
         "WORLD_SIZE": str(ranks),
         "LOCAL_WORLD_SIZE": str(local_ranks),
         "MASTER_ADDR": address(0),
-        "MASTER_PORT": str(MASTER_PORT),
+        "MASTER_PORT": str(port),
         "GLOO_SOCKET_IFNAME": INTERFACE,
     }
 

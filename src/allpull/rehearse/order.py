@@ -48,6 +48,7 @@ class Order:
     directory: str
     job_file: str
     module: str
+    port: int
     grace_s: float
     hosts: tuple[HostOrder, ...]
     topology: Topology

@@ -22,7 +22,6 @@ import signal
 import stat
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from allpull.rundir.write import whole_json
@@ -35,6 +34,7 @@ _PR_SET_PDEATHSIG = 1
 _ID = re.compile(r"[0-9a-f]{32}")
 _ROUNDS = 50  # of looking for processes to kill: those that fork meanwhile are found in the next
 _PAUSE_S = 0.02
+_STARTING_S = 2.0  # from fork to the end of exec, on a busy machine
 _START_FIELD = 22 - 3  # starttime of proc(5)'s stat, counted from the field after the command's name
 
 
@@ -100,7 +100,7 @@ def _is_orphan(path: Path) -> bool:
 def end_all(cluster: str) -> None:
     """Kill every process of ``cluster`` but this one; returns when none is left."""
     for _ in range(_ROUNDS):
-        found = list(_processes(cluster))
+        found, sure = _processes(cluster)
         for descriptor in found:
             try:
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
@@ -108,14 +108,15 @@ def end_all(cluster: str) -> None:
                 pass  # it ended by itself
             finally:
                 os.close(descriptor)
-        if not found:
+        if sure and not found:
             return
         time.sleep(_PAUSE_S)
 
 
-def _processes(cluster: str) -> Iterator[int]:
-    """A descriptor of each process of ``cluster`` that runs; it cannot come to mean another process."""
+def _processes(cluster: str) -> tuple[list[int], bool]:
+    """A descriptor of each process of ``cluster``, which cannot come to mean another one; and whether these are all."""
     mark = f"{TAG}={cluster}".encode()
+    found, sure = [], True
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal() or int(entry.name) == os.getpid():
             continue
@@ -124,13 +125,28 @@ def _processes(cluster: str) -> Iterator[int]:
         except OSError:
             continue
         try:
-            environ = (entry / "environ").read_bytes()  # of a zombie it is empty
+            environ = (entry / "environ").read_bytes()
         except OSError:
-            environ = b""
+            environ = b"?"
         if mark in environ.split(b"\0"):
-            yield descriptor
-        else:
-            os.close(descriptor)
+            found.append(descriptor)
+            continue
+        os.close(descriptor)
+        sure = sure and not (environ == b"" and _is_starting(entry))
+    return found, sure
+
+
+def _is_starting(entry: Path) -> bool:
+    """Whether a process without an environment may be about to get one: between the two, exec shows none."""
+    ticks = start_ticks(int(entry.name))
+    try:
+        (entry / "exe").readlink()
+    except OSError:
+        return False  # a thread of the kernel
+    if ticks is None:
+        return False
+    now_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+    return now_s - ticks / os.sysconf("SC_CLK_TCK") < _STARTING_S
 
 
 def end_with_parent(parent: int, number: int) -> None:

@@ -170,7 +170,9 @@ def be_rank(order: Order, host: HostOrder, local_rank: int, rank_variable: int |
     rank = host.ranks[local_rank]
     if rank_variable is not None:
         ctypes.memmove(rank_variable, f"{rank:0{len(RANK_PLACEHOLDER)}d}".encode(), len(RANK_PLACEHOLDER))
-    os.environ.update(rank_variables(rank, local_rank, order.ranks, len(host.ranks)), ALLPULL_HOST=host.name)
+    os.environ.update(
+        rank_variables(rank, local_rank, order.ranks, len(host.ranks), order.port), ALLPULL_HOST=host.name
+    )
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()  # else all ranks would draw the same; Python's own module sees to itself
     observed(order.job_file, order.module)

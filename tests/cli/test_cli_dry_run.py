@@ -1,0 +1,127 @@
+"""``--dry-run`` prints what would run, and nothing is started or written; the launcher is found where it is obvious."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from allpull.cli.running import settle
+from allpull.errors import BadInput
+from allpull.schema.spec import LaunchSpec, RunSpec
+
+pytestmark = pytest.mark.torch
+
+INSIDE = {"SLURM_JOB_ID": "12", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "n[1-2]"}
+
+
+@pytest.fixture
+def outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith(("SLURM_", "OMPI_", "PMI_", "PBS_")):
+            monkeypatch.delenv(name)
+
+
+@pytest.mark.usefixtures("outside")
+def test_a_dry_run_prints_a_script_and_writes_nothing(run_cli, tmp_path):
+    out = tmp_path / "a 'place'"
+    done = run_cli("train", "digits", "-n", "2", "--out", str(out), "--dry-run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.iterdir()) == []
+    words = shlex.split(done.stdout.splitlines()[-1])
+    assert words[:4] == ["exec", sys.executable, "-m", "allpull.observe.agent"]
+    assert Path(words[4]).parts[-2:] == ("job", "spec.json")
+    assert Path(words[4]).is_relative_to(out)
+    assert "export OMP_NUM_THREADS=1" in done.stdout
+
+
+@pytest.mark.usefixtures("outside")
+def test_a_dry_run_for_slurm_is_a_batch_script(run_cli, tmp_path):
+    options = ("--launcher", "slurm", "--set", "launch.hosts=2", "--set", "slurm.account=phys", "--dry-run")
+    done = run_cli("train", "digits", "-n", "4", *options, "--set", 'slurm.modules=["gcc", "cuda"]', cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("#!/bin/bash\n")
+    assert "#SBATCH --account=phys\n#SBATCH --nodes=2\n" in done.stdout
+    assert "module load gcc\nmodule load cuda\n" in done.stdout
+    assert subprocess.run(["bash", "-n"], input=done.stdout, text=True, check=False).returncode == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("outside")
+def test_inside_an_allocation_a_dry_run_is_an_srun(run_cli, tmp_path):
+    done = run_cli("train", "digits", "-n", "4", "--dry-run", cwd=tmp_path, **INSIDE)
+    assert done.returncode == 0, done.stderr
+    assert "launcher slurm: inside Slurm job 12 on 2 hosts" in done.stderr
+    words = shlex.split(done.stdout.splitlines()[-1])
+    assert words[:2] == ["exec", "srun"]
+    assert {"--nodes=2", "--ntasks-per-node=1", "--nodelist=n[1-2]"} <= set(words)
+    assert words[words.index("--master") + 1] == "n1"
+    assert words[words.index("--port") + 1] == "20012"
+
+
+@pytest.mark.usefixtures("outside")
+def test_more_hosts_than_the_allocation_has_is_one_clear_error(run_cli, tmp_path):
+    options = ("--launcher", "slurm", "--set", "launch.hosts=4", "--dry-run")
+    done = run_cli("train", "digits", "-n", "4", *options, cwd=tmp_path, **INSIDE)
+    assert done.returncode == 2
+    assert "launch.hosts: 4 asked for, and Slurm job 12 has 2" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.usefixtures("outside")
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        (("-n", "2", "--set", "launch.hosts=2"), "launcher local is this one host, not 2"),
+        (("-n", "3", "--set", "launch.hosts=2"), "launch.ranks: 3 cannot be divided evenly over launch.hosts = 2"),
+        (("--launcher", "mpi:/no/such/file"), "the host file /no/such/file"),
+        (("--set", "container.binds=/data"), "container.image: no image was given"),
+    ],
+)
+def test_what_cannot_run_is_said_before_it_is_tried(run_cli, tmp_path, options, fault):
+    if "mpi:" in options[-1] and shutil.which("mpirun") is None:
+        pytest.skip("mpirun is not installed")
+    done = run_cli("train", "digits", *options, "--dry-run", cwd=tmp_path)
+    assert done.returncode == 2
+    assert fault in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("outside")
+def test_slurm_that_is_not_here_is_one_clear_error(run_cli, tmp_path):
+    (tmp_path / "bin").mkdir()
+    done = run_cli("train", "digits", "--launcher", "slurm", cwd=tmp_path, PATH=str(tmp_path / "bin"))
+    assert done.returncode == 2
+    assert "there is no sbatch on this machine" in done.stderr
+    (directory,) = (tmp_path / "runs").iterdir()
+    assert json.loads((directory / "run.json").read_text())["status"] == "failed"
+
+
+def test_a_launcher_that_was_named_is_left_alone():
+    spec = RunSpec(launch=LaunchSpec(launcher="local", ranks=3))
+    assert settle(spec, INSIDE) == spec
+
+
+def test_what_is_found_fills_in_launcher_and_hosts():
+    launch = settle(RunSpec(launch=LaunchSpec(ranks=4)), INSIDE).launch
+    assert (launch.launcher, launch.hosts) == ("slurm", 2)
+    launch = settle(RunSpec(launch=LaunchSpec(ranks=4, hosts=4)), INSIDE).launch
+    assert (launch.launcher, launch.hosts) == ("slurm", 4)
+    assert settle(RunSpec(), {}).launch.launcher == "local"
+
+
+@pytest.mark.parametrize("launcher", ["auto", "slurm"])
+def test_ranks_that_are_already_parallel_are_refused(launcher):
+    with pytest.raises(BadInput, match="started 4 times by mpirun"):
+        settle(RunSpec(launch=LaunchSpec(launcher=launcher)), {"OMPI_COMM_WORLD_SIZE": "4"})
+
+
+def test_ranks_that_cannot_be_divided_over_the_hosts_found_are_refused():
+    with pytest.raises(BadInput, match="1 rank cannot be divided evenly over 2 hosts"):
+        settle(RunSpec(), INSIDE)

@@ -1,0 +1,81 @@
+"""How ranks ended, read from what they and what started them left behind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from allpull.launch.endings import read_all_ended, read_ended, read_ranks_ended
+from allpull.launch.outcome import exit_of
+from allpull.rundir import layout
+
+
+def write(directory: Path, name: str, *records: dict[str, Any]) -> None:
+    path = directory / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+
+
+def raised(message: str, t_ns: int) -> dict[str, Any]:
+    return {"kind": "exception", "type": "ValueError", "message": message, "t_ns": t_ns}
+
+
+def test_an_agent_that_was_killed_leaves_its_code_only(tmp_path):
+    assert read_ended(tmp_path, "n1", 137).failures == ()
+    write(tmp_path, layout.ended_file("n1"), {"host": "n1", "code": 1, "failures": [{"rank": 2, "exit_code": 1}]})
+    (failure,) = read_ended(tmp_path, "n1", 1).failures
+    assert (failure.rank, failure.host) == (2, "n1")
+
+
+def test_hosts_that_wrote_nothing_sensible_are_left_out(tmp_path):
+    write(tmp_path, layout.ended_file("n2"), {"host": "n2", "code": 3, "failures": []})
+    write(tmp_path, layout.ended_file("n1"), {"host": "n1", "code": 0, "failures": []})
+    (tmp_path / layout.ENDED / "torn.json").write_text('{"host": "n3", ')
+    write(tmp_path, f"{layout.ENDED}/odd.json", {"host": 4})
+    assert [(host.host, host.code) for host in read_all_ended(tmp_path)] == [("n1", 0), ("n2", 3)]
+
+
+def test_under_mpirun_the_blamed_rank_and_those_that_raised_failed_and_no_others(tmp_path):
+    for rank, host in enumerate(["n1", "n1", "n2", "n2"]):
+        write(tmp_path, layout.steps_file(rank), {"host": host})
+    write(tmp_path, layout.events_file(1), {}, raised("connection closed", 50))
+    write(tmp_path, layout.events_file(3), {}, raised("no such label", 40))
+    ended = read_ranks_ended(tmp_path, 4, 1, first=(3, 1), log_tail=("mpirun says",))
+    assert [(host.host, [failure.rank for failure in host.failures]) for host in ended] == [("n1", [1]), ("n2", [3])]
+    end = exit_of(ended)
+    assert (end.rank, end.host, end.exception, end.code) == (3, "n2", "ValueError: no such label", 1)
+
+
+def test_when_all_went_well_an_exception_that_was_caught_is_no_failure(tmp_path):
+    write(tmp_path, layout.steps_file(0), {"host": "n1"})
+    write(tmp_path, layout.events_file(0), {}, raised("caught", 1))
+    (host,) = read_ranks_ended(tmp_path, 1, 0, first=None, log_tail=())
+    assert (host.host, host.code, host.failures) == ("n1", 0, ())
+
+
+def test_where_no_rank_began_the_starter_speaks(tmp_path):
+    end = exit_of(read_ranks_ended(tmp_path, 2, 213, first=None, log_tail=("not enough slots",)))
+    assert (end.code, end.rank, end.reason) == (213, None, "mpirun started no rank")
+    assert end.log_tail == ["not enough slots"]
+
+
+def test_between_hosts_the_earlier_failure_is_told_by_real_time(tmp_path):
+    """Monotonic clocks begin at each boot: host n1 has run for a day longer than n2."""
+    day_ns = 86_400 * 10**9
+    for rank, (host, boot, monotonic_ns) in enumerate([("n1", "a", day_ns), ("n2", "b", 0), ("n2", "b", 0)]):
+        clock = {"monotonic_ns": monotonic_ns, "realtime_ns": 5 * day_ns}
+        write(tmp_path, layout.steps_file(rank), {"host": host, "boot_id": boot, "clock": clock})
+    write(tmp_path, layout.events_file(0), {}, raised("the cause", day_ns + 10))
+    write(tmp_path, layout.events_file(1), {}, raised("connection closed", 11))
+    write(tmp_path, layout.events_file(2), {}, raised("connection closed", 12))
+    assert exit_of(read_ranks_ended(tmp_path, 3, 1, first=None, log_tail=())).rank == 0
+
+
+def test_on_one_boot_the_monotonic_clock_decides_whatever_wall_clocks_say(tmp_path):
+    """As between rehearsed hosts whose wall clocks are set apart."""
+    for rank, ahead_ns in enumerate([5 * 10**9, 0]):
+        clock = {"monotonic_ns": 0, "realtime_ns": ahead_ns}
+        write(tmp_path, layout.steps_file(rank), {"host": f"n{rank}", "boot_id": "a", "clock": clock})
+        write(tmp_path, layout.events_file(rank), {}, raised("x", 10 + rank))
+    assert exit_of(read_ranks_ended(tmp_path, 2, 1, first=None, log_tail=())).rank == 0
