@@ -39,7 +39,7 @@ class Cluster:
     folder: Path
 
     def run(self, *command: str, check: bool = True) -> str:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
         assert done.returncode == 0 or not check, done.stderr
         return done.stdout.strip()
 
@@ -213,6 +213,34 @@ def test_inside_an_allocation_the_launcher_is_found_and_runs_a_step(run_cli, clu
     record = json.loads((directory / "run.json").read_text())
     assert (record["status"], record["hosts"]) == ("completed", ["n1", "n2"])
     assert "srun --nodes=2" in (directory / "job/script.sh").read_text()
+
+
+CANCEL_STEP = """
+import sys, time
+from pathlib import Path
+from allpull.launch.job import prepare
+from allpull.launch.slurm import Slurm
+from allpull.schema.spec import LaunchSpec, ObserveSpec, RunSpec, SlurmSpec
+launch = LaunchSpec(launcher="slurm", ranks=2, hosts=2)
+spec = RunSpec(launch=launch, slurm=SlurmSpec(master="127.0.0.1"), observe=ObserveSpec(counters=False))
+job = prepare(spec, kind="run", module="program", command=["program"], out=Path(sys.argv[1]))
+running = Slurm().submit(job)
+while len(list((job.directory / "steps").iterdir())) < 2:
+    assert running.poll() is None
+    time.sleep(0.1)
+running.cancel(10)
+print(job.directory, *(f"{host.host}:{host.code}" for host in running.poll()))
+"""
+
+
+def test_a_step_is_cancelled_politely(program, cluster, tmp_path):
+    """The agents live long enough to write how their ranks ended; srun alone would have killed them."""
+    program(SLEEP)
+    step = [sys.executable, "-c", CANCEL_STEP, str(tmp_path / "steps")]
+    said = cluster.run("salloc", "--quiet", "--nodes=2", "--cpus-per-task=1", *step)
+    directory, *ended = said.splitlines()[-1].split()
+    assert ended == ["n1:143", "n2:143"]
+    assert processes_of(Path(directory)) == []
 
 
 def test_the_rank_that_failed_is_named_and_its_code_passed_on(program):

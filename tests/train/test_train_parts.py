@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -19,6 +20,7 @@ from allpull.train.models import MODELS, trainable_parameters  # noqa: E402
 from allpull.train.optimise import learning_rate, sgd, split_by_decay  # noqa: E402
 from allpull.train.ranks import Ranks  # noqa: E402
 
+CUT = checkpoint.Cut(global_batch=64, samples=1437, seed=0, dtype="float32")
 ALONE = Ranks(rank=0, ranks=1, device=torch.device("cpu"))
 
 
@@ -102,7 +104,7 @@ def _trained():
 
 def _save(folder, step, model, optimizer, keep=2):
     progress = checkpoint.Progress(step=step, epoch=1, in_epoch=2, losses=[0.5])
-    checkpoint.save(folder / "checkpoints", progress, model, optimizer, ALONE, global_batch=64, keep=keep)
+    checkpoint.save(folder / "checkpoints", progress, model, optimizer, ALONE, cut=CUT, keep=keep)
 
 
 def test_a_torn_checkpoint_is_passed_over_for_the_one_before(tmp_path):
@@ -112,7 +114,7 @@ def test_a_torn_checkpoint_is_passed_over_for_the_one_before(tmp_path):
     newest = tmp_path / "checkpoints/step-0000000020.pt"
     newest.write_bytes(newest.read_bytes()[:1000])
     other = MODELS.load("resnet8")(1, 10, 4, "batch")
-    progress = checkpoint.restore(tmp_path, other, sgd(other, TrainSpec()), ALONE, global_batch=64)
+    progress = checkpoint.restore(tmp_path, other, sgd(other, TrainSpec()), ALONE, cut=CUT)
     assert (progress.step, progress.epoch, progress.in_epoch, progress.losses) == (10, 1, 2, [0.5])
     for mine, theirs in zip(model.state_dict().values(), other.state_dict().values(), strict=True):
         assert torch.equal(mine, theirs)
@@ -132,7 +134,7 @@ def test_a_checkpoint_that_would_run_code_is_not_loaded(tmp_path):
     torch.save({"format": 1, "model": Guess()}, tmp_path / "checkpoints/step-0000000001.pt")
     model, optimizer = _trained()
     with pytest.raises(BadInput, match="cannot be read"):
-        checkpoint.restore(tmp_path, model, optimizer, ALONE, global_batch=64)
+        checkpoint.restore(tmp_path, model, optimizer, ALONE, cut=CUT)
 
 
 def test_a_checkpoint_of_another_network_says_so(tmp_path):
@@ -140,10 +142,48 @@ def test_a_checkpoint_of_another_network_says_so(tmp_path):
     _save(tmp_path, 1, model, optimizer)
     other = MODELS.load("resnet8")(1, 10, 8, "batch")
     with pytest.raises(BadInput, match="another network"):
-        checkpoint.restore(tmp_path, other, sgd(other, TrainSpec()), ALONE, global_batch=64)
+        checkpoint.restore(tmp_path, other, sgd(other, TrainSpec()), ALONE, cut=CUT)
 
 
 def test_resuming_from_nothing_says_so(tmp_path):
     model, optimizer = _trained()
     with pytest.raises(BadInput, match="no checkpoint"):
-        checkpoint.restore(tmp_path, model, optimizer, ALONE, global_batch=64)
+        checkpoint.restore(tmp_path, model, optimizer, ALONE, cut=CUT)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [("global_batch", "global batch"), ("samples", "samples"), ("seed", "seed"), ("dtype", "arithmetic")],
+)
+def test_resuming_within_an_epoch_refuses_another_order_of_samples(tmp_path, changed, words):
+    model, optimizer = _trained()
+    _save(tmp_path, 1, model, optimizer)
+    other = dataclasses.replace(CUT, **{changed: "float64" if changed == "dtype" else 7})
+    with pytest.raises(BadInput, match=f"within an epoch of {words}"):
+        checkpoint.restore(tmp_path, model, optimizer, ALONE, cut=other)
+
+
+@pytest.mark.parametrize(
+    "broken", [{"step": "1"}, {"buffers": None}, {"cut": {}}, {"in_epoch": -1}, {"losses": [None]}]
+)
+def test_a_checkpoint_that_lacks_a_part_is_no_checkpoint(tmp_path, broken):
+    model, optimizer = _trained()
+    _save(tmp_path, 1, model, optimizer)
+    (path,) = (tmp_path / "checkpoints").iterdir()
+    torch.save({**torch.load(path, weights_only=True), **broken}, path)
+    with pytest.raises(BadInput, match="no checkpoint of this trainer"):
+        checkpoint.restore(tmp_path, model, optimizer, ALONE, cut=CUT)
+
+
+def test_a_checkpoint_that_does_not_fit_the_disk_is_one_clear_error(tmp_path, monkeypatch):
+    """What torch does with a full disk, and the older checkpoint that stays."""
+    model, optimizer = _trained()
+    _save(tmp_path, 1, model, optimizer)
+
+    def full(*_, **__):
+        raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(BadInput, match="cannot write checkpoint .* free there"):
+        _save(tmp_path, 2, model, optimizer)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-0000000001.pt"]

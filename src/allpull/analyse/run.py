@@ -96,7 +96,7 @@ def _gaps_of_rates(steady: SteadySteps, *, has_rate: bool) -> Iterator[str]:
             yield "no step was recorded by all ranks: no rates"
         else:
             reasons = ", ".join(f"{reason} {count:,}" for reason, count in steady.left_out.items())
-            yield f"no steady step is left: no rates ({reasons}); a longer run has some"
+            yield f"no steady step is left: no rates ({reasons}); more steps an epoch, or more epochs, leave some"
     elif not has_rate:
         yield "samples of some steps were not recorded: no throughput"
 

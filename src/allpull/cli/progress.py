@@ -39,7 +39,12 @@ def _lines(follower: Follower, spec: RunSpec, title: str) -> Iterator[Callable[[
 
 
 def _bar(follower: Follower, spec: RunSpec, title: str) -> Iterator[Callable[[], None]]:
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.fields[state]}", markup=False),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=False) as progress:
         task = progress.add_task(title, total=None, state="starting")
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from types import FrameType
 
-from allpull.errors import AllpullError
 from allpull.launch.job import Job, seal, write_record
 from allpull.launch.launcher import Launcher, Queued, Running
 from allpull.launch.outcome import exit_of
@@ -18,6 +17,7 @@ from allpull.rundir.write import whole_file
 from allpull.schema.run import Exit, RunRecord, Status
 
 LOOK_EVERY_S = 0.2
+OWN_FAILURE = 125  # of allpull itself
 
 
 class Stopped(BaseException):
@@ -40,28 +40,33 @@ def execute(
     Raises:
         AllpullError: the job could not be started; the record says ``failed``.
     """
-    with _signals_raise():
+    with _signals_raise() as signals:
+        running: Running | None = None
         try:
             whole_file(str(job.directory / layout.SCRIPT), redact.text(launcher.plan(job))[0])
             running = launcher.submit(job)
-        except AllpullError:
-            _close(job, "failed", Exit(code=2))
-            raise
-        except Stopped as stopped:
-            return _close(job, "cancelled", Exit(code=128 + stopped.number))
-        _update(job, status="running")
-        try:
+            _update(job, status="running")
             return _wait(job, running, look, say)
         except Stopped as stopped:
-            try:
-                running.cancel(job.spec.launch.grace_s)
-            except Stopped:  # asked a second time: at once, then
-                running.cancel(0)
+            _end(running, job.spec.launch.grace_s)
+            signals.ignore()  # nothing is left to stop, and the record must be closed
             return _close(job, "cancelled", Exit(code=128 + stopped.number))
-        except BaseException:
-            running.cancel(job.spec.launch.grace_s)
-            _close(job, "failed", Exit(code=125))
+        except BaseException as error:
+            _end(running, job.spec.launch.grace_s)
+            signals.ignore()
+            _close(job, "failed", Exit(code=getattr(error, "exit_code", OWN_FAILURE), reason=str(error) or None))
             raise
+
+
+def _end(running: Running | None, grace_s: float) -> None:
+    """End every process of the job; asked again meanwhile, at once."""
+    if running is None:
+        return
+    try:
+        running.cancel(grace_s)
+    except Stopped:
+        with suppress(Stopped):
+            running.cancel(0)
 
 
 def _wait(job: Job, running: Running, look: Callable[[], None], say: Callable[[str], None]) -> RunRecord:
@@ -91,17 +96,27 @@ def _update(job: Job, **changes: object) -> RunRecord:
     return record
 
 
+class _Signals:
+    """The signals that end a program, raised as ``Stopped`` until they are to be ignored."""
+
+    ignored = False
+
+    def __call__(self, number: int, _: FrameType | None) -> None:
+        if not self.ignored:
+            raise Stopped(number)
+
+    def ignore(self) -> None:
+        """Raise no more."""
+        self.ignored = True
+
+
 @contextmanager
-def _signals_raise() -> Iterator[None]:
+def _signals_raise() -> Iterator[_Signals]:
     """Turn the signals that end a program into ``Stopped`` while a job runs."""
-
-    def stop(number: int, _: FrameType | None) -> None:
-        raise Stopped(number)
-
-    watched = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, stop) for number in watched}
+    signals = _Signals()
+    before = {number: signal.signal(number, signals) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
-        yield
+        yield signals
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -64,7 +64,8 @@ def prospect(
     """The job that ``prepare`` would make now; nothing is written."""
     now = datetime.now(UTC)
     signature = hashlib.sha256(json.dumps(to_plain(spec), sort_keys=True).encode()).hexdigest()[:8]
-    name = layout.run_name(f"{now:%Y%m%dT%H%M%SZ}", spec.name, spec.launch.ranks, signature)
+    shown, _ = redact.text(spec.name)
+    name = layout.run_name(f"{now:%Y%m%dT%H%M%SZ}", shown, spec.launch.ranks, signature)
     record = _record(spec, name, kind=kind, command=command, created=now)
     return Job(directory=out.resolve() / name, spec=spec, record=record, module=module, options=options)
 

@@ -83,8 +83,12 @@ def exit_of(ended: Sequence[Ended]) -> Exit:
         tail = next((host.log_tail for host in ended if host.log_tail), ())
         return Exit(code=code, reason=reason, log_tail=list(tail) if code else [])
     number = -first.exit_code if first.exit_code < 0 else None
+    code = first.exit_code if number is None else 128 + number
+    if number == signal.SIGTERM and first.exception is not None:
+        # it raised, and was still on its way out when the agent ended the others: the signal was ours
+        number, code = None, next((host.code for host in ended if 0 < host.code < 128), 1)
     return Exit(
-        code=first.exit_code if number is None else 128 + number,
+        code=code,
         rank=first.rank,
         host=first.host,
         signal=_signal_name(number) if number else None,

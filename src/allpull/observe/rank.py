@@ -6,6 +6,7 @@ says where the records go and how much of them to keep.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import json
 import os
@@ -13,7 +14,8 @@ import runpy
 import signal
 import socket
 import sys
-from typing import Any, Dict, Mapping, Tuple
+import traceback
+from typing import Any, Dict, Mapping, NoReturn, Tuple
 
 from allpull import marks
 from allpull.observe.arrival import watch_ddp
@@ -133,5 +135,32 @@ def end_with_parent(number: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
+def leave(code: int) -> NoReturn:
+    """End this process without Python's own finalisation, after the exit functions and the output.
+
+    Gloo's threads outlive their process group; one that drops a tensor while the interpreter is being taken down
+    aborts the process, and a training that went well would end with code 134 (pytorch issues 179291, 190489).
+    """
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def run(job_file: str, module: str) -> NoReturn:
+    """``main``, and then the exit code that Python itself would give."""
+    try:
+        main(job_file, module)
+    except SystemExit as stop:
+        if stop.code is None or isinstance(stop.code, int):
+            leave(stop.code or 0)
+        sys.stderr.write(f"{stop.code}\n")
+        leave(1)
+    except BaseException:  # noqa: BLE001  as the interpreter would
+        traceback.print_exc()
+        leave(1)
+    leave(0)
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    run(sys.argv[1], sys.argv[2])

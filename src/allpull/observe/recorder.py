@@ -13,7 +13,7 @@ import time
 from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence, Tuple
 
 from allpull.observe.binding import bound_to
-from allpull.rundir import layout
+from allpull.rundir import layout, redact
 from allpull.rundir.write import Appender
 
 VERSION = "1.0"  # of the records; schema.base.VERSION must be the same, which a test checks
@@ -186,7 +186,8 @@ class Recorder:
         finite = value is not None and math.isfinite(value)
         event = {"kind": "metric", "name": name, "value": value if finite else None}
         at = self._step if step is None else step
-        self._event({**event, "step": at, "epoch": self._epoch, "t_ns": now}, now, keep=False)
+        often = name.startswith("train_")  # told many times an epoch; what is told once must not be thinned out
+        self._event({**event, "step": at, "epoch": self._epoch, "t_ns": now}, now, keep=not often)
 
     def restarted(self, attempt: int, steps_before: int) -> None:
         """This rank goes on after an earlier attempt, which had recorded ``steps_before`` steps."""
@@ -196,7 +197,8 @@ class Recorder:
     def raised(self, error: BaseException) -> None:
         """The exception that ends this rank."""
         now = self._clock_ns()
-        event = {"kind": "exception", "type": type(error).__name__, "message": str(error)[:4000], "t_ns": now}
+        message, _ = redact.text(str(error)[:4000])
+        event = {"kind": "exception", "type": type(error).__name__, "message": message, "t_ns": now}
         self._event(event, now)
 
     def close(self, *, ended_well: bool) -> None:

@@ -72,15 +72,19 @@ class Training:
             shift_pixels=spec.data.shift_pixels,
             flip=spec.data.flip,
         )
+        self.cut = checkpoint.Cut(
+            global_batch=spec.global_batch,
+            samples=len(self.samples),
+            seed=spec.train.seed,
+            dtype=spec.model.dtype,
+        )
         self.steps_per_epoch = self.plan.steps(self.samples)
         marks.metric("steps_per_epoch", self.steps_per_epoch)
         self.history = History()
         self.pending: list[Tensor] = []  # losses of this rank that the others have not been told yet
         self.progress = checkpoint.Progress(losses=[])
         if spec.train.resume:
-            self.progress = checkpoint.restore(
-                Path(spec.train.resume), self.model, self.optimizer, ranks, global_batch=spec.global_batch
-            )
+            self.progress = checkpoint.restore(Path(spec.train.resume), self.model, self.optimizer, ranks, cut=self.cut)
         if self.progress.epoch >= spec.train.epochs:
             raise BadInput(
                 f"{spec.train.resume} has already trained {self.progress.epoch} epochs, and train.epochs is"
@@ -185,6 +189,6 @@ class Training:
                 self.model,
                 self.optimizer,
                 self.ranks,
-                global_batch=self.spec.global_batch,
+                cut=self.cut,
                 keep=self.spec.train.keep_checkpoints,
             )
