@@ -81,13 +81,28 @@ def test_a_run_with_odd_steps_alone_says_why_it_has_no_rates(make_records: MakeR
     records = make_records([[10.0, 10.0]] * 3, tags={(step, 0): ["warmup"] for step in range(3)})
     found = metrics(make_data(records, 2))
     assert (found.throughput, found.step_s) == (None, None)
-    assert "no steady step is left: no rates (warmup 3); a longer run has some" in found.gaps
+    assert "no steady step is left: no rates (warmup 3); more steps an epoch, or more epochs, leave some" in found.gaps
     lonely = metrics(make_data(make_records([[10.0, 10.0]] * 3), 3, boots=["boot"] * 2))
     assert "no step was recorded by all ranks: no rates" in lonely.gaps
     assert lonely.throughput is None
     unknown = metrics(make_data(make_records([[10.0]] * 9, samples=[[None]] * 9), 1))
     assert "samples of some steps were not recorded: no throughput" in unknown.gaps
     assert unknown.step_s is not None
+
+
+def test_ragged_steps_are_left_out_and_never_stand_for_the_others(
+    make_records: MakeRecords, make_data: MakeData
+) -> None:
+    """The last batch of an epoch is smaller, and its rate another; if only such are left, there is no rate."""
+    samples = [[64, 64], [64, 64], [3, 2]] * 5
+    found = metrics(make_data(make_records([[10.0, 10.0]] * 15, samples=samples), 2))
+    assert found.steady.left_out == {"ragged": 5}
+    assert found.samples_per_rank_step == 64
+    first = {(step, 0): ["first_batch"] for step in range(0, 15, 3)} | {
+        (step, 0): ["warmup"] for step in range(1, 15, 3)
+    }
+    none = metrics(make_data(make_records([[10.0, 10.0]] * 15, samples=samples, tags=first), 2))
+    assert none.throughput is None
 
 
 def test_a_null_accuracy_is_a_gap(make_records: MakeRecords, make_data: MakeData, make_log: Any) -> None:

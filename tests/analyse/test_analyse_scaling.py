@@ -168,7 +168,8 @@ def test_what_differs_between_runs_is_named() -> None:
     facts = [{"model.width": "16", "torch": "2.4"}, {"model.width": "32", "torch": "2.4", "threads_per_rank": "2"}]
     notes = table([metrics(1, 100), metrics(2, 150)], facts).notes
     assert notes == [
-        "these 2 runs cannot be compared fairly: they differ in model.width (16, 32); threads_per_rank (not set, 2)"
+        "these 2 runs cannot be compared fairly: they differ in model.width (16, 32); threads_per_rank (not set, 2)",
+        "runs of another network or other data than the reference have no speed-up: a sample is other work",
     ]
     hostile = [{"model.name": "x" * 10_000}, {"model.name": "y"}]
     assert len(table([metrics(1, 100), metrics(2, 150)], hostile).notes[0]) < 200

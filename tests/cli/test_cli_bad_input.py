@@ -6,9 +6,14 @@ import json
 import shutil
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+from rich.progress import Progress, TextColumn
+
+from allpull.cli import progress
 
 
 def refused(done, *expected: str) -> None:
@@ -55,19 +60,31 @@ def test_wrong_options_are_refused_before_anything_starts(run_cli, tmp_path, opt
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.ranks
-def test_an_unknown_model_fails_in_the_rank_and_is_still_one_clear_error(run_cli, tmp_path):
-    done = run_cli("train", "digits", "--set", "model.name=resnt8", "--set", "observe.counters=false", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "UnknownName: no model 'resnt8'; did you mean 'resnet8'?" in done.stderr
-
-
-@pytest.mark.ranks
-def test_missing_data_is_one_clear_error(run_cli, tmp_path):
+def test_what_a_rank_would_miss_is_missed_before_any_starts(run_cli, tmp_path):
+    done = run_cli("train", "digits", "--set", "model.name=resnt8", cwd=tmp_path)
+    refused(done, "allpull: no model 'resnt8'; did you mean 'resnet8'?")
     done = run_cli("train", "fashion-mnist", "--set", f"data.path={tmp_path}/none", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "no Fashion-MNIST at" in done.stderr
-    assert "run directory:" in done.stderr
+    refused(done, "no Fashion-MNIST at", "hint: apt install dataset-fashion-mnist")
+    done = run_cli("train", "digits", "--resume", "nowhere", cwd=tmp_path)
+    refused(done, "cannot go on from", "nowhere")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_whose_name_is_no_text_is_refused(run_cli, tmp_path):
+    refused(run_cli("train", "digits", "--out", "bad\udcff", cwd=tmp_path), "not UTF-8")
+
+
+def test_a_terminal_without_our_signs_gets_question_marks(run_cli, stored_run):
+    done = run_cli("show", str(stored_run), PYTHONIOENCODING="ascii")
+    assert done.returncode == 0, done.stderr
+
+
+def test_markup_in_a_name_does_nothing_to_the_progress_bar():
+    written = StringIO()
+    columns = [column for column in progress.columns() if isinstance(column, TextColumn)]
+    with Progress(*columns, console=Console(file=written, force_terminal=True)) as bar:
+        bar.add_task("[/x]<b>", state="[red]")
+    assert "[/x]<b>" in written.getvalue()
 
 
 @pytest.mark.parametrize("ranks", ["", "0", "1,1", "1,x", "-1", "1;2", "²"])

@@ -39,6 +39,14 @@ def test_a_rank_that_we_ended_is_never_the_cause_when_another_failed():
     assert found.rank == 1
 
 
+def test_a_rank_that_raised_and_was_ended_on_its_way_out_keeps_its_exception():
+    """Its exit takes longer than the agent waits before it ends the others, and then it is one of them."""
+    raised = RankFailure(rank=1, host="n1", exit_code=-15, exception="ValueError: no", raised_ns=5)
+    victim = RankFailure(rank=0, host="n1", exit_code=1, exception="RuntimeError: gone", raised_ns=9)
+    exit_ = exit_of([Ended(host="n1", code=1, failures=(victim, raised))])
+    assert (exit_.rank, exit_.exception, exit_.signal, exit_.code) == (1, "ValueError: no", None, 1)
+
+
 @given(st.permutations([failure(0, -15), failure(1, 1, 7), failure(2, -11), failure(3, 1, 3)]))
 def test_the_cause_does_not_depend_on_the_order_of_reports(failures):
     assert exit_of([Ended(host="n1", code=1, failures=tuple(failures))]).rank == 2

@@ -16,7 +16,8 @@ from allpull.load.dataset import Part  # noqa: E402
 from allpull.schema.spec import TrainSpec  # noqa: E402
 from allpull.train import checkpoint  # noqa: E402
 from allpull.train.evaluate import evaluate  # noqa: E402
-from allpull.train.models import MODELS, trainable_parameters  # noqa: E402
+from allpull.train.models import MODELS  # noqa: E402
+from allpull.train.models.count import trainable_parameters  # noqa: E402
 from allpull.train.optimise import learning_rate, sgd, split_by_decay  # noqa: E402
 from allpull.train.ranks import Ranks  # noqa: E402
 
@@ -184,6 +185,6 @@ def test_a_checkpoint_that_does_not_fit_the_disk_is_one_clear_error(tmp_path, mo
         raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0")
 
     monkeypatch.setattr(torch, "save", full)
-    with pytest.raises(BadInput, match="cannot write checkpoint .* free there"):
+    with pytest.raises(BadInput, match=r"cannot write checkpoint .* free there"):
         _save(tmp_path, 2, model, optimizer)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-0000000001.pt"]

@@ -22,6 +22,7 @@ from allpull.schema.results import Interval, RunMetrics, Scaling, ShowResult
 from allpull.units import show_count
 
 EQUAL = 0.01  # batches within 1 % are meant to be the same: shards differ by a sample
+SAMPLE_FACTS = ("model", "data")  # parts of a specification that decide what a sample costs; no ratio across them
 MAX_SHOWN = 40  # characters of one differing fact in a note
 
 
@@ -34,7 +35,8 @@ def table(runs: Sequence[RunMetrics], facts: Sequence[Mapping[str, str]]) -> Sho
     reference = _reference(runs)
     if len(runs) < 2:
         return ShowResult(schema=tag("show"), runs=list(runs), reference=None, scaling=None, notes=[])
-    scaled = [_against(run, reference) for run in runs]
+    basis = facts[runs.index(reference)] if reference else {}
+    scaled = [_against(run, reference) if _same_work(own, basis) else run for run, own in zip(runs, facts, strict=True)]
     notes = [
         *_notes_on_reference(runs, reference),
         *_notes_on_fairness(runs, facts),
@@ -79,6 +81,12 @@ def kind(runs: Sequence[RunMetrics]) -> Scaling | None:
     if _all_equal([batch / run.ranks for batch, run in zip(batches, runs, strict=True)]):
         return "weak"
     return "strong" if _all_equal(batches) else "mixed"
+
+
+def _same_work(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
+    """Whether a sample of both runs is the same work: the same network, arithmetic and data."""
+    names = {name for name in (*one, *other) if name.split(".")[0] in SAMPLE_FACTS}
+    return all(one.get(name) == other.get(name) for name in names)
 
 
 def _reference(runs: Sequence[RunMetrics]) -> RunMetrics | None:
@@ -126,6 +134,8 @@ def _notes_on_fairness(runs: Sequence[RunMetrics], facts: Sequence[Mapping[str, 
             differing.append(f"{name} ({_some(values)})")
     if differing:
         yield f"these {len(runs)} runs cannot be compared fairly: they differ in {'; '.join(differing)}"
+        if any(name.split()[0].split(".")[0] in SAMPLE_FACTS for name in differing):
+            yield "runs of another network or other data than the reference have no speed-up: a sample is other work"
 
 
 def _notes_on_repeats(runs: Sequence[RunMetrics]) -> Iterator[str]:

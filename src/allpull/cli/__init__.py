@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from io import TextIOWrapper
 from typing import Annotated, Any
 
 import typer
@@ -92,4 +93,7 @@ def root(
 
 def main() -> None:
     """The ``allpull`` command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a locale without "±" shows a question mark, not a traceback
     app()

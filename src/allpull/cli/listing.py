@@ -48,6 +48,7 @@ def model_list() -> list[dict[str, Any]]:
     from allpull.cli.running import need_torch  # noqa: PLC0415
 
     need_torch()
-    from allpull.train.models import MODELS, trainable_parameters  # noqa: PLC0415  needs torch
+    from allpull.train.models import MODELS  # noqa: PLC0415
+    from allpull.train.models.count import trainable_parameters  # noqa: PLC0415  needs torch
 
     return [{"name": name, "trainable_parameters": trainable_parameters(name)} for name in MODELS.names()]

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 
 from allpull.cli.say import note
 from allpull.rundir.follow import Follower
@@ -39,13 +39,7 @@ def _lines(follower: Follower, spec: RunSpec, title: str) -> Iterator[Callable[[
 
 
 def _bar(follower: Follower, spec: RunSpec, title: str) -> Iterator[Callable[[], None]]:
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TextColumn("{task.fields[state]}", markup=False),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=False) as progress:
+    with Progress(*columns(), console=Console(stderr=True), transient=False) as progress:
         task = progress.add_task(title, total=None, state="starting")
 
         def look() -> None:
@@ -60,3 +54,13 @@ def _bar(follower: Follower, spec: RunSpec, title: str) -> Iterator[Callable[[],
 
         yield look
         look()
+
+
+def columns() -> tuple[ProgressColumn, ...]:
+    """What the bar shows; names are text, whatever stands in them."""
+    return (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.fields[state]}", markup=False),
+        TimeRemainingColumn(),
+    )

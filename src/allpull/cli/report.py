@@ -26,9 +26,10 @@ def report(
 ) -> None:
     """Write one self-contained HTML report of the runs."""
     from allpull.cli.results import read_report  # noqa: PLC0415  charts are not needed for --help
+    from allpull.rundir.read import find_runs  # noqa: PLC0415
 
     result = read_report(runs, skip_damaged=skip_damaged)
-    path = write(result, output or Path(result.show.runs[0].directory).parent / "report.html")
+    path = write(result, output or find_runs(runs[0])[0].resolve().parent / "report.html")
     if figures is not None:
         from allpull.report.figures import write_figures  # noqa: PLC0415
 

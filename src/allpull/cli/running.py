@@ -14,7 +14,7 @@ import typer
 from allpull.cli.progress import follow
 from allpull.cli.say import note
 from allpull.config.load import load_spec
-from allpull.errors import BadInput, MissingPart
+from allpull.errors import BadInput, MissingPart, UnknownName
 from allpull.launch import detect
 from allpull.launch.execute import execute
 from allpull.launch.job import prepare, prospect
@@ -24,6 +24,7 @@ from allpull.load.dataset import DATASETS
 from allpull.report.plain import printable
 from allpull.schema.run import RunRecord
 from allpull.schema.spec import RunSpec
+from allpull.train.models import MODELS
 
 TRAINER = "allpull.train"
 
@@ -62,8 +63,21 @@ def resolve(
             " would not be started again",
             hint="leave it out; --resume RUN goes on from the last checkpoint, and Slurm's requeue does so by itself",
         )
-    DATASETS.load(spec.data.name)
+    check_parts(spec)
     return spec
+
+
+def check_parts(spec: RunSpec) -> None:
+    """Make sure that what a rank would look for is there, before any rank is started.
+
+    Raises:
+        BadInput: no such model or data set, its files are missing or damaged, or there is nothing to go on from.
+    """
+    if spec.model.name not in MODELS.names():
+        raise UnknownName("model", spec.model.name, MODELS.names())
+    DATASETS.load(spec.data.name)(spec.data.path)
+    if spec.train.resume and not Path(spec.train.resume).exists():
+        raise BadInput(f"cannot go on from {spec.train.resume}: no such file or directory", hint="give a run directory")
 
 
 def settle(spec: RunSpec, environ: Mapping[str, str]) -> RunSpec:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from allpull.launch.outcome import describe
 from allpull.schema.results import Interval, RunDetail, RunMetrics, ShowResult
 from allpull.units import percent, show_count, show_spread, show_time
 
 MIN_SHARE = 0.02  # of a step: a smaller loss is not worth a sentence, and often not above the noise
+BUSY = 0.5  # of the CPUs: ranks that have to share theirs wait for each other
 MEANING = {
     "input": "waiting for data",
     "copy": "copying to the device",
@@ -30,12 +32,13 @@ def words(show: ShowResult, details: Sequence[RunDetail]) -> list[str]:
     """What ``show`` means, most important first; ``details`` are in the order of its runs."""
     lines: list[str] = []
     reference = next((run for run in show.runs if run.run == show.reference), None)
-    if reference is None:
+    larger = [] if reference is None else [run for run in show.runs if run.ranks > reference.ranks]
+    if reference is None or not larger:
         lines += [line for run in show.runs for line in _single(run)]
     else:
-        for run in show.runs:
-            if run.run != reference.run:
-                lines += _scaled(run, reference, show)
+        for run in sorted(larger, key=lambda run: -run.ranks):  # the largest first: it is what was asked about
+            lines += _scaled(run, reference, show)
+    lines += _failures(show.runs, details)
     lines += _accuracy(show.runs)
     lines += _machine(show.runs, details)
     lines += _overhead(show.runs)
@@ -47,7 +50,7 @@ def _single(run: RunMetrics) -> list[str]:
         return [
             f"{run.name} on {_ranks(run.ranks)} has no throughput: {'; '.join(run.gaps) or 'nothing was recorded'}."
         ]
-    line = f"{_ranks(run.ranks).capitalize()} trained {_interval(run.throughput)} samples/s"
+    line = f"{_ranks(run.ranks).capitalize()} trained {_interval(run.throughput)} samples/s ({run.steady.used:,} steps)"
     largest = max(((value, name) for name, value in run.phases.items() if value), default=None)
     if largest is None or run.step_s is None:
         return [f"{line}."]
@@ -56,36 +59,58 @@ def _single(run: RunMetrics) -> list[str]:
 
 
 def _scaled(run: RunMetrics, reference: RunMetrics, show: ShowResult) -> list[str]:
-    if run.speedup is None or run.efficiency is None:
+    if run.throughput is None or reference.throughput is None:
         return [f"{_ranks(run.ranks).capitalize()} cannot be compared: no throughput was measured on one side."]
+    if run.speedup is None or run.efficiency is None:
+        return [f"{_ranks(run.ranks).capitalize()} ({run.name}) cannot be compared: a sample is other work there."]
     ideal = run.ranks / reference.ranks
-    spread = _spread(run.speedup_interval)
-    times = show_spread(run.speedup, spread)
+    times = show_spread(run.speedup, _spread(run.speedup_interval))
     fast = f"{_ranks(run.ranks).capitalize()} train {times} times as fast as {reference.ranks}"
-    line = f"{fast}: {percent(run.efficiency)} of the ideal {show_count(ideal)} ({show.scaling or 'unknown'} scaling)."
-    return [line, *_losses(run, reference, show)]
+    kind = f"{show.scaling} scaling, " if show.scaling else ""
+    basis = f"{kind}{run.steady.used:,} and {reference.steady.used:,} steps"
+    line = f"{fast}: {percent(run.efficiency)} of the ideal {show_count(ideal)} ({basis})."
+    return [line, *_uncertain(run), *_losses(run, reference)]
 
 
-def _losses(run: RunMetrics, reference: RunMetrics, show: ShowResult) -> list[str]:
-    """Where the difference to the ideal step went: phase by phase against the reference.
-
-    Weak scaling keeps the work of a rank, so the ideal step is the reference's; strong scaling divides it.
-    """
-    if show.scaling not in ("weak", "strong"):
+def _uncertain(run: RunMetrics) -> list[str]:
+    interval = run.speedup_interval
+    if interval is not None and interval.low is not None:
         return []
-    shrink = reference.ranks / run.ranks if show.scaling == "strong" else 1.0
-    ideal_s = sum(value or 0.0 for value in reference.phases.values()) * shrink
+    return ["There are too few steps to say how sure that is; a longer run tells."]
+
+
+def _losses(run: RunMetrics, reference: RunMetrics) -> list[str]:
+    """Where the difference to the ideal went, phase by phase, for as many samples as a step of ``run`` has.
+
+    A rank's time per sample should stay what it was, weak scaling or strong; what it grew by is lost, and the parts
+    of it, with what shrank, add up to the whole.
+    """
+    if not run.samples_per_rank_step or not reference.samples_per_rank_step:
+        return []
+    scale = run.samples_per_rank_step / reference.samples_per_rank_step
     actual_s = sum(value or 0.0 for value in run.phases.values())
-    lost_s = actual_s - ideal_s
+    lost_s = actual_s - scale * sum(value or 0.0 for value in reference.phases.values())
     if actual_s <= 0 or lost_s < MIN_SHARE * actual_s:
         return []
-    grown = {name: (value or 0.0) - (reference.phases.get(name) or 0.0) * shrink for name, value in run.phases.items()}
-    causes = sorted(((extra, name) for name, extra in grown.items() if extra >= MIN_SHARE * actual_s), reverse=True)
-    head = f"Of each step on {_ranks(run.ranks)} ({show_time(actual_s)}), {show_time(lost_s)} is lost against the ideal"
-    if not causes:
+    names = list(dict.fromkeys((*run.phases, *reference.phases)))
+    grown = {name: (run.phases.get(name) or 0.0) - scale * (reference.phases.get(name) or 0.0) for name in names}
+    large = sorted(((extra, name) for name, extra in grown.items() if extra >= MIN_SHARE * actual_s), reverse=True)
+    saved_s = -sum(extra for extra in grown.values() if extra <= -MIN_SHARE * actual_s)
+    step = f"Of each step on {_ranks(run.ranks)} ({show_time(actual_s)} on average)"
+    head = f"{step}, {show_time(lost_s)} is lost against the ideal"
+    if not large:
         return [f"{head}; no single phase stands out."]
-    parts = [f"{show_time(extra)} to {MEANING.get(name, name)}" for extra, name in causes]
-    return [f"{head}: {_listed(parts)}."]
+    parts = [f"{show_time(extra)} to {MEANING.get(name, name)}" for extra, name in large]
+    less = f", less {show_time(saved_s)} that other phases took less" if saved_s else ""
+    return [f"{head}: {_listed(parts)}{less}."]
+
+
+def _failures(runs: Sequence[RunMetrics], details: Sequence[RunDetail]) -> list[str]:
+    return [
+        f"The run of {_ranks(run.ranks)} did not end well: {describe(detail.exit)}."
+        for run, detail in zip(runs, details, strict=True)
+        if detail.exit is not None and detail.exit.code != 0
+    ]
 
 
 def _accuracy(runs: Sequence[RunMetrics]) -> list[str]:
@@ -113,6 +138,9 @@ def _machine(runs: Sequence[RunMetrics], details: Sequence[RunDetail]) -> list[s
     shows = "what sharing cores, caches and memory costs, and that training works the same on any number of ranks"
     cannot = "it cannot show what a network or a GPU would do"
     lines = [f"{where}, {threads} thread{'s' * (threads != 1)} each. This shows {shows}; {cannot}."]
+    load = detail.hosts[0].load_1min
+    if cpus is not None and load is not None and load > BUSY * cpus:
+        lines.append(f"That machine was busy when the run began (load {load:.1f}): others slowed these ranks down.")
     if cpus is not None and needed > cpus:
         lines.append(f"{needed} threads on {cpus} CPUs take turns: the efficiency says nothing about more CPUs.")
     return lines

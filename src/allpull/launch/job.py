@@ -84,6 +84,12 @@ def prepare(
     Raises:
         BadInput: the directory cannot be made or written.
     """
+    try:
+        str(out).encode()
+    except UnicodeEncodeError:
+        raise BadInput(
+            f"the name of the folder {str(out)!a} is not UTF-8", hint="give another place with --out"
+        ) from None
     asked = prospect(spec, kind=kind, module=module, command=command, out=out, options=options)
     try:
         directory = _fresh(out, asked.directory.name)

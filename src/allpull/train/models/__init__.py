@@ -1,9 +1,6 @@
 """Networks, one family a file."""
 
-import torch
-
 from allpull.registry import Table
-from allpull.schema.spec import ModelSpec
 
 MODELS = Table(
     kind="model",
@@ -15,15 +12,3 @@ MODELS = Table(
     },
 )
 """Name → function (channels, classes, width, norm) → module."""
-
-
-def trainable_parameters(name: str, *, channels: int = 1, classes: int = 10) -> int:
-    """Trainable parameters of a model at its default options, counted without allocating it.
-
-    Raises:
-        UnknownName: no such model.
-    """
-    spec = ModelSpec()
-    with torch.device("meta"):
-        model = MODELS.load(name)(channels, classes, spec.width, spec.norm)
-    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
