@@ -154,6 +154,19 @@ def test_a_signal_ends_every_process(long_training, number, code):
     assert "nonce" not in json.loads((directory / "job/spec.json").read_text())
 
 
+def test_an_impatient_user_gets_the_same_ending(long_training):
+    """Ctrl-C four times in a row: no traceback, and the record is closed."""
+    process, directory, family = long_training
+    for _ in range(4):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert gone(family)
+    assert json.loads((directory / "run.json").read_text())["status"] == "cancelled"
+
+
 def test_nothing_outlives_a_killed_allpull(long_training):
     process, _, family = long_training
     process.kill()
