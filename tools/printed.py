@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from allpull.units import show_count, show_spread, show_time
+from allpull.units import percent, show_count, show_spread, show_time
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -89,7 +89,9 @@ def _figures(results: dict[str, Stored]) -> Iterator[tuple[str, str, str]]:
     if "demo" in results:
         demo = results["demo"]["result"]
         yield "`allpull demo`, from the first line to the last", show_time(demo["wall_s"]), "demo"
-        accuracies = ", ".join(f"{run['accuracy']:.1%} on {_ranks(run['ranks'])}" for run in demo["show"]["runs"])
+        accuracies = ", ".join(
+            f"{percent(run['accuracy'], 1)} on {_ranks(run['ranks'])}" for run in demo["show"]["runs"]
+        )
         yield "top-1 accuracy of the demo on its test digits", accuracies, "demo"
     if "recording_cost" in results:
         cost = results["recording_cost"]["result"]
@@ -99,9 +101,22 @@ def _figures(results: dict[str, Stored]) -> Iterator[tuple[str, str, str]]:
         rate = results["read_rate"]["result"]
         seconds = show_time(rate["records"] / rate["records_per_s"]["median"])
         yield f"reading and checking {rate['records']:,} step records", seconds, "read_rate"
+    if "allreduce_table" in results:
+        table = results["allreduce_table"]["result"]["rows"]
+        ratios = sorted(row["ratio"] for row in table)
+        yield (
+            "all-reduce on a shaped virtual cluster ÷ 2(N−1)/N · S/B",
+            f"{ratios[0]:.3f} to {ratios[-1]:.3f}",
+            "allreduce_table",
+        )
+    if "undisturbed_ranks" in results:
+        undisturbed = results["undisturbed_ranks"]["result"]
+        slowest = undisturbed["slowest_rank_over_alone"]
+        what = f"step of the slowest of {undisturbed['ranks']} virtual accelerators ÷ that of one alone"
+        yield what, f"{slowest['median']:.3f} ({slowest['low']:.3f} to {slowest['high']:.3f})", "undisturbed_ranks"
     if "fashion_mnist" in results:
         fashion = results["fashion_mnist"]["result"]
-        accuracy = f"{fashion['accuracy']:.2%} after {fashion['epochs']} epochs on {_ranks(fashion['ranks'])}"
+        accuracy = f"{percent(fashion['accuracy'], 1)} after {fashion['epochs']} epochs on {_ranks(fashion['ranks'])}"
         yield "top-1 accuracy of the recipe `fashion-mnist`", accuracy, "fashion_mnist"
 
 

@@ -262,21 +262,11 @@ def test_cancelling_ends_every_process(program, cluster):
     assert cluster.state(number_of(running)).startswith("CANCELLED")
 
 
-@pytest.mark.parametrize(
-    ("command", "reason"),
-    [
-        (("scancel", "{job}"), "the job was cancelled, by scancel or an administrator"),
-        (("scontrol", "update", "nodename=n2", "state=down", "reason=test"), "a host of the job failed"),
-    ],
-    ids=["cancelled", "host lost"],
-)
-def test_what_others_did_to_the_job_is_said(program, cluster, command, reason):
+def test_a_job_that_others_cancelled_says_so(program, cluster):
     running = Slurm().submit(program(SLEEP, prologue=("sleep 300",)))
     until(lambda: cluster.state(number_of(running)).startswith("RUNNING"), "it does not start")
-    cluster.run(*(word.format(job=number_of(running)) for word in command))
-    assert describe(end_of(running)).startswith(reason)
-    if "nodename=n2" in command:
-        cluster.run("scontrol", "update", "nodename=n2", "state=idle")
+    cluster.run("scancel", number_of(running))
+    assert describe(end_of(running)).startswith("the job was cancelled, by scancel or an administrator")
 
 
 def end_of(running: BatchJob) -> Exit:
@@ -319,7 +309,8 @@ def test_a_requeued_training_goes_on_from_its_checkpoint(cluster, tmp_path):
         number = cluster.run("squeue", "--noheader", "--states=RUNNING", "--name=digits", "--format=%i")
         cluster.run("scancel", "--batch", "--signal=USR1", number)
         until(lambda: cluster.state(number) == "PENDING BeginTime", "it does not go back to the queue")
-        cluster.run("scontrol", "update", f"jobid={number}", "StartTime=now")  # Slurm would wait for two minutes
+        # Slurm would wait for two minutes; within the second of the requeue it would refuse the job's credential
+        cluster.run("scontrol", "update", f"jobid={number}", "StartTime=now+2")
         _, err = process.communicate(timeout=PATIENCE_S)
     finally:
         process.kill()
@@ -333,9 +324,20 @@ def test_a_requeued_training_goes_on_from_its_checkpoint(cluster, tmp_path):
     )
     assert before[0]["step"] == 0
     assert "resumed" in after[0]["tags"]
-    assert 0 < after[0]["step"] <= before[-1]["step"] + 1
+    assert after[0]["step"] > 0
+    assert after[0]["step"] % 5 == 0  # a checkpoint stands at the end of each epoch
     assert after[-1]["step"] == 12 * 5 - 1  # 200 samples, 2 ranks of 20 each: 5 steps an epoch
 
 
 def test_the_time_limit_is_said(limited):
     assert describe(end_of(limited)).startswith("Slurm ended the job at its time limit")
+
+
+def test_a_lost_host_is_said(limited, program, cluster):
+    """The last test, because every job on that host ends with it."""
+    end_of(limited)
+    running = Slurm().submit(program(SLEEP, prologue=("sleep 300",)))
+    until(lambda: cluster.state(number_of(running)).startswith("RUNNING"), "it does not start")
+    cluster.run("scontrol", "update", "nodename=n2", "state=down", "reason=test")
+    assert describe(end_of(running)).startswith("a host of the job failed")
+    cluster.run("scontrol", "update", "nodename=n2", "state=idle")
