@@ -172,6 +172,9 @@ BLOCKS = {
     "demo-short": Block(needs=("demo",), show=demo_short),
     "demo-progress": Block(needs=("demo",), show=demo_progress),
     "demo-table": Block(needs=("demo",), show=demo_table),
-    "figures": Block(needs=("demo", "recording_cost", "read_rate", "fashion_mnist"), show=figures),
+    "figures": Block(
+        needs=("demo", "recording_cost", "read_rate", "allreduce_table", "undisturbed_ranks", "fashion_mnist"),
+        show=figures,
+    ),
 }
 """What a marked place may show."""

@@ -76,7 +76,7 @@ def test_strong_scaling_is_held_against_its_own_smaller_share():
 
 def test_perfect_scaling_loses_nothing():
     lines = said(metrics(1, 5000, {"forward": 10.0}), metrics(4, 20000, {"forward": 10.0}))
-    assert lines[0].startswith("4 ranks train 4.00 ± 0.06 times as fast as 1: 100 % of the ideal 4 (weak scaling, 200 and")
+    assert "4 ranks train 4.00 ± 0.06 times as fast as 1: 100 % of the ideal 4 (weak scaling, 200" in lines[0]
     assert not any("lost" in line for line in lines)
 
 
