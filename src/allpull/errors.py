@@ -5,11 +5,10 @@
     │   ├── ConfigError     one or more faults in a specification, all listed
     │   ├── RunDirError     a run directory that cannot be read as it stands
     │   └── UnknownName     no such recipe, model, launcher …
-    ├── MissingPart         a library, tool or device that this command needs is not here: exit code 2
-    ├── JobFailed           the user's program ended badly: its own exit code
-    └── GateFailed          a comparison that was asked to fail did: exit code 3
+    └── MissingPart         a library, tool or device that this command needs is not here: exit code 2
 
-Each carries a ``hint``: what to do next. The command line prints both and never a traceback.
+Each carries a ``hint``: what to do next. The command line prints both and never a traceback. A program of the
+user's that ended badly is no error of ours: its exit code is passed on.
 """
 
 from __future__ import annotations
@@ -62,20 +61,6 @@ class UnknownName(BadInput):
 
 class MissingPart(AllpullError):
     """A library, program or device that this command needs is not installed here."""
-
-
-class JobFailed(AllpullError):
-    """The program that was run ended badly; ``exit_code`` is its own."""
-
-    def __init__(self, message: str, *, exit_code: int, hint: str = "") -> None:
-        super().__init__(message, hint=hint)
-        self.exit_code = exit_code
-
-
-class GateFailed(AllpullError):
-    """A gate that the user set was not passed."""
-
-    exit_code = 3
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
