@@ -59,7 +59,6 @@ class Recorder:
         self._warmup_left = warmup_steps
         self.arrival: Optional[Callable[[], Optional[int]]] = None
         self._totals: List[Optional[int]] = [None] * len(KNOWN)
-        self._named: Dict[str, int] = {}
         self._stack: List[int] = []
         self._names: List[str] = list(KNOWN)
         self._spans: Dict[str, _Span] = {name: _Span(self, place) for place, name in enumerate(KNOWN)}

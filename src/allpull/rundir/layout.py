@@ -14,7 +14,6 @@ SPEC = "job/spec.json"
 LOGS = "job/logs"
 ENDED = "job/ended"
 CHECKPOINTS = "checkpoints"
-DERIVED = "derived"
 FOLDERS = ("job", LOGS, ENDED, "hosts", "steps", "events", "counters", "derived")
 
 MAX_NAME = 48  # of a name inside a path; file systems allow 255 bytes, and hosts and suffixes need some
