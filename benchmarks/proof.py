@@ -48,6 +48,11 @@ MEASUREMENTS = (
         about="all-reduce of a shaped virtual cluster against 2(N-1)/N S/B (minutes; root)",
     ),
     Measurement(
+        name="launchers",
+        script="launchers.py",
+        about="the same training through local, ssh, mpi, slurm and rehearse (two minutes; root)",
+    ),
+    Measurement(
         name="undisturbed_ranks",
         script="undisturbed_ranks.py",
         about="whether virtual accelerators that share a machine disturb each other (three minutes)",

@@ -16,7 +16,8 @@ import time
 from pathlib import Path
 
 from allpull import marks
-from allpull.observe.recorder import Identity, Recorder
+from allpull.observe.identity import Identity
+from allpull.observe.recorder import Recorder
 from allpull.rundir import layout
 from stored import keep
 

@@ -120,6 +120,69 @@ def _figures(results: dict[str, Stored]) -> Iterator[tuple[str, str, str]]:
         yield "top-1 accuracy of the recipe `fashion-mnist`", accuracy, "fashion_mnist"
 
 
+def launchers(results: dict[str, Stored]) -> str:
+    """The same training through every launcher, a row each, and on which of its results they agree bit for bit."""
+    if "launchers" not in results:
+        return NOT_YET
+    measured = results["launchers"]["result"]
+    head = ["launcher", "hosts", "samples", "test loss", "top-1", "samples/s", "wait", "transfer", "start-up"]
+    body = [
+        [
+            f"`{row['launcher']}`",
+            str(row["hosts"]),
+            f"{row['samples']:,}",
+            repr(row["test_loss"]),
+            percent(row["accuracy"], 1),
+            _rate(row["throughput"]),
+            *(_share(row["phases"][name]) for name in ("wait", "transfer")),
+            f"{row['startup_s']['value']:.1f} s",
+        ]
+        for row in measured["rows"]
+    ]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *(f"| {' | '.join(cells)} |" for cells in body)]
+    about = (
+        f"`{measured['recipe']}` on {_ranks(measured['ranks'])}: {measured['epochs']} epochs, global batch "
+        f"{measured['global_batch']}, seed {measured['seed']}; the links of `rehearse` have "
+        f"{measured['rehearsed_link']}. Start-up is known within half a second."
+    )
+    return "\n".join([*lines, "", about, "", *_agreement(measured), "", *_made_on(results.values())])
+
+
+RESULT_WORDS = {
+    "steps": "steps",
+    "samples": "samples",
+    "train_loss": "training loss",
+    "test_loss": "test loss",
+    "accuracy": "top-1",
+    "curves_sha256": "all values of all curves",
+    "state_sha256": "final weights with momentum and the batch statistics of each rank",
+}
+"""What launchers are compared by, in words."""
+
+
+def _agreement(measured: Stored) -> Iterator[str]:
+    groups = {RESULT_WORDS[name]: found for name, found in measured["agreement"].items()}
+    same = [what for what, found in groups.items() if len(found) == 1]
+    if same:
+        yield f"The same in every bit on all {len(measured['rows'])}: {', '.join(same)}."
+    for what, found in groups.items():
+        if len(found) > 1:
+            yield f"Not the same on all: {what} ({'; '.join(' = '.join(names) for names in found)})."
+
+
+def _rate(interval: dict[str, float | None] | None) -> str:
+    if interval is None or interval["value"] is None:
+        return "not measured"
+    low, high = interval["low"], interval["high"]
+    if low is None or high is None:
+        return show_count(interval["value"])
+    return show_spread(interval["value"], (high - low) / 2)
+
+
+def _share(share: float | None) -> str:
+    return "not measured" if share is None else percent(share)
+
+
 def _made_on(results: Iterable[Stored]) -> list[str]:
     """One sentence for each machine, commit and torch that made some of the results."""
     found = dict.fromkeys(
@@ -176,5 +239,6 @@ BLOCKS = {
         needs=("demo", "recording_cost", "read_rate", "allreduce_table", "undisturbed_ranks", "fashion_mnist"),
         show=figures,
     ),
+    "launchers": Block(needs=("launchers",), show=launchers),
 }
 """What a marked place may show."""

@@ -78,5 +78,10 @@ def test_promises_are_kept(results: dict[str, dict[str, Any]]) -> None:
         assert rate["records"] / rate["records_per_s"]["median"] <= promises.read_s
     if "demo" in results:
         assert all(run["accuracy"] >= promises.digits for run in results["demo"]["result"]["show"]["runs"])
+    if "launchers" in results:
+        trained = results["launchers"]["result"]
+        assert [row["launcher"] for row in trained["rows"]] == ["local", "ssh", "mpi", "slurm", "rehearse"]
+        assert all((row["exit_code"], row["status"]) == (0, "completed") for row in trained["rows"])
+        assert all(len(groups) == 1 for groups in trained["agreement"].values()), "launchers change the training"
     if "fashion_mnist" in results:
         assert results["fashion_mnist"]["result"]["accuracy"] >= promises.fashion_mnist

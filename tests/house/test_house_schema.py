@@ -15,7 +15,7 @@ import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from allpull.cli.results import read_report
-from allpull.observe import recorder, sidecar
+from allpull.observe import journal, sidecar
 from allpull.rundir.read import read_run
 from allpull.schema.base import VERSION, tag
 from allpull.schema.document import DOCUMENTED
@@ -117,7 +117,7 @@ def test_json_schemas_refuse_what_types_refuse_for_events(schemas: dict[str, jso
 
 def test_writers_state_the_version_of_the_types() -> None:
     """Ranks have no pydantic, so their writers carry the version themselves."""
-    assert recorder.VERSION == VERSION
+    assert journal.VERSION == VERSION
     assert tag("counters") == sidecar.SCHEMA
 
 

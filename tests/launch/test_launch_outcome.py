@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from allpull.errors import BadInput
 from allpull.launch.execute import execute
-from allpull.launch.job import git_state, prepare, prospect
+from allpull.launch.job import prepare, prospect
 from allpull.launch.outcome import Ended, RankFailure, exit_of, first_failure, log_tail
+from allpull.launch.versions import git_state
 from allpull.schema.spec import DataSpec, RunSpec, SlurmSpec
 
 

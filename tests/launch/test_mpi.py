@@ -13,8 +13,8 @@ import pytest
 from allpull.errors import BadInput, MissingPart
 from allpull.launch.job import Job, prospect
 from allpull.launch.mpi import Mpi, Site, blamed, command, exported, find_mpirun, first_host, flavour_of
+from allpull.observe.identity import identity, numbers
 from allpull.observe.mpirank import variables
-from allpull.observe.rank import identity, numbers
 from allpull.schema.spec import ContainerSpec, LaunchSpec, RunSpec
 
 OMPI = {"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}

@@ -39,18 +39,6 @@ def openmpi() -> None:
 
 
 @pytest.fixture
-def hostfile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two hosts with two slots each."""
-    agent = tmp_path / "agent"
-    agent.write_text('#!/bin/sh\nhost=$1; shift\nALLPULL_HOST=$host exec sh -c "$*"\n')
-    agent.chmod(0o755)
-    monkeypatch.setenv("OMPI_MCA_plm_rsh_agent", str(agent))
-    path = tmp_path / "host file"
-    path.write_text("localhost slots=2\nelsewhere slots=2\n")
-    return path
-
-
-@pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Job]:
     """A function that prepares a job whose ranks run the text of a program."""
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allpull import marks
-from allpull.observe import recorder as recorder_module
-from allpull.observe.recorder import Identity, Recorder
+from allpull.observe import journal, recorder
+from allpull.observe.identity import Identity
+from allpull.observe.recorder import Recorder
 from allpull.rundir import layout
 from allpull.schema import base
 from allpull.schema.events import EVENT, EventsHeader
@@ -73,8 +74,8 @@ def one_step(clock: Clock, *, forward_ms: float = 10, samples: int = 64) -> None
 
 
 def test_versions_of_writer_and_schema_agree():
-    assert recorder_module.VERSION == base.VERSION
-    assert recorder_module.KNOWN == PHASES
+    assert journal.VERSION == base.VERSION
+    assert recorder.KNOWN == PHASES
 
 
 def test_phases_are_exact_and_steps_contiguous(loop):
@@ -219,7 +220,8 @@ def test_a_full_disk_stops_recording_and_not_the_training(tmp_path, loop):
         (folder / name).mkdir(parents=True, exist_ok=True)
     program = (
         "import os, sys\n"
-        "from allpull.observe.recorder import Identity, Recorder\n"
+        "from allpull.observe.identity import Identity\n"
+        "from allpull.observe.recorder import Recorder\n"
         "from allpull.rundir import write\n"
         "real = os.open\n"
         "write.os.open = lambda path, *rest: real('/dev/full', os.O_WRONLY) if 'steps' in path else real(path, *rest)\n"
@@ -232,7 +234,7 @@ def test_a_full_disk_stops_recording_and_not_the_training(tmp_path, loop):
     )
     done = subprocess.run([sys.executable, "-c", program, str(folder)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "trained on\n"), done.stderr
-    assert done.stderr.count("recording stopped, training goes on: rank-00000.jsonl: No space left on device") == 1
+    assert done.stderr.count("recording stopped, the program goes on: rank-00000.jsonl: No space left on device") == 1
     events = events_of(folder)
     assert [event.kind for event in events if event.kind in ("switched_off", "end")] == ["switched_off", "end"]
     assert events[-1].left_out > 900

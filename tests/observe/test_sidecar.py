@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from allpull.observe.family import Family
+from allpull.observe.gauges import infiniband
+from allpull.observe.gpus import Gpus
+from allpull.observe.hooks import session
+from allpull.observe.kernel import Tree, Watched
+from allpull.observe.roster import JOB_VARIABLE, Roster, rank_by_variables
+from allpull.rundir import layout
 from allpull.schema.base import tag
-from allpull.schema.counters import CounterSample, CountersHeader, RankCounters
+from allpull.schema.counters import CounterSample, CountersHeader, GpuCounters, RankCounters
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="needs Linux's I/O accounting")
 
@@ -259,4 +269,212 @@ def test_a_process_without_a_rank_is_followed_once_it_has_one() -> None:
             child.kill()
         agent.wait(timeout=20)
     assert family.ranks()["4"]["processes"] == 0
-    assert not family.alive()
+    assert not Watched(agent.pid).is_alive()
+
+
+# Who is a rank
+
+
+@pytest.mark.parametrize(
+    ("environ", "above", "rank"),
+    [
+        ({"RANK": "3"}, {}, 3),
+        ({"RANK": "3"}, {"RANK": "3"}, 3),
+        ({"RANK": "_______"}, {}, None),
+        ({"RANK": "12345678"}, {}, None),
+        ({"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}, {}, 2),
+        ({"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1"}, {}, 1),
+        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "1", "SLURM_STEP_ID": "0"}, {}, 1),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0"}, {}, None),  # the script of a job
+        ({"PMI_RANK": "\u00b2", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1"}, {}, None),
+        ({"PMI_RANK": "9" * 5000, "PMI_SIZE": "2", "MPI_LOCALRANKID": "1"}, {}, None),
+        ({}, {}, None),
+    ],
+)
+def test_what_starts_ranks_says_who_is_one(environ: dict[str, str], above: dict[str, str], rank: int | None) -> None:
+    assert rank_by_variables(environ, above) == rank
+    assert rank_by_variables({**environ, JOB_VARIABLE: "job/spec.json"}, above) is None  # it would say so itself
+
+
+def test_helpers_of_an_agent_that_srun_started_are_no_ranks() -> None:
+    task = {"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0", "SLURM_STEP_ID": "0"}
+    assert rank_by_variables(task, task) is None
+    assert rank_by_variables({**task, "RANK": "0"}, task) == 0
+
+
+def test_the_hook_and_the_roster_speak_of_one_variable() -> None:
+    assert session.JOB_VARIABLE == JOB_VARIABLE
+
+
+def say(run: Path, pid: int, rank: int | None, host: str = "node 1") -> None:
+    path = run / layout.process_file(host, pid)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"pid": pid, "host": host, "rank": rank, "reason": None if rank is not None else "no"}))
+
+
+@pytest.fixture
+def hooked(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """A function that starts a process under the hook of the job in ``tmp_path``, with variables of its own."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(code: str = "pass", **variables: str) -> subprocess.Popen[str]:
+        environ = {**os.environ, JOB_VARIABLE: str(tmp_path / layout.SPEC), **variables}
+        script = f"import os, sys, time; {code}; print('on', flush=True); time.sleep(60)"
+        process = subprocess.Popen([sys.executable, "-S", "-c", script], env=environ, stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        assert process.stdout is not None
+        process.stdout.readline()
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_who_says_so_is_a_rank_and_no_launcher_is(tmp_path, hooked) -> None:
+    """As under mp.spawn, or srun: the ranks need not be below the process that is watched."""
+    variables = {"RANK": "5", "SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_LOCALID": "0", "SLURM_STEP_ID": "0"}
+    launcher, elsewhere = hooked(**variables), sleeper()
+    rank = hooked("worker = os.fork(); worker or time.sleep(60)", **variables)
+    family = Family(elsewhere.pid, Roster(str(tmp_path), "node 1"))
+    try:
+        assert family.ranks() == {}
+        say(tmp_path, rank.pid, 1)
+        say(tmp_path, launcher.pid, None)
+        ranks = family.ranks()
+        assert set(ranks) == {"1"}
+        assert ranks["1"]["processes"] == 2  # it and its worker
+    finally:
+        for process in family._family().values():
+            process.kill()
+        elsewhere.kill()
+        elsewhere.wait()
+    rank.wait(timeout=20)
+    wait_until(lambda: family.ranks()["1"]["processes"] == 0)
+
+
+def test_a_helper_that_becomes_a_rank_is_its_own(tmp_path, hooked) -> None:
+    parent = hooked("child = os.fork(); child or time.sleep(60)")
+    family = Family(1 << 30, Roster(str(tmp_path), "node 1"))
+    say(tmp_path, parent.pid, 0)
+    assert family.ranks()["0"]["processes"] == 2
+    (child,) = psutil.Process(parent.pid).children()
+    try:
+        say(tmp_path, child.pid, 1)
+        assert {rank: figures["processes"] for rank, figures in family.ranks().items()} == {"0": 1, "1": 1}
+    finally:
+        child.kill()
+
+
+def test_who_is_of_another_job_or_host_is_not_ours(tmp_path, hooked) -> None:
+    other_job = hooked(**{JOB_VARIABLE: str(tmp_path / "other/job/spec.json")})
+    no_job, here = sleeper(), hooked()
+    say(tmp_path, other_job.pid, 0)
+    say(tmp_path, no_job.pid, 1)  # the id of a rank that ended, say, in the hands of another process
+    say(tmp_path, here.pid, 2, host="node")
+    say(tmp_path, here.pid, 3, host="node 1 2")
+    try:
+        assert Family(1 << 30, Roster(str(tmp_path), "node 1")).ranks() == {}
+    finally:
+        no_job.kill()
+        no_job.wait()
+
+
+def test_files_that_hold_nonsense_are_nobodys(tmp_path: Path) -> None:
+    folder = tmp_path / layout.PROCESSES
+    folder.mkdir(parents=True)
+    for pid, text in enumerate(["", "[]", "[" * 100_000, '{"pid": -1, "rank": 0}', '{"pid": true, "rank": 0}'], 1):
+        (folder / f"node-1-{pid}.json").write_text(text)
+    (folder / "node-1-7.json.99.tmp").write_text('{"pid": 7, "rank": 0, "host": "node 1"}')
+    (folder / "node-1-8.json").mkdir()
+    assert Roster(str(tmp_path), "node 1").news() == {}
+
+
+def test_a_file_is_heard_once_whenever_it_comes(tmp_path: Path) -> None:
+    roster = Roster(str(tmp_path), "node 1")
+    assert roster.news() == {}
+    for pid in (11, 12, 13):
+        for _ in range(pid - 10):  # more and fewer looks in between
+            assert roster.news() == {}
+        say(tmp_path, pid, pid - 11)
+        assert roster.news() == {pid: pid - 11}
+
+
+# Accelerators and other networks
+
+
+class Nvml:
+    """NVML as nvidia-ml-py shows it, of a host with two devices: an old one, and one that fell off the bus."""
+
+    NVML_CLOCK_SM = 1
+    NVML_TEMPERATURE_GPU = 0
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, *, driver: bool = True) -> None:
+        self.driver = driver
+
+    def nvmlInit(self) -> None:  # noqa: N802  its name
+        if not self.driver:
+            raise self.NVMLError
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:  # noqa: N802
+        if index == 1:
+            raise self.NVMLError
+        return "device"
+
+    def nvmlDeviceGetUtilizationRates(self, _: str) -> SimpleNamespace:  # noqa: N802
+        return SimpleNamespace(gpu=87, memory=40)
+
+    def nvmlDeviceGetMemoryInfo(self, _: str) -> SimpleNamespace:  # noqa: N802
+        return SimpleNamespace(total=16 << 30, used=3 << 30, free=13 << 30)
+
+    def nvmlDeviceGetClockInfo(self, _: str, kind: int) -> int:  # noqa: N802
+        return {self.NVML_CLOCK_SM: 1410}[kind]
+
+    def nvmlDeviceGetPowerUsage(self, _: str) -> int:  # noqa: N802
+        return 71_500
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, _: str) -> int:  # noqa: N802
+        raise self.NVMLError  # not before Volta
+
+    def nvmlDeviceGetTemperature(self, _: str, sensor: int) -> int:  # noqa: N802
+        return {self.NVML_TEMPERATURE_GPU: 55}[sensor]
+
+    def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802
+        return "555.1"
+
+
+def test_accelerators_are_told_in_si_units_and_what_they_lack_is_left_out() -> None:
+    """With a stand-in for NVML: this test has not run on an accelerator."""
+    gpus = Gpus(Nvml())
+    assert gpus.sources() == ["NVML, driver 555.1"]
+    assert gpus.look() == {
+        "0": {
+            "busy_share": 0.87,
+            "memory_used_bytes": 3 << 30,
+            "clock_hz": 1_410_000_000,
+            "power_w": 71.5,
+            "temperature_c": 55.0,
+        }
+    }
+    GpuCounters.model_validate(gpus.look()["0"], strict=True)
+
+
+def test_no_driver_is_no_fault() -> None:
+    gpus = Gpus(Nvml(driver=False))
+    assert (gpus.sources(), gpus.look()) == ([], {})
+
+
+def test_infiniband_counts_in_words_of_four_bytes(tmp_path: Path) -> None:
+    folder = tmp_path / "sys/class/infiniband/mlx5_0/ports/1/counters"
+    folder.mkdir(parents=True)
+    (folder / "port_rcv_data").write_text("250\n")
+    (folder / "port_xmit_data").write_text("1000\n")
+    (tmp_path / "sys/class/infiniband/mlx5_1/ports/1").mkdir(parents=True)
+    assert infiniband(Tree(str(tmp_path))) == {"mlx5_0/1": {"received_bytes": 1000, "sent_bytes": 4000}}

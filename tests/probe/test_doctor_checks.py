@@ -180,7 +180,7 @@ def test_whatever_is_wrong_comes_with_advice(facts: Facts) -> None:
 
 
 HOST = HostRecord(
-    schema="allpull.host/1.0",
+    schema="allpull.host/1.1",
     host="node1",
     os="Example Linux",
     kernel="Linux 6",

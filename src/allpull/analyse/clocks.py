@@ -54,18 +54,22 @@ def compare(pings: Sequence[Sequence[int]]) -> Comparison:
     )
 
 
-def _fastest(burst: Stamps, begin: int) -> tuple[float, float, float]:
-    """Of the fastest ping of a burst: our time of it since ``begin``, θ, and half its round trip, in seconds.
+def intervals(stamps: Stamps) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """2θ and ρ of each ping, in ns; ``stamps`` has shape (pings, 4): sent, received, answered, back.
 
-    The differences are taken in whole nanoseconds, because clocks that count from 1970 exceed a float's digits.
+    Whole nanoseconds, because clocks that count from 1970 exceed a float's digits.
     """
-    sent, received, answered, back = burst.T
-    round_trip = (back - sent) - (answered - received)
+    sent, received, answered, back = stamps.T
+    return (received - sent) + (answered - back), (back - sent) - (answered - received)
+
+
+def _fastest(burst: Stamps, begin: int) -> tuple[float, float, float]:
+    """Of the fastest ping of a burst: our time of it since ``begin``, θ, and half its round trip, in seconds."""
+    twice_theta, round_trip = intervals(burst)
     if (round_trip < 0).any():
         raise ValueError("a ping was back before it was sent: a clock was set in between")
     at = int(round_trip.argmin())
-    twice_theta = int(received[at] - sent[at]) + int(answered[at] - back[at])
-    return int(sent[at] - begin) / 1e9, twice_theta / 2e9, int(round_trip[at]) / 2e9
+    return int(burst[at, 0] - begin) / 1e9, int(twice_theta[at]) / 2e9, int(round_trip[at]) / 2e9
 
 
 def _slope(

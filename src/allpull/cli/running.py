@@ -57,14 +57,35 @@ def resolve(
     """
     spec = settle(load_spec(recipe, [*sets, *_overrides(ranks, launcher, resume)]), os.environ)
     choose(spec.launch.launcher)
-    if spec.launch.max_restarts and spec.launch.launcher != "local":
-        raise BadInput(
-            f"launch.max_restarts works with --launcher local, not with {spec.launch.launcher}: ranks of other hosts"
-            " would not be started again",
-            hint="leave it out; --resume RUN goes on from the last checkpoint, and Slurm's requeue does so by itself",
-        )
+    check_restarts(spec)
     check_parts(spec)
     return spec
+
+
+def check_restarts(spec: RunSpec) -> None:
+    """Make sure that ranks are not asked to start again where they cannot.
+
+    Raises:
+        BadInput: they are; the message says why not.
+    """
+    launcher = spec.launch.launcher.partition(":")[0]
+    if spec.launch.max_restarts and launcher in NO_RESTARTS:
+        raise BadInput(
+            f"launch.max_restarts says nothing with --launcher {launcher}: {NO_RESTARTS[launcher]}",
+            hint="leave it out; --resume RUN goes on from the last checkpoint",
+        )
+    if spec.launch.max_restarts and launcher == "slurm" and spec.slurm.requeues:
+        raise BadInput(
+            "launch.max_restarts and slurm.requeues are both given, and both keep records by the number of the attempt",
+            hint="give one: launch.max_restarts against ranks that fail, slurm.requeues against limits and preemption",
+        )
+
+
+NO_RESTARTS = {
+    "mpi": "an MPI job ends as a whole when one of its ranks does",
+    "rehearse": "a rank that fails on a virtual cluster ends the job, as a planted fault should",
+}
+"""Launchers whose ranks have no agent that could start them again, and why."""
 
 
 def check_parts(spec: RunSpec) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from allpull.schema.spec import RunSpec
+from allpull.schema.spec import RunSpec, WatchSpec
 
 
 def find_contradictions(spec: RunSpec) -> list[str]:
@@ -40,6 +40,21 @@ def find_contradictions(spec: RunSpec) -> list[str]:
         found.append(
             f"train.warmup_epochs: {train.warmup_epochs:g} is more than train.step_epochs = {train.step_epochs:g}; "
             "the learning rate would fall before it reached its full value"
+        )
+    return found + _of_watching(spec.watch)
+
+
+def _of_watching(watch: WatchSpec) -> list[str]:
+    found = []
+    if 0 < watch.last_step <= watch.first_step:
+        found.append(
+            f"watch.last_step: {watch.last_step:,} is not after watch.first_step = {watch.first_step:,}; "
+            "no step would be recorded"
+        )
+    if 0 < watch.trace_every < watch.trace_steps:
+        found.append(
+            f"watch.trace_every: {watch.trace_every:,} is less than watch.trace_steps = {watch.trace_steps:,}; "
+            "a profiler window would begin before the one before it ends"
         )
     return found
 

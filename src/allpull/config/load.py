@@ -49,6 +49,19 @@ def load_spec(recipe: str, overrides: Sequence[str] = ()) -> RunSpec:
     """
     source, text = _read(recipe)
     plain, faults = _parse(text)
+    return _checked(source, plain, faults, overrides)
+
+
+def bare_spec(overrides: Sequence[str] = ()) -> RunSpec:
+    """The specification that ``overrides`` alone make, of what is no recipe.
+
+    Raises:
+        ConfigError: with a line for every fault.
+    """
+    return _checked("options", {}, [], overrides)
+
+
+def _checked(source: str, plain: dict[str, Any], faults: list[str], overrides: Sequence[str]) -> RunSpec:
     laid, override_faults = _lay_over(plain, overrides)
     faults += override_faults + find_faults(RunSpec, plain, origins=laid)
     if faults:

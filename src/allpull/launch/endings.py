@@ -94,13 +94,17 @@ def _ended(directory: Path, host: str, code: int, told: dict[str, Any]) -> Ended
 
 
 def _failure(directory: Path, host: str, told: dict[str, Any]) -> RankFailure:
-    rank = int(told["rank"])
+    return failure_of(directory, int(told["rank"]), host, exit_code=int(told["exit_code"]))
+
+
+def failure_of(directory: Path, rank: int, host: str, *, exit_code: int) -> RankFailure:
+    """The failure of ``rank`` on ``host``, with the exception that it recorded, if it did."""
     exception, raised_ns = _exception(directory / layout.events_file(rank))
     boot_id, ahead_ns = _clock_of(_header(directory, rank))
     return RankFailure(
         rank=rank,
         host=host,
-        exit_code=int(told["exit_code"]),
+        exit_code=exit_code,
         exception=exception,
         raised_ns=raised_ns,
         boot_id=boot_id,

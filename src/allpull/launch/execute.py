@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from types import FrameType
+from typing import Protocol, runtime_checkable
 
-from allpull.launch.job import Job, seal, write_record
+from allpull.launch.job import WARNED, Job, seal, write_record
 from allpull.launch.launcher import Launcher, Queued, Running
-from allpull.launch.outcome import exit_of
+from allpull.launch.outcome import Ended, describe, exit_of
 from allpull.rundir import layout, redact
 from allpull.rundir.write import whole_file
 from allpull.schema.run import Exit, RunRecord, Status
@@ -28,34 +30,103 @@ class Stopped(BaseException):
         self.number = number
 
 
+@runtime_checkable
+class Warnable(Running, Protocol):
+    """A job that can be asked to write a checkpoint and stop."""
+
+    def warn(self) -> None:
+        """Ask so; returns at once."""
+        ...
+
+
+@runtime_checkable
+class Several(Running, Protocol):
+    """A job of several runs: ``ended`` has how those have ended that did, by their place in ``Job.tasks``."""
+
+    ended: Mapping[int, list[Ended]]
+
+
 def execute(
     job: Job, launcher: Launcher, look: Callable[[], None], say: Callable[[str], None] = lambda _: None
 ) -> RunRecord:
     """Start ``job`` with ``launcher``, call ``look`` now and then while it runs, and return its final record.
 
-    ``say`` is told where a job is that may wait in a queue, each time that this changes.
+    ``say`` is told where a job is that may wait in a queue, each time that this changes. Of an array, all runs are
+    waited for; the record is that of the first run that did not end well, or else of the first.
 
-    Ctrl-C, SIGTERM and SIGHUP end every process of the job; the record then says ``cancelled``.
+    Ctrl-C, SIGTERM and SIGHUP end every process of the job; the record then says ``cancelled``. So does SIGUSR1, but
+    where the launcher can pass it on, ranks write a checkpoint before they end.
 
     Raises:
         AllpullError: the job could not be started; the record says ``failed``.
     """
+    runs = _Runs(job, say)
     with _signals_raise() as signals:
         running: Running | None = None
         try:
-            whole_file(str(job.directory / layout.SCRIPT), redact.text(launcher.plan(job))[0])
+            script = redact.text(launcher.plan(job))[0]
+            for run in runs.all:
+                whole_file(str(run.directory / layout.SCRIPT), script)
             running = launcher.submit(job)
-            _update(job, status="running")
-            return _wait(job, running, look, say)
+            runs.begin()
+            _wait(runs, running, signals, look)
         except Stopped as stopped:
             _end(running, job.spec.launch.grace_s)
             signals.ignore()  # nothing is left to stop, and the record must be closed
-            return _close(job, "cancelled", Exit(code=128 + stopped.number))
+            runs.close_rest("cancelled", Exit(code=128 + stopped.number))
         except BaseException as error:
             _end(running, job.spec.launch.grace_s)
             signals.ignore()
-            _close(job, "failed", Exit(code=getattr(error, "exit_code", OWN_FAILURE), reason=str(error) or None))
+            code = getattr(error, "exit_code", OWN_FAILURE)
+            runs.close_rest("failed", Exit(code=code, reason=str(error) or None))
             raise
+        return runs.record()
+
+
+class _Runs:
+    """The runs of a job, and the final records of those that have ended."""
+
+    def __init__(self, job: Job, say: Callable[[str], None]) -> None:
+        self.all = job.tasks or (job,)
+        self.say = say
+        self._final: dict[int, RunRecord] = {}
+
+    def begin(self) -> None:
+        """All have been submitted."""
+        for run in self.all:
+            _update(run, status="running")
+
+    def close(self, place: int, ended: list[Ended]) -> None:
+        """The run at ``place`` has ended on every host; said again, nothing happens."""
+        if place in self._final:
+            return
+        run, exit_ = self.all[place], exit_of(ended)
+        if exit_.code == WARNED:
+            exit_ = Exit(code=WARNED, reason=_warned(run.directory))
+        status: Status = "completed" if exit_.code == 0 else "cancelled" if exit_.code == WARNED else "failed"
+        self._final[place] = _close(run, status, exit_, [host.host for host in ended])
+        if len(self.all) > 1:
+            self.say(f"{run.directory}: {status}" + (f", {describe(exit_)}" if exit_.code else ""))
+        elif exit_.code == WARNED:
+            self.say(describe(exit_))
+
+    def close_rest(self, status: Status, exit_: Exit) -> None:
+        """Whatever has not ended by itself has ended like this."""
+        for place, run in enumerate(self.all):
+            if place not in self._final:
+                self._final[place] = _close(run, status, exit_)
+
+    def record(self) -> RunRecord:
+        """The record that speaks for all."""
+        records = [self._final[place] for place in range(len(self.all))]
+        return next((record for record in records if record.exit and record.exit.code), records[0])
+
+
+def _warned(directory: Path) -> str:
+    """What there is to say of a run that ended at a warning."""
+    saved = max((path.name for path in (directory / layout.CHECKPOINTS).glob("*.pt")), default=None)
+    goes_on = f"; --resume {directory} goes on from {saved}" if saved else ", with no checkpoint yet"
+    return f"stopped at a warning (SIGUSR1){goes_on}"
 
 
 def _end(running: Running | None, grace_s: float) -> None:
@@ -69,18 +140,24 @@ def _end(running: Running | None, grace_s: float) -> None:
             running.cancel(0)
 
 
-def _wait(job: Job, running: Running, look: Callable[[], None], say: Callable[[str], None]) -> RunRecord:
+def _wait(runs: _Runs, running: Running, signals: _Signals, look: Callable[[], None]) -> None:
+    """Wait for all runs, pass a warning on, and close the record of each run that has ended."""
     said = ""
     while True:
         ended = running.poll()
         if isinstance(running, Queued) and (state := running.state()) != said:
-            say(state)
+            runs.say(state)
             said = state
         look()
+        told = running.ended if isinstance(running, Several) else {} if ended is None else {0: ended}
+        for place, hosts in told.items():
+            runs.close(place, hosts)
         if ended is not None:
-            exit_ = exit_of(ended)
-            hosts = [host.host for host in ended]
-            return _close(job, "completed" if exit_.code == 0 else "failed", exit_, hosts)
+            return
+        if signals.take_warning():
+            if not isinstance(running, Warnable):
+                raise Stopped(signal.SIGUSR1)
+            running.warn()
         time.sleep(LOOK_EVERY_S)
 
 
@@ -97,24 +174,33 @@ def _update(job: Job, **changes: object) -> RunRecord:
 
 
 class _Signals:
-    """The signals that end a program, raised as ``Stopped`` until they are to be ignored."""
+    """The signals that end a program, raised as ``Stopped`` until they are to be ignored; a warning is kept."""
 
-    ignored = False
+    _ignored = False
+    _warned = False
 
     def __call__(self, number: int, _: FrameType | None) -> None:
-        if not self.ignored:
+        if number == signal.SIGUSR1:
+            self._warned = True
+        elif not self._ignored:
             raise Stopped(number)
 
     def ignore(self) -> None:
         """Raise no more."""
-        self.ignored = True
+        self._ignored = True
+
+    def take_warning(self) -> bool:
+        """Whether SIGUSR1 has come since this was asked before."""
+        warned, self._warned = self._warned, False
+        return warned
 
 
 @contextmanager
 def _signals_raise() -> Iterator[_Signals]:
     """Turn the signals that end a program into ``Stopped`` while a job runs."""
     signals = _Signals()
-    before = {number: signal.signal(number, signals) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+    before = {number: signal.signal(number, signals) for number in numbers}
     try:
         yield signals
     finally:

@@ -6,45 +6,57 @@ import hashlib
 import json
 import os
 import secrets
-import subprocess
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
 import allpull
 from allpull.errors import BadInput
+from allpull.launch import array
+from allpull.launch.observed import of_program, told
+from allpull.launch.versions import git_state, package_versions
+from allpull.observe.stage import stage
 from allpull.rundir import layout, redact
+from allpull.rundir.seen import COUNTED
 from allpull.rundir.write import private_folder, whole_json
 from allpull.schema.base import tag
-from allpull.schema.run import GitState, RunRecord
+from allpull.schema.run import RunRecord
 from allpull.schema.spec import RunSpec, to_plain
 
-RECORDED_PACKAGES = ("torch", "numpy", "polars", "pydantic", "psutil")
 RECORDED_VARIABLES = (
     "OMP_", "KMP_", "MKL_", "GOMP_", "NCCL_", "GLOO_", "TORCH", "PYTORCH", "CUDA_", "HIP_", "ROCR_", "SLURM_", "OMPI_",
     "PMI_", "PMIX_", "UCX_", "FI_", "MASTER_", "PYTHON", "LD_PRELOAD", "MALLOC_", "ATEN_", "DNNL_", "ONEDNN_",
 )  # fmt: skip
 """Prefixes of variables that change how ranks run; the rest of the environment is nobody's business."""
 
+WARNED = 128 + signal.SIGUSR1
+"""The exit code of a job whose ranks stopped at a warning (``train.stop``), as of a program that the signal ends."""
 
 Kind = Literal["train", "run", "probe", "rehearse"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A prepared job: its run directory, what each rank runs, and its record as written."""
+    """A prepared job: its run directory, what runs, and its record as written.
+
+    Each rank runs ``module``, one of ours; or ``program``, a command of the user's, which the start-up hook observes.
+    Where nothing of ours starts ranks (``seen.COUNTED``) the program is one process, and its ranks are its own affair.
+    """
 
     directory: Path
     spec: RunSpec
     record: RunRecord
-    module: str
+    module: str = ""
+    program: tuple[str, ...] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     """What the module is asked beyond the specification, such as the sizes that a probe measures."""
+    tasks: tuple[Job, ...] = ()
+    """The runs of an array, each in a run directory of its own below ``directory``; none: this is one run."""
 
     @property
     def file(self) -> Path:
@@ -56,33 +68,43 @@ def prospect(
     spec: RunSpec,
     *,
     kind: Kind,
-    module: str,
     command: Sequence[str],
     out: Path,
+    module: str = "",
+    program: Sequence[str] | None = None,
     options: Mapping[str, Any] = MappingProxyType({}),
 ) -> Job:
     """The job that ``prepare`` would make now; nothing is written."""
     now = datetime.now(UTC)
-    signature = hashlib.sha256(json.dumps(to_plain(spec), sort_keys=True).encode()).hexdigest()[:8]
+    asked: object = to_plain(spec) if program is None else [to_plain(spec), *program]
+    signature = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:8]
     shown, _ = redact.text(spec.name)
-    name = layout.run_name(f"{now:%Y%m%dT%H%M%SZ}", shown, spec.launch.ranks, signature)
+    ranks = None if spec.launch.launcher in COUNTED else spec.launch.ranks
+    name = layout.run_name(f"{now:%Y%m%dT%H%M%SZ}", shown, ranks, signature)
     record = _record(spec, name, kind=kind, command=command, created=now)
-    return Job(directory=out.resolve() / name, spec=spec, record=record, module=module, options=options)
+    if program is not None:
+        record = of_program(record, os.environ)
+    words = None if program is None else tuple(program)
+    place = out.resolve() / name
+    return Job(directory=place, spec=spec, record=record, module=module, program=words, options=options)
 
 
 def prepare(
     spec: RunSpec,
     *,
     kind: Kind,
-    module: str,
     command: Sequence[str],
     out: Path,
+    module: str = "",
+    program: Sequence[str] | None = None,
     options: Mapping[str, Any] = MappingProxyType({}),
 ) -> Job:
     """Make the run directory of a job below ``out`` and write ``run.json`` and the job file into it.
 
+    For an array of Slurm (``slurm.array``), all that for each of its runs.
+
     Raises:
-        BadInput: the directory cannot be made or written.
+        BadInput: the directory cannot be made or written, or the array is none.
     """
     try:
         str(out).encode()
@@ -90,20 +112,37 @@ def prepare(
         raise BadInput(
             f"the name of the folder {str(out)!a} is not UTF-8", hint="give another place with --out"
         ) from None
-    asked = prospect(spec, kind=kind, module=module, command=command, out=out, options=options)
+    asked = prospect(spec, kind=kind, module=module, program=program, command=command, out=out, options=options)
+    chosen = array.indices(spec.slurm.array) if spec.launch.launcher == "slurm" else ()
+    specs = {index: array.task_spec(spec, index) for index in chosen}
     try:
-        directory = _fresh(out, asked.directory.name)
-        for folder in layout.FOLDERS:
-            private_folder(str(directory / folder))
-        record = asked.record.model_copy(update={"id": directory.name})
-        job = replace(asked, directory=directory, record=record)
-        write_record(directory, record)
-        whole_json(str(job.file), _job_file(job))
+        job = replace(asked, directory=_fresh(out, asked.directory.name))
+        if not specs:
+            return _written(job)
+        return replace(job, tasks=tuple(_written(_task(job, index, specs[index])) for index in specs))
     except OSError as error:
         place = error.filename or out
         raise BadInput(
             f"cannot write a run directory in {out}: {error.strerror} ({place})", hint="give another place with --out"
         ) from error
+
+
+def _task(job: Job, index: int, spec: RunSpec) -> Job:
+    """The run of ``index`` of an array, not yet written."""
+    shown = {**job.record.spec, "train": {**job.record.spec["train"], "seed": spec.train.seed}}
+    record = job.record.model_copy(update={"seed": spec.train.seed, "spec": shown})
+    return replace(job, directory=job.directory / array.folder(job.directory, str(index)), spec=spec, record=record)
+
+
+def _written(job: Job) -> Job:
+    """The job, with its run directory made."""
+    job = replace(job, record=job.record.model_copy(update={"id": job.directory.name}))
+    for folder in layout.FOLDERS:
+        private_folder(str(job.directory / folder))
+    write_record(job.directory, job.record)
+    whole_json(str(job.file), _job_file(job))
+    if job.program is not None:
+        stage(str(job.directory))
     return job
 
 
@@ -119,11 +158,18 @@ def write_record(directory: Path, record: RunRecord) -> None:
 def environment(spec: RunSpec, inherited: Mapping[str, str]) -> dict[str, str]:
     """The environment of a job's processes: the user's, with the threads of a rank set.
 
-    One OpenMP thread a rank unless told otherwise, because ranks that share cores disturb each other.
+    One OpenMP thread a rank unless told otherwise, because ranks that share cores disturb each other. torch's agent
+    passes the signals on that are named, and then gives ranks the grace time to end (SIGUSR1 since torch 2.10).
     """
     threads = str(spec.launch.threads)
-    ours = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "PYTHONUNBUFFERED": "1"}
-    return {**inherited, **ours, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(max(1, round(spec.launch.grace_s)))}
+    return {
+        **inherited,
+        "OMP_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        "PYTHONUNBUFFERED": "1",
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1",
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(max(1, round(spec.launch.grace_s))),
+    }
 
 
 def seal(job: Job) -> None:
@@ -133,6 +179,8 @@ def seal(job: Job) -> None:
         OSError: it cannot be rewritten.
     """
     kept = {key: value for key, value in _job_file(job).items() if key != "nonce"}
+    if job.program is not None:
+        kept["command"] = redact.arguments(kept["command"])[0]
     whole_json(str(job.file), {**kept, "spec": job.record.spec})
 
 
@@ -165,6 +213,7 @@ def _job_file(job: Job) -> dict[str, Any]:
         "warmup_steps": spec.observe.warmup_steps,
         "options": dict(job.options),
         "spec": to_plain(spec),
+        **({} if job.program is None else told(spec, job.program)),
     }
 
 
@@ -214,32 +263,3 @@ def _redact_tree(tree: dict[str, Any]) -> tuple[dict[str, Any], int]:
     return clean, count
 
 
-def package_versions() -> dict[str, str | None]:
-    """Versions of the packages that a result may depend on, without importing them; None: not installed."""
-    found: dict[str, str | None] = {}
-    for package in RECORDED_PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = None
-    return found
-
-
-def git_state(folder: Path) -> tuple[GitState | None, int]:
-    """Commit, dirtiness and remote of the working tree around ``folder``, and how many secrets were masked."""
-    commit = _git(folder, "rev-parse", "HEAD")
-    if commit is None:
-        return None, 0
-    remote, masked = redact.text(_git(folder, "remote", "get-url", "origin") or "")
-    dirty = bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))
-    return GitState(commit=commit, dirty=dirty, remote=remote or None), masked
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
-    try:
-        answer = subprocess.run(
-            ["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=10, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return answer.stdout.strip() if answer.returncode == 0 else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 
 from allpull.errors import BadInput
@@ -49,6 +50,10 @@ class LocalJob:
         """How this host ended, or None while ranks run."""
         code = self._agent.poll()
         return None if code is None else [read_ended(self._job.directory, socket.gethostname(), code)]
+
+    def warn(self) -> None:
+        """Let the ranks write a checkpoint and stop; the agent passes it on, and gives them the grace time."""
+        self._agent.signal(signal.SIGUSR1)
 
     def cancel(self, grace_s: float) -> None:
         """Ask the agent to end its ranks; after ``grace_s`` seconds and a bit kill whatever is left."""

@@ -43,6 +43,7 @@ class Ended:
     """How one host's ranks ended: the code its agent returned, and those that failed.
 
     ``reason`` says in words what ended them where it was none of them, ``log_tail`` what there is to read then.
+    ``stopped``: the user asked for the end.
     """
 
     host: str
@@ -50,6 +51,7 @@ class Ended:
     failures: tuple[RankFailure, ...] = ()
     reason: str | None = None
     log_tail: tuple[str, ...] = ()
+    stopped: bool = False
 
 
 def first_failure(failures: Iterable[RankFailure]) -> RankFailure | None:

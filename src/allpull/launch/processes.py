@@ -41,6 +41,10 @@ class Started:
         self._kill_leftovers(LINGER_S)
         return 128 - code if code < 0 else code
 
+    def signal(self, number: int) -> None:
+        """Send a signal to the process, if it still runs."""
+        self._process.send_signal(number)
+
     def cancel(self, wait_s: float) -> None:
         """Ask the process to end; after ``wait_s`` seconds kill whatever is left of the family. 0: at once."""
         self._remember()

@@ -24,7 +24,7 @@ OPTIONS = ("-a", "-x", "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes", "
 KEEP_ALIVE = ("-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3")  # a lost host is noticed in 30 s
 SSH_FAILED = 255
 NOT_FOUND = 127
-COLLECTED = ("steps", "events", "counters", "hosts", "job/logs", "job/ended", "checkpoints", "probes")
+COLLECTED = ("steps", "events", "counters", "hosts", "job/logs", "job/ended", "checkpoints", "probes", "attempts")
 MAX_COLLECTED_BYTES = 1 << 34
 ANSWER_S = 120.0
 

@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import re
 import shlex
+import signal
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import allpull
 from allpull.errors import BadInput
-from allpull.launch import container
-from allpull.launch.job import Job, environment
+from allpull.launch import array, container
+from allpull.launch.job import WARNED, Job, environment
 from allpull.rundir import layout
 from allpull.schema.spec import RunSpec
 
 SLURM_LOG = f"{layout.LOGS}/slurm.log"
 FIRST_PORT, PORTS = 20_000, 10_000  # below Linux's ephemeral ports, and two jobs of one host hardly ever share one
+TERMINATED = 128 + signal.SIGTERM
 MOVED = ("hosts", "steps", "events", "counters", "job/ended")
 """Folders of one attempt's records, which the next attempt of a requeued job moves into ``attempts/<number>``."""
 
@@ -37,7 +39,8 @@ def sbatch_script(job: Job) -> str:
 
     Where the job may be requeued (``slurm.requeues``), the records of an earlier attempt move into
     ``attempts/<number>`` of the run directory before the next begins, ALLPULL_RESUME is set, and the trainer goes on
-    from its newest checkpoint there.
+    from its newest checkpoint there. Of an array (``slurm.array``) each run has this script, and finds its own
+    directory below that of ``job``.
 
     Raises:
         BadInput: a path or option that cannot stand in such a script.
@@ -54,8 +57,8 @@ def sbatch_script(job: Job) -> str:
         ["set -eo pipefail  # without -u: modules and activate scripts read variables that nobody set"],
         [f"module load {shlex.quote(module)}" for module in spec.slurm.modules],
         list(spec.slurm.prologue),
-        [f"export {name}={shlex.quote(value)}" for name, value in sorted(environment(spec, {}).items())],
-        [f"run={shlex.quote(str(job.directory))}", f"python=({shlex.join(python_of(job))})"],
+        [f"export {name}={shlex.quote(value)}" for name, value in sorted(_variables(spec).items())],
+        [_run(job), f"python=({shlex.join(python_of(job))})"],
         [*_next_attempt()] if spec.slurm.requeues else [],
         [*_meeting(spec)],
         [*_launch(spec)],
@@ -100,8 +103,10 @@ def directives(job: Job) -> Iterator[str]:
         yield _option("signal", f"B:USR1@{slurm.signal_s}")
     else:
         yield "--no-requeue"
+    if array.indices(slurm.array):
+        yield _option("array", slurm.array)
     yield _option("open-mode", "append")
-    yield _option("output", _log_path(job.directory))
+    yield _option("output", _log_path(job))
     yield from slurm.lines
 
 
@@ -142,16 +147,33 @@ def _option(name: str, value: str) -> str:
     return f'--{name}="' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _log_path(directory: Path) -> str:
-    """The path of Slurm's log, with the signs that Slurm would replace doubled.
+def _log_path(job: Job) -> str:
+    """The path of Slurm's log, with the signs that Slurm would replace doubled; ``%a`` is an index of an array.
 
     Raises:
         BadInput: it has a backslash in it, which switches that off and is then left out by some versions.
     """
-    path = str(directory / SLURM_LOG)
+    path = str(job.directory)
     if "\\" in path:
         raise BadInput(f"Slurm cannot write to {path}: it has a backslash in it", hint="give another place with --out")
-    return path.replace("%", "%%")
+    whole = path.replace("%", "%%")
+    return f"{Path(whole) / array.folder(Path(whole), '%a') if job.spec.slurm.array else whole}/{SLURM_LOG}"
+
+
+def _variables(spec: RunSpec) -> dict[str, str]:
+    """What the script exports. Where the job may be requeued, ranks have until the time limit to write a checkpoint."""
+    usual = environment(spec, {})
+    if not spec.slurm.requeues:
+        return usual
+    patience_s = max(spec.launch.grace_s, spec.slurm.signal_s)
+    return {**usual, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(round(patience_s)), "ALLPULL_SAVE_ON_TERM": "1"}
+
+
+def _run(job: Job) -> str:
+    """The line that says which run directory this is."""
+    if not job.spec.slurm.array:
+        return f"run={shlex.quote(str(job.directory))}"
+    return f'run={shlex.quote(str(job.directory / array.folder(job.directory, "")))}"$SLURM_ARRAY_TASK_ID"'
 
 
 def _next_attempt() -> Iterator[str]:
@@ -188,18 +210,35 @@ def _launch(spec: RunSpec) -> Iterator[str]:
     if not spec.slurm.requeues:
         yield srun
         return
-    yield f"# Slurm sends USR1 to this shell {spec.slurm.signal_s} s before the time limit, or up to a minute earlier."
-    yield "again() {"
-    yield '  scancel --signal=TERM "$SLURM_JOB_ID"  # to the ranks; kill would make srun end them without grace'
-    yield '  wait "$step" || true'
-    yield f'  if [ "${{SLURM_RESTART_COUNT:-0}}" -lt {spec.slurm.requeues} ]; then'
-    yield '    scontrol requeue "$SLURM_JOB_ID"'
-    yield "  else"
-    yield f'    echo "the time limit is near, and slurm.requeues = {spec.slurm.requeues} are used up" >&2'
-    yield "  fi"
-    yield "  exit 143"
-    yield "}"
-    yield "trap again USR1"
+    yield from _requeueing(spec)
     yield f"{srun} &"
     yield "step=$!"
-    yield 'wait "$step"'
+    yield "trap warned USR1"
+    yield "code=0"
+    yield 'wait "$step" || code=$?'
+    yield 'finish "$code"'
+
+
+def _requeueing(spec: RunSpec) -> Iterator[str]:
+    """The functions of a script whose job may go back into the queue."""
+    # the SLURM_JOB_ID of one run of an array is the number of all of it
+    job = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if spec.slurm.array else "$SLURM_JOB_ID"
+    yield f"# Slurm sends USR1 to this shell {spec.slurm.signal_s} s before the time limit, or up to a minute earlier,"
+    yield "# and TERM to the ranks where it preempts the job. Told of either, they write a checkpoint and stop."
+    yield "warned() {"
+    yield f'  scancel --signal=USR1 "{job}"  # to the ranks'
+    yield "  code=0"
+    yield '  wait "$step" || code=$?'
+    yield '  finish "$code"'
+    yield "}"
+    yield "finish() {"
+    yield "  trap '' USR1"
+    yield f'  if [ "$1" -eq {WARNED} ] || [ "$1" -eq {TERMINATED} ]; then'
+    yield f'    if [ "${{SLURM_RESTART_COUNT:-0}}" -lt {spec.slurm.requeues} ]; then'
+    yield f'      scontrol requeue "{job}"'
+    yield "    else"
+    yield f'      echo "slurm.requeues = {spec.slurm.requeues} are used up" >&2'
+    yield "    fi"
+    yield "  fi"
+    yield '  exit "$1"'
+    yield "}"

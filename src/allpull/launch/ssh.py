@@ -13,7 +13,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,6 +94,8 @@ class SshJob:
         self._job = job
         self._hosts = list(hosts)
         self._failed_at: float | None = None
+        self._lost: set[str] = set()
+        self._stopping = False
         commands = agent_commands(
             job,
             [host.remote for host in self._hosts],
@@ -109,6 +111,8 @@ class SshJob:
     def poll(self) -> list[Ended] | None:
         """How each host ended, or None while one runs; a host that fails ends the others."""
         codes = [client.poll() for client in self._clients]
+        if not self._stopping:  # clients that we end say the same
+            self._lost |= {h.remote.name for h, code in zip(self._hosts, codes, strict=True) if code == SSH_FAILED}
         if any(code not in (None, 0) for code in codes) and None in codes:
             now = time.monotonic()
             self._failed_at = self._failed_at or now
@@ -123,6 +127,7 @@ class SshJob:
         self._close()
 
     def _end_clients(self, grace_s: float) -> None:
+        self._stopping = True
         for client in self._clients:
             if client.poll() is None:
                 client.terminate()
@@ -146,13 +151,26 @@ class SshJob:
             code = client.returncode
             code = LOST if code == SSH_FAILED or code < 0 else code
             ended.append(read_ended(self._job.directory, host.remote.name, code))
-        return ended
+        return blame_lost(ended, self._lost)
 
     def _wait_for_ending(self, host: Arrived) -> None:
         """An agent that was hung up on needs a moment to end its ranks and say so."""
         path = shlex.quote(f"{host.directory}/{layout.ended_file(host.remote.name)}")
         with contextlib.suppress(BadInput):
             host.remote.ask(f"for i in $(seq 50); do [ -e {path} ] && exit 0; sleep 0.2; done", b"")
+
+
+def blame_lost(ended: list[Ended], lost: Collection[str]) -> list[Ended]:
+    """How the hosts ended, where some were ``lost``: one that had no failure of its own is what the others died of.
+
+    >>> [(host.code, host.reason) for host in blame_lost([Ended(host="n1", code=1)], {"n1"})]
+    [(124, 'host n1 was lost: its agent was killed, or the connection to it broke')]
+    """
+    gone = next((host.host for host in ended if host.host in lost and not host.failures), None)
+    if gone is None:
+        return ended
+    reason = f"host {gone} was lost: its agent was killed, or the connection to it broke"
+    return [Ended(host=host.host, code=LOST, reason=reason) for host in ended]
 
 
 def divide(ranks: int, names: Sequence[str]) -> int:

@@ -14,110 +14,25 @@ import socket
 import subprocess
 import sys
 import tempfile
-from datetime import timedelta
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from torch._C._distributed_c10d import PrefixStore, TCPStore
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.elastic.rendezvous import (
-    RendezvousHandler,
-    RendezvousInfo,
-    RendezvousParameters,
-    RendezvousStoreInfo,
-    rendezvous_handler_registry,
-)
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from torch.distributed import DistError
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
+from allpull.observe.elastic import elastic_agent
 from allpull.observe.host import describe_host
+from allpull.observe.identity import HOST_VARIABLE
 from allpull.observe.interface import interface_of, own_address
 from allpull.observe.meeting import listen
-from allpull.observe.rank import HOST_VARIABLE, end_with_parent
+from allpull.observe.rank import end_with_parent, leave
+from allpull.observe.rendezvous import Apart, FixedHosts, Place, first_line
 from allpull.rundir import layout
 from allpull.rundir.write import whole_json
 
 LOOPBACK = "127.0.0.1"
-BACKEND = "allpull"
-RENDEZVOUS_TIMEOUT = timedelta(seconds=120)
 PORT_TAKEN = 98  # our exit code for it: the number of EADDRINUSE on Linux
-
-
-class Place:
-    """This host among the hosts of the job, its name in the records, and where host 0 listens."""
-
-    def __init__(self, *, index: int, hosts: int, master: str, port: int, name: str) -> None:
-        self.index = index
-        self.hosts = hosts
-        self.master = master
-        self.port = port
-        self.name = name
-
-
-class FixedHosts(RendezvousHandler):
-    """The rendezvous of a job whose hosts are known: host 0 listens on one interface, the others call it there.
-
-    torch's own handlers listen on every interface, where anyone who can reach the port may join or stop the job.
-    """
-
-    def __init__(self, place: Place, listener: Optional[socket.socket], nonce: str) -> None:
-        self._place = place
-        self._listener = listener
-        self._nonce = nonce
-        self._store: Optional[TCPStore] = None
-
-    def get_backend(self) -> str:
-        """The name that it is registered under."""
-        return BACKEND
-
-    @property
-    def use_agent_store(self) -> bool:
-        """Ranks meet in this store too, so no second port is opened."""
-        return True
-
-    def next_rendezvous(self) -> RendezvousInfo:
-        """A store, and our place among the hosts.
-
-        Ranks that are started again get a new store: in the old one Gloo would find the addresses of the dead.
-        """
-        place = self._place
-        if self._store is not None:
-            self._listener = listen(place.master, 0)
-        self._store = self._open()
-        meeting = RendezvousStoreInfo(place.master, self._store.port)
-        return RendezvousInfo(PrefixStore(self._nonce, self._store), place.index, place.hosts, meeting)
-
-    def _open(self) -> TCPStore:
-        place = self._place
-        if self._listener is None:
-            return TCPStore(place.master, place.port, timeout=RENDEZVOUS_TIMEOUT, wait_for_workers=False)
-        port, descriptor = self._listener.getsockname()[1], self._listener.detach()  # the store owns the socket now
-        return TCPStore(
-            place.master,
-            port,
-            is_master=True,
-            timeout=RENDEZVOUS_TIMEOUT,
-            wait_for_workers=False,
-            master_listen_fd=descriptor,
-        )
-
-    def is_closed(self) -> bool:
-        """It ends with the job."""
-        return False
-
-    def set_closed(self) -> None:
-        """Nothing to close before the job ends."""
-
-    def num_nodes_waiting(self) -> int:
-        """No host joins later."""
-        return 0
-
-    def get_run_id(self) -> str:
-        """The nonce of the job."""
-        return self._nonce
-
-    def shutdown(self) -> bool:
-        """Nothing is left to shut down."""
-        return True
+LOST = 124  # and for a host that is gone, as launch.ssh has it
 
 
 def main(job_file: str, place: Place) -> int:
@@ -159,50 +74,43 @@ def choose_interface(asked: str, master: str) -> None:
 
 
 def run_ranks(job: Dict[str, Any], place: Place, listener: Optional[socket.socket], job_file: str) -> Dict[str, Any]:
-    """Start this host's ranks, wait for them, and tell how they ended: ``code``, ``stopped_by`` and ``failures``."""
+    """Start this host's ranks, wait for them, and tell how they ended: ``code``, ``stopped_by`` and ``failures``.
 
-    def rendezvous(_: RendezvousParameters) -> RendezvousHandler:
-        return FixedHosts(place, listener, job["nonce"])
-
-    rendezvous_handler_registry.register(BACKEND, rendezvous)
-    command = ["-m", "allpull.observe.rank", job_file, job["module"]]
-    try:
-        with tempfile.TemporaryDirectory(prefix="allpull-elastic-") as logs:  # else the agent leaves a folder behind
-            elastic_launch(launch_config(job, place, logs), sys.executable)(*command)
-    except ChildFailedError as error:
-        failures = [
-            {"rank": rank, "pid": failure.pid, "exit_code": failure.exitcode}
-            for rank, failure in sorted(error.failures.items())
-        ]
-        return {"code": exit_code([failure["exit_code"] for failure in failures]), "failures": failures}
-    except SignalException as stopped:
-        return {"code": 128 + int(stopped.sigval), "stopped_by": int(stopped.sigval), "failures": []}
-    return {"code": 0, "failures": []}
-
-
-def launch_config(job: Dict[str, Any], place: Place, logs: str) -> LaunchConfig:
-    """What torch's agent is told: this host's share of the ranks, and how often they are started again.
-
-    Only where all ranks are here: another host's agent would not count our restart, and its ranks look for ours
-    under another number.
+    ``reason`` is there where hosts lost each other; ``failures`` are then those for which a restart was called.
     """
-    return LaunchConfig(
-        min_nodes=place.hosts,
-        max_nodes=place.hosts,
-        nproc_per_node=job["ranks"] // place.hosts,
-        run_id=job["nonce"],
-        rdzv_backend=BACKEND,
-        rdzv_endpoint=place.master,
-        local_addr=place.master if place.index == 0 else None,
-        max_restarts=job["max_restarts"] if place.hosts == 1 else 0,
-        monitor_interval=0.1,
-        logs_specs=DefaultLogsSpecs(log_dir=logs),
-    )
+    hosts = FixedHosts(place, listener, job["nonce"], job["directory"])
+    command = ["-m", "allpull.observe.rank", job_file, job["module"]]
+    ranks = job["ranks"] // place.hosts
+    with tempfile.TemporaryDirectory(prefix="allpull-elastic-") as logs:  # else the agent leaves a folder behind
+        agent = elastic_agent(command, ranks, hosts, restarts=job["max_restarts"], logs=logs)
+        try:
+            result = agent.run()
+            if result.is_failed():
+                hosts.failed()
+        except SignalException as stopped:
+            return {"code": 128 + int(stopped.sigval), "stopped_by": int(stopped.sigval), "failures": []}
+        except (Apart, DistError) as error:
+            reason = f"the hosts of the job lost each other: {first_line(error)}"
+            sys.stderr.write(f"{reason}\n")
+            failures = told(agent.failures)
+            return {"code": exit_code(failures) if failures else LOST, "reason": reason, "failures": failures}
+        finally:
+            hosts.shutdown()
+    failures = told(result.failures)
+    return {"code": exit_code(failures) if result.is_failed() else 0, "failures": failures}
 
 
-def exit_code(codes: List[int]) -> int:
-    """What a shell would see: the first code that is not a victim's; 128 + n for signal n."""
-    own = [code for code in codes if code != -signal.SIGTERM] or codes
+def told(failures: Mapping[int, ProcessFailure]) -> List[Dict[str, int]]:
+    """The ranks that failed, as they are written down."""
+    return [
+        {"rank": rank, "pid": failure.pid, "exit_code": failure.exitcode} for rank, failure in sorted(failures.items())
+    ]
+
+
+def exit_code(failures: List[Dict[str, int]]) -> int:
+    """What a shell would see: the first code that is not a victim's; 128 + n for signal n; 1 where nobody failed."""
+    codes = [failure["exit_code"] for failure in failures]
+    own = [code for code in codes if code != -signal.SIGTERM] or codes or [1]
     return own[0] if own[0] > 0 else 128 - own[0]
 
 
@@ -242,4 +150,4 @@ def read_arguments(arguments: List[str]) -> Tuple[str, Place]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*read_arguments(sys.argv[1:])))
+    leave(main(*read_arguments(sys.argv[1:])))  # a thread may wait for a host that is gone, and will not be joined

@@ -1,8 +1,8 @@
 """Records of a job that was started again: the earlier attempt is set aside, and what is done twice is known.
 
-Ranks start again in place (torchrun's restarts) or with the whole job (a queue gave it back). Either way the records
-of attempt k stand in ``attempts/k/`` of the run directory, and the rank that goes on says where k had been.
-Standard library only.
+Ranks start again in place (torchrun's restarts, which our agents count alike on all hosts) or with the whole job (a
+queue gave it back). Either way the records of attempt k stand in ``attempts/k/`` of the run directory, and the rank
+that goes on says where k had been. Standard library only.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import json
 import os
 from typing import Dict, Optional
 
-from allpull.rundir import layout
-from allpull.rundir.write import private_folder
+from ..rundir import layout
+from ..rundir.write import private_folder
 
 FOLDER = "attempts"
 RESTARTS = "TORCHELASTIC_RESTART_COUNT"
@@ -28,11 +28,12 @@ def begin(directory: str, rank: int) -> Optional[Dict[str, int]]:
     Raises:
         OSError: the files cannot be moved.
     """
-    restarts = os.environ.get(RESTARTS, "0")
-    if restarts.isdigit() and int(restarts) > 0:
+    counted = os.environ.get(RESTARTS, "0")
+    restarts = int(counted) if counted.isdigit() else 0
+    if restarts > 0:
         os.environ[RESUME] = "1"
-        _set_aside(directory, rank, int(restarts) - 1)
-    attempts = _attempts(directory)
+        _set_aside(directory, rank, restarts - 1)
+    attempts = restarts or _attempts(directory)  # a host whose ranks left nothing has no folder to count by
     if not attempts:
         return None
     before = os.path.join(directory, FOLDER, str(attempts - 1), layout.steps_file(rank))

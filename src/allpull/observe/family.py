@@ -1,44 +1,46 @@
-"""Find the ranks below one process, and read what each of their processes used.
+"""Find the processes of each rank of a host, and read what each of them used.
 
-Needs psutil, and so runs in allpull's own Python beside the ranks, as ``sidecar`` does.
+A rank's helpers, such as loader workers, are its descendants. Needs psutil, as ``gauges`` does.
 """
 
 from __future__ import annotations
 
 import os
-import re
-from typing import Dict, Iterator, Optional, Tuple
+from typing import Dict, Iterator, List, Mapping, Optional, Tuple
 
 import psutil
 
-from allpull.observe.ledger import Key, Ledger, Sight
+from .ledger import Key, Ledger, Sight
+from .roster import Roster, rank_by_variables
 
 
 class Family:
-    """The ranks below one process, followed from look to look."""
+    """The ranks that ``roster`` hears of, and those below process ``pid``, followed from look to look."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, roster: Optional[Roster] = None) -> None:
         self._ledger = Ledger()
+        self._roster = roster
+        self._said: Dict[Key, Tuple[psutil.Process, int]] = {}
         self._followed: Dict[Key, Tuple[psutil.Process, int]] = {}
         try:
             self._watched: Optional[psutil.Process] = psutil.Process(pid)
         except (psutil.Error, ValueError):
             self._watched = None
-
-    def alive(self) -> bool:
-        """Whether the watched process still runs; its id in the hands of another process is not it."""
-        try:
-            return (
-                self._watched is not None
-                and self._watched.is_running()
-                and self._watched.status() != psutil.STATUS_ZOMBIE
-            )
-        except psutil.Error:
-            return False
+        self._above = _environ(self._watched) if self._watched else {}
 
     def ranks(self) -> Dict[str, Dict[str, Optional[int]]]:
         """``schema.counters.RankCounters`` of every rank seen so far, in plain values."""
+        self._listen()
         return {str(rank): figures for rank, figures in self._ledger.update(self._sights()).items()}
+
+    def _listen(self) -> None:
+        for pid, rank in self._roster.news().items() if self._roster else ():
+            try:
+                process = psutil.Process(pid)
+                if self._roster and self._roster.is_of_job(_environ(process)):
+                    self._said[pid, process.create_time()] = (process, rank)
+            except psutil.Error:
+                continue  # it has ended already
 
     def _sights(self) -> Iterator[Sight]:
         """Every process of a rank, parents before their children, as the ledger wants them."""
@@ -58,33 +60,58 @@ class Family:
         self._followed = followed
 
     def _family(self) -> Dict[Key, psutil.Process]:
-        """Descendants of the watched process, then those that lost their parent and live on."""
+        """Descendants of the watched process, ranks elsewhere with theirs, then those that lost their parent."""
         family: Dict[Key, psutil.Process] = {}
-        try:
-            for process in self._watched.children(recursive=True) if self._watched else ():
-                if process.pid != os.getpid():
-                    family[process.pid, process.create_time()] = process
-        except psutil.NoSuchProcess:
-            pass  # the watched one ended, or another between two lines; who is followed already is found below
+        self._add(family, self._watched)
+        for key, (process, _) in list(self._said.items()):
+            if key in family:
+                continue
+            if process.is_running():
+                family[key] = process
+                self._add(family, process)
+            else:
+                del self._said[key]
         for key, (process, _) in self._followed.items():
             if key not in family and process.is_running():
                 family[key] = process
         return family
 
+    def _add(self, family: Dict[Key, psutil.Process], ancestor: Optional[psutil.Process]) -> None:
+        for process in _descendants(ancestor):
+            try:
+                if process.pid != os.getpid():
+                    family[process.pid, process.create_time()] = process
+            except psutil.NoSuchProcess:
+                continue
+
     def _rank(self, process: psutil.Process, key: Key, parent: Optional[Tuple[psutil.Process, int]]) -> Optional[int]:
-        """The rank that ``process`` belongs to: by its own environment, else by its parent.
+        """The rank that ``process`` belongs to: as it said, as it was, by its own environment, or by its parent.
 
         One without a rank is asked again at each look: it may have been between fork and exec.
         """
-        if key in self._followed:
-            return self._followed[key][1]
-        try:
-            own = process.environ().get("RANK", "")
-        except (psutil.AccessDenied, psutil.ZombieProcess, OSError):
-            own = ""
-        if re.fullmatch(r"[0-9]{1,7}", own):
-            return int(own)
+        known = self._said.get(key) or self._followed.get(key)
+        if known is not None:
+            return known[1]
+        own = rank_by_variables(_environ(process), self._above)
+        if own is not None:
+            return own
         return parent[1] if parent else None
+
+
+def _descendants(ancestor: Optional[psutil.Process]) -> List[psutil.Process]:
+    """All below ``ancestor``, parents first."""
+    try:
+        return ancestor.children(recursive=True) if ancestor else []
+    except psutil.NoSuchProcess:
+        return []  # it ended, or another between two lines; who is followed already is found without it
+
+
+def _environ(process: psutil.Process) -> Mapping[str, str]:
+    """What ``process`` was started with; empty where that may not be read."""
+    try:
+        return process.environ()
+    except (psutil.Error, OSError):
+        return {}
 
 
 def _figures(process: psutil.Process) -> Dict[str, Optional[int]]:

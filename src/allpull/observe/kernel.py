@@ -11,6 +11,7 @@ from typing import Dict, List, Optional, Set
 
 MAX_BYTES = 1 << 23  # /proc/cpuinfo of a thousand CPUs is 2 MB
 CHUNK_BYTES = 1 << 16  # files of /proc/sys answer a read of 4 MiB or more with an error
+START_FIELD = 19  # of what follows the name in /proc/PID/stat: proc_pid_stat(5) counts it as field 22
 MAX_TEXT = 4096  # characters of what a small file says
 
 
@@ -78,6 +79,36 @@ class Tree:
                 inside, point = (re.sub(r"\\([0-7]{3})", _octal, path) for path in before[3:5])
                 mounts.append(Mount(inside, point, after[0], set(after[2].split(","))))
         return mounts
+
+
+class Watched:
+    """One process, told by its start time from a later one that got its id."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._started = start_ticks(pid)
+
+    def is_alive(self) -> bool:
+        """Whether it still runs; what has ended and was not reaped yet does not."""
+        if self._started is None and not os.path.exists("/proc/self/stat"):
+            return _takes_signals(self._pid)  # not Linux
+        return self._started is not None and start_ticks(self._pid) == self._started
+
+
+def start_ticks(pid: int) -> Optional[int]:
+    """When process ``pid`` was started, in clock ticks since boot; None: it has ended, or this is not Linux."""
+    fields = Tree().read(f"proc/{pid}/stat").rpartition(")")[2].split()  # before it a name that may hold anything
+    return int(fields[START_FIELD]) if len(fields) > START_FIELD and fields[0] not in "ZX" else None
+
+
+def _takes_signals(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return True
 
 
 def number(text: Optional[str]) -> Optional[float]:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import socket
+from datetime import timedelta
 
 from torch._C._distributed_c10d import TCPStore
+
+PATIENCE = timedelta(seconds=120)
+"""How long one waits in a store for what another host is about to say: it may still be importing torch."""
 
 
 def listen(address: str, port: int) -> socket.socket:
@@ -31,5 +35,26 @@ def serve(address: str, port: int) -> TCPStore:
     Raises:
         OSError: as ``listen``.
     """
-    descriptor = listen(address, port).detach()  # the store owns the socket now
-    return TCPStore(address, port, is_master=True, wait_for_workers=False, master_listen_fd=descriptor)
+    return serve_on(listen(address, port), address)
+
+
+def serve_on(listener: socket.socket, address: str) -> TCPStore:
+    """A store that answers on ``listener``, which is its own from now on; it ends with the object."""
+    port, descriptor = listener.getsockname()[1], listener.detach()
+    return TCPStore(
+        address,
+        port,
+        is_master=True,
+        timeout=PATIENCE,
+        wait_for_workers=False,
+        master_listen_fd=descriptor,
+    )
+
+
+def call(address: str, port: int) -> TCPStore:
+    """A connection to the store that answers, or soon will, at ``address`` and ``port``.
+
+    Raises:
+        DistNetworkError: nobody did for ``PATIENCE``.
+    """
+    return TCPStore(address, port, timeout=PATIENCE, wait_for_workers=False)

@@ -15,8 +15,9 @@ import sys
 from typing import Any, Dict, Mapping, NoReturn
 
 from allpull.observe.host import describe_host
+from allpull.observe.identity import HOST_VARIABLE, numbers
 from allpull.observe.interface import interface_of, own_address
-from allpull.observe.rank import HOST_VARIABLE, SERVE_VARIABLE, end_with_parent, numbers
+from allpull.observe.rank import SERVE_VARIABLE, end_with_parent
 from allpull.rundir import layout
 from allpull.rundir.write import whole_json
 

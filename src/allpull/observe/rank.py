@@ -12,21 +12,20 @@ import json
 import os
 import runpy
 import signal
-import socket
 import sys
 import traceback
-from typing import Any, Dict, Mapping, NoReturn, Tuple
+from typing import Any, Dict, NoReturn
 
 from allpull import marks
 from allpull.observe.arrival import watch_ddp
 from allpull.observe.attempts import begin
 from allpull.observe.binding import bind
-from allpull.observe.recorder import Identity, Recorder
+from allpull.observe.identity import identity
+from allpull.observe.recorder import Recorder
 from allpull.rundir import layout
 
 PR_SET_PDEATHSIG = 1
 SERVE_VARIABLE = "ALLPULL_SERVE_STORE"  # set for rank 0 where no agent serves the store in which ranks meet
-HOST_VARIABLE = "ALLPULL_HOST"  # the name of this host in the records, where its agent was given one
 
 
 def main(job_file: str, module: str) -> None:
@@ -77,35 +76,6 @@ def main(job_file: str, module: str) -> None:
         marks.listen(None)
         recorder.close(ended_well=ended_well)
         del store  # it was there for the others until now
-
-
-def identity() -> Identity:
-    """Who this rank is, from the variables of whatever started it; alone where there are none."""
-    rank, ranks, local_rank = numbers(os.environ)
-    host = os.environ.get(HOST_VARIABLE) or socket.gethostname()
-    return Identity(rank=rank, local_rank=local_rank, ranks=ranks, host=host)
-
-
-def numbers(environ: Mapping[str, str]) -> Tuple[int, int, int]:
-    """Rank, ranks and local rank, by the first starter of the table that is complete; (0, 1, 0) where none is.
-
-    Slurm's are believed in a task of srun only: the script of a job has them too, and is not a rank.
-    """
-    for names in STARTERS:
-        values = [environ.get(name, "") for name in names]
-        if all(value.isdigit() for value in values) and (names[0] != "SLURM_PROCID" or "SLURM_STEP_ID" in environ):
-            rank, ranks, local_rank = (int(value) for value in values)
-            return rank, ranks, local_rank
-    return 0, 1, 0
-
-
-STARTERS = (
-    ("RANK", "WORLD_SIZE", "LOCAL_RANK"),  # torchrun
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),  # OpenMPI
-    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),  # MPICH, Intel MPI
-    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),  # srun
-)
-"""Variables of rank, ranks and local rank, by what starts ranks; the first that are all there count."""
 
 
 def serve_store() -> Any:

@@ -1,11 +1,11 @@
-"""Sample the counters of a host and its ranks into ``counters/<host>.jsonl``: one process a host, beside the ranks.
+"""Sample what a host and its ranks do into ``counters/<host>.jsonl``: one process a host, beside the ranks.
 
-``python -m allpull.observe.sidecar --run DIR --host NAME --watch PID --interval-s S``. Ranks are the descendants
-of PID with RANK in the environment that they were started with, each with its own descendants (loader workers).
-It ends when PID does, or on SIGTERM.
+``python -m allpull.observe.sidecar --run DIR --host NAME --watch PID --interval-s S``. ``roster`` says who is a rank,
+``family`` and ``gauges`` read counters, ``gpus`` asks for accelerators, and ``clocks`` compares this host's clock with
+another's. It ends when PID does, or on SIGTERM.
 
-It and ``family`` are the modules of ``observe`` that need psutil: they run in allpull's own Python, never inside a
-rank.
+``family`` and ``gauges`` need psutil. Where it is not installed, as may be in a user's own environment, the header
+says so, and clocks are compared all the same.
 """
 
 from __future__ import annotations
@@ -14,31 +14,36 @@ import argparse
 import json
 import os
 import signal
+import socket
 import sys
 import time
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
-import psutil
+from ..rundir import layout
+from ..rundir.write import Appender, private_folder
+from . import clocks
+from .gpus import find_gpus
+from .interface import own_address
+from .kernel import Tree, Watched
+from .roster import Roster
 
-from allpull.observe.family import Family
-from allpull.observe.kernel import Tree
-from allpull.rundir import layout
-from allpull.rundir.write import Appender, private_folder
-
-SCHEMA = "allpull.counters/1.0"
+SCHEMA = "allpull.counters/1.1"
+NO_PSUTIL = "no counters: psutil is not installed there"
 NICENESS = 10  # the ranks go first
 LOOK_S = 0.2  # how soon the end of PID, or a signal, is noticed
+LAST_WORDS_S = 1.0  # for the last pings: a job that has ended waits no longer for us
 BUDGET = 1 << 30  # bytes
-MAX_NICS = 64
-IB_WORD_BYTES = 4  # port_rcv_data and port_xmit_data count 32-bit words (InfiniBand PMA PortCounters)
+LOOPBACK = ("127.", "::1")
+
+Look = Callable[[], Dict[str, Any]]
+Clock = Union[clocks.Server, clocks.Asker]
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
     """Sample until the watched process or a signal ends it; the exit code is 1 where the file could not be written."""
     options = _options(arguments)
-    asked = _ask_by_signal()
+    asked, watched = _ask_by_signal(), Watched(options.watch)
     _be_nice()
-    family, interval_ns = Family(options.watch), int(options.interval_s * 1e9)
     path = os.path.join(options.run, layout.counters_file(options.host))
     try:
         private_folder(os.path.dirname(path))
@@ -46,17 +51,32 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
         _say(f"no counters: {error.strerror or error}")
         return 1
     appender = Appender(path, options.budget, on_trouble=lambda reason: _say(f"counters end: {reason}"), on_thin=_thin)
-    _write(appender, _header(options.host, interval_ns), keep=True)
-    _write(appender, _sample(family))
-    due_ns = time.monotonic_ns() + interval_ns
-    ended = False
-    while appender.is_open and not ended:
-        ended = _wait(due_ns, lambda: asked() or not family.alive())
-        _write(appender, _sample(family), keep=ended)
-        due_ns = max(due_ns + interval_ns, time.monotonic_ns())
+    interval_ns = int(options.interval_s * 1e9)
+    looks, sources = _looks(options)
+    _write(appender, _header(options.host, interval_ns, sources), keep=True)
+    clock = _clock(options, os.environ.get(clocks.NONCE_VARIABLE, "")) if appender.is_open else None
+    if looks or clock is not None:
+        _sample_until(appender, interval_ns, looks, clock, lambda: asked() or not watched.is_alive())
     sound = appender.is_open
     appender.close()
     return 0 if sound else 1
+
+
+def _sample_until(
+    appender: Appender, interval_ns: int, looks: List[Look], clock: Optional[Clock], over: Callable[[], bool]
+) -> None:
+    """Take a sample now, every ``interval_ns``, and last when it is ``over``."""
+    _write(appender, _sample(looks))
+    due_ns = time.monotonic_ns() + interval_ns
+    ended = False
+    while appender.is_open and not ended:
+        ended = _wait(due_ns, over)
+        if ended and clock is not None:
+            clock.finish(LAST_WORDS_S)
+        pings = clock.news() if isinstance(clock, clocks.Asker) else {}
+        if looks or pings:
+            _write(appender, {**_sample(looks), **pings}, keep=ended or bool(pings))
+        due_ns = max(due_ns + interval_ns, time.monotonic_ns())
 
 
 def _options(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
@@ -65,13 +85,85 @@ def _options(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
     )
     parser.add_argument("--run", required=True, help="run directory")
     parser.add_argument("--host", required=True, help="name of this host in the records")
-    parser.add_argument("--watch", required=True, type=int, help="process whose descendants are the ranks")
+    parser.add_argument("--watch", required=True, type=int, help="process whose end is ours; ranks are below it")
     parser.add_argument("--interval-s", type=float, default=1.0, help="seconds between samples")
     parser.add_argument("--budget", type=int, default=BUDGET, help="bytes of the file, over which samples thin out")
+    clock = parser.add_mutually_exclusive_group()
+    clock.add_argument(
+        "--serve-clock", type=int, metavar="FD", help="answer other hosts' pings on this listening socket"
+    )
+    clock.add_argument("--ask-clock", action="store_true", help=f"ping the host that {layout.CLOCK} names")
+    clock.add_argument("--clock", choices=("auto",), help="be the host that the others ping, if none is yet")
+    parser.add_argument("--clock-every-s", type=float, default=60.0, help="seconds between bursts of pings")
     options = parser.parse_args(arguments)
-    if not 0.01 <= options.interval_s <= 86400:
-        parser.error("--interval-s takes 0.01 to 86400 seconds")
+    for name in ("interval_s", "clock_every_s"):
+        if not 0.01 <= getattr(options, name) <= 86400:
+            parser.error(f"--{name.replace('_', '-')} takes 0.01 to 86400 seconds")
     return options
+
+
+def _looks(options: argparse.Namespace) -> Tuple[List[Look], List[str]]:
+    """What is looked at for every sample, each a part of it, and what the numbers come from."""
+    looks: List[Look] = []
+    sources: List[str] = []
+    try:
+        from . import gauges  # noqa: PLC0415  needs psutil
+        from .family import Family  # noqa: PLC0415  as above
+    except ImportError:
+        sources.append(NO_PSUTIL)
+    else:
+        family = Family(options.watch, Roster(options.run, options.host))
+        looks += [gauges.look, lambda: {"ranks": family.ranks()}]
+        sources += gauges.sources()
+    gpus = find_gpus()
+    if gpus is not None and gpus.sources():
+        looks.append(lambda: {"gpus": gpus.look()})
+        sources += gpus.sources()
+    return looks, sources
+
+
+def _clock(options: argparse.Namespace, nonce: str) -> Optional[Clock]:
+    """This host's part in comparing clocks; None: it has none, or cannot take it."""
+    if not nonce:
+        return None
+    asks, listener = options.ask_clock, None
+    try:
+        if options.serve_clock is not None:
+            listener = socket.socket(fileno=options.serve_clock)
+        elif options.clock == "auto":
+            master = os.environ.get("MASTER_ADDR")
+            asks = not master or not own_address(master).startswith(LOOPBACK)  # else all ranks are on this host
+            listener = _claim(options.run, options.host, master or socket.gethostname()) if asks else None
+    except OSError as error:
+        _say(f"clocks are not compared: {error.strerror or error}")
+        return None
+    if listener is not None:
+        return clocks.Server(listener, nonce)
+    if asks:
+        return clocks.Asker(options.run, host=options.host, nonce=nonce, every_s=options.clock_every_s)
+    return None
+
+
+def _claim(run: str, host: str, towards: str) -> Optional[socket.socket]:
+    """A listening socket on the way ``towards`` another host, if this host is the first that could answer.
+
+    A place in the name of this very host is one that an earlier attempt left behind.
+
+    Raises:
+        OSError: this host has no such address, or the run directory cannot be written.
+    """
+    place = clocks.clock_place(run)
+    address = own_address(towards)
+    if (place is not None and place["host"] != host) or address.startswith(LOOPBACK):
+        return None
+    listener = clocks.listen(address)
+    ours = {"address": address, "port": listener.getsockname()[1], "host": host}
+    if place is not None:
+        clocks.put_clock_place(run, ours)
+    elif not clocks.claim_clock_place(run, ours):
+        listener.close()
+        return None
+    return listener
 
 
 def _ask_by_signal() -> Callable[[], bool]:
@@ -118,7 +210,7 @@ def _thin(keep_one_in: int) -> None:
     _say(f"the counters file nears its budget: one sample in {keep_one_in} is kept from now on")
 
 
-def _header(host: str, interval_ns: int) -> Dict[str, Any]:
+def _header(host: str, interval_ns: int, sources: List[str]) -> Dict[str, Any]:
     before_ns = time.monotonic_ns()
     realtime_ns = time.time_ns()
     return {
@@ -127,54 +219,16 @@ def _header(host: str, interval_ns: int) -> Dict[str, Any]:
         "boot_id": Tree().text("proc/sys/kernel/random/boot_id"),
         "clock": {"monotonic_ns": (before_ns + time.monotonic_ns()) // 2, "realtime_ns": realtime_ns},
         "interval_ns": interval_ns,
-        "sources": [f"psutil {psutil.__version__}", "switches: main thread of each process"],
+        "sources": sources,
     }
 
 
-def _sample(family: Family) -> Dict[str, Any]:
-    """``schema.counters.CounterSample`` in plain values; what this system does not say is left out."""
+def _sample(looks: List[Look]) -> Dict[str, Any]:
+    """``schema.counters.CounterSample`` in plain values."""
     sample: Dict[str, Any] = {"t_ns": time.monotonic_ns()}
-    for look in (_cpu, _memory, _load, _network):
-        try:
-            sample.update(look())
-        except (OSError, ValueError, AttributeError, psutil.Error):
-            continue  # a container may hide parts of /proc
-    sample["ranks"] = family.ranks()
+    for look in looks:
+        sample.update(look())
     return sample
-
-
-def _cpu() -> Dict[str, Any]:
-    cpu = psutil.cpu_times()._asdict()
-    idle_s = cpu["idle"] + cpu.get("iowait", 0.0)
-    # Linux counts guests in user and nice too; time that the hypervisor stole was no idle time of ours.
-    busy_s = sum(cpu.get(name, 0.0) for name in ("user", "nice", "system", "irq", "softirq", "steal"))
-    return {"cpu_ns": round(busy_s * 1e9), "idle_ns": round(idle_s * 1e9)}
-
-
-def _memory() -> Dict[str, Any]:
-    memory = psutil.virtual_memory()
-    return {"memory_used_bytes": memory.total - memory.available}
-
-
-def _load() -> Dict[str, Any]:
-    return {"load_1min": os.getloadavg()[0]}
-
-
-def _network() -> Dict[str, Any]:
-    """Bytes of every network interface, and of InfiniBand ports, whose RDMA traffic interfaces do not see."""
-    tree = Tree()
-    nics = {
-        name: {"received_bytes": counts.bytes_recv, "sent_bytes": counts.bytes_sent}
-        for name, counts in sorted(psutil.net_io_counters(pernic=True).items())
-    }
-    for device in tree.names("sys/class/infiniband"):
-        for port in tree.names(f"sys/class/infiniband/{device}/ports"):
-            folder = f"sys/class/infiniband/{device}/ports/{port}/counters"
-            words = [tree.text(f"{folder}/port_{way}_data") or "" for way in ("rcv", "xmit")]
-            if all(word.isdecimal() for word in words):
-                received, sent = (int(word) * IB_WORD_BYTES for word in words)
-                nics[f"{device}/{port}"] = {"received_bytes": received, "sent_bytes": sent}
-    return {"nics": dict(list(nics.items())[:MAX_NICS])}
 
 
 if __name__ == "__main__":

@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from typing import Optional
 
 RUN_JSON = "run.json"
 SCRIPT = "job/script.sh"
 SPEC = "job/spec.json"
 LOGS = "job/logs"
 ENDED = "job/ended"
+PROCESSES = "job/processes"
+CLOCK = "job/clock.json"
+HOOK = "job/hook"
+TRACES = "traces"
 CHECKPOINTS = "checkpoints"
 FOLDERS = ("job", LOGS, ENDED, "hosts", "steps", "events", "counters", "derived")
 
@@ -53,6 +58,11 @@ def ended_file(host: str) -> str:
     return f"{ENDED}/{slug(host)}.json"
 
 
+def process_file(host: str, pid: int) -> str:
+    """What process ``pid`` of ``host`` was: a rank, or why it was none."""
+    return f"{PROCESSES}/{slug(host)}-{pid}.json"
+
+
 def slug(name: str) -> str:
     """A file name that is safe everywhere, made from any name.
 
@@ -64,10 +74,11 @@ def slug(name: str) -> str:
     return "-".join(word for word in words if word)[:MAX_NAME].strip("-.") or "unnamed"
 
 
-def run_name(utc: str, name: str, ranks: int, signature: str) -> str:
-    """The name of a run directory.
+def run_name(utc: str, name: str, ranks: Optional[int], signature: str) -> str:
+    """The name of a run directory; ``ranks`` is None where nobody knows how many there will be.
 
     >>> run_name("20261120T120000Z", "digits", 2, "1a2b3c4d")
     '20261120T120000Z_digits_n2_1a2b3c4d'
     """
-    return f"{utc}_{slug(name)}_n{ranks}_{signature}"
+    size = "" if ranks is None else f"n{ranks}_"
+    return f"{utc}_{slug(name)}_{size}{signature}"

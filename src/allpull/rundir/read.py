@@ -7,24 +7,34 @@ host that kept its files) is a gap: a sentence beside the data, which every resu
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 from allpull.errors import RunDirError
-from allpull.rundir import bounded, layout
-from allpull.rundir.beside import COUNTERS_SCHEMA, CountersFile, EventLog, read_counters, read_events
+from allpull.rundir import bounded, collectives, gaps, layout
+from allpull.rundir.beside import (
+    COUNTERS_SCHEMA,
+    GPUS_SCHEMA,
+    NICS_SCHEMA,
+    PINGS_SCHEMA,
+    CountersFile,
+    EventLog,
+    read_counters,
+    read_events,
+)
+from allpull.rundir.gaps import counted
 from allpull.rundir.records import SCHEMA, StepsFile, read_steps
+from allpull.rundir.seen import corrected, processes_of
 from allpull.schema.host import HostRecord
 from allpull.schema.run import RunRecord
 from allpull.schema.steps import StepsHeader
 
 MAX_RUN_JSON_BYTES = 16 << 20
 MAX_HOST_JSON_BYTES = 1 << 20
-SHOWN_RANKS = 3  # named in one gap; the others are counted
 
 _RANK_FILE = re.compile(r"rank-([0-9]{5,7})\.jsonl")
 
@@ -33,9 +43,10 @@ _RANK_FILE = re.compile(r"rank-([0-9]{5,7})\.jsonl")
 class RunData:
     """One run as it stands on disk.
 
-    ``steps`` has the columns of ``records.SCHEMA``, sorted by rank and step, and ``counters`` those of
-    ``beside.COUNTERS_SCHEMA``. ``headers`` and ``events`` go by rank; ranks that left none are absent. ``gaps`` says
-    in words what is missing or was left out.
+    ``steps`` has the columns of ``records.SCHEMA``, sorted by rank and step; ``collectives`` those of
+    ``collectives.SCHEMA``, in the same order; ``counters``, ``pings``, ``gpus`` and ``nics`` those of the schemas in
+    ``beside``. ``headers`` and ``events`` go by rank; ranks that left none are absent. ``gaps`` says in words what is
+    missing or was left out.
     """
 
     directory: Path
@@ -46,6 +57,10 @@ class RunData:
     events: dict[int, EventLog]
     counters: pl.DataFrame
     gaps: tuple[str, ...]
+    collectives: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=collectives.SCHEMA))
+    pings: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=PINGS_SCHEMA))
+    gpus: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=GPUS_SCHEMA))
+    nics: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=NICS_SCHEMA))
 
 
 def find_runs(path: Path) -> list[Path]:
@@ -78,27 +93,41 @@ def read_run(directory: Path, *, skip_damaged: bool = False) -> RunData:
     """
     root = bounded.checked_directory(directory)
     record = _run_record(root)
-    gaps: list[str] = []
+    said: list[str] = []
     if record.status in {"created", "running"}:
-        gaps.append(f"{layout.RUN_JSON} says '{record.status}': the job has not ended, or its launcher was killed")
+        said.append(f"{layout.RUN_JSON} says '{record.status}': the job has not ended, or its launcher was killed")
+    record = _with_ranks_seen(root, record, said)
     hosts = _hosts(root, record)
-    steps = _step_files(root, record, gaps, skip_damaged=skip_damaged)
-    events = _event_logs(root, record, gaps, skip_damaged=skip_damaged)
+    steps = _step_files(root, record, said, skip_damaged=skip_damaged)
+    events = _event_logs(root, record, said, skip_damaged=skip_damaged)
     counters = _counter_files(root, record, skip_damaged=skip_damaged)
-    frames = [file.frame for file in steps.values()]
-    gaps += _gaps_of_steps(record, steps)
-    gaps += _gaps_of_events(record, set(steps), events)
-    gaps += _gaps_of_hosts(record, hosts, counters)
+    if record.kind == "run" and not steps:
+        said.append(gaps.why_no_rank(processes_of(root)))
+    said += gaps.of_steps(record, steps, events)
+    said += gaps.of_events(record, set(steps), events)
+    said += gaps.of_hosts(record, hosts, counters)
     return RunData(
         directory=directory,
         record=record,
         hosts=hosts,
-        steps=pl.concat(frames) if frames else pl.DataFrame(schema=SCHEMA),
+        steps=_together([file.frame for file in steps.values()], SCHEMA),
         headers={rank: file.header for rank, file in steps.items()},
         events=events,
-        counters=pl.DataFrame([row for file in counters for row in file.rows], schema=COUNTERS_SCHEMA),
-        gaps=tuple(gaps),
+        counters=_table([file.rows for file in counters], COUNTERS_SCHEMA),
+        gaps=tuple(said),
+        collectives=_together([file.calls for file in steps.values()], collectives.SCHEMA),
+        pings=_table([file.pings for file in counters], PINGS_SCHEMA),
+        gpus=_table([file.gpus for file in counters], GPUS_SCHEMA),
+        nics=_table([file.nics for file in counters], NICS_SCHEMA),
     )
+
+
+def _together(frames: list[pl.DataFrame], schema: dict[str, pl.DataType]) -> pl.DataFrame:
+    return pl.concat(frames) if frames else pl.DataFrame(schema=schema)
+
+
+def _table(rows: list[list[dict[str, Any]]], schema: dict[str, pl.DataType]) -> pl.DataFrame:
+    return pl.DataFrame([row for of_file in rows for row in of_file], schema=schema)
 
 
 def _is_run(path: Path) -> bool:
@@ -121,6 +150,15 @@ def _run_record(root: Path) -> RunRecord:
     return bounded.document(RunRecord, "run", blob, f"{where}/{layout.RUN_JSON}")
 
 
+def _with_ranks_seen(root: Path, record: RunRecord, said: list[str]) -> RunRecord:
+    """``record`` with the ranks and hosts of a command's own records, where its launcher did not live to learn them."""
+    seen = corrected(record, root)
+    if seen.ranks != record.ranks:
+        says = f"{layout.RUN_JSON} says {counted(record.ranks, 'rank')}, the records {seen.ranks:,}"
+        said.append(f"{says}: read as {seen.ranks:,}")
+    return seen
+
+
 def _hosts(root: Path, record: RunRecord) -> tuple[HostRecord, ...]:
     names = _at_most(record.ranks, bounded.file_names(root, "hosts", ".json"), f"{bounded.shown_path(root)}/hosts")
     found = []
@@ -131,18 +169,18 @@ def _hosts(root: Path, record: RunRecord) -> tuple[HostRecord, ...]:
     return tuple(found)
 
 
-def _step_files(root: Path, record: RunRecord, gaps: list[str], *, skip_damaged: bool) -> dict[int, StepsFile]:
+def _step_files(root: Path, record: RunRecord, said: list[str], *, skip_damaged: bool) -> dict[int, StepsFile]:
     found = {}
-    for rank in _ranks_in(root, layout.steps_file, record, gaps):
+    for rank in _ranks_in(root, layout.steps_file, record, said):
         file = read_steps(root, rank, skip_damaged=skip_damaged)
         if file is not None:
             found[rank] = file
     return found
 
 
-def _event_logs(root: Path, record: RunRecord, gaps: list[str], *, skip_damaged: bool) -> dict[int, EventLog]:
+def _event_logs(root: Path, record: RunRecord, said: list[str], *, skip_damaged: bool) -> dict[int, EventLog]:
     found = {}
-    for rank in _ranks_in(root, layout.events_file, record, gaps):
+    for rank in _ranks_in(root, layout.events_file, record, said):
         log = read_events(root, rank, skip_damaged=skip_damaged)
         if log is not None:
             found[rank] = log
@@ -165,7 +203,7 @@ def _at_most(ranks: int, names: list[str], where: str) -> list[str]:
     return names
 
 
-def _ranks_in(root: Path, path_of: Callable[[int], str], record: RunRecord, gaps: list[str]) -> list[int]:
+def _ranks_in(root: Path, path_of: Callable[[int], str], record: RunRecord, said: list[str]) -> list[int]:
     """Ranks that have a file, from the listing of its folder: ``record.ranks`` may be any number."""
     folder = path_of(0).partition("/")[0]
     names = bounded.file_names(root, folder, ".jsonl")
@@ -174,89 +212,5 @@ def _ranks_in(root: Path, path_of: Callable[[int], str], record: RunRecord, gaps
     own = sorted(rank for rank in numbers if rank < record.ranks and path_of(rank) in paths)
     strange = len(names) - len(own)
     if strange:
-        gaps.append(f"{folder}: {_count(strange, 'file')} of no rank of this run (it has {record.ranks:,}): not read")
+        said.append(f"{folder}: {counted(strange, 'file')} of no rank of this run (it has {record.ranks:,}): not read")
     return own
-
-
-def _gaps_of_steps(record: RunRecord, files: dict[int, StepsFile]) -> Iterator[str]:
-    if len(files) < record.ranks:
-        missing = (rank for rank in range(record.ranks) if rank not in files)
-        names = _ranks(missing, record.ranks - len(files))
-        yield f"{names} left no step records (run.json says {_count(record.ranks, 'rank')})"
-    other_size = [rank for rank, file in files.items() if file.header.ranks != record.ranks]
-    if other_size:
-        said = files[other_size[0]].header.ranks
-        yield f"{_ranks(other_size)}: recorded in a job of {_count(said, 'rank')}; run.json says {record.ranks:,}"
-    cut_off = [rank for rank, file in files.items() if file.cut_off]
-    if cut_off:
-        yield f"{_ranks(cut_off)}: the last line of the step records is cut off; it was left out"
-    damaged = {rank: file.damaged for rank, file in files.items() if file.damaged}
-    if damaged:
-        yield f"{_ranks(damaged)}: {_count(sum(damaged.values()), 'damaged step record')} left out"
-    lost = {rank: _numbers_missing(file.frame) for rank, file in files.items()}
-    lost = {rank: count for rank, count in lost.items() if count}
-    if lost:
-        yield f"{_ranks(lost)}: {_count(sum(lost.values()), 'step')} between first and last without a record"
-
-
-def _gaps_of_events(record: RunRecord, ranks: set[int], events: dict[int, EventLog]) -> Iterator[str]:
-    silent = sorted(rank for rank in ranks | set(events) if rank not in events or events[rank].end is None)
-    raised = [rank for rank in silent if rank in events and events[rank].exceptions]
-    killed = [rank for rank in silent if rank not in set(raised)]
-    if killed and record.status in {"created", "running"}:
-        yield f"{_ranks(killed)} had not ended yet, or was killed"
-    elif killed:
-        yield f"{_ranks(killed)} ended without saying so (killed?)"
-    if raised:
-        yield f"{_ranks(raised)} ended by an exception: {events[raised[0]].exceptions[-1].type[:80]}"
-    again = {rank: log for rank, log in events.items() if log.restarted and log.epochs}
-    if again:
-        rank, log = next(iter(again.items()))
-        redone = max(0, log.restarted[-1].steps_before - log.epochs[0].step)
-        times = _count(log.restarted[-1].attempt, "time")
-        yield f"{_ranks(again)} started again {times}; {_count(redone, 'step')} of rank {rank} were lost and done again"
-    for rank, log in islice(((r, log) for r, log in events.items() if log.switched_off), SHOWN_RANKS):
-        yield f"rank {rank}: recording stopped before the end: {log.switched_off[-1].reason[:200]}"
-    thinned = {rank: log.thinned[-1].keep_one_in for rank, log in events.items() if log.thinned}
-    if thinned:
-        yield f"{_ranks(thinned)}: records were thinned to one in {max(thinned.values()):,} to stay within the budget"
-    cut_off = [rank for rank, log in events.items() if log.cut_off]
-    if cut_off:
-        yield f"{_ranks(cut_off)}: the last line of the events is cut off; it was left out"
-    damaged = {rank: log.damaged for rank, log in events.items() if log.damaged}
-    if damaged:
-        yield f"{_ranks(damaged)}: {_count(sum(damaged.values()), 'damaged event')} left out"
-
-
-def _gaps_of_hosts(record: RunRecord, hosts: tuple[HostRecord, ...], counters: list[CountersFile]) -> Iterator[str]:
-    missing = len(record.hosts) - len(hosts)
-    if missing > 0:
-        yield f"{_count(missing, 'host')} of {len(record.hosts):,} left no description of itself"
-    damaged = sum(file.damaged for file in counters)
-    if damaged:
-        yield f"counters: {_count(damaged, 'damaged sample')} left out"
-    if any(file.cut_off for file in counters):
-        yield "counters: a last line is cut off; it was left out"
-
-
-def _numbers_missing(frame: pl.DataFrame) -> int:
-    if frame.is_empty():
-        return 0
-    steps = frame["step"]
-    return int(steps[-1]) - int(steps[0]) + 1 - frame.height
-
-
-def _ranks(ranks: Iterable[int], count: int | None = None) -> str:
-    """``rank 3``, or ``ranks 0, 1, 2 and 61 more``; ``count`` is how many there are, if ``ranks`` must not be run out.
-
-    >>> _ranks([3]), _ranks(range(64)), _ranks(range(10**9), 10**9)
-    ('rank 3', 'ranks 0, 1, 2 and 61 more', 'ranks 0, 1, 2 and 999,999,997 more')
-    """
-    total = len(list(ranks)) if count is None else count
-    shown = ", ".join(str(rank) for rank in islice(ranks, SHOWN_RANKS))
-    more = f" and {total - SHOWN_RANKS:,} more" if total > SHOWN_RANKS else ""
-    return f"rank{'s' if total > 1 else ''} {shown}{more}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'s' if number != 1 else ''}"

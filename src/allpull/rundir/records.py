@@ -18,7 +18,7 @@ import polars as pl
 from pydantic.fields import FieldInfo
 
 from allpull.errors import RunDirError
-from allpull.rundir import layout
+from allpull.rundir import collectives, layout
 from allpull.rundir.lines import Lines, damage, read_lines, value_of
 from allpull.schema.steps import StepRecord, StepsHeader, Tag
 
@@ -26,8 +26,14 @@ MAX_VALUE = 2**62  # of any number in a record: differences of two such times st
 SHALLOW_LINE = 1000  # bytes; polars before 2.1 overflows its stack, and ends the process, from some 3,000 levels on
 MAX_OPENINGS = 64  # brackets that a longer line may open to be parsed by polars
 SHORTEST_LINE = len('{"step":0,"epoch":0,"begin_ns":0,"end_ns":0}\n')
+SHORTEST_CALL = len("[0,0,0,0,0],")
 TAGS: tuple[str, ...] = get_args(Tag)
 OTHER_TAG = "other"  # a tag that a newer minor version added: the step is left out, as its writer wished
+
+
+_LAST_OPENING, _CLOSES = 2, 2  # of the marks below: opening ones come first, each closed by that of two more
+_MARKS = np.zeros(256, dtype=np.uint8)
+_MARKS[[ord(mark) for mark in '[{]}"']] = (1, 2, 3, 4, 5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,21 +48,28 @@ def _number(field: FieldInfo) -> _Number:
     return _Number(required=field.is_required(), least=least)
 
 
-NUMBERS = {name: _number(field) for name, field in StepRecord.model_fields.items() if name not in {"tags", "named"}}
+NO_NUMBERS = {"tags", "named", "collectives"}
+NUMBERS = {name: _number(field) for name, field in StepRecord.model_fields.items() if name not in NO_NUMBERS}
 SCHEMA: dict[str, pl.DataType] = {
     "rank": pl.Int64(),
     **dict.fromkeys(NUMBERS, pl.Int64()),
     **{f"tag_{tag}": pl.Boolean() for tag in (*TAGS, OTHER_TAG)},
 }
-"""Columns of ``RunData.steps``: times in ns; a tag is a column of its own; ``named`` phases are not kept."""
+"""Columns of ``RunData.steps``: times in ns; a tag is a column of its own; ``named`` phases are not kept, and
+collectives stand in a frame of their own.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepsFile:
-    """The step records of one rank: a frame with the columns of ``SCHEMA``, one row a step, by step number."""
+    """The step records of one rank: a frame with the columns of ``SCHEMA``, one row a step, by step number.
+
+    ``calls`` has the columns of ``collectives.SCHEMA``.
+    """
 
     header: StepsHeader
     frame: pl.DataFrame
+    calls: pl.DataFrame
     cut_off: bool
     damaged: int
 
@@ -78,31 +91,40 @@ def read_steps(root: Path, rank: int, *, skip_damaged: bool) -> StepsFile | None
             hint="the file was renamed: give it its own name",
         )
     damaged = 0
-    frame = _columns(lines.body) if _is_shallow(lines.body) else None
-    if frame is None:
+    read = _columns(lines.body) if _is_shallow(lines.body) else None
+    if read is None:
         good: list[bytes] = []
         damaged = _sift(lines, good, skip_damaged=skip_damaged)
-        frame = _columns(b"".join(good))
-    if frame is None:
+        read = _columns(b"".join(good))
+    if read is None:
         raise RunDirError(f"{lines.where}: cannot be read as columns", hint="is a field written twice in one line?")
-    return StepsFile(header=lines.header, frame=_finished(frame, rank), cut_off=lines.cut_off, damaged=damaged)
+    frame, calls = read
+    return StepsFile(
+        header=lines.header,
+        frame=_finished(frame, rank),
+        calls=calls.select(pl.lit(rank, dtype=pl.Int64).alias("rank"), pl.all()),
+        cut_off=lines.cut_off,
+        damaged=damaged,
+    )
 
 
-def _columns(body: bytes) -> pl.DataFrame | None:
-    """The records in ``body``, or None where anything about them is odd."""
-    schema = {**dict.fromkeys(NUMBERS, pl.Int64()), "tags": pl.List(pl.String)}
+def _columns(body: bytes) -> tuple[pl.DataFrame, pl.DataFrame] | None:
+    """The records in ``body`` and their collectives, or None where anything about them is odd."""
+    schema = {**dict.fromkeys(NUMBERS, pl.Int64()), "tags": pl.List(pl.String), "collectives": collectives.LISTED}
     try:
         frame = pl.read_ndjson(io.BytesIO(body), schema=schema)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
         return None
     sound = frame.height == body.count(b"\n") and all(frame.select(_checks()).row(0))
-    return frame if sound else None
+    calls = collectives.rows(frame) if sound else None
+    return None if calls is None else (frame, calls)
 
 
 def _is_shallow(body: bytes) -> bool:
     """Whether no line can be nested more than a thousand levels deep: it is short, or opens few brackets.
 
-    Files that are mostly brackets or newlines are answered first, from counts: indices of them would fill memory.
+    Lists without lists or words in them, as collectives are, add one level however many there are. Files that are
+    mostly brackets or newlines are answered first, from counts: indices of them would fill memory.
     """
     lines = body.count(b"\n")
     if len(body) < SHORTEST_LINE * lines:
@@ -111,9 +133,13 @@ def _is_shallow(body: bytes) -> bool:
     line_ends = np.flatnonzero(codes == ord("\n"))
     if np.diff(line_ends, prepend=-1).max(initial=0) <= SHALLOW_LINE:
         return True
-    if body.count(b"[") + body.count(b"{") > MAX_OPENINGS * lines:
+    if body.count(b"[") + body.count(b"{") > MAX_OPENINGS * lines + len(body) // SHORTEST_CALL:
         return False
-    opened_at = np.flatnonzero((codes & 0xDF) == ord("["))  # "[" and "{" differ in this one bit
+    marks_at = np.flatnonzero(_MARKS[codes])
+    marks = _MARKS[codes[marks_at]]
+    is_flat = np.zeros(marks.size, dtype=np.bool_)
+    is_flat[:-1] = marks[1:] == marks[:-1] + _CLOSES
+    opened_at = marks_at[(marks <= _LAST_OPENING) & ~is_flat]
     opened = np.diff(np.searchsorted(opened_at, line_ends), prepend=0)
     return bool((opened <= MAX_OPENINGS).all())
 
@@ -166,6 +192,7 @@ def _checked(line: bytes, before: tuple[int, int] | None) -> tuple[int, int]:
     tags = value.get("tags")
     if tags is not None and not (isinstance(tags, list) and all(isinstance(tag, str) for tag in tags)):
         raise ValueError(f"tags is {repr(tags)[:40]}, expected a list of words")
+    collectives.check(value.get("collectives"))
     step, begin_ns, end_ns = value["step"], value["begin_ns"], value["end_ns"]
     if end_ns < begin_ns:
         raise ValueError(f"end_ns is {end_ns}, before begin_ns {begin_ns}: a step of negative duration")

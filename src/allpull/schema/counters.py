@@ -8,6 +8,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from allpull.schema.base import Record
+from allpull.schema.probes import Ping
 from allpull.schema.steps import Clock
 
 
@@ -45,6 +46,17 @@ class NicCounters(Record):
     sent_bytes: int = Field(ge=0)
 
 
+class GpuCounters(Record):
+    """One accelerator at one moment, as its driver tells; energy is cumulative."""
+
+    busy_share: float | None = Field(None, ge=0, le=1)
+    memory_used_bytes: int | None = Field(None, ge=0)
+    clock_hz: int | None = Field(None, ge=0, description="clock of the processors")
+    power_w: float | None = Field(None, ge=0)
+    energy_j: float | None = Field(None, ge=0, description="since the driver was loaded")
+    temperature_c: float | None = None
+
+
 class CounterSample(Record):
     """One look at the host and its ranks."""
 
@@ -55,3 +67,6 @@ class CounterSample(Record):
     load_1min: float | None = Field(None, ge=0)
     ranks: dict[str, RankCounters] = Field(default_factory=dict)
     nics: dict[str, NicCounters] = Field(default_factory=dict)
+    gpus: dict[str, GpuCounters] = Field(default_factory=dict)
+    against: str | None = Field(None, description="host that answered the pings")
+    pings: list[Ping] = Field(default_factory=list, description="pings to host `against` since the sample before")

@@ -80,6 +80,7 @@ class SwitchedOff(Record):
 
     kind: Literal["switched_off"]
     reason: str
+    part: str | None = Field(None, description="the part of observation that stopped; None: all of it")
     t_ns: int
 
 
@@ -89,6 +90,64 @@ class Restarted(Record):
     kind: Literal["restarted"]
     attempt: int = Field(ge=1)
     steps_before: int = Field(ge=0, description="steps that the attempt before had recorded")
+    t_ns: int
+
+
+class CollectiveKind(Record):
+    """What the collectives of one ``id`` in a rank's step records are; ids differ between ranks."""
+
+    kind: Literal["collective_kind"]
+    id: int = Field(ge=0)
+    op: str = Field(description="torch's name, such as all_reduce, broadcast or barrier")
+    size_bytes: int = Field(ge=0, description="the larger of what goes in and what comes out")
+    dtype: str | None = None
+    group: str = Field(description="name of the process group; equal on all its ranks")
+    group_ranks: int = Field(ge=1)
+    root: int | None = Field(None, ge=0, description="rank in the job of the root of a broadcast, reduce and so on")
+    inside: str | None = Field(None, description="phase in which it was called, such as forward or evaluation")
+    t_ns: int
+
+
+class Buckets(Record):
+    """How DDP cuts the gradients, as of a step; sizes in the order in which buckets are reduced."""
+
+    kind: Literal["buckets"]
+    step: int = Field(ge=0)
+    sizes_bytes: list[int]
+    t_ns: int
+
+
+class TraceWindow(Record):
+    """A profiler window: the raw trace is a file of the run directory."""
+
+    kind: Literal["trace"]
+    file: str
+    first_step: int = Field(ge=0)
+    steps: int = Field(ge=1)
+    begin_ns: int
+    end_ns: int
+
+
+class DeviceStep(Record):
+    """One step on the accelerator's clock, resolved after it: times in ns, moments on the host's monotonic clock."""
+
+    kind: Literal["device_step"]
+    step: int = Field(ge=0)
+    forward_ns: int | None = Field(None, ge=0)
+    backward_ns: int | None = Field(None, ge=0, description="collectives included")
+    optimizer_ns: int | None = Field(None, ge=0)
+    arrival_ns: int | None = None
+    done_ns: int | None = None
+    busy_ns: int | None = Field(None, ge=0, description="time in which the compute stream had work")
+    t_ns: int
+
+
+class Watching(Record):
+    """Observation was switched on or off by the user, from this step on."""
+
+    kind: Literal["watching"]
+    on: bool
+    step: int = Field(ge=0)
     t_ns: int
 
 
@@ -102,7 +161,20 @@ class End(Record):
 
 
 Event = Annotated[
-    Span | EpochMark | Metric | ClockPair | Raised | Thinned | SwitchedOff | Restarted | End,
+    Span
+    | EpochMark
+    | Metric
+    | ClockPair
+    | Raised
+    | Thinned
+    | SwitchedOff
+    | Restarted
+    | CollectiveKind
+    | Buckets
+    | TraceWindow
+    | DeviceStep
+    | Watching
+    | End,
     Field(discriminator="kind"),
 ]
 EVENT: TypeAdapter[Event] = TypeAdapter(Event)

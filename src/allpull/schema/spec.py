@@ -88,7 +88,9 @@ class LaunchSpec:
     hosts: int = option(1, "hosts, each with as many ranks as the others", ge=1, le=65536)
     threads: int = option(1, "OpenMP threads of a rank", ge=1, le=4096)
     port: int = option(0, "port of the rendezvous on this machine; 0: a free one", ge=0, le=65535)
-    bind: Literal["none", "cores"] = option("none", "cores: give each rank of a host CPUs of its own")
+    bind: Literal["none", "cores", "numa"] = option(
+        "none", "cores: give each rank of a host CPUs of its own; numa: and all of them of one memory node"
+    )
     interface: str = option("", "network interface for Gloo, such as ib0; empty: the one that leads to the first host")
     max_restarts: int = option(0, "times that failed ranks are started again from the last checkpoint", ge=0, le=1000)
     grace_s: float = option(15.0, "seconds between asking ranks to end and killing them", ge=0.1, le=3600)
@@ -122,10 +124,13 @@ class SlurmSpec:
     mem: str = option("", "memory of a host, such as 64G")
     time: str = option("", "time limit, such as 1:30:00 or 2-00:00:00")
     requeues: int = option(0, "how often the job may go back to the queue, to go on from its checkpoint", ge=0, le=1000)
-    signal_s: int = option(60, "seconds before the time limit at which a job that may be requeued stops", ge=1, le=3600)
+    signal_s: int = option(
+        60, "seconds before the time limit at which a job that may be requeued saves and stops", ge=1, le=3600
+    )
     mail: str = option("", "address that is told when the job ends")
     modules: tuple[str, ...] = option((), "modules to load, in order")
     prologue: tuple[str, ...] = option((), "lines of shell to run before the ranks start")
+    array: str = option("", "indices of an array such as 0-4%2: as many runs, with seeds train.seed + index")
     lines: tuple[str, ...] = option((), "more options for sbatch, such as --hint=nomultithread")
     master: str = option("{host}", "address of the first host, where {host} stands for its name")
 
@@ -154,6 +159,17 @@ class ObserveSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WatchSpec:
+    """Of a command of the user's: in which steps it is recorded, and in which the profiler looks closer."""
+
+    first_step: int = option(0, "first step that is recorded, counted from 0", ge=0, le=10**12)
+    last_step: int = option(0, "step before which recording ends; 0: it goes on to the end", ge=0, le=10**12)
+    trace_every: int = option(0, "steps from one profiler window to the next; 0: none", ge=0, le=10**9)
+    trace_steps: int = option(3, "steps of a profiler window", ge=1, le=1000)
+    trace_first: int = option(5, "first step of the first profiler window", ge=0, le=10**9)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
     """Everything that decides one training job."""
 
@@ -166,6 +182,7 @@ class RunSpec:
     slurm: SlurmSpec = field(default_factory=SlurmSpec)
     container: ContainerSpec = field(default_factory=ContainerSpec)
     observe: ObserveSpec = field(default_factory=ObserveSpec)
+    watch: WatchSpec = field(default_factory=WatchSpec)
 
     @property
     def global_batch(self) -> int:

@@ -6,16 +6,16 @@ is part of the later one. All times are integer nanoseconds of the host's monoto
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from allpull.schema.base import Record
 
-Tag = Literal["warmup", "first_batch", "evaluation", "checkpoint", "resumed"]
+Tag = Literal["warmup", "first_batch", "evaluation", "checkpoint", "resumed", "skipped", "traced"]
 
 PHASES = ("input", "copy", "forward", "backward", "optimizer", "evaluation", "checkpoint")
-"""Spans that a rank records; analysis splits ``backward`` into compute, wait and transfer, and adds ``other``."""
+"""Spans that every rank may record; analysis splits ``backward`` into compute, wait and transfer, and adds ``other``."""
 
 
 class Clock(Record):
@@ -43,6 +43,12 @@ class StepsHeader(Record):
     budget: int = Field(description="bytes after which records thin themselves out")
 
 
+Collective = Annotated[list[int | None], Field(min_length=5, max_length=5)]
+"""A collective that the program called, or that DDP made in forward. ``kind`` is the ``id`` of an event
+``collective_kind``. The rank was blocked for ``blocked_ns`` up to ``end_ns``; both are null where it never waited.
+"""
+
+
 class StepRecord(Record):
     """One optimizer step of one rank. A time that was not measured is null, never 0."""
 
@@ -63,3 +69,10 @@ class StepRecord(Record):
     recording_ns: int | None = Field(None, ge=0, description="time that recording the step before took")
     tags: list[Tag] = Field(default_factory=list, description="why rates leave this step out")
     named: dict[str, int] | None = Field(None, description="phases of the user's own, in ns")
+    collective_ns: int | None = Field(
+        None, ge=0, description="blocked in collectives outside DDP's backward; not part of any other phase"
+    )
+    backward_passes: int | None = Field(None, ge=0, description="more than one where gradients accumulate")
+    collectives: list[Collective] | None = Field(
+        None, description="[kind, sequence number in its group, begin_ns, blocked_ns, end_ns] of each, in order"
+    )

@@ -14,27 +14,33 @@ from allpull.schema.spec import RunSpec, from_plain
 from allpull.train.checkpoint import PATTERN
 from allpull.train.loop import train
 from allpull.train.ranks import join, part
+from allpull.train.stop import EXIT_CODE, listen, tell_agent
 
 
 def main(job_file: str) -> None:
-    """Train as the job file says."""
+    """Train as the job file says; the exit code is ``stop.EXIT_CODE`` where a warning ended the training early."""
+    warned = listen(os.environ)
     job = json.loads(Path(job_file).read_text(encoding="utf-8"))
     spec = going_on(from_plain(RunSpec, job["spec"]), Path(job["directory"]))
     ranks = join(spec.launch.threads)
     try:
-        history = train(spec, ranks, Path(job["directory"]))
+        history = train(spec, ranks, Path(job["directory"]), warned)
     except AllpullError as error:
         raise SystemExit(error.exit_code) from error
-    if ranks.rank == 0 and history.score is not None:
+    if ranks.rank == 0 and history.score is not None and not history.warned:
         score = history.score
         print(f"test top-1 {score.top1:.4f}, top-5 {score.top5:.4f}, loss {score.loss:.4f} ({score.samples} samples)")  # noqa: T201
     part()
+    if history.warned:
+        tell_agent(os.environ)
+        raise SystemExit(EXIT_CODE)
 
 
 def going_on(spec: RunSpec, directory: Path) -> RunSpec:
     """The specification, to go on from our own run directory where ALLPULL_RESUME asks and it has a checkpoint.
 
-    A job script sets it where a queue gave the job back: all after the newest checkpoint is done again.
+    A job script sets it where a queue gave the job back: all after the newest checkpoint is done again, which is
+    nothing where the job was warned in time.
     """
     if not os.environ.get("ALLPULL_RESUME") or not any((directory / layout.CHECKPOINTS).glob(PATTERN)):
         return spec

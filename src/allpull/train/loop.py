@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,26 +20,29 @@ from allpull.train.evaluate import Score, evaluate
 from allpull.train.models import MODELS
 from allpull.train.optimise import learning_rate, sgd
 from allpull.train.ranks import Ranks
+from allpull.train.stop import Stop
 
 
 @dataclass(slots=True, kw_only=True)
 class History:
-    """What a training leaves: the mean loss over the global batch of each step done here, and the last score."""
+    """What a training leaves: the mean loss of each step done here, the last score, and was it ``warned`` to stop."""
 
     losses: list[float] = field(default_factory=list)
     score: Score | None = None
+    warned: bool = False
 
 
-def train(spec: RunSpec, ranks: Ranks, directory: Path) -> History:
+def train(spec: RunSpec, ranks: Ranks, directory: Path, warned: Callable[[], bool] = lambda: False) -> History:
     """Train as ``spec`` says and score the result; checkpoints go into ``directory``. Every rank calls it.
 
     The global batches, and in exact arithmetic the losses, do not depend on the number of ranks: each rank's mean
-    loss is weighted by its share of the global batch.
+    loss is weighted by its share of the global batch. Once ``warned`` says so on any rank, all stop after the same
+    step, with a checkpoint of it.
 
     Raises:
         AllpullError: the data or the checkpoint to go on from cannot be used.
     """
-    training = Training(spec, ranks, directory / layout.CHECKPOINTS)
+    training = Training(spec, ranks, directory / layout.CHECKPOINTS, warned)
     while training.progress.epoch < spec.train.epochs:
         if not training.epoch():
             break
@@ -48,9 +52,10 @@ def train(spec: RunSpec, ranks: Ranks, directory: Path) -> History:
 class Training:
     """One rank's share of a training: what it learns with, and how far it is."""
 
-    def __init__(self, spec: RunSpec, ranks: Ranks, checkpoints: Path) -> None:
+    def __init__(self, spec: RunSpec, ranks: Ranks, checkpoints: Path, warned: Callable[[], bool]) -> None:
         self.spec = spec
         self.ranks = ranks
+        self.stop = Stop(ranks, warned)
         self.checkpoints = checkpoints
         self.data: Dataset = DATASETS.load(spec.data.name)(spec.data.path)
         self.samples = self.data.train.first(spec.data.limit)
@@ -93,7 +98,7 @@ class Training:
             )
 
     def epoch(self) -> bool:
-        """Train one epoch, or what is left of it, and score it; False: stopped within it, as was asked."""
+        """Train one epoch, or what is left of it, and score it; False: stopped within it, as was asked or warned."""
         train, progress = self.spec.train, self.progress
         marks.epoch(progress.epoch, progress.step)
         batches = training_batches(self.samples, self.plan, epoch=progress.epoch, first_step=progress.in_epoch)
@@ -102,8 +107,10 @@ class Training:
                 batch = next(batches)
                 images, labels = self.tensors(batch)
             self.step(batch, images, labels)
-            if progress.step == train.stop_after:
+            self.history.warned = self.stop.after(progress.step)
+            if self.history.warned or progress.step == train.stop_after:
                 self.save()
+                self.ranks.meet()  # a rank that left now would have rank 0 ended in the middle of writing
                 return False
             if train.checkpoint_every and progress.step % train.checkpoint_every == 0:
                 self.save()
@@ -168,11 +175,7 @@ class Training:
         with marks.phase("evaluation"):
             self.ranks.average_buffers(self.model)
             score = evaluate(
-                self.model,
-                self.data.test,
-                self.ranks,
-                size=self.spec.train.evaluate_batch,
-                to_tensors=self.tensors,
+                self.model, self.data.test, self.ranks, size=self.spec.train.evaluate_batch, to_tensors=self.tensors
             )
         self.history.score = score
         marks.metric("test_loss", score.loss)

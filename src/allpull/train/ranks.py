@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from torch.nn.parallel import DistributedDataParallel
 
 
@@ -54,6 +55,21 @@ class Ranks:
             for theirs, slot in zip(everyone, slots, strict=True):
                 theirs[name] = slot.cpu()
         return everyone
+
+    def meet(self) -> None:
+        """Wait until every rank is here."""
+        self.total(torch.zeros(1, device=self.device)).item()
+
+    def settle(self) -> None:
+        """Wait until the device has done what it was given; a CPU always has."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def store(self) -> Store:
+        """A connection of its own to the store in which the ranks of this attempt met."""
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        return PrefixStore(f"allpull/{attempt}", TCPStore(address, port, is_master=False, wait_for_workers=False))
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """The model with its gradients averaged over ranks; batch statistics stay each rank's own until evaluated."""

@@ -1,0 +1,94 @@
+"""Say why a command of the user's left no rank, from what could be seen of its processes while it ran.
+
+Python takes no start-up hook with ``-I``, ``-S`` or ``-E``, or without our PYTHONPATH; and processes that another
+host runs cannot be seen at all. Looking costs a little, so it ends with the first rank that records something.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+from allpull.launch.program import closed, is_python
+from allpull.rundir import layout, redact
+from allpull.rundir.gaps import why_no_rank
+from allpull.rundir.seen import processes_of, rank_files
+
+FIRST_LOOK_S, LONGEST_LOOK_S = 0.2, 30.0  # between looks, longer each time: what is started is started early
+ELSEWHERE = frozenset({"srun", "mpirun", "mpiexec", "mpiexec.hydra", "ssh", "pdsh", "jsrun", "aprun", "prun", "flux"})
+SHOWN = 120  # characters of a command
+
+
+class Witness:
+    """Looks at the process ``pid`` and its descendants now and then, until run ``directory`` has a rank."""
+
+    def __init__(self, pid: int, words: Sequence[str], directory: Path) -> None:
+        self._directory = directory
+        self._hook = os.fspath(directory / layout.HOOK)
+        self._closed: dict[str, str] = {}
+        self._elsewhere: set[str] = set()
+        self._pid = pid
+        self._pause_s = FIRST_LOOK_S
+        self._due = time.monotonic() + self._pause_s
+        self._judge(words, None)
+
+    def look(self) -> None:
+        """Look, if it is time."""
+        if time.monotonic() < self._due or rank_files(self._directory):
+            return
+        for process in self._family():
+            try:
+                self._judge(process.cmdline(), process)
+            except (psutil.Error, OSError):
+                continue  # it has ended, or is another user's
+        self._pause_s = min(LONGEST_LOOK_S, 2 * self._pause_s)
+        self._due = time.monotonic() + self._pause_s
+
+    def why(self) -> str | None:
+        """Why there is no rank, in one sentence; None: there is one."""
+        if rank_files(self._directory):
+            return None
+        processes = processes_of(self._directory)
+        if self._closed and not processes:
+            reason, command = next(iter(self._closed.items()))
+            return f"nothing was recorded: {reason}: {command}"
+        if self._elsewhere and not processes:
+            names = ", ".join(sorted(self._elsewhere))
+            return (
+                f"nothing was recorded: {names} may have started processes on hosts that do not see {self._directory},"
+                " or without our environment"
+            )
+        not_linux = "" if sys.platform.startswith("linux") else f" (allpull has not been tried on {sys.platform})"
+        return f"nothing was recorded: {why_no_rank(processes)}{not_linux}"
+
+    def _family(self) -> list[psutil.Process]:
+        try:
+            head = psutil.Process(self._pid)
+            return [head, *head.children(recursive=True)]
+        except psutil.Error:
+            return []
+
+    def _judge(self, words: Sequence[str], process: psutil.Process | None) -> None:
+        """Note what is odd about a process; None stands for one that was not looked at, only started."""
+        if not words:
+            return
+        name = Path(words[0]).name
+        if name in ELSEWHERE:
+            self._elsewhere.add(name)
+        if not is_python(name):
+            return
+        flag = closed(words)
+        if flag is not None:
+            self._note(f"Python was started with {flag}, which keeps the start-up hook out", words)
+        elif process is not None and self._hook not in process.environ().get("PYTHONPATH", "").split(os.pathsep):
+            self._note("Python was started without our PYTHONPATH, which the command replaces or clears", words)
+
+    def _note(self, reason: str, words: Sequence[str]) -> None:
+        clean, _ = redact.arguments(words)
+        self._closed.setdefault(reason, shlex.join(clean)[:SHOWN])

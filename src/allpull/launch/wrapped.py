@@ -1,0 +1,163 @@
+"""Run a command as it is, observed: our child, with our streams and our terminal, and a sidecar beside it.
+
+It may be anything: torchrun, srun, a shell script, one Python process. It starts its own ranks, so it is no launcher
+that can be chosen: ``allpull run`` without ``-n`` comes here. Nothing but the hook's variables differs from running
+the command without us, and it is never ended by us.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from allpull.launch.endings import failure_of
+from allpull.launch.evidence import Witness
+from allpull.launch.job import Job
+from allpull.launch.outcome import Ended, RankFailure
+from allpull.launch.relay import Relay, ignored_now
+from allpull.launch.script import shell_script
+from allpull.observe.clocks import NONCE_VARIABLE
+from allpull.observe.host import describe_host
+from allpull.observe.stage import variables
+from allpull.rundir import layout
+from allpull.rundir.seen import ranks_of
+from allpull.rundir.write import whole_json
+
+LAUNCHER = "command"
+SIDECAR_VARIABLE = "ALLPULL_SIDECAR"
+SIDECAR_ENDS_S = 5.0  # it sees that the command has ended, and writes a last sample
+
+
+class CannotStart(Exception):
+    """The command is not there, or no program; ``code`` is what a shell would return."""
+
+    def __init__(self, command: str, error: OSError) -> None:
+        self.code = 127 if isinstance(error, FileNotFoundError) else 126
+        what = "command not found" if self.code == 127 else error.strerror or str(error)
+        super().__init__(f"{command}: {what}")
+
+
+class Wrapped:
+    """The launcher of a command that starts its own ranks. ``why`` says, when it has ended, why none was recorded."""
+
+    def __init__(self) -> None:
+        self._ignored = ignored_now()  # before ``execute`` handles signals
+        self._running: WrappedJob | None = None
+
+    def plan(self, job: Job) -> str:
+        """The command, and what it is told."""
+        return shell_script(job, told(job, os.environ), job.program or ())
+
+    def submit(self, job: Job) -> WrappedJob:
+        """Start the command of ``job``.
+
+        Raises:
+            CannotStart: it cannot be.
+        """
+        self._running = WrappedJob(job, self._ignored)
+        return self._running
+
+    def why(self) -> str | None:
+        """Why no rank was recorded, in one sentence; None where one was, or where nothing ran."""
+        return self._running.witness.why() if self._running is not None else None
+
+
+class WrappedJob:
+    """A command that runs."""
+
+    def __init__(self, job: Job, ignored: frozenset[int]) -> None:
+        assert job.program is not None
+        self._job = job
+        self._relay = Relay(ignored)
+        host = socket.gethostname()
+        try:
+            self._command = subprocess.Popen(
+                job.program,
+                env={**os.environ, **told(job, os.environ)},
+                preexec_fn=self._relay.in_command,  # noqa: PLW1509  we have no threads
+            )
+        except (OSError, ValueError) as error:
+            self._relay.close()
+            raise CannotStart(job.program[0], error if isinstance(error, OSError) else OSError(str(error))) from error
+        with suppress(OSError):  # the disk is full, say; the command runs already
+            whole_json(str(job.directory / layout.host_file(host)), describe_host(str(job.directory), host=host))
+        self._sidecar = start_sidecar(job, host, self._command.pid)
+        self.witness = Witness(self._command.pid, job.program, job.directory)
+
+    def poll(self) -> list[Ended] | None:
+        """How the command ended, or None while it runs; signals that came are passed on."""
+        self._relay.pass_on(self._command.send_signal)
+        code = self._command.poll()
+        if code is None:
+            self.witness.look()
+            return None
+        self._relay.close()
+        end_sidecar(self._sidecar)
+        shell_code = 128 - code if code < 0 else code
+        failures = failures_of(self._job.directory, self._command.pid, code) if code else ()
+        stopped = self._relay.ended_by is not None
+        return [Ended(host=socket.gethostname(), code=shell_code, failures=failures, stopped=stopped)]
+
+    def cancel(self, grace_s: float) -> None:  # noqa: ARG002  the command is not ours to end
+        """Wait until the command has ended by itself: we are only here because something of ours went wrong."""
+        self._relay.close()
+        self._command.wait()
+        end_sidecar(self._sidecar)
+
+
+def told(job: Job, environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that the command is given besides ``environ``: the hook's, and that other hosts see to themselves."""
+    return {**variables(str(job.directory), str(job.file), environ), SIDECAR_VARIABLE: "hook"}
+
+
+def start_sidecar(job: Job, host: str, pid: int) -> subprocess.Popen[bytes] | None:
+    """Start what samples this host's counters until process ``pid`` ends; None where it was not asked for, or cannot be."""
+    observe = job.spec.observe
+    if not observe.counters:
+        return None
+    arguments = ["--run", str(job.directory), "--host", host, "--watch", str(pid), "--clock", "auto"]
+    arguments += ["--interval-s", str(observe.counter_interval_s), "--budget", str(observe.budget)]
+    try:
+        with (job.directory / layout.LOGS / f"sidecar-{layout.slug(host)}.log").open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "allpull.observe.sidecar", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, NONCE_VARIABLE: json.loads(job.file.read_text(encoding="utf-8"))["nonce"]},
+                start_new_session=True,  # signals to the command are no business of its
+            )
+    except OSError:
+        return None
+
+
+def end_sidecar(sidecar: subprocess.Popen[bytes] | None) -> None:
+    """Wait for the sidecar of a command that has ended."""
+    if sidecar is None:
+        return
+    for ask in (lambda: None, sidecar.terminate, sidecar.kill):
+        ask()
+        with suppress(subprocess.TimeoutExpired):
+            sidecar.wait(SIDECAR_ENDS_S)
+            return
+
+
+def failures_of(directory: Path, pid: int, code: int) -> tuple[RankFailure, ...]:
+    """The ranks of a command that ended with ``code`` (negative: by a signal) that raised, or that were the command.
+
+    Their exit code is the command's: that of each rank is known to whatever started it, and not to us.
+    """
+    found = []
+    for seen in ranks_of(directory):
+        failure = failure_of(directory, seen.rank, seen.host, exit_code=128 - code if code < 0 else code)
+        if failure.exception is None and seen.pid == pid and seen.host == socket.gethostname() and code < 0:
+            failure = RankFailure(rank=seen.rank, host=seen.host, exit_code=code)
+        if failure.exception is not None or failure.exit_code < 0:
+            found.append(failure)
+    return tuple(found)

@@ -1,0 +1,62 @@
+"""See a program step its optimizers, and gradient scalers that skip a step."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Dict, List
+
+from ..recorder import OPTIMIZER
+from .watcher import Watcher
+
+
+def watch_optimizers(watcher: Watcher, made: Any) -> None:
+    """Time each ``step`` by torch's own hooks for all optimizers; ``made`` is told of each optimizer that is made."""
+    from torch.compiler import is_compiling  # noqa: PLC0415  this runs after torch was imported
+    from torch.optim import optimizer as optim  # noqa: PLC0415
+
+    open_steps: Dict[int, List[int]] = {}
+
+    def begins(optimizer: Any, *_: Any) -> None:
+        if is_compiling():
+            return
+        open_steps.setdefault(id(optimizer), []).append(watcher.optimizer_begins(id(optimizer)))
+
+    def ends(optimizer: Any, *_: Any) -> None:
+        if is_compiling():
+            return
+        depths = open_steps.get(id(optimizer))
+        if depths:
+            watcher.optimizer_ends(id(optimizer), depths.pop())
+
+    optim.register_optimizer_step_pre_hook(begins)
+    optim.register_optimizer_step_post_hook(ends)
+    construct = optim.Optimizer.__init__
+
+    @functools.wraps(construct)
+    def observed(self: Any, *args: Any, **kwargs: Any) -> None:
+        construct(self, *args, **kwargs)
+        watcher.makes_optimizer()
+        made(self)
+
+    optim.Optimizer.__init__ = observed  # type: ignore[method-assign]  # wrapping is the point
+
+
+def watch_scalers(watcher: Watcher) -> None:
+    """Take what ``GradScaler.step`` does for the optimizer's, and know when it let the optimizer do nothing."""
+    from torch.amp import grad_scaler  # noqa: PLC0415  this runs after torch was imported
+
+    step = grad_scaler.GradScaler.step
+
+    @functools.wraps(step)
+    def observed(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        recorder = watcher.recorder
+        before = watcher.steps_taken
+        depth = watcher.enter(OPTIMIZER)
+        try:
+            return step(self, optimizer, *args, **kwargs)
+        finally:
+            watcher.leave(depth)
+            if recorder is not None and watcher.steps_taken == before:
+                watcher.optimizer_ends(id(optimizer), depth, skipped=True)
+
+    grad_scaler.GradScaler.step = observed  # type: ignore[method-assign]

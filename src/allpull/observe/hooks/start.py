@@ -1,0 +1,75 @@
+"""Wrap the entry points of a program that is observed, each kind on its own: one that fails leaves the others."""
+
+from __future__ import annotations
+
+import atexit
+import signal
+import threading
+from types import ModuleType
+from typing import Callable
+
+from .collectives import Collectives
+from .gradients import watch_gradients
+from .imports import AfterImport
+from .loaders import watch_loaders
+from .networks import Networks
+from .optimizers import watch_optimizers, watch_scalers
+from .saving import SAVERS, watch_saving
+from .session import Session
+from .watcher import Watcher
+from .words import listen
+
+
+class Program:
+    """What is wrapped in this process, and who listens there."""
+
+    def __init__(self, session: Session, found: AfterImport) -> None:
+        self.session = session
+        self.watcher = Watcher(session)
+        self._found = found
+        session.at_begin.append(self._hear_signals)
+        session.at_close.append(self.watcher.finish)
+        atexit.register(session.close)
+
+    def torch_came(self) -> None:
+        """Wrap what torch has, which was imported just now: its entry points."""
+        watcher, networks = self.watcher, Networks(self.watcher)
+        self._install("loaders", lambda: watch_loaders(watcher))
+        self._install("networks", networks.watch)
+        self._install("gradients", lambda: watch_gradients(watcher, networks.reduced))
+        self._install("optimizers", lambda: watch_optimizers(watcher, networks.given_to))
+        self._install("scalers", lambda: watch_scalers(watcher))
+        self._install("collectives", Collectives(watcher).watch)
+        self._install("post-accumulate-hook", networks.watch_arrivals)
+        self._found.when("torch._dynamo.eval_frame", networks.compiled)
+        saving = watch_saving(watcher)
+        for name in SAVERS:
+            self._found.when(name, saving)
+
+    def words_came(self, marks: ModuleType) -> None:
+        """The program speaks to allpull itself."""
+        self._install("marks", lambda: listen(self.watcher, marks))
+
+    def _install(self, part: str, wrap: Callable[[], None]) -> None:
+        try:
+            wrap()
+        except Exception as error:  # noqa: BLE001  another version of torch, most likely: do without this part
+            self.session.part_missing(part, error)
+        else:
+            self.session.sources.append(part)
+
+    def _hear_signals(self) -> None:
+        """SIGUSR2 stops and starts recording, where the program has no use of its own for it."""
+        in_main = threading.current_thread() is threading.main_thread()
+        if in_main and hasattr(signal, "SIGUSR2") and signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL:
+            signal.signal(signal.SIGUSR2, self.watcher.toggle)
+
+
+def start(job_file: str, found: AfterImport) -> Program:
+    """Have this process observed as ``job_file`` says.
+
+    Raises:
+        OSError: the job file cannot be read.
+        ValueError: it is damaged.
+    """
+    return Program(Session(job_file), found)

@@ -1,0 +1,349 @@
+"""Make phases, steps and epochs of what a program is seen to do.
+
+The rules, all of which a reader of the records may rely on:
+
+- A step ends when an optimizer's ``step`` returns. Where a program made several optimizers, it ends when the last of
+  them has stepped before one steps again or the next batch is fetched.
+- Samples count for the step that learns from them, in the order in which their batches were fetched.
+- A pass over a loader is an epoch if one of its batches is learned from.
+- Evaluation is from ``eval()`` to ``train()`` of the network; or, where a program says neither, from a forward pass
+  without gradients to the next one with. A checkpoint or a barrier ends it too.
+- What an exception leaves open ends where the phase around it does.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections import deque
+from threading import get_ident
+from typing import Any, Callable, Deque, List, Optional, Set, TypeVar, cast
+
+from ..arrival import Arrival
+from ..recorder import BACKWARD, EVALUATION, FORWARD, INPUT, OPTIMIZER, Recorder
+from .batches import samples_of
+from .session import Session
+
+NOT_SEEN = -1  # the depth of a phase that nobody records
+MOST_WAITING = 4096  # batches that were fetched and not learned from, before we stop counting on them
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def safely(part: str, otherwise: Any = None) -> Callable[[Method], Method]:
+    """Keep an error of ours from the program: ``part`` of observation ends with it, and answers ``otherwise``."""
+
+    def protect(method: Method) -> Method:
+        @functools.wraps(method)
+        def protected(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if part in self.failed:
+                return otherwise
+            try:
+                return method(self, *args, **kwargs)
+            except Exception as error:  # noqa: BLE001  whatever it is, it is not the program's
+                self.failed.add(part)
+                self.session.part_failed(part, error)
+                return otherwise
+
+        return cast("Method", protected)
+
+    return protect
+
+
+class Watcher:
+    """Stands between the entry points of torch and the recorder of this rank.
+
+    What begins returns a depth, which its end takes back; each pair costs about a microsecond, and nothing but a
+    comparison where the process is no rank or the call comes from another thread.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.recorder: Optional[Recorder] = None
+        self.failed: Set[str] = set()
+        self.at_boundary: List[Callable[[int], None]] = []
+        self._thread = get_ident()
+        self._in_backward = False
+        self._fetched: Deque[Optional[int]] = deque(maxlen=MOST_WAITING)
+        self._evaluated: Optional[int] = None  # samples of the last batch that was fetched during an evaluation
+        self._loads = False
+        self._has_roots = False
+        self._new_pass = False
+        self._passes = 0
+        self._optimizers = 0
+        self._stepped: Set[int] = set()
+        self._arrivals: List[Arrival] = []
+        self.steps_taken = 0  # by optimizers, whether or not they end a step
+        self._by_words = False
+        self._epochs_by_words = False
+        self._toggle_asked = False
+        first, last = session.watch.get("steps") or (0, None)
+        self._first, self._last = int(first), last
+        self._on = self._first == 0
+
+    # Whether anything is recorded
+
+    @safely("recording")
+    def ready(self) -> Optional[Recorder]:
+        """The recorder of this rank; asked for where a program trains, which makes this process a rank."""
+        if self.recorder is None:
+            self.recorder = self.session.begin()
+            self._thread = get_ident()
+            if self.recorder is not None and self._arrivals:
+                self.recorder.arrival = self._arrived
+        return self.recorder
+
+    def _ready_to_learn(self) -> None:
+        """A process that made an optimizer and fetches, or runs its network, will train: its first step begins."""
+        if self._optimizers and self.recorder is None:
+            self.ready()
+
+    @safely("phases", NOT_SEEN)
+    def enter(self, place: int) -> int:
+        """A phase begins; the depth to give back to ``leave``."""
+        recorder = self.recorder
+        if recorder is None or not self._on or (get_ident() != self._thread and not self._in_backward):
+            return NOT_SEEN
+        depth = recorder.depth
+        recorder.enter(place)
+        return depth
+
+    @safely("phases")
+    def leave(self, depth: int) -> None:
+        """The phase that began at ``depth`` ends, and whatever was left open in it."""
+        if depth >= 0 and self.recorder is not None:
+            self.recorder.leave_until(depth)
+
+    def toggle(self, *_: object) -> None:
+        """Record where we did not, and the other way round, from the next step on; fit to be called by a signal."""
+        self._toggle_asked = True
+
+    @property
+    def is_own_thread(self) -> bool:
+        """Whether this is the thread that trains."""
+        return get_ident() == self._thread
+
+    @property
+    def evaluating(self) -> bool:
+        """Whether an evaluation is going on."""
+        return self.recorder is not None and self.recorder.innermost == "evaluation"
+
+    # Loaders
+
+    @safely("loaders", NOT_SEEN)
+    def pass_begins(self) -> int:
+        """An iterator over a loader is made, which may start its workers."""
+        if self.is_own_thread and not self.evaluating:
+            self._new_pass = True
+        return self.enter(INPUT)
+
+    @safely("loaders", NOT_SEEN)
+    def fetch_begins(self) -> int:
+        """The program asks a loader for a batch."""
+        self._ready_to_learn()
+        recorder = self.recorder
+        if recorder is not None and recorder.is_cut and self.is_own_thread and not self.evaluating:
+            self._write(recorder)
+        return self.enter(INPUT)
+
+    @safely("loaders")
+    def fetched(self, batch: Any) -> None:
+        """The program got its batch."""
+        self._loads = True
+        samples = samples_of(batch)
+        recorder = self.recorder
+        if not self.is_own_thread or (recorder is not None and recorder.innermost == "input"):
+            return  # a loader inside a loader
+        if self.evaluating:
+            self._evaluated = samples
+        else:
+            self._fetched.append(samples)
+
+    # The network
+
+    @safely("forward", NOT_SEEN)
+    def forward_begins(self, inputs: Any, *, learns: bool) -> int:
+        """A forward pass of the whole network begins, on ``inputs``; ``learns``: gradients are kept."""
+        if not self.is_own_thread:
+            return NOT_SEEN
+        self._has_roots = True
+        if learns:
+            self._ready_to_learn()
+        if learns and self.evaluating:
+            self.learns_again()
+        elif not learns and not self.evaluating and self._begin_evaluation() and self._fetched:
+            self._evaluated = self._fetched.pop()
+        if learns and not self._loads:
+            self._fetched.append(samples_of(inputs))
+        return self.enter(FORWARD)
+
+    @safely("evaluation")
+    def evaluation_begins(self) -> None:
+        """The program says that the network is evaluated from here on."""
+        if self.is_own_thread and not self.evaluating:
+            self._begin_evaluation()
+
+    @safely("evaluation")
+    def evaluation_ends(self) -> None:
+        """The program says that the network is trained from here on."""
+        if self.is_own_thread and self.evaluating and self.recorder is not None:
+            self._evaluated = None
+            self.recorder.leave_until(0)
+
+    @safely("evaluation")
+    def is_beyond_evaluation(self) -> None:
+        """The program does what is no part of evaluating, though its network is still as it was for that."""
+        recorder = self.recorder
+        if self.is_own_thread and self.evaluating and recorder is not None and recorder.depth == 1:
+            recorder.leave_until(0)
+
+    def learns_again(self) -> None:
+        """The program learns, so its evaluation is over; the batch that it fetched last was none of it."""
+        if self._evaluated is not None:
+            self._fetched.append(self._evaluated)
+            self._new_pass = True
+        self.evaluation_ends()
+
+    def _begin_evaluation(self) -> bool:
+        recorder = self.recorder
+        if recorder is None or recorder.depth or not self._on:
+            return False  # in the midst of something else, which it belongs to
+        if recorder.is_cut:
+            self._write(recorder)
+        recorder.enter(EVALUATION)
+        return True
+
+    @safely("arrival")
+    def reduces(self, arrival: Arrival) -> None:
+        """A network was made that reduces its gradients in backward; ``arrival`` knows when they are ready."""
+        self._arrivals.append(arrival)
+        recorder = self.ready()
+        if recorder is not None:
+            recorder.arrival = self._arrived
+
+    # Gradients and steps
+
+    @safely("backward", NOT_SEEN)
+    def backward_begins(self) -> int:
+        """The program asks for gradients: it trains."""
+        if not self.is_own_thread or self._in_backward:
+            return NOT_SEEN
+        recorder = self.ready()
+        if recorder is None:
+            return NOT_SEEN
+        if self.evaluating:
+            self.learns_again()
+        if self._new_pass and not self._epochs_by_words:
+            self._new_pass = False
+            recorder.epoch(self._passes)
+            self._passes += 1
+        samples = self._fetched.popleft() if self._fetched else None
+        if samples is not None:
+            recorder.samples = (recorder.samples or 0) + samples
+        recorder.passes = (recorder.passes or 0) + 1
+        if not self._on:
+            return NOT_SEEN
+        if not self._has_roots:
+            recorder.credit(FORWARD)
+        self._in_backward = True
+        return self.enter(BACKWARD)
+
+    @safely("backward")
+    def backward_ends(self, depth: int, *, reduces: bool) -> None:
+        """Gradients are there; without ``reduces`` each rank has its own, and nobody was waited for."""
+        if depth < 0:
+            return
+        self.leave(depth)
+        self._in_backward = False
+        if not reduces:
+            self._arrived()  # nobody asks for it at the end of the step
+
+    @safely("optimizers")
+    def makes_optimizer(self) -> None:
+        """The program makes an optimizer."""
+        self._optimizers += 1
+
+    @safely("optimizers", NOT_SEEN)
+    def optimizer_begins(self, number: int) -> int:
+        """Optimizer ``number`` (its id) steps."""
+        if not self.is_own_thread:
+            return NOT_SEEN
+        recorder = self.ready()
+        if recorder is not None and recorder.is_cut and number in self._stepped:
+            self._write(recorder)
+        return self.enter(OPTIMIZER)
+
+    @safely("optimizers")
+    def optimizer_ends(self, number: int, depth: int, *, skipped: bool = False) -> None:
+        """Optimizer ``number`` has stepped; ``skipped``: a gradient was not finite, and it left the network alone."""
+        recorder = self.recorder
+        if recorder is None or not self.is_own_thread:
+            return
+        self.leave(depth)
+        self.steps_taken += 1
+        if self._by_words:
+            return
+        if skipped and "skipped" not in recorder.tags:
+            recorder.tags.append("skipped")
+        self._stepped.add(number)
+        recorder.cut()
+        if self._optimizers <= 1:
+            self._write(recorder)
+
+    def _write(self, recorder: Recorder) -> None:
+        self._stepped.clear()
+        if self._on:
+            recorder.write_step()
+        else:
+            recorder.pass_over()
+        step = recorder.step_number
+        if self._toggle_asked or step in (self._first, self._last):
+            self._switch(recorder, on=not self._on if self._toggle_asked else step == self._first)
+            self._toggle_asked = False
+        for call in self.at_boundary:
+            call(step)
+
+    def _switch(self, recorder: Recorder, *, on: bool) -> None:
+        if on == self._on:
+            return
+        self._on = on
+        if on:
+            recorder.begin_here()
+        now = time.monotonic_ns()
+        recorder.journal.event({"kind": "watching", "on": on, "step": recorder.step_number, "t_ns": now}, now)
+
+    def _arrived(self) -> Optional[int]:
+        """When the last gradient of any network was ready."""
+        times = [moment for moment in [arrival() for arrival in self._arrivals] if moment is not None]
+        return max(times) if times else None
+
+    # Words of the program itself
+
+    @safely("words")
+    def step_by_word(self, samples: Optional[int]) -> None:
+        """The program says itself where a step ends, and is believed from then on."""
+        recorder = self.ready()
+        if recorder is None:
+            return
+        first, self._by_words = not self._by_words, True
+        if first and recorder.step_number:
+            return  # what it speaks of was found by its optimizer a moment ago
+        if samples is not None:
+            recorder.samples = samples
+        recorder.cut()
+        self._write(recorder)
+
+    @safely("words")
+    def epoch_by_word(self, number: int, step: Optional[int]) -> None:
+        """The program says itself which epoch begins."""
+        recorder = self.ready()
+        self._epochs_by_words = True
+        if recorder is not None:
+            recorder.epoch(number, step)
+
+    @safely("recording")
+    def finish(self) -> None:
+        """The program ends: what was cut is a step."""
+        if self.recorder is not None and self.recorder.is_cut:
+            self.recorder.leave_until(0)
+            self._write(self.recorder)

@@ -1,0 +1,36 @@
+"""Python runs this before a program, because its folder stands first on PYTHONPATH; then the user's own runs too.
+
+It waits for torch, or for allpull's words, and does nothing else: processes that use neither are left alone.
+"""
+
+import importlib.machinery
+import importlib.util
+import os
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def _watch(job_file: str) -> None:
+    """Have this program watched as ``job_file`` says; whatever goes wrong is not the program's to bear."""
+    try:
+        from _allpull.observe.hooks.imports import wait  # noqa: PLC0415  the folder leaves the path afterwards
+
+        wait(job_file)
+    except Exception as error:  # noqa: BLE001
+        sys.stderr.write(f"allpull: not observed: {error!r}\n")
+
+
+def _run_theirs() -> None:
+    """Run the sitecustomize that Python would have found without us."""
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
+    if spec is not None and spec.loader is not None:
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["sitecustomize"] = module
+        spec.loader.exec_module(module)
+
+
+if os.environ.get("ALLPULL_JOB"):
+    _watch(os.environ["ALLPULL_JOB"])
+sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != HERE]
+_run_theirs()
