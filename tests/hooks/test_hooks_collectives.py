@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from pathlib import Path
 from statistics import median
 
@@ -173,3 +175,29 @@ for epoch in range(2):
     kinds = {kind.id: kind.op for kind in run.events("collective_kind", 1)}
     waits = {kinds[one[0]]: one[3] for one in boundary.collectives or () if one[0] is not None}
     assert (waits["barrier"] or 0) / 1e6 > 0.8 * LATE_MS
+
+
+def test_profiler_windows_open_at_the_same_steps_on_all_ranks(watched: Watch) -> None:
+    run = watched(
+        PARALLEL
+        + """
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+""",
+        start=torchrun(2),
+        watch={"trace_every": 8, "trace_steps": 2, "trace_first": 5},
+    )
+    assert run.code == 0, run.err
+    assert "USDT" not in run.err
+    for rank in (0, 1):
+        windows = run.events("trace", rank)
+        assert [(window.first_step, window.steps) for window in windows] == [(5, 2), (13, 2)]
+        assert [step.step for step in run.steps(rank) if "traced" in step.tags] == [5, 6, 7, 13, 14, 15]
+        for window in windows:
+            with gzip.open(run.directory / window.file) as file:
+                names = [event.get("name") for event in json.load(file)["traceEvents"]]
+            assert names.count("gloo:all_reduce") == 2
+        assert [bucket.sizes_bytes for bucket in run.events("buckets", rank)] == [[4 * (8 * 16 + 16 + 32 + 16 * 3 + 3)]]

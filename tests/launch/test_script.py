@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,7 @@ CASES = {
     "small": spec_of(),
     "one_host": RunSpec(name="digits", launch=LaunchSpec(ranks=4, hosts=1)),
     "full": spec_of(slurm=FULL, container=BOX),
+    "array": spec_of(slurm=SlurmSpec(array="0-4%2", requeues=1)),
 }
 
 
@@ -224,29 +226,114 @@ def test_a_later_attempt_moves_records_aside_and_resumes(tmp_path: Path, fakes: 
     assert started["env"]["ALLPULL_RESUME"] == "1"
 
 
+ARRAY = {"SLURM_JOB_ID": "70123", "SLURM_ARRAY_JOB_ID": "70123", "SLURM_ARRAY_TASK_ID": "2"}
+"""Of the last run of an array that starts, the number is that of the array: signals to it would reach all runs."""
+
+
+@pytest.fixture
+def shell(tmp_path: Path, fakes: dict[str, str]) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """A function that starts the script of a job with two requeues, whose srun ends with a code when it is signalled.
+
+    The code ``None`` stands for an srun that ends at once, and well. What Slurm was asked stands in the file said.
+    """
+    started = []
+
+    def start(code: int | None, array: str = "", **environment: str) -> subprocess.Popen[str]:
+        srun = f"trap 'exit {code}' USR1\necho $$ > started\nwhile :; do sleep 0.05; done\n" if code is not None else ""
+        bin_folder = Path(fakes["PATH"].split(":")[0])
+        (bin_folder / "srun").write_text(f"#!/bin/sh\n{srun}")
+        (bin_folder / "scancel").write_text('#!/bin/sh\necho "scancel $*" >> said\nkill -USR1 "$(cat started)"\n')
+        (bin_folder / "scontrol").write_text('#!/bin/sh\necho "scontrol $*" >> said\n')
+        for folder in layout.FOLDERS:
+            (tmp_path / "run" / folder).mkdir(parents=True)
+        script = sbatch_script(job_in(tmp_path / "run", spec_of(slurm=SlurmSpec(requeues=2, array=array))))
+        everything = {**os.environ, **fakes, **environment}
+        started.append(
+            subprocess.Popen(["bash", "-c", script], env=everything, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+        )
+        deadline = time.monotonic() + 30
+        while code is not None and not ((tmp_path / "started").exists() and (tmp_path / "started").read_text()):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def said(tmp_path: Path) -> list[str]:
+    return (tmp_path / "said").read_text().splitlines() if (tmp_path / "said").exists() else []
+
+
 @pytest.mark.parametrize(("restarts", "again"), [("", True), ("1", True), ("2", False)])
-def test_near_the_limit_ranks_are_ended_and_the_job_requeued_a_bounded_number_of_times(
-    tmp_path: Path, fakes: dict[str, str], restarts: str, again: bool
+def test_near_the_limit_ranks_are_warned_and_the_job_requeued_a_bounded_number_of_times(
+    tmp_path: Path, shell: Callable[..., subprocess.Popen[str]], restarts: str, again: bool
 ) -> None:
-    directory = tmp_path / "run"
-    for folder in layout.FOLDERS:
-        (directory / folder).mkdir(parents=True)
-    bin_folder = Path(fakes["PATH"].split(":")[0])
-    (bin_folder / "srun").write_text("#!/bin/sh\necho $$ > started\nexec sleep 60\n")
-    (bin_folder / "scancel").write_text('#!/bin/sh\necho "scancel $*" >> said\nkill "$(cat started)"\n')
-    (bin_folder / "scontrol").write_text('#!/bin/sh\necho "scontrol $*" >> said\n')
-    environment = {**os.environ, **fakes, **({"SLURM_RESTART_COUNT": restarts} if restarts else {})}
-    script = sbatch_script(job_in(directory, spec_of(slurm=SlurmSpec(requeues=2))))
-    shell = subprocess.Popen(["bash", "-c", script], env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 30
-    while not ((tmp_path / "started").exists() and (tmp_path / "started").read_text()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    shell.send_signal(signal.SIGUSR1)
-    _, err = shell.communicate(timeout=30)
-    assert shell.returncode == 143
-    said = (tmp_path / "said").read_text().splitlines()
-    assert said == ["scancel --signal=TERM 70123", *(["scontrol requeue 70123"] if again else [])]
+    process = shell(138, **({"SLURM_RESTART_COUNT": restarts} if restarts else {}))
+    process.send_signal(signal.SIGUSR1)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 138
+    assert said(tmp_path) == ["scancel --signal=USR1 70123", *(["scontrol requeue 70123"] if again else [])]
     assert ("used up" in err) is not again
+
+
+@pytest.mark.parametrize("code", [138, 143])
+def test_ranks_that_stopped_at_a_warning_of_others_are_requeued(
+    tmp_path: Path, shell: Callable[..., subprocess.Popen[str]], code: int
+) -> None:
+    """Slurm tells only the ranks when it preempts, and anyone may tell one of them."""
+    process = shell(code)
+    os.kill(int((tmp_path / "started").read_text()), signal.SIGUSR1)
+    process.communicate(timeout=30)
+    assert process.returncode == code
+    assert said(tmp_path) == ["scontrol requeue 70123"]
+
+
+@pytest.mark.parametrize("code", [0, 1, 137])
+def test_what_ended_by_itself_is_not_done_again(
+    tmp_path: Path, shell: Callable[..., subprocess.Popen[str]], code: int
+) -> None:
+    """Also where the warning came a moment before."""
+    process = shell(code)
+    process.send_signal(signal.SIGUSR1)
+    process.communicate(timeout=30)
+    assert process.returncode == code
+    assert said(tmp_path) == ["scancel --signal=USR1 70123"]
+
+
+def test_a_run_that_nobody_warns_ends_as_its_ranks_do(
+    tmp_path: Path, shell: Callable[..., subprocess.Popen[str]]
+) -> None:
+    process = shell(None)
+    process.communicate(timeout=30)
+    assert (process.returncode, said(tmp_path)) == (0, [])
+
+
+def test_of_an_array_only_the_run_itself_is_warned_and_requeued(
+    tmp_path: Path, shell: Callable[..., subprocess.Popen[str]]
+) -> None:
+    process = shell(138, array="0-2", **ARRAY)
+    process.send_signal(signal.SIGUSR1)
+    process.communicate(timeout=30)
+    assert said(tmp_path) == ["scancel --signal=USR1 70123_2", "scontrol requeue 70123_2"]
+
+
+def test_each_run_of_an_array_finds_its_own_directory(tmp_path: Path, fakes: dict[str, str]) -> None:
+    directory = tmp_path / HOSTILE
+    script = sbatch_script(job_in(directory, spec_of(slurm=SlurmSpec(array="2,7"))))
+    done = run(script, {**fakes, **ARRAY}, tmp_path)
+    assert done.returncode == 0, done.stderr
+    (started,) = calls(fakes)
+    assert str(directory / f"{HOSTILE}_2" / layout.SPEC) in started["args"]
+    assert not list(tmp_path.rglob("owned"))
+
+
+@pytest.mark.parametrize("array", ["0-", "a", "4-1", "0-9:0", "1,,2", "1%0", "1 --uid=0", "0-1000", "-1", "1%"])
+def test_an_array_that_is_none_is_refused(array: str) -> None:
+    with pytest.raises(BadInput, match=r"slurm\.array"):
+        sbatch_script(job_in(Path("/runs/a"), spec_of(slurm=SlurmSpec(array=array))))
 
 
 def test_a_simple_script_runs_its_command(tmp_path: Path) -> None:

@@ -202,7 +202,14 @@ def host_1(host_0: subprocess.Popen[str], then: str) -> subprocess.Popen[str]:
     return process
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether every thread of a process has stopped; a signal reaches them one by one."""
+    states = [path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return set(states) == {"T"}
+
+
 @pytest.mark.ranks
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="threads are looked at in /proc")
 @pytest.mark.parametrize(
     "then", ["host.next_rendezvous()", "host.finished()", "while host.outcome() is None: time.sleep(0.05)"]
 )
@@ -210,6 +217,7 @@ def test_a_silent_host_0_does_not_make_us_deaf_to_signals(host_0: subprocess.Pop
     """A host without power sends no word and closes no connection: the launcher hangs up on us, and we must hear it."""
     process = host_1(host_0, then)
     host_0.send_signal(signal.SIGSTOP)
+    assert soon(lambda: is_stopped(host_0.pid) or None)
     assert process.stdin is not None
     process.stdin.write("\n")
     process.stdin.flush()

@@ -5,9 +5,10 @@ ping of each burst is believed; between bursts the offset is interpolated on a l
 last rate, as Score-P and Scalasca do it. So is the bound on its error, to which is added by how much the clock may
 have left the line:
 
-- between two bursts its rate may have wandered, by ``WANDER`` and by what the rates before and after differ beyond
-  what their pings explain; times the distance to the nearer burst;
-- beyond the last burst its rate is known only as far as two bursts tell, and never exceeds ``MAX_DRIFT``.
+- between two bursts its rate may have wandered: by ``WANDER``, and, where the rates before and after differ by more
+  than their pings explain, by that difference; times the distance to the nearer burst;
+- before the first and after the last its rate is known only as far as two bursts tell, and taken to be below
+  ``MAX_DRIFT`` unless they show that it is not.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from allpull.units import NS_PER_S
 Times = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-MAX_DRIFT = 500e-6  # adjtimex(2) slews no clock faster than 500 ppm; a bare quartz is within 100 ppm
+MAX_DRIFT = 500e-6  # how fast ntp_adjtime(2) slews a clock; a quartz left alone is within 100 ppm
 WANDER = 1e-6  # by which the rate of a quartz may change within a minute, as its machine warms up
 BURST_NS = NS_PER_S  # pings within it are of one burst
 BASELINE_NS = 10 * NS_PER_S  # over less, a rate would be the quotient of two small errors
@@ -138,7 +139,7 @@ def align(
     if reference is None and len(set(hosts)) == 1:
         reference = hosts[0]
     suffix = "_real_ns" if clock == "realtime" else "_ns"
-    to_reference = pings.filter((pl.col("against") == reference) & (pl.col("host") != reference))
+    to_reference = pings.filter((pl.col("against") == (reference or "")) & (pl.col("host") != (reference or "")))
     clocks = {}
     for (host,), rows in to_reference.group_by("host", maintain_order=True):
         found = _host_clock(rows.select(f"{moment}{suffix}" for moment in PING_MOMENTS).drop_nulls().to_numpy())
@@ -183,7 +184,8 @@ def _through(*, at_ns: Times, offset_ns: Times, half_ns: Floats) -> HostClock:
     length_ns = np.diff(at_ns).astype(np.float64)
     rate = np.diff(offset_ns) / length_ns
     slack = (half_ns[1:] + half_ns[:-1]) / length_ns
-    unexplained = np.maximum(np.abs(np.diff(rate)) - slack[1:] - slack[:-1], 0)
+    change, explained = np.abs(np.diff(rate)), slack[1:] + slack[:-1]
+    unexplained = np.where(change > explained, change + explained, 0)  # it may be as much larger as it may be smaller
     wander = np.full(rate.size, WANDER)
     if rate.size > 1:
         wander += np.maximum(np.append(unexplained, 0), np.insert(unexplained, 0, 0))

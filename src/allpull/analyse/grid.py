@@ -22,15 +22,18 @@ Floats = NDArray[np.float64]
 class Grid:
     """Steps that all ranks recorded; every array has shape (steps, ranks), with NaN for not measured.
 
-    ``spans_s`` holds the recorded spans by the names of ``schema.steps.PHASES``. ``arrival_s`` and ``done_s`` count
-    from the earliest begin of their step on any rank, so they compare across ranks that share a clock.
+    ``spans_s`` holds the recorded spans by the names of ``schema.steps.PHASES``; ``called_s`` is time blocked in
+    collectives that are part of none of them. ``arrival_s`` and ``done_s`` count from the earliest begin of their step
+    on any rank, so they compare across ranks that share a clock. ``busy_s`` is how long the accelerator had work.
     """
 
     wall_s: Floats
     samples: Floats
     spans_s: dict[str, Floats]
+    called_s: Floats
     arrival_s: Floats
     done_s: Floats
+    busy_s: Floats
 
     @property
     def steps(self) -> int:
@@ -46,7 +49,7 @@ class Grid:
 def arrange(records: pl.DataFrame, steps: NDArray[np.int64], ranks: int) -> Grid:
     """The records of ``steps``, each of which all ``ranks`` ranks recorded, as a grid; columns go by rank.
 
-    ``records`` has the columns of ``rundir.records.SCHEMA``.
+    ``records`` has the columns of ``rundir.records.SCHEMA``, and maybe ``busy_ns`` (``analyse.device``).
     """
     start = pl.col("begin_ns").min().over("step")
     wanted = pl.DataFrame({"step": steps}, schema={"step": pl.Int64})
@@ -61,6 +64,8 @@ def arrange(records: pl.DataFrame, steps: NDArray[np.int64], ranks: int) -> Grid
             _seconds(pl.col("arrival_ns") - start).alias("arrival"),
             _seconds(pl.col("done_ns") - start).alias("done"),
             *(_seconds(pl.col(f"{phase}_ns")).alias(phase) for phase in PHASES),
+            _seconds(pl.col("collective_ns")).alias("called"),
+            _seconds(pl.col("busy_ns") if "busy_ns" in records.columns else pl.lit(None)).alias("busy"),
         )
         .sort("step", "rank")
         .collect()
@@ -74,9 +79,23 @@ def arrange(records: pl.DataFrame, steps: NDArray[np.int64], ranks: int) -> Grid
         wall_s=matrix("wall"),
         samples=matrix("samples"),
         spans_s={phase: matrix(phase) for phase in PHASES},
+        called_s=matrix("called"),
         arrival_s=matrix("arrival"),
         done_s=matrix("done"),
+        busy_s=matrix("busy"),
     )
+
+
+def placed(values: pl.DataFrame, name: str, steps: NDArray[np.int64], ranks: int) -> Floats:
+    """Column ``name`` (ns) of ``values`` (with columns rank and step) as seconds on the grid; 0 where there is none.
+
+    ``steps`` are ascending; rows of other steps are passed over.
+    """
+    inside = values.filter(pl.col("step").is_in(steps), pl.col("rank").is_between(0, ranks - 1))
+    found = np.zeros((steps.size, ranks))
+    rows = np.searchsorted(steps, inside["step"].to_numpy())
+    found[rows, inside["rank"].to_numpy()] = inside[name].cast(pl.Float64).to_numpy() / NS_PER_S
+    return found
 
 
 def _seconds(ns: pl.Expr) -> pl.Expr:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 
 from allpull.errors import BadInput
 from allpull.launch.array import indices
+from allpull.launch.echo import STDOUT, Log
 from allpull.launch.endings import read_all_ended
 from allpull.launch.job import Job
 from allpull.launch.outcome import Ended, log_tail
@@ -42,6 +43,7 @@ class BatchJob:
 
     def __init__(self, job: Job, name: str, facts: Facts | None = None) -> None:
         self._job = job
+        self.output = [] if job.program is None else [Log(path=job.directory / SLURM_LOG, stream=STDOUT)]
         self._slurm = Handle(name)
         self._ask = facts or self._slurm.facts
         self.facts = JobFacts(state="PENDING")

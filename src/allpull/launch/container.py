@@ -1,18 +1,67 @@
 """Run a command inside an Apptainer or Singularity container: the same command, with the runtime in front.
 
 A launcher asks ``python`` for the interpreter that its command begins with, and wraps the whole. Nothing else of a
-job changes: the container sees the environment, the working directory, the home and the run directory.
+job changes: the container sees the environment, the working directory, the home and the run directory. Where it is
+told to keep the environment out (``--cleanenv``), what makes a process a rank goes along all the same.
 """
 
 from __future__ import annotations
 
+import json
+import re
+import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import allpull
 from allpull.errors import BadInput, MissingPart
+from allpull.launch.job import RECORDED_VARIABLES
+from allpull.observe.identity import HOST_VARIABLE, STARTERS
+from allpull.rundir import redact
 from allpull.schema.spec import ContainerSpec
+
+ANSWER_S = 900.0  # an image that is fetched from a registry, or unpacked, takes minutes the first time
+MAX_COMPLAINT = 300  # characters; the rest is in no message
+NOT_LIBRARIES = frozenset({"SLURM_", "OMPI_", "PMI_", "PMIX_", "PYTHON", "LD_PRELOAD"})
+"""Recorded variables that a clean environment is asked for to be rid of: of others' starts, and of the host's Python.
+
+``RANK_VARIABLES`` names the few of them that are needed.
+"""
+
+RANK_VARIABLES = (
+    *(name for names in STARTERS for name in names),
+    *("SLURM_STEP_ID", "SLURM_NODEID", "SLURM_STEP_NUM_NODES", "SLURMD_NODENAME", "MASTER_ADDR", "MASTER_PORT"),
+    *("PYTHONUNBUFFERED", "PYTHONHASHSEED", HOST_VARIABLE, "ALLPULL_RESUME", "ALLPULL_SAVE_ON_TERM"),
+)
+
+_GUARD = """\
+trap 'asked=1; kill -TERM $! 2>/dev/null' TERM
+"$@" &
+[ -z "$asked" ] || kill -TERM $!
+while :; do wait $!; code=$?; kill -0 $! 2>/dev/null || exit $code; done"""
+"""Shell: run a command and pass SIGTERM on to it; the exit code is the command's."""
+
+_CLEANS = re.compile(r"--(cleanenv|containall)(=true)?|-[A-Za-z]*[eC][A-Za-z]*")  # options that empty the environment
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_SECRET = "(TOKEN|SECRET|PASS|CREDENTIAL|KEY)"  # noqa: S105  command lines are public: such variables stay here
+
+_PROBE = """\
+import json, platform
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+def found(name):
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "unknown" if find_spec(name) else None
+try:
+    from allpull import __version__ as ours
+except ImportError:
+    ours = None
+print(json.dumps({"allpull": ours, "python": platform.python_version(), "torch": found("torch")}))"""
 
 
 def python(container: ContainerSpec) -> str:
@@ -36,15 +85,28 @@ def wrap(container: ContainerSpec, command: Sequence[str], *, shown: Sequence[Pa
         return list(command)
     binds = [word for path in shown for word in ("--bind", _bindable(path))]
     binds += [word for bind in container.binds for word in ("--bind", bind)]
-    return [container.runtime, "exec", *binds, *container.options, _image(container.image), *command]
+    inside = [container.runtime, "exec", *binds, *container.options, _image(container.image)]
+    if any(_CLEANS.fullmatch(option) for option in container.options):
+        return ["sh", "-c", _carrying(inside), "sh", *command]
+    return [*inside, *command]
+
+
+def guarded(container: ContainerSpec, command: Sequence[str]) -> list[str]:
+    """``command``, which ``wrap`` made, such that it ends when whoever started it dies, as a process of ours asks to.
+
+    The kernel forgets that wish when a thread other than the first replaces its process (``prctl(2)``,
+    ``PR_SET_PDEATHSIG``), which is how Apptainer starts: a shell stays in front to remember it.
+    """
+    return ["sh", "-c", _GUARD, "sh", *command] if container.image else list(command)
 
 
 def check(container: ContainerSpec) -> None:
-    """Make sure that the container can be run on this machine, as far as can be seen without running it.
+    """Make sure that the container can run ranks of ours on this machine, by starting its Python once.
 
     Raises:
         MissingPart: the runtime is not installed.
-        BadInput: the image is a file that is not there.
+        BadInput: the image or a folder to show is not there, the container does not start, or it lacks what ranks
+            need.
     """
     if not container.image:
         return
@@ -58,6 +120,72 @@ def check(container: ContainerSpec) -> None:
             f"container.image: {container.image} is not there",
             hint="build it: apptainer build allpull.sif containers/allpull.def",
         )
+    found = versions(container)
+    missing = [name for name in ("allpull", "torch") if found[name] is None]
+    if missing:
+        raise BadInput(
+            f"container.image: {container.image} has no {' and no '.join(missing)} for its {container.python}",
+            hint="build it from containers/allpull.def, or name the Python that has them with container.python",
+        )
+    if found["allpull"] != allpull.__version__:
+        raise BadInput(
+            f"container.image: {container.image} has allpull {found['allpull']}, and this is {allpull.__version__}",
+            hint="build it again from the same version",
+        )
+
+
+def versions(container: ContainerSpec) -> dict[str, str | None]:
+    """Versions of allpull, Python and torch inside the container; None: not installed there.
+
+    Raises:
+        BadInput: the container does not start; the runtime's own words are in the message.
+    """
+    command = wrap(container, [python(container), "-c", _PROBE])
+    try:
+        answer = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=ANSWER_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise BadInput(
+            f"container.image: {container.image} did not start within {ANSWER_S:.0f} s",
+            hint="fetch or build the image by hand, and name the file",
+        ) from None
+    try:
+        told = json.loads(answer.stdout.splitlines()[-1])
+        return {name: told[name] for name in ("allpull", "python", "torch")}
+    except (ValueError, IndexError, KeyError, TypeError):
+        said = complaint(answer.stderr.decode("utf-8", "replace")) or f"exit code {answer.returncode}"
+        raise BadInput(
+            f"container.image: {container.image} does not start: {said}",
+            hint=f"try it by hand: {shlex.join(wrap(container, [container.python, '-V']))}",
+        ) from None
+
+
+def complaint(said: str) -> str:
+    """The line of what a runtime wrote that says why it gave up, secrets masked; the last where none is marked so.
+
+    >>> complaint("WARNING: skipping mount\\n\\x1b[31mFATAL:  \\x1b[0m image format not recognized\\nUsage: ...")
+    'FATAL: image format not recognized'
+    """
+    lines = [" ".join(_COLOUR.sub("", line).split()) for line in said.splitlines() if line.strip()]
+    marked = [line for line in lines if line.startswith(("FATAL", "Error"))]
+    line = (marked or lines[-1:] or [""])[0]
+    clean, _ = redact.text("".join(c for c in line if c.isprintable()))
+    return clean[:MAX_COMPLAINT]
+
+
+def _carrying(inside: Sequence[str]) -> str:
+    """Shell: run the arguments by ``inside``, a container that is given no environment but what a rank needs.
+
+    The values become arguments of ``env`` in the container, for runtimes differ in what they make of a value that
+    they are told to set: some expand it.
+    """
+    families = "|".join(prefix for prefix in RECORDED_VARIABLES if prefix not in NOT_LIBRARIES)
+    names = f"({families})[A-Za-z0-9_]*|{'|'.join(RANK_VARIABLES)}"
+    listed = f"BEGIN {{ for (n in ENVIRON) if (n ~ /^({names})$/ && n !~ /{_SECRET}/) print n }}"
+    return (
+        f"for name in $(awk {shlex.quote(listed)}); do "
+        'eval "set -- \\"$name=\\$$name\\" \\"\\$@\\""; done; '
+        f'exec {shlex.join(inside)} env "$@"'
+    )
 
 
 def _bindable(path: Path) -> str:

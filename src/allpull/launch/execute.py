@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 from typing import Protocol, runtime_checkable
 
+from allpull.launch.echo import Echo, Log
 from allpull.launch.job import WARNED, Job, seal, write_record
 from allpull.launch.launcher import Launcher, Queued, Running
 from allpull.launch.outcome import Ended, describe, exit_of
 from allpull.rundir import layout, redact
+from allpull.rundir.seen import COUNTED, corrected, rank_files
 from allpull.rundir.write import whole_file
 from allpull.schema.run import Exit, RunRecord, Status
 
@@ -44,6 +46,13 @@ class Several(Running, Protocol):
     """A job of several runs: ``ended`` has how those have ended that did, by their place in ``Job.tasks``."""
 
     ended: Mapping[int, list[Ended]]
+
+
+@runtime_checkable
+class Echoed(Running, Protocol):
+    """A job that keeps in ``output`` what the user's program prints, where that cannot go to the user directly."""
+
+    output: Sequence[Log]
 
 
 def execute(
@@ -84,42 +93,69 @@ def execute(
 
 
 class _Runs:
-    """The runs of a job, and the final records of those that have ended."""
+    """The runs of a job, and the final records of those that have ended.
+
+    Where a command of the user's runs, a disk that takes no record does not end it.
+    """
 
     def __init__(self, job: Job, say: Callable[[str], None]) -> None:
         self.all = job.tasks or (job,)
         self.say = say
         self._final: dict[int, RunRecord] = {}
+        self._files = 0
 
     def begin(self) -> None:
         """All have been submitted."""
         for run in self.all:
-            _update(run, status="running")
+            self._write(run, _changed(run, status="running"))
+
+    def correct(self) -> None:
+        """Put down the ranks of a command that starts its own, as they show themselves."""
+        run = self.all[0]
+        if run.record.launcher in COUNTED and (files := rank_files(run.directory)) != self._files:
+            self._files = files
+            self._write(run, _changed(run, status="running"))
 
     def close(self, place: int, ended: list[Ended]) -> None:
         """The run at ``place`` has ended on every host; said again, nothing happens."""
         if place in self._final:
             return
         run, exit_ = self.all[place], exit_of(ended)
-        if exit_.code == WARNED:
+        if exit_.code == WARNED and run.program is None:
             exit_ = Exit(code=WARNED, reason=_warned(run.directory))
-        status: Status = "completed" if exit_.code == 0 else "cancelled" if exit_.code == WARNED else "failed"
-        self._final[place] = _close(run, status, exit_, [host.host for host in ended])
+        asked = exit_.code == WARNED or any(host.stopped for host in ended)
+        status: Status = "completed" if exit_.code == 0 else "cancelled" if asked else "failed"
+        self._close(place, status, exit_, [host.host for host in ended])
         if len(self.all) > 1:
             self.say(f"{run.directory}: {status}" + (f", {describe(exit_)}" if exit_.code else ""))
-        elif exit_.code == WARNED:
+        elif exit_.code == WARNED and run.program is None:
             self.say(describe(exit_))
 
     def close_rest(self, status: Status, exit_: Exit) -> None:
         """Whatever has not ended by itself has ended like this."""
-        for place, run in enumerate(self.all):
+        for place in range(len(self.all)):
             if place not in self._final:
-                self._final[place] = _close(run, status, exit_)
+                self._close(place, status, exit_, [])
 
     def record(self) -> RunRecord:
         """The record that speaks for all."""
         records = [self._final[place] for place in range(len(self.all))]
         return next((record for record in records if record.exit and record.exit.code), records[0])
+
+    def _close(self, place: int, status: Status, exit_: Exit, hosts: list[str]) -> None:
+        run, now = self.all[place], f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+        self._final[place] = _changed(run, status=status, exit=exit_, ended_utc=now, hosts=hosts)
+        self._write(run, self._final[place])
+
+    def _write(self, run: Job, record: RunRecord) -> None:
+        try:
+            if record.exit is not None:
+                seal(run)
+            write_record(run.directory, record)
+        except OSError as error:
+            if run.program is None:
+                raise
+            self.say(f"allpull: {layout.RUN_JSON} is not up to date: {error.strerror or error}")
 
 
 def _warned(directory: Path) -> str:
@@ -143,8 +179,11 @@ def _end(running: Running | None, grace_s: float) -> None:
 def _wait(runs: _Runs, running: Running, signals: _Signals, look: Callable[[], None]) -> None:
     """Wait for all runs, pass a warning on, and close the record of each run that has ended."""
     said = ""
+    echo = Echo(running.output if isinstance(running, Echoed) else ())
     while True:
         ended = running.poll()
+        echo.copy()
+        runs.correct()
         if isinstance(running, Queued) and (state := running.state()) != said:
             runs.say(state)
             said = state
@@ -161,16 +200,8 @@ def _wait(runs: _Runs, running: Running, signals: _Signals, look: Callable[[], N
         time.sleep(LOOK_EVERY_S)
 
 
-def _close(job: Job, status: Status, exit_: Exit, hosts: list[str] | None = None) -> RunRecord:
-    seal(job)
-    now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
-    return _update(job, status=status, exit=exit_, ended_utc=now, hosts=hosts or [])
-
-
-def _update(job: Job, **changes: object) -> RunRecord:
-    record = job.record.model_copy(update=changes)
-    write_record(job.directory, record)
-    return record
+def _changed(job: Job, **changes: object) -> RunRecord:
+    return corrected(job.record.model_copy(update=changes), job.directory)
 
 
 class _Signals:
@@ -199,7 +230,9 @@ class _Signals:
 def _signals_raise() -> Iterator[_Signals]:
     """Turn the signals that end a program into ``Stopped`` while a job runs."""
     signals = _Signals()
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+    numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1]
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+        numbers.remove(signal.SIGHUP)  # nohup
     before = {number: signal.signal(number, signals) for number in numbers}
     try:
         yield signals

@@ -44,7 +44,8 @@ class LocalJob:
     def __init__(self, job: Job) -> None:
         self._job = job
         variables = environment(job.spec, os.environ)
-        self._agent = Started(command(job), log=job.directory / AGENT_LOG, environment=variables)
+        shown = () if job.program is None else ("stdout", "stderr")
+        self._agent = Started(command(job), log=job.directory / AGENT_LOG, environment=variables, shown=shown)
 
     def poll(self) -> list[Ended] | None:
         """How this host ended, or None while ranks run."""

@@ -20,6 +20,7 @@ import psutil
 
 from allpull.errors import BadInput, MissingPart
 from allpull.launch import container
+from allpull.launch.echo import STDERR, Log
 from allpull.launch.endings import read_ranks_ended
 from allpull.launch.hostlist import expand
 from allpull.launch.job import RECORDED_VARIABLES, Job, environment
@@ -92,7 +93,10 @@ class MpiJob:
     def __init__(self, job: Job, site: Site) -> None:
         self._job = job
         self._log = job.directory / LOG
-        self._mpirun = Started(command(job, site), log=self._log, environment=variables(job, site, os.environ))
+        shown = () if job.program is None else ("stdout",)
+        self.output = [Log(path=self._log, stream=STDERR)] if shown else []
+        own = variables(job, site, os.environ)
+        self._mpirun = Started(command(job, site), log=self._log, environment=own, shown=shown)
 
     def poll(self) -> list[Ended] | None:
         """How each host ended, or None while mpirun runs."""
@@ -112,7 +116,8 @@ class MpiJob:
 def command(job: Job, site: Site) -> list[str]:
     """The mpirun command of ``job``."""
     launch = job.spec.launch
-    rank = [*python_of(job), "-m", "allpull.observe.mpirank", str(job.file), job.module]
+    rank = [*python_of(job), "-m", "allpull.observe.mpirank", str(job.file)]
+    rank += [job.module] if job.program is None else []
     if site.flavour == "hydra":
         hosts = ["-f", site.hostfile] if site.hostfile else []
         return [site.program, *hosts, "-n", str(launch.ranks), "-ppn", str(launch.ranks // launch.hosts), *rank]

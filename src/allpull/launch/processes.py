@@ -6,7 +6,7 @@ import contextlib
 import functools
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -17,15 +17,20 @@ LINGER_S = 2.0  # what outlives the process that started it may close its books 
 
 
 class Started:
-    """A process and its descendants; its output goes to the end of ``log``. It ends when we are killed (on Linux)."""
+    """A process and its descendants, which end when we are killed (on Linux).
 
-    def __init__(self, arguments: Sequence[str], *, log: Path, environment: Mapping[str, str]) -> None:
+    Its output goes to the end of ``log``, except the streams (stdout, stderr) that are ``shown`` to the user, as ours.
+    """
+
+    def __init__(
+        self, arguments: Sequence[str], *, log: Path, environment: Mapping[str, str], shown: Collection[str] = ()
+    ) -> None:
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 list(arguments),
                 stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
+                stdout=None if "stdout" in shown else output,
+                stderr=None if "stderr" in shown else output,
                 env=dict(environment),
                 start_new_session=True,  # Ctrl-C is ours to pass on, once, and politely
                 preexec_fn=functools.partial(end_with_parent, signal.SIGTERM),  # noqa: PLW1509  one system call

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from allpull.errors import BadInput, MissingPart
 from allpull.launch.batch import ANSWER_S, CANCEL_EXTRA_S, NEAR_END_S, ArrayJob, BatchJob, ask
 from allpull.launch.detect import in_allocation
+from allpull.launch.echo import STDERR, Log
 from allpull.launch.endings import read_all_ended
 from allpull.launch.hostlist import compress, expand
 from allpull.launch.job import Job, environment
@@ -55,7 +56,9 @@ class StepJob:
         self._job = job
         self._allocation = allocation
         variables = environment(job.spec, os.environ)
-        self._srun = Started(command, log=job.directory / SLURM_LOG, environment=variables)
+        log, shown = job.directory / SLURM_LOG, () if job.program is None else ("stdout",)
+        self.output = [Log(path=log, stream=STDERR)] if shown else []
+        self._srun = Started(command, log=log, environment=variables, shown=shown)
 
     def poll(self) -> list[Ended] | None:
         """How each host ended, or None while the step runs."""

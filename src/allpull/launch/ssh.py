@@ -21,6 +21,7 @@ from typing import Any
 
 import allpull
 from allpull.errors import BadInput
+from allpull.launch.echo import STDOUT, Log
 from allpull.launch.endings import read_ended
 from allpull.launch.hostlist import expand
 from allpull.launch.job import RECORDED_VARIABLES, Job, environment
@@ -103,9 +104,10 @@ class SshJob:
             port=job.spec.launch.port or self._hosts[0].port,
             job_files=[host.job_file for host in self._hosts],
         )
+        logs = [job.directory / f"{layout.LOGS}/agent-{layout.slug(host.remote.name)}.log" for host in self._hosts]
+        self.output = [Log(path=log, stream=STDOUT, is_terminal=True) for log in logs if job.program is not None]
         self._clients = [
-            host.remote.start(command, job.directory / f"{layout.LOGS}/agent-{layout.slug(host.remote.name)}.log")
-            for host, command in zip(self._hosts, commands, strict=True)
+            host.remote.start(command, log) for host, command, log in zip(self._hosts, commands, logs, strict=True)
         ]
 
     def poll(self) -> list[Ended] | None:

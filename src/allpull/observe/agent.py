@@ -25,6 +25,7 @@ from allpull.observe.host import describe_host
 from allpull.observe.identity import HOST_VARIABLE
 from allpull.observe.interface import interface_of, own_address
 from allpull.observe.meeting import listen
+from allpull.observe.quiet import speak_into
 from allpull.observe.rank import end_with_parent, leave
 from allpull.observe.rendezvous import Apart, FixedHosts, Place, first_line
 from allpull.rundir import layout
@@ -47,6 +48,8 @@ def main(job_file: str, place: Place) -> int:
         except OSError as error:
             sys.stderr.write(f"cannot listen on {place.master} port {place.port}: {error.strerror}\n")
             return PORT_TAKEN
+    if job.get("command"):
+        speak_into(os.path.join(job["directory"], layout.LOGS, f"torch-{layout.slug(place.name)}.log"))
     choose_interface(job["interface"], place.master)
     os.environ[HOST_VARIABLE] = place.name
     directory = job["directory"]
@@ -80,6 +83,8 @@ def run_ranks(job: Dict[str, Any], place: Place, listener: Optional[socket.socke
     """
     hosts = FixedHosts(place, listener, job["nonce"], job["directory"])
     command = ["-m", "allpull.observe.rank", job_file, job["module"]]
+    if job.get("command"):
+        command = ["-m", "allpull.observe.start", job_file]
     ranks = job["ranks"] // place.hosts
     with tempfile.TemporaryDirectory(prefix="allpull-elastic-") as logs:  # else the agent leaves a folder behind
         agent = elastic_agent(command, ranks, hosts, restarts=job["max_restarts"], logs=logs)

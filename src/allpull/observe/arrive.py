@@ -17,6 +17,7 @@ import tempfile
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Dict, Optional
 
+from allpull.observe.stage import stage
 from allpull.rundir import layout
 from allpull.rundir.write import private_folder, whole_json
 
@@ -37,6 +38,8 @@ def arrive(job: Dict[str, Any]) -> Dict[str, Any]:
         for folder in layout.FOLDERS:
             private_folder(os.path.join(directory, folder))
         whole_json(job_file, {**job, "directory": directory})
+        if job.get("command"):
+            stage(directory)
     return {
         "directory": directory,
         "shared": shared,

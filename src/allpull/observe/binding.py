@@ -1,9 +1,16 @@
-"""Give each rank of a host CPUs of its own. Linux; elsewhere nothing is bound. Standard library only."""
+"""Give each rank of a host CPUs of its own, near each other if asked. Linux; elsewhere nothing is bound.
+
+Memory needs no word of ours: Linux puts a page on the node of the CPU that first writes to it, on another only where
+that one is full, and a rank is bound before it allocates. Where accelerators sit is not looked at: ranks go over the
+nodes in order, which is near them on hosts that number devices that way. Standard library only.
+"""
 
 from __future__ import annotations
 
 import os
 from typing import List, Optional, Sequence
+
+NODES = "/sys/devices/system/node"  # a folder for each memory node: Documentation/ABI/stable/sysfs-devices-node
 
 
 def share(cpus: Sequence[int], local_rank: int, ranks_here: int) -> List[int]:
@@ -21,10 +28,43 @@ def share(cpus: Sequence[int], local_rank: int, ranks_here: int) -> List[int]:
     return ordered[local_rank * each : (local_rank + 1) * each]
 
 
+def share_of_node(nodes: Sequence[Sequence[int]], local_rank: int, ranks_here: int) -> List[int]:
+    """This rank's part of the CPUs of one of ``nodes``; neighbouring ranks share a node, divided as ``share`` does.
+
+    Ranks are spread as evenly as can be; with fewer ranks than nodes each has a node of its own.
+
+    >>> [share_of_node([[0, 1, 2, 3], [4, 5, 6, 7]], rank, 4) for rank in range(4)]
+    [[0, 1], [2, 3], [4, 5], [6, 7]]
+    >>> [share_of_node([[0, 1], [2, 3], [4, 5]], rank, 2) for rank in range(2)]
+    [[0, 1], [2, 3]]
+    """
+    homes = [rank * len(nodes) // ranks_here for rank in range(ranks_here)]
+    home = homes[local_rank]
+    return share(nodes[home], local_rank - homes.index(home), homes.count(home))
+
+
+def by_node(cpus: Sequence[int], folder: str = NODES) -> List[List[int]]:
+    """``cpus`` in groups, each of one memory node, in the order of nodes; one group where the system does not say.
+
+    Nodes without any of them are left out: those that have memory only, and those that are not ours to use.
+    """
+    try:
+        names = [name for name in os.listdir(folder) if name.startswith("node") and name[4:].isdigit()]
+        lists = [_line(os.path.join(folder, name, "cpulist")) for name in sorted(names, key=lambda name: int(name[4:]))]
+        groups = [sorted(set(cpus).intersection(numbers(text))) for text in lists]
+    except (OSError, ValueError):
+        groups = []
+    known = [group for group in groups if group]
+    return known if sorted(cpu for group in known for cpu in group) == sorted(cpus) else [sorted(cpus)]
+
+
 def bind(kind: str, local_rank: int, ranks_here: int) -> None:
-    """Keep this process, and all that it starts, on its share of the CPUs; ``kind`` is none or cores."""
-    if kind == "cores" and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, share(sorted(os.sched_getaffinity(0)), local_rank, ranks_here))
+    """Keep this process, and all that it starts, on its share of the CPUs; ``kind`` is none, cores or numa."""
+    if kind == "none" or not hasattr(os, "sched_setaffinity"):
+        return
+    allowed = sorted(os.sched_getaffinity(0))
+    nodes = by_node(allowed) if kind == "numa" else [allowed]
+    os.sched_setaffinity(0, share_of_node(nodes, local_rank, ranks_here))
 
 
 def bound_to() -> Optional[str]:
@@ -47,3 +87,24 @@ def ranges(numbers: Sequence[int]) -> str:
         else:
             parts.append([number, number])
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
+
+
+def numbers(text: str) -> List[int]:
+    """The numbers of a list such as ``ranges`` makes, and the kernel.
+
+    >>> numbers("0-2,5,7-8"), numbers("")
+    ([0, 1, 2, 5, 7, 8], [])
+
+    Raises:
+        ValueError: it is no such list.
+    """
+    found: List[int] = []
+    for part in text.split(",") if text else []:
+        first, _, last = part.partition("-")
+        found.extend(range(int(first), int(last or first) + 1))
+    return found
+
+
+def _line(path: str) -> str:
+    with open(path, encoding="ascii") as file:
+        return file.readline().strip()

@@ -1,11 +1,18 @@
-"""The store in which ranks meet, on one interface only. torch's own would listen on every interface of the host."""
+"""The store in which ranks meet, on one interface only. torch's own would listen on every interface of the host.
+
+``python -m allpull.observe.meeting ADDRESS PORT`` serves it beside a rank that cannot, for as long as that lives.
+"""
 
 from __future__ import annotations
 
+import signal
 import socket
+import sys
 from datetime import timedelta
 
 from torch._C._distributed_c10d import TCPStore
+
+from allpull.observe.rank import end_with_parent
 
 PATIENCE = timedelta(seconds=120)
 """How long one waits in a store for what another host is about to say: it may still be importing torch."""
@@ -58,3 +65,10 @@ def call(address: str, port: int) -> TCPStore:
         DistNetworkError: nobody did for ``PATIENCE``.
     """
     return TCPStore(address, port, timeout=PATIENCE, wait_for_workers=False)
+
+
+if __name__ == "__main__":
+    end_with_parent(signal.SIGTERM)
+    store = serve(sys.argv[1], int(sys.argv[2]))
+    while True:
+        signal.pause()

@@ -1,7 +1,8 @@
 """Where a rank begins that mpirun started, and no agent: find out who it is, do an agent's part, become the rank.
 
-``python -m allpull.observe.mpirank JOB.json MODULE``. The variables that torch reads are set before the rank's own
-process begins, so that what it starts, and the sidecar that looks for it, see them too.
+``python -m allpull.observe.mpirank JOB.json [MODULE]``; without MODULE the rank runs the job's command. The variables
+that torch reads are set before the rank's own process begins, so that what it starts, and the sidecar that looks for
+it, see them too.
 """
 
 from __future__ import annotations
@@ -12,19 +13,20 @@ import signal
 import socket
 import subprocess
 import sys
-from typing import Any, Dict, Mapping, NoReturn
+from typing import Any, Dict, Mapping, NoReturn, Optional
 
 from allpull.observe.host import describe_host
 from allpull.observe.identity import HOST_VARIABLE, numbers
 from allpull.observe.interface import interface_of, own_address
 from allpull.observe.rank import SERVE_VARIABLE, end_with_parent
+from allpull.observe.start import become
 from allpull.rundir import layout
 from allpull.rundir.write import whole_json
 
 LOOPBACK = "127.0.0.1"
 
 
-def main(job_file: str, module: str) -> NoReturn:
+def main(job_file: str, module: Optional[str] = None) -> NoReturn:
     """Become rank ``numbers(os.environ)`` of the job in ``job_file``."""
     end_with_parent(signal.SIGTERM)
     with open(job_file, encoding="utf-8") as file:
@@ -33,6 +35,10 @@ def main(job_file: str, module: str) -> NoReturn:
     os.environ.update(variables(os.environ, job, host))
     if os.environ["LOCAL_RANK"] == "0":
         describe(job, host)
+    if module is None:
+        if os.environ.pop(SERVE_VARIABLE, None):
+            serve_beside(job["directory"])
+        become(job_file)
     os.execv(sys.executable, [sys.executable, "-m", "allpull.observe.rank", job_file, module])  # noqa: S606
 
 
@@ -82,5 +88,13 @@ def describe(job: Dict[str, Any], host: str) -> None:
         )
 
 
+def serve_beside(directory: str) -> None:
+    """Start what serves the store where ranks meet, beside rank 0: a command that is not ours cannot do it itself."""
+    where = [os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]]
+    command = [sys.executable, "-m", "allpull.observe.meeting", *where]
+    with open(os.path.join(directory, layout.LOGS, "store.log"), "ab") as log:
+        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    main(*sys.argv[1:])

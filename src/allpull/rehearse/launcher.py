@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 
 from allpull.errors import AllpullError, BadInput, MissingPart
+from allpull.launch.echo import STDERR, Log
 from allpull.launch.endings import read_ended
 from allpull.launch.job import Job, environment
 from allpull.launch.outcome import Ended, log_tail
@@ -79,6 +80,8 @@ class Rehearse:
         check_machine(self.cluster, job.spec)
         state.clean_dead()
         accelerated = job.module.startswith(ACCELERATOR)
+        if job.program is not None and any(host.clock_offset_s or host.clock_drift_ppm for host in self.cluster.hosts):
+            clock.mend_programs(job.directory)
         whole_json(str(job.directory / TRUTH_FILE), truth(self.cluster, accelerated=accelerated))
         return RehearsedJob(job, self.cluster, self._steps)
 
@@ -92,6 +95,7 @@ class RehearsedJob:
         self._hosts = [host.name for host in cluster.hosts]
         self._id = state.new_id()
         self._log = job.directory / KEEPER_LOG
+        self.output = [] if job.program is None else [Log(path=self._log, stream=STDERR)]
         self._keeper: subprocess.Popen[bytes] | None = None
         try:
             self._state = state.claim(self._id, job.directory)
@@ -148,7 +152,7 @@ class RehearsedJob:
             return subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                stdout=log,
+                stdout=log if self._job.program is None else None,  # what the user's command prints is the user's
                 stderr=log,
                 env={**environment(self._job.spec, os.environ), state.TAG: self._id},
                 pass_fds=(tell,),

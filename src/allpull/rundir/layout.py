@@ -63,6 +63,11 @@ def process_file(host: str, pid: int) -> str:
     return f"{PROCESSES}/{slug(host)}-{pid}.json"
 
 
+def trace_file(rank: int, step: int) -> str:
+    """The profiler window of ``rank`` that opened at ``step``."""
+    return f"{TRACES}/rank-{rank:05d}-step-{step:07d}.json.gz"
+
+
 def slug(name: str) -> str:
     """A file name that is safe everywhere, made from any name.
 

@@ -33,6 +33,10 @@ class Networks:
         """Whether the last backward averaged gradients: True unless all were told to keep theirs (``no_sync``)."""
         return any(network.require_backward_grad_sync for network in self._parallel) or not self._parallel
 
+    def parallel(self) -> List[Any]:
+        """Every network there is that DistributedDataParallel reduces."""
+        return list(self._parallel)
+
     def watch(self) -> None:
         """Wrap the entry points; called once, after torch was imported."""
         from torch import nn  # noqa: PLC0415  this runs after torch was imported

@@ -17,6 +17,7 @@ from .optimizers import watch_optimizers, watch_scalers
 from .saving import SAVERS, watch_saving
 from .session import Session
 from .watcher import Watcher
+from .windows import Buckets, Windows
 from .words import listen
 
 
@@ -41,10 +42,23 @@ class Program:
         self._install("scalers", lambda: watch_scalers(watcher))
         self._install("collectives", Collectives(watcher).watch)
         self._install("post-accumulate-hook", networks.watch_arrivals)
+        self._install("buckets", lambda: self._at_boundary(Buckets(watcher, networks.parallel)))
+        every = int(self.session.watch.get("trace_every") or 0)
+        if every:
+            self._install("windows", lambda: self._at_boundary(self._windows(every)))
         self._found.when("torch._dynamo.eval_frame", networks.compiled)
         saving = watch_saving(watcher)
         for name in SAVERS:
             self._found.when(name, saving)
+
+    def _at_boundary(self, part: "Windows | Buckets") -> None:
+        self.watcher.at_boundary.append(part.at_step)
+
+    def _windows(self, every: int) -> Windows:
+        watch = self.session.watch
+        windows = Windows(self.watcher, every=every, steps=int(watch["trace_steps"]), first=int(watch["trace_first"]))
+        self.session.at_close.append(windows.finish)
+        return windows
 
     def words_came(self, marks: ModuleType) -> None:
         """The program speaks to allpull itself."""

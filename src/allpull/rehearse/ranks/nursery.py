@@ -22,13 +22,14 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGKILL, SIGTERM, SIGUSR1
 from typing import NoReturn
 
+from allpull.observe.start import become
 from allpull.rehearse import clock, state
 from allpull.rehearse.namespaces import UTS, enter_net, unshare
 from allpull.rehearse.network import INTERFACE, rank_variables
@@ -146,7 +147,7 @@ def be_host(order: Order, index: int, wires: Wires, *, sidecar_environ: dict[str
         if pid == 0:
             bell.leave_to_parent()
             state.end_with_parent(here, SIGKILL)
-            end_as_program(lambda: be_rank(order, host, local_rank, rank_variable))  # noqa: B023  called at once
+            end_as_program(lambda: be_rank(order, host, local_rank, rank_variable, sidecar_environ))  # noqa: B023  called at once
         ranks[pid] = rank
     sidecar = _start_sidecar(job, host.name, sidecar_environ) if job["counters"] else None
     ended = attend(
@@ -163,8 +164,13 @@ def be_host(order: Order, index: int, wires: Wires, *, sidecar_environ: dict[str
     return ended.code
 
 
-def be_rank(order: Order, host: HostOrder, local_rank: int, rank_variable: int | None) -> None:
-    """Be one rank: the variables that torchrun would set, then the job's module, observed."""
+def be_rank(
+    order: Order, host: HostOrder, local_rank: int, rank_variable: int | None, program_environ: Mapping[str, str]
+) -> None:
+    """Be one rank: the variables that torchrun would set, then the job's module, observed, or the user's command.
+
+    ``program_environ`` has what gives a program that is executed anew this host's clock.
+    """
     from allpull.observe.rank import main as observed  # noqa: PLC0415  imports torch
 
     rank = host.ranks[local_rank]
@@ -173,6 +179,9 @@ def be_rank(order: Order, host: HostOrder, local_rank: int, rank_variable: int |
     os.environ.update(
         rank_variables(rank, local_rank, order.ranks, len(host.ranks), order.port), ALLPULL_HOST=host.name
     )
+    if not order.module:
+        os.environ.update(clock.program_variables(program_environ, order.directory))
+        become(order.job_file)
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()  # else all ranks would draw the same; Python's own module sees to itself
     observed(order.job_file, order.module)

@@ -1,0 +1,126 @@
+"""Let torch's profiler look at a few steps now and then: which bucket was ready when, and when it was reduced.
+
+All ranks open their windows at the same steps, so that collectives match. The steps in a window, and the one that
+writes the trace, are tagged: rates leave them out. A program that profiles itself is left in peace.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any, Callable, Iterable, List, Optional
+
+from ...rundir import layout
+from ...rundir.write import private_folder
+from .watcher import Watcher, safely
+
+BUCKETS_AT = 4  # DDP cuts its buckets anew after its first step
+QUIET = ("KINETO_LOG_LEVEL", "99")  # else kineto speaks of each window on the program's own stderr
+
+
+class Windows:
+    """Profiler windows of ``steps`` steps, the first at step ``first`` and then every ``every`` steps."""
+
+    def __init__(self, watcher: Watcher, *, every: int, steps: int, first: int) -> None:
+        self.session = watcher.session
+        self.failed = watcher.failed
+        self._watcher = watcher
+        self._every = every
+        self._steps = steps
+        self._first = first
+        self._profile: Optional[Any] = None
+        self._opened_at = 0
+        self._opened_ns = 0
+
+    @safely("windows")
+    def at_step(self, step: int) -> None:
+        """Step ``step`` begins: close the window that is due, and open the next one."""
+        recorder = self._watcher.recorder
+        if recorder is None:
+            return
+        if self._profile is not None and step >= self._opened_at + self._steps:
+            self._close()
+        if self._profile is None and step >= self._first and (step - self._first) % self._every == 0:
+            self._open(step)
+        if self._profile is not None and "traced" not in recorder.tags:
+            recorder.tags.append("traced")
+
+    @safely("windows")
+    def finish(self) -> None:
+        """The program ends: what was seen so far is kept."""
+        if self._profile is not None:
+            self._close()
+
+    def _open(self, step: int) -> None:
+        from torch import autograd, cuda, profiler  # noqa: PLC0415  this runs after torch was imported
+
+        if autograd._profiler_enabled():  # type: ignore[attr-defined]  # two cannot run at once, and theirs comes first
+            return
+        activities = [profiler.ProfilerActivity.CPU]
+        if cuda.is_available():
+            activities.append(profiler.ProfilerActivity.CUDA)
+        self._profile = profiler.profile(activities=activities, record_shapes=True)
+        self._opened_at, self._opened_ns = step, time.monotonic_ns()
+        _start_quietly(self._profile)
+
+    def _close(self) -> None:
+        profile, self._profile = self._profile, None
+        recorder, who = self._watcher.recorder, self.session.who
+        if profile is None or recorder is None or who is None:
+            return
+        profile.stop()
+        now = time.monotonic_ns()
+        recorder.tags.append("traced")
+        name = layout.trace_file(who.rank, self._opened_at)
+        path = os.path.join(self.session.directory, name)
+        private_folder(os.path.dirname(path))
+        profile.export_chrome_trace(f"{path}.part.gz")  # the ending has it compressed
+        os.replace(f"{path}.part.gz", path)
+        event = {"kind": "trace", "file": name, "first_step": self._opened_at}
+        steps = max(1, recorder.step_number - self._opened_at)
+        recorder.journal.event({**event, "steps": steps, "begin_ns": self._opened_ns, "end_ns": now}, now)
+
+
+class Buckets:
+    """Say once how DDP cuts the gradients, when it has settled; ``networks`` gives those that are there."""
+
+    def __init__(self, watcher: Watcher, networks: Callable[[], Iterable[Any]]) -> None:
+        self.session = watcher.session
+        self.failed = watcher.failed
+        self._watcher = watcher
+        self._networks = networks
+        self._said = False
+
+    @safely("buckets")
+    def at_step(self, step: int) -> None:
+        """Step ``step`` begins."""
+        recorder = self._watcher.recorder
+        if self._said or recorder is None or step < BUCKETS_AT:
+            return
+        self._said = True
+        now = time.monotonic_ns()
+        for network in self._networks():
+            sizes = sizes_of(network._get_ddp_logging_data())
+            if sizes:
+                recorder.journal.event({"kind": "buckets", "step": step, "sizes_bytes": sizes, "t_ns": now}, now)
+
+
+def _start_quietly(profile: Any) -> None:
+    name, value = QUIET
+    had = name in os.environ
+    os.environ.setdefault(name, value)
+    try:
+        profile.start()
+    finally:
+        if not had:
+            del os.environ[name]
+
+
+def sizes_of(told: Any) -> List[int]:
+    """Sizes of the buckets in bytes, in the order of reduction, from what DDP's logger tells.
+
+    >>> sizes_of({"bucket_sizes": "300", "rebuilt_bucket_sizes": "100, 200"})
+    [100, 200]
+    """
+    text = told.get("rebuilt_bucket_sizes") or told.get("bucket_sizes") or ""
+    return [int(size) for size in text.split(",") if size.strip().isdigit()]
