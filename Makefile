@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: help venv demo test check types lint contracts docs reference proof clean
+.PHONY: help venv demo test check types lint contracts docs reference proof apptainer clean
 
 help:            ## say what there is
 	@sed -n 's/^\([a-z]*\): .*## /\1\t/p' Makefile | expand -t 12
@@ -47,6 +47,9 @@ docs: reference  ## build the documentation into site/
 proof: $(READY)  ## the long measurements (ONLY=name: one of them); results go to benchmarks/results/
 	$(BIN)/python benchmarks/proof.py $(if $(ONLY),--only $(ONLY))
 	$(BIN)/python tools/reference.py
+
+apptainer:       ## get a real Apptainer into build/, for the tests of containers
+	$(PYTHON) tools/apptainer.py build/apptainer
 
 clean:           ## remove what was built; runs stay
 	rm -rf $(VENV) build site src/*.egg-info .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -11,6 +11,7 @@ Nothing outside of FOLDER is changed; what stands in it already is kept.
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
@@ -24,7 +25,8 @@ RUNTIME = ("sid", ["base-files", "dash", "coreutils", "util-linux", "mount", "ap
 BASE = ("bookworm", ["base-files", "dash", "coreutils", "libc-bin", "libstdc++6", "python3", "python3-pip"])
 """Suite and packages: Apptainer is in Debian's unstable only; the base is that of ``containers/allpull.def``."""
 
-USER = "user:x:1000:1000::{home}:/bin/sh"
+USERS = "root:x:0:0::/root:/bin/sh\nuser:x:1000:1000::{home}:/bin/sh"
+GROUPS = "root:x:0:\nuser:x:1000:"
 ENTER = """\
 #!/bin/sh
 # Apptainer as root wants capabilities that root of a container or small machine may lack; as a user it needs none.
@@ -40,17 +42,17 @@ for place in /*; do
     *) [ -L "$place" ] || [ ! -d "$place" ] || { mkdir -p "/mnt$place"; mount --rbind "$place" "/mnt$place"; } ;;
   esac
 done
-mkdir -p /mnt/var/tmp
+mkdir -p /mnt/var/tmp /mnt/mnt
 mount --rbind /var/tmp /mnt/var/tmp
 for file in hosts resolv.conf; do
   touch "/mnt/etc/$file"
   mount --bind "/etc/$file" "/mnt/etc/$file"
 done
 cd /mnt
-/usr/sbin/pivot_root . mnt
+PATH=$PATH:/usr/sbin:/sbin pivot_root . mnt
 umount -l /mnt
 cd "$here" 2>/dev/null || cd /
-exec unshare --user --map-user=1000 --map-group=1000 -- apptainer "$@"
+exec /usr/bin/unshare --user --map-user=1000 --map-group=1000 -- /usr/bin/apptainer "$@"
 ' sh {tree} "$PWD" "$@"
 """
 
@@ -128,14 +130,11 @@ def _apt(work: Path, source: str) -> list[str]:
 
 def _settle(tree: Path, *, home: Path) -> None:
     """What the packages' own scripts would have done, as far as it matters: users, and whom to trust."""
-    for name, text in (
-        ("passwd", USER.format(home=home)),
-        ("group", "user:x:1000:"),
-        ("hosts", ""),
-        ("resolv.conf", ""),
-    ):
-        with (tree / "etc" / name).open("a", encoding="utf-8") as file:
-            file.write(f"{text}\n")
+    for path in tree.rglob("*"):
+        os.chown(path, os.geteuid(), os.getegid(), follow_symlinks=False)  # Apptainer's one user cannot copy others'
+    texts = {"passwd": USERS.format(home=home), "group": GROUPS, "hosts": "", "resolv.conf": "", "localtime": ""}
+    for name, text in texts.items():
+        (tree / "etc" / name).write_text(f"{text}\n", encoding="utf-8")
     if AUTHORITIES.exists():
         (tree / "etc/ssl/certs").mkdir(parents=True, exist_ok=True)
         shutil.copy(AUTHORITIES, tree / "etc/ssl/certs")

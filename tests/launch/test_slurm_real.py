@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import getpass
 import json
-import os
-import shutil
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
+from services import PATIENCE_S, SlurmCluster, until
 
 from allpull.errors import BadInput
 from allpull.launch.execute import execute
@@ -27,113 +23,11 @@ from allpull.schema.spec import LaunchSpec, ObserveSpec, RunSpec, SlurmSpec
 
 pytestmark = [pytest.mark.ranks, pytest.mark.slurm]
 
-PATIENCE_S = 120.0  # two cores that others use too
 SMALL = ("--set", "data.limit=200", "--set", "train.epochs=1", "--set", "slurm.master=127.0.0.1")
-DAEMONS = ("slurmctld", "slurmd", "sbatch", "srun", "salloc", "scontrol", "sinfo")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cluster:
-    """A running Slurm, which its commands find by SLURM_CONF in our environment."""
-
-    folder: Path
-
-    def run(self, *command: str, check: bool = True) -> str:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-        assert done.returncode == 0 or not check, done.stderr
-        return done.stdout.strip()
-
-    def state(self, number: str) -> str:
-        return self.run("squeue", "--noheader", "--states=all", f"--jobs={number}", "--format=%T %r")
-
-
-CONF = """
-ClusterName=test
-SlurmctldHost={host}(127.0.0.1)
-SlurmctldPort={port0}
-AuthType=auth/none
-CredType=cred/none
-SlurmUser={user}
-SlurmdUser={user}
-StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/%n
-SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/%n.pid
-SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/%n.log
-TmpFS={folder}/tmp-%n
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-MpiDefault=none
-SelectType=select/cons_tres
-SelectTypeParameters=CR_CPU
-SlurmdParameters=config_overrides
-ReturnToService=2
-MinJobAge=3600
-KillWait=5
-SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=1
-NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={port1} CPUs=8
-NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={port2} CPUs=8
-PartitionName=debug Nodes=ALL Default=YES State=UP MaxTime=60
-"""
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Slurm with hosts n1 and n2; all of it is ended by the process ids that were noted when it was started."""
-    missing = [name for name in DAEMONS if shutil.which(name) is None and not Path(f"/usr/sbin/{name}").exists()]
-    if missing:
-        pytest.skip(f"not installed: {', '.join(missing)} (Debian: slurm-wlm)")
-    folder = tmp_path_factory.mktemp("slurm")
-    for name in ("state", "n1", "n2", "tmp-n1", "tmp-n2"):
-        (folder / name).mkdir()
-    ports = {f"port{number}": port for number, port in enumerate(free_ports(3))}
-    host, user = socket.gethostname().split(".")[0], getpass.getuser()
-    (folder / "slurm.conf").write_text(CONF.format(host=host, user=user, folder=folder, **ports))
-    (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
-    found = Cluster(folder=folder)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SLURM_CONF", str(folder / "slurm.conf"))
-        patch.setenv("PATH", f"{os.environ['PATH']}:/usr/sbin:/sbin")
-        yield from serve(found)
-
-
-def serve(cluster: Cluster) -> Iterator[Cluster]:
-    daemons = []
-    try:
-        for command in (["slurmctld", "-D"], ["slurmd", "-D", "-N", "n1"], ["slurmd", "-D", "-N", "n2"]):
-            with (cluster.folder / "daemons.log").open("ab") as log:
-                daemons.append(subprocess.Popen(command, stdout=log, stderr=log, cwd=cluster.folder))
-        until(lambda: cluster.run("sinfo", "-h", "-o", "%t %D", check=False) == "idle 2", "Slurm did not come up")
-        yield cluster
-        cluster.run("scancel", "--full", f"--user={getpass.getuser()}")
-        until(lambda: not cluster.run("squeue", "--noheader"), "jobs do not end")
-    finally:
-        for daemon in reversed(daemons):
-            daemon.terminate()
-        for daemon in daemons:
-            daemon.wait(30)
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
-
-
-def until(happened: Callable[[], object], otherwise: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not happened():
-        assert time.monotonic() < deadline, otherwise
-        time.sleep(0.2)
 
 
 @pytest.fixture
-def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: Cluster) -> Callable[..., Job]:
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: SlurmCluster) -> Callable[..., Job]:
     """A function that prepares a job of two hosts whose ranks run the text of a program, without torch in it."""
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
@@ -155,7 +49,7 @@ def job_in(out: Path, **slurm: object) -> Job:
 
 
 @pytest.fixture(scope="module")
-def limited(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> BatchJob:
+def limited(cluster: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> BatchJob:
     """A job that is at its time limit. Slurm looks every half minute, so the first test begins it for the last."""
     job = Slurm().submit(job_in(tmp_path_factory.mktemp("limited"), prologue=("sleep 300",)))
     assert isinstance(job, BatchJob)
@@ -297,36 +191,6 @@ def test_a_script_that_fails_before_the_ranks_shows_its_log(program):
     assert record.exit.code == 9
     assert "never said how their ranks ended" in (record.exit.reason or "")
     assert "this goes wrong" in record.exit.log_tail
-
-
-def test_a_requeued_training_goes_on_from_its_checkpoint(cluster, tmp_path):
-    command = [sys.executable, "-m", "allpull", "train", "digits", "-n", "2", "--launcher", "slurm", *SMALL]
-    for setting in ("launch.hosts=2", "train.epochs=12", "train.batch=20", "slurm.requeues=1", "launch.grace_s=2"):
-        command += ["--set", setting]
-    process = subprocess.Popen([*command, "--out", str(tmp_path)], stderr=subprocess.PIPE, text=True, cwd=tmp_path)
-    try:
-        until(lambda: list(tmp_path.glob("*/checkpoints/*.pt")), "no checkpoint")
-        number = cluster.run("squeue", "--noheader", "--states=RUNNING", "--name=digits", "--format=%i")
-        cluster.run("scancel", "--batch", "--signal=USR1", number)
-        until(lambda: cluster.state(number) == "PENDING BeginTime", "it does not go back to the queue")
-        # Slurm would wait for two minutes; within the second of the requeue it would refuse the job's credential
-        cluster.run("scontrol", "update", f"jobid={number}", "StartTime=now+2")
-        _, err = process.communicate(timeout=PATIENCE_S)
-    finally:
-        process.kill()
-        process.wait()
-    assert process.returncode == 0, err
-    assert "attempt 2" in err
-    (directory,) = tmp_path.glob("*digits*")
-    before, after = (
-        [json.loads(line) for line in (directory / f"{place}steps/rank-00000.jsonl").read_text().splitlines()[1:]]
-        for place in ("attempts/0/", "")
-    )
-    assert before[0]["step"] == 0
-    assert "resumed" in after[0]["tags"]
-    assert after[0]["step"] > 0
-    assert after[0]["step"] % 5 == 0  # a checkpoint stands at the end of each epoch
-    assert after[-1]["step"] == 12 * 5 - 1  # 200 samples, 2 ranks of 20 each: 5 steps an epoch
 
 
 def test_the_time_limit_is_said(limited):

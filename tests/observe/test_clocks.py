@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -150,12 +150,10 @@ def test_an_asker_that_finds_nobody_ends_when_it_is_asked_to(tmp_path):
 # Sidecars
 
 
-def start(run: Path, host: str, *options: str, python: tuple[str, ...] = (sys.executable,), **more: Any):
-    command = [*python, "-m", "allpull.observe.sidecar", "--run", str(run), "--host", host, "--watch", str(os.getpid())]
-    environ = {**os.environ, clocks.NONCE_VARIABLE: NONCE}
-    return subprocess.Popen(
-        [*command, "--interval-s", "0.1", *options], env=environ, stderr=subprocess.PIPE, text=True, **more
-    )
+def start(run: Path, host: str, *options: str, part: clocks.Part = clocks.NONE, through: Sequence[str] = ()):
+    job = {"directory": str(run), "nonce": NONCE, "counter_interval_s": 0.1, "budget": 1 << 20}
+    asked = clocks.Part(*part.options, *options, descriptor=part.descriptor)
+    return sidecar.start(job, host, os.getpid(), asked, through, stderr=subprocess.PIPE, text=True)
 
 
 def records(run: Path, host: str) -> tuple[CountersHeader, list[CounterSample]]:
@@ -186,17 +184,14 @@ def end(process: subprocess.Popen[str]) -> None:
 def serving(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """The sidecar of the host that answers."""
     (tmp_path / "job").mkdir()
-    options, descriptors = clocks.sidecar_options(str(tmp_path), host="first", serve_on=HERE)
-    process = start(tmp_path, "first", *options, pass_fds=descriptors)
-    for descriptor in descriptors:
-        os.close(descriptor)
+    process = start(tmp_path, "first", part=clocks.serve(str(tmp_path), host="first", address=HERE))
     yield process
     process.kill()
     process.communicate()
 
 
 def test_hosts_ping_at_the_start_every_minute_and_at_the_end(tmp_path, serving):
-    asking = start(tmp_path, "second", "--ask-clock", "--clock-every-s", "0.5")
+    asking = start(tmp_path, "second", "--clock-every-s", "0.5", part=clocks.ASK)
     wait_for_pings(tmp_path, "second", 2 * clocks.FASTEST)
     before = len(pings(tmp_path, "second"))
     for process in (serving, asking):
@@ -213,12 +208,18 @@ def test_hosts_ping_at_the_start_every_minute_and_at_the_end(tmp_path, serving):
     assert pings(tmp_path, "first") == []
 
 
-NO_PSUTIL = "import sys, runpy; sys.modules['psutil'] = None; sys.argv[0] = sys.argv.pop(1); sys.argv.pop(1); "
+NO_PSUTIL = """
+import runpy, sys
+sys.modules["psutil"] = None
+sys.argv = sys.argv[1:]
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
 
 
-def test_clocks_are_compared_without_psutil_too(tmp_path, serving):
-    run_it = f"{NO_PSUTIL} runpy.run_module('allpull.observe.sidecar', run_name='__main__', alter_sys=True)"
-    asking = start(tmp_path, "second", "--ask-clock", python=(sys.executable, "-c", run_it))
+def test_clocks_are_compared_without_psutil_too(tmp_path, serving, monkeypatch):
+    (tmp_path / "without.py").write_text(NO_PSUTIL)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    asking = start(tmp_path, "second", part=clocks.ASK, through=["without"])
     wait_for_pings(tmp_path, "second", clocks.FASTEST)
     asking.terminate()
     end(asking)

@@ -10,9 +10,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
+from allpull.analyse.alignment import align
 from allpull.rehearse import clock
+from allpull.rundir.read import read_run
 
 LIBRARY = clock.library()
 needs_library = pytest.mark.skipif(LIBRARY is None, reason="no libfaketime here (apt install faketime)")
@@ -94,3 +97,61 @@ def test_the_mended_sleep_sleeps():
     assert time.monotonic() - began >= 0.02
     with pytest.raises(ValueError):
         clock._sleep(-1)
+
+
+OFFSET_S, DRIFT_PPM = 5.0, 100.0
+TWO_HOSTS = f"""
+[cluster]
+name = "apart"
+hosts = 2
+ranks_per_host = 1
+link = "1 Gbit/s"
+
+[[faults]]
+kind = "clock-offset"
+host = 1
+offset = "{OFFSET_S} s"
+drift_ppm = {DRIFT_PPM}
+"""
+
+
+LOOKS_NS = 2_000  # between looking at one clock and at the other, where nothing came in between
+
+
+@needs_library
+@pytest.mark.root
+@pytest.mark.ranks
+@pytest.mark.usefixtures("leaves_nothing")
+def test_a_training_of_hosts_whose_clocks_are_apart_tells_by_how_much(run_cli, tmp_path):
+    """From its own records. The hosts share a kernel, whose monotonic clock tells what each wall clock should show."""
+    (tmp_path / "cluster.toml").write_text(TWO_HOSTS)
+    where = ("--launcher", "rehearse:cluster.toml", "--out", "runs")
+    done = run_cli("train", "digits", "-n", "2", *where, "--set", "train.epochs=1", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (directory,) = (tmp_path / "runs").iterdir()
+    run = read_run(directory)
+    assert set(run.pings["host"]) == {"node2"}
+    assert set(run.pings["against"]) == {"node1"}
+    wall, kernel = (align(run.pings, ["node1", "node2"], clock=kind) for kind in ("realtime", "monotonic"))
+    own_ns, own_real_ns, truth_ns = wrong_by(run.pings)
+    wrong_ns = abs(wall.offset_ns("node2", own_real_ns) - truth_ns)
+    assert (wrong_ns <= wall.bound_s("node2", own_real_ns) * 1e9 + LOOKS_NS).all()
+    assert (abs(kernel.offset_ns("node2", own_ns)) <= kernel.bound_s("node2", own_ns) * 1e9).all()
+    assert OFFSET_S <= truth_ns[0] / 1e9 < OFFSET_S + 0.01
+    assert (truth_ns[-1] - truth_ns[0]) / (own_ns[-1] - own_ns[0]) == pytest.approx(DRIFT_PPM / 1e6, abs=10e-6)
+    moments_s = [
+        (int(wall.aligned_ns(header.host, header.clock.realtime_ns)) - header.clock.monotonic_ns) / 1e9
+        for header in (run.headers[0], run.headers[1])
+    ]
+    bound_s = float(wall.bound_s("node2", run.headers[1].clock.realtime_ns))
+    assert moments_s[0] == pytest.approx(moments_s[1], abs=bound_s + 60 * DRIFT_PPM / 1e6)  # a rank's own drift
+
+
+def wrong_by(pings: pl.DataFrame) -> tuple[Any, Any, Any]:
+    """When node2 pinged, on its monotonic and its wall clock, and by how much the latter was ahead then; in ns."""
+    ways = [pl.col(f"back{kind}") - pl.col(f"sent{kind}") for kind in ("_ns", "_real_ns")]
+    stays = [pl.col(f"answered{kind}") - pl.col(f"received{kind}") for kind in ("_ns", "_real_ns")]
+    quick = pl.all_horizontal((one - other).abs() < LOOKS_NS for one, other in (ways, stays))
+    ahead = (pl.col("sent_real_ns") - pl.col("sent_ns")) - (pl.col("received_real_ns") - pl.col("received_ns"))
+    found = pings.filter(quick).sort("sent_ns").select("sent_ns", "sent_real_ns", ahead.alias("ahead"))
+    return tuple(column.to_numpy() for column in found)

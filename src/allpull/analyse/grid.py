@@ -91,7 +91,9 @@ def placed(values: pl.DataFrame, name: str, steps: NDArray[np.int64], ranks: int
 
     ``steps`` are ascending; rows of other steps are passed over.
     """
-    inside = values.filter(pl.col("step").is_in(steps), pl.col("rank").is_between(0, ranks - 1))
+    inside = values.filter(
+        pl.col("step").is_in(pl.Series(steps, dtype=pl.Int64)), pl.col("rank").is_between(0, ranks - 1)
+    )
     found = np.zeros((steps.size, ranks))
     rows = np.searchsorted(steps, inside["step"].to_numpy())
     found[rows, inside["rank"].to_numpy()] = inside[name].cast(pl.Float64).to_numpy() / NS_PER_S

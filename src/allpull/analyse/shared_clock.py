@@ -27,7 +27,8 @@ class SharedClock:
     """The clock on which moments of all ranks compare.
 
     ``host_of`` names the host whose clock each rank has; ``alignment`` is None where that is the same for all, or
-    where hosts cannot be aligned. ``bound_s`` is how wrong the time between two ranks may be; None: they do not compare.
+    where hosts cannot be aligned. ``bound_s`` is how wrong the time between two ranks may be; None: they do not
+    compare.
     """
 
     host_of: Mapping[int, str]
@@ -108,5 +109,5 @@ def _by_host(host_of: Mapping[int, str]) -> dict[str, list[int]]:
 
 
 def _largest_bound_s(alignment: Alignment, host: str, t_ns: NDArray[np.int64]) -> float:
-    looks = evenly(np.sort(t_ns), MAX_LOOKS)
+    looks = evenly(np.sort(t_ns).tolist(), MAX_LOOKS)
     return float(alignment.bound_s(host, np.array(looks, dtype=np.int64)).max()) if looks else 0.0

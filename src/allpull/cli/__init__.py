@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 import allpull
-from allpull.cli import demo, doctor, probe, rehearse, report, show, train
+from allpull.cli import demo, doctor, env, probe, rehearse, report, run, show, train
 from allpull.cli.say import complain
 from allpull.errors import AllpullError
 
@@ -70,14 +70,20 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-VERBS = (demo.demo, train.train, rehearse.rehearse, show.show, report.report, doctor.doctor)
+VERBS = (
+    *(demo.demo, train.train, run.run, env.env, rehearse.rehearse),
+    *(show.show, report.report, doctor.doctor),
+)
 """Verbs in the order of the help; a new one is a file in this room and an entry here."""
 
 GROUPS = {"probe": probe.probe}
 """Verbs with verbs below them."""
 
+SETTINGS = {"run": run.SETTINGS}
+"""What of the command line is read in a verb's own way."""
+
 for verb in VERBS:
-    app.command()(verb)
+    app.command(context_settings=SETTINGS.get(verb.__name__))(verb)
 for name, verbs in GROUPS.items():
     app.add_typer(verbs, name=name)
 

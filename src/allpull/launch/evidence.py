@@ -17,8 +17,8 @@ import psutil
 
 from allpull.launch.program import closed, is_python
 from allpull.rundir import layout, redact
-from allpull.rundir.gaps import why_no_rank
-from allpull.rundir.seen import processes_of, rank_files
+from allpull.rundir.gaps import counted, why_no_rank
+from allpull.rundir.seen import SeenProcess, processes_of, rank_files
 
 FIRST_LOOK_S, LONGEST_LOOK_S = 0.2, 30.0  # between looks, longer each time: what is started is started early
 ELSEWHERE = frozenset({"srun", "mpirun", "mpiexec", "mpiexec.hydra", "ssh", "pdsh", "jsrun", "aprun", "prun", "flux"})
@@ -26,9 +26,12 @@ SHOWN = 120  # characters of a command
 
 
 class Witness:
-    """Looks at the process ``pid`` and its descendants now and then, until run ``directory`` has a rank."""
+    """Looks at the process ``pid`` of a command and its descendants now and then, until run ``directory`` has a rank.
 
-    def __init__(self, pid: int, words: Sequence[str], directory: Path) -> None:
+    Without ``pid`` it only knows the words of the command, and what ranks have left.
+    """
+
+    def __init__(self, words: Sequence[str], directory: Path, *, pid: int | None = None) -> None:
         self._directory = directory
         self._hook = os.fspath(directory / layout.HOOK)
         self._closed: dict[str, str] = {}
@@ -40,7 +43,7 @@ class Witness:
 
     def look(self) -> None:
         """Look, if it is time."""
-        if time.monotonic() < self._due or rank_files(self._directory):
+        if self._pid is None or time.monotonic() < self._due or rank_files(self._directory):
             return
         for process in self._family():
             try:
@@ -64,8 +67,20 @@ class Witness:
                 f"nothing was recorded: {names} may have started processes on hosts that do not see {self._directory},"
                 " or without our environment"
             )
+        if not processes and self._pid is not None:
+            return "nothing was recorded: no Python process that imports torch was seen"
         not_linux = "" if sys.platform.startswith("linux") else f" (allpull has not been tried on {sys.platform})"
         return f"nothing was recorded: {why_no_rank(processes)}{not_linux}"
+
+    def twice(self) -> str | None:
+        """That a rank's number was claimed again, in one sentence; None: it was not."""
+        refused = [process for process in processes_of(self._directory) if process.rank is None and _is_taken(process)]
+        if not refused:
+            return None
+        return (
+            f"{counted(len(refused), 'process')} had the number of a rank that was recorded already, and "
+            f"{'was' if len(refused) == 1 else 'were'} left out: one run directory holds one training"
+        )
 
     def _family(self) -> list[psutil.Process]:
         try:
@@ -92,3 +107,7 @@ class Witness:
     def _note(self, reason: str, words: Sequence[str]) -> None:
         clean, _ = redact.arguments(words)
         self._closed.setdefault(reason, shlex.join(clean)[:SHOWN])
+
+
+def _is_taken(process: SeenProcess) -> bool:
+    return process.reason is not None and process.reason.startswith("rank ")  # as hooks.session says it

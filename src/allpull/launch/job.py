@@ -261,5 +261,3 @@ def _redact_tree(tree: dict[str, Any]) -> tuple[dict[str, Any], int]:
             clean[key] = value
         count += found
     return clean, count
-
-

@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from allpull.errors import BadInput
@@ -88,7 +89,7 @@ def title(words: Sequence[str]) -> str:
         script = next((word for word in words if word.endswith(suffix) and Path(word).stem), None)
         if script is not None:
             return Path(script).stem
-        modules = [after for word, after in zip(words, words[1:], strict=False) if word == "-m"]
+        modules = [after for word, after in pairwise(words) if word == "-m"]
         if modules:
             return modules[-1].rpartition(".")[2] or modules[-1]
     return (Path(words[0]).stem if words else "") or "run"

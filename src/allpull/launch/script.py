@@ -210,35 +210,25 @@ def _launch(spec: RunSpec) -> Iterator[str]:
     if not spec.slurm.requeues:
         yield srun
         return
-    yield from _requeueing(spec)
-    yield f"{srun} &"
-    yield "step=$!"
-    yield "trap warned USR1"
-    yield "code=0"
-    yield 'wait "$step" || code=$?'
-    yield 'finish "$code"'
-
-
-def _requeueing(spec: RunSpec) -> Iterator[str]:
-    """The functions of a script whose job may go back into the queue."""
-    # the SLURM_JOB_ID of one run of an array is the number of all of it
-    job = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if spec.slurm.array else "$SLURM_JOB_ID"
+    # the SLURM_JOB_ID of one run of an array may be the number of all of it
+    number = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if spec.slurm.array else "$SLURM_JOB_ID"
     yield f"# Slurm sends USR1 to this shell {spec.slurm.signal_s} s before the time limit, or up to a minute earlier,"
     yield "# and TERM to the ranks where it preempts the job. Told of either, they write a checkpoint and stop."
-    yield "warned() {"
-    yield f'  scancel --signal=USR1 "{job}"  # to the ranks'
+    yield "warned="
+    yield f"trap 'warned=yes; scancel --signal=USR1 \"{number}\"' USR1"
+    yield f"{srun} &"
+    yield "step=$!"
+    yield "code=0"
+    yield 'wait "$step" || code=$?'
+    yield 'if [ "$warned" ]; then  # it was that which ended the wait'
     yield "  code=0"
     yield '  wait "$step" || code=$?'
-    yield '  finish "$code"'
-    yield "}"
-    yield "finish() {"
-    yield "  trap '' USR1"
-    yield f'  if [ "$1" -eq {WARNED} ] || [ "$1" -eq {TERMINATED} ]; then'
-    yield f'    if [ "${{SLURM_RESTART_COUNT:-0}}" -lt {spec.slurm.requeues} ]; then'
-    yield f'      scontrol requeue "{job}"'
-    yield "    else"
-    yield f'      echo "slurm.requeues = {spec.slurm.requeues} are used up" >&2'
-    yield "    fi"
+    yield "fi"
+    yield f'if [ "$code" -eq {WARNED} ] || [ "$code" -eq {TERMINATED} ]; then'
+    yield f'  if [ "${{SLURM_RESTART_COUNT:-0}}" -lt {spec.slurm.requeues} ]; then'
+    yield f'    scontrol requeue "{number}"'
+    yield "  else"
+    yield f'    echo "slurm.requeues = {spec.slurm.requeues} are used up" >&2'
     yield "  fi"
-    yield '  exit "$1"'
-    yield "}"
+    yield "fi"
+    yield 'exit "$code"'

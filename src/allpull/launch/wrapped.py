@@ -11,10 +11,10 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from allpull.launch.endings import failure_of
 from allpull.launch.evidence import Witness
@@ -22,7 +22,7 @@ from allpull.launch.job import Job
 from allpull.launch.outcome import Ended, RankFailure
 from allpull.launch.relay import Relay, ignored_now
 from allpull.launch.script import shell_script
-from allpull.observe.clocks import NONCE_VARIABLE
+from allpull.observe import clocks, sidecar
 from allpull.observe.host import describe_host
 from allpull.observe.stage import variables
 from allpull.rundir import layout
@@ -35,20 +35,20 @@ SIDECAR_ENDS_S = 5.0  # it sees that the command has ended, and writes a last sa
 
 
 class CannotStart(Exception):
-    """The command is not there, or no program; ``code`` is what a shell would return."""
+    """The command is not there, or no program; ``exit_code`` is what a shell would return."""
 
     def __init__(self, command: str, error: OSError) -> None:
-        self.code = 127 if isinstance(error, FileNotFoundError) else 126
-        what = "command not found" if self.code == 127 else error.strerror or str(error)
+        self.exit_code = 127 if isinstance(error, FileNotFoundError) else 126
+        what = "command not found" if self.exit_code == 127 else error.strerror or str(error)
         super().__init__(f"{command}: {what}")
 
 
 class Wrapped:
-    """The launcher of a command that starts its own ranks. ``why`` says, when it has ended, why none was recorded."""
+    """The launcher of a command that starts its own ranks. ``witness`` has seen its processes, once there were any."""
 
     def __init__(self) -> None:
         self._ignored = ignored_now()  # before ``execute`` handles signals
-        self._running: WrappedJob | None = None
+        self.witness: Witness | None = None
 
     def plan(self, job: Job) -> str:
         """The command, and what it is told."""
@@ -60,12 +60,9 @@ class Wrapped:
         Raises:
             CannotStart: it cannot be.
         """
-        self._running = WrappedJob(job, self._ignored)
-        return self._running
-
-    def why(self) -> str | None:
-        """Why no rank was recorded, in one sentence; None where one was, or where nothing ran."""
-        return self._running.witness.why() if self._running is not None else None
+        running = WrappedJob(job, self._ignored)
+        self.witness = running.witness
+        return running
 
 
 class WrappedJob:
@@ -88,7 +85,7 @@ class WrappedJob:
         with suppress(OSError):  # the disk is full, say; the command runs already
             whole_json(str(job.directory / layout.host_file(host)), describe_host(str(job.directory), host=host))
         self._sidecar = start_sidecar(job, host, self._command.pid)
-        self.witness = Witness(self._command.pid, job.program, job.directory)
+        self.witness = Witness(job.program, job.directory, pid=self._command.pid)
 
     def poll(self) -> list[Ended] | None:
         """How the command ended, or None while it runs; signals that came are passed on."""
@@ -112,40 +109,33 @@ class WrappedJob:
 
 
 def told(job: Job, environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that the command is given besides ``environ``: the hook's, and that other hosts see to themselves."""
+    """The variables that the command is given besides ``environ``: the hook's, and that other hosts need a sidecar."""
     return {**variables(str(job.directory), str(job.file), environ), SIDECAR_VARIABLE: "hook"}
 
 
 def start_sidecar(job: Job, host: str, pid: int) -> subprocess.Popen[bytes] | None:
-    """Start what samples this host's counters until process ``pid`` ends; None where it was not asked for, or cannot be."""
-    observe = job.spec.observe
-    if not observe.counters:
+    """Start what samples this host's counters until ``pid`` ends; None where it was not asked for, or cannot be."""
+    if not job.spec.observe.counters:
         return None
-    arguments = ["--run", str(job.directory), "--host", host, "--watch", str(pid), "--clock", "auto"]
-    arguments += ["--interval-s", str(observe.counter_interval_s), "--budget", str(observe.budget)]
+    told_job = json.loads(job.file.read_text(encoding="utf-8"))
     try:
         with (job.directory / layout.LOGS / f"sidecar-{layout.slug(host)}.log").open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "allpull.observe.sidecar", *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, NONCE_VARIABLE: json.loads(job.file.read_text(encoding="utf-8"))["nonce"]},
-                start_new_session=True,  # signals to the command are no business of its
-            )
+            apart: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+            apart["start_new_session"] = True  # signals to the command are no business of its
+            return sidecar.start(told_job, host, pid, clocks.AUTO, **apart)
     except OSError:
         return None
 
 
-def end_sidecar(sidecar: subprocess.Popen[bytes] | None) -> None:
+def end_sidecar(beside: subprocess.Popen[bytes] | None) -> None:
     """Wait for the sidecar of a command that has ended."""
-    if sidecar is None:
+    if beside is None:
         return
-    for ask in (lambda: None, sidecar.terminate, sidecar.kill):
-        ask()
-        with suppress(subprocess.TimeoutExpired):
-            sidecar.wait(SIDECAR_ENDS_S)
-            return
+    try:
+        beside.wait(SIDECAR_ENDS_S)
+    except subprocess.TimeoutExpired:
+        beside.kill()
+        beside.wait()
 
 
 def failures_of(directory: Path, pid: int, code: int) -> tuple[RankFailure, ...]:

@@ -20,6 +20,7 @@ from torch.distributed import DistError
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
+from allpull.observe import clocks, sidecar
 from allpull.observe.elastic import elastic_agent
 from allpull.observe.host import describe_host
 from allpull.observe.identity import HOST_VARIABLE
@@ -54,12 +55,12 @@ def main(job_file: str, place: Place) -> int:
     os.environ[HOST_VARIABLE] = place.name
     directory = job["directory"]
     whole_json(os.path.join(directory, layout.host_file(place.name)), describe_host(directory, host=place.name))
-    sidecar = start_sidecar(job, place.name) if job["counters"] else None
+    counting = start_sidecar(job, place) if job["counters"] else None
     try:
         ended = run_ranks(job, place, listener, job_file)
     finally:
-        if sidecar is not None:
-            stop(sidecar)
+        if counting is not None:
+            stop(counting)
     whole_json(os.path.join(directory, layout.ended_file(place.name)), {"host": place.name, **ended})
     return int(ended["code"])
 
@@ -119,11 +120,16 @@ def exit_code(failures: List[Dict[str, int]]) -> int:
     return own[0] if own[0] > 0 else 128 - own[0]
 
 
-def start_sidecar(job: Dict[str, Any], host: str) -> "subprocess.Popen[bytes]":
-    """Start the process that samples the counters of this host; it watches us and our descendants."""
-    arguments = ["--run", job["directory"], "--host", host, "--watch", str(os.getpid())]
-    arguments += ["--interval-s", str(job["counter_interval_s"]), "--budget", str(job["budget"])]
-    return subprocess.Popen([sys.executable, "-m", "allpull.observe.sidecar", *arguments])
+def start_sidecar(job: Dict[str, Any], place: Place) -> "subprocess.Popen[bytes]":
+    """Start the process that samples the counters of this host; it watches us and our descendants.
+
+    Where there are several hosts, the others compare their clocks with that of host 0.
+    """
+    part = clocks.NONE
+    if place.hosts > 1:
+        first = place.index == 0
+        part = clocks.serve(job["directory"], host=place.name, address=place.master) if first else clocks.ASK
+    return sidecar.start(job, place.name, os.getpid(), part)
 
 
 def stop(process: "subprocess.Popen[bytes]") -> None:

@@ -254,18 +254,25 @@ def claim_clock_place(directory: str, place: Dict[str, Any]) -> bool:
     return True
 
 
-def sidecar_options(directory: str, *, host: str, serve_on: Optional[str]) -> Tuple[List[str], Tuple[int, ...]]:
-    """What the sidecar of ``host`` is told to take its part, and the descriptors it inherits, for the caller to close.
+class Part:
+    """What a sidecar is told to take its part in comparing clocks: options, and a descriptor that it inherits."""
 
-    ``serve_on`` is the address on which it answers; None: it asks. Where it cannot answer, clocks stay apart.
-    """
-    if serve_on is None:
-        return ["--ask-clock"], ()
+    def __init__(self, *options: str, descriptor: Optional[int] = None) -> None:
+        self.options = options
+        self.descriptor = descriptor
+
+
+NONE, ASK, AUTO = Part(), Part("--ask-clock"), Part("--clock", "auto")
+"""A host alone; one that pings the host of ``serve``; one that starts by itself, as its ranks do."""
+
+
+def serve(directory: str, *, host: str, address: str) -> Part:
+    """The part of ``host``, which the others ping on the interface of ``address``; where it cannot listen, none."""
     try:
-        listener = listen(serve_on)
+        listener = listen(address)
     except OSError:
-        return [], ()
+        return NONE
     with listener:
-        put_clock_place(directory, {"address": serve_on, "port": listener.getsockname()[1], "host": host})
+        put_clock_place(directory, {"address": address, "port": listener.getsockname()[1], "host": host})
         descriptor = listener.detach()
-    return ["--serve-clock", str(descriptor)], (descriptor,)
+    return Part("--serve-clock", str(descriptor), descriptor=descriptor)

@@ -15,6 +15,7 @@ import subprocess
 import sys
 from typing import Any, Dict, Mapping, NoReturn, Optional
 
+from allpull.observe import clocks, sidecar
 from allpull.observe.host import describe_host
 from allpull.observe.identity import HOST_VARIABLE, numbers
 from allpull.observe.interface import interface_of, own_address
@@ -77,15 +78,10 @@ def describe(job: Dict[str, Any], host: str) -> None:
     whole_json(os.path.join(directory, layout.host_file(host)), describe_host(directory, host=host))
     if not job["counters"]:
         return
-    arguments = ["--run", directory, "--host", host, "--watch", str(os.getppid())]
-    arguments += ["--interval-s", str(job["counter_interval_s"]), "--budget", str(job["budget"])]
+    part = clocks.AUTO if job["spec"]["launch"]["hosts"] > 1 else clocks.NONE
     with open(os.path.join(directory, layout.LOGS, f"sidecar-{layout.slug(host)}.log"), "ab") as log:
-        subprocess.Popen(
-            [sys.executable, "-m", "allpull.observe.sidecar", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=log,  # mpirun waits for whoever holds its own
-            stderr=log,
-        )
+        # mpirun waits for whoever holds its own output
+        sidecar.start(job, host, os.getppid(), part, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
 
 def serve_beside(directory: str) -> None:

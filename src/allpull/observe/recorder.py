@@ -65,7 +65,7 @@ class Recorder:
         self._names: List[str] = [*KNOWN, "collective"]
         self._totals: List[Optional[int]] = [None] * len(self._names)
         self._spans: Dict[str, _Span] = {name: _Span(self, place) for place, name in enumerate(KNOWN)}
-        self._stack: List[int] = []
+        self.stack: List[int] = []  # the phases that are open, one in another
         self._last_ns = 0
         self._begin_ns = 0
         self._backward_end_ns = 0
@@ -103,20 +103,15 @@ class Recorder:
         return self._names.index(name)
 
     @property
-    def depth(self) -> int:
-        """How many phases are open, one in another."""
-        return len(self._stack)
-
-    @property
     def innermost(self) -> Optional[str]:
         """The phase that is running."""
-        return self._names[self._stack[-1]] if self._stack else None
+        return self._names[self.stack[-1]] if self.stack else None
 
     def enter(self, place: int) -> None:
         """Phase number ``place`` begins."""
         now = self._clock_ns()
         self._marks += 1
-        stack = self._stack
+        stack = self.stack
         if stack:
             top = stack[-1]
             self._totals[top] = (self._totals[top] or 0) + now - self._last_ns
@@ -132,17 +127,18 @@ class Recorder:
     def leave(self) -> None:
         """The innermost phase ends."""
         now = self._clock_ns()
-        place = self._stack.pop()
+        place = self.stack.pop()
         self._totals[place] = (self._totals[place] or 0) + now - self._last_ns
         self._last_ns = now
         if place == BACKWARD:
             self._backward_end_ns = now
-        elif place in OPAQUE and place not in self._stack:
+        elif place in OPAQUE and place not in self.stack:
             self._opaque_ended(place, now)
 
     def leave_until(self, depth: int) -> None:
         """Phases end until only ``depth`` are open: what an exception left open is closed here."""
-        while len(self._stack) > depth:
+        stack = self.stack
+        while len(stack) > depth:
             self.leave()
 
     def collective(self, kind: int, number: int, begin: int, blocked: Optional[int], end: Optional[int]) -> None:
@@ -164,8 +160,8 @@ class Recorder:
         if not self._begin_ns:
             self._begin_ns = now
         self._marks += 1
-        if self._stack:  # inside a phase: the part so far belongs to this step
-            top = self._stack[-1]
+        if self.stack:  # inside a phase: the part so far belongs to this step
+            top = self.stack[-1]
             self._totals[top] = (self._totals[top] or 0) + now - self._last_ns
             self._last_ns = now
         self._cut = Cut(now, self._totals[:], self)
@@ -221,7 +217,7 @@ class Recorder:
 
     def credit(self, place: int) -> None:
         """The time since the last phase ended was phase ``place``, which nobody saw begin."""
-        if self._begin_ns and not self._stack:
+        if self._begin_ns and not self.stack:
             now = self._clock_ns()
             self._totals[place] = (self._totals[place] or 0) + now - max(self._last_ns, self._begin_ns)
             self._last_ns = now

@@ -9,6 +9,7 @@ and has failed when a host has no restart left.
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import threading
@@ -22,6 +23,7 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from torch.distributed import DistError, DistStoreError
 from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
+from allpull.observe.clocks import clock_place, put_clock_place
 from allpull.observe.handover import give, take
 from allpull.observe.meeting import PATIENCE, call, listen, serve_on
 
@@ -94,6 +96,7 @@ class FixedHosts(RendezvousHandler):
             if place.hosts > 1:
                 self._board = PrefixStore(f"{self._nonce}/rounds", store)
                 self._ear_store = PrefixStore(f"{self._nonce}/rounds", call(place.master, store.port))
+                self._share_clock(self._board)
         elif self._board is None:
             store = serve_on(listen(place.master, 0), place.master)
         else:
@@ -163,6 +166,16 @@ class FixedHosts(RendezvousHandler):
             return store
         board.wait([f"{number}/port"], ONE_WAIT)  # until others have their checkpoints
         return call(place.master, int(board.get(f"{number}/port")))
+
+    def _share_clock(self, board: Store) -> None:
+        """Let every host know whose clock it compares its own with, also where it does not see our files."""
+        if self._place.index == 0:
+            board.set("clock", json.dumps(clock_place(self._directory)))
+            return
+        place = json.loads(aside(lambda: board.get("clock")))
+        if place is not None:
+            with suppress(OSError):  # the disk is full, say; clocks then stay apart
+                put_clock_place(self._directory, place)
 
     def _share_checkpoints(self, store: Store) -> None:
         """Let every host have the newest checkpoints, which rank 0 wrote on host 0."""

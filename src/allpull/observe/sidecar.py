@@ -15,6 +15,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
@@ -60,6 +61,25 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     sound = appender.is_open
     appender.close()
     return 0 if sound else 1
+
+
+def start(
+    job: Dict[str, Any], host: str, watch: int, part: clocks.Part = clocks.NONE, through: Sequence[str] = (), **to: Any
+) -> "subprocess.Popen[bytes]":
+    """Start the sidecar of ``host`` for ``job``, the content of its job file; it lives as long as process ``watch``.
+
+    ``through`` is a module that runs it, and ``to`` goes to ``Popen``.
+    """
+    arguments = ["--run", str(job["directory"]), "--host", host, "--watch", str(watch), *part.options]
+    arguments += ["--interval-s", str(job["counter_interval_s"]), "--budget", str(job["budget"])]
+    environ = {**(to.pop("env", None) or os.environ), clocks.NONCE_VARIABLE: str(job["nonce"])}
+    inherited = () if part.descriptor is None else (part.descriptor,)
+    command = [sys.executable, "-m", *through, f"{__package__}.sidecar", *arguments]
+    try:
+        return subprocess.Popen(command, env=environ, pass_fds=inherited, **to)
+    finally:
+        for descriptor in inherited:
+            os.close(descriptor)
 
 
 def _sample_until(

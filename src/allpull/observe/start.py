@@ -1,7 +1,7 @@
 """Become one rank of the user's own command: its CPUs, its folder and the start-up hook, then the command itself.
 
-``python -m allpull.observe.start JOB.json`` is what an agent starts for each rank. Nothing of ours stays in the process:
-the command takes its place, with the hook on its path. Standard library only.
+``python -m allpull.observe.start JOB.json`` is what an agent starts for each rank. Nothing of ours stays in the
+process: the command takes its place, with the hook on its path. Standard library only.
 """
 
 from __future__ import annotations

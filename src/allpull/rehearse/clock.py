@@ -5,7 +5,8 @@ counted from the start of each program that is executed, and goes on over forks.
 
 libfaketime 0.9.10 passes absolute monotonic sleeps on wrongly when it leaves the monotonic clock alone, and Python's
 ``time.sleep`` is one; ``mend_sleep`` therefore lets it wait in ``select`` instead. Programs that a rank executes in
-turn get the right clock, because nobody mends theirs.
+turn get the right clock, because nobody mends theirs. A command of the user's is mended by a ``sitecustomize`` of its
+own, in folder ``STARTUP`` of the run directory.
 """
 
 from __future__ import annotations
@@ -13,14 +14,18 @@ from __future__ import annotations
 import os
 import runpy
 import select
+import shutil
 import sys
 import time
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import SupportsFloat
 
+from allpull.rundir.write import private_folder
+
 LIBRARY = "libfaketimeMT.so.1"
 PLACES = ("/usr/lib/*/faketime", "/usr/lib64/faketime", "/usr/lib/faketime", "/usr/local/lib/faketime")
+STARTUP = "job/clock"
 _PRELOAD = "LD_PRELOAD"
 
 
@@ -59,6 +64,21 @@ def settle_in(environ: MutableMapping[str, str]) -> dict[str, str]:
     if others:
         environ[_PRELOAD] = ":".join(others)
     return wrong
+
+
+def mend_programs(directory: Path) -> None:
+    """Put into run ``directory`` what mends sleeping in a Python that is executed with ``program_variables``."""
+    startup = Path(__file__).parent / "ranks" / "sitecustomize.py"
+    private_folder(str(directory / STARTUP))
+    shutil.copyfile(startup, directory / STARTUP / startup.name)
+
+
+def program_variables(wrong: Mapping[str, str], directory: str) -> dict[str, str]:
+    """What a program of the user's is given to have the clock that ``wrong`` has, an answer of ``settle_in``."""
+    if "FAKETIME" not in wrong:
+        return {}
+    path = [f"{directory}/{STARTUP}", *filter(None, [wrong.get("PYTHONPATH")])]
+    return {_PRELOAD: wrong[_PRELOAD], "PYTHONPATH": ":".join(path)}
 
 
 def mend_sleep() -> None:

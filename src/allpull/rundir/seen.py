@@ -38,7 +38,7 @@ class SeenRank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenProcess:
-    """A process that imported torch: the rank it became, or why it became none; versions of ``python`` and ``torch``."""
+    """A process that imported torch: the rank it became, or why it became none, and versions of Python and torch."""
 
     pid: int
     host: str
@@ -82,9 +82,7 @@ def corrected(record: RunRecord, root: Path) -> RunRecord:
     said = max(max(rank.ranks, rank.rank + 1) for rank in ranks)
     hosts = list(dict.fromkeys(rank.host for rank in ranks))
     versions = next((process.versions for process in processes_of(root) if process.rank is not None), {})
-    return record.model_copy(
-        update={"ranks": said, "hosts": hosts, "versions": {**record.versions, **versions}}
-    )
+    return record.model_copy(update={"ranks": said, "hosts": hosts, "versions": {**record.versions, **versions}})
 
 
 def _rank(header: dict[str, Any]) -> SeenRank | None:

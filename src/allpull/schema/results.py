@@ -49,6 +49,67 @@ class Overhead(Record):
     share: float | None
 
 
+class CollectiveUse(Record):
+    """Collectives of one operation and size that the program called, or that hid in forward, in the steady steps.
+
+    Those of DDP's backward are not among them (see `buckets`). Times are medians over calls of the mean over ranks.
+    """
+
+    op: str = Field(description="torch's name, such as all_reduce, broadcast or barrier")
+    size_bytes: int = Field(ge=0, description="the larger of what goes in and what comes out, largest of all ranks")
+    dtype: str | None
+    group: str
+    group_ranks: int
+    inside: str | None = Field(description="phase in which it was called; None: between phases")
+    steady: bool = Field(description="False: it was called outside of steady steps only, and all steps are counted")
+    calls: int = Field(ge=0, description="of all ranks")
+    unmatched: int = Field(ge=0, description="calls whose counterparts on other ranks were not found")
+    calls_per_step: float = Field(ge=0, description="of one rank in its group, in the steps that are counted")
+    blocked_s_per_step: float = Field(ge=0, description="mean over the ranks of the job")
+    wait_s: float | None = Field(description="blocked before the last rank arrived")
+    transfer_s: float | None = Field(description="blocked after that")
+    algbw_bytes_per_s: float | None = Field(description="size ÷ time from the last arrival to the median end")
+    busbw_bytes_per_s: float | None = Field(description="what each link carries: algbw · 2(N−1)/N for an all-reduce")
+
+
+class Pause(Record):
+    """Evaluations or checkpoints of the whole run: on which ranks, and what the others did meanwhile."""
+
+    name: Literal["evaluation", "checkpoint"]
+    times: int = Field(ge=0, description="on the rank that did it most often")
+    ranks: list[int] = Field(description="that did it; empty: all of them")
+    seconds: float = Field(ge=0, description="on the rank that spent most")
+    s_per_epoch: float | None = Field(description="the same, divided by the epochs that were seen")
+    waited_s: float | None = Field(
+        description="blocked in collectives meanwhile, mean over the ranks that did not do it"
+    )
+    waited_in: str | None = Field(description="the collective in which most of that was")
+
+
+class BucketTime(Record):
+    """One bucket of gradients, from profiler windows: medians over windows and ranks, in s after the step began."""
+
+    bucket: int = Field(ge=0, description="in the order in which they are reduced")
+    size_bytes: int | None
+    seen: int = Field(ge=0, description="rank-steps of profiler windows")
+    ready_s: float | None = Field(description="its gradients were all there, and its all-reduce was queued")
+    start_s: float | None
+    end_s: float | None
+
+
+class Observed(Record):
+    """What was recorded, and how it was known."""
+
+    boundary: str | None = Field(description="how the end of a step is known")
+    sources: list[str] = Field(description="what the times come from")
+    steps: int = Field(ge=0, description="of the job, all of them")
+    epochs: int = Field(ge=0)
+    samples: int | None = Field(description="of all steps and ranks that were recorded; None: not known of all")
+    skipped_steps: int = Field(ge=0, description="in which a gradient was not finite and the optimizer did nothing")
+    backward_passes: float | None = Field(description="of a steady step; above 1 where gradients accumulate")
+    stopped_parts: list[str] = Field(description="parts of observation that ended by an error of their own")
+
+
 class RunMetrics(Record):
     """One run, as `allpull show` prints it. None: not measured."""
 
@@ -74,6 +135,13 @@ class RunMetrics(Record):
     efficiency: float | None = Field(description="speed-up over the ideal one, ranks ÷ reference ranks")
     efficiency_interval: Interval | None
     gaps: list[str] = Field(description="what is missing or damaged, in words")
+    clock_error_s: float | None = Field(
+        None, ge=0, description="how wrong the time between two ranks may be; 0: one clock; None: they do not compare"
+    )
+    observed: Observed | None = None
+    collectives: list[CollectiveUse] | None = Field(None, description="most costly first; None: they were not recorded")
+    pauses: list[Pause] = Field(default_factory=list)
+    buckets: list[BucketTime] | None = Field(None, description="None: no profiler window was read")
 
 
 class ShowResult(Record):

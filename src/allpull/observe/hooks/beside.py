@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 from ...rundir import layout
+from ..clocks import NONCE_VARIABLE
 from ..identity import Identity
 from .session import JOB_VARIABLE, Session
 
@@ -19,6 +20,7 @@ def start_sidecar(session: Session, who: Identity) -> None:
     hook = os.path.join(session.directory, layout.HOOK)
     environment = {name: value for name, value in os.environ.items() if name != JOB_VARIABLE}
     environment["PYTHONPATH"] = hook
+    environment[NONCE_VARIABLE] = job.get("nonce", "")
     command = [sys.executable, "-m", "_allpull.observe.sidecar", "--run", session.directory, "--host", who.host]
     command += ["--watch", str(os.getpid()), "--interval-s", str(job["counter_interval_s"])]
     command += ["--budget", str(job["budget"]), "--clock", "auto"]

@@ -14,6 +14,7 @@ The rules, all of which a reader of the records may rely on:
 from __future__ import annotations
 
 import functools
+import inspect
 import time
 from collections import deque
 from threading import get_ident
@@ -34,6 +35,11 @@ def safely(part: str, otherwise: Any = None) -> Callable[[Method], Method]:
     """Keep an error of ours from the program: ``part`` of observation ends with it, and answers ``otherwise``."""
 
     def protect(method: Method) -> Method:
+        def failed(self: Any, error: Exception) -> Any:
+            self.failed.add(part)
+            self.session.part_failed(part, error)
+            return otherwise
+
         @functools.wraps(method)
         def protected(self: Any, *args: Any, **kwargs: Any) -> Any:
             if part in self.failed:
@@ -41,11 +47,30 @@ def safely(part: str, otherwise: Any = None) -> Callable[[Method], Method]:
             try:
                 return method(self, *args, **kwargs)
             except Exception as error:  # noqa: BLE001  whatever it is, it is not the program's
-                self.failed.add(part)
-                self.session.part_failed(part, error)
-                return otherwise
+                return failed(self, error)
 
-        return cast("Method", protected)
+        @functools.wraps(method)
+        def protected_of_one(self: Any, given: Any) -> Any:  # half the cost of the general one
+            if part in self.failed:
+                return otherwise
+            try:
+                return method(self, given)
+            except Exception as error:  # noqa: BLE001
+                return failed(self, error)
+
+        @functools.wraps(method)
+        def protected_of_none(self: Any) -> Any:
+            if part in self.failed:
+                return otherwise
+            try:
+                return method(self)
+            except Exception as error:  # noqa: BLE001
+                return failed(self, error)
+
+        code = method.__code__
+        plain = not code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS) and not code.co_kwonlyargcount
+        shapes = {1: protected_of_none, 2: protected_of_one}
+        return cast("Method", shapes.get(code.co_argcount, protected) if plain else protected)
 
     return protect
 
@@ -101,10 +126,13 @@ class Watcher:
     @safely("phases", NOT_SEEN)
     def enter(self, place: int) -> int:
         """A phase begins; the depth to give back to ``leave``."""
+        return self._enter(place)
+
+    def _enter(self, place: int) -> int:
         recorder = self.recorder
         if recorder is None or not self._on or (get_ident() != self._thread and not self._in_backward):
             return NOT_SEEN
-        depth = recorder.depth
+        depth = len(recorder.stack)
         recorder.enter(place)
         return depth
 
@@ -126,7 +154,8 @@ class Watcher:
     @property
     def evaluating(self) -> bool:
         """Whether an evaluation is going on."""
-        return self.recorder is not None and self.recorder.innermost == "evaluation"
+        recorder = self.recorder
+        return recorder is not None and bool(recorder.stack) and recorder.stack[-1] == EVALUATION
 
     # Loaders
 
@@ -135,47 +164,52 @@ class Watcher:
         """An iterator over a loader is made, which may start its workers."""
         if self.is_own_thread and not self.evaluating:
             self._new_pass = True
-        return self.enter(INPUT)
+        return self._enter(INPUT)
 
     @safely("loaders", NOT_SEEN)
     def fetch_begins(self) -> int:
         """The program asks a loader for a batch."""
-        self._ready_to_learn()
         recorder = self.recorder
-        if recorder is not None and recorder.is_cut and self.is_own_thread and not self.evaluating:
+        if recorder is None:
+            self._ready_to_learn()
+        elif recorder.is_cut and get_ident() == self._thread and not self.evaluating:
             self._write(recorder)
-        return self.enter(INPUT)
+        return self._enter(INPUT)
 
     @safely("loaders")
     def fetched(self, batch: Any) -> None:
         """The program got its batch."""
         self._loads = True
-        samples = samples_of(batch)
         recorder = self.recorder
-        if not self.is_own_thread or (recorder is not None and recorder.innermost == "input"):
-            return  # a loader inside a loader
-        if self.evaluating:
-            self._evaluated = samples
+        innermost = recorder.stack[-1] if recorder is not None and recorder.stack else None
+        if get_ident() != self._thread or innermost == INPUT:
+            return  # a loader inside a loader, or in a thread
+        if innermost == EVALUATION:
+            self._evaluated = samples_of(batch)
         else:
-            self._fetched.append(samples)
+            self._fetched.append(samples_of(batch))
 
     # The network
 
     @safely("forward", NOT_SEEN)
     def forward_begins(self, inputs: Any, *, learns: bool) -> int:
         """A forward pass of the whole network begins, on ``inputs``; ``learns``: gradients are kept."""
-        if not self.is_own_thread:
+        if get_ident() != self._thread:
             return NOT_SEEN
         self._has_roots = True
-        if learns:
+        if self.recorder is None and learns:
             self._ready_to_learn()
-        if learns and self.evaluating:
-            self.learns_again()
-        elif not learns and not self.evaluating and self._begin_evaluation() and self._fetched:
-            self._evaluated = self._fetched.pop()
+        if learns == self.evaluating:
+            self._change_mode(learns=learns)
         if learns and not self._loads:
             self._fetched.append(samples_of(inputs))
-        return self.enter(FORWARD)
+        return self._enter(FORWARD)
+
+    def _change_mode(self, *, learns: bool) -> None:
+        if learns:
+            self.learns_again()
+        elif self._begin_evaluation() and self._fetched:
+            self._evaluated = self._fetched.pop()
 
     @safely("evaluation")
     def evaluation_begins(self) -> None:
@@ -194,7 +228,7 @@ class Watcher:
     def is_beyond_evaluation(self) -> None:
         """The program does what is no part of evaluating, though its network is still as it was for that."""
         recorder = self.recorder
-        if self.is_own_thread and self.evaluating and recorder is not None and recorder.depth == 1:
+        if self.is_own_thread and self.evaluating and recorder is not None and len(recorder.stack) == 1:
             recorder.leave_until(0)
 
     def learns_again(self) -> None:
@@ -206,7 +240,7 @@ class Watcher:
 
     def _begin_evaluation(self) -> bool:
         recorder = self.recorder
-        if recorder is None or recorder.depth or not self._on:
+        if recorder is None or recorder.stack or not self._on:
             return False  # in the midst of something else, which it belongs to
         if recorder.is_cut:
             self._write(recorder)
@@ -226,9 +260,9 @@ class Watcher:
     @safely("backward", NOT_SEEN)
     def backward_begins(self) -> int:
         """The program asks for gradients: it trains."""
-        if not self.is_own_thread or self._in_backward:
+        if get_ident() != self._thread or self._in_backward:
             return NOT_SEEN
-        recorder = self.ready()
+        recorder = self.recorder or self.ready()
         if recorder is None:
             return NOT_SEEN
         if self.evaluating:
@@ -246,14 +280,15 @@ class Watcher:
         if not self._has_roots:
             recorder.credit(FORWARD)
         self._in_backward = True
-        return self.enter(BACKWARD)
+        return self._enter(BACKWARD)
 
     @safely("backward")
     def backward_ends(self, depth: int, *, reduces: bool) -> None:
         """Gradients are there; without ``reduces`` each rank has its own, and nobody was waited for."""
         if depth < 0:
             return
-        self.leave(depth)
+        if self.recorder is not None:
+            self.recorder.leave_until(depth)
         self._in_backward = False
         if not reduces:
             self._arrived()  # nobody asks for it at the end of the step
@@ -266,20 +301,21 @@ class Watcher:
     @safely("optimizers", NOT_SEEN)
     def optimizer_begins(self, number: int) -> int:
         """Optimizer ``number`` (its id) steps."""
-        if not self.is_own_thread:
+        if get_ident() != self._thread:
             return NOT_SEEN
-        recorder = self.ready()
+        recorder = self.recorder or self.ready()
         if recorder is not None and recorder.is_cut and number in self._stepped:
             self._write(recorder)
-        return self.enter(OPTIMIZER)
+        return self._enter(OPTIMIZER)
 
     @safely("optimizers")
     def optimizer_ends(self, number: int, depth: int, *, skipped: bool = False) -> None:
         """Optimizer ``number`` has stepped; ``skipped``: a gradient was not finite, and it left the network alone."""
         recorder = self.recorder
-        if recorder is None or not self.is_own_thread:
+        if recorder is None or get_ident() != self._thread:
             return
-        self.leave(depth)
+        if depth >= 0:
+            recorder.leave_until(depth)
         self.steps_taken += 1
         if self._by_words:
             return

@@ -27,12 +27,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGKILL, SIGTERM, SIGUSR1
-from typing import NoReturn
+from typing import Any, NoReturn
 
+from allpull.observe import clocks
+from allpull.observe.sidecar import start as start_sidecar
 from allpull.observe.start import become
 from allpull.rehearse import clock, state
 from allpull.rehearse.namespaces import UTS, enter_net, unshare
-from allpull.rehearse.network import INTERFACE, rank_variables
+from allpull.rehearse.network import INTERFACE, address, rank_variables
 from allpull.rehearse.order import RANK_PLACEHOLDER, HostOrder, Order, load
 from allpull.rehearse.ranks.children import Bell, Ended, attend
 from allpull.rundir import layout
@@ -149,7 +151,7 @@ def be_host(order: Order, index: int, wires: Wires, *, sidecar_environ: dict[str
             state.end_with_parent(here, SIGKILL)
             end_as_program(lambda: be_rank(order, host, local_rank, rank_variable, sidecar_environ))  # noqa: B023  called at once
         ranks[pid] = rank
-    sidecar = _start_sidecar(job, host.name, sidecar_environ) if job["counters"] else None
+    sidecar = _start_sidecar(job, order, index, sidecar_environ) if job["counters"] else None
     ended = attend(
         ranks,
         bell,
@@ -243,11 +245,12 @@ def _tell_nursery() -> None:
     os.kill(os.getppid(), SIGUSR1)  # it ends the other hosts, also while a rank of ours takes its time to end
 
 
-def _start_sidecar(job: dict[str, object], host: str, environ: dict[str, str]) -> subprocess.Popen[bytes]:
-    arguments = ["--run", str(job["directory"]), "--host", host, "--watch", str(os.getpid())]
-    arguments += ["--interval-s", str(job["counter_interval_s"]), "--budget", str(job["budget"])]
+def _start_sidecar(job: dict[str, Any], order: Order, index: int, environ: dict[str, str]) -> subprocess.Popen[bytes]:
+    host, part = order.hosts[index].name, clocks.NONE
+    if len(order.hosts) > 1:
+        part = clocks.ASK if index else clocks.serve(order.directory, host=host, address=address(0))
     through = ["allpull.rehearse.clock"] if "FAKETIME" in environ else []
-    return subprocess.Popen([sys.executable, "-m", *through, "allpull.observe.sidecar", *arguments], env=environ)
+    return start_sidecar(job, host, os.getpid(), part, through, env=environ)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

@@ -1,0 +1,44 @@
+"""Python runs this before a user's program on a host whose wall clock is wrong; then the user's own runs too.
+
+It does there what ``rehearse.clock.settle_in`` does in our own processes: sleeping is mended, and what the program
+executes in turn gets the right clock. It is copied into the run directory, and needs the standard library alone.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import os
+import select
+import sys
+import time
+from pathlib import Path
+from typing import SupportsFloat
+
+
+def settle_in() -> None:
+    """Make this process fit for its wrong clock."""
+
+    def sleep(seconds: SupportsFloat, /) -> None:
+        select.select((), (), (), float(seconds))
+
+    time.sleep = sleep  # type: ignore[assignment]  # it also takes what has only __index__
+    others = [item for item in os.environ.pop("LD_PRELOAD", "").split(":") if "libfaketime" not in item]
+    if any(others):
+        os.environ["LD_PRELOAD"] = ":".join(others)
+
+
+def run_theirs() -> None:
+    """Run the sitecustomize that Python would have found without this one."""
+    here = Path(__file__).resolve().parent
+    sys.path[:] = [entry for entry in sys.path if Path(entry or os.curdir).resolve() != here]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
+    if spec is not None and spec.loader is not None:
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["sitecustomize"] = module
+        spec.loader.exec_module(module)
+
+
+if __name__ == "sitecustomize" and "FAKETIME" in os.environ:
+    settle_in()
+    run_theirs()

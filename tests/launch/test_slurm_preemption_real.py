@@ -1,0 +1,111 @@
+"""A training that a real Slurm preempts, or warns of its limit, loses no step and ends as if it had not been."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from services import PATIENCE_S, SlurmCluster, until
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+pytestmark = [pytest.mark.ranks, pytest.mark.slurm]
+
+SETS = ("data.limit=200", "train.epochs=40", "train.batch=20", "train.log_every=1", "train.evaluate_every=40")
+OPTIONS = (*SETS, "train.checkpoint_every=100000", "model.width=4")
+STEPS = 40 * 5  # 200 samples, 2 ranks of 20 each: 5 steps an epoch
+PREEMPTION = """
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=low Nodes=ALL PriorityTier=1 GraceTime=60 State=UP MaxTime=60
+PartitionName=high Nodes=ALL PriorityTier=10 State=UP MaxTime=60
+"""
+
+
+@pytest.fixture(scope="module")
+def preemptive(cluster: SlurmCluster) -> SlurmCluster:
+    """A cluster where jobs of partition high push those of partition low aside, a minute after they say so."""
+    with (cluster.folder / "slurm.conf").open("a") as file:
+        file.write(PREEMPTION)
+    cluster.run("scontrol", "reconfigure")
+    until(lambda: "low" in cluster.run("sinfo", "--noheader", "--format=%R"), "no such partition")
+    return cluster
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """A function that submits a training of two ranks on two hosts, and returns when some of its steps are done."""
+    started = []
+
+    def start(*sets: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "allpull", "train", "digits", "-n", "2", "--launcher", "slurm"]
+        for text in (*OPTIONS, "slurm.master=127.0.0.1", "launch.hosts=2", "slurm.requeues=1", *sets):
+            command += ["--set", text]
+        started.append(
+            subprocess.Popen([*command, "--out", str(tmp_path)], stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+        )
+        until(lambda: len(steps(tmp_path, 0)) > 10, "no steps")
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def steps(out: Path, rank: int, place: str = "") -> list[dict[str, object]]:
+    """The step records of a rank so far; in ``place``, a folder of the run directory."""
+    return [
+        json.loads(line)
+        for file in out.glob(f"*/{place}steps/rank-0000{rank}.jsonl")
+        for line in file.read_text().splitlines()[1:]
+    ]
+
+
+def state(directory: Path) -> dict[str, object]:
+    """What the newest checkpoint holds of the network."""
+    newest = max((directory / "checkpoints").glob("*.pt"))
+    stored = torch.load(newest, weights_only=True)
+    return {"step": stored["step"], **stored["model"], **{f"{k}0": v for k, v in stored["buffers"][0].items()}}
+
+
+@pytest.mark.parametrize("reason", ["preempted", "limit"])
+def test_no_step_is_lost_and_the_weights_are_those_of_an_undisturbed_run(
+    preemptive, training, train_digits, tmp_path, reason
+):
+    process = training("slurm.partition=low", "slurm.exclusive=true")
+    number = preemptive.run("squeue", "--noheader", "--name=digits", "--states=RUNNING", "--format=%i")
+    if reason == "preempted":
+        preemptive.run("sbatch", "--partition=high", "--exclusive", "--nodes=2", "--output=/dev/null", "--wrap=true")
+    else:
+        preemptive.run("scancel", "--batch", "--signal=USR1", number)
+    until(lambda: preemptive.state(number) == "PENDING BeginTime", "it does not go back to the queue")
+    # Slurm would wait for two minutes; within the second of the requeue it would refuse the job's credential
+    preemptive.run("scontrol", "update", f"jobid={number}", "StartTime=now+2")
+    _, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, err
+    assert "attempt 2" in err
+    for rank in (0, 1):
+        done = [step["step"] for place in ("attempts/0/", "") for step in steps(tmp_path, rank, place)]
+        assert done == list(range(STEPS))
+        assert 10 < len(steps(tmp_path, rank, "attempts/0/")) < STEPS
+    (directory,) = tmp_path.glob("*digits*")
+    undisturbed = train_digits(2, *OPTIONS)
+    ours, theirs = state(directory), state(undisturbed.directory)
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(torch.as_tensor(ours[name]), torch.as_tensor(theirs[name])) for name in ours)
+
+
+def test_a_cancelled_job_stays_cancelled(preemptive, training):
+    """Its ranks are told by the same signal as when it is preempted."""
+    process = training()
+    number = preemptive.run("squeue", "--noheader", "--name=digits", "--states=RUNNING", "--format=%i")
+    preemptive.run("scancel", number)
+    _, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode != 0
+    assert "the job was cancelled, by scancel or an administrator" in err
+    assert preemptive.state(number).startswith("CANCELLED")
