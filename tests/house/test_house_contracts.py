@@ -16,6 +16,7 @@ OLD_PYTHON = (3, 9)
 IN_RANKS = (
     "allpull.marks",
     "allpull.rundir.layout",
+    "allpull.rundir.live",
     "allpull.rundir.write",
     "allpull.rundir.redact",
     "allpull.observe.recorder",

@@ -18,8 +18,12 @@ from typing import Any
 
 import pytest
 
+from allpull.launch.job import prepare
 from allpull.observe import clocks, sidecar
+from allpull.observe.stage import stage
+from allpull.rundir import layout
 from allpull.schema.counters import CounterSample, CountersHeader
+from allpull.schema.spec import LaunchSpec, ObserveSpec, RunSpec
 
 NONCE = "0123456789abcdef" * 2
 HERE = "127.0.0.1"
@@ -192,6 +196,7 @@ def serving(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 def test_hosts_ping_at_the_start_every_minute_and_at_the_end(tmp_path, serving):
     asking = start(tmp_path, "second", "--clock-every-s", "0.5", part=clocks.ASK)
+    assert NONCE not in " ".join(asking.args)  # anybody may see those
     wait_for_pings(tmp_path, "second", 2 * clocks.FASTEST)
     before = len(pings(tmp_path, "second"))
     for process in (serving, asking):
@@ -233,19 +238,31 @@ def test_clocks_are_compared_without_psutil_too(tmp_path, serving, monkeypatch):
 
 def test_it_runs_from_a_folder_of_its_own_beside_nothing_else(tmp_path):
     """Staged under a private name, in a Python that has neither allpull nor psutil: a note, and a good end."""
-    source = Path(sidecar.__file__).parents[1]
-    for room in ("observe", "rundir"):
-        (tmp_path / "hook/_allpull" / room).mkdir(parents=True)
-        for path in (source / room).glob("*.py"):
-            if room == "observe" or path.stem in {"layout", "write", "redact"}:
-                shutil.copy(path, tmp_path / "hook/_allpull" / room)
-    (tmp_path / "hook/_allpull/__init__.py").touch()
     command = ["-S", "-m", "_allpull.observe.sidecar", "--run", str(tmp_path), "--host", "node", "--watch", "1"]
-    environ = {**os.environ, "PYTHONPATH": str(tmp_path / "hook")}
+    environ = {**os.environ, "PYTHONPATH": stage(str(tmp_path))}
     done = subprocess.run([sys.executable, *command], env=environ, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     (line,) = (tmp_path / "counters/node.jsonl").read_text().splitlines()
     assert json.loads(line)["sources"] == [sidecar.NO_PSUTIL]
+
+
+FROM_A_RANK = """
+import json, os, sys
+sys.path.insert(0, sys.argv[1])
+from _allpull.observe import clocks, sidecar
+job = {"directory": sys.argv[2], "nonce": "", "counter_interval_s": 1, "budget": 100000}
+sys.exit(sidecar.start(job, "node", 1 << 30, clocks.AUTO).wait())
+"""
+
+
+def test_a_rank_under_the_hook_can_start_it(tmp_path):
+    """The hook takes its own folder from the path of every Python that starts, and so of the sidecar's."""
+    hook = stage(str(tmp_path))
+    environ = {**os.environ, "PYTHONPATH": hook}
+    command = [sys.executable, "-c", FROM_A_RANK, hook, str(tmp_path)]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert records(tmp_path, "node")[1]
 
 
 def options(run: Path, host: str) -> argparse.Namespace:
@@ -269,6 +286,9 @@ def test_of_hosts_that_decide_by_themselves_the_first_answers(on_the_way):
     second.finish(20)
     assert second.news()["against"] == "first"
     first.finish(5)
+    clocks.withdraw_clock_place(str(on_the_way))
+    assert clocks.clock_place(str(on_the_way)) is None
+    clocks.withdraw_clock_place(str(on_the_way))
 
 
 def test_what_an_earlier_attempt_left_behind_does_not_silence_a_host(on_the_way):
@@ -288,3 +308,41 @@ def test_ranks_of_one_host_have_nothing_to_compare(tmp_path, monkeypatch):
 def test_without_a_nonce_nothing_listens(on_the_way):
     assert sidecar._clock(options(on_the_way, "first"), "") is None
     assert clocks.clock_place(str(on_the_way)) is None
+
+
+# Agents
+
+PROGRAM = """
+import torch.distributed as dist
+from allpull import marks
+dist.init_process_group("gloo")
+dist.barrier()
+marks.step(1)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.ranks
+def test_hosts_that_share_no_folder_compare_their_clocks_too(tmp_path, monkeypatch):
+    """Each agent has a run directory of its own, as over ssh; whom to ask is said in the store where they meet."""
+    (tmp_path / "program.py").write_text(PROGRAM)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    spec = RunSpec(name="program", launch=LaunchSpec(ranks=2), observe=ObserveSpec(counter_interval_s=0.2))
+    job = prepare(spec, kind="run", module="program", command=["program"], out=tmp_path)
+    shutil.copytree(job.directory, tmp_path / "other")
+    asked = json.loads(job.file.read_text())
+    (tmp_path / "other" / layout.SPEC).write_text(json.dumps({**asked, "directory": str(tmp_path / "other")}))
+    with socket.create_server((HERE, 0)) as free:
+        port = str(free.getsockname()[1])
+    common = ["--hosts", "2", "--master", HERE, "--port", port]
+    agents = [
+        subprocess.Popen(
+            [sys.executable, "-m", "allpull.observe.agent", str(directory / layout.SPEC), *common,
+             "--host-index", str(index), "--name", f"node{index}"]
+        )
+        for index, directory in enumerate((job.directory, tmp_path / "other"))
+    ]  # fmt: skip
+    assert [agent.wait(timeout=120) for agent in agents] == [0, 0]
+    assert pings(tmp_path / "other", "node1")
+    assert {sample.against for sample in records(tmp_path / "other", "node1")[1] if sample.pings} == {"node0"}
+    assert pings(job.directory, "node0") == []

@@ -17,7 +17,6 @@ import psutil
 
 from allpull.launch.program import closed, is_python
 from allpull.rundir import layout, redact
-from allpull.rundir.gaps import counted, why_no_rank
 from allpull.rundir.seen import SeenProcess, processes_of, rank_files
 
 FIRST_LOOK_S, LONGEST_LOOK_S = 0.2, 30.0  # between looks, longer each time: what is started is started early
@@ -57,6 +56,9 @@ class Witness:
         """Why there is no rank, in one sentence; None: there is one."""
         if rank_files(self._directory):
             return None
+        # polars would be imported with it, which changes the environment that a command is to have untouched
+        from allpull.rundir.gaps import why_no_rank  # noqa: PLC0415
+
         processes = processes_of(self._directory)
         if self._closed and not processes:
             reason, command = next(iter(self._closed.items()))
@@ -65,7 +67,7 @@ class Witness:
             names = ", ".join(sorted(self._elsewhere))
             return (
                 f"nothing was recorded: {names} may have started processes on hosts that do not see {self._directory},"
-                " or without our environment"
+                " or without our variables (OpenMPI's mpirun takes -x PYTHONPATH -x ALLPULL_JOB)"
             )
         if not processes and self._pid is not None:
             return "nothing was recorded: no Python process that imports torch was seen"
@@ -77,9 +79,10 @@ class Witness:
         refused = [process for process in processes_of(self._directory) if process.rank is None and _is_taken(process)]
         if not refused:
             return None
+        many = len(refused) > 1
         return (
-            f"{counted(len(refused), 'process')} had the number of a rank that was recorded already, and "
-            f"{'was' if len(refused) == 1 else 'were'} left out: one run directory holds one training"
+            f"{len(refused):,} process{'es' * many} had the number of a rank that was recorded already, and "
+            f"{'were' if many else 'was'} left out: one run directory holds one training"
         )
 
     def _family(self) -> list[psutil.Process]:

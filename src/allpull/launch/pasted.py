@@ -17,11 +17,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from allpull.errors import BadInput, UnknownName
+from allpull.launch.carried import carried
 from allpull.launch.evidence import Witness
 from allpull.launch.job import Job, write_record
 from allpull.launch.outcome import Ended, describe, exit_of
-from allpull.launch.wrapped import SIDECAR_VARIABLE, failures_of
-from allpull.observe.stage import BINDS, CARRIED, MPI_LIST, variables
+from allpull.launch.wrapped import failures_of
+from allpull.observe.stage import BINDS, CARRIED, MPI_LIST
 from allpull.rundir import bounded, layout, redact
 from allpull.rundir.seen import corrected
 from allpull.rundir.write import whole_file, whole_json
@@ -55,11 +56,7 @@ def open_run(job: Job, pasted: str) -> None:
 
 def lines(job: Job, shell: str, environ: Mapping[str, str]) -> str:
     """What the script of ``job`` takes in; ``environ`` is what it has now."""
-    found = {
-        **variables(str(job.directory), str(job.file), unobserved(environ)),
-        SIDECAR_VARIABLE: "hook",
-        RUN_VARIABLE: str(job.directory),
-    }
+    found = {**carried(job, unobserved(environ)), RUN_VARIABLE: str(job.directory)}
     finish = [_FINISH.format(python=shlex.quote(sys.executable))] if shell == "sh" else []
     return "\n".join([*(_EXPORTS[shell](name, value) for name, value in found.items()), *finish])
 
@@ -151,9 +148,12 @@ _EXPORTS = {
 }
 """Shell → a line that sets a variable for all that it starts."""
 
-_FINISH = """case "$(trap)" in
+_FINISH = """trap > "$ALLPULL_RUN/job/traps"
+case "$(cat "$ALLPULL_RUN/job/traps")" in
 *'--finish "$ALLPULL_RUN"'*) ;;
 *EXIT*) echo 'allpull: this script has an EXIT trap; let it run: allpull env --finish "$ALLPULL_RUN" --code $?' >&2 ;;
-*) trap 'allpull_code=$?; [ -x {python} ] && {python} -m allpull env --finish "$ALLPULL_RUN" --code "$allpull_code"
+*) trap 'allpull_code=$?
+[ -x {python} ] && {python} -m allpull env --finish "$ALLPULL_RUN" --code "$allpull_code"
 exit "$allpull_code"' EXIT ;;
 esac"""
+"""Closes the run when the script ends, unless it has plans of its own; a file, because dash's $(trap) shows none."""

@@ -11,11 +11,11 @@ import json
 import os
 import socket
 import subprocess
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from allpull.launch.carried import carried
 from allpull.launch.endings import failure_of
 from allpull.launch.evidence import Witness
 from allpull.launch.job import Job
@@ -24,13 +24,11 @@ from allpull.launch.relay import Relay, ignored_now
 from allpull.launch.script import shell_script
 from allpull.observe import clocks, sidecar
 from allpull.observe.host import describe_host
-from allpull.observe.stage import variables
 from allpull.rundir import layout
 from allpull.rundir.seen import ranks_of
 from allpull.rundir.write import whole_json
 
 LAUNCHER = "command"
-SIDECAR_VARIABLE = "ALLPULL_SIDECAR"
 SIDECAR_ENDS_S = 5.0  # it sees that the command has ended, and writes a last sample
 
 
@@ -52,7 +50,7 @@ class Wrapped:
 
     def plan(self, job: Job) -> str:
         """The command, and what it is told."""
-        return shell_script(job, told(job, os.environ), job.program or ())
+        return shell_script(job, carried(job, os.environ), job.program or ())
 
     def submit(self, job: Job) -> WrappedJob:
         """Start the command of ``job``.
@@ -76,7 +74,7 @@ class WrappedJob:
         try:
             self._command = subprocess.Popen(
                 job.program,
-                env={**os.environ, **told(job, os.environ)},
+                env={**os.environ, **carried(job, os.environ)},
                 preexec_fn=self._relay.in_command,  # noqa: PLW1509  we have no threads
             )
         except (OSError, ValueError) as error:
@@ -108,11 +106,6 @@ class WrappedJob:
         end_sidecar(self._sidecar)
 
 
-def told(job: Job, environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that the command is given besides ``environ``: the hook's, and that other hosts need a sidecar."""
-    return {**variables(str(job.directory), str(job.file), environ), SIDECAR_VARIABLE: "hook"}
-
-
 def start_sidecar(job: Job, host: str, pid: int) -> subprocess.Popen[bytes] | None:
     """Start what samples this host's counters until ``pid`` ends; None where it was not asked for, or cannot be."""
     if not job.spec.observe.counters:
@@ -122,7 +115,7 @@ def start_sidecar(job: Job, host: str, pid: int) -> subprocess.Popen[bytes] | No
         with (job.directory / layout.LOGS / f"sidecar-{layout.slug(host)}.log").open("ab") as log:
             apart: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
             apart["start_new_session"] = True  # signals to the command are no business of its
-            return sidecar.start(told_job, host, pid, clocks.AUTO, **apart)
+            return sidecar.start(told_job, host, pid, clocks.ASK, **apart)
     except OSError:
         return None
 

@@ -254,6 +254,14 @@ def claim_clock_place(directory: str, place: Dict[str, Any]) -> bool:
     return True
 
 
+def withdraw_clock_place(directory: str) -> None:
+    """Nobody answers any more where the run in ``directory`` says."""
+    try:
+        os.unlink(os.path.join(directory, layout.CLOCK))
+    except OSError:
+        pass  # whoever asks there will hear nothing
+
+
 class Part:
     """What a sidecar is told to take its part in comparing clocks: options, and a descriptor that it inherits."""
 
@@ -263,7 +271,7 @@ class Part:
 
 
 NONE, ASK, AUTO = Part(), Part("--ask-clock"), Part("--clock", "auto")
-"""A host alone; one that pings the host of ``serve``; one that starts by itself, as its ranks do."""
+"""A host alone; one that only asks; one of ranks that start by themselves, which answers if it is the first."""
 
 
 def serve(directory: str, *, host: str, address: str) -> Part:

@@ -12,6 +12,7 @@ import time
 from typing import Callable, ContextManager, Dict, List, Optional, Sequence, Tuple
 
 from ..rundir import redact
+from ..rundir.live import NOTHING, PLACE, SINCE_NS, STEP, hidden_words, live_words
 from .identity import Identity
 from .journal import Journal
 
@@ -56,6 +57,7 @@ class Recorder:
         realtime_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self._clock_ns = clock_ns
+        self.live = live_words(directory, who.rank)
         self._warmup_left = warmup_steps
         self.arrival: Optional[Callable[[], Optional[int]]] = None
         self.samples: Optional[int] = None
@@ -123,6 +125,8 @@ class Recorder:
             self._begin_ns = now
         self._last_ns = now
         stack.append(place)
+        self.live[PLACE] = place
+        self.live[SINCE_NS] = now
 
     def leave(self) -> None:
         """The innermost phase ends."""
@@ -130,6 +134,8 @@ class Recorder:
         place = self.stack.pop()
         self._totals[place] = (self._totals[place] or 0) + now - self._last_ns
         self._last_ns = now
+        self.live[PLACE] = self.stack[-1] if self.stack else NOTHING
+        self.live[SINCE_NS] = now
         if place == BACKWARD:
             self._backward_end_ns = now
         elif place in OPAQUE and place not in self.stack:
@@ -263,6 +269,7 @@ class Recorder:
     def disown(self) -> None:
         """Stop writing, in a forked child."""
         self.journal.disown()
+        self.live = hidden_words()
 
     def collective_times(self) -> Tuple[str, str]:
         """When the last gradient of this step was ready, and when its backward ended, as JSON."""
@@ -290,6 +297,7 @@ class Recorder:
         self._begin_ns = cut.now
         self._cut = None
         self.step_number += 1
+        self.live[STEP] = self.step_number
         self._steps_here += 1
 
     def _opaque_ended(self, place: int, now: int) -> None:

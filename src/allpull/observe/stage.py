@@ -34,7 +34,7 @@ def stage(directory: str) -> str:
             if name.endswith(".py"):
                 shutil.copyfile(os.path.join(ours, room, name), os.path.join(folder, PACKAGE, room, name))
     private_folder(os.path.join(folder, PACKAGE, "rundir"))
-    for name in ("layout.py", "write.py", "redact.py"):
+    for name in ("layout.py", "live.py", "write.py", "redact.py"):
         shutil.copyfile(os.path.join(ours, "rundir", name), os.path.join(folder, PACKAGE, "rundir", name))
     for room in ("", "rundir"):
         with open(os.path.join(folder, PACKAGE, room, "__init__.py"), "w", encoding="utf-8") as file:

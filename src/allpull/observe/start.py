@@ -15,7 +15,7 @@ from typing import Any, Dict, List, Mapping, NoReturn
 from allpull.observe.binding import bind
 from allpull.observe.identity import numbers
 from allpull.observe.rank import end_with_parent
-from allpull.observe.stage import variables
+from allpull.observe.stage import MPI_LIST, variables
 
 PYTHON = "{python}"  # first word of a command that runs in the agent's own Python, wherever that is on its host
 CANNOT_START = 126  # as a shell says it of a program that is there and cannot be run
@@ -57,7 +57,9 @@ def environment(environ: Mapping[str, str], job: Mapping[str, Any], job_file: st
     """
     paths = [os.path.abspath(path) for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     moved = {**environ, "PYTHONPATH": os.pathsep.join(paths)}
-    return {**moved, **variables(job["directory"], job_file, moved)}
+    ours = variables(job["directory"], job_file, moved)
+    del ours[MPI_LIST]  # a rank that starts MPI itself starts no ranks of ours, and -x beside a list is an error
+    return {**moved, **ours}
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ ENDED = "job/ended"
 PROCESSES = "job/processes"
 CLOCK = "job/clock.json"
 HOOK = "job/hook"
+LIVE = "job/live"
 TRACES = "traces"
 CHECKPOINTS = "checkpoints"
 FOLDERS = ("job", LOGS, ENDED, "hosts", "steps", "events", "counters", "derived")
@@ -61,6 +62,11 @@ def ended_file(host: str) -> str:
 def process_file(host: str, pid: int) -> str:
     """What process ``pid`` of ``host`` was: a rank, or why it was none."""
     return f"{PROCESSES}/{slug(host)}-{pid}.json"
+
+
+def live_file(rank: int) -> str:
+    """What ``rank`` does at this moment."""
+    return f"{LIVE}/rank-{rank:05d}"
 
 
 def trace_file(rank: int, step: int) -> str:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 
 from ...rundir import layout
-from ..clocks import NONCE_VARIABLE
+from .. import clocks, sidecar
 from ..identity import Identity
 from .session import JOB_VARIABLE, Session
 
@@ -17,14 +16,21 @@ def start_sidecar(session: Session, who: Identity) -> None:
     job = session.job
     if not job.get("counters") or os.path.exists(os.path.join(session.directory, layout.counters_file(who.host))):
         return
-    hook = os.path.join(session.directory, layout.HOOK)
     environment = {name: value for name, value in os.environ.items() if name != JOB_VARIABLE}
-    environment["PYTHONPATH"] = hook
-    environment[NONCE_VARIABLE] = job.get("nonce", "")
-    command = [sys.executable, "-m", "_allpull.observe.sidecar", "--run", session.directory, "--host", who.host]
-    command += ["--watch", str(os.getpid()), "--interval-s", str(job["counter_interval_s"])]
-    command += ["--budget", str(job["budget"]), "--clock", "auto"]
+    alone = who.ranks == 1 or os.environ.get("LOCAL_WORLD_SIZE") == str(who.ranks)
     try:
-        subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True)
+        with open(os.path.join(session.directory, layout.LOGS, f"sidecar-{layout.slug(who.host)}.log"), "ab") as log:
+            sidecar.start(
+                {**job, "directory": session.directory},
+                who.host,
+                os.getpid(),
+                clocks.NONE if alone else clocks.AUTO,
+                env=environment,
+                cwd=session.directory,  # a module of the program's own must not be taken for one of Python's
+                stdin=subprocess.DEVNULL,
+                stdout=log,  # mpirun waits for whoever holds the program's own
+                stderr=log,
+                start_new_session=True,
+            )
     except OSError as error:
         session.part_failed("counters", error)

@@ -11,28 +11,10 @@ import inspect
 import time
 from typing import Any, Callable, Dict, Iterable, Optional, Tuple
 
+from ...rundir.live import NOTHING, OPERATION, OPERATIONS
 from ..recorder import COLLECTIVE, Recorder
 from .watcher import NOT_SEEN, Watcher, safely
 
-NAMES = (
-    "all_reduce",
-    "all_reduce_coalesced",
-    "all_gather",
-    "all_gather_coalesced",
-    "all_gather_into_tensor",
-    "_all_gather_base",
-    "all_to_all",
-    "all_to_all_single",
-    "barrier",
-    "monitored_barrier",
-    "broadcast",
-    "gather",
-    "reduce",
-    "reduce_scatter",
-    "reduce_scatter_tensor",
-    "_reduce_scatter_base",
-    "scatter",
-)
 BARRIERS = ("barrier", "monitored_barrier")
 ROOTS = ("src", "dst", "group_src", "group_dst")
 MOST_PENDING = 4096  # asynchronous collectives that nobody has waited for
@@ -92,10 +74,10 @@ class Collectives:
         from torch.distributed import distributed_c10d  # noqa: PLC0415
         from torch.nn.parallel import DistributedDataParallel  # noqa: PLC0415
 
-        for name in NAMES:
+        for name in OPERATIONS:
             function = getattr(distributed_c10d, name, None)
             if function is not None:
-                observed = self._observed(function, Signature(name, function).seen)
+                observed = self._observed(name, function, Signature(name, function).seen)
                 for module in (dist, distributed_c10d):
                     if getattr(module, name, None) is function:
                         setattr(module, name, observed)
@@ -104,23 +86,27 @@ class Collectives:
         self._wrap_buffers(DistributedDataParallel)
 
     def _observed(
-        self, function: Callable[..., Any], describe: Callable[[Tuple[Any, ...], Dict[str, Any]], Seen]
+        self, name: str, function: Callable[..., Any], describe: Callable[[Tuple[Any, ...], Dict[str, Any]], Seen]
     ) -> Callable[..., Any]:
         watcher = self._watcher
+        operation = OPERATIONS.index(name)
 
         @functools.wraps(function)
         def observed(*args: Any, **kwargs: Any) -> Any:
-            if function.__name__ in BARRIERS:
+            if name in BARRIERS:
                 watcher.is_beyond_evaluation()
             inside = watcher.recorder.innermost if watcher.recorder is not None else None
             depth = watcher.enter(COLLECTIVE)
-            if depth == NOT_SEEN:
+            if depth == NOT_SEEN or watcher.recorder is None:
                 return function(*args, **kwargs)
+            live = watcher.recorder.live
             begin = time.monotonic_ns()
+            live[OPERATION] = operation
             try:
                 work = function(*args, **kwargs)
             finally:
                 end = time.monotonic_ns()
+                live[OPERATION] = NOTHING
                 watcher.leave(depth)
             self._called(lambda: describe(args, kwargs), work, (begin, end), inside)
             return work
@@ -226,7 +212,7 @@ class Collectives:
             size, dtype = size_of([tensors])
             return Seen("broadcast", network.process_group, (None, None, root, None), size, dtype)
 
-        parallel._distributed_broadcast_coalesced = self._observed(broadcast, describe)
+        parallel._distributed_broadcast_coalesced = self._observed("broadcast", broadcast, describe)
 
 
 def pairs(roots: Tuple[Any, ...]) -> Tuple[Tuple[Any, ...], Tuple[Any, ...]]:
