@@ -1,17 +1,23 @@
 """A container is the same command with its runtime in front, and the definition that we ship is one.
 
-No runtime is here to be tried: a stand-in takes its place, which reads its command line as Apptainer's manual says.
+A stand-in for the runtime reads its command line as Apptainer's manual says; ``test_container_real`` has a real one.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+import allpull
 from allpull.errors import BadInput, MissingPart
 from allpull.launch import container
 from allpull.launch.execute import execute
@@ -23,18 +29,21 @@ ROOT = Path(__file__).resolve().parents[2]
 RUNTIME = f"""#!{sys.executable}
 import os, sys
 arguments = sys.argv[1:]
+kept = dict(os.environ)
 assert arguments.pop(0) == "exec", "only exec is known"
 binds = []
 while arguments and arguments[0].startswith("-"):
     option = arguments.pop(0)
     if option in ("--bind", "-B"):
         binds.append(arguments.pop(0))
+    elif option == "--cleanenv":
+        kept = {{"PATH": os.environ["PATH"], "HOME": "/root"}}
     else:
-        assert option in ("--nv", "--cleanenv"), option
+        assert option == "--nv", "Error for command exec: unknown flag: " + option
 image = arguments.pop(0)
-assert os.path.exists(image), image
-os.environ["FAKE_CONTAINER"] = image + "|" + "|".join(binds)
-os.execvp(arguments[0], arguments)
+assert os.path.exists(image) or "://" in image, image
+kept["FAKE_CONTAINER"] = image + "|" + "|".join(binds)
+os.execvpe(arguments[0], arguments, kept)
 """
 
 
@@ -57,11 +66,9 @@ def test_without_an_image_nothing_changes() -> None:
 
 
 def test_the_command_follows_the_image() -> None:
-    spec = ContainerSpec(
-        runtime="singularity", image="docker://a/b:1", binds=("/data",), options=("--nv", "--cleanenv")
-    )
+    spec = ContainerSpec(runtime="singularity", image="docker://a/b:1", binds=("/data",), options=("--nv", "--userns"))
     assert container.wrap(spec, ["python3", "-m", "x"], shown=[Path("/runs/a b")]) == [
-        *("singularity", "exec", "--bind", "/runs/a b", "--bind", "/data", "--nv", "--cleanenv"),
+        *("singularity", "exec", "--bind", "/runs/a b", "--bind", "/data", "--nv", "--userns"),
         *("docker://a/b:1", "python3", "-m", "x"),
     ]
 
@@ -77,12 +84,112 @@ def test_a_folder_that_cannot_be_named_to_the_runtime_is_refused(path: str) -> N
 
 
 def test_a_missing_image_or_runtime_is_one_clear_error(runtime: Path) -> None:
-    container.check(ContainerSpec(image=str(runtime)))
-    container.check(ContainerSpec(image="docker://a/b"))
     with pytest.raises(BadInput, match=r"no\.sif is not there"):
         container.check(ContainerSpec(image="no.sif"))
     with pytest.raises(MissingPart, match="no singularity on this machine"):
         container.check(ContainerSpec(runtime="singularity", image=str(runtime)))
+
+
+@pytest.mark.torch
+def test_a_container_is_started_once_to_see_what_it_has(runtime: Path) -> None:
+    container.check(ContainerSpec(image=str(runtime), python=sys.executable))
+    container.check(ContainerSpec(image="docker://a/b", python=sys.executable))
+    found = container.versions(ContainerSpec(image=str(runtime), python=sys.executable))
+    assert (found["allpull"], found["python"]) == (allpull.__version__, sys.version.split()[0])
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        ({"allpull": None, "torch": "2.13.0"}, "has no allpull for its"),
+        ({"allpull": None, "torch": None}, "has no allpull and no torch for its"),
+        ({"allpull": "0.0.1", "torch": "2.13.0"}, f"has allpull 0.0.1, and this is {allpull.__version__}"),
+    ],
+)
+def test_a_container_without_what_ranks_need_is_refused(
+    runtime: Path, tmp_path: Path, found: dict[str, str | None], words: str
+) -> None:
+    inside = tmp_path / "python"
+    inside.write_text(f"#!/bin/sh\necho 'a greeting'\necho '{json.dumps({**found, 'python': '3.11.2'})}'\n")
+    inside.chmod(0o755)
+    with pytest.raises(BadInput, match=words):
+        container.check(ContainerSpec(image=str(runtime), python=str(inside)))
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ("echo 'FATAL:   no such file' >&2; echo 'Usage:' >&2; exit 255", "does not start: FATAL: no such file"),
+        ("echo 'Illegal instruction' >&2; exit 132", "does not start: Illegal instruction"),
+        ("exit 3", "does not start: exit code 3"),
+        ("echo hello", "does not start: exit code 0"),
+        ("echo '[1]'", "does not start: exit code 0"),
+    ],
+)
+def test_a_container_that_does_not_start_says_why(runtime: Path, tmp_path: Path, answer: str, words: str) -> None:
+    inside = tmp_path / "python"
+    inside.write_text(f"#!/bin/sh\n{answer}\n")
+    inside.chmod(0o755)
+    with pytest.raises(BadInput, match=words):
+        container.check(ContainerSpec(image=str(runtime), python=str(inside)))
+
+
+@pytest.mark.parametrize("option", ["--cleanenv", "--cleanenv=true", "--containall", "-e", "-C", "-ce"])
+def test_options_that_empty_the_environment_are_known(option: str) -> None:
+    assert container.wrap(ContainerSpec(image="a.sif", options=(option,)), ["x"])[0] == "sh"
+
+
+@pytest.mark.parametrize("option", ["--nv", "--contain", "--cleanenv=false", "-c", "--env=A=b", "-B/Code:/e"])
+def test_options_that_leave_it_alone_too(option: str) -> None:
+    assert container.wrap(ContainerSpec(image="a.sif", options=(option,)), ["x"])[0] == "apptainer"
+
+
+@given(
+    st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), st.text("ab c'\"$`\\;&|\n", max_size=20)
+)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_value_and_argument_reaches_a_clean_environment(runtime: Path, value: str, argument: str) -> None:
+    command = [sys.executable, "-c", "import json, os, sys; print(json.dumps([sys.argv[1:], dict(os.environ)]))"]
+    box = ContainerSpec(image=str(runtime), options=("--cleanenv",))
+    given = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8", "NCCL_TEST": value, "PYTHONPATH": "/host", "OTHER": "x"}
+    done = subprocess.run(container.wrap(box, [*command, argument]), env=given, capture_output=True, check=True)
+    arguments, seen = json.loads(done.stdout)
+    assert arguments == [argument]
+    assert seen["NCCL_TEST"] == value
+    assert not {"PYTHONPATH", "OTHER"} & set(seen)
+
+
+def test_secrets_do_not_stand_in_a_command_line(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_AUTH_TOKEN", "s3cret")
+    monkeypatch.setenv("SLURM_JWT", "s3cret")
+    monkeypatch.setenv("NCCL_DEBUG", "INFO")
+    command = container.wrap(ContainerSpec(image=str(runtime), options=("--cleanenv",)), ["env"])
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "NCCL_DEBUG=INFO" in said
+    assert "s3cret" not in said
+
+
+def test_without_a_container_there_is_nothing_to_guard() -> None:
+    assert container.guarded(ContainerSpec(), ["python3"]) == ["python3"]
+
+
+@pytest.mark.parametrize("program", ["exit 7", "kill -KILL $$"])
+def test_a_guard_has_the_exit_code_of_what_it_guards(program: str) -> None:
+    command = container.guarded(ContainerSpec(image="a.sif"), ["sh", "-c", program])
+    assert subprocess.run(command, check=False).returncode == {"exit 7": 7}.get(program, 128 + signal.SIGKILL)
+
+
+@pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])
+def test_a_guard_passes_on_what_it_is_told_and_waits(tmp_path: Path, told: signal.Signals) -> None:
+    trap = f"trap 'sleep 0.3; touch {tmp_path}/ended; exit 5' {told.name[3:]}"
+    program = f"{trap}; touch {tmp_path}/begun; while :; do sleep 0.05; done"
+    process = subprocess.Popen(container.guarded(ContainerSpec(image="a.sif"), ["sh", "-c", program]))
+    while not (tmp_path / "begun").exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(told)
+    assert process.wait(20) == 5
+    assert (tmp_path / "ended").exists()
 
 
 @pytest.mark.ranks

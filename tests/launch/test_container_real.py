@@ -238,7 +238,10 @@ def test_a_guarded_container_ends_with_whoever_started_it(program: Callable[...,
     assert not alive
 
 
-def test_what_cannot_run_is_one_clear_error(image: Path, box: ContainerSpec, tmp_path: Path) -> None:
+def test_what_cannot_run_is_one_clear_error(
+    image: Path, box: ContainerSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)  # containers see it, and may see where it leads
     container.check(box)
     assert container.versions(box)["python"] == runtime("exec", str(image), "python3", "-V").split()[1]
     (tmp_path / "bad.sif").write_text("no image")

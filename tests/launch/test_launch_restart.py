@@ -183,7 +183,7 @@ def restarts(directory: Path, rank: int) -> list[dict[str, Any]]:
     return [event for event in told(directory, rank) if event["kind"] == "restarted"]
 
 
-FOUR = ("train.epochs=6", "train.log_every=1", "observe.counters=false", "data.limit=640", "train.batch=16")
+FOUR = ("train.epochs=3", "train.log_every=1", "observe.counters=false", "data.limit=640", "train.batch=16")
 FOUR += ("model.dtype=float64",)  # buckets are cut anew after a restart, and four ranks then add in another order
 
 
@@ -237,6 +237,31 @@ def test_a_host_that_is_lost_ends_the_job_and_is_blamed_where_restarts_were_left
     assert "host node2 was lost" in err
     assert "rank" not in err.partition("host node2 was lost")[0].splitlines()[-1]
     assert psutil.wait_procs(started, timeout=30)[1] == []
+    clean = [str(ssh_hosts.path / "ssh"), "node2", 'rm -r "$TMPDIR"/allpull-elastic-*']  # of an agent that could not
+    assert subprocess.run(clean, check=False).returncode == 0
+
+
+@pytest.mark.ranks
+@pytest.mark.slurm
+def test_slurm_does_not_end_a_job_whose_rank_is_started_again(cluster, tmp_path):
+    """srun ends everything when an agent fails, so no agent may: the killed rank is its own host's business."""
+    options = [word for text in (*SETS, "launch.max_restarts=1", "launch.hosts=2") for word in ("--set", text)]
+    command = [sys.executable, "-m", "allpull", "train", "digits", "-n", "2", "--launcher", "slurm"]
+    process = subprocess.Popen(
+        [*command, "--set", "slurm.master=127.0.0.1", "--out", str(tmp_path), *options],
+        env={**os.environ, **cluster.environment},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        os.kill(wait_for_checkpoint(tmp_path, process), signal.SIGKILL)
+        _, err = process.communicate(timeout=180)
+    finally:
+        process.terminate()
+        process.wait()
+    assert process.returncode == 0, err
+    (directory,) = tmp_path.iterdir()
+    assert json.loads((directory / "run.json").read_text())["hosts"] == ["n1", "n2"]
+    assert [[event["attempt"] for event in restarts(directory, rank)] for rank in (0, 1)] == [[1], [1]]
 
 
 def start_over_ssh(hosts, out: Path, *sets: str) -> subprocess.Popen[str]:

@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 import allpull
-from allpull.cli import demo, doctor, env, probe, rehearse, report, run, show, train
+from allpull.cli import demo, doctor, env, probe, rehearse, report, run, show, train, watch
 from allpull.cli.say import complain
 from allpull.errors import AllpullError
 
@@ -72,7 +72,7 @@ app = typer.Typer(
 
 VERBS = (
     *(demo.demo, train.train, run.run, env.env, rehearse.rehearse),
-    *(show.show, report.report, doctor.doctor),
+    *(watch.watch, show.show, report.report, doctor.doctor),
 )
 """Verbs in the order of the help; a new one is a file in this room and an entry here."""
 

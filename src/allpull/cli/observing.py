@@ -34,8 +34,8 @@ JOB_VARIABLE = "ALLPULL_JOB"
 RANKS_ONLY = ("launch", "ssh", "slurm", "container")  # parts of a specification that need -n
 TRAINERS = ("data", "model", "train")
 
-_PAIR = re.compile(r"(every|steps|first)=(\d{1,12})")
-_RANGE = re.compile(r"(\d{0,12}):(\d{0,12})")
+_PAIR = re.compile(r"(every|steps|first)=([0-9]{1,12})")
+_RANGE = re.compile(r"([0-9]{0,12}):([0-9]{0,12})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,7 +220,10 @@ def last_words(record: RunRecord, job: Job, launcher: Launcher, words: Sequence[
         said.append(describe(exit_))
     elif record.status == "cancelled" and record.launcher not in COUNTED:
         said.append("cancelled: every process of the job was ended")
-    witness = launcher.witness if isinstance(launcher, Wrapped) else Witness(words, job.directory)
+    began = exit_ is None or exit_.code == 0 or exit_.rank is not None  # else ranks may not have been started at all
+    witness = Witness(words, job.directory) if began else None
+    if isinstance(launcher, Wrapped):
+        witness = launcher.witness
     if witness is not None:
         said += [sentence for sentence in (witness.why(), witness.twice()) if sentence is not None]
     return said

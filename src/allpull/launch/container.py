@@ -38,11 +38,11 @@ RANK_VARIABLES = (
 )
 
 _GUARD = """\
-trap 'asked=1; kill -TERM $! 2>/dev/null' TERM
+for s in HUP INT QUIT TERM USR1; do trap "asked=$s; kill -$s \\$! 2>/dev/null" $s; done
 "$@" &
-[ -z "$asked" ] || kill -TERM $!
+[ -z "$asked" ] || kill -$asked $!
 while :; do wait $!; code=$?; kill -0 $! 2>/dev/null || exit $code; done"""
-"""Shell: run a command and pass SIGTERM on to it; the exit code is the command's."""
+"""Shell: run a command and pass on to it what it is told; the exit code is the command's."""
 
 _CLEANS = re.compile(r"--(cleanenv|containall)(=true)?|-[A-Za-z]*[eC][A-Za-z]*")  # options that empty the environment
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")

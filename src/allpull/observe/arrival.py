@@ -11,6 +11,8 @@ import functools
 import time
 from typing import Any, Callable, Dict, List, Optional
 
+from ..rundir.live import ARRIVED_NS, Words, hidden_words
+
 LEARN_STEPS = 3  # DDP rebuilds its buckets after the first; two more confirm which parameters come last
 
 
@@ -18,6 +20,7 @@ class Arrival:
     """Watches the parameters of one module; call it after each step for the time, in ns, or None."""
 
     def __init__(self, module: Any, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        self.live: Words = hidden_words()  # of this rank, where others can see that its gradients are ready
         self._clock_ns = clock_ns
         self._ready_ns = 0
         self._latest: Any = None
@@ -30,7 +33,7 @@ class Arrival:
         }
 
     def _ready(self, parameter: Any) -> None:
-        self._ready_ns = self._clock_ns()
+        self._ready_ns = self.live[ARRIVED_NS] = self._clock_ns()
         self._latest = parameter
 
     def __call__(self) -> Optional[int]:

@@ -57,7 +57,9 @@ def elastic_agent(command: Sequence[str], ranks: int, hosts: FixedHosts, *, rest
 
     ``logs`` is an empty folder for what it leaves.
     """
-    config = LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=ranks)  # what this version of torch does by default
+    logs_specs = DefaultLogsSpecs(log_dir=logs)
+    # what this version of torch does by default; it would make a folder if it were given none
+    config = LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=ranks, logs_specs=logs_specs)
     spec = WorkerSpec(
         role=ROLE,
         local_world_size=ranks,
@@ -71,7 +73,7 @@ def elastic_agent(command: Sequence[str], ranks: int, hosts: FixedHosts, *, rest
     return ElasticAgent(
         spec,
         hosts,
-        logs_specs=DefaultLogsSpecs(log_dir=logs),
+        logs_specs=logs_specs,
         exit_barrier_timeout=BARRIER_S,
         **_of(config, "shutdown_timeout"),
     )

@@ -53,6 +53,7 @@ def main(job_file: str, module: str) -> None:
 
     def attach(arrival: Any) -> None:
         recorder.arrival = arrival
+        arrival.live = recorder.live
 
     watch_ddp(attach)
     marks.listen(recorder)

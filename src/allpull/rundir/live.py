@@ -13,7 +13,7 @@ from typing import List, Optional, Tuple, Union
 from . import layout
 from .write import private_folder
 
-STEP, PLACE, SINCE_NS, OPERATION = range(4)
+STEP, PLACE, SINCE_NS, OPERATION, ARRIVED_NS = range(5)
 WORDS = 8  # of 8 bytes, in this machine's byte order; those without a name are 0
 OPERATIONS = (
     "all_reduce",

@@ -238,3 +238,48 @@ class ClockResult(Record):
     run: str
     hosts: int
     offsets: list[ClockOffset]
+
+
+class Trouble(Record):
+    """Something that is wrong with a running job, and the rank that it is about."""
+
+    kind: Literal["dead", "hung", "slow"]
+    rank: int
+    host: str
+    pid: int
+    words: str
+    stack: list[str] = Field(default_factory=list, description="where the rank is, outermost first, by py-spy")
+
+
+class RankWatched(Record):
+    """One rank of a running job."""
+
+    rank: int
+    host: str
+    pid: int
+    alive: bool | None = Field(description="None: it runs on another machine")
+    ended: bool
+    steps_done: int
+    step_s: float | None = Field(description="median of the last steady steps")
+    own_s: float | None = Field(description="the same without what it waited for others")
+    phase: str | None
+    operation: str | None = Field(description="the collective that it is in")
+    phase_for_s: float | None
+
+
+class WatchResult(Record):
+    """What `allpull watch` saw at one look."""
+
+    schema_: str = Field(alias="schema")
+    run: str
+    status: str
+    ranks_expected: int
+    steps_done: int = Field(description="by all ranks")
+    steps_total: int | None = Field(description="None: the program does not say")
+    epoch: int | None
+    left_s: float | None
+    step_s: float | None
+    samples_per_s: float | None = Field(description="of the whole job, over the last steps")
+    phases: dict[str, float] = Field(description="seconds per step, over the last steps")
+    ranks: list[RankWatched]
+    troubles: list[Trouble]

@@ -100,7 +100,7 @@ class Stop:
 def tell_agent(environ: Mapping[str, str]) -> None:
     """Let the elastic agent that started us end the job: one that restarts ranks would take our leaving for a failure.
 
-    Only where it listens to SIGUSR1, and from one rank of a host. What was to be saved is saved.
+    Only where it listens to SIGUSR1, and from one rank of a host; to be called when all is saved and none has left.
     """
     restarts = environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0"
     listens = "SIGUSR1" in environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE", "").split(",")

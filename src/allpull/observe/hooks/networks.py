@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import functools
 import weakref
-from typing import Any, Dict, List
+from collections import deque
+from typing import Any, Deque, List
 
 from ..arrival import watch_ddp
 from .watcher import NOT_SEEN, Watcher, safely
 
+SLOT = "_compiled_call_impl"  # where Module.compile puts what is called in a module's place
 MOST_ASKED = 8  # modules that were asked for their parameters last, among which an optimizer's is
 
 
@@ -25,8 +27,8 @@ class Networks:
         self._watcher = watcher
         self._parallel: "weakref.WeakSet[Any]" = weakref.WeakSet()
         self._roots: "weakref.WeakSet[Any]" = weakref.WeakSet()
-        self._asked: List[Any] = []  # weak references
-        self._open: Dict[int, List[int]] = {}
+        self._shells: "weakref.WeakSet[Any]" = weakref.WeakSet()
+        self._asked: Deque["weakref.ref[Any]"] = deque(maxlen=MOST_ASKED)
 
     @safely("networks", True)
     def reduced(self) -> bool:
@@ -42,9 +44,11 @@ class Networks:
         from torch import nn  # noqa: PLC0415  this runs after torch was imported
         from torch.nn.parallel import DistributedDataParallel  # noqa: PLC0415
 
+        _need(nn.Module, SLOT)
         self._wrap_parallel(DistributedDataParallel)
         self._wrap_modes(nn.Module)
         self._wrap_parameters(nn.Module)
+        self._wrap_compile(nn.Module)
 
     def watch_arrivals(self) -> None:
         """Have it known when the last gradient is ready in each DistributedDataParallel that is made from now on."""
@@ -57,102 +61,120 @@ class Networks:
         @functools.wraps(construct)
         def observed(made: Any, module: Any, *args: Any, **kwargs: Any) -> None:
             construct(made, module, *args, **kwargs)
-            if self._is_root(module):  # what is compiled sees no hooks of ours: the shell around it has them
-                self._hook(made)
+            self._made_shell(made, module)
 
         eval_frame.OptimizedModule.__init__ = observed
 
     @safely("networks")
     def given_to(self, optimizer: Any) -> None:
-        """An optimizer was made: the module that gave it its parameters is a network."""
+        """An optimizer was made: the module that gave it its parameters is a network, or those that did together."""
         theirs = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        for reference in reversed(self._asked):
-            module = reference()
-            if module is not None and any(id(parameter) in theirs for parameter in module.parameters()):
-                self._hook(module)
-                break
+        asked = [module for module in [reference() for reference in reversed(self._asked)] if module is not None]
         self._asked.clear()
+        shares = [(module, theirs & {id(parameter) for parameter in module.parameters()}) for module in asked]
+        self._asked.clear()
+        for module, share in sorted(shares, key=lambda one: -len(one[1])):  # stable: of equals, who was asked last
+            if share & theirs:
+                self._watch_calls(module)
+                theirs -= share
 
-    @safely("networks", False)
-    def _is_root(self, module: Any) -> bool:
-        return module in self._roots
+    @safely("networks")
+    def _made_shell(self, shell: Any, module: Any) -> None:
+        self._shells.add(shell)
+        if module in self._roots or module in self._parallel:
+            self._watch_calls(shell)
 
     def _wrap_parallel(self, parallel: Any) -> None:
-        from torch.compiler import is_compiling  # noqa: PLC0415
-
-        watcher, forward, construct = self._watcher, parallel.forward, parallel.__init__
+        construct = parallel.__init__
 
         @functools.wraps(construct)
-        def observed_construct(made: Any, *args: Any, **kwargs: Any) -> None:
+        def observed(made: Any, *args: Any, **kwargs: Any) -> None:
             construct(made, *args, **kwargs)
             self._made_parallel(made)
 
-        @functools.wraps(forward)
-        def observed_forward(network: Any, *args: Any, **kwargs: Any) -> Any:
-            if is_compiling():
-                return forward(network, *args, **kwargs)
-            depth = self._forward_begins(network, args, kwargs)
-            try:
-                return forward(network, *args, **kwargs)
-            finally:
-                watcher.leave(depth)
-
-        parallel.__init__ = observed_construct
-        parallel.forward = observed_forward
+        parallel.__init__ = observed
 
     @safely("networks")
     def _made_parallel(self, made: Any) -> None:
+        self._watch_calls(made)
         self._parallel.add(made)
         self._roots.add(made.module)
 
     def _wrap_modes(self, base: Any) -> None:
+        from torch.compiler import is_compiling  # noqa: PLC0415
+
         watcher, to_evaluate, to_train = self._watcher, base.eval, base.train
 
         @functools.wraps(to_evaluate)
         def observed_eval(module: Any) -> Any:
-            if self._holds_network(module):
+            if not is_compiling() and self._holds_network(module):
                 watcher.evaluation_begins()
             return to_evaluate(module)
 
         @functools.wraps(to_train)
         def observed_train(module: Any, mode: bool = True) -> Any:
-            if mode and watcher.evaluating and self._holds_network(module):
+            if mode and not is_compiling() and watcher.evaluating and self._holds_network(module):
                 watcher.evaluation_ends()
             return to_train(module, mode)
 
         base.eval, base.train = observed_eval, observed_train
 
     def _wrap_parameters(self, base: Any) -> None:
+        from torch.compiler import is_compiling  # noqa: PLC0415
+
         asked, named = self._asked, base.named_parameters
 
         @functools.wraps(named)
         def observed(module: Any, *args: Any, **kwargs: Any) -> Any:
-            if len(asked) < MOST_ASKED and not (asked and asked[-1]() is module):
+            if not is_compiling() and not (asked and asked[-1]() is module):
                 asked.append(weakref.ref(module))
             return named(module, *args, **kwargs)
 
         base.named_parameters = observed
 
-    @safely("networks")
-    def _hook(self, network: Any) -> None:
-        """Hooks on one module; they survive a copy of it, and see only its own calls."""
-        if network in self._parallel or network in self._roots:
+    def _wrap_compile(self, base: Any) -> None:
+        """A network that is compiled in place is called as it was compiled, and seen as before."""
+        in_place = base.compile
+
+        @functools.wraps(in_place)
+        def observed(module: Any, *args: Any, **kwargs: Any) -> Any:
+            answer = in_place(module, *args, **kwargs)
+            if module in self._roots or module in self._parallel:
+                self._stand_before(module)
+            return answer
+
+        base.compile = observed
+
+    def _watch_calls(self, network: Any) -> None:
+        if network in self._roots:
             return
+        self._roots.add(network)
+        self._stand_before(network)
+        for shell in list(self._shells):
+            if shell._orig_mod is network:
+                self._watch_calls(shell)
+
+    def _stand_before(self, network: Any) -> None:
+        """See each call of ``network``.
+
+        A forward hook would be copied, saved and compiled along with it; torch leaves this slot out of all three.
+        """
         from torch.compiler import is_compiling  # noqa: PLC0415
 
-        self._roots.add(network)
-        open_calls = self._open
+        watcher, reference, compiled = self._watcher, weakref.ref(network), vars(network).get(SLOT)
 
-        def begins(module: Any, args: Any, kwargs: Any) -> None:
-            if not is_compiling():
-                open_calls.setdefault(id(module), []).append(self._forward_begins(module, args, kwargs))
+        def observed(*args: Any, **kwargs: Any) -> Any:
+            module = reference()
+            call = compiled or module._call_impl
+            if is_compiling():
+                return call(*args, **kwargs)
+            depth = self._forward_begins(module, args, kwargs)
+            try:
+                return call(*args, **kwargs)
+            finally:
+                watcher.leave(depth)
 
-        def ends(module: Any, *_: Any) -> None:
-            if not is_compiling() and open_calls.get(id(module)):
-                self._watcher.leave(open_calls[id(module)].pop())
-
-        network.register_forward_pre_hook(begins, prepend=True, with_kwargs=True)
-        network.register_forward_hook(ends, always_call=True)
+        object.__setattr__(network, SLOT, observed)  # a compiled network's own would set it on what it compiled
 
     @safely("networks", NOT_SEEN)
     def _forward_begins(self, network: Any, args: Any, kwargs: Any) -> int:
@@ -162,7 +184,19 @@ class Networks:
 
     @safely("networks", False)
     def _holds_network(self, module: Any) -> bool:
-        """Whether ``module`` is a network or holds one; a layer that is frozen is neither."""
-        if not self._roots or module in self._roots or module in self._parallel:
+        """Whether ``module`` is a network, a copy of one, or holds one; a layer that is frozen is none of these."""
+        if not self._roots or module in self._roots:
             return True
-        return any(part in self._roots for part in module.modules())
+        return any(part in self._roots for part in module.modules()) or self._is_copy(module)
+
+    def _is_copy(self, module: Any) -> bool:
+        """Whether some part of ``module`` is of the type of a network, with as many parameters."""
+        sizes = {(type(root), len(list(root.parameters()))) for root in self._roots}
+        kinds = {kind for kind, _ in sizes}
+        parts = (part for part in module.modules() if type(part) in kinds)
+        return any((type(part), len(list(part.parameters()))) in sizes for part in parts)
+
+
+def _need(holder: Any, name: str) -> None:
+    if not hasattr(holder, name):
+        raise AttributeError(f"{holder.__name__} has no {name}")

@@ -114,8 +114,8 @@ class Watcher:
         if self.recorder is None:
             self.recorder = self.session.begin()
             self._thread = get_ident()
-            if self.recorder is not None and self._arrivals:
-                self.recorder.arrival = self._arrived
+            if self.recorder is not None:
+                self._attach(self.recorder)
         return self.recorder
 
     def _ready_to_learn(self) -> None:
@@ -253,7 +253,12 @@ class Watcher:
         self._arrivals.append(arrival)
         recorder = self.ready()
         if recorder is not None:
-            recorder.arrival = self._arrived
+            self._attach(recorder)
+
+    def _attach(self, recorder: Recorder) -> None:
+        for arrival in self._arrivals:
+            arrival.live = recorder.live
+        recorder.arrival = self._arrived if self._arrivals else None
 
     # Gradients and steps
 

@@ -1,0 +1,64 @@
+"""``allpull watch``: a running job, looked at once a second."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from allpull.cli.say import answer
+from allpull.cli.show import AsJson
+
+if TYPE_CHECKING:
+    from allpull.schema.results import WatchResult
+
+
+def watch(
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="Run directory, or a folder of them: the newest is taken.")
+    ],
+    once: Annotated[bool, typer.Option("--once", help="Look once and stop.")] = False,
+    as_json: AsJson = False,
+    interval: Annotated[float, typer.Option("--interval", min=0.1, max=3600, help="Seconds between looks.")] = 1.0,
+    stacks: Annotated[
+        bool, typer.Option("--stacks/--no-stacks", help="Ask py-spy, where it is installed, where a rank hangs.")
+    ] = True,
+) -> None:
+    """Watch a running job: progress, throughput, phases, and ranks that are slow, dead or hung."""
+    from rich.console import Console  # noqa: PLC0415  not needed for --help
+    from rich.live import Live  # noqa: PLC0415
+
+    from allpull.report.watching import page  # noqa: PLC0415
+
+    directory = _newest(run)
+    if as_json or once:
+        result = _look(directory, stacks=stacks)
+        if as_json:
+            answer(result.model_dump_json(by_alias=True, indent=1))
+        else:
+            Console().print(page(result))
+        return
+    with Live(console=Console(), refresh_per_second=4, screen=False) as live:
+        while True:
+            result = _look(directory, stacks=stacks)
+            live.update(page(result))
+            if result.status not in {"created", "running"}:
+                return
+            time.sleep(interval)
+
+
+def _newest(path: Path) -> Path:
+    from allpull.rundir.read import find_runs  # noqa: PLC0415  polars is not needed for --help
+
+    return max(find_runs(path), key=lambda directory: (directory.stat().st_mtime, directory.name))
+
+
+def _look(directory: Path, *, stacks: bool) -> WatchResult:
+    from allpull.analyse.watching import watch as assess  # noqa: PLC0415
+    from allpull.cli.stacks import with_stacks  # noqa: PLC0415
+    from allpull.rundir.glance import glance  # noqa: PLC0415
+
+    result = assess(glance(directory))
+    return with_stacks(result) if stacks else result
