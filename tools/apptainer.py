@@ -52,6 +52,7 @@ cd /mnt
 PATH=$PATH:/usr/sbin:/sbin pivot_root . mnt
 umount -l /mnt
 cd "$here" 2>/dev/null || cd /
+export APPTAINER_CONFIGDIR="${tree%/*}/home/.apptainer"
 exec /usr/bin/unshare --user --map-user=1000 --map-group=1000 -- /usr/bin/apptainer "$@"
 ' sh {tree} "$PWD" "$@"
 """

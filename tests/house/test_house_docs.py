@@ -128,7 +128,8 @@ def test_commands_that_are_shown_exist(commands: list[tuple[str, list[str]]], ro
 
 
 def faults_of(words: list[str], group: Any, targets: set[str], root: Path) -> Iterator[str]:
-    """What in one command does not exist."""
+    """What in one command does not exist; behind ``--`` stands somebody else's."""
+    words = words[: words.index("--")] if "--" in words else words
     if words[0] == "make":
         yield from (f"no target {word}" for word in words[1:] if word not in targets)
     elif words[0] == "python" and words[1].endswith(".py"):

@@ -19,7 +19,8 @@ import services
 from allpull.config.load import load_spec
 from allpull.launch.endings import read_all_ended
 from allpull.launch.job import environment, prepare
-from allpull.launch.outcome import describe, exit_of
+from allpull.launch.outcome import Ended, RankFailure, describe, exit_of
+from allpull.launch.ssh import LOST, blame_lost
 
 SETS = ("train.epochs=6", "train.log_every=1", "observe.counters=false", "data.limit=640", "train.batch=32")
 
@@ -262,6 +263,17 @@ def test_slurm_does_not_end_a_job_whose_rank_is_started_again(cluster, tmp_path)
     (directory,) = tmp_path.iterdir()
     assert json.loads((directory / "run.json").read_text())["hosts"] == ["n1", "n2"]
     assert [[event["attempt"] for event in restarts(directory, rank)] for rank in (0, 1)] == [[1], [1]]
+
+
+def test_a_lost_host_is_to_blame_for_what_others_died_of_but_not_for_a_failure_of_its_own():
+    victim = RankFailure(rank=0, host="n1", exit_code=1, exception="RuntimeError: Connection closed by peer")
+    own = RankFailure(rank=1, host="n2", exit_code=255)  # as ssh says that it lost a host
+    fine, hit = Ended(host="n1", code=1, failures=(victim,)), Ended(host="n2", code=LOST)
+    assert describe(exit_of(blame_lost([fine, hit], {"n2"}))).startswith("host n2 was lost")
+    assert exit_of(blame_lost([fine, hit], {"n2"})).code == LOST
+    assert describe(exit_of(blame_lost([fine, hit], set()))).startswith("rank 0 on n1 failed")
+    failed = [fine, Ended(host="n2", code=LOST, failures=(own,))]
+    assert blame_lost(failed, {"n2"}) == failed
 
 
 def start_over_ssh(hosts, out: Path, *sets: str) -> subprocess.Popen[str]:

@@ -14,12 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from allpull.errors import RunDirError
 from allpull.launch import execute as executing
 from allpull.launch.echo import Echo, Log
 from allpull.launch.evidence import Witness
 from allpull.launch.job import prepare
 from allpull.launch.program import as_rank, closed
 from allpull.launch.wrapped import LAUNCHER, CannotStart, Wrapped
+from allpull.rundir.read import read_run
 from allpull.schema.spec import LaunchSpec, ObserveSpec, RunSpec
 
 RUN = [sys.executable, "-m", "allpull", "run", "--set", "observe.counters=false"]
@@ -159,13 +161,14 @@ run = pathlib.Path(os.environ["ALLPULL_JOB"]).parent.parent
 for rank, host in enumerate(["a", "b"]):
     clock = {"monotonic_ns": 1, "realtime_ns": 1}
     header = {"schema": "allpull.steps/1.1", "rank": rank, "local_rank": 0, "ranks": 2, "host": host, "pid": 1,
-              "clock": clock, "boundary": "x", "budget": 1}
+              "clock": clock, "boundary": "x", "budget": 10000}
     (run / f"steps/rank-0000{rank}.jsonl").write_text(json.dumps(header) + "\\n")
     (run / "job/processes").mkdir(exist_ok=True)
     told = {"pid": rank, "host": host, "rank": rank, "argv": [], "python": "3.9.1", "torch": "2.4.0", "reason": None}
     (run / f"job/processes/{host}-{rank}.json").write_text(json.dumps(told))
 raised = {"kind": "exception", "type": "ValueError", "message": "no such label", "t_ns": 5}
-(run / "events/rank-00001.jsonl").write_text("{}\\n" + json.dumps(raised) + "\\n")
+head = {**header, "schema": "allpull.events/1.1"}
+(run / "events/rank-00001.jsonl").write_text(json.dumps(head) + "\\n" + json.dumps(raised) + "\\n")
 until = time.monotonic() + 60
 while json.loads((run / "run.json").read_text())["ranks"] != 2 and time.monotonic() < until:
     time.sleep(0.05)
@@ -182,6 +185,15 @@ def test_ranks_that_show_themselves_are_put_down_at_once_and_the_first_failure_i
     assert (record["seed"], record["global_batch"], record["threads_per_rank"]) == (None, None, None)
     assert "allpull: rank 1 on b failed: ValueError: no such label" in done.stderr.decode()
     assert "nothing was recorded" not in done.stderr.decode()
+    (directory,) = tmp_path.iterdir()
+    (own,) = (directory / "hosts").iterdir()
+    described = json.loads(own.read_text())
+    for host in ("a", "b", "c"):  # ours started the command and has no rank, so two ranks may have three hosts
+        if host != "c":
+            assert read_run(directory).record.ranks == 2
+        (directory / f"hosts/{host}.json").write_text(json.dumps({**described, "host": host}))
+    with pytest.raises(RunDirError, match="4 hosts for 2 ranks"):
+        read_run(directory)
 
 
 PYTHON = sys.executable

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +22,8 @@ import pytest
 from allpull.launch.job import prepare
 from allpull.observe import clocks, sidecar
 from allpull.observe.stage import stage
-from allpull.rundir import layout
+from allpull.rundir import gaps, layout
+from allpull.rundir.beside import read_counters
 from allpull.schema.counters import CounterSample, CountersHeader
 from allpull.schema.spec import LaunchSpec, ObserveSpec, RunSpec
 
@@ -230,6 +232,9 @@ def test_clocks_are_compared_without_psutil_too(tmp_path, serving, monkeypatch):
     end(asking)
     header, samples = records(tmp_path, "second")
     assert sidecar.NO_PSUTIL in header.sources
+    file = read_counters(tmp_path, "counters/second.jsonl", 1, skip_damaged=False)
+    said = list(gaps.of_hosts(SimpleNamespace(hosts=[]), (), [file]))
+    assert said == ["no counters of host second: psutil is not installed there"]
     assert all(not sample.ranks and not sample.nics for sample in samples)
     assert len(pings(tmp_path, "second")) == 2 * clocks.FASTEST
     serving.terminate()

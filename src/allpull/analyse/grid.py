@@ -52,10 +52,9 @@ def arrange(records: pl.DataFrame, steps: NDArray[np.int64], ranks: int) -> Grid
     ``records`` has the columns of ``rundir.records.SCHEMA``, and maybe ``busy_ns`` (``analyse.device``).
     """
     start = pl.col("begin_ns").min().over("step")
-    wanted = pl.DataFrame({"step": steps}, schema={"step": pl.Int64})
     columns = (
-        records.lazy()
-        .join(wanted.lazy(), on="step", how="semi")
+        of_steps(records, steps)
+        .lazy()
         .select(
             "step",
             "rank",
@@ -91,13 +90,17 @@ def placed(values: pl.DataFrame, name: str, steps: NDArray[np.int64], ranks: int
 
     ``steps`` are ascending; rows of other steps are passed over.
     """
-    inside = values.filter(
-        pl.col("step").is_in(pl.Series(steps, dtype=pl.Int64)), pl.col("rank").is_between(0, ranks - 1)
-    )
+    inside = of_steps(values, steps).filter(pl.col("rank").is_between(0, ranks - 1))
     found = np.zeros((steps.size, ranks))
     rows = np.searchsorted(steps, inside["step"].to_numpy())
     found[rows, inside["rank"].to_numpy()] = inside[name].cast(pl.Float64).to_numpy() / NS_PER_S
     return found
+
+
+def of_steps(records: pl.DataFrame, steps: NDArray[np.int64]) -> pl.DataFrame:
+    """The rows of ``records`` whose ``step`` is one of ``steps``, in their order."""
+    wanted = pl.DataFrame({"step": steps}, schema={"step": pl.Int64})
+    return records.join(wanted, on="step", how="semi", maintain_order="left")
 
 
 def _seconds(ns: pl.Expr) -> pl.Expr:

@@ -24,18 +24,18 @@ Moments = NDArray[np.int64]
 
 
 def pauses(
-    events: Mapping[int, EventLog], waits: pl.DataFrame, clock: SharedClock, *, ranks: int, epochs: int
+    events: Mapping[int, EventLog], waits: pl.DataFrame | None, clock: SharedClock, *, ranks: int, epochs: int
 ) -> list[Pause]:
     """The evaluations and the checkpoints of a job of ``ranks`` ranks, where there were any.
 
-    ``waits`` is what ``waits`` gives, on ``clock``.
+    ``waits`` is what ``waits`` gives, on ``clock``; None: it is not known.
     """
     spans = clock.shared(_spans(events), ("begin_ns", "end_ns"))
     found = []
     for name in NAMES:
         of_name = spans.filter(pl.col("name") == name)
         if not of_name.is_empty():
-            found.append(_pause(name, of_name, waits if clock.compares else None, ranks, epochs))
+            found.append(_pause(name, of_name, waits, ranks, epochs))
     return found
 
 

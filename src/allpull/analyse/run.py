@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-from allpull.analyse import io, learning, overhead, phases, throughput
-from allpull.analyse.grid import Grid, arrange
+from allpull.analyse import io, learning, overhead, throughput
+from allpull.analyse.grid import arrange, of_steps
+from allpull.analyse.observed import epochs, observed
+from allpull.analyse.pauses import pauses, waits
 from allpull.analyse.steady import NOT_ON_ALL_RANKS, SteadySteps, steady_steps
 from allpull.analyse.thinning import evenly
+from allpull.analyse.together import Together, together
+from allpull.analyse.uses import uses
+from allpull.analyse.windows import bucket_windows, summary
 from allpull.rundir.bounded import shown_path
 from allpull.rundir.read import RunData
 from allpull.schema.results import RunDetail, RunMetrics, Steady
@@ -21,10 +28,13 @@ def metrics(run: RunData) -> RunMetrics:
     """All metrics of ``run``; speed-up and efficiency need a second run and are left None (``analyse.scaling``)."""
     ranks = run.record.ranks
     steady = steady_steps(run.steps, ranks)
-    grid = _grid(run, steady)
-    split = phases.split(grid, one_clock=phases.share_a_clock(run.headers.values()))
+    numbers = steady.steps[steady.used]
+    whole = together(run)
+    grid = arrange(whole.steps, numbers, ranks)
+    split = whole.phases(grid, numbers)
     rate = throughput.throughput(grid)
-    reading = io.reading(run.counters, _windows(run.steps, steady), ranks)
+    reading = io.reading(run.counters, _windows(run.steps, numbers), ranks)
+    windows = bucket_windows(run)
     return RunMetrics(
         run=run.record.id,
         name=run.record.name,
@@ -51,16 +61,34 @@ def metrics(run: RunData) -> RunMetrics:
             *run.gaps,
             *_gaps_of_rates(steady, has_rate=rate is not None),
             *split.gaps,
+            *windows.gaps,
             *_gaps_of_reading(run, is_measured=reading.read_bytes_per_s is not None),
             *_gaps_of_accuracy(run),
         ],
+        clock_error_s=whole.clock.bound_s,
+        observed=observed(run, numbers),
+        collectives=uses(whole.matched, numbers, ranks, slack_ns=whole.clock.slack_ns) if _has_calls(run) else None,
+        pauses=pauses(run.events, _waits(whole, ranks), whole.clock, ranks=ranks, epochs=epochs(run)),
+        buckets=summary(windows, run.steps) if windows.read else None,
     )
+
+
+def _has_calls(run: RunData) -> bool:
+    """Whether collectives were recorded one by one, or none was called where they would have been."""
+    return not run.collectives.is_empty() or run.steps["collective_ns"].count() > 0
+
+
+def _waits(whole: Together, ranks: int) -> pl.DataFrame | None:
+    """What ranks waited in; None where that is not known."""
+    recorded = not whole.matched.calls.is_empty() or whole.steps["arrival_ns"].count() > 0
+    return waits(whole.steps, whole.matched, ranks) if recorded and whole.clock.compares else None
 
 
 def detail(run: RunData, metrics: RunMetrics) -> RunDetail:
     """What a report shows of ``run`` beside ``metrics``, which the caller may have filled with its speed-up."""
     record = run.record
-    times_s = throughput.step_times_s(_grid(run, steady_steps(run.steps, record.ranks)))
+    steady = steady_steps(run.steps, record.ranks)
+    times_s = throughput.step_times_s(arrange(run.steps, steady.steps[steady.used], record.ranks))
     return RunDetail(
         metrics=metrics,
         created_utc=record.created_utc,
@@ -77,15 +105,9 @@ def detail(run: RunData, metrics: RunMetrics) -> RunDetail:
     )
 
 
-def _grid(run: RunData, steady: SteadySteps) -> Grid:
-    return arrange(run.steps, steady.steps[steady.used], run.record.ranks)
-
-
-def _windows(records: pl.DataFrame, steady: SteadySteps) -> pl.DataFrame:
-    """First begin and last end of each rank's steady steps, in ns: columns rank, begin_ns, end_ns."""
-    used = pl.DataFrame({"step": steady.steps[steady.used]}, schema={"step": pl.Int64})
-    inside = records.join(used, on="step", how="semi")
-    return inside.group_by("rank").agg(pl.col("begin_ns").min(), pl.col("end_ns").max())
+def _windows(records: pl.DataFrame, steps: NDArray[np.int64]) -> pl.DataFrame:
+    """First begin and last end of these steps on each rank, in ns: columns rank, begin_ns, end_ns."""
+    return of_steps(records, steps).group_by("rank").agg(pl.col("begin_ns").min(), pl.col("end_ns").max())
 
 
 def _gaps_of_rates(steady: SteadySteps, *, has_rate: bool) -> Iterator[str]:

@@ -27,7 +27,10 @@ def uses(matched: Matched, steady: NDArray[np.int64], ranks: int, *, slack_ns: i
     Those that are called in the steps ``steady`` are counted there, others in all steps. A rate whose time is below
     ``slack_ns``, what clocks can tell, is None.
     """
-    calls = _described(matched).with_columns(pl.col("step").is_in(pl.Series(steady, dtype=pl.Int64)).alias("steady"))
+    marked = pl.DataFrame({"step": steady}, schema={"step": pl.Int64}).with_columns(steady=True)
+    calls = (
+        _described(matched).join(marked, on="step", how="left").with_columns(pl.col("steady").fill_null(value=False))
+    )
     counted = calls.with_columns(pl.col("steady").any().over(KEY).alias("of_steady")).filter(
         pl.col("steady") | ~pl.col("of_steady")
     )

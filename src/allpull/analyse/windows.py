@@ -68,9 +68,10 @@ class _Op:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BucketWindows:
-    """Bucket times of all windows that were read (columns of ``SCHEMA``), and what could not be read, in words."""
+    """Bucket times (columns of ``SCHEMA``) of the ``read`` windows, and in words what could not be read."""
 
     times: pl.DataFrame
+    read: int
     gaps: tuple[str, ...]
 
 
@@ -79,7 +80,7 @@ def bucket_windows(run: RunData, *, limit_bytes: int = MAX_BYTES) -> BucketWindo
     rows: list[Row] = []
     gaps: list[str] = []
     root = bounded.checked_directory(run.directory) if any(log.traces for log in run.events.values()) else run.directory
-    left, unread, strange = limit_bytes, 0, []
+    left, read, unread, strange = limit_bytes, 0, 0, []
     for rank, window in _in_turn(run.events):
         if left <= 0:
             unread += 1
@@ -88,13 +89,14 @@ def bucket_windows(run: RunData, *, limit_bytes: int = MAX_BYTES) -> BucketWindo
         left -= trace.read_bytes
         found = list(_of_window(run, rank, window, trace))
         rows += found
+        read += bool(found)
         if trace.fault or not found:
             strange.append(f"{window.file[:80]}: {trace.fault or 'no reduction of gradients was found in it'}")
     if strange:
         gaps.append(f"profiler windows: {len(strange):,} without buckets; {strange[0]}")
     if unread:
         gaps.append(f"profiler windows: {unread:,} were not read, to keep this short")
-    return BucketWindows(times=pl.DataFrame(rows, schema=SCHEMA, orient="row"), gaps=tuple(gaps))
+    return BucketWindows(times=pl.DataFrame(rows, schema=SCHEMA, orient="row"), read=read, gaps=tuple(gaps))
 
 
 def summary(windows: BucketWindows, steps: pl.DataFrame) -> list[BucketTime]:

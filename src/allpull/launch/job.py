@@ -238,11 +238,16 @@ def _record(spec: RunSpec, name: str, *, kind: Kind, command: Sequence[str], cre
         threads_per_rank=spec.launch.threads,
         global_batch=spec.global_batch,
         seed=spec.train.seed,
-        versions={"allpull": allpull.__version__, "python": sys.version.split()[0], **package_versions()},
+        versions={"allpull": allpull.__version__, **({} if spec.container.image else _versions_here())},
         git=git,
         environment=clean_variables,
         redacted=in_command + in_variables + in_spec + in_git,
     )
+
+
+def _versions_here() -> dict[str, str | None]:
+    """What ranks of this machine's Python run with; a container has versions of its own."""
+    return {"python": sys.version.split()[0], **package_versions()}
 
 
 def _redact_tree(tree: dict[str, Any]) -> tuple[dict[str, Any], int]:

@@ -73,7 +73,8 @@ def command(job: Job) -> list[str]:
             f"launch.hosts: launcher local is this one host, not {launch.hosts}",
             hint="choose one that has several: --launcher ssh:HOSTS, slurm or mpi:HOSTFILE",
         )
-    return [*python_of(job), "-m", "allpull.observe.agent", str(job.file), "--port", str(launch.port)]
+    python = container.guarded(job.spec.container, python_of(job))
+    return [*python, "-m", "allpull.observe.agent", str(job.file), "--port", str(launch.port)]
 
 
 def check_port(port: int) -> None:

@@ -80,9 +80,10 @@ class WrappedJob:
         except (OSError, ValueError) as error:
             self._relay.close()
             raise CannotStart(job.program[0], error if isinstance(error, OSError) else OSError(str(error))) from error
-        with suppress(OSError):  # the disk is full, say; the command runs already
-            whole_json(str(job.directory / layout.host_file(host)), describe_host(str(job.directory), host=host))
         self._sidecar = start_sidecar(job, host, self._command.pid)
+        if self._sidecar is None:  # it would say what this host is
+            with suppress(OSError):  # the disk is full, say; the command runs already
+                whole_json(str(job.directory / layout.host_file(host)), describe_host(str(job.directory), host=host))
         self.witness = Witness(job.program, job.directory, pid=self._command.pid)
 
     def poll(self) -> list[Ended] | None:

@@ -15,7 +15,7 @@ import socket
 import subprocess
 from typing import Any, Dict, List, Optional, Set, Tuple
 
-from allpull.observe.kernel import Tree, cpu_list, number
+from .kernel import Tree, cpu_list, number
 
 SCHEMA = "allpull.host/1.1"  # schema.base.tag("host"): a rank's Python has no pydantic to ask it
 MAX_NAME = 200  # characters

@@ -50,7 +50,9 @@ def started_as(environ: Mapping[str, str]) -> Optional[Tuple[int, int, int]]:
     """
     for names in STARTERS:
         values = [environ.get(name, "") for name in names]
-        if all(value.isdigit() for value in values) and (names[0] != "SLURM_PROCID" or "SLURM_STEP_ID" in environ):
+        if all(value.isdecimal() and value.isascii() for value in values) and (
+            names[0] != "SLURM_PROCID" or "SLURM_STEP_ID" in environ
+        ):
             rank, ranks, local_rank = (int(value) for value in values)
             return rank, ranks, local_rank
     return None

@@ -66,9 +66,7 @@ class FixedHosts(RendezvousHandler):
         self._directory = directory
         self._round = -1
         self._finished_round = -1
-        self._store: Optional[TCPStore] = (
-            None  # in which the ranks of this round meet; host 0 serves it while we have it
-        )
+        self._store: Optional[TCPStore] = None  # where ranks meet in this round; it ends with the last that has it
         self._board: Optional[Store] = None  # what agents tell each other, in the store of round 0
         self._ear: Optional[Ear] = None
         self._ear_store: Optional[Store] = None

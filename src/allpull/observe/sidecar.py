@@ -21,9 +21,10 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 from ..rundir import layout
-from ..rundir.write import Appender, private_folder
+from ..rundir.write import Appender, private_folder, whole_json
 from . import clocks
 from .gpus import find_gpus
+from .host import describe_host
 from .interface import own_address
 from .kernel import Tree, Watched
 from .roster import Roster
@@ -51,6 +52,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     options = _options(arguments)
     asked, watched = _ask_by_signal(), Watched(options.watch)
     _be_nice()
+    _describe(options.run, options.host)
     path = os.path.join(options.run, layout.counters_file(options.host))
     try:
         private_folder(os.path.dirname(path))
@@ -231,6 +233,18 @@ def _write(appender: Appender, record: Dict[str, Any], *, keep: bool = False) ->
     now_ns = time.monotonic_ns()
     appender.add(json.dumps(record, separators=(",", ":")), now_ns, keep=keep)
     appender.flush(now_ns)
+
+
+def _describe(run: str, host: str) -> None:
+    """Say what this host is, where nobody has: no agent is on the hosts of a command that starts its own ranks."""
+    path = os.path.join(run, layout.host_file(host))
+    if os.path.exists(path):
+        return
+    try:
+        private_folder(os.path.dirname(path))
+        whole_json(path, describe_host(run, host=host))
+    except OSError as error:
+        _say(f"this host is not described: {error.strerror or error}")
 
 
 def _say(text: str) -> None:

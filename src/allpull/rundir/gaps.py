@@ -20,6 +20,7 @@ from allpull.schema.run import RunRecord
 
 SHOWN_RANKS = 3  # named in one gap; the others are counted
 SHOWN_REASONS = 3
+NO_COUNTERS = "no counters: "  # how a sidecar that could not count begins to say why
 
 
 def of_steps(record: RunRecord, files: Mapping[int, StepsFile], events: Mapping[int, EventLog]) -> Iterator[str]:
@@ -80,10 +81,15 @@ def of_events(record: RunRecord, ranks: set[int], events: Mapping[int, EventLog]
 
 
 def of_hosts(record: RunRecord, hosts: tuple[HostRecord, ...], counters: list[CountersFile]) -> Iterator[str]:
-    """Hosts that left no description of themselves, and samples of counters that could not be read."""
+    """Hosts that left no description of themselves or no counters, and samples that could not be read."""
     missing = len(record.hosts) - len(hosts)
     if missing > 0:
         yield f"{counted(missing, 'host')} of {len(record.hosts):,} left no description of itself"
+    silent = [
+        (file.header.host, why) for file in counters for why in file.header.sources if why.startswith(NO_COUNTERS)
+    ]
+    for host, why in silent[:SHOWN_REASONS]:
+        yield f"no counters of host {host[:80]}: {why[len(NO_COUNTERS) :][:200]}"
     damaged = sum(file.damaged for file in counters)
     if damaged:
         yield f"counters: {counted(damaged, 'damaged sample')} left out"

@@ -28,7 +28,7 @@ from allpull.rundir.beside import (
 )
 from allpull.rundir.gaps import counted
 from allpull.rundir.records import SCHEMA, StepsFile, read_steps
-from allpull.rundir.seen import corrected, processes_of
+from allpull.rundir.seen import COUNTED, corrected, processes_of
 from allpull.schema.host import HostRecord
 from allpull.schema.run import RunRecord
 from allpull.schema.steps import StepsHeader
@@ -160,7 +160,7 @@ def _with_ranks_seen(root: Path, record: RunRecord, said: list[str]) -> RunRecor
 
 
 def _hosts(root: Path, record: RunRecord) -> tuple[HostRecord, ...]:
-    names = _at_most(record.ranks, bounded.file_names(root, "hosts", ".json"), f"{bounded.shown_path(root)}/hosts")
+    names = _at_most(record, bounded.file_names(root, "hosts", ".json"), f"{bounded.shown_path(root)}/hosts")
     found = []
     for name in names:
         relative = f"hosts/{name}"
@@ -189,13 +189,14 @@ def _event_logs(root: Path, record: RunRecord, said: list[str], *, skip_damaged:
 
 def _counter_files(root: Path, record: RunRecord, *, skip_damaged: bool) -> list[CountersFile]:
     names = bounded.file_names(root, "counters", ".jsonl")
-    names = _at_most(record.ranks, names, f"{bounded.shown_path(root)}/counters")
+    names = _at_most(record, names, f"{bounded.shown_path(root)}/counters")
     files = (read_counters(root, f"counters/{name}", record.ranks, skip_damaged=skip_damaged) for name in names)
     return [file for file in files if file is not None]
 
 
-def _at_most(ranks: int, names: list[str], where: str) -> list[str]:
-    if len(names) > ranks:
+def _at_most(record: RunRecord, names: list[str], where: str) -> list[str]:
+    ranks = record.ranks
+    if len(names) > ranks + (record.launcher in COUNTED):  # a login host may have started the command, and has no rank
         raise RunDirError(
             f"{where}: {len(names):,} hosts for {ranks:,} rank{'s' if ranks > 1 else ''}",
             hint="the files of several runs were put together: one directory holds one run",

@@ -108,6 +108,7 @@ class Observed(Record):
     skipped_steps: int = Field(ge=0, description="in which a gradient was not finite and the optimizer did nothing")
     backward_passes: float | None = Field(description="of a steady step; above 1 where gradients accumulate")
     stopped_parts: list[str] = Field(description="parts of observation that ended by an error of their own")
+    energy_j_per_epoch: float | None = Field(description="of all accelerators, mean over the epochs that were measured")
 
 
 class RunMetrics(Record):

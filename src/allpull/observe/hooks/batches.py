@@ -1,11 +1,79 @@
-"""How many samples a batch holds, whatever it is made of."""
+"""How many samples a batch holds, whatever it is made of, and which step learned from it."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, Optional
+from typing import Any, Deque, Dict, Optional, Tuple
 
 DEEPEST = 4  # levels of a batch that are looked into for its first tensor
+MOST_WAITING = 4096  # batches that were fetched and not learned from, before we stop counting on them
+MOST_PASSES = 16  # over loaders at a time; of more, the oldest are forgotten
+
+
+class Batches:
+    """Batches of each pass over a loader, in their order, until they are learned from.
+
+    What is learned from is the oldest batch of the pass that the program fetched from last: a loop may fetch ahead,
+    and evaluate on batches of other loaders in between. A pass is an epoch if one of its batches is learned from.
+    ``given`` counts samples of networks that ran, where a program has no loader.
+    """
+
+    def __init__(self) -> None:
+        self.given: Optional[int] = None
+        self._passes: Dict[int, _Pass] = {}
+        self._pass = _Pass()
+        self._pass.learned = True  # without a loader there are no epochs
+        self._epochs = 0
+
+    @property
+    def is_new_pass(self) -> bool:
+        """Whether the program has learned from nothing that it fetched in this pass, if from anything at all."""
+        return not self._pass.learned or not self._passes
+
+    def begin(self, iterator: int) -> None:
+        """A pass begins, whose iterator has this id."""
+        self._passes.pop(iterator, None)  # an id, or a persistent iterator, that is used again
+        if len(self._passes) >= MOST_PASSES:
+            del self._passes[next(iter(self._passes))]
+        self._passes[iterator] = _Pass()
+
+    def turn_to(self, iterator: int) -> None:
+        """The next batch comes from the pass with this iterator."""
+        found = self._passes.get(iterator)
+        if found is not None:
+            self._pass = found
+
+    def fetched(self, samples: Optional[int]) -> None:
+        """The batch that came has so many samples."""
+        self._pass.waiting.append(samples)
+
+    def give(self, samples: Optional[int]) -> None:
+        """A network ran on so many samples."""
+        if self.given is None:
+            self.given = samples
+
+    def learn(self) -> Tuple[Optional[int], Optional[int]]:
+        """The program learns: the number of the epoch if one begins with it, and how many samples it learns from."""
+        now, epoch = self._pass, None
+        if not now.learned:
+            now.learned = True
+            epoch = self._epochs
+            self._epochs += 1
+        samples, self.given = self.given, None
+        if now.waiting:
+            samples = now.waiting.popleft()
+        return epoch, samples
+
+
+class _Pass:
+    """One pass over a loader: samples of batches that wait to be learned from, and whether one of them was."""
+
+    __slots__ = ("learned", "waiting")
+
+    def __init__(self) -> None:
+        self.learned = False
+        self.waiting: Deque[Optional[int]] = deque(maxlen=MOST_WAITING)
 
 
 def samples_of(batch: Any, deepest: int = DEEPEST) -> Optional[int]:

@@ -17,7 +17,7 @@ def watch_loaders(watcher: Watcher) -> None:
 
     @functools.wraps(take)
     def observed_take(self: Any) -> Any:
-        depth = watcher.fetch_begins()
+        depth = watcher.fetch_begins(id(self))
         try:
             batch = take(self)
         finally:
@@ -29,9 +29,11 @@ def watch_loaders(watcher: Watcher) -> None:
     def observed_iterate(self: Any) -> Any:
         depth = watcher.pass_begins()
         try:
-            return iterate(self)
+            iterator = iterate(self)
         finally:
             watcher.leave(depth)
+        watcher.pass_begun(id(iterator))
+        return iterator
 
     base.__next__ = observed_take  # type: ignore[method-assign]  # wrapping is the point
     dataloader.DataLoader.__iter__ = observed_iterate  # type: ignore[method-assign]

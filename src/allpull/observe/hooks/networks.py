@@ -7,11 +7,13 @@ that one module is watched, never its layers.
 from __future__ import annotations
 
 import functools
+import gc
 import weakref
 from collections import deque
-from typing import Any, Deque, List
+from typing import Any, Deque, List, Set, Tuple
 
 from ..arrival import watch_ddp
+from .uncompiled import leave_uncompiled
 from .watcher import NOT_SEEN, Watcher, safely
 
 SLOT = "_compiled_call_impl"  # where Module.compile puts what is called in a module's place
@@ -46,7 +48,7 @@ class Networks:
 
         _need(nn.Module, SLOT)
         self._wrap_parallel(DistributedDataParallel)
-        self._wrap_modes(nn.Module)
+        self._wrap_eval(nn.Module)
         self._wrap_parameters(nn.Module)
         self._wrap_compile(nn.Module)
 
@@ -56,6 +58,7 @@ class Networks:
 
     def compiled(self, eval_frame: Any) -> None:
         """Watch networks that ``torch.compile`` makes, from outside; called when dynamo was imported."""
+        leave_uncompiled(eval_frame.skip_code)
         construct = eval_frame.OptimizedModule.__init__
 
         @functools.wraps(construct)
@@ -67,11 +70,12 @@ class Networks:
 
     @safely("networks")
     def given_to(self, optimizer: Any) -> None:
-        """An optimizer was made: the module that gave it its parameters is a network, or those that did together."""
+        """An optimizer was made: whatever module holds its parameters is a network, or several are that do together."""
         theirs = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         asked = [module for module in [reference() for reference in reversed(self._asked)] if module is not None]
-        self._asked.clear()
-        shares = [(module, theirs & {id(parameter) for parameter in module.parameters()}) for module in asked]
+        shares = _shares(theirs, [*self._roots, *asked])
+        if not any(share == theirs for _, share in shares):
+            shares += _shares(theirs, _alive())
         self._asked.clear()
         for module, share in sorted(shares, key=lambda one: -len(one[1])):  # stable: of equals, who was asked last
             if share & theirs:
@@ -100,24 +104,19 @@ class Networks:
         self._parallel.add(made)
         self._roots.add(made.module)
 
-    def _wrap_modes(self, base: Any) -> None:
+    def _wrap_eval(self, base: Any) -> None:
+        """``train`` is left alone: it calls itself for every layer, and some programs call it every step."""
         from torch.compiler import is_compiling  # noqa: PLC0415
 
-        watcher, to_evaluate, to_train = self._watcher, base.eval, base.train
+        evaluate = base.eval
 
-        @functools.wraps(to_evaluate)
-        def observed_eval(module: Any) -> Any:
-            if not is_compiling() and self._holds_network(module):
-                watcher.evaluation_begins()
-            return to_evaluate(module)
+        @functools.wraps(evaluate)
+        def observed(module: Any) -> Any:
+            if not is_compiling():
+                self._evaluates(module)
+            return evaluate(module)
 
-        @functools.wraps(to_train)
-        def observed_train(module: Any, mode: bool = True) -> Any:
-            if mode and not is_compiling() and watcher.evaluating and self._holds_network(module):
-                watcher.evaluation_ends()
-            return to_train(module, mode)
-
-        base.eval, base.train = observed_eval, observed_train
+        base.eval = observed
 
     def _wrap_parameters(self, base: Any) -> None:
         from torch.compiler import is_compiling  # noqa: PLC0415
@@ -161,7 +160,8 @@ class Networks:
         """
         from torch.compiler import is_compiling  # noqa: PLC0415
 
-        watcher, reference, compiled = self._watcher, weakref.ref(network), vars(network).get(SLOT)
+        watcher, compiled = self._watcher, vars(network).get(SLOT)
+        reference: Any = weakref.ref(network)  # it has us, so we must not have it
 
         def observed(*args: Any, **kwargs: Any) -> Any:
             module = reference()
@@ -182,19 +182,35 @@ class Networks:
 
         return self._watcher.forward_begins(args or kwargs, learns=is_grad_enabled() and bool(network.training))
 
-    @safely("networks", False)
-    def _holds_network(self, module: Any) -> bool:
-        """Whether ``module`` is a network, a copy of one, or holds one; a layer that is frozen is none of these."""
-        if not self._roots or module in self._roots:
-            return True
-        return any(part in self._roots for part in module.modules()) or self._is_copy(module)
+    @safely("networks")
+    def _evaluates(self, module: Any) -> None:
+        if self._holds_network(module) or (self._watcher.steps_taken and self._holds_copy(module)):
+            reference = weakref.ref(module)
+            self._watcher.evaluation_begins(lambda: getattr(reference(), "training", True))
 
-    def _is_copy(self, module: Any) -> bool:
-        """Whether some part of ``module`` is of the type of a network, with as many parameters."""
-        sizes = {(type(root), len(list(root.parameters()))) for root in self._roots}
-        kinds = {kind for kind, _ in sizes}
-        parts = (part for part in module.modules() if type(part) in kinds)
+    def _holds_network(self, module: Any) -> bool:
+        """Whether ``module`` is a network or holds one; a layer that is frozen is neither."""
+        return module in self._roots or any(part in self._roots for part in module.modules())
+
+    def _holds_copy(self, module: Any) -> bool:
+        """Whether part of ``module`` has the type of a network and as many parameters: its average, most likely."""
+        kinds = {type(root) for root in self._roots}
+        parts = [part for part in module.modules() if type(part) in kinds]
+        sizes = {(type(root), len(list(root.parameters()))) for root in (self._roots if parts else ())}
         return any((type(part), len(list(part.parameters()))) in sizes for part in parts)
+
+
+def _shares(wanted: Set[int], modules: List[Any]) -> List[Tuple[Any, Set[int]]]:
+    """Each of ``modules``, with the ids of those of its parameters that are wanted."""
+    return [(module, wanted & {id(parameter) for parameter in module.parameters()}) for module in modules]
+
+
+def _alive() -> List[Any]:
+    """Every module there is, the small ones first."""
+    from torch import nn  # noqa: PLC0415
+
+    found = [thing for thing in gc.get_objects() if issubclass(type(thing), nn.Module)]
+    return sorted(found, key=lambda module: len(list(module.parameters())))
 
 
 def _need(holder: Any, name: str) -> None:

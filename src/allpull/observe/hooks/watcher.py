@@ -16,17 +16,16 @@ from __future__ import annotations
 import functools
 import inspect
 import time
-from collections import deque
 from threading import get_ident
-from typing import Any, Callable, Deque, List, Optional, Set, TypeVar, cast
+from typing import Any, Callable, List, Optional, Set, TypeVar, cast
 
 from ..arrival import Arrival
 from ..recorder import BACKWARD, EVALUATION, FORWARD, INPUT, OPTIMIZER, Recorder
-from .batches import samples_of
+from .batches import Batches, samples_of
 from .session import Session
 
 NOT_SEEN = -1  # the depth of a phase that nobody records
-MOST_WAITING = 4096  # batches that were fetched and not learned from, before we stop counting on them
+PASSES = (FORWARD, BACKWARD)
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -89,12 +88,10 @@ class Watcher:
         self.at_boundary: List[Callable[[int], None]] = []
         self._thread = get_ident()
         self._in_backward = False
-        self._fetched: Deque[Optional[int]] = deque(maxlen=MOST_WAITING)
-        self._evaluated: Optional[int] = None  # samples of the last batch that was fetched during an evaluation
+        self._batches = Batches()
         self._loads = False
-        self._has_roots = False
-        self._new_pass = False
-        self._passes = 0
+        self._saw_forward = False  # in this step
+        self._is_training: Optional[Callable[[], bool]] = None  # of the network that is evaluated by its own word
         self._optimizers = 0
         self._stepped: Set[int] = set()
         self._arrivals: List[Arrival] = []
@@ -161,33 +158,44 @@ class Watcher:
 
     @safely("loaders", NOT_SEEN)
     def pass_begins(self) -> int:
-        """An iterator over a loader is made, which may start its workers."""
-        if self.is_own_thread and not self.evaluating:
-            self._new_pass = True
+        """The iterator of a loader is made, which may start its workers."""
+        if self.evaluating:
+            self._look_whether_evaluating()
         return self._enter(INPUT)
 
+    @safely("loaders")
+    def pass_begun(self, iterator: int) -> None:
+        """It is made; ``iterator`` is its id."""
+        if get_ident() == self._thread:
+            self._batches.begin(iterator)
+
     @safely("loaders", NOT_SEEN)
-    def fetch_begins(self) -> int:
-        """The program asks a loader for a batch."""
+    def fetch_begins(self, iterator: int) -> int:
+        """The program asks an iterator, whose id is given, for a batch."""
         recorder = self.recorder
+        if get_ident() != self._thread:
+            return NOT_SEEN
         if recorder is None:
             self._ready_to_learn()
-        elif recorder.is_cut and get_ident() == self._thread and not self.evaluating:
-            self._write(recorder)
+        else:
+            if recorder.stack:
+                if recorder.stack[-1] == INPUT:
+                    return self._enter(INPUT)  # a loader inside a loader
+                if recorder.stack[-1] == EVALUATION:
+                    self._look_whether_evaluating()
+            if recorder.is_cut and not self.evaluating:
+                self._write(recorder)
+        self._batches.turn_to(iterator)
         return self._enter(INPUT)
 
     @safely("loaders")
     def fetched(self, batch: Any) -> None:
         """The program got its batch."""
-        self._loads = True
         recorder = self.recorder
-        innermost = recorder.stack[-1] if recorder is not None and recorder.stack else None
-        if get_ident() != self._thread or innermost == INPUT:
-            return  # a loader inside a loader, or in a thread
-        if innermost == EVALUATION:
-            self._evaluated = samples_of(batch)
-        else:
-            self._fetched.append(samples_of(batch))
+        if get_ident() != self._thread or (recorder is not None and recorder.stack and recorder.stack[-1] == INPUT):
+            return  # a loader in a thread, or inside a loader
+        self._loads = True
+        self._batches.fetched(samples_of(batch))
 
     # The network
 
@@ -196,32 +204,35 @@ class Watcher:
         """A forward pass of the whole network begins, on ``inputs``; ``learns``: gradients are kept."""
         if get_ident() != self._thread:
             return NOT_SEEN
-        self._has_roots = True
         if self.recorder is None and learns:
             self._ready_to_learn()
-        if learns == self.evaluating:
-            self._change_mode(learns=learns)
-        if learns and not self._loads:
-            self._fetched.append(samples_of(inputs))
+        recorder = self.recorder
+        stack = recorder.stack if recorder is not None else []
+        if stack and stack[-1] in PASSES:
+            return NOT_SEEN  # a network inside a network, or one that runs again for the sake of its gradients
+        if learns:
+            self._saw_forward = True
+            if stack and stack[-1] == EVALUATION:
+                self._end_evaluation()
+            if not self._loads and not (stack and stack[0] == OPTIMIZER and recorder and recorder.samples):
+                self._batches.give(samples_of(inputs))  # once, where an optimizer has it run many times (LBFGS)
+        elif not (stack and stack[-1] == EVALUATION) and self._batches.is_new_pass:
+            self._begin_evaluation()
         return self._enter(FORWARD)
 
-    def _change_mode(self, *, learns: bool) -> None:
-        if learns:
-            self.learns_again()
-        elif self._begin_evaluation() and self._fetched:
-            self._evaluated = self._fetched.pop()
-
     @safely("evaluation")
-    def evaluation_begins(self) -> None:
-        """The program says that the network is evaluated from here on."""
-        if self.is_own_thread and not self.evaluating:
-            self._begin_evaluation()
+    def evaluation_begins(self, is_training: Callable[[], bool]) -> None:
+        """The program says that it evaluates, until ``is_training``."""
+        if self.is_own_thread and not self.evaluating and self._begin_evaluation():
+            self._is_training = is_training
 
-    @safely("evaluation")
-    def evaluation_ends(self) -> None:
-        """The program says that the network is trained from here on."""
-        if self.is_own_thread and self.evaluating and self.recorder is not None:
-            self._evaluated = None
+    def _look_whether_evaluating(self) -> None:
+        if self._is_training is not None and self._is_training() and self.is_own_thread:
+            self._end_evaluation()
+
+    def _end_evaluation(self) -> None:
+        self._is_training = None
+        if self.recorder is not None:
             self.recorder.leave_until(0)
 
     @safely("evaluation")
@@ -229,14 +240,7 @@ class Watcher:
         """The program does what is no part of evaluating, though its network is still as it was for that."""
         recorder = self.recorder
         if self.is_own_thread and self.evaluating and recorder is not None and len(recorder.stack) == 1:
-            recorder.leave_until(0)
-
-    def learns_again(self) -> None:
-        """The program learns, so its evaluation is over; the batch that it fetched last was none of it."""
-        if self._evaluated is not None:
-            self._fetched.append(self._evaluated)
-            self._new_pass = True
-        self.evaluation_ends()
+            self._end_evaluation()
 
     def _begin_evaluation(self) -> bool:
         recorder = self.recorder
@@ -271,18 +275,16 @@ class Watcher:
         if recorder is None:
             return NOT_SEEN
         if self.evaluating:
-            self.learns_again()
-        if self._new_pass and not self._epochs_by_words:
-            self._new_pass = False
-            recorder.epoch(self._passes)
-            self._passes += 1
-        samples = self._fetched.popleft() if self._fetched else None
+            self._end_evaluation()
+        epoch, samples = self._batches.learn()
+        if epoch is not None and not self._epochs_by_words:
+            recorder.epoch(epoch)
         if samples is not None:
             recorder.samples = (recorder.samples or 0) + samples
         recorder.passes = (recorder.passes or 0) + 1
         if not self._on:
             return NOT_SEEN
-        if not self._has_roots:
+        if not self._saw_forward:
             recorder.credit(FORWARD)
         self._in_backward = True
         return self._enter(BACKWARD)
@@ -333,6 +335,7 @@ class Watcher:
 
     def _write(self, recorder: Recorder) -> None:
         self._stepped.clear()
+        self._saw_forward = False
         if self._on:
             recorder.write_step()
         else:

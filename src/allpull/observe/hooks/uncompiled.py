@@ -1,0 +1,45 @@
+"""Keep torch's compiler from our own functions, which a compiled program calls all the time.
+
+What dynamo sees called from the outside of a graph it compiles on its own: it would trace our clocks, freeze what they
+said, and compile anew whenever our counters change.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, Callable, Iterator, Set
+
+OURS = __name__.partition(".observe.")[0] + "."
+
+
+def leave_uncompiled(skip: Callable[[CodeType], Any]) -> None:
+    """Have dynamo run every function of ours as it is; ``skip`` is its word for that."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith(OURS):
+            for code in codes_of(module):
+                skip(code)
+
+
+def codes_of(module: ModuleType) -> Set[CodeType]:
+    """All that is defined in ``module``: its functions, its methods, and the functions inside them."""
+    found: Set[CodeType] = set()
+    left = [code for thing in vars(module).values() for code in _codes(thing, module.__name__)]
+    while left:
+        code = left.pop()
+        if code not in found:
+            found.add(code)
+            left += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
+    return found
+
+
+def _codes(thing: Any, home: str) -> Iterator[CodeType]:
+    if getattr(thing, "__module__", None) != home:
+        return
+    if isinstance(thing, type):
+        for part in vars(thing).values():
+            yield from _codes(part.fget if isinstance(part, property) else part, home)
+    else:
+        thing = getattr(thing, "__wrapped__", thing)
+        if isinstance(thing, FunctionType):
+            yield thing.__code__
