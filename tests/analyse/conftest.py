@@ -10,11 +10,12 @@ import numpy as np
 import polars as pl
 import pytest
 
+from allpull.rundir import collectives
 from allpull.rundir.beside import COUNTERS_SCHEMA, EventLog
 from allpull.rundir.read import RunData
 from allpull.rundir.records import SCHEMA
 from allpull.schema.base import tag
-from allpull.schema.events import EventsHeader
+from allpull.schema.events import CollectiveKind, EventsHeader
 from allpull.schema.run import RunRecord
 from allpull.schema.steps import StepsHeader
 
@@ -70,7 +71,9 @@ def make_data() -> Callable[..., RunData]:
     """``make_data(records, ranks=2)``: a run that holds them; changes to its run.json follow as keywords."""
 
     def make(records: pl.DataFrame, ranks: int, **changes: Any) -> RunData:
-        extra = {name: changes.pop(name) for name in ("events", "counters", "hosts") if name in changes}
+        names = ("events", "counters", "hosts", "directory", "collectives", "pings", "gpus")
+        extra = {name: changes.pop(name) for name in names if name in changes}
+        tables = {name: extra[name] for name in ("collectives", "pings", "gpus") if name in extra}
         boots = changes.pop("boots", ["boot"] * ranks)
         record = {
             "schema": tag("run"),
@@ -88,7 +91,7 @@ def make_data() -> Callable[..., RunData]:
             **changes,
         }
         return RunData(
-            directory=Path("runs/made"),
+            directory=extra.get("directory", Path("runs/made")),
             record=RunRecord.model_validate(record),
             hosts=extra.get("hosts", ()),
             steps=records,
@@ -96,6 +99,7 @@ def make_data() -> Callable[..., RunData]:
             events=extra.get("events", {}),
             counters=extra.get("counters", pl.DataFrame(schema=COUNTERS_SCHEMA)),
             gaps=(),
+            **tables,
         )
 
     return make
@@ -117,5 +121,33 @@ def make_log() -> Callable[..., EventLog]:
             ("metrics", "spans", "epochs", "clocks", "exceptions", "thinned", "switched_off", "restarted"), ()
         )
         return EventLog(header=made, end=None, cut_off=False, damaged=0, **{**empty, **kinds})
+
+    return make
+
+
+@pytest.fixture
+def make_calls() -> Callable[..., pl.DataFrame]:
+    """``make_calls([(rank, step, kind, seq, begin, blocked, end), …])``: calls of collectives, their times in ms."""
+
+    def make(rows: Sequence[Sequence[float | None]], base_ns: int = 10**12) -> pl.DataFrame:
+        def ns(ms: float | None, start_ns: int) -> int | None:
+            return None if ms is None else round(ms * 1e6) + start_ns
+
+        made = [
+            (rank, step, kind, seq, ns(begin, base_ns), ns(blocked, 0), ns(end, base_ns))
+            for rank, step, kind, seq, begin, blocked, end in rows
+        ]
+        return pl.DataFrame(made, schema=collectives.SCHEMA, orient="row").sort("rank", "step", maintain_order=True)
+
+    return make
+
+
+@pytest.fixture
+def make_kind() -> Callable[..., CollectiveKind]:
+    """``make_kind("all_reduce", ranks=4, id=0, …)``: a kind of collective, of 1 MB of float32 unless told otherwise."""
+
+    def make(op: str, ranks: int, **changes: Any) -> CollectiveKind:
+        usual = {"kind": "collective_kind", "id": 0, "size_bytes": 10**6, "dtype": "float32", "group": "0", "t_ns": 0}
+        return CollectiveKind.model_validate({**usual, "op": op, "group_ranks": ranks, **changes})
 
     return make

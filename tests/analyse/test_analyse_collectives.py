@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -51,6 +53,29 @@ def test_the_interval_covers_the_truth_under_noise():
         assert fit is not None
         hits += fit.link_bytes_per_s.low <= 1e9 <= fit.link_bytes_per_s.high
     assert hits >= 33  # 95 % of 40 is 38; fewer than 33 would be 1 in 500
+
+
+@pytest.mark.parametrize(
+    ("exponents", "misfit"),
+    [((3, 16, 20, 23, 26), 0.0), ((3, 16, 20, 23, 26), 0.1), ((3, 10, 14, 16, 18, 20, 23, 26), 0.15), ((20, 23), 0.05)],
+)
+def test_the_interval_covers_the_truth_where_sizes_miss_the_formula(exponents, misfit):
+    """A size that takes longer than the ring says does so in every repetition: repeating it shows nothing.
+
+    95 % of 100 is 95; fewer than 88 would be 1 in 250. Two sizes show no misfit, and are believed to 5 %.
+    """
+    rng = np.random.default_rng(7)
+    hits = {"latency": 0, "link": 0}
+    for latency_s in rng.choice([1e-6, 5e-5, 1e-3], 100):
+        times = {}
+        for size in (1 << exponent for exponent in exponents):
+            median_s = ring_time_s(size, 4, latency_s, 1e9) * rng.lognormal(0, misfit)
+            times[size] = (median_s * rng.lognormal(0, 0.03, 20)).tolist()
+        fit = ring_fit(times, 4)
+        assert fit is not None
+        hits["latency"] += fit.latency_s.low <= latency_s <= fit.latency_s.high
+        hits["link"] += fit.link_bytes_per_s.low <= 1e9 <= (fit.link_bytes_per_s.high or math.inf)
+    assert min(hits.values()) >= 88, hits
 
 
 @pytest.mark.parametrize(

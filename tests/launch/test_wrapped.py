@@ -83,6 +83,12 @@ def test_streams_are_the_users_byte_for_byte(tmp_path):
     assert done.stderr.startswith(b"said\xff")
 
 
+def test_files_that_are_open_for_the_command_stay_open(tmp_path):
+    words = ["sh", "-c", '"$@" 3>three', "sh", *command(tmp_path / "runs", "sh", "-c", "echo for three >&3")]
+    subprocess.run(words, cwd=tmp_path, timeout=60, check=True)
+    assert (tmp_path / "three").read_text() == "for three\n"
+
+
 def test_the_environment_differs_by_the_hooks_variables_only(tmp_path):
     done = run(tmp_path, "env", "-0", env={**os.environ, "PYTHONPATH": "/theirs", "OMP_NUM_THREADS": "5"})
     seen = dict(entry.split("=", 1) for entry in done.stdout.decode().split("\0") if entry)

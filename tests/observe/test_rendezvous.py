@@ -159,9 +159,13 @@ def test_every_store_is_on_the_one_interface(tmp_path: Path) -> None:
 
 HOST_0 = """
 import sys, time
-from allpull.observe.meeting import serve
-store = serve("127.0.0.1", 0)
-print(store.port, flush=True)
+from allpull.observe.meeting import listen
+from allpull.observe.rendezvous import FixedHosts, Place
+listener = listen("127.0.0.1", 0)
+place = Place(index=0, hosts=2, master="127.0.0.1", port=listener.getsockname()[1], name="n0")
+host = FixedHosts(place, listener, "nonce", sys.argv[1])
+host.next_rendezvous()
+print(place.port, flush=True)
 time.sleep(600)
 """
 HOST_1 = """
@@ -169,7 +173,8 @@ import signal, sys, time
 from allpull.observe import rendezvous
 from allpull.observe.rendezvous import Apart, FixedHosts, Place
 rendezvous.LAST_WORDS_S = 0
-host = FixedHosts(Place(index=1, hosts=2, master="127.0.0.1", port=int(sys.argv[1]), name="n1"), None, "nonce", "")
+host = FixedHosts(Place(index=1, hosts=2, master="127.0.0.1", port=int(sys.argv[1]), name="n1"), None, "nonce",
+                  sys.argv[2])
 host.next_rendezvous()
 print("met", flush=True)
 def stop(number, _):
@@ -183,9 +188,10 @@ print("never", flush=True)
 
 
 @pytest.fixture
-def host_0() -> Iterator[subprocess.Popen[str]]:
-    """The store of host 0, in a process that tests may stop or kill."""
-    with subprocess.Popen([sys.executable, "-c", HOST_0], stdout=subprocess.PIPE, text=True) as process:
+def host_0(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Host 0 in a process that tests may stop or kill."""
+    command = [sys.executable, "-c", HOST_0, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         yield process
         process.kill()
 
@@ -194,7 +200,7 @@ def host_1(host_0: subprocess.Popen[str], then: str) -> subprocess.Popen[str]:
     """Host 1 in a process of its own, which does ``then`` when it reads a line."""
     assert host_0.stdout is not None
     process = subprocess.Popen(
-        [sys.executable, "-c", HOST_1.replace("{then}", then), host_0.stdout.readline().strip()],
+        [sys.executable, "-c", HOST_1.replace("{then}", then), host_0.stdout.readline().strip(), str(host_0.args[-1])],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stdout is not None

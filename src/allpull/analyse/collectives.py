@@ -6,15 +6,19 @@ of the data each (Patarasuk & Yuan 2009, J. Parallel Distrib. Comput. 69).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from allpull.analyse.statistics import student_t
 from allpull.schema.results import CollectiveTime, Interval, RingFit
 
 RESAMPLES = 1000
 TAIL = 2.5  # percent on each side of a 95 % interval
+FEW_FREEDOM = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776}  # Student's t where ``student_t`` is not exact enough
+USUAL_MISFIT = 0.05  # two sizes fit whatever they are; an all-reduce that follows the formula does so within this
 
 Floats = NDArray[np.float64]
 
@@ -38,10 +42,12 @@ def rates(size_bytes: int, times_s: Sequence[float], ranks: int) -> CollectiveTi
 
 
 def ring_fit(times_s: Mapping[int, Sequence[float]], ranks: int, *, seed: int = 0) -> RingFit | None:
-    """Latency and link rate from repetitions by size, with 95 % intervals by resampling the repetitions.
+    """Latency and link rate from repetitions by size, with 95 % intervals.
 
-    Non-negative least squares on relative errors, so that small sizes count as much as large ones. None for one rank
-    or fewer than two sizes, and where the times do not grow with the size: then no link rate can be told.
+    Non-negative least squares on relative errors, so that small sizes count as much as large ones. An interval
+    covers both what repetitions scatter (by resampling them) and what the sizes miss the formula by, which
+    no number of repetitions shows (``_misfit``). None for one rank or fewer than two sizes, and where the times do
+    not grow with the size: then no link rate can be told.
     """
     sizes = np.array(sorted(times_s), dtype=np.float64)
     if ranks < 2 or sizes.size < 2:
@@ -49,24 +55,42 @@ def ring_fit(times_s: Mapping[int, Sequence[float]], ranks: int, *, seed: int = 
     columns = np.column_stack([np.full(sizes.size, 2.0 * (ranks - 1)), 2 * (ranks - 1) / ranks * sizes])
     samples = [np.asarray(times_s[int(size)], dtype=np.float64) for size in sizes]
     medians = np.array([np.median(sample) for sample in samples])
-    latency_s, s_per_byte = _fit(columns, medians[None])[0]
-    if s_per_byte <= 0:
+    found = _fit(columns, medians[None])[0]
+    if found[1] <= 0:
         return None
     rng = np.random.default_rng(seed)
     resampled = [np.median(rng.choice(one, (RESAMPLES, one.size)), axis=1) for one in samples]
-    drawn = _fit(columns, np.column_stack(resampled))
-    low, high = np.percentile(drawn, [TAIL, 100 - TAIL], axis=0)
-    error = np.abs(columns @ np.array([latency_s, s_per_byte]) - medians) / medians
-    latency_s, s_per_byte = float(latency_s), float(s_per_byte)
+    drawn = np.percentile(_fit(columns, np.column_stack(resampled)), [TAIL, 100 - TAIL], axis=0)
+    weighted = columns / medians[:, None]
+    reach = _misfit(weighted, found)
+    low, high = np.minimum(drawn[0], found - reach), np.maximum(drawn[1], found + reach)
+    latency_s, s_per_byte = map(float, found)
     return RingFit(
-        latency_s=Interval(value=latency_s, low=min(float(low[0]), latency_s), high=max(float(high[0]), latency_s)),
+        latency_s=Interval(value=latency_s, low=max(0.0, float(low[0])), high=float(high[0])),
         link_bytes_per_s=Interval(
-            value=1 / s_per_byte,
-            low=min(1 / float(high[1]), 1 / s_per_byte) if high[1] > 0 else None,
-            high=max(1 / float(low[1]), 1 / s_per_byte) if low[1] > 0 else None,
+            value=1 / s_per_byte, low=1 / float(high[1]), high=1 / float(low[1]) if low[1] > 0 else None
         ),
-        worst_error=float(error.max()),
+        worst_error=float(np.abs(weighted @ found - 1).max()),
     )
+
+
+def _misfit(weighted: Floats, found: Floats) -> Floats:
+    """How far the sizes' own distances from the formula let latency and seconds per byte be off, shape (2,).
+
+    ``weighted`` is the model over the measured times, shape (sizes, 2), so that ``weighted @ found`` is 1 where they
+    agree. The covariance is (XᵀX)⁻¹ s² with s² from the residuals, the reach Student's t with as many degrees of
+    freedom as there are sizes beyond two: right where each size is off by itself (Seber & Lee 2003, *Linear
+    Regression Analysis*, §3.3, §5.1). Two sizes have no residuals, and are taken to be ``USUAL_MISFIT`` off.
+    """
+    freedom = len(weighted) - 2
+    squares = float(((weighted @ found - 1) ** 2).sum())
+    if freedom == 0:
+        variance, quantile = max(USUAL_MISFIT**2, squares), student_t(math.inf)
+    else:
+        variance, quantile = squares / freedom, FEW_FREEDOM.get(freedom) or student_t(freedom)
+    covariance = np.linalg.inv(weighted.T @ weighted) * variance
+    reach: Floats = quantile * np.sqrt(np.diag(covariance))
+    return reach
 
 
 def _fit(columns: Floats, times_s: Floats) -> Floats:

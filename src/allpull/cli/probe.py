@@ -28,14 +28,17 @@ MAX_PROBE_S = 3600.0
 
 probe = typer.Typer(help="Measure what limits a job: collectives, clocks.", no_args_is_help=True, rich_markup_mode=None)
 
-Ranks = Annotated[int, typer.Option("-n", "--ranks", help="Ranks, one process each.")]
+Ranks = Annotated[
+    int | None,
+    typer.Option("-n", "--ranks", help="Ranks, one process each. Not given: those of a cluster file, else 2."),
+]
 Where = Annotated[str, typer.Option("--launcher", help="Where ranks run, as for train.")]
 Out = Annotated[Path, typer.Option("--out", help="Folder in which the run directory is made.")]
 
 
 @probe.command()
 def allreduce(
-    ranks: Ranks = 2,
+    ranks: Ranks = None,
     launcher: Where = "local",
     sizes: Annotated[str, typer.Option("--sizes", help="Sizes of the data, such as 8MiB,64MiB.")] = SIZES,
     out: Out = Path("runs"),
@@ -48,7 +51,10 @@ def allreduce(
     from allpull.schema.probes import AllreduceAnswer  # noqa: PLC0415
     from allpull.schema.results import AllreduceResult  # noqa: PLC0415
 
-    record, directory = run("allreduce", ranks, launcher, out, {"sizes": parse_sizes(sizes)})
+    count = count_ranks(ranks, launcher)
+    if count == 1:
+        raise BadInput("-n 1: one rank alone has nothing to reduce, and its times mean nothing", hint="such as -n 2")
+    record, directory = run("allreduce", count, launcher, out, {"sizes": parse_sizes(sizes)})
     found = read_probe(directory, "allreduce", AllreduceAnswer)
     result = AllreduceResult(
         schema=tag("allreduce"),
@@ -63,7 +69,7 @@ def allreduce(
 
 @probe.command()
 def clock(
-    ranks: Ranks = 2,
+    ranks: Ranks = None,
     launcher: Where = "local",
     duration: Annotated[str, typer.Option("--for", help="Time for which each host is compared.")] = "10s",
     out: Out = Path("runs"),
@@ -78,11 +84,28 @@ def clock(
     seconds = parse_time_s(duration)
     if not 0 < seconds <= MAX_PROBE_S:
         raise BadInput(f"--for {duration} is not between 0 and an hour", hint="10s is enough for most hosts")
-    record, directory = run("clock", ranks, launcher, out, {"seconds": seconds})
+    record, directory = run("clock", count_ranks(ranks, launcher), launcher, out, {"seconds": seconds})
     found = read_probe(directory, "clock", ClockAnswer)
     offsets = [offset for one in found.against for offset in compare_host(one.host, one.pings, record.hosts)]
     result = ClockResult(schema=tag("clock"), run=record.id, hosts=found.hosts, offsets=offsets)
     answer(result.model_dump_json(by_alias=True, indent=1) if as_json else clock_table(result))
+
+
+def count_ranks(asked: int | None, launcher: str) -> int:
+    """How many ranks to start: as many as were asked for, else as the cluster file has, else 2.
+
+    Raises:
+        BadInput: they cannot be started, or the cluster file holds faults.
+    """
+    from allpull.launch.launcher import choose  # noqa: PLC0415  pydantic is not needed for --help
+    from allpull.rehearse.launcher import Rehearse  # noqa: PLC0415
+
+    if asked is None:
+        chosen = choose(launcher) if launcher.startswith("rehearse") else None
+        return chosen.ranks if isinstance(chosen, Rehearse) else 2
+    if not 1 <= asked <= MAX_RANKS:
+        raise BadInput(f"-n {asked}: between 1 and {MAX_RANKS} ranks can be asked for", hint="such as -n 4")
+    return asked
 
 
 def run(name: str, ranks: int, launcher: str, out: Path, options: dict[str, object]) -> tuple[RunRecord, Path]:
@@ -93,8 +116,6 @@ def run(name: str, ranks: int, launcher: str, out: Path, options: dict[str, obje
     from allpull.launch.launcher import choose  # noqa: PLC0415
 
     running.need_torch()
-    if not 1 <= ranks <= MAX_RANKS:
-        raise BadInput(f"-n {ranks}: between 1 and {MAX_RANKS} ranks can be asked for", hint="such as -n 4")
     spec = running.settle(RunSpec(name=f"probe-{name}", launch=LaunchSpec(ranks=ranks, launcher=launcher)), os.environ)
     module = f"allpull.probe.{name}"
     chosen = choose(spec.launch.launcher)

@@ -11,6 +11,7 @@ from allpull.analyse.run import detail
 from allpull.analyse.summary import in_order, scaling_table
 from allpull.explain.scaling import words
 from allpull.report import terminal
+from allpull.report.seen import seen
 from allpull.rundir.read import find_runs, read_run
 from allpull.schema.base import tag
 from allpull.schema.results import ScalingReport
@@ -30,9 +31,12 @@ def read_report(places: Sequence[Path], *, skip_damaged: bool = False) -> Scalin
 
 
 def print_report(report: ScalingReport) -> None:
-    """The table, what it means, and what is missing, on stdout."""
+    """The table, what it means, and what is missing, on stdout; of a single run also what was seen of it."""
     console = Console(highlight=False)
     console.print(terminal.table(report.show))
+    if len(report.show.runs) == 1:
+        console.print(terminal.phases(report.show))
+        console.print(seen(report.show.runs[0]))
     console.print(terminal.words(report.words))
     missing = [f"{run.run}: {gap}" for run in report.show.runs for gap in run.gaps]
     if report.show.notes or missing:

@@ -36,14 +36,16 @@ class Witness:
         self._closed: dict[str, str] = {}
         self._elsewhere: set[str] = set()
         self._pid = pid
+        self._done = pid is None
         self._pause_s = FIRST_LOOK_S
         self._due = time.monotonic() + self._pause_s
         self._judge(words, None)
 
     def look(self) -> None:
         """Look, if it is time."""
-        if self._pid is None or time.monotonic() < self._due or rank_files(self._directory):
+        if self._done or time.monotonic() < self._due:
             return
+        self._done = rank_files(self._directory) > 0
         for process in self._family():
             try:
                 self._judge(process.cmdline(), process)
@@ -86,6 +88,8 @@ class Witness:
         )
 
     def _family(self) -> list[psutil.Process]:
+        if self._done:
+            return []
         try:
             head = psutil.Process(self._pid)
             return [head, *head.children(recursive=True)]

@@ -21,6 +21,7 @@ from allpull.rundir.write import whole_file
 from allpull.schema.run import Exit, RunRecord, Status
 
 LOOK_EVERY_S = 0.2
+CORRECT_EVERY_S, CORRECT_AGAIN_S = 1.0, 60.0  # between listings of a folder that may hold thousands of ranks
 OWN_FAILURE = 125  # of allpull itself
 
 
@@ -102,7 +103,7 @@ class _Runs:
         self.all = job.tasks or (job,)
         self.say = say
         self._final: dict[int, RunRecord] = {}
-        self._files = 0
+        self._files, self._missing, self._correct_at = 0, True, 0.0
 
     def begin(self) -> None:
         """All have been submitted."""
@@ -111,10 +112,15 @@ class _Runs:
 
     def correct(self) -> None:
         """Put down the ranks of a command that starts its own, as they show themselves."""
-        run = self.all[0]
-        if run.record.launcher in COUNTED and (files := rank_files(run.directory)) != self._files:
-            self._files = files
-            self._write(run, _changed(run, status="running"))
+        run, now = self.all[0], time.monotonic()
+        if run.record.launcher not in COUNTED or now < self._correct_at:
+            return
+        files = rank_files(run.directory)
+        if files != self._files:
+            self._files, changed = files, _changed(run, status="running")
+            self._missing = changed.ranks > files
+            self._write(run, changed)
+        self._correct_at = now + (CORRECT_EVERY_S if self._missing else CORRECT_AGAIN_S)
 
     def close(self, place: int, ended: list[Ended]) -> None:
         """The run at ``place`` has ended on every host; said again, nothing happens."""

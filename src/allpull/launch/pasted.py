@@ -124,10 +124,10 @@ def _seal(root: Path, record: RunRecord) -> None:
 
 
 def _csh_quoted(text: str) -> str:
-    """``text`` as one word of csh, where ``!`` and line ends keep a meaning inside quotes.
+    r"""``text`` as one word of csh, where ``!`` and line ends keep a meaning inside quotes.
 
     >>> print(_csh_quoted("it's!"))
-    'it'\\\\''s\\\\!'
+    'it'\''s\!'
     """
     return "'" + re.sub(r"([!\n])", r"\\\1", text.replace("'", "'\\''")) + "'"
 

@@ -1,4 +1,4 @@
-"""Say things to one host over the user's OpenSSH: arrive, run, collect, leave.
+"""Say things to one host over the user's OpenSSH: arrive, run, warn, leave.
 
 Host keys are checked as the user's configuration says, agents and ports are not forwarded, and nothing asks for a
 password. What a remote shell sees is quoted, whatever stands in a path.
@@ -6,15 +6,13 @@ password. What a remote shell sees is quoted, whatever stands in a path.
 
 from __future__ import annotations
 
-import io
 import json
 import shlex
 import signal
 import subprocess
-import tarfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from allpull.errors import BadInput
@@ -24,8 +22,6 @@ OPTIONS = ("-a", "-x", "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes", "
 KEEP_ALIVE = ("-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3")  # a lost host is noticed in 30 s
 SSH_FAILED = 255
 NOT_FOUND = 127
-COLLECTED = ("steps", "events", "counters", "hosts", "job/logs", "job/ended", "checkpoints", "probes", "attempts")
-MAX_COLLECTED_BYTES = 1 << 34
 ANSWER_S = 120.0
 
 
@@ -79,35 +75,31 @@ class Remote:
                 preexec_fn=end_with_us,  # noqa: PLW1509  no thread of ours holds a lock while jobs start
             )
 
-    def collect(self, directory: str, into: Path) -> str | None:
-        """Copy the records in ``directory`` there into run directory ``into``; what went wrong, or None."""
-        names = shlex.join(COLLECTED)
-        check = f'cd {shlex.quote(directory)} && for n in {names}; do [ -e "$n" ] && echo "$n"; done | tar -cf - -T -'
-        try:
-            answer = self.ask(check, b"")
-        except BadInput as error:
-            return error.message
-        if answer.returncode != 0:
-            return self._trouble(answer)
-        try:
-            extract_records(answer.stdout, into)
-        except (tarfile.TarError, OSError) as error:
-            return f"host {self.name}: {error}"
-        return None
-
     def leave(self, directory: str) -> None:
         """Remove the folder that ``arrive`` made."""
         self.ask(self.python_command({}, "-m", "allpull.observe.arrive", "--leave", directory), b"")
 
+    def warn(self, job_file: str) -> None:
+        """Send SIGUSR1 to the agent that runs ``job_file`` there."""
+        self.ask(self.python_command({}, "-m", "allpull.observe.warn", job_file), b"")
+
+    def connection(self, command: str) -> list[str]:
+        """The words that run ``command`` there, with our standard streams and no terminal."""
+        return ["ssh", "-T", *OPTIONS, *KEEP_ALIVE, "--", self.name, command]
+
     def ask(self, command: str, text: bytes) -> subprocess.CompletedProcess[bytes]:
         """Run ``command`` there with ``text`` on its standard input and wait for it.
+
+        Ctrl-C does not reach it: an answer that is lost may be a folder that is never removed.
 
         Raises:
             BadInput: there is no ssh here, or no answer in time.
         """
-        arguments = ["ssh", "-T", *OPTIONS, *KEEP_ALIVE, "--", self.name, command]
+        words = self.connection(command)
         try:
-            return subprocess.run(arguments, input=text, capture_output=True, timeout=ANSWER_S, check=False)
+            return subprocess.run(
+                words, input=text, capture_output=True, timeout=ANSWER_S, check=False, start_new_session=True
+            )
         except FileNotFoundError:
             raise BadInput("there is no ssh on this machine", hint="install OpenSSH's client") from None
         except subprocess.TimeoutExpired:
@@ -148,29 +140,6 @@ def resolve(name: str) -> str:
     raise BadInput(f"ssh does not take '{name}' as a host: {answer.stderr.strip()}", hint="check the host list")
 
 
-def extract_records(archive: bytes, into: Path) -> None:
-    """Unpack record files from ``archive``; what is no plain file, stands elsewhere or exists already is passed over.
-
-    Raises:
-        tarfile.TarError: it is no archive.
-        OSError: the disk is full, say.
-    """
-    total = 0
-    with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
-        for member in tar:
-            path = PurePosixPath(member.name)
-            known = any(path.is_relative_to(folder) for folder in COLLECTED)
-            total += member.size
-            if not member.isreg() or not known or ".." in path.parts or total > MAX_COLLECTED_BYTES:
-                continue
-            target = into / path
-            source = tar.extractfile(member)
-            if source is not None and not target.exists():
-                target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                target.write_bytes(source.read())
-                target.chmod(0o600)
-
-
 def ship_code(name: str, package: Path, rsync: Sequence[str] = ("rsync",)) -> str:
     """Copy the code of ``package`` to host ``name`` with rsync; the folder there that it can be imported from.
 
@@ -182,7 +151,9 @@ def ship_code(name: str, package: Path, rsync: Sequence[str] = ("rsync",)) -> st
     command = [*rsync, "-a", "--delete", "--mkpath", "--exclude=__pycache__", "-e", shell]
     command += [f"{package}/", f"{name}:{target}/"]
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_S, check=False)
+        answer = subprocess.run(
+            command, capture_output=True, text=True, timeout=ANSWER_S, check=False, start_new_session=True
+        )
     except (FileNotFoundError, subprocess.TimeoutExpired) as error:
         raise BadInput(f"cannot ship code to {name}: {error}", hint="install rsync here and there") from None
     if answer.returncode != 0:

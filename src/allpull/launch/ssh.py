@@ -12,17 +12,21 @@ import os
 import shlex
 import subprocess
 import sys
+import threading
 import time
+from collections import Counter
 from collections.abc import Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import allpull
 from allpull.errors import BadInput
+from allpull.launch.collect import Copies
 from allpull.launch.echo import STDOUT, Log
 from allpull.launch.endings import read_ended
+from allpull.launch.hostfile import entries
 from allpull.launch.hostlist import expand
 from allpull.launch.job import RECORDED_VARIABLES, Job, environment
 from allpull.launch.outcome import Ended
@@ -31,7 +35,7 @@ from allpull.rundir import layout, redact
 
 AFTERMATH_S = 10.0  # from the first host that failed to asking the others to stop: they may still say why themselves
 LOST = 124  # our code for a host whose connection broke
-MAX_HOSTFILE_BYTES = 1 << 20
+AT_ONCE = 32  # hosts that are talked to in parallel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,21 +74,20 @@ class Ssh:
             BadInput: ranks cannot be divided over the hosts, or a host cannot take the job; nothing was started.
         """
         divide(job.spec.launch.ranks, self._names)
-        remotes = [make_remote(name, job) for name in self._names]
         asked = json.loads(job.file.read_text(encoding="utf-8"))
-        with ThreadPoolExecutor(max_workers=min(32, len(remotes))) as pool:
-            arrived = list(pool.map(lambda remote: _arrive(remote, asked), remotes))
-        problems = [item for item in arrived if isinstance(item, BadInput)]
-        hosts = [item for item in arrived if isinstance(item, Arrived)]
+        arriving: list[Future[Arrived | BadInput]] = []
         try:
+            with ThreadPoolExecutor(min(AT_ONCE, len(self._names))) as pool:
+                arriving = [pool.submit(_arrive, name, job, asked) for name in self._names]
+                answers = [one.result() for one in arriving]
+            problems = [item for item in answers if isinstance(item, BadInput)]
             if problems:
                 raise BadInput("; ".join(problem.message for problem in problems), hint=problems[0].hint)
+            hosts = [item for item in answers if isinstance(item, Arrived)]
             check_versions(hosts)
             return SshJob(job, hosts, resolve(self._names[0]))
-        except BadInput:
-            for host in hosts:
-                if not host.shared:
-                    host.remote.leave(host.directory)
+        except BaseException:  # Ctrl-C too: a host that was on its way has arrived by now
+            leave_all([one.result() for one in arriving if one.done() and not one.cancelled() and not one.exception()])
             raise
 
 
@@ -97,6 +100,7 @@ class SshJob:
         self._failed_at: float | None = None
         self._lost: set[str] = set()
         self._stopping = False
+        self._home: dict[str, str | None] = {}
         commands = agent_commands(
             job,
             [host.remote for host in self._hosts],
@@ -106,8 +110,21 @@ class SshJob:
         )
         logs = [job.directory / f"{layout.LOGS}/agent-{layout.slug(host.remote.name)}.log" for host in self._hosts]
         self.output = [Log(path=log, stream=STDOUT, is_terminal=True) for log in logs if job.program is not None]
-        self._clients = [
-            host.remote.start(command, log) for host, command, log in zip(self._hosts, commands, logs, strict=True)
+        self._clients: list[subprocess.Popen[bytes]] = []
+        try:
+            for host, command, log in zip(self._hosts, commands, logs, strict=True):
+                self._clients.append(host.remote.start(command, log))
+        except BaseException:
+            self._end_clients(0)
+            raise
+
+    @property
+    def troubles(self) -> list[str]:
+        """What records did not come home, and why: a sentence for each host."""
+        return [
+            f"records of host {host.remote.name} did not all come home ({trouble}); they stand there in {host.directory}"
+            for host in self._hosts
+            if (trouble := self._home.get(host.remote.name)) is not None
         ]
 
     def poll(self) -> list[Ended] | None:
@@ -124,9 +141,21 @@ class SshJob:
         return None if None in codes else self._close()
 
     def cancel(self, grace_s: float) -> None:
-        """End all hosts: their connections are closed, which hangs up on the agents, and they end their ranks."""
+        """End all hosts: their connections are closed, which hangs up on the agents, and they end their ranks.
+
+        Their records come home all the same; not where ``grace_s`` is 0.
+        """
         self._end_clients(grace_s)
-        self._close()
+        if grace_s > 0:
+            self._close()
+        for host in self._hosts:
+            if not host.shared:
+                self._home.setdefault(host.remote.name, "asked to end at once")
+
+    def warn(self) -> None:
+        """Let the ranks write a checkpoint and stop: each host's agent is told, and passes it on."""
+        for host in self._hosts:
+            threading.Thread(target=_warn, args=(host,), daemon=True).start()
 
     def _end_clients(self, grace_s: float) -> None:
         self._stopping = True
@@ -143,23 +172,43 @@ class SshJob:
                 client.wait()
 
     def _close(self) -> list[Ended]:
+        away = [host for host in self._hosts if not host.shared and host.remote.name not in self._home]
+        copies = Copies(self._job.directory)
+        if away:
+            with ThreadPoolExecutor(min(AT_ONCE, len(away))) as pool:
+                try:
+                    list(pool.map(lambda host: self._bring_home(host, copies), away))
+                except BaseException:
+                    copies.break_off()
+                    raise
         ended = []
         for host, client in zip(self._hosts, self._clients, strict=True):
-            if not host.shared:
-                self._wait_for_ending(host)
-                trouble = host.remote.collect(host.directory, self._job.directory)
-                if trouble is None:
-                    host.remote.leave(host.directory)
             code = client.returncode
             code = LOST if code == SSH_FAILED or code < 0 else code
             ended.append(read_ended(self._job.directory, host.remote.name, code))
-        return blame_lost(ended, self._lost)
+        ended = blame_lost(ended, self._lost)
+        if not self.troubles:
+            return ended
+        reason = "; ".join(filter(None, [ended[0].reason, *self.troubles]))
+        return [replace(ended[0], reason=reason), *ended[1:]]
+
+    def _bring_home(self, host: Arrived, copies: Copies) -> None:
+        self._wait_for_ending(host)
+        trouble = copies.collect(host.remote, host.directory)
+        if trouble is None:
+            leave_all([host])
+        if not copies.broken_off:
+            self._home[host.remote.name] = trouble
 
     def _wait_for_ending(self, host: Arrived) -> None:
-        """An agent that was hung up on needs a moment to end its ranks and say so."""
-        path = shlex.quote(f"{host.directory}/{layout.ended_file(host.remote.name)}")
+        """An agent that was hung up on needs a moment to end its ranks and say so; one that never began does not."""
+        ended, began = (
+            shlex.quote(f"{host.directory}/{name}")
+            for name in (layout.ended_file(host.remote.name), layout.host_file(host.remote.name))
+        )
+        wait = f"[ -e {began} ] || exit 0; for i in $(seq 50); do [ -e {ended} ] && exit 0; sleep 0.2; done"
         with contextlib.suppress(BadInput):
-            host.remote.ask(f"for i in $(seq 50); do [ -e {path} ] && exit 0; sleep 0.2; done", b"")
+            host.remote.ask(wait, b"")
 
 
 def blame_lost(ended: list[Ended], lost: Collection[str]) -> list[Ended]:
@@ -215,23 +264,15 @@ def read_hosts(text: str) -> list[str]:
     """
     if not text:
         raise BadInput("--launcher ssh needs hosts", hint="write --launcher ssh:node[01-04], or ssh:HOSTFILE")
-    path = Path(text)
-    try:
-        if path.is_file():
-            content = path.read_text(encoding="utf-8")[:MAX_HOSTFILE_BYTES]
-            entries = [line.split("#", 1)[0].split() for line in content.splitlines()]
-            names = [name for entry in entries if entry for name in expand(entry[0])]
-        else:
-            names = expand(text)
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"cannot read the host file {path}: {error}", hint="a host a line, as UTF-8 text") from error
-    twice = sorted({name for name in names if names.count(name) > 1})
+    is_file = os.path.isfile(text)  # noqa: PTH113  says no where pathlib raises: a list longer than a path may be
+    names = [name for entry in entries(text) for name in expand(entry)] if is_file else expand(text)
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice or not names:
         what = f"host {twice[0]} is named twice" if twice else "it names no host"
-        raise BadInput(f"host list '{text}': {what}", hint="ranks are divided evenly; name each host once")
+        raise BadInput(f"host list '{text[:200]}': {what}", hint="ranks are divided evenly; name each host once")
     odd = next((name for name in names if name.startswith("-") or not name.isprintable()), None)
     if odd is not None:
-        raise BadInput(f"host list '{text}': {odd!r} is no host name", hint="check the host list")
+        raise BadInput(f"host list '{text[:200]}': {odd!r} is no host name", hint="check the host list")
     return names
 
 
@@ -277,8 +318,22 @@ LOCAL_ONLY = frozenset({"PYTHONPATH", "PYTHONHOME", "MASTER_ADDR", "MASTER_PORT"
 """Variables that speak of this machine and would mislead another."""
 
 
-def _arrive(remote: Remote, asked: dict[str, Any]) -> Arrived | BadInput:
+def leave_all(answers: Sequence[Arrived | BadInput]) -> None:
+    """Remove, from those hosts that have one, the folder that was made for the job."""
+    made = [answer for answer in answers if isinstance(answer, Arrived) and not answer.shared]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for host in made:
+            pool.submit(host.remote.leave, host.directory)  # a host that cannot be reached any more keeps it
+
+
+def _warn(host: Arrived) -> None:
+    with contextlib.suppress(BadInput):  # a host that does not answer; one that is told is enough
+        host.remote.warn(host.job_file)
+
+
+def _arrive(name: str, job: Job, asked: dict[str, Any]) -> Arrived | BadInput:
     try:
+        remote = make_remote(name, job)
         told = remote.arrive(asked)
         return Arrived(
             remote=remote,
@@ -291,4 +346,4 @@ def _arrive(remote: Remote, asked: dict[str, Any]) -> Arrived | BadInput:
     except BadInput as error:
         return error
     except (KeyError, TypeError, ValueError, AttributeError):
-        return BadInput(f"host {remote.name} runs another allpull", hint="install the same version everywhere")
+        return BadInput(f"host {name} runs another allpull", hint="install the same version everywhere")

@@ -75,6 +75,7 @@ class WrappedJob:
             self._command = subprocess.Popen(
                 job.program,
                 env={**os.environ, **carried(job, os.environ)},
+                close_fds=False,  # what the user opened for the command is its own; ours are not inherited
                 preexec_fn=self._relay.in_command,  # noqa: PLW1509  we have no threads
             )
         except (OSError, ValueError) as error:
@@ -91,7 +92,8 @@ class WrappedJob:
         self._relay.pass_on(self._command.send_signal)
         code = self._command.poll()
         if code is None:
-            self.witness.look()
+            with suppress(Exception):  # looking is for diagnosis alone, and must not lose the command's exit code
+                self.witness.look()
             return None
         self._relay.close()
         end_sidecar(self._sidecar)
@@ -111,13 +113,13 @@ def start_sidecar(job: Job, host: str, pid: int) -> subprocess.Popen[bytes] | No
     """Start what samples this host's counters until ``pid`` ends; None where it was not asked for, or cannot be."""
     if not job.spec.observe.counters:
         return None
-    told_job = json.loads(job.file.read_text(encoding="utf-8"))
     try:
+        told_job = json.loads(job.file.read_text(encoding="utf-8"))
         with (job.directory / layout.LOGS / f"sidecar-{layout.slug(host)}.log").open("ab") as log:
             apart: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
             apart["start_new_session"] = True  # signals to the command are no business of its
             return sidecar.start(told_job, host, pid, clocks.ASK, **apart)
-    except OSError:
+    except (OSError, ValueError):
         return None
 
 

@@ -223,7 +223,7 @@ class Recorder:
 
     def credit(self, place: int) -> None:
         """The time since the last phase ended was phase ``place``, which nobody saw begin."""
-        if self._begin_ns and not self.stack:
+        if self._begin_ns and (not self.stack or self.stack[-1] == OPTIMIZER):  # which may call what computes its loss
             now = self._clock_ns()
             self._totals[place] = (self._totals[place] or 0) + now - max(self._last_ns, self._begin_ns)
             self._last_ns = now

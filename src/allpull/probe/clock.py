@@ -24,6 +24,7 @@ PING = b"p"
 PINGS_A_BURST = 100
 PAUSE_S = 0.2
 CONNECT_S = 60.0
+SAY_S = 5.0  # in which a caller has to say the nonce: the asker says it at once, a port scanner never
 
 
 def main(job_file: str) -> None:
@@ -70,20 +71,38 @@ def serve(listener: socket.socket, nonce: str) -> list[list[int]]:
     """Answer one host's pings and return its rows: eight times in ns each, as ``ask`` lists them.
 
     A caller without the nonce is hung up on, and the next is heard.
+
+    Raises:
+        OSError: nobody called, or the asker was lost.
     """
     while True:
         connection, _ = listener.accept()
         with connection:
+            if not knows(connection, nonce.encode()):
+                continue
             connection.settimeout(CONNECT_S)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if not hmac.compare_digest(read(connection, len(nonce)), nonce.encode()):
-                continue
             while connection.recv(1) == PING:
                 received = (time.monotonic_ns(), time.time_ns())
                 connection.sendall(STAMPS.pack(*received, time.monotonic_ns(), time.time_ns()))
             count = struct.unpack("!q", read(connection, 8))[0]
             raw = read(connection, count * 64)
             return [list(struct.unpack_from("!8q", raw, row * 64)) for row in range(count)]
+
+
+def knows(connection: socket.socket, nonce: bytes) -> bool:
+    """Whether the caller says ``nonce`` within ``SAY_S``; one that hangs up does not."""
+    said, deadline = b"", time.monotonic() + SAY_S
+    try:
+        while len(said) < len(nonce):
+            connection.settimeout(max(1e-3, deadline - time.monotonic()))
+            heard = connection.recv(len(nonce) - len(said))
+            if not heard:
+                return False
+            said += heard
+    except OSError:  # it hung up, or took too long
+        return False
+    return hmac.compare_digest(said, nonce)
 
 
 def ask(port: int, nonce: str, seconds: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from allpull.errors import BadInput
@@ -11,7 +12,12 @@ from allpull.report.plain import printable
 
 
 def place(path: Path, content: bytes) -> Path:
-    """Write ``content`` beside ``path`` and rename it there, so that nobody ever reads half of it; returns ``path``.
+    """Put ``content`` at ``path`` whole, as ``place_all``."""
+    return place_all(path, [content])
+
+
+def place_all(path: Path, parts: Iterable[bytes]) -> Path:
+    """Write ``parts`` beside ``path`` and rename them there, so that nobody ever reads half of it; returns ``path``.
 
     Raises:
         BadInput: it cannot be written; what stood at ``path`` before stands there still.
@@ -20,7 +26,7 @@ def place(path: Path, content: bytes) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with partial.open("wb") as file:
-            file.write(content)
+            file.writelines(parts)
         partial.replace(path)
     except (OSError, ValueError) as error:  # ValueError: a null character in the path
         with contextlib.suppress(OSError, ValueError):

@@ -21,8 +21,9 @@ from allpull.units import show_time
 
 WIDE = 96  # columns from which phases have room beside the numbers
 NARROW = 54  # columns below which a table would break its numbers
-PHASE_COLUMNS, RUN_COLUMNS = 14, 15
+PHASE_COLUMNS, RUN_COLUMNS, BOUND_COLUMNS = 14, 15, 10
 LARGEST = 3  # phases named in the compact form
+CLOCKED = ("wait", "transfer")  # phases that compare the clocks of hosts
 
 
 def table(show: ShowResult) -> RenderableType:
@@ -132,6 +133,7 @@ class _Phases:
             yield Text("No phase was measured.")
             return
         run_columns = max([RUN_COLUMNS, *(len(label) + 3 for label, _ in named)])
+        run_columns += BOUND_COLUMNS * any(run.clock_error_s for _, run in named)
         room = max(1, (options.max_width - PHASE_COLUMNS) // run_columns)
         for begin in range(0, len(named), room):
             yield _phase_table(names, named[begin : begin + room])
@@ -152,4 +154,5 @@ def _cell(run: RunMetrics, name: str) -> str:
     if time_s is None:
         return ABSENT
     total_s = sum(value for value in run.phases.values() if value is not None)
-    return f"{show_time(time_s)} {100 * time_s / total_s:3.0f}%" if total_s > 0 else show_time(time_s)
+    bound = f" ± {show_time(run.clock_error_s)}" if run.clock_error_s and name in CLOCKED else ""
+    return f"{show_time(time_s)}{bound} {100 * time_s / total_s:3.0f}%" if total_s > 0 else show_time(time_s)

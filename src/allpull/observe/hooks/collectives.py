@@ -8,12 +8,19 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import time
 from typing import Any, Callable, Dict, Iterable, Optional, Tuple
 
 from ...rundir.live import NOTHING, OPERATION, OPERATIONS
 from ..recorder import COLLECTIVE, Recorder
 from .watcher import NOT_SEEN, Watcher, safely
+
+RENAMED = {"all_gather_into_tensor": "all_gather_single", "reduce_scatter_tensor": "reduce_scatter_single"}
+"""Newer names of functions, which the older ones call; both are recorded under the older one."""
+
+IN_GRAPHS = ("torch.distributed._functional_collectives", "traceable_collective_remaps")
+"""What dynamo puts into a graph where a program calls a collective: it must know ours for what they stand for."""
 
 BARRIERS = ("barrier", "monitored_barrier")
 ROOTS = ("src", "dst", "group_src", "group_dst")
@@ -64,6 +71,7 @@ class Collectives:
         self._kinds: Dict[Any, Tuple[int, str]] = {}
         self._numbers: Dict[str, int] = {}
         self._pending: Dict[int, Tuple[int, int, int]] = {}
+        self._calling = False
 
     def watch(self) -> None:
         """Wrap the entry points; called once, after torch was imported."""
@@ -74,13 +82,17 @@ class Collectives:
         from torch.distributed import distributed_c10d  # noqa: PLC0415
         from torch.nn.parallel import DistributedDataParallel  # noqa: PLC0415
 
+        compiled = getattr(sys.modules.get(IN_GRAPHS[0]), IN_GRAPHS[1], {})
         for name in OPERATIONS:
-            function = getattr(distributed_c10d, name, None)
+            attribute = RENAMED[name] if hasattr(distributed_c10d, RENAMED.get(name, "")) else name
+            function = getattr(distributed_c10d, attribute, None)
             if function is not None:
                 observed = self._observed(name, function, Signature(name, function).seen)
                 for module in (dist, distributed_c10d):
-                    if getattr(module, name, None) is function:
-                        setattr(module, name, observed)
+                    if getattr(module, attribute, None) is function:
+                        setattr(module, attribute, observed)
+                if function in compiled:
+                    compiled[observed] = compiled[function]
         self._wrap_start(dist, distributed_c10d)
         self._wrap_wait(dist)
         self._wrap_buffers(DistributedDataParallel)
@@ -96,9 +108,10 @@ class Collectives:
             if name in BARRIERS:
                 watcher.is_beyond_evaluation()
             inside = watcher.recorder.innermost if watcher.recorder is not None else None
-            depth = watcher.enter(COLLECTIVE)
+            depth = NOT_SEEN if self._calling else watcher.enter(COLLECTIVE)
             if depth == NOT_SEEN or watcher.recorder is None:
-                return function(*args, **kwargs)
+                return function(*args, **kwargs)  # one inside another among them
+            self._calling = True
             live = watcher.recorder.live
             begin = time.monotonic_ns()
             live[OPERATION] = operation
@@ -107,6 +120,7 @@ class Collectives:
             finally:
                 end = time.monotonic_ns()
                 live[OPERATION] = NOTHING
+                self._calling = False
                 watcher.leave(depth)
             self._called(lambda: describe(args, kwargs), work, (begin, end), inside)
             return work

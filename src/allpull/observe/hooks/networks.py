@@ -31,6 +31,7 @@ class Networks:
         self._roots: "weakref.WeakSet[Any]" = weakref.WeakSet()
         self._shells: "weakref.WeakSet[Any]" = weakref.WeakSet()
         self._asked: Deque["weakref.ref[Any]"] = deque(maxlen=MOST_ASKED)
+        self._runs = False  # a network runs, and others inside it are part of it
 
     @safely("networks", True)
     def reduced(self) -> bool:
@@ -100,9 +101,8 @@ class Networks:
 
     @safely("networks")
     def _made_parallel(self, made: Any) -> None:
-        self._watch_calls(made)
         self._parallel.add(made)
-        self._roots.add(made.module)
+        self._watch_calls(made)
 
     def _wrap_eval(self, base: Any) -> None:
         """``train`` is left alone: it calls itself for every layer, and some programs call it every step."""
@@ -145,13 +145,14 @@ class Networks:
         base.compile = observed
 
     def _watch_calls(self, network: Any) -> None:
-        if network in self._roots:
-            return
-        self._roots.add(network)
-        self._stand_before(network)
-        for shell in list(self._shells):
-            if shell._orig_mod is network:
-                self._watch_calls(shell)
+        """See calls of ``network``, of what it was compiled into, and of the one part that does all its work."""
+        while network is not None and network not in self._roots:
+            self._roots.add(network)
+            self._stand_before(network)
+            for shell in list(self._shells):
+                if shell._orig_mod is network:
+                    self._watch_calls(shell)
+            network = _heart(network)
 
     def _stand_before(self, network: Any) -> None:
         """See each call of ``network``.
@@ -166,12 +167,14 @@ class Networks:
         def observed(*args: Any, **kwargs: Any) -> Any:
             module = reference()
             call = compiled or module._call_impl
-            if is_compiling():
+            if is_compiling() or self._runs:
                 return call(*args, **kwargs)
+            self._runs = True
             depth = self._forward_begins(module, args, kwargs)
             try:
                 return call(*args, **kwargs)
             finally:
+                self._runs = False
                 watcher.leave(depth)
 
         object.__setattr__(network, SLOT, observed)  # a compiled network's own would set it on what it compiled
@@ -203,6 +206,15 @@ class Networks:
 def _shares(wanted: Set[int], modules: List[Any]) -> List[Tuple[Any, Set[int]]]:
     """Each of ``modules``, with the ids of those of its parameters that are wanted."""
     return [(module, wanted & {id(parameter) for parameter in module.parameters()}) for module in modules]
+
+
+def _heart(network: Any) -> Any:
+    """The one part of ``network`` that holds all its parameters, or None: a shell is not always what is called."""
+    parameters = len(list(network.parameters()))
+    for part in network.children():
+        if parameters and len(list(part.parameters())) == parameters:
+            return part
+    return None
 
 
 def _alive() -> List[Any]:

@@ -25,7 +25,6 @@ from .batches import Batches, samples_of
 from .session import Session
 
 NOT_SEEN = -1  # the depth of a phase that nobody records
-PASSES = (FORWARD, BACKWARD)
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -208,8 +207,8 @@ class Watcher:
             self._ready_to_learn()
         recorder = self.recorder
         stack = recorder.stack if recorder is not None else []
-        if stack and stack[-1] in PASSES:
-            return NOT_SEEN  # a network inside a network, or one that runs again for the sake of its gradients
+        if stack and stack[-1] == BACKWARD:
+            return NOT_SEEN  # a network that runs again for the sake of its gradients
         if learns:
             self._saw_forward = True
             if stack and stack[-1] == EVALUATION:

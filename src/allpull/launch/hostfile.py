@@ -1,0 +1,28 @@
+"""Read a file of hosts: a host a line, as ssh users, mpirun and PBS write them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from allpull.errors import BadInput
+
+MAX_FILE_BYTES = 1 << 20
+
+
+def entries(path: str) -> list[str]:
+    """The first word of each line of the file at ``path``; comments and what follows (``slots=4``) are left aside.
+
+    Raises:
+        BadInput: it cannot be read, or is larger than 1 MiB.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+        text = content.decode("utf-8")
+    except (OSError, ValueError) as error:
+        reason = (isinstance(error, OSError) and error.strerror) or "not UTF-8 text, or no path"
+        raise BadInput(f"cannot read the host file {path}: {reason}", hint="a host a line, as UTF-8 text") from error
+    if len(content) > MAX_FILE_BYTES:
+        raise BadInput(f"the host file {path} is larger than 1 MiB", hint="a host a line, as UTF-8 text")
+    words = (line.split("#", 1)[0].split() for line in text.splitlines())
+    return [word[0] for word in words if word]
