@@ -1,82 +1,90 @@
-"""Copy a run directory into the tests, without the names of the machine that made it.
+"""Make the run of this schema version that stays in the tests for ever: ``python tools/keep_run.py``.
 
-    python tools/keep_run.py RUN tests/runs/v1.0
-
-A real run of every version of the format stays in the tests for ever, so that a later allpull is known to read it.
-Times and numbers are kept as they are. Host, paths, boot and remote are replaced; checkpoints are left out.
+A small program of two ranks with as many kinds of record as a CPU can give, observed by ``allpull run``. Names of this
+machine are replaced, and what only the running job needed is left out.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
+import os
 import re
+import shutil
+import socket
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
-from typing import Any
 
 from allpull.rundir import layout
+from allpull.schema.base import VERSION
 
-NODE = "node1"
-BOOT = "00000000-0000-4000-8000-000000000001"
-PLACE = "/home/user/runs"
-PYTHON = "/home/user/.venv/bin/python"
-TEXT_FILES = {".json", ".jsonl", ".sh", ".log"}
+ROOT = Path(__file__).resolve().parent.parent
+DROPPED = (layout.HOOK, layout.LIVE, layout.PROCESSES, layout.TRACES)
+NUMBER = "00000000-0000-4000-8000-000000000001"
+PROGRAM = """
+import time
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-
-def main() -> int:
-    """Copy and scrub; the exit code is 1 where a name of the machine would have stayed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path, help="a run directory of one host")
-    parser.add_argument("to", type=Path, help="folder to make")
-    options = parser.parse_args()
-    run, to = options.run.resolve(), options.to
-    host = json.loads(next((run / "hosts").glob("*.json")).read_text(encoding="utf-8"))
-    replacements = words_to_replace(run, host)
-    to.mkdir(parents=True)
-    for path in sorted(run.rglob("*")):
-        relative = path.relative_to(run)
-        if path.is_dir() or relative.parts[0] in {layout.CHECKPOINTS, layout.DERIVED} or path.suffix not in TEXT_FILES:
-            continue
-        name = f"{NODE}{path.suffix}" if path.stem == layout.slug(host["host"]) else path.name
-        copy = to / relative.parent / name
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_text(scrubbed(path, host["host"], replacements), encoding="utf-8")
-    left = [word for word in replacements for copy in to.rglob("*") if copy.is_file() and word in copy.read_text()]
-    if left:
-        print(f"still there: {', '.join(sorted(set(left)))}", file=sys.stderr)
-    return 1 if left else 0
-
-
-def words_to_replace(run: Path, host: dict[str, Any]) -> dict[str, str]:
-    """What in any text names the machine, longest first, each with what to put there."""
-    record = json.loads((run / layout.RUN_JSON).read_text(encoding="utf-8"))
-    words = {
-        str(run.parent): PLACE,
-        str(Path(record["command"][0]).parent): str(Path(PYTHON).parent),
-        sys.executable: PYTHON,
-        str(Path(sys.executable).parent): str(Path(PYTHON).parent),
-        str(Path.cwd()): "/home/user",
-        host["kernel"]: host["kernel"].partition("-")[0],
-    }
-    if host["boot_id"]:
-        words[host["boot_id"]] = BOOT
-    return dict(sorted(words.items(), key=lambda pair: -len(pair[0])))
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(400, 8), torch.randint(0, 3, (400,)))
+sampler = DistributedSampler(data)
+loader = DataLoader(data, batch_size=8, sampler=sampler)
+net = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
+model = nn.parallel.DistributedDataParallel(net)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+for epoch in range(2):
+    sampler.set_epoch(epoch)
+    model.train()
+    for number, (x, y) in enumerate(loader):
+        time.sleep(0.05)
+        loss = nn.functional.cross_entropy(model(x), y) * (float("inf") if number == 12 else 1)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    if dist.get_rank() == 0:
+        model.eval()
+        with torch.no_grad():
+            for x, y in loader:
+                net(x)
+        torch.save(net.state_dict(), "net.pt")
+    dist.barrier()
+dist.destroy_process_group()
+"""
 
 
-def scrubbed(path: Path, host: str, replacements: dict[str, str]) -> str:
-    """The text of one file; the host's name is replaced where it is a whole word of a value that names hosts."""
-    text = path.read_text(encoding="utf-8")
-    for word, instead in replacements.items():
-        text = text.replace(word, instead)
-    text = re.sub(rf'("host": ?)"{re.escape(host)}"', rf'\1"{NODE}"', text)
-    if path.name == layout.RUN_JSON:
-        record = json.loads(text)
-        record["hosts"] = [NODE] * len(record["hosts"])
-        record["git"] = record["git"] and {**record["git"], "remote": None}
-        text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
-    return text
+def main() -> None:
+    """Run the program and keep its records in ``tests/runs``."""
+    target = ROOT / "tests" / "runs" / f"v{VERSION}"
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "kept.py").write_text(PROGRAM, encoding="utf-8")
+        command = [sys.executable, "-m", "allpull", "run", "-n", "2", "--out", "runs", "--trace", "every=30,steps=2"]
+        command += ["--set", "observe.counter_interval_s=0.2", "--", "kept.py"]
+        subprocess.run(command, cwd=folder, env={**os.environ, "ALLPULL_HOST": "node1"}, check=True)
+        run = next((Path(folder) / "runs").iterdir())
+        for name in DROPPED:
+            shutil.rmtree(run / name, ignore_errors=True)
+        for path in [one for one in run.rglob("*") if one.is_file()]:
+            path.write_text(cleaned(path.read_text(encoding="utf-8"), folder), encoding="utf-8")
+            path.rename(path.with_name(path.name.replace(layout.slug(socket.gethostname()), "node1")))
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(run, target)
+    print(target)
+
+
+def cleaned(text: str, folder: str) -> str:
+    """``text`` without names of this machine."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    text = text.replace(boot, NUMBER).replace(str(Path(folder).resolve()), "/home/user").replace(folder, "/home/user")
+    text = text.replace(sys.prefix, "/home/user/.venv").replace(str(ROOT), "/home/user/allpull")
+    host = re.escape(socket.gethostname())
+    return re.sub(rf'"{host}"', '"node1"', text)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

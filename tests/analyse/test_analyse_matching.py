@@ -218,7 +218,7 @@ def test_shifting_the_clock_and_relabelling_ranks_change_nothing(
 
 
 def test_a_launch_that_returns_at_once_met_nobody(one: Callable[..., Matched]) -> None:
-    """On an accelerator the host only puts the call in a queue: it has waited for nobody, and still belongs together."""
+    """On an accelerator the host only queues the call: it has waited for nobody, and still belongs together."""
     matched = one("all_reduce", [0, 100], [0.02, 100.02])
     assert matched.unmatched == 0
     assert split_ms(matched)[0] == (0, pytest.approx(0.02))

@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from allpull.cli.probe import count_ranks
+
 
 @pytest.mark.ranks
 def test_allreduce_gives_the_json_of_the_design(run_cli, tmp_path):
@@ -47,3 +49,10 @@ def test_probes_refuse_what_makes_no_sense(run_cli, tmp_path, arguments, expecte
     assert done.returncode == 2
     assert expected in done.stderr
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_cluster_file_says_how_many_ranks_where_nobody_else_does(tmp_path):
+    (tmp_path / "c.toml").write_text('[cluster]\nhosts = 3\nranks_per_host = 2\nlink = "1 Gbit/s"\n')
+    where = f"rehearse:{tmp_path / 'c.toml'}"
+    assert [count_ranks(asked, where) for asked in (None, 4)] == [6, 4]
+    assert count_ranks(None, "local") == 2

@@ -14,6 +14,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from allpull.report import terminal
+from allpull.report.seen import seen
 
 
 def printed(renderable, width=100):
@@ -98,3 +99,97 @@ def test_tables_cost_no_drawing_library():
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"
+
+
+def observed_run(**changes):
+    """A run of which everything was seen; texts are ``text``."""
+    text = changes.pop("text", "forward")
+    use = {
+        "op": "broadcast",
+        "size_bytes": 6168,
+        "dtype": "int64",
+        "group": "0",
+        "group_ranks": 4,
+        "inside": text,
+        "steady": True,
+        "calls": 400,
+        "unmatched": 8,
+        "calls_per_step": 1.0,
+        "blocked_s_per_step": 0.012,
+        "wait_s": 0.0154,
+        "transfer_s": 0.00135,
+        "algbw_bytes_per_s": 4.57e6,
+        "busbw_bytes_per_s": 4.57e6,
+    }
+    nothing = dict.fromkeys(("wait_s", "transfer_s", "algbw_bytes_per_s", "busbw_bytes_per_s"))
+    barrier = {**use, **nothing, "op": "barrier", "inside": None, "size_bytes": 0, "steady": False, "unmatched": 0}
+    evaluation = {"name": "evaluation", "times": 3, "ranks": [0], "seconds": 6.0, "s_per_epoch": 2.0}
+    bucket = {"bucket": 0, "size_bytes": 1 << 20, "seen": 6, "ready_s": 0.03, "start_s": 0.031, "end_s": 0.04}
+    known = {
+        "boundary": text,
+        "sources": ["gradients", text],
+        "steps": 100,
+        "epochs": 3,
+        "samples": 6400,
+        "skipped_steps": 2,
+        "backward_passes": 4.0,
+        "stopped_parts": [text],
+        "energy_j_per_epoch": 5200.0,
+    }
+    whole = {
+        "collectives": [use, barrier, *[{**use, "op": f"all_gather{place}"} for place in range(20)]],
+        "pauses": [{**evaluation, "waited_s": 5.9, "waited_in": f"broadcast in {text}"}],
+        "buckets": [bucket, {**bucket, "bucket": 1, "size_bytes": 25 << 20, "ready_s": 0.05, "end_s": 0.09}],
+        "observed": known,
+        "clock_error_s": 35e-6,
+        "io": {"read_bytes_per_s": 3.3e9, "reads_per_s": 36_500, "storage_read_bytes_per_s": 0.33e9},
+        **changes,
+    }
+    return report([metrics(4, **whole)]).show
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 200])
+@pytest.mark.parametrize("text", ["forward", HOSTILE])
+def test_what_was_seen_fits_the_terminal_and_steers_nothing(width, text):
+    show = observed_run(text=text)
+    sent = printed(seen(show.runs[0]), width) + printed(terminal.phases(show), width)
+    assert max(cell_len(line) for line in sent.splitlines()) <= width
+    assert {char for char in sent if unicodedata.category(char) in ("Cc", "Cf")} <= {"\n"}
+
+
+@pytest.mark.parametrize("width", [50, 100])
+def test_what_was_seen_is_said_in_numbers_with_units(width):
+    said = " ".join(printed(seen(observed_run().runs[0]), width).split())
+    for part in (
+        "100 steps in 3 epochs, 6,400 samples; 103 steady",
+        "2 steps skipped, because a gradient was not finite",
+        "Gradients accumulate over 4 backward passes a step",
+        "Evaluation on rank 0: 3 times, 6 s in all, 2 s an epoch; the other 3 ranks, each, waited 5.9 s meanwhile",
+        "2 buckets of 1 MiB to 25 MiB: the first ready after 30 ms, the last after 50 ms, all reduced after 90 ms",
+        "Ranks read 3.3 GB/s, 36,500 reads/s, 10.0 % of it from storage",
+        "5,200 J an epoch",
+        "168 of 8,800 calls of collectives could not be matched",
+        "The clocks of the hosts were aligned to within 35 µs",
+        "A step ends at forward; times from forward and gradients",
+        "broadcast in forward",
+    ):
+        assert part in said, part
+
+
+def test_collectives_stand_in_a_table_where_there_is_room():
+    lines = printed(seen(observed_run().runs[0]), 100).splitlines()
+    (row,) = [line for line in lines if line.startswith("broadcast in forward")]
+    assert " ".join(row.split()[3:]) == "6.02 KiB 1 15.4 ms 1.35 ms 4.57 MB/s 4.57 MB/s"
+    (row,) = [line for line in lines if line.startswith("barrier")]
+    assert row.split() == ["barrier", "–", "between", "–", "–", "–", "–"]
+    assert any("14 more, blocked 168 ms a step in all" in line for line in lines)
+
+
+def test_a_wait_across_hosts_carries_its_bound():
+    text = printed(terminal.phases(observed_run()), 100)
+    assert re.search(r"wait +12\.9 ms ± 35 µs +\d+%", text)
+    assert "±" not in printed(terminal.phases(three().show), 100)
+
+
+def test_of_a_run_without_anything_seen_nothing_is_said():
+    assert printed(seen(one().show.runs[0])) == ""

@@ -6,6 +6,7 @@ each other (``analyse.alignment``); a wait between two of them can then be wrong
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -96,8 +97,16 @@ def _clock_of(header: StepsHeader) -> tuple[str | None, str | None]:
 
 
 def _aligned_hosts(headers: Mapping[int, StepsHeader], alignment: Alignment) -> dict[int, str]:
-    """The aligned host whose clock each rank has: containers of one boot have several names and one clock."""
-    named = {_clock_of(header): header.host for header in headers.values() if header.host in alignment}
+    """The aligned host whose clock each rank has: containers of one boot have several names and one clock.
+
+    A name that stands for several machines says nothing about either.
+    """
+    owners = Counter(host for host, _ in {(header.host, _clock_of(header)) for header in headers.values()})
+    named = {
+        _clock_of(header): header.host
+        for header in headers.values()
+        if header.host in alignment and owners[header.host] == 1
+    }
     return {rank: named[clock] for rank, header in headers.items() if (clock := _clock_of(header)) in named}
 
 

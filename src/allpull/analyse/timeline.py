@@ -39,7 +39,7 @@ def step_parts(whole: Together, ranks: int) -> pl.DataFrame:
         pl.when(is_whole).then(pl.col("arrival_ns").max().over("step")).alias("last_ns"),
         (pl.col("done_ns") - pl.col("arrival_ns")).clip(0).fill_null(0).alias("reduced"),
     )
-    waited = (pl.min_horizontal("last_ns", "done_ns") - pl.col("arrival_ns")).clip(0).fill_null(0)
+    waited = (pl.min_horizontal("last_ns", "done_ns") - pl.col("arrival_ns")).clip(0, pl.col("reduced")).fill_null(0)
     known = pl.when(pl.col("last_ns").is_null()).then(0).otherwise
     called = _called(whole)
     return (

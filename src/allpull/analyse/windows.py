@@ -93,7 +93,7 @@ def bucket_windows(run: RunData, *, limit_bytes: int = MAX_BYTES) -> BucketWindo
         if trace.fault or not found:
             strange.append(f"{window.file[:80]}: {trace.fault or 'no reduction of gradients was found in it'}")
     if strange:
-        gaps.append(f"profiler windows: {len(strange):,} without buckets; {strange[0]}")
+        gaps.append(f"profiler windows: {len(strange):,} could not be used whole; {strange[0]}")
     if unread:
         gaps.append(f"profiler windows: {unread:,} were not read, to keep this short")
     return BucketWindows(times=pl.DataFrame(rows, schema=SCHEMA, orient="row"), read=read, gaps=tuple(gaps))

@@ -19,7 +19,10 @@ from allpull.launch import detect
 from allpull.launch.execute import execute
 from allpull.launch.job import prepare, prospect
 from allpull.launch.launcher import choose
+from allpull.launch.mpi import hosts_of
 from allpull.launch.outcome import describe
+from allpull.launch.script import sbatch_script
+from allpull.launch.slurm import prepare_script
 from allpull.load.dataset import DATASETS
 from allpull.report.plain import printable
 from allpull.schema.run import RunRecord
@@ -55,7 +58,7 @@ def resolve(
     Raises:
         BadInput: unknown recipe, option, launcher or data set, with every fault listed.
     """
-    spec = settle(load_spec(recipe, [*sets, *_overrides(ranks, launcher, resume)]), os.environ)
+    spec = settle(load_spec(recipe, [*sets, *_overrides(ranks, launcher, resume)]), os.environ, sets)
     choose(spec.launch.launcher)
     check_restarts(spec)
     check_parts(spec)
@@ -101,25 +104,42 @@ def check_parts(spec: RunSpec) -> None:
         raise BadInput(f"cannot go on from {spec.train.resume}: no such file or directory", hint="give a run directory")
 
 
-def settle(spec: RunSpec, environ: Mapping[str, str]) -> RunSpec:
-    """The specification with its launcher named: where it says ``auto``, the one that the environment shows.
+def settle(spec: RunSpec, environ: Mapping[str, str], sets: Sequence[str] = ()) -> RunSpec:
+    """The specification with its launcher named, where it says ``auto``, and with the number of hosts that there are.
+
+    ``sets`` are the ``--set`` of the command line: one of them may say how many hosts to take of those.
 
     Raises:
         BadInput: the ranks cannot be divided over the hosts that were found, or allpull was started in parallel.
     """
     detect.check_alone(environ)
-    if spec.launch.launcher != detect.AUTO:
-        return spec
-    found = detect.find(environ)
+    found = find_hosts(spec.launch.launcher, environ)
     if found.reason:
         note(f"launcher {found.launcher}: {found.reason}")
-    hosts = spec.launch.hosts if spec.launch.hosts > 1 else found.hosts
+    given = spec.launch.hosts > 1 or any(text.partition("=")[0].strip() == "launch.hosts" for text in sets)
+    hosts = spec.launch.hosts if given else found.hosts
     if spec.launch.ranks % hosts:
         raise BadInput(
             f"{spec.launch.ranks} rank{'s' * (spec.launch.ranks != 1)} cannot be divided evenly over {hosts} hosts",
-            hint=f"take a multiple of {hosts} with -n, or choose yourself: --launcher {found.launcher}",
+            hint=f"take a multiple of {hosts} with -n, or fewer hosts: --set launch.hosts=1",
         )
     return replace(spec, launch=replace(spec.launch, launcher=found.launcher, hosts=hosts))
+
+
+def find_hosts(launcher: str, environ: Mapping[str, str]) -> detect.Found:
+    """What ``launcher`` stands for here, and how many hosts it has: those of the job that we are in, or of its file.
+
+    Raises:
+        BadInput: its file of hosts cannot be read, or names none.
+    """
+    name, _, argument = launcher.partition(":")
+    if launcher == detect.AUTO or (launcher == "slurm" and detect.in_allocation(environ)):
+        return detect.find(environ)
+    names = hosts_of(argument, environ) if name == "mpi" else []
+    if len(names) < 2:
+        return detect.Found(launcher=launcher, reason="")
+    where = f"the file {argument}" if argument else "the job that we are in"
+    return detect.Found(launcher=launcher, reason=f"{len(names)} hosts, those of {where}", hosts=len(names))
 
 
 def _overrides(ranks: int | None, launcher: str | None, resume: Path | None) -> list[str]:
@@ -148,6 +168,30 @@ def plan_training(spec: RunSpec, out: Path) -> str:
     """
     job = prospect(spec, kind="train", module=TRAINER, command=[*sys.argv], out=out)
     return "\n".join(printable(line) for line in choose(spec.launch.launcher).plan(job).splitlines())
+
+
+def prepare_training(spec: RunSpec, out: Path) -> Path:
+    """Make a run directory with a batch script in it, for submission by hand; the script's path.
+
+    Raises:
+        BadInput: the launcher is not Slurm, or the script cannot be made.
+    """
+    check_prepared(spec)
+    sbatch_script(prospect(spec, kind="train", module=TRAINER, command=[*sys.argv], out=out))  # else nothing is made
+    return prepare_script(prepare(spec, kind="train", module=TRAINER, command=[*sys.argv], out=out))
+
+
+def check_prepared(spec: RunSpec) -> None:
+    """Make sure that the job of ``spec`` is one that can be submitted by hand.
+
+    Raises:
+        BadInput: it is not.
+    """
+    if spec.launch.launcher != "slurm":
+        raise BadInput(
+            f"--prepare makes a batch script for sbatch, and the launcher is {spec.launch.launcher}",
+            hint="add --launcher slurm; what other launchers would run is shown by --dry-run",
+        )
 
 
 def pass_on(record: RunRecord) -> None:

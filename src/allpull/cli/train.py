@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +17,11 @@ Sets = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Change one option of the recipe, such as train.epochs=3."),
 ]
 Out = Annotated[Path, typer.Option("--out", help="Folder in which the run directory is made.")]
+
+Prepare = Annotated[
+    bool,
+    typer.Option("--prepare", help="Make the run directory with a batch script in it, to be submitted with sbatch."),
+]
 
 
 def train(  # noqa: PLR0917  one parameter an option, called by typer alone
@@ -38,8 +44,9 @@ def train(  # noqa: PLR0917  one parameter an option, called by typer alone
         Path | None, typer.Option("--resume", help="Go on from the last checkpoint of this run directory.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would run, as a script, and start and write nothing.")
+        bool, typer.Option("--dry-run", help="Print what would run, to be read, and start and write nothing.")
     ] = False,
+    prepare: Prepare = False,
     list_recipes: Annotated[bool, typer.Option("--list-recipes", help="List the recipes and stop.")] = False,
     list_models: Annotated[bool, typer.Option("--list-models", help="List the models and stop.")] = False,
     list_data: Annotated[bool, typer.Option("--list-data", help="List the data sets and stop.")] = False,
@@ -54,8 +61,15 @@ def train(  # noqa: PLR0917  one parameter an option, called by typer alone
     if recipe is None:
         raise BadInput("no recipe was given", hint=f"allpull train {' | '.join(listing.recipe_names())}")
     spec = running.resolve(recipe, sets or [], ranks=ranks, launcher=launcher, resume=resume)
+    if dry_run and prepare:
+        raise BadInput("--dry-run writes nothing, and --prepare a run directory", hint="leave one of the two out")
     if dry_run:
         answer(running.plan_training(spec, out))
+        return
+    if prepare:
+        script = running.prepare_training(spec, out)
+        note(f"submit it from this folder: sbatch {shlex.quote(str(script))}")
+        answer(str(script))
         return
     record, directory = running.run_training(spec, out)
     note(f"run directory: {directory}")

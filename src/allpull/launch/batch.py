@@ -45,6 +45,7 @@ class BatchJob:
         self._job = job
         self.output = [] if job.program is None else [Log(path=job.directory / SLURM_LOG, stream=STDOUT)]
         self._slurm = Handle(name)
+        self.numbers = [name]
         self._ask = facts or self._slurm.facts
         self.facts = JobFacts(state="PENDING")
         self._wait_s = FIRST_LOOK_S
@@ -115,6 +116,7 @@ class ArrayJob:
         for task, index in zip(job.tasks, indices(job.spec.slurm.array), strict=True):
             one = Handle(name, index)
             self._runs[index] = BatchJob(task, one.name, functools.partial(self._facts, index, one))
+        self.numbers = [number for run in self._runs.values() for number in run.numbers]
         self.ended: dict[int, list[Ended]] = {}
 
     def state(self) -> str:

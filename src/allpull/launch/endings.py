@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from allpull.launch.outcome import TAIL_BYTES, Ended, RankFailure, log_tail
-from allpull.rundir import layout
+from allpull.rundir import layout, redact
+
+MAX_REASON = 500  # characters
 
 
 def read_ended(directory: Path, host: str, code: int) -> Ended:
@@ -21,13 +23,18 @@ def read_ended(directory: Path, host: str, code: int) -> Ended:
 
 
 def read_all_ended(directory: Path) -> list[Ended]:
-    """How the ranks of every host ended that has written so, by name; for jobs whose agents were not started by us."""
+    """How the ranks of every host ended that has written so; for jobs whose agents were not started by us.
+
+    They are in the order of the job's hosts, which is that of ranks; by name where an older agent did not write it.
+    """
     found = []
     for path in sorted((directory / layout.ENDED).glob("*.json")):
         told = _told(path)
-        if isinstance(told.get("host"), str) and isinstance(told.get("code"), int):
-            found.append(_ended(directory, told["host"], told["code"], told))
-    return found
+        if isinstance(told.get("host"), str) and type(told.get("code")) is int:
+            index = told.get("index")
+            place = index if type(index) is int else 0
+            found.append((place, _ended(directory, told["host"], told["code"], told)))
+    return [ended for _, ended in sorted(found, key=lambda item: item[0])]
 
 
 def read_ranks_ended(
@@ -90,7 +97,9 @@ def _told(path: Path) -> dict[str, Any]:
 
 def _ended(directory: Path, host: str, code: int, told: dict[str, Any]) -> Ended:
     failures = tuple(_failure(directory, host, item) for item in told.get("failures", []))
-    return Ended(host=host, code=code, failures=failures)
+    reason = told.get("reason")
+    shown = redact.text(reason[:MAX_REASON])[0] if isinstance(reason, str) else None
+    return Ended(host=host, code=code, failures=failures, reason=shown)
 
 
 def _failure(directory: Path, host: str, told: dict[str, Any]) -> RankFailure:

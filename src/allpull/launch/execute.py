@@ -6,15 +6,15 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from types import FrameType
 from typing import Protocol, runtime_checkable
 
 from allpull.launch.echo import Echo, Log
 from allpull.launch.job import WARNED, Job, seal, write_record
 from allpull.launch.launcher import Launcher, Queued, Running
-from allpull.launch.outcome import Ended, describe, exit_of
+from allpull.launch.outcome import Ended, describe, outcome
 from allpull.rundir import layout, redact
 from allpull.rundir.seen import COUNTED, corrected, rank_files
 from allpull.rundir.write import whole_file
@@ -50,6 +50,23 @@ class Several(Running, Protocol):
 
 
 @runtime_checkable
+class Numbered(Running, Protocol):
+    """A job in a queue that is not ours: ``numbers`` are those of its runs there, in their order."""
+
+    numbers: Sequence[str]
+
+
+@runtime_checkable
+class Collected(Running, Protocol):
+    """A job whose records are brought home at its end: ``troubles`` says which were not, in a sentence each."""
+
+    @property
+    def troubles(self) -> Sequence[str]:
+        """Empty where all is well, or nothing had to be brought."""
+        ...
+
+
+@runtime_checkable
 class Echoed(Running, Protocol):
     """A job that keeps in ``output`` what the user's program prints, where that cannot go to the user directly."""
 
@@ -78,12 +95,15 @@ def execute(
             for run in runs.all:
                 whole_file(str(run.directory / layout.SCRIPT), script)
             running = launcher.submit(job)
-            runs.begin()
+            runs.begin(running.numbers if isinstance(running, Numbered) else ())
             _wait(runs, running, signals, look)
         except Stopped as stopped:
             _end(running, job.spec.launch.grace_s)
             signals.ignore()  # nothing is left to stop, and the record must be closed
-            runs.close_rest("cancelled", Exit(code=128 + stopped.number))
+            troubles = running.troubles if isinstance(running, Collected) else ()
+            for trouble in troubles:
+                say(f"allpull: {trouble}")
+            runs.close_rest("cancelled", Exit(code=128 + stopped.number, reason="; ".join(troubles) or None))
         except BaseException as error:
             _end(running, job.spec.launch.grace_s)
             signals.ignore()
@@ -105,8 +125,11 @@ class _Runs:
         self._final: dict[int, RunRecord] = {}
         self._files, self._missing, self._correct_at = 0, True, 0.0
 
-    def begin(self) -> None:
-        """All have been submitted."""
+    def begin(self, numbers: Sequence[str]) -> None:
+        """All have been submitted; ``numbers`` are theirs in a queue, if there is one."""
+        if numbers:
+            runs = zip(self.all, numbers, strict=True)
+            self.all = tuple(replace(run, record=_changed(run, job=number)) for run, number in runs)
         for run in self.all:
             self._write(run, _changed(run, status="running"))
 
@@ -126,16 +149,15 @@ class _Runs:
         """The run at ``place`` has ended on every host; said again, nothing happens."""
         if place in self._final:
             return
-        run, exit_ = self.all[place], exit_of(ended)
-        if exit_.code == WARNED and run.program is None:
-            exit_ = Exit(code=WARNED, reason=_warned(run.directory))
-        asked = exit_.code == WARNED or any(host.stopped for host in ended)
-        status: Status = "completed" if exit_.code == 0 else "cancelled" if asked else "failed"
+        run = self.all[place]
+        status, exit_ = outcome(ended, run.directory, trains=run.program is None)
         self._close(place, status, exit_, [host.host for host in ended])
         if len(self.all) > 1:
             self.say(f"{run.directory}: {status}" + (f", {describe(exit_)}" if exit_.code else ""))
         elif exit_.code == WARNED and run.program is None:
             self.say(describe(exit_))
+        elif exit_.code == 0 and exit_.reason:
+            self.say(f"allpull: {exit_.reason}")
 
     def close_rest(self, status: Status, exit_: Exit) -> None:
         """Whatever has not ended by itself has ended like this."""
@@ -162,13 +184,6 @@ class _Runs:
             if run.program is None:
                 raise
             self.say(f"allpull: {layout.RUN_JSON} is not up to date: {error.strerror or error}")
-
-
-def _warned(directory: Path) -> str:
-    """What there is to say of a run that ended at a warning."""
-    saved = max((path.name for path in (directory / layout.CHECKPOINTS).glob("*.pt")), default=None)
-    goes_on = f"; --resume {directory} goes on from {saved}" if saved else ", with no checkpoint yet"
-    return f"stopped at a warning (SIGUSR1){goes_on}"
 
 
 def _end(running: Running | None, grace_s: float) -> None:
@@ -206,8 +221,8 @@ def _wait(runs: _Runs, running: Running, signals: _Signals, look: Callable[[], N
         time.sleep(LOOK_EVERY_S)
 
 
-def _changed(job: Job, **changes: object) -> RunRecord:
-    return corrected(job.record.model_copy(update=changes), job.directory)
+def _changed(run: Job, **changes: object) -> RunRecord:
+    return corrected(run.record.model_copy(update=changes), run.directory)
 
 
 class _Signals:

@@ -12,6 +12,7 @@ from allpull.launch.endings import read_ended
 from allpull.launch.job import Job, environment
 from allpull.launch.outcome import Ended
 from allpull.launch.processes import Started
+from allpull.launch.room import check_room
 from allpull.launch.script import python_of, shell_script
 from allpull.rundir import layout
 
@@ -24,15 +25,18 @@ class Local:
 
     def plan(self, job: Job) -> str:
         """The agent's command, with what it adds to the environment."""
+        check_room(job)
         return shell_script(job, environment(job.spec, {}), command(job))
 
     def submit(self, job: Job) -> LocalJob:
         """Start the agent of ``job``.
 
         Raises:
-            BadInput: it is for several hosts, the port that was asked for is in use, or there is no such container.
+            BadInput: it is for several hosts, has more ranks than fit here, the port that was asked for is in use, or
+                there is no such container.
             MissingPart: the container's runtime is not installed.
         """
+        check_room(job)
         check_port(job.spec.launch.port)
         container.check(job.spec.container)
         return LocalJob(job)

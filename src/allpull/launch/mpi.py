@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import signal
 import socket
 import subprocess
 from collections.abc import Mapping
@@ -22,17 +23,18 @@ from allpull.errors import BadInput, MissingPart
 from allpull.launch import container
 from allpull.launch.echo import STDERR, Log
 from allpull.launch.endings import read_ranks_ended
+from allpull.launch.hostfile import entries
 from allpull.launch.hostlist import expand
 from allpull.launch.job import RECORDED_VARIABLES, Job, environment
 from allpull.launch.local import check_port
 from allpull.launch.outcome import Ended, log_tail
 from allpull.launch.processes import Started
+from allpull.launch.room import check_room
 from allpull.launch.script import FIRST_PORT, PORTS, python_of, shell_script
 from allpull.rundir import layout
 
 LOG = f"{layout.LOGS}/mpirun.log"
 CANCEL_EXTRA_S = 5.0
-MAX_FILE_BYTES = 1 << 20
 PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "ALLPULL_RESUME")
 """Variables that other hosts need besides those that are recorded."""
 
@@ -60,6 +62,7 @@ class Mpi:
 
     def plan(self, job: Job) -> str:
         """The mpirun command, with what it adds to the environment."""
+        check_room(job)
         site = self._site(job)
         return shell_script(job, variables(job, site, {}), command(job, site))
 
@@ -68,8 +71,9 @@ class Mpi:
 
         Raises:
             MissingPart: there is no mpirun here, or not the container's runtime.
-            BadInput: the host file cannot be read, or nothing says which hosts there are.
+            BadInput: the host file cannot be read, nothing says which hosts there are, or the ranks do not fit here.
         """
+        check_room(job)
         container.check(job.spec.container)
         check_port(job.spec.launch.port)
         return MpiJob(job, self._site(job))
@@ -112,6 +116,10 @@ class MpiJob:
         """Ask mpirun to end its ranks; after ``grace_s`` seconds and a bit kill whatever is left here."""
         self._mpirun.cancel(grace_s + CANCEL_EXTRA_S if grace_s > 0 else 0)
 
+    def warn(self) -> None:
+        """Let the ranks write a checkpoint and stop: mpirun passes it on to all of them."""
+        self._mpirun.signal(signal.SIGUSR1)
+
 
 def command(job: Job, site: Site) -> list[str]:
     """The mpirun command of ``job``."""
@@ -126,7 +134,7 @@ def command(job: Job, site: Site) -> list[str]:
         options.append("--allow-run-as-root")
     if not site.hostfile and launch.ranks // launch.hosts > (psutil.cpu_count(logical=False) or 1):
         options.append("--oversubscribe")  # where nothing else is said, OpenMPI has a slot for each core
-    if launch.hosts > 1:
+    if launch.hosts > 1 or site.hostfile:
         options += ["--map-by", f"ppr:{launch.ranks // launch.hosts}:node"]
     # OpenMPI would bind small jobs to a core each, where a rank's threads and loader workers disturb it
     options += ["--bind-to", "none"]
@@ -183,27 +191,35 @@ def flavour_of(version: str) -> str | None:
     return "hydra" if re.search(r"HYDRA|Intel\(R\) MPI|MPICH", version) else None
 
 
-def first_host(hostfile: str, environ: Mapping[str, str]) -> str:
-    """The host of rank 0: the first of ``hostfile``, else of the Slurm or PBS job that we are in.
+def hosts_of(hostfile: str, environ: Mapping[str, str]) -> list[str]:
+    """The hosts of ``hostfile``, each once, in order; else those of the Slurm or PBS job that we are in; else none.
 
     Raises:
-        BadInput: the file cannot be read or names nobody, or there is no such job.
+        BadInput: the file cannot be read or names nobody.
     """
     if not hostfile and environ.get("SLURM_JOB_NODELIST"):
-        return expand(environ["SLURM_JOB_NODELIST"])[0]
+        return expand(environ["SLURM_JOB_NODELIST"])
     path = hostfile or environ.get("PBS_NODEFILE", "")
     if not path:
-        raise BadInput("launcher mpi: nothing says which hosts there are", hint="name them: --launcher mpi:HOSTFILE")
-    try:
-        with Path(path).open(encoding="utf-8") as file:
-            lines = file.read(MAX_FILE_BYTES).splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"cannot read the host file {path}: {error}", hint="a host a line, as UTF-8 text") from error
-    words = [line.split("#", 1)[0].split() for line in lines]
-    name = next((word[0].partition(":")[0] for word in words if word), "")  # hydra writes host:slots
-    if not name:
+        return []
+    names = (entry.partition(":")[0] for entry in entries(path))  # hydra writes host:slots
+    # other hosts have a localhost of their own
+    found = list(dict.fromkeys(socket.gethostname() if name == "localhost" else name for name in names if name))
+    if not found:
         raise BadInput(f"the host file {path} names no host", hint="a host a line, such as node1 slots=2")
-    return socket.gethostname() if name == "localhost" else name  # other hosts have a localhost of their own
+    return found
+
+
+def first_host(hostfile: str, environ: Mapping[str, str]) -> str:
+    """The host of rank 0.
+
+    Raises:
+        BadInput: as ``hosts_of``, or nothing says which hosts there are.
+    """
+    hosts = hosts_of(hostfile, environ)
+    if not hosts:
+        raise BadInput("launcher mpi: nothing says which hosts there are", hint="name them: --launcher mpi:HOSTFILE")
+    return hosts[0]
 
 
 def choose_port(*, alone: bool) -> int:

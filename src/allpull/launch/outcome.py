@@ -13,8 +13,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from allpull.rundir import redact
-from allpull.schema.run import Exit
+from allpull.launch.job import WARNED
+from allpull.rundir import layout, redact
+from allpull.schema.run import Exit, Status
 
 TAIL_LINES = 20
 TAIL_BYTES = 64 * 1024
@@ -52,6 +53,22 @@ class Ended:
     reason: str | None = None
     log_tail: tuple[str, ...] = ()
     stopped: bool = False
+
+
+def outcome(ended: Sequence[Ended], directory: Path, *, trains: bool) -> tuple[Status, Exit]:
+    """How the run in ``directory`` ended on all its hosts; ``trains``: its ranks run a program of ours."""
+    exit_ = exit_of(ended)
+    if exit_.code == WARNED and trains:
+        exit_ = Exit(code=WARNED, reason=_warned(directory))
+    asked = exit_.code == WARNED or any(host.stopped for host in ended)
+    return "completed" if exit_.code == 0 else "cancelled" if asked else "failed", exit_
+
+
+def _warned(directory: Path) -> str:
+    """What there is to say of a run that ended at a warning."""
+    saved = max((path.name for path in (directory / layout.CHECKPOINTS).glob("*.pt")), default=None)
+    goes_on = f"; --resume {directory} goes on from {saved}" if saved else ", with no checkpoint yet"
+    return f"stopped at a warning (SIGUSR1){goes_on}"
 
 
 def first_failure(failures: Iterable[RankFailure]) -> RankFailure | None:

@@ -58,7 +58,7 @@ def sbatch_script(job: Job) -> str:
         [f"module load {shlex.quote(module)}" for module in spec.slurm.modules],
         list(spec.slurm.prologue),
         [f"export {name}={shlex.quote(value)}" for name, value in sorted(_variables(spec).items())],
-        [_run(job), f"python=({shlex.join(python_of(job))})"],
+        [_run(job), f"python=({shlex.join(python_of(job))})", *_claim(spec)],
         [*_next_attempt()] if spec.slurm.requeues else [],
         [*_meeting(spec)],
         [*_launch(spec)],
@@ -176,6 +176,20 @@ def _run(job: Job) -> str:
     return f'run={shlex.quote(str(job.directory / array.folder(job.directory, "")))}"$SLURM_ARRAY_TASK_ID"'
 
 
+def _claim(spec: RunSpec) -> Iterator[str]:
+    """One job has this run directory, and says so; the same one may come back to it."""
+    yield f'if [ -e "$run/{layout.QUEUE}" ] && [ "${{SLURM_RESTART_COUNT:-0}}" -eq 0 ]; then'
+    yield '  echo "$run has been run already: prepare another" >&2'
+    yield "  exit 2"
+    yield "fi"
+    yield f'echo "{_number(spec)}" > "$run/{layout.QUEUE}"'
+
+
+def _number(spec: RunSpec) -> str:
+    """The number of the job, as the shell has it; the SLURM_JOB_ID of one run of an array may be that of all of it."""
+    return "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if spec.slurm.array else "$SLURM_JOB_ID"
+
+
 def _next_attempt() -> Iterator[str]:
     yield "# Records are never appended to: those of the attempt before move aside; its newest checkpoint is taken up."
     yield 'if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then'
@@ -207,11 +221,14 @@ def _launch(spec: RunSpec) -> Iterator[str]:
     if spec.launch.hosts > 1:
         agent += ' --master "$master" --port "$port"'
     srun = f"{shlex.join(['srun', *srun_options(spec)])} \\\n  {agent}"
+    close = '"${python[@]}" -m allpull.launch.closing "$run" "$code" || true  # whoever submitted this may be gone'
     if not spec.slurm.requeues:
-        yield srun
+        yield "code=0"
+        yield f"{srun} || code=$?"
+        yield close
+        yield 'exit "$code"'
         return
-    # the SLURM_JOB_ID of one run of an array may be the number of all of it
-    number = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if spec.slurm.array else "$SLURM_JOB_ID"
+    number = _number(spec)
     yield f"# Slurm sends USR1 to this shell {spec.slurm.signal_s} s before the time limit, or up to a minute earlier,"
     yield "# and TERM to the ranks where it preempts the job. Told of either, they write a checkpoint and stop."
     yield "warned="
@@ -226,9 +243,10 @@ def _launch(spec: RunSpec) -> Iterator[str]:
     yield "fi"
     yield f'if [ "$code" -eq {WARNED} ] || [ "$code" -eq {TERMINATED} ]; then'
     yield f'  if [ "${{SLURM_RESTART_COUNT:-0}}" -lt {spec.slurm.requeues} ]; then'
-    yield f'    scontrol requeue "{number}"'
+    yield f'    scontrol requeue "{number}" && exit "$code"'
     yield "  else"
     yield f'    echo "slurm.requeues = {spec.slurm.requeues} are used up" >&2'
     yield "  fi"
     yield "fi"
+    yield close
     yield 'exit "$code"'

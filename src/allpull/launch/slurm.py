@@ -10,6 +10,7 @@ import os
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from allpull.errors import BadInput, MissingPart
 from allpull.launch.batch import ANSWER_S, CANCEL_EXTRA_S, NEAR_END_S, ArrayJob, BatchJob, ask
@@ -22,6 +23,8 @@ from allpull.launch.outcome import Ended, log_tail
 from allpull.launch.processes import Started
 from allpull.launch.script import SLURM_LOG, port_of, python_of, sbatch_script, shell_script, srun_options
 from allpull.launch.verdict import JobFacts, verdict
+from allpull.rundir import layout
+from allpull.rundir.write import private_folder, whole_file
 
 KEPT_VARIABLES = frozenset({"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT"})
 """Of the variables of a job that we are in, those that also say how to reach Slurm."""
@@ -47,6 +50,25 @@ class Slurm:
             return StepJob(job, step_command(job, os.environ), os.environ["SLURM_JOB_ID"])
         name = submit_script(sbatch_script(job), os.environ)
         return ArrayJob(job, name) if job.tasks else BatchJob(job, name)
+
+
+def prepare_script(job: Job) -> Path:
+    """Write the batch script of a prepared ``job`` where it can be edited, and submitted by hand; its path.
+
+    Nothing in it is masked, so that it can run; that is done when the run is closed.
+
+    Raises:
+        BadInput: a path or option cannot stand in it, or it cannot be written.
+    """
+    text = sbatch_script(job)
+    path = job.directory / layout.SCRIPT
+    try:
+        private_folder(str(path.parent))  # an array has none above those of its runs
+        for run in (job, *job.tasks):
+            whole_file(str(run.directory / layout.SCRIPT), text)
+    except OSError as error:
+        raise BadInput(f"cannot write {path}: {error.strerror or error}", hint="is there room on the disk?") from error
+    return path
 
 
 class StepJob:

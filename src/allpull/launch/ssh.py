@@ -7,7 +7,6 @@ versions; only when all have answered does anything start.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shlex
 import subprocess
@@ -16,13 +15,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Collection, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
-import allpull
 from allpull.errors import BadInput
+from allpull.launch.arrived import AT_ONCE, Arrived, arrive, leave
 from allpull.launch.collect import Copies
 from allpull.launch.echo import STDOUT, Log
 from allpull.launch.endings import read_ended
@@ -30,24 +27,11 @@ from allpull.launch.hostfile import entries
 from allpull.launch.hostlist import expand
 from allpull.launch.job import RECORDED_VARIABLES, Job, environment
 from allpull.launch.outcome import Ended
-from allpull.launch.remote import KEEP_ALIVE, OPTIONS, SSH_FAILED, Remote, resolve, ship_code
+from allpull.launch.remote import KEEP_ALIVE, OPTIONS, SSH_FAILED, Remote, resolve
 from allpull.rundir import layout, redact
 
 AFTERMATH_S = 10.0  # from the first host that failed to asking the others to stop: they may still say why themselves
 LOST = 124  # our code for a host whose connection broke
-AT_ONCE = 32  # hosts that are talked to in parallel
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arrived:
-    """A host that has taken the job: where it writes, and the process of ours that runs it."""
-
-    remote: Remote
-    directory: str
-    shared: bool
-    job_file: str
-    port: int
-    versions: dict[str, str | None]
 
 
 class Ssh:
@@ -74,20 +58,11 @@ class Ssh:
             BadInput: ranks cannot be divided over the hosts, or a host cannot take the job; nothing was started.
         """
         divide(job.spec.launch.ranks, self._names)
-        asked = json.loads(job.file.read_text(encoding="utf-8"))
-        arriving: list[Future[Arrived | BadInput]] = []
+        hosts = arrive(self._names, job)
         try:
-            with ThreadPoolExecutor(min(AT_ONCE, len(self._names))) as pool:
-                arriving = [pool.submit(_arrive, name, job, asked) for name in self._names]
-                answers = [one.result() for one in arriving]
-            problems = [item for item in answers if isinstance(item, BadInput)]
-            if problems:
-                raise BadInput("; ".join(problem.message for problem in problems), hint=problems[0].hint)
-            hosts = [item for item in answers if isinstance(item, Arrived)]
-            check_versions(hosts)
             return SshJob(job, hosts, resolve(self._names[0]))
-        except BaseException:  # Ctrl-C too: a host that was on its way has arrived by now
-            leave_all([one.result() for one in arriving if one.done() and not one.cancelled() and not one.exception()])
+        except BaseException:  # Ctrl-C too
+            leave(hosts)
             raise
 
 
@@ -122,7 +97,7 @@ class SshJob:
     def troubles(self) -> list[str]:
         """What records did not come home, and why: a sentence for each host."""
         return [
-            f"records of host {host.remote.name} did not all come home ({trouble}); they stand there in {host.directory}"
+            f"records of host {host.remote.name} did not all come home ({trouble}): they are in {host.directory} there"
             for host in self._hosts
             if (trouble := self._home.get(host.remote.name)) is not None
         ]
@@ -189,14 +164,15 @@ class SshJob:
         ended = blame_lost(ended, self._lost)
         if not self.troubles:
             return ended
-        reason = "; ".join(filter(None, [ended[0].reason, *self.troubles]))
+        before = next((host.reason for host in ended if host.reason), None)
+        reason = "; ".join(filter(None, [before, *self.troubles]))
         return [replace(ended[0], reason=reason), *ended[1:]]
 
     def _bring_home(self, host: Arrived, copies: Copies) -> None:
         self._wait_for_ending(host)
         trouble = copies.collect(host.remote, host.directory)
         if trouble is None:
-            leave_all([host])
+            leave([host])
         if not copies.broken_off:
             self._home[host.remote.name] = trouble
 
@@ -276,36 +252,6 @@ def read_hosts(text: str) -> list[str]:
     return names
 
 
-def make_remote(name: str, job: Job) -> Remote:
-    """How allpull is run on host ``name``: the Python that was named, or the path of ours; code shipped if asked.
-
-    Raises:
-        BadInput: code was to be shipped and could not.
-    """
-    python = job.spec.ssh.python or sys.executable
-    code = ship_code(name, Path(allpull.__file__).parent) if job.spec.ssh.ship else None
-    return Remote(name=name, python=python, code=code)
-
-
-def check_versions(hosts: Sequence[Arrived]) -> None:
-    """All hosts must have torch, and the same torch, Python and allpull.
-
-    Raises:
-        BadInput: one has not.
-    """
-    first = hosts[0]
-    for host in hosts:
-        if host.versions.get("torch") is None:
-            raise BadInput(f"host {host.remote.name} has no torch", hint=f"install it for {host.remote.python} there")
-        for package, theirs in host.versions.items():
-            ours = first.versions.get(package)
-            if theirs != ours:
-                raise BadInput(
-                    f"hosts differ: {package} is {ours} on {first.remote.name} and {theirs} on {host.remote.name}",
-                    hint="give all hosts the same environment; --set ssh.python=… names another Python",
-                )
-
-
 def forwarded(job: Job) -> dict[str, str]:
     """The variables that go along: threads, and what the user set for the libraries, without secrets."""
     everything = environment(job.spec, os.environ)
@@ -318,32 +264,6 @@ LOCAL_ONLY = frozenset({"PYTHONPATH", "PYTHONHOME", "MASTER_ADDR", "MASTER_PORT"
 """Variables that speak of this machine and would mislead another."""
 
 
-def leave_all(answers: Sequence[Arrived | BadInput]) -> None:
-    """Remove, from those hosts that have one, the folder that was made for the job."""
-    made = [answer for answer in answers if isinstance(answer, Arrived) and not answer.shared]
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        for host in made:
-            pool.submit(host.remote.leave, host.directory)  # a host that cannot be reached any more keeps it
-
-
 def _warn(host: Arrived) -> None:
     with contextlib.suppress(BadInput):  # a host that does not answer; one that is told is enough
         host.remote.warn(host.job_file)
-
-
-def _arrive(name: str, job: Job, asked: dict[str, Any]) -> Arrived | BadInput:
-    try:
-        remote = make_remote(name, job)
-        told = remote.arrive(asked)
-        return Arrived(
-            remote=remote,
-            directory=str(told["directory"]),
-            shared=bool(told["shared"]),
-            job_file=str(told["job_file"]),
-            port=int(told["port"]),
-            versions={str(name): value for name, value in told["versions"].items()},
-        )
-    except BadInput as error:
-        return error
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return BadInput(f"host {name} runs another allpull", hint="install the same version everywhere")

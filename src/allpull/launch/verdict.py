@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from allpull.launch.outcome import Ended
 
@@ -113,9 +113,11 @@ def verdict(facts: JobFacts, told: Sequence[Ended], *, hosts: int, log_tail: tup
     if failed:
         return [Ended(host=h.host, code=h.code, failures=h.failures, reason=memory) for h in told]
     if len(told) == hosts and memory is None:
-        return [Ended(host=h.host, code=h.code, log_tail=log_tail) for h in told]
+        return [replace(h, log_tail=log_tail) for h in told]
     missing = f"{hosts - len(told)} of {hosts} host{'s' * (hosts != 1)} never said how their ranks ended"
     ended = f"Slurm says {facts.state}" + (f" with code {facts.exit_code}" if facts.exit_code else "")
-    reason = memory or f"{ended}, but {missing}" + ("" if told else "; does every host see the run directory?")
+    own = next((f"{host.reason}; " for host in told if host.reason), "")
+    unseen = "" if told else "; does every host see the run directory?"
+    reason = memory or f"{own}{ended}, but {missing}{unseen}"
     names = [host.host for host in told] or [facts.hosts or "?"]
     return [Ended(host=name, code=code, reason=reason, log_tail=log_tail) for name in names]

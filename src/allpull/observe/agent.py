@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, NoReturn, Optional, Tuple
 
 from torch.distributed import DistError
 from torch.distributed.elastic.multiprocessing import SignalException
@@ -24,7 +24,7 @@ from allpull.observe import clocks, sidecar
 from allpull.observe.elastic import elastic_agent
 from allpull.observe.host import describe_host
 from allpull.observe.identity import HOST_VARIABLE
-from allpull.observe.interface import interface_of, own_address
+from allpull.observe.interface import interface_of, no_way, own_address
 from allpull.observe.meeting import listen
 from allpull.observe.quiet import speak_into
 from allpull.observe.rank import end_with_parent, leave
@@ -33,6 +33,7 @@ from allpull.rundir import layout
 from allpull.rundir.write import whole_json
 
 LOOPBACK = "127.0.0.1"
+NO_HOST = 68  # our exit code where the first host cannot be found: EX_NOHOST of sysexits.h
 PORT_TAKEN = 98  # our exit code for it: the number of EADDRINUSE on Linux
 LOST = 124  # and for a host that is gone, as launch.ssh has it
 
@@ -42,16 +43,19 @@ def main(job_file: str, place: Place) -> int:
     end_with_parent(signal.SIGTERM)
     with open(job_file, encoding="utf-8") as file:
         job: Dict[str, Any] = json.load(file)
+    try:
+        choose_interface(job["interface"], place.master)
+    except OSError as error:
+        return give_up(job, place, NO_HOST, no_way(place.master, error))
     listener = None
     if place.index == 0:
         try:
             listener = listen(place.master, place.port)
         except OSError as error:
-            sys.stderr.write(f"cannot listen on {place.master} port {place.port}: {error.strerror}\n")
-            return PORT_TAKEN
+            reason = f"cannot listen on {place.master} port {place.port}: {error.strerror}"
+            return give_up(job, place, PORT_TAKEN, reason)
     if job.get("command"):
         speak_into(os.path.join(job["directory"], layout.LOGS, f"torch-{layout.slug(place.name)}.log"))
-    choose_interface(job["interface"], place.master)
     os.environ[HOST_VARIABLE] = place.name
     directory = job["directory"]
     whole_json(os.path.join(directory, layout.host_file(place.name)), describe_host(directory, host=place.name))
@@ -61,8 +65,30 @@ def main(job_file: str, place: Place) -> int:
     finally:
         if counting is not None:
             stop(counting)
-    whole_json(os.path.join(directory, layout.ended_file(place.name)), {"host": place.name, **ended})
+    say_ended(job, place, ended)
     return int(ended["code"])
+
+
+def say_ended(job: Dict[str, Any], place: Place, ended: Dict[str, Any]) -> None:
+    """Write down how this host's ranks ended."""
+    path = os.path.join(job["directory"], layout.ended_file(place.name))
+    whole_json(path, {"host": place.name, "index": place.index, **ended})
+
+
+def give_up(job: Dict[str, Any], place: Place, code: int, reason: str) -> int:
+    """Say why this host cannot take part; the exit ``code``."""
+    sys.stderr.write(f"{reason}\n")
+    say_ended(job, place, {"code": code, "reason": f"host {place.name}: {reason}", "failures": []})
+    return code
+
+
+def warned(number: int, _: object) -> NoReturn:
+    """Hand a warning to torch's agent, which passes it on and waits for its ranks; before 2.10 it does not listen.
+
+    Once is enough: a second one would end the wait.
+    """
+    signal.signal(number, signal.SIG_IGN)
+    raise SignalException(f"warned by signal {number}", signal.Signals(number))
 
 
 def choose_interface(asked: str, master: str) -> None:
@@ -90,6 +116,7 @@ def run_ranks(job: Dict[str, Any], place: Place, listener: Optional[socket.socke
     with tempfile.TemporaryDirectory(prefix="allpull-elastic-") as logs:  # else the agent leaves a folder behind
         agent = elastic_agent(command, ranks, hosts, restarts=job["max_restarts"], logs=logs)
         try:
+            signal.signal(signal.SIGUSR1, warned)
             result = agent.run()
             if result.is_failed():
                 hosts.failed()

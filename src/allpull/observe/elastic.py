@@ -16,6 +16,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from torch.distributed.launcher.api import LaunchConfig
 
+from allpull.observe.rank import WARNED
 from allpull.observe.rendezvous import AGAIN, FAILED, FixedHosts
 
 ROLE = "default_role"  # torch's name for the ranks where there is one kind of them
@@ -45,8 +46,12 @@ class ElasticAgent(LocalElasticAgent):
         if result.state == WorkerState.SUCCEEDED:
             self._hosts.finished()
         elif result.state != WorkerState.HEALTHY:
+            if any(failure.exitcode == WARNED for failure in result.failures.values()):
+                self._remaining_restarts = 0  # they saved and stopped as they were asked to, which is no failure
             return result
         outcome = self._hosts.outcome()
+        if outcome == FAILED:
+            self._remaining_restarts = 0  # as on the host that says so
         if outcome in (AGAIN, FAILED):
             return RunResult(state=WorkerState.FAILED)
         return result if outcome else RunResult(state=WorkerState.HEALTHY)

@@ -23,6 +23,15 @@ def own_address(towards: str) -> str:
     return address
 
 
+def no_way(towards: str, error: OSError) -> str:
+    """Why ``own_address`` failed, and what can be done about it."""
+    if isinstance(error, socket.gaierror):
+        return (
+            f"cannot resolve {towards}, the address of the first host: with Slurm, set slurm.master to one that can be"
+        )
+    return f"no way to {towards}, the address of the first host: {error.strerror or error}"
+
+
 def interface_of(address: str) -> Optional[str]:
     """The interface that has IPv4 ``address``, or None.
 

@@ -18,13 +18,15 @@ from typing import Any, Dict, Mapping, NoReturn, Optional
 from allpull.observe import clocks, sidecar
 from allpull.observe.host import describe_host
 from allpull.observe.identity import HOST_VARIABLE, numbers
-from allpull.observe.interface import interface_of, own_address
+from allpull.observe.interface import interface_of, no_way, own_address
 from allpull.observe.rank import SERVE_VARIABLE, end_with_parent
 from allpull.observe.start import become
 from allpull.rundir import layout
 from allpull.rundir.write import whole_json
 
 LOOPBACK = "127.0.0.1"
+LOCAL_RANKS = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")  # OpenMPI; MPICH and Intel MPI
+NO_HOST = 68  # our exit code where the first host cannot be found: EX_NOHOST of sysexits.h
 
 
 def main(job_file: str, module: Optional[str] = None) -> NoReturn:
@@ -33,7 +35,11 @@ def main(job_file: str, module: Optional[str] = None) -> NoReturn:
     with open(job_file, encoding="utf-8") as file:
         job: Dict[str, Any] = json.load(file)
     host = os.environ.get(HOST_VARIABLE) or socket.gethostname()
-    os.environ.update(variables(os.environ, job, host))
+    try:
+        os.environ.update(variables(os.environ, job, host))
+    except OSError as error:
+        sys.stderr.write(f"{no_way(os.environ.get('MASTER_ADDR', LOOPBACK), error)}\n")
+        sys.exit(NO_HOST)
     if os.environ["LOCAL_RANK"] == "0":
         describe(job, host)
     if module is None:
@@ -50,6 +56,7 @@ def variables(environ: Mapping[str, str], job: Dict[str, Any], host: str) -> Dic
 
     Raises:
         KeyError: no MASTER_PORT.
+        OSError: nobody here knows the address of the first host, or the way there.
     """
     rank, ranks, local_rank = numbers(environ)
     master = environ.get("MASTER_ADDR", LOOPBACK)
@@ -57,7 +64,7 @@ def variables(environ: Mapping[str, str], job: Dict[str, Any], host: str) -> Dic
         "RANK": str(rank),
         "WORLD_SIZE": str(ranks),
         "LOCAL_RANK": str(local_rank),
-        "LOCAL_WORLD_SIZE": str(ranks // job["spec"]["launch"]["hosts"]),
+        "LOCAL_WORLD_SIZE": local_ranks(environ) or str(ranks // job["spec"]["launch"]["hosts"]),
         "MASTER_ADDR": master,
         "MASTER_PORT": environ["MASTER_PORT"],
         "TORCHELASTIC_USE_AGENT_STORE": "True",  # to torch: the store is there already, be a client of it
@@ -70,6 +77,12 @@ def variables(environ: Mapping[str, str], job: Dict[str, Any], host: str) -> Dic
     if rank == 0:
         found[SERVE_VARIABLE] = "1"
     return found
+
+
+def local_ranks(environ: Mapping[str, str]) -> str:
+    """How many ranks this host has, as MPI says it; empty where it does not."""
+    said = (environ.get(name, "") for name in LOCAL_RANKS)
+    return next((number for number in said if number.isdecimal() and number.isascii() and number != "0"), "")
 
 
 def describe(job: Dict[str, Any], host: str) -> None:

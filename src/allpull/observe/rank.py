@@ -25,6 +25,7 @@ from allpull.observe.recorder import Recorder
 from allpull.rundir import layout
 
 PR_SET_PDEATHSIG = 1
+WARNED = 128 + signal.SIGUSR1  # the exit code of a training that stopped at a warning: it did what it was asked
 SERVE_VARIABLE = "ALLPULL_SERVE_STORE"  # set for rank 0 where no agent serves the store in which ranks meet
 
 
@@ -66,7 +67,7 @@ def main(job_file: str, module: str) -> None:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
         ended_well = True
     except SystemExit as stop:
-        ended_well = stop.code in (None, 0)
+        ended_well = stop.code in (None, 0, WARNED)
         if stop.__cause__ is not None:
             recorder.raised(stop.__cause__)
         raise

@@ -209,6 +209,7 @@ def _ask_by_signal() -> Callable[[], bool]:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda which, _: received.append(which))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # a warning, which is for the ranks
     return lambda: bool(received)
 
 

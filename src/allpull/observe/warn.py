@@ -25,11 +25,10 @@ def agents(job_file: str) -> List[int]:
         try:
             owner = os.stat(f"/proc/{name}").st_uid
             with open(f"/proc/{name}/cmdline", "rb") as file:
-                words = file.read().split(b"\0")
+                words = set(file.read().split(b"\0"))
         except OSError:
             continue  # it has ended
-        starts = any(pair == (b"-m", AGENT.encode()) for pair in zip(words, words[1:]))
-        if owner == os.getuid() and starts and os.fsencode(job_file) in words:
+        if owner == os.getuid() and {AGENT.encode(), os.fsencode(job_file)} <= words:
             found.append(int(name))
     return found
 

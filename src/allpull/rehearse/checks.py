@@ -10,8 +10,13 @@ from allpull.config.typed import show
 from allpull.errors import nearest
 from allpull.nets import NETS, network
 from allpull.nets.devices import DEVICES
-from allpull.rehearse.cluster import AcceleratorTable, Cluster
-from allpull.rehearse.faults import ALL, ClockOffset, Fault, SlowLink, SlowRank, SlowUplink
+from allpull.rehearse.cluster import AcceleratorTable, Cluster, to_plain
+from allpull.rehearse.faults import ALL, ClockOffset, Fault, Jitter, SlowLink, SlowRank, SlowUplink
+from allpull.rehearse.quantity import number
+from allpull.rehearse.ranks.schedule import plan
+from allpull.units import show_time
+
+DEVIATIONS = 3  # of a normal distribution: what lies beyond, 1 in 1000, is cut off at no time at all
 
 _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,30}[A-Za-z0-9])?")  # a label of RFC 1123, short enough for a path
 
@@ -23,7 +28,7 @@ def find_contradictions(cluster: Cluster) -> list[str]:
         found += _accelerator(cluster.accelerator, None if cluster.layers is None else len(cluster.layers))
     for index, fault in enumerate(cluster.faults):
         found += [f"faults[{index}].{line}" for line in _fault(cluster, fault)]
-    return found
+    return found or list(_jitter(cluster))
 
 
 def _switches(cluster: Cluster) -> Iterator[str]:
@@ -91,6 +96,24 @@ def _fault(cluster: Cluster, fault: Fault) -> Iterator[str]:
         for table in cluster.host_tables
     ):
         yield f"host: the clock of host {fault.host} is set by a [[host]] table already; leave one of them out"
+
+
+def _jitter(cluster: Cluster) -> Iterator[str]:
+    """Jitter that shortens as often as it lengthens needs something to shorten, or its mean would not be 0."""
+    if cluster.accelerator is None:
+        return  # it does not act
+    planned = plan(to_plain(cluster))
+    times_s = {"input": planned.input_s, "forward": planned.forward_s, "backward": planned.backward_s}
+    for index, fault in enumerate(cluster.faults):
+        if not isinstance(fault, Jitter) or fault.distribution != "normal":
+            continue
+        time_s = times_s[fault.where]
+        if DEVIATIONS * (number(fault, "std") or 0.0) > time_s:
+            yield (
+                f"faults[{index}].std: expected at most a third of {fault.where}, which takes {show_time(time_s)}, "
+                f"because no time is below 0; found {show(fault.std)}; "
+                "the other distributions only lengthen, and may be as wide as you like"
+            )
 
 
 def _unknown(name: str, known: Iterable[str]) -> str:

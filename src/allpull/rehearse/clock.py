@@ -1,7 +1,8 @@
 """Give the processes of one host a wrong wall clock, with libfaketime; their monotonic clock stays right.
 
-``python -m allpull.rehearse.clock MODULE ARGS…`` runs a module under one. The offset holds from the start; the drift is
-counted from the start of each program that is executed, and goes on over forks.
+``python -m allpull.rehearse.clock MODULE ARGS…`` runs a module under one. The offset holds from the start. libfaketime
+counts the drift from the start of each program that is executed, and on over forks; a host's programs are therefore
+each given the offset that its clock has come to (``going_on``), and all of them have one clock.
 
 libfaketime 0.9.10 passes absolute monotonic sleeps on wrongly when it leaves the monotonic clock alone, and Python's
 ``time.sleep`` is one; ``mend_sleep`` therefore lets it wait in ``select`` instead. Programs that a rank executes in
@@ -24,6 +25,8 @@ from typing import SupportsFloat
 from allpull.rundir.write import private_folder
 
 LIBRARY = "libfaketimeMT.so.1"
+RIGHT_NS = "ALLPULL_RIGHT_CLOCK_NS"
+"""The variable that says what to add to the monotonic clock for the wall clock that is right."""
 PLACES = ("/usr/lib/*/faketime", "/usr/lib64/faketime", "/usr/lib/faketime", "/usr/local/lib/faketime")
 STARTUP = "job/clock"
 _PRELOAD = "LD_PRELOAD"
@@ -37,16 +40,19 @@ def library() -> Path | None:
     return None
 
 
-def environment(library: Path, offset_s: float, drift_ppm: float) -> dict[str, str]:
+def environment(library: Path, offset_s: float, drift_ppm: float, right_ns: int) -> dict[str, str]:
     """Variables that give an executed program a wall clock ``offset_s`` ahead that gains ``drift_ppm``.
 
-    >>> environment(Path("/lib/f.so"), 5.0, 100.0)["FAKETIME"]
-    '+5.000000 x1.000100000'
+    ``right_ns`` is by how much the right wall clock exceeds the monotonic one.
+
+    >>> environment(Path("/lib/f.so"), 5.0, 100.0, 0)["FAKETIME"]
+    '+5.000000000 x1.000100000'
     """
     others = os.environ.get(_PRELOAD)
     return {
         _PRELOAD: f"{library}:{others}" if others else str(library),
-        "FAKETIME": f"{offset_s:+.6f} x{1 + drift_ppm / 1e6:.9f}",
+        "FAKETIME": f"{offset_s:+.9f} x{1 + drift_ppm / 1e6:.9f}",
+        RIGHT_NS: str(right_ns),
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
         "DONT_FAKE_MONOTONIC": "1",  # its name before 0.9.8
         "NO_FAKE_STAT": "1",  # files keep the times that all hosts see
@@ -66,6 +72,19 @@ def settle_in(environ: MutableMapping[str, str]) -> dict[str, str]:
     return wrong
 
 
+def reading(environ: Mapping[str, str]) -> tuple[int, int]:
+    """The monotonic clock now, and how far ahead the wall clock of this process is then, both in ns."""
+    before, wall, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
+    now = (before + after) // 2
+    return now, wall - now - int(environ[RIGHT_NS])
+
+
+def going_on(environ: Mapping[str, str]) -> dict[str, str]:
+    """``environ`` for a program that is executed now and goes on where the wrong clock of this process is."""
+    rate = environ["FAKETIME"].partition(" ")[2]
+    return {**environ, "FAKETIME": f"{reading(environ)[1] / 1e9:+.9f} {rate}"}
+
+
 def mend_programs(directory: Path) -> None:
     """Put into run ``directory`` what mends sleeping in a Python that is executed with ``program_variables``."""
     startup = Path(__file__).parent / "ranks" / "sitecustomize.py"
@@ -78,7 +97,7 @@ def program_variables(wrong: Mapping[str, str], directory: str) -> dict[str, str
     if "FAKETIME" not in wrong:
         return {}
     path = [f"{directory}/{STARTUP}", *filter(None, [wrong.get("PYTHONPATH")])]
-    return {_PRELOAD: wrong[_PRELOAD], "PYTHONPATH": ":".join(path)}
+    return {_PRELOAD: wrong[_PRELOAD], "FAKETIME": going_on(wrong)["FAKETIME"], "PYTHONPATH": ":".join(path)}
 
 
 def mend_sleep() -> None:

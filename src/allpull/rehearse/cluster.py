@@ -6,12 +6,21 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-from allpull.rehearse.faults import MAX_PPM, AcceleratorFault, ClockOffset, Fault, plain
+from allpull.rehearse.faults import (
+    MAX_OFFSET_S,
+    MAX_PPM,
+    AcceleratorFault,
+    ClockOffset,
+    Fault,
+    MachineFault,
+    plain,
+)
 from allpull.rehearse.quantity import needed, number, rate_option, time_option
 from allpull.schema.spec import option
 
 MAX_HOSTS = 64
 MAX_RANKS_PER_HOST = 64
+MAX_LATENCY_S = 1.0  # beyond it connections give up before they stand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +31,7 @@ class ClusterTable:
     hosts: int = needed("number of hosts", ge=1, le=MAX_HOSTS)
     ranks_per_host: int = option(1, "ranks of each host", ge=1, le=MAX_RANKS_PER_HOST)
     link: str = rate_option("rate of a host's link, each way")
-    latency: str = time_option("time from one host to another, one way, that is added", "0 s")
+    latency: str = time_option("time from one host to another, one way, that is added", "0 s", le=MAX_LATENCY_S)
     shrink: float = option(1.0, "bytes and rates are divided by this, times are not", ge=1, le=1_000_000)
 
 
@@ -41,7 +50,9 @@ class HostTable:
     index: int = needed("which host, counted from 0", ge=0, le=MAX_HOSTS - 1)
     name: str = option("", "host name; empty: node1, node2 …")
     link: str = rate_option("rate of its link, each way; left out: as the others'", "")
-    clock_offset: str = time_option("how far its wall clock is ahead; negative: behind", "0 s", signed=True)
+    clock_offset: str = time_option(
+        "how far its wall clock is ahead; negative: behind", "0 s", signed=True, le=MAX_OFFSET_S
+    )
     clock_drift_ppm: float = option(0.0, "microseconds that its wall clock gains every second", ge=-MAX_PPM, le=MAX_PPM)
 
 
@@ -88,7 +99,10 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """A whole cluster file, checked. Rates in it are those of the file: nothing is shrunk yet."""
+    """A whole cluster file, checked; ``sha256`` is that of its text.
+
+    Rates in it are those of the file: nothing is shrunk yet.
+    """
 
     table: ClusterTable
     switches: tuple[SwitchTable, ...] = ()
@@ -96,6 +110,7 @@ class Cluster:
     accelerator: AcceleratorTable | None = None
     layers: tuple[LayerTimes, ...] | None = None
     faults: tuple[Fault, ...] = field(default=())
+    sha256: str = ""
 
     @property
     def ranks(self) -> int:
@@ -165,14 +180,13 @@ def _seconds(ms: float) -> float | None:
     return ms / 1e3 if ms > 0 else None
 
 
-def truth(cluster: Cluster, *, accelerated: bool = True) -> dict[str, Any]:
+def truth(cluster: Cluster, *, acting: Any = (AcceleratorFault, MachineFault)) -> dict[str, Any]:
     """What ``truth.json`` holds: every planted fault with its size, and what the links and clocks really are.
 
-    ``accelerated`` is false where another program than the virtual accelerator's training runs: its faults then do
-    not act, and are no truth.
+    ``acting`` are the kinds of faults that act on the job, as ``isinstance`` takes them; the others are no truth.
     """
     shrink = float(cluster.table.shrink)
-    faults = [fault for fault in cluster.faults if accelerated or not isinstance(fault, AcceleratorFault)]
+    faults = [fault for fault in cluster.faults if isinstance(fault, acting)]
     return {
         "cluster": cluster.table.name,
         "ranks": cluster.ranks,

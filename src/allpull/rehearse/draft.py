@@ -14,8 +14,10 @@ from allpull.rehearse.network import MASTER_PORT, MIN_BITS_PER_S, Change, Topolo
 from allpull.rehearse.order import HostOrder, Order
 from allpull.rehearse.quantity import number
 
-CLUSTER_FILE = "job/cluster.json"
-"""The job file of the ranks: that of the job, with ``cluster`` and ``steps``, which the virtual accelerator reads."""
+TRUTH_FILE = "truth.json"
+"""Where in a run directory stands what was planted, and when it struck; no analysis reads it."""
+
+STEPLESS = "allpull.probe"  # programs below it make no steps
 
 _RATES = ("throttle", "throttle-uplink")
 
@@ -30,8 +32,9 @@ def make_order(job: Job, cluster: Cluster, *, cluster_id: str, state_file: Path)
         cluster=cluster_id,
         owner_pid=os.getpid(),
         state_file=str(state_file),
+        truth_file=str(job.directory / TRUTH_FILE),
         directory=str(job.directory),
-        job_file=str(job.directory / CLUSTER_FILE),
+        job_file=str(job.file),
         module=job.module,
         port=job.spec.launch.port or MASTER_PORT,
         grace_s=job.spec.launch.grace_s,
@@ -46,6 +49,7 @@ def make_order(job: Job, cluster: Cluster, *, cluster_id: str, state_file: Path)
             for host in cluster.hosts
         ),
         topology=topology(cluster),
+        zero="start" if job.module.startswith(STEPLESS) else "first-step",
         changes=tuple(changes(cluster)),
     )
 

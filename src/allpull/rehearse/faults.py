@@ -1,7 +1,9 @@
 """The faults that a cluster file may plant: one record a kind, with the fields of its ``[[faults]]`` table.
 
 Those of the virtual accelerator act in its training only (``ranks.faults`` plants them). Those of links, hosts, ranks
-and clocks act on any command: their ``from_s`` counts from the moment when the ranks of all hosts have been started.
+and clocks act on any command. ``from_s`` of both counts from the end of the first step, which all ranks make together
+(of a probe, which makes no steps, from the start of all ranks). A link or uplink whose fault has no ``from_s`` is slow
+from before the start; a clock is always wrong from the start.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from allpull.schema.spec import option
 
 ALL = -1  # "rank" was left out: no rank in particular
 MAX_RANK = 65535
+MAX_OFFSET_S = 86_400.0  # a day: a wrong time zone is well within it
 MAX_PPM = 10_000  # a hundredth: a clock that is worse would be noticed by its owner
 
 
@@ -23,7 +26,7 @@ def _from_step() -> Any:
 
 
 def _from_s() -> Any:
-    return option(0.0, "seconds after which it begins", ge=0, le=1_000_000)
+    return option(0.0, "seconds after the first step of all ranks at which it begins", ge=0, le=1_000_000)
 
 
 def _rank(help_text: str) -> Any:
@@ -54,7 +57,7 @@ class Jitter:
     kind: Literal["jitter"]
     std: str = time_option("standard deviation of what is added")
     distribution: Literal["normal", "exponential", "lognormal", "uniform"] = option(
-        "exponential", "shape; normal has mean 0, the others begin at 0 or above"
+        "exponential", "shape; normal has mean 0 (std at most a third of what varies), the others begin at 0 or above"
     )
     rank: int = _any_rank("which rank; left out: all of them, each its own draws")
     where: Literal["forward", "backward", "input"] = option("forward", "what varies")
@@ -153,7 +156,9 @@ class ClockOffset:
 
     kind: Literal["clock-offset"]
     host: int = needed("which host, counted from 0", ge=0)
-    offset: str = time_option("how far it is ahead of the others; negative: behind", "0 s", signed=True)
+    offset: str = time_option(
+        "how far it is ahead of the others; negative: behind", "0 s", signed=True, le=MAX_OFFSET_S
+    )
     drift_ppm: float = option(0.0, "microseconds that it gains every second", ge=-MAX_PPM, le=MAX_PPM)
 
 

@@ -21,9 +21,11 @@ from types import FrameType
 
 from allpull.errors import AllpullError, MissingPart
 from allpull.rehearse import network, state
+from allpull.rehearse.moments import FirstSteps, Moments
 from allpull.rehearse.namespaces import bind, fresh_folder, inside, leave_the_machine, new_net
 from allpull.rehearse.order import RANK_PLACEHOLDER, Order, load
 from allpull.rehearse.relay import relay, tap
+from allpull.rehearse.reports import Reports
 from allpull.rundir.write import whole_file
 
 NURSERY = "allpull.rehearse.ranks.nursery"
@@ -33,7 +35,7 @@ TICK_S = 0.05  # how soon a change that is due, or an end, is noticed
 NURSERY_EXTRA_S = 5.0  # the nursery gives its ranks the grace time, and then has its own books to close
 NO_NAMESPACES = (
     "run it as root, or let users make namespaces (sysctl kernel.unprivileged_userns_clone=1, "
-    "kernel.apparmor_restrict_unprivileged_userns=0); --launcher local runs the same ranks without shaped links"
+    "kernel.apparmor_restrict_unprivileged_userns=0); allpull rehearse --unshaped runs the same ranks without them"
 )
 
 
@@ -47,11 +49,15 @@ class World:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nursery:
-    """The process that starts the ranks. A host that stands says so on ``reports``; closing ``let_go`` starts all."""
+    """The process that starts the ranks, and what its hosts report.
+
+    Closing ``let_go`` starts all ranks, closing ``zero`` begins the time that planned kills count.
+    """
 
     process: subprocess.Popen[bytes]
-    reports: int
+    reports: Reports
     let_go: int
+    zero: int
 
 
 class Stop:
@@ -118,6 +124,7 @@ def make(order: Order) -> World:
         relay_pid = start_relay(nets, order.topology.latency_s)
     network.run(network.plan(order.topology, cables), nets)
     network.choose_congestion_control(nets)
+    network.give_up_soon(nets)
     _name_hosts(order)
     with suppress(OSError):  # what ranks leave in shared memory then ends with the cluster
         fresh_folder(SHARED_MEMORY)
@@ -168,16 +175,17 @@ def _name_hosts(order: Order) -> None:
 
 def start_nursery(order_file: Path, world: World) -> Nursery:
     """Start the process that starts the ranks."""
-    reports, ready = os.pipe()
+    reports, report = os.pipe()
     go, let_go = os.pipe()
-    os.set_blocking(reports, False)
+    zero, begin = os.pipe()
     command = [sys.executable, "-m", NURSERY, str(order_file), "--parent", str(os.getpid())]
-    command += ["--nets", ",".join(map(str, world.nets)), "--ready", str(ready), "--go", str(go)]
-    descriptors = (*world.nets, ready, go)
-    process = subprocess.Popen(command, pass_fds=descriptors, env=nursery_environment(os.environ))
-    os.close(ready)
-    os.close(go)
-    return Nursery(process=process, reports=reports, let_go=let_go)
+    command += ["--nets", ",".join(map(str, world.nets))]
+    command += ["--reports", str(report), "--go", str(go), "--zero", str(zero)]
+    theirs = (report, go, zero)
+    process = subprocess.Popen(command, pass_fds=(*world.nets, *theirs), env=nursery_environment(os.environ))
+    for descriptor in theirs:
+        os.close(descriptor)
+    return Nursery(process=process, reports=Reports(reports), let_go=let_go, zero=begin)
 
 
 def nursery_environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -188,24 +196,57 @@ def nursery_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def watch(order: Order, world: World, nursery: Nursery, stop: Stop) -> int:
-    """Wait for the nursery, change links when it is time, and pass on a request to end; the nursery's exit code."""
-    todo = sorted((change for change in order.changes if change.kind != "kill"), key=lambda change: change.at_s)
-    standing, began_s = 0, 0.0
+    """Wait for the nursery, make changes when it is time, and pass on a request to end; the nursery's exit code."""
+    course = Course(order, world, nursery)
     while nursery.process.poll() is None:
         if stop.asked or _has_ended(world.relay_pid):
             _end(order, nursery.process, stop)
             break
-        if standing < len(order.hosts):
-            with suppress(BlockingIOError):
-                standing += len(os.read(nursery.reports, len(order.hosts)))
-            if standing == len(order.hosts):
-                os.close(nursery.let_go)  # every host sees the end of it at once, and starts its ranks
-                began_s = time.monotonic()
-        elif todo and time.monotonic() - began_s >= todo[0].at_s:
-            network.run(network.batches_of(todo.pop(0), order.topology), world.nets)
+        course.look()
         time.sleep(TICK_S)
     code = nursery.process.wait()
+    course.hear()
     return 128 - code if code < 0 else code
+
+
+class Course:
+    """How far a rehearsal has come: hosts stand, ranks start, the first step is made, changes strike one by one."""
+
+    def __init__(self, order: Order, world: World, nursery: Nursery) -> None:
+        self._order, self._world, self._nursery = order, world, nursery
+        self._todo = sorted((change for change in order.changes if change.kind != "kill"), key=lambda one: one.at_s)
+        self._kills = {change.number: change for change in order.changes if change.kind == "kill"}
+        self._moments = Moments(Path(order.truth_file))
+        self._first_steps = FirstSteps(order.directory, order.ranks)
+        self._standing: set[int] = set()
+        self._started = False
+        self._zero_s: float | None = None
+
+    def look(self) -> None:
+        """Do what is due."""
+        self.hear()
+        if not self._started:
+            if len(self._standing) == len(self._order.hosts):
+                os.close(self._nursery.let_go)  # every host sees the end of it at once, and starts its ranks
+                self._started = True
+        elif self._zero_s is None:
+            if self._order.zero == "start" or self._first_steps.are_made():
+                os.close(self._nursery.zero)
+                self._zero_s = self._moments.begin(self._order.zero)
+        elif self._todo and time.monotonic() - self._zero_s >= self._todo[0].at_s:
+            change = self._todo.pop(0)
+            network.run(network.batches_of(change, self._order.topology), self._world.nets)
+            self._moments.add(change, time.monotonic_ns())
+
+    def hear(self) -> None:
+        """Take note of what hosts have reported."""
+        for news in self._nursery.reports.read():
+            if "stands" in news:
+                self._standing.add(news["stands"])
+            elif "clock" in news:
+                self._moments.add_clock(news["clock"])
+            elif "killed" in news:
+                self._moments.add(self._kills[news["killed"]], news["monotonic_ns"])
 
 
 def _has_ended(relay_pid: int | None) -> bool:

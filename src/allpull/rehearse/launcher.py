@@ -6,13 +6,11 @@ import contextlib
 import json
 import os
 import select
-import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-
-import psutil
 
 from allpull.errors import AllpullError, BadInput, MissingPart
 from allpull.launch.echo import STDERR, Log
@@ -21,40 +19,34 @@ from allpull.launch.job import Job, environment
 from allpull.launch.outcome import Ended, log_tail
 from allpull.rehearse import clock, script, state
 from allpull.rehearse import order as orders
-from allpull.rehearse.cluster import Cluster, to_plain, truth
-from allpull.rehearse.draft import CLUSTER_FILE, make_order
-from allpull.rehearse.network import INTERFACE
+from allpull.rehearse.cluster import Cluster, truth
+from allpull.rehearse.draft import TRUTH_FILE, make_order
+from allpull.rehearse.faults import AcceleratorFault, MachineFault
+from allpull.rehearse.moments import not_struck
 from allpull.rehearse.read import load_cluster
+from allpull.rehearse.room import check_machine, remarks, tell
 from allpull.rundir import layout
 from allpull.rundir.write import whole_json
-from allpull.schema.spec import RunSpec
-from allpull.units import show_bytes
 
-TRUTH_FILE = "truth.json"
 ACCELERATOR = "allpull.rehearse.ranks"  # programs below it are the virtual accelerator's
 KEEPER_LOG = f"{layout.LOGS}/cluster.log"
 
-STEPS = 60  # of the virtual accelerator: the steady ones among them are enough for every analysis
-MAX_RANKS = 64  # two cores cannot schedule more than that, and a virtual cluster is for small machines
-RANK_BYTES = 250 << 20  # a forked rank shares most of torch, but its training does not share its own
 READY_S = 60.0  # for hosts and links to stand; half a second is usual
 KEEPER_EXTRA_S = 10.0  # the keeper waits for the nursery, which gives its ranks the grace time
-TOOLS = {"ip": "iproute2", "tc": "iproute2"}
-UNSHAPED = "--launcher local runs the same ranks without shaped links"
 
 
 class Rehearse:
-    """The launcher of the cluster file at ``path``; the virtual accelerator makes ``steps`` steps.
+    """The launcher of the cluster file at ``path``; ``say`` is told what of it will not be, or was not, as it says.
 
     Raises:
         BadInput: the file cannot be read, or holds faults, all of which are listed.
     """
 
-    def __init__(self, path: str | Path, *, steps: int = STEPS) -> None:
+    def __init__(self, path: str | Path, *, say: Callable[[str], None] = tell) -> None:
         if not str(path):
             raise BadInput("--launcher rehearse needs a cluster file", hint="write --launcher rehearse:CLUSTER.toml")
         self.cluster = load_cluster(Path(path))
-        self._steps = steps
+        self._say = say
 
     @property
     def ranks(self) -> int:
@@ -67,7 +59,7 @@ class Rehearse:
         Raises:
             BadInput, MissingPart: as ``submit``, before anything is made.
         """
-        check_machine(self.cluster, job.spec)
+        check_machine(self.cluster, job.spec, accelerated=_is_accelerated(job))
         return script.show(make_order(job, self.cluster, cluster_id="", state_file=Path()))
 
     def submit(self, job: Job) -> RehearsedJob:
@@ -77,21 +69,30 @@ class Rehearse:
             BadInput: the job has another number of ranks, or more than this machine can hold.
             MissingPart: a program, or the right to make namespaces, is missing; nothing was left behind.
         """
-        check_machine(self.cluster, job.spec)
+        accelerated = _is_accelerated(job)
+        check_machine(self.cluster, job.spec, accelerated=accelerated)
         state.clean_dead()
-        accelerated = job.module.startswith(ACCELERATOR)
         if job.program is not None and any(host.clock_offset_s or host.clock_drift_ppm for host in self.cluster.hosts):
             clock.mend_programs(job.directory)
-        whole_json(str(job.directory / TRUTH_FILE), truth(self.cluster, accelerated=accelerated))
-        return RehearsedJob(job, self.cluster, self._steps)
+        acting = (AcceleratorFault, MachineFault) if accelerated else MachineFault
+        whole_json(str(job.directory / TRUTH_FILE), truth(self.cluster, acting=acting))
+        running = RehearsedJob(job, self.cluster, self._say)
+        for line in remarks(self.cluster, accelerated=accelerated or job.program is not None):
+            self._say(line)  # of a command of the user's, ``allpull run`` has said which faults do not act
+        return running
+
+
+def _is_accelerated(job: Job) -> bool:
+    """Whether the ranks of ``job`` are virtual accelerators."""
+    return job.module.startswith(ACCELERATOR)
 
 
 class RehearsedJob:
     """A job on a virtual cluster."""
 
-    def __init__(self, job: Job, cluster: Cluster, steps: int) -> None:
+    def __init__(self, job: Job, cluster: Cluster, say: Callable[[str], None]) -> None:
         self._job = job
-        self._told = {"cluster": to_plain(cluster), "steps": steps}
+        self._say = say
         self._hosts = [host.name for host in cluster.hosts]
         self._id = state.new_id()
         self._log = job.directory / KEEPER_LOG
@@ -107,8 +108,7 @@ class RehearsedJob:
         ready, tell = os.pipe()
         try:
             order = make_order(job, cluster, cluster_id=self._id, state_file=self._state)
-            asked = json.loads(job.file.read_text(encoding="utf-8"))
-            whole_json(str(job.directory / CLUSTER_FILE), {**asked, **self._told})
+            self._changes = order.changes
             order_file = job.directory / orders.FILE
             whole_json(str(order_file), orders.to_plain(order))
             self._keeper = self._start(order_file, tell)
@@ -129,6 +129,7 @@ class RehearsedJob:
         if code is None:
             return None
         self._end_everything()
+        self._say_what_never_struck()
         code = 128 - code if code < 0 else code
         tail = log_tail(self._log)
         ended = [self._ending(host, code, tail) for host in self._hosts]
@@ -180,7 +181,11 @@ class RehearsedJob:
         if self._keeper is not None:
             self._keeper.wait()
         state.release(self._state)
-        whole_json(str(self._job.directory / CLUSTER_FILE), self._told)  # options may hold secrets: only ranks saw them
+
+    def _say_what_never_struck(self) -> None:
+        missed = [one["kind"] for one in not_struck(self._job.directory / TRUTH_FILE, self._changes)]
+        if missed:
+            self._say(f"the job ended before these faults were to strike: {', '.join(missed)}")
 
     def _ending(self, host: str, code: int, tail: tuple[str, ...]) -> Ended:
         """How ``host`` ended; of ranks that fell before they had a log, the cluster's log tells.
@@ -195,50 +200,3 @@ class RehearsedJob:
         ended = read_ended(self._job.directory, host, code)
         failures = tuple(one if one.log_tail else replace(one, log_tail=tail) for one in ended.failures)
         return replace(ended, failures=failures, log_tail=tail)
-
-
-def check_machine(cluster: Cluster, spec: RunSpec) -> None:
-    """Make sure that this machine can hold ``cluster``, and that the job of ``spec`` fits it.
-
-    Raises:
-        BadInput: it cannot, or the job has another size.
-        MissingPart: a program is not installed.
-    """
-    table, ranks = cluster.table, spec.launch.ranks
-    if spec.launch.hosts not in {1, table.hosts}:
-        raise BadInput(
-            f"launch.hosts is {spec.launch.hosts}, and cluster '{table.name}' has {table.hosts}",
-            hint="leave launch.hosts out: the cluster file says how many there are",
-        )
-    for option, asked_for, reason in (
-        ("container.image", bool(spec.container.image), "its ranks are forked from one process, in no container"),
-        ("launch.bind", spec.launch.bind != "none", "its hosts share the cores of this machine"),
-        ("launch.interface", bool(spec.launch.interface), f"its hosts have one interface, {INTERFACE}"),
-        ("launch.max_restarts", spec.launch.max_restarts > 0, "a rank that fails there ends the job"),
-    ):
-        if asked_for:
-            raise BadInput(f"{option} says nothing on a virtual cluster: {reason}", hint=f"leave {option} out")
-    if ranks != cluster.ranks:
-        raise BadInput(
-            f"the job has {ranks} ranks and cluster '{table.name}' {cluster.ranks} "
-            f"({table.hosts} hosts of {table.ranks_per_host})",
-            hint=f"take -n {cluster.ranks}, or change hosts or ranks_per_host in the cluster file",
-        )
-    if ranks > MAX_RANKS:
-        raise BadInput(
-            f"{ranks} ranks are more than the {MAX_RANKS} that one machine can rehearse", hint="take fewer hosts"
-        )
-    available = psutil.virtual_memory().available
-    if ranks * RANK_BYTES > available:
-        raise BadInput(
-            f"{ranks} ranks need about {show_bytes(ranks * RANK_BYTES)} of memory; {show_bytes(available)} are free",
-            hint=f"up to {available // RANK_BYTES} ranks fit",
-        )
-    if not sys.platform.startswith("linux"):
-        raise MissingPart("a virtual cluster needs Linux: its hosts are network namespaces", hint=UNSHAPED)
-    for tool, package in TOOLS.items():
-        if shutil.which(tool) is None:
-            raise MissingPart(f"a virtual cluster needs `{tool}`", hint=f"apt install {package}; {UNSHAPED}")
-    wrong = any(host.clock_offset_s or host.clock_drift_ppm for host in cluster.hosts)
-    if wrong and clock.library() is None:
-        raise MissingPart("a wrong wall clock needs libfaketime", hint="apt install faketime")

@@ -33,10 +33,13 @@ SEGMENT_SHARE = 0.9  # of a burst, the rest being headers. What is larger, tbf c
 MAX_SEGMENT_BYTES = 65536  # the kernel's
 QUEUE_S = 50e-3  # of line rate, before packets are dropped
 MIN_QUEUE_BYTES = 1 << 20
+MAX_QUEUE_BYTES = 1 << 31  # tc has 32 bits for it
 ETHERNET_BYTES = 14  # what tbf counts of a frame besides the IP packet
 MTU_BYTES = 1500
 TCP_HEADERS_BYTES = 52  # IPv4 20, TCP 20, timestamps 12
 MIN_BITS_PER_S = 8 * 1000  # tc counts whole bytes a second, and slower links tell nobody anything
+TCP_RETRIES = 6  # of what nobody acknowledges: a host that was cut off is given up after half a minute, not 15
+TCP_OPTIONS = Path("/proc/sys/net/ipv4")  # of the network namespace that looks
 CONGESTION_CONTROLS = ("cubic", "reno")  # the first that the kernel lets a namespace choose; BBR would probe and pause
 
 
@@ -59,7 +62,7 @@ class Topology:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Something that happens ``at_s`` after all ranks were started, to the link or uplink of ``number``, or a rank."""
+    """Something that happens ``at_s`` after the zero of its order, to the link or uplink of ``number``, or a rank."""
 
     kind: Literal["throttle", "throttle-uplink", "cut", "kill"]
     at_s: float
@@ -195,7 +198,7 @@ def _shape_uplink(switch: int, bits_per_s: int, verb: str, burst: int) -> list[B
 
 
 def _shape(interface: str, bits_per_s: int, verb: str, burst: int) -> str:
-    queue = max(MIN_QUEUE_BYTES, round(bits_per_s / 8 * QUEUE_S))
+    queue = min(max(MIN_QUEUE_BYTES, round(bits_per_s / 8 * QUEUE_S)), MAX_QUEUE_BYTES)
     return f"qdisc {verb} dev {interface} root handle 1: tbf rate {bits_per_s}bit burst {burst} limit {queue}"
 
 
@@ -218,8 +221,15 @@ def choose_congestion_control(nets: Sequence[int]) -> None:
         with inside(net):
             for name in CONGESTION_CONTROLS:
                 with suppress(OSError):
-                    Path("/proc/sys/net/ipv4/tcp_congestion_control").write_text(name, encoding="ascii")
+                    (TCP_OPTIONS / "tcp_congestion_control").write_text(name, encoding="ascii")
                     break
+
+
+def give_up_soon(nets: Sequence[int]) -> None:
+    """Let hosts notice within half a minute that another is cut off; a job would hang for as long as TCP hopes."""
+    for net in nets:
+        with inside(net), suppress(OSError):  # it then takes as long as this machine's TCP
+            (TCP_OPTIONS / "tcp_retries2").write_text(str(TCP_RETRIES), encoding="ascii")
 
 
 def run(batches: Sequence[Batch], nets: Sequence[int]) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from allpull.rehearse.network import Change, Topology, Uplink
 
@@ -16,7 +16,10 @@ FILE = "job/order.json"
 RANK_PLACEHOLDER = "_" * 7
 """What RANK is where there are no ranks yet: room for their numbers, and no number itself."""
 
-SCHEMA = "allpull.rehearsal-order/1.0"
+SCHEMA = "allpull.rehearsal-order/1.1"
+
+Zero = Literal["first-step", "start"]
+"""What changes count from: that every rank has made its first step, or that all ranks were started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +43,15 @@ class HostOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """All that a virtual cluster is made from. ``state_file`` is that of ``state.claim``."""
+    """All that a virtual cluster is made from.
+
+    ``state_file`` is that of ``state.claim``; ``truth_file`` is told when each of ``changes`` happened.
+    """
 
     cluster: str
     owner_pid: int
     state_file: str
+    truth_file: str
     directory: str
     job_file: str
     module: str
@@ -52,6 +59,7 @@ class Order:
     grace_s: float
     hosts: tuple[HostOrder, ...]
     topology: Topology
+    zero: Zero = "first-step"
     changes: tuple[Change, ...] = ()
 
     @property

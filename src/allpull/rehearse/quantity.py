@@ -14,23 +14,40 @@ from allpull.config.typed import show
 from allpull.errors import BadInput
 from allpull.units import parse_rate_bytes_per_s, parse_time_s
 
+MAX_TIME_S = 3600.0  # nobody waits longer for a step
+MAX_RATE_BYTES_PER_S = 1.25e12  # 10 Tbit/s, a few times what any link does; the kernel's tools overflow far above
+
 _UNIT = "unit"
 _SIGNED = "signed"
+_MOST = "most"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Unit:
-    """What a unit is called, how it is read, and what its SI name ends in."""
+    """What a unit is called, how it is read and shown, and what its SI name ends in."""
 
     word: str
     example: str
     parse: Callable[[str], float]
+    show: Callable[[float], str]
     suffix: str
 
 
 _UNITS: Mapping[str, _Unit] = {
-    "time": _Unit(word="a time", example="40 ms", parse=parse_time_s, suffix="_s"),
-    "rate": _Unit(word="a rate", example="10 Gbit/s", parse=parse_rate_bytes_per_s, suffix="_bytes_per_s"),
+    "time": _Unit(
+        word="a time",
+        example="40 ms",
+        parse=parse_time_s,
+        show=lambda time_s: f"{time_s:g} s",
+        suffix="_s",
+    ),
+    "rate": _Unit(
+        word="a rate",
+        example="10 Gbit/s",
+        parse=parse_rate_bytes_per_s,
+        show=lambda bytes_per_s: f"{bytes_per_s * 8 / 1e12:g} Tbit/s",
+        suffix="_bytes_per_s",
+    ),
 }
 
 
@@ -40,18 +57,21 @@ def needed(help_text: str, *, ge: float | None = None, gt: float | None = None, 
     return field(metadata={"help": help_text, "bounds": bounds})
 
 
-def time_option(help_text: str, default: str | None = None, *, signed: bool = False) -> Any:
-    """A field for a time with its unit, at least 0 unless ``signed``; without a default it must be given."""
-    return _quantity("time", help_text, default, signed=signed)
+def time_option(help_text: str, default: str | None = None, *, signed: bool = False, le: float = MAX_TIME_S) -> Any:
+    """A field for a time with its unit, at most ``le`` s and at least 0; ``signed``: at least -``le`` s.
+
+    Without a default it must be given.
+    """
+    return _quantity("time", help_text, default, signed=signed, most=le)
 
 
 def rate_option(help_text: str, default: str | None = None) -> Any:
     """A field for a rate above 0 with its unit; without a default it must be given."""
-    return _quantity("rate", help_text, default)
+    return _quantity("rate", help_text, default, signed=False, most=MAX_RATE_BYTES_PER_S)
 
 
-def _quantity(unit: str, help_text: str, default: str | None, *, signed: bool = False) -> Any:
-    metadata = {"help": help_text, "bounds": {}, _UNIT: unit, _SIGNED: signed}
+def _quantity(unit: str, help_text: str, default: str | None, *, signed: bool, most: float) -> Any:
+    metadata = {"help": help_text, "bounds": {}, _UNIT: unit, _SIGNED: signed, _MOST: most}
     return field(metadata=metadata) if default is None else field(default=default, metadata=metadata)
 
 
@@ -92,14 +112,14 @@ def check(kind: type, table: Mapping[str, Any], where: str) -> tuple[dict[str, A
         if _UNIT not in item.metadata or item.name not in table:
             continue
         unit, value = _UNITS[item.metadata[_UNIT]], table[item.name]
-        fault = _fault(unit, value, signed=item.metadata[_SIGNED])
+        fault = _fault(unit, value, signed=item.metadata[_SIGNED], most=item.metadata[_MOST])
         if fault:
             faults.append(f"{where}{item.name}: {fault}")
             sound[item.name] = unit.example
     return sound, faults
 
 
-def _fault(unit: _Unit, value: object, *, signed: bool) -> str | None:
+def _fault(unit: _Unit, value: object, *, signed: bool, most: float) -> str | None:
     expected = f"expected {unit.word} with its unit, such as '{unit.example}'"
     if not isinstance(value, str):
         return f"{expected}; found {show(value)}"
@@ -110,4 +130,6 @@ def _fault(unit: _Unit, value: object, *, signed: bool) -> str | None:
         return f"{expected}{above}; found {show(value)}"
     if found < 0 and not signed:
         return f"{expected}, at least 0; found {show(value)}"
+    if abs(found) > most:
+        return f"{expected}, at most {unit.show(most)}{' either way' if signed else ''}; found {show(value)}"
     return None

@@ -5,10 +5,12 @@ The edge of this room towards files that people write; nothing else here reads o
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import tomllib
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,13 +45,14 @@ def load_cluster(path: Path) -> Cluster:
         ConfigError: with a line for every fault in it.
     """
     source = show_text(str(path), 400)
-    cluster, faults = _assemble(_parse(_read(path, "cluster file"), source), path.parent)
+    text = _read(path, "cluster file")
+    cluster, faults = _assemble(_parse(text, source), path.parent)
     if not faults and cluster is not None:
         faults = find_contradictions(cluster)
     if faults or cluster is None:
         more = [f"and {len(faults) - MAX_FAULTS_SHOWN:,} more"] if len(faults) > MAX_FAULTS_SHOWN else []
         raise ConfigError(source, [*faults[:MAX_FAULTS_SHOWN], *more], hint="mend each line; nothing was started")
-    return cluster
+    return replace(cluster, sha256=hashlib.sha256(text.encode()).hexdigest())
 
 
 def _read(path: Path, what: str) -> str:

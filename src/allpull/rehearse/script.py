@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from allpull.rehearse import network
 from allpull.rehearse.order import Order
 
+ZEROS = {"first-step": "every rank has made its first step", "start": "all ranks were started"}
+
 
 def show(order: Order) -> str:
     """Namespaces, links and ranks of ``order``. allpull makes the same in a namespace that is its own."""
@@ -30,7 +32,7 @@ def _links(order: Order) -> Iterator[str]:
 
 def _changes(order: Order) -> Iterator[str]:
     for change in order.changes:
-        yield f"# {change.at_s:g} s after all ranks were started:"
+        yield f"# {change.at_s:g} s after {ZEROS[order.zero]}:"
         yield from _lines(order, network.batches_of(change, order.topology)) if change.kind != "kill" else _kill(change)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import polars as pl
 
 from allpull.errors import RunDirError
-from allpull.rundir import bounded, collectives, gaps, layout
+from allpull.rundir import bounded, collectives, gaps, layout, unclosed
 from allpull.rundir.beside import (
     COUNTERS_SCHEMA,
     GPUS_SCHEMA,
@@ -95,7 +95,7 @@ def read_run(directory: Path, *, skip_damaged: bool = False) -> RunData:
     record = _run_record(root)
     said: list[str] = []
     if record.status in {"created", "running"}:
-        said.append(f"{layout.RUN_JSON} says '{record.status}': the job has not ended, or its launcher was killed")
+        said.append(unclosed.why(root, record))
     record = _with_ranks_seen(root, record, said)
     hosts = _hosts(root, record)
     steps = _step_files(root, record, said, skip_damaged=skip_damaged)

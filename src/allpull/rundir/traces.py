@@ -59,10 +59,10 @@ def read_trace(root: Path, relative: str, wanted: Callable[[dict[str, Any]], boo
                     trace.events.append(event)
     except RunDirError as error:
         trace.fault = error.message
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+    except (EOFError, zlib.error) as error:
         trace.fault = f"not readable as gzip: {error}"
     except ValueError as error:
-        trace.fault = f"not readable as JSON: {str(error)[:200]}"
+        trace.fault = trace.fault or f"not readable as JSON: {str(error)[:200]}"
     except RecursionError:
         trace.fault = "not readable as JSON: nested too deeply"
     return trace

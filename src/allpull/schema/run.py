@@ -44,6 +44,12 @@ class RunRecord(Record):
     command: list[str] = Field(description="the user's command line, secrets redacted")
     spec: dict[str, Any] = Field(description="the resolved specification: schema.spec.RunSpec as JSON")
     launcher: str
+    job: str | None = Field(
+        None,
+        max_length=200,
+        description="number of the job in Slurm's queue, NUMBER_INDEX for one run of an array; behind a semicolon, "
+        "the cluster of a federation",
+    )
     ranks: int = Field(ge=1, le=1_000_000)
     hosts: list[str] = Field(default_factory=list)
     threads_per_rank: int | None = Field(None, ge=1)

@@ -1,6 +1,6 @@
 """One rank of a rehearsal: ``python -m allpull.rehearse.ranks JOB.json``, as ``allpull.observe.rank`` runs it.
 
-Of the job file it reads ``cluster`` (see ``schedule``), ``steps`` and nothing else; records are the observer's.
+Of the job file it reads the options ``cluster`` (see ``schedule``) and ``steps``; records are the observer's.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from allpull.rehearse.ranks.loop import train
 
 def main(job_file: str) -> None:
     """Rehearse as the job file says."""
-    job = json.loads(Path(job_file).read_text(encoding="utf-8"))
+    options = json.loads(Path(job_file).read_text(encoding="utf-8"))["options"]
     try:
-        train(job["cluster"], int(job["steps"]))
+        train(options["cluster"], int(options["steps"]))
     except AllpullError as error:
         sys.stderr.write(f"{error.message}\n" + (f"hint: {error.hint}\n" if error.hint else ""))
         raise SystemExit(error.exit_code) from error

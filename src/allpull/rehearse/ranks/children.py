@@ -66,9 +66,9 @@ class Bell:
         for number in self.HEARD:
             signal.signal(number, _heard)
 
-    def wait(self, timeout_s: float) -> set[int]:
-        """Signals that came, within ``timeout_s`` at the latest."""
-        select.select([self._ear], [], [], max(0.0, timeout_s))
+    def wait(self, timeout_s: float, *others: int) -> set[int]:
+        """Signals that came, within ``timeout_s`` at the latest, or until something is heard on ``others``."""
+        select.select([self._ear, *others], [], [], max(0.0, timeout_s))
         with suppress(BlockingIOError):
             return set(os.read(self._ear, 4096))
         return set()
@@ -84,6 +84,35 @@ class Bell:
 
 def _heard(_: int, __: FrameType | None) -> None:
     """The bell has rung already."""
+
+
+class Kills:
+    """Children that are to be killed: ``planned`` are seconds after ``zero`` with a process id each.
+
+    ``zero`` is a descriptor whose end is the moment that counts; ``struck`` is told the number of who was killed.
+    """
+
+    def __init__(self, planned: Sequence[tuple[float, int]], zero: int, struck: Callable[[int], None]) -> None:
+        self._planned = sorted(planned)
+        self._zero = zero
+        self._zero_s: float | None = None
+        self.struck = struck
+
+    @property
+    def ears(self) -> tuple[int, ...]:
+        """What to listen to until it is time."""
+        return (self._zero,) if self._planned and self._zero_s is None else ()
+
+    @property
+    def due_s(self) -> float:
+        """When the next is due, on the monotonic clock; infinite where that is not known yet."""
+        if self._zero_s is None and self.ears and select.select(self.ears, [], [], 0)[0]:
+            self._zero_s = time.monotonic()
+        return float("inf") if self._zero_s is None or not self._planned else self._zero_s + self._planned[0][0]
+
+    def take(self) -> int:
+        """The process id of the next."""
+        return self._planned.pop(0)[1]
 
 
 class _Watch:
@@ -119,21 +148,21 @@ def attend(
     *,
     grace_s: float,
     aftermath_s: float,
-    kills: Sequence[tuple[float, int]] = (),
+    kills: Kills | None = None,
     on_failure: Callable[[], None] = lambda: None,
 ) -> Ended:
     """Wait until every child (process id → number) has ended.
 
     ``aftermath_s`` after the first failure, or at once when a signal asks, the others get SIGTERM, and ``grace_s``
-    later SIGKILL. ``kills`` are moments of the monotonic clock, each with a child that is killed then.
+    later SIGKILL.
     """
     watch = _Watch(children)
-    planned = sorted(kills)
+    kills = kills or Kills((), -1, lambda _: None)
     stopped_by: int | None = None
     end_at, kill_at = float("inf"), float("inf")
     while watch.running:
-        due = min([end_at, kill_at, *(at for at, _ in planned[:1])])
-        heard = bell.wait(min(due - time.monotonic(), NEVER_S))
+        due = min(end_at, kill_at, kills.due_s)
+        heard = bell.wait(min(due - time.monotonic(), NEVER_S), *kills.ears)
         now = time.monotonic()
         if watch.reap() and end_at == float("inf") and not watch.ending:
             on_failure()
@@ -143,10 +172,11 @@ def attend(
         asked = heard & {signal.SIGTERM, signal.SIGHUP}
         if asked and not watch.ending:
             stopped_by, end_at = min(asked), now
-        while planned and planned[0][0] <= now:
-            _, pid = planned.pop(0)
+        while kills.due_s <= now:
+            pid = kills.take()
             if pid in watch.running:
                 os.kill(pid, signal.SIGKILL)
+                kills.struck(watch.running[pid])
         if now >= end_at and not watch.ending:
             watch.ending, kill_at, end_at = True, now + grace_s, float("inf")
             watch.send(signal.SIGTERM)

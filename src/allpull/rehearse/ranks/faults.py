@@ -2,7 +2,7 @@
 
 A fault is a plain dictionary: ``kind`` is a name of ``KINDS`` and the other keys are the fields of its class, of
 which those without a default must be there. Fields that every kind has: ``from_step`` (0) and ``from_s`` (0.0,
-seconds since the training loop began); a fault has begun once both have passed.
+seconds since the first step ended); a fault has begun once both have passed.
 
     {"kind": "slow-rank", "rank": 3, "where": "backward", "delay_s": 0.04, "from_step": 20}
     {"kind": "slow-rank", "rank": "rotating", "where": "forward", "delay_s": 0.04}
@@ -35,7 +35,7 @@ INPUT = "input"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """Where a training stands: ``step`` of ``rank``, ``elapsed_s`` after the loop began there."""
+    """Where a training stands: ``step`` of ``rank``, ``elapsed_s`` after the first step ended there."""
 
     rank: int
     ranks: int
@@ -82,7 +82,7 @@ class Fault(Protocol):
 
     @property
     def from_s(self) -> float:
-        """The second of the training loop from which on it acts."""
+        """The second since the first step ended from which on it acts."""
         ...
 
     def adds(self, moment: Moment) -> Extra:

@@ -69,15 +69,16 @@ class Training:
         epoch_steps = self.plan.epoch_steps or steps
         marks.metric("steps_per_epoch", epoch_steps)
         self.timeline.restart()
-        began_s = self.timeline.now_s()
+        zero_s: float | None = None  # the end of the first step: all ranks make it together, and links count from it
         for step in range(steps):
             epoch, in_epoch = divmod(step, epoch_steps)
             if in_epoch == 0:
                 marks.epoch(epoch, step)
-            elapsed_s = self.timeline.now_s() - began_s
+            elapsed_s = 0.0 if zero_s is None else self.timeline.now_s() - zero_s
             moment = Moment(rank=self.place.rank, ranks=self.place.ranks, step=step, elapsed_s=elapsed_s)
             extra = added(self.plan.faults, moment)
             self.step(extra)
+            zero_s = self.timeline.now_s() if zero_s is None else zero_s
             self.sequential(step, extra)
             if in_epoch == epoch_steps - 1:
                 self.end_epoch(epoch)

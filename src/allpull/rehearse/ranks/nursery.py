@@ -1,7 +1,7 @@
 """Start the ranks of a virtual cluster: import torch once, fork a process for each host, and from that its ranks.
 
-``python -m allpull.rehearse.ranks.nursery ORDER.json --nets FD,FD… --ready FD --go FD --parent PID``. Every host
-process moves into its network namespace, takes its name, reports that it stands, and, when all do, forks its ranks,
+``python -m allpull.rehearse.ranks.nursery ORDER.json --nets FD,FD… --reports FD --go FD --zero FD --parent PID``. Every
+host process moves into its network namespace, takes its name, reports that it stands, and, when all do, forks its ranks,
 which run ``allpull.observe.rank`` like those of any launcher. Eight ranks cost one import this way. Only a host whose
 wall clock is wrong is executed anew, under libfaketime.
 
@@ -36,7 +36,8 @@ from allpull.rehearse import clock, state
 from allpull.rehearse.namespaces import UTS, enter_net, unshare
 from allpull.rehearse.network import INTERFACE, address, rank_variables
 from allpull.rehearse.order import RANK_PLACEHOLDER, HostOrder, Order, load
-from allpull.rehearse.ranks.children import Bell, Ended, attend
+from allpull.rehearse.ranks.children import Bell, Ended, Kills, attend
+from allpull.rehearse.reports import send
 from allpull.rundir import layout
 from allpull.rundir.write import whole_json
 
@@ -47,20 +48,24 @@ HOST_AFTERMATH_S = 1.0  # the same between hosts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wires:
-    """Descriptors from the keeper: the hosts' network namespaces, where a host reports, and what ends when all have."""
+    """Descriptors from the keeper: the hosts' network namespaces, and where a host reports.
+
+    ``go`` ends when all hosts stand, ``zero`` at the moment that planned changes count from.
+    """
 
     nets: tuple[int, ...]
-    ready: int
+    reports: int
     go: int
+    zero: int
 
     def options(self) -> list[str]:
         """As ``main`` takes them."""
-        nets = ",".join(map(str, self.nets))
-        return ["--nets", nets, "--ready", str(self.ready), "--go", str(self.go), "--parent", str(os.getpid())]
+        pairs = {"nets": ",".join(map(str, self.nets)), "reports": self.reports, "go": self.go, "zero": self.zero}
+        return [word for name, value in pairs.items() for word in (f"--{name}", str(value))]
 
     def close(self) -> None:
         """Nobody in this process needs them any more."""
-        for descriptor in (*self.nets, self.ready, self.go):
+        for descriptor in (*self.nets, self.reports, self.go, self.zero):
             os.close(descriptor)
 
 
@@ -69,14 +74,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m allpull.rehearse.ranks.nursery")
     parser.add_argument("order", type=Path)
     parser.add_argument("--nets", required=True, help="descriptors of the hosts' network namespaces")
-    parser.add_argument("--ready", type=int, required=True, help="descriptor on which a host reports that it stands")
-    parser.add_argument("--go", type=int, required=True, help="descriptor that ends when all hosts have reported")
+    parser.add_argument("--reports", type=int, required=True, help="descriptor on which a host reports")
+    parser.add_argument("--go", type=int, required=True, help="descriptor that ends when all hosts stand")
+    parser.add_argument("--zero", type=int, required=True, help="descriptor that ends when planned changes count")
     parser.add_argument("--parent", type=int, required=True, help="process whose end is ours")
     parser.add_argument("--host", type=int, help="be this host alone")
     options = parser.parse_args(arguments)
     state.end_with_parent(options.parent, SIGKILL)
     order = load(options.order)
-    wires = Wires(nets=tuple(map(int, options.nets.split(","))), ready=options.ready, go=options.go)
+    nets = tuple(map(int, options.nets.split(",")))
+    wires = Wires(nets=nets, reports=options.reports, go=options.go, zero=options.zero)
     if options.host is None:
         return be_nursery(order, options.order, wires)
     wrong = clock.settle_in(os.environ)
@@ -86,6 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def import_once() -> None:
     """What every rank needs, before there are ranks."""
+    import torch._dynamo  # the first DDP of a process imports it: 800 modules  # noqa: PLC0415
     import torch.distributed  # noqa: PLC0415
     import torch.nn.parallel  # noqa: F401, PLC0415
 
@@ -120,9 +128,10 @@ def execute_host(host: HostOrder, index: int, order_file: Path, wires: Wires) ->
     """Start a host with a wrong wall clock as a program of its own; its process id."""
     library = clock.library()
     assert library is not None  # the launcher has looked
-    variables = clock.environment(library, host.clock_offset_s, host.clock_drift_ppm)
+    right_ns = time.time_ns() - time.monotonic_ns()
+    variables = clock.environment(library, host.clock_offset_s, host.clock_drift_ppm, right_ns)
     command = [sys.executable, "-m", "allpull.rehearse.ranks.nursery", str(order_file), "--host", str(index)]
-    command += wires.options()
+    command += [*wires.options(), "--parent", str(os.getpid())]
     pid = os.fork()
     if pid == 0:
         os.execve(command[0], command, {**os.environ, **variables})  # noqa: S606  no shell is wanted
@@ -137,10 +146,12 @@ def be_host(order: Order, index: int, wires: Wires, *, sidecar_environ: dict[str
     socket.sethostname(host.name)
     job = json.loads(Path(order.job_file).read_text(encoding="utf-8"))
     _describe(host, order.directory)
-    os.write(wires.ready, b".")
+    if host.has_own_clock:
+        monotonic_ns, ahead_ns = clock.reading(sidecar_environ)
+        told = {"host": host.name, "monotonic_ns": monotonic_ns, "ahead_ns": ahead_ns}
+        send(wires.reports, clock={**told, "drift_ppm": host.clock_drift_ppm})
+    send(wires.reports, stands=index)
     os.read(wires.go, 1)
-    wires.close()
-    began_s = time.monotonic()
     bell = Bell()
     rank_variable = _initial_rank()
     ranks: dict[int, int] = {}
@@ -148,6 +159,7 @@ def be_host(order: Order, index: int, wires: Wires, *, sidecar_environ: dict[str
         pid = os.fork()
         if pid == 0:
             bell.leave_to_parent()
+            wires.close()
             state.end_with_parent(here, SIGKILL)
             end_as_program(lambda: be_rank(order, host, local_rank, rank_variable, sidecar_environ))  # noqa: B023  called at once
         ranks[pid] = rank
@@ -157,7 +169,7 @@ def be_host(order: Order, index: int, wires: Wires, *, sidecar_environ: dict[str
         bell,
         grace_s=order.grace_s,
         aftermath_s=RANK_AFTERMATH_S,
-        kills=[(began_s + at_s, pid) for at_s, pid in _planned_kills(order, ranks)],
+        kills=Kills(_planned_kills(order, ranks), wires.zero, lambda rank: _tell_killed(wires, rank)),
         on_failure=_tell_nursery,
     )
     if sidecar is not None:
@@ -241,6 +253,10 @@ def _planned_kills(order: Order, ranks: dict[int, int]) -> list[tuple[float, int
     return [(item.at_s, pids[item.number]) for item in order.changes if item.kind == "kill" and item.number in pids]
 
 
+def _tell_killed(wires: Wires, rank: int) -> None:
+    send(wires.reports, killed=rank, monotonic_ns=time.monotonic_ns())
+
+
 def _tell_nursery() -> None:
     os.kill(os.getppid(), SIGUSR1)  # it ends the other hosts, also while a rank of ours takes its time to end
 
@@ -249,8 +265,9 @@ def _start_sidecar(job: dict[str, Any], order: Order, index: int, environ: dict[
     host, part = order.hosts[index].name, clocks.NONE
     if len(order.hosts) > 1:
         part = clocks.ASK if index else clocks.serve(order.directory, host=host, address=address(0))
-    through = ["allpull.rehearse.clock"] if "FAKETIME" in environ else []
-    return start_sidecar(job, host, os.getpid(), part, through, env=environ)
+    if "FAKETIME" not in environ:
+        return start_sidecar(job, host, os.getpid(), part, env=environ)
+    return start_sidecar(job, host, os.getpid(), part, ["allpull.rehearse.clock"], env=clock.going_on(environ))
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

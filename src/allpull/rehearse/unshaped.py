@@ -1,0 +1,47 @@
+"""Rehearse without hosts and links: the same virtual accelerators, as ranks of this machine, and what acts on them."""
+
+from __future__ import annotations
+
+from allpull.launch.job import Job
+from allpull.launch.local import Local, LocalJob
+from allpull.rehearse.cluster import Cluster, truth
+from allpull.rehearse.draft import TRUTH_FILE
+from allpull.rehearse.faults import AcceleratorFault, MachineFault
+from allpull.rehearse.room import check_memory, idle_kinds, tell
+from allpull.rundir.write import whole_json
+
+
+class Unshaped:
+    """The launcher of the accelerators of ``cluster`` on any machine that has torch: no root, no Linux needed."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._local = Local()
+
+    def plan(self, job: Job) -> str:
+        """The command of the ranks' agent, below what does not act.
+
+        Raises:
+            BadInput: this machine cannot hold the ranks.
+        """
+        check_memory(self._cluster, accelerated=True)
+        first, *rest = self._local.plan(job).splitlines(keepends=True)
+        return "".join([first, *(f"# {line}\n" for line in self._idle()), *rest])
+
+    def submit(self, job: Job) -> LocalJob:
+        """Start ``job``.
+
+        Raises:
+            BadInput: this machine cannot hold the ranks.
+        """
+        check_memory(self._cluster, accelerated=True)
+        known = truth(self._cluster, acting=AcceleratorFault)
+        whole_json(str(job.directory / TRUTH_FILE), {**known, "latency_s": None, "hosts": [], "switches": []})
+        for line in self._idle():
+            tell(line)
+        return self._local.submit(job)
+
+    def _idle(self) -> list[str]:
+        kinds = idle_kinds(self._cluster, MachineFault)
+        also = f", and these faults do not act: {', '.join(kinds)}" if kinds else ""
+        return [f"unshaped: all ranks are on this machine, with its links and clocks{also}"]
