@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: help venv demo test check types lint contracts docs reference proof apptainer clean
+.PHONY: help venv demo test check types lint contracts docs reference proof apptainer frameworks clean
 
 help:            ## say what there is
 	@sed -n 's/^\([a-z]*\): .*## /\1\t/p' Makefile | expand -t 12
@@ -47,6 +47,10 @@ docs: reference  ## build the documentation into site/
 proof: $(READY)  ## the long measurements (ONLY=name: one of them); results go to benchmarks/results/
 	$(BIN)/python benchmarks/proof.py $(if $(ONLY),--only $(ONLY))
 	$(BIN)/python tools/reference.py
+
+frameworks: $(READY) tests/scripts/requirements.txt  ## get the frameworks whose programs are tested into build/frameworks
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target build/frameworks \
+	  -r tests/scripts/requirements.txt
 
 apptainer:       ## get a real Apptainer into build/, for the tests of containers
 	$(PYTHON) tools/apptainer.py build/apptainer

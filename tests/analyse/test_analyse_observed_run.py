@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -62,9 +65,6 @@ def directory(tmp_path_factory: pytest.TempPathFactory, run_cli: Callable[..., A
 @pytest.fixture(scope="module")
 def run_cli() -> Callable[..., Any]:
     """The command line, for a fixture of this module."""
-    import os  # noqa: PLC0415
-    import subprocess  # noqa: PLC0415
-    import sys  # noqa: PLC0415
 
     def run(*arguments: str, cwd: Path | None = None) -> Any:
         command = [sys.executable, "-m", "allpull", *arguments]

@@ -82,7 +82,9 @@ Watch = Callable[..., Watched]
 def watched(tmp_path: Path) -> Watch:
     """``watched(source)`` runs a program; ``start`` goes before its file, ``watch`` is what was asked for."""
 
-    def run(source: str, *, start: tuple[str, ...] = (sys.executable,), watch: Any = None, **env: str) -> Watched:
+    def run(
+        source: str, *arguments: str, start: tuple[str, ...] = (sys.executable,), watch: Any = None, **env: str
+    ) -> Watched:
         directory = tmp_path / "run"
         shutil.rmtree(directory, ignore_errors=True)
         for folder in layout.FOLDERS:
@@ -95,7 +97,7 @@ def watched(tmp_path: Path) -> Watch:
         program.write_text(textwrap.dedent(source))
         environment = {**os.environ, "OMP_NUM_THREADS": "1", **env}
         environment |= variables(str(directory), str(job), environment)
-        command = [*start, str(program)]
+        command = [*start, str(program), *arguments]
         done = subprocess.run(
             command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
         )
@@ -109,12 +111,18 @@ def torchrun(ranks: int) -> tuple[str, ...]:
     return (sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}")
 
 
-def plain(source: str, tmp_path: Path, *, start: tuple[str, ...] = (sys.executable,)) -> str:
+def plain(source: str, tmp_path: Path, *arguments: str, start: tuple[str, ...] = (sys.executable,), **env: str) -> str:
     """What the same program prints when nobody observes it."""
-    program = tmp_path / "plain.py"
+    folder = tmp_path / "plain"
+    folder.mkdir()
+    program = folder / "program.py"
     program.write_text(textwrap.dedent(source))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*start, str(program)], env=environment, capture_output=True, text=True, check=True)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **env}
+    command = [*start, str(program), *arguments]
+    done = subprocess.run(
+        command, env=environment, cwd=folder, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
     return done.stdout
 
 

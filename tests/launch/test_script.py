@@ -179,6 +179,7 @@ HOSTILE = "a \"b\" $(touch owned) `touch owned` 'c' ; touch owned & #x ! * ? ~ {
 
 def test_hostile_text_reaches_srun_as_it_is(tmp_path: Path, fakes: dict[str, str]) -> None:
     directory = tmp_path / HOSTILE
+    (directory / "job").mkdir(parents=True)
     slurm = SlurmSpec(modules=(HOSTILE,), master=f"{{host}}{HOSTILE}")
     done = run(sbatch_script(job_in(directory, spec_of(slurm=slurm))), fakes, tmp_path)
     assert done.returncode == 0, done.stderr
@@ -244,8 +245,9 @@ def shell(tmp_path: Path, fakes: dict[str, str]) -> Iterator[Callable[..., subpr
         (bin_folder / "srun").write_text(f"#!/bin/sh\n{srun}")
         (bin_folder / "scancel").write_text('#!/bin/sh\necho "scancel $*" >> said\nkill -USR1 "$(cat started)"\n')
         (bin_folder / "scontrol").write_text('#!/bin/sh\necho "scontrol $*" >> said\n')
+        place = tmp_path / "run" / (f"run_{ARRAY['SLURM_ARRAY_TASK_ID']}" if array else "")
         for folder in layout.FOLDERS:
-            (tmp_path / "run" / folder).mkdir(parents=True)
+            (place / folder).mkdir(parents=True)
         script = sbatch_script(job_in(tmp_path / "run", spec_of(slurm=SlurmSpec(requeues=2, array=array))))
         everything = {**os.environ, **fakes, **environment}
         started.append(
@@ -322,9 +324,11 @@ def test_of_an_array_only_the_run_itself_is_warned_and_requeued(
 
 def test_each_run_of_an_array_finds_its_own_directory(tmp_path: Path, fakes: dict[str, str]) -> None:
     directory = tmp_path / HOSTILE
+    (directory / f"{HOSTILE}_2" / "job").mkdir(parents=True)
     script = sbatch_script(job_in(directory, spec_of(slurm=SlurmSpec(array="2,7"))))
     done = run(script, {**fakes, **ARRAY}, tmp_path)
     assert done.returncode == 0, done.stderr
+    assert (directory / f"{HOSTILE}_2" / layout.QUEUE).read_text() == "70123_2\n"
     (started,) = calls(fakes)
     assert str(directory / f"{HOSTILE}_2" / layout.SPEC) in started["args"]
     assert not list(tmp_path.rglob("owned"))
@@ -334,6 +338,23 @@ def test_each_run_of_an_array_finds_its_own_directory(tmp_path: Path, fakes: dic
 def test_an_array_that_is_none_is_refused(array: str) -> None:
     with pytest.raises(BadInput, match=r"slurm\.array"):
         sbatch_script(job_in(Path("/runs/a"), spec_of(slurm=SlurmSpec(array=array))))
+
+
+@pytest.mark.parametrize("requeues", [0, 1])
+def test_a_directory_that_was_run_takes_no_second_job_but_the_same_one_again(
+    tmp_path: Path, fakes: dict[str, str], requeues: int
+) -> None:
+    """Whoever submits a prepared script twice would have two jobs write the same records."""
+    for folder in layout.FOLDERS:
+        (tmp_path / "run" / folder).mkdir(parents=True)
+    script = sbatch_script(job_in(tmp_path / "run", spec_of(slurm=SlurmSpec(requeues=requeues))))
+    assert run(script, fakes, tmp_path).returncode == 0
+    assert (tmp_path / "run" / layout.QUEUE).read_text() == "70123\n"
+    again = run(script, {**fakes, "SLURM_JOB_ID": "70124"}, tmp_path)
+    assert again.returncode == 2
+    assert "has been run already" in again.stderr
+    assert run(script, {**fakes, "SLURM_RESTART_COUNT": "1"}, tmp_path).returncode == 0
+    assert [one["name"] for one in calls(fakes)] == ["srun", "srun"]
 
 
 def test_a_simple_script_runs_its_command(tmp_path: Path) -> None:

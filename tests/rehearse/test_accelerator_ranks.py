@@ -46,7 +46,7 @@ job = json.loads(Path(sys.argv[1]).read_text())
 place = join()
 found = {}
 for name in ("shrunk", "whole"):
-    training = Training(plan(job["cluster"][name]), place, Timeline())
+    training = Training(plan(job["options"]["cluster"][name]), place, Timeline())
     if name == "whole":
         training.wrapped = DistributedDataParallel(training.accelerator)  # as torch makes it by itself
     training.run(4)
@@ -60,9 +60,8 @@ distributed.destroy_process_group()
 def run_ranks(out: Path, module: str, cluster: dict[str, Any], steps: int) -> Path:
     """Run ``module`` on two ranks of this machine, observed; its run directory."""
     spec = RunSpec(name="rehearsal", launch=LaunchSpec(ranks=2, grace_s=1), observe=ObserveSpec(counters=False))
-    job = prepare(spec, kind="run", module=module, command=[module], out=out)
-    plain = json.loads(job.file.read_text(encoding="utf-8"))
-    job.file.write_text(json.dumps({**plain, "cluster": cluster, "steps": steps}), encoding="utf-8")
+    options = {"cluster": cluster, "steps": steps}
+    job = prepare(spec, kind="run", module=module, command=[module], out=out, options=options)
     record = execute(job, Local(), lambda: None)
     assert record.exit is not None
     assert record.exit.code == 0, (job.directory / "job/logs/rank-00000.log").read_text(encoding="utf-8")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from allpull.errors import AllpullError, BadInput, ConfigError
 from allpull.rehearse.cluster import Cluster, to_plain, truth
-from allpull.rehearse.faults import KINDS
+from allpull.rehearse.faults import KINDS, MachineFault
 from allpull.rehearse.ranks import faults as planted
 from allpull.rehearse.ranks.schedule import plan
 from allpull.rehearse.read import load_cluster
@@ -127,7 +127,7 @@ def test_a_rotating_rank_rotates(tmp_path, where):
 
 def test_faults_of_the_accelerator_are_no_truth_where_another_program_runs(tmp_path):
     found = cluster(tmp_path, f'{EXAMPLE}[[faults]]\nkind = "kill-rank"\n{FAULTS["kill-rank"]}\n')
-    assert [fault["kind"] for fault in truth(found, accelerated=False)["faults"]] == ["kill-rank"]
+    assert [fault["kind"] for fault in truth(found, acting=MachineFault)["faults"]] == ["kill-rank"]
 
 
 def test_links_in_the_truth_are_shrunk_and_those_of_a_host_of_its_own(tmp_path):
@@ -168,6 +168,42 @@ def test_all_faults_are_said_at_once_each_with_its_place(tmp_path):
     ):
         assert any(line.startswith(expected) for line in said), (expected, said)
     assert len(said) == 9
+
+
+UNUSUAL = {
+    "cluster.latency": "0 s",
+    "faults[0].delay": "1 s",
+    "host[0].clock_offset": "1 s",
+    "cluster.link": "1 Gbit/s",
+}
+
+
+@pytest.mark.parametrize("path", UNUSUAL)
+@pytest.mark.parametrize("number", ["1e300", "1e308", "400000"])
+def test_a_quantity_that_nobody_can_mean_is_said_with_its_bound(tmp_path, path, number):
+    """Beyond some size times overflow in Python, and rates in the kernel's tools."""
+    values = {**UNUSUAL, path: f"{number} {'Gbit/s' if path == 'cluster.link' else 's'}"}
+    text = (
+        f'[cluster]\nhosts = 2\nlink = "{values["cluster.link"]}"\nlatency = "{values["cluster.latency"]}"\n'
+        f'[[host]]\nindex = 0\nclock_offset = "{values["host[0].clock_offset"]}"\n'
+        f'[[faults]]\nkind = "slow-loader"\ndelay = "{values["faults[0].delay"]}"\n'
+    )
+    (said,) = faults_of(tmp_path, text)
+    assert said.startswith(f"{path}: expected a ")
+    assert "at most" in said
+
+
+@pytest.mark.parametrize(("where", "most_ms"), [("input", 3), ("forward", 10), ("backward", 20)])
+def test_jitter_that_would_be_cut_off_at_no_time_at_all_is_refused(tmp_path, where, most_ms):
+    """A normal distribution of mean 0 that is cut off has another mean, and the truth would be wrong."""
+    text = (
+        '[cluster]\nhosts = 2\nlink = "1 Gbit/s"\n[accelerator]\nforward_ms = 30\ninput_ms = 9\n'
+        f'[[faults]]\nkind = "jitter"\nwhere = "{where}"\ndistribution = "normal"\nstd = '
+    )
+    assert cluster(tmp_path, f'{text}"{most_ms} ms"\n').faults
+    (said,) = faults_of(tmp_path, f'{text}"{most_ms + 0.1} ms"\n')
+    assert said.startswith(f"faults[0].std: expected at most a third of {where}")
+    assert cluster(tmp_path, f'{text}"1 s"\n'.replace("normal", "exponential")).faults
 
 
 CONTRADICTIONS = {

@@ -63,6 +63,15 @@ def test_every_line_is_shaped_once_at_either_end_with_its_rate(topology):
     assert shaped(plan(topology)) == expected
 
 
+@given(st.integers(8_000, 10**13))
+def test_tc_has_32_bits_for_the_bytes_that_wait(bits_per_s):
+    lines = [line for batch in plan(Topology(links_bits_per_s=(bits_per_s,))) for line in batch.lines if "tbf" in line]
+    for line in lines:
+        burst, limit = (int(re.search(rf"{name} (\d+)", line)[1]) for name in ("burst", "limit"))
+        assert burst < limit < 2**32
+    assert len(lines) == 2
+
+
 @given(topologies())
 def test_hosts_reach_each_other_over_their_own_switch_or_the_core(topology):
     bridges = ports(plan(topology))

@@ -106,6 +106,15 @@ def test_a_link_carries_its_rate_each_way_at_the_same_time():
     assert took == [pytest.approx(0.5, rel=0.1)] * 2
 
 
+def test_the_kernel_takes_the_fastest_link_that_a_file_may_ask_for():
+    took = alone("""
+        from allpull.rehearse.quantity import MAX_RATE_BYTES_PER_S
+        nets = build(Topology(links_bits_per_s=(round(8 * MAX_RATE_BYTES_PER_S),) * 2))
+        print(json.dumps(send(pairs(nets, [(0, 1)])[0], 1_000_000)))
+    """)
+    assert took > 0
+
+
 def test_hosts_share_an_uplink_and_nothing_else():
     """Two flows over one uplink take twice as long as one that stays behind the switch."""
     size = int(PAYLOAD / 4)

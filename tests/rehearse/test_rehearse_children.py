@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGCHLD"), reason="children
 
 PRELUDE = """
 import dataclasses, json, os, signal, sys, time
-from allpull.rehearse.ranks.children import Bell, attend
+from allpull.rehearse.ranks.children import Bell, Kills, attend
 
 bell = Bell()
 
@@ -100,14 +100,29 @@ def test_a_signal_ends_them_all_and_is_nobodys_failure(name, stopped_by, code):
     """) == [[], stopped_by, code]
 
 
-def test_a_planned_kill_takes_its_child_at_its_time():
+def test_a_planned_kill_takes_its_child_at_its_time_which_counts_from_the_end_of_a_descriptor():
     failures, _, code = attended("""
         pids = [child(sleep(60)), child(sleep(60))]
-        kills = [(time.monotonic() + 0.1, pids[1])]
-        told = []
-        ended = attend({pids[0]: 4, pids[1]: 5}, bell, grace_s=20, aftermath_s=0.05, kills=kills,
-                       on_failure=lambda: told.append(1))
-        assert told == [1]
+        zero, begin = os.pipe()
+        starter = child(sleep(0.3))  # which has the last copy of the other end
+        os.close(begin)
+        killed, failed = [], []
+        kills = Kills([(0.2, pids[1]), (50, pids[0])], zero, lambda name: killed.append((name, time.monotonic())))
+        began = time.monotonic()
+        ended = attend({starter: 3, pids[0]: 4, pids[1]: 5}, bell, grace_s=20, aftermath_s=0.05, kills=kills,
+                       on_failure=lambda: failed.append(1))
+        ((name, at),) = killed
+        assert name == 5 and at - began >= 0.4
+        assert failed == [1]
         tell(ended)
     """)
     assert (failures, code) == ([[5, -signal.SIGKILL]], 128 + signal.SIGKILL)
+
+
+def test_what_counts_from_a_moment_that_never_comes_never_happens():
+    assert attended("""
+        zero, begin = os.pipe()
+        pid = child(sleep(0.3))
+        kills = Kills([(0.0, pid)], zero, lambda name: 1 / 0)
+        tell(attend({pid: 0}, bell, grace_s=20, aftermath_s=0.05, kills=kills))
+    """) == [[], None, 0]

@@ -10,16 +10,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from allpull.errors import BadInput, MissingPart
 from allpull.launch.job import prepare, prospect
-from allpull.rehearse import clock, state
-from allpull.rehearse import launcher as launchers
+from allpull.rehearse import clock, room, state
 from allpull.rehearse.launcher import Rehearse
-from allpull.rehearse.network import payload_bytes_per_s
+from allpull.rehearse.network import TCP_RETRIES, payload_bytes_per_s
+from allpull.rehearse.read import load_cluster
 from allpull.schema.spec import LaunchSpec, RunSpec
 
 needs_hosts = [pytest.mark.root, pytest.mark.ranks, pytest.mark.usefixtures("leaves_nothing")]
@@ -27,7 +28,7 @@ needs_hosts = [pytest.mark.root, pytest.mark.ranks, pytest.mark.usefixtures("lea
 MBIT = 50
 ELEMENTS = 125_000
 SLOWER = 0.25
-THROTTLED_S = 4.0
+THROTTLED_S = 2.0
 OFFSET_S = 5.0
 TWO_HOSTS = f"""
 [cluster]
@@ -43,7 +44,10 @@ host = 1
 factor = {SLOWER}
 from_s = {THROTTLED_S}
 """
-LATE = f'[[faults]]\nkind = "clock-offset"\nhost = 1\noffset = "{OFFSET_S} s"\n'
+DRIFT_PPM = 2000.0
+LATE = f'[[faults]]\nkind = "clock-offset"\nhost = 1\noffset = "{OFFSET_S} s"\ndrift_ppm = {DRIFT_PPM}\n'
+
+SLOW_RANK = '[[faults]]\nkind = "slow-rank"\nrank = 1\ndelay = "5 ms"\n'
 
 FACTS = f"""
 import json, os, random, socket, sys, time
@@ -51,7 +55,6 @@ import psutil, torch
 import torch.distributed as dist
 from allpull import marks
 
-began = time.monotonic()
 dist.init_process_group("gloo")
 values = torch.ones({ELEMENTS})
 
@@ -66,8 +69,10 @@ def all_reduces(count):
         marks.step(1)
     return times
 
+began_ns = time.monotonic_ns()
 before = all_reduces(5)
-time.sleep(max(0, began + {THROTTLED_S} + 0.5 - time.monotonic()))
+time.sleep({THROTTLED_S} + 0.5)
+slow_ns = time.monotonic_ns()
 after = all_reduces(2)
 one = torch.ones(1)
 dist.all_reduce(one)
@@ -76,8 +81,9 @@ print(json.dumps({{
     "host": socket.gethostname(), "sum": one.item(), "before": before, "after": after,
     "addresses": [a.address for a in psutil.net_if_addrs()["eth0"] if a.family == socket.AF_INET],
     "names": [socket.gethostbyname(name) for name in ("node1", "node2")],
-    "ahead": time.time() - time.monotonic(), "draw": random.random(),
-    "threads": os.environ["OMP_NUM_THREADS"],
+    "began_ns": began_ns, "slow_ns": slow_ns,
+    "now_ns": time.monotonic_ns(), "ahead": time.time() - time.monotonic(), "draw": random.random(),
+    "threads": os.environ["OMP_NUM_THREADS"], "retries": open("/proc/sys/net/ipv4/tcp_retries2").read().strip(),
     "job": sorted(json.load(open(sys.argv[1]))), "tag": os.environ["{state.TAG}"],
 }}))
 dist.destroy_process_group()
@@ -118,6 +124,7 @@ def check_places(ranks: list[dict[str, Any]]) -> None:
     assert all(one["names"] == ["10.77.0.1", "10.77.0.2"] for one in ranks)
     assert {one["sum"] for one in ranks} == {4.0}
     assert {one["threads"] for one in ranks} == {"1"}
+    assert {one["retries"] for one in ranks} == {str(TCP_RETRIES)}
     assert len({one["draw"] for one in ranks}) == 4
 
 
@@ -150,7 +157,27 @@ def check_secrets(directory: Path) -> None:
     truth = directory / "truth.json"
     assert truth.stat().st_mode & 0o777 == 0o600
     assert json.loads(truth.read_text())["faults"][0]["kind"] == "slow-link"
-    assert sorted(json.loads((directory / "job/cluster.json").read_text())) == ["cluster", "steps"]
+    assert "nonce" not in json.loads((directory / "job/spec.json").read_text())
+
+
+def check_moments(directory: Path, ranks: list[dict[str, Any]]) -> None:
+    """The truth has the moments of what was planted, on the clock of the ranks."""
+    moments = json.loads((directory / "truth.json").read_text())["moments"]
+    zero_ns, (struck,) = moments["zero"]["monotonic_ns"], moments["struck"]
+    assert moments["zero"]["of"] == "first-step"
+    assert max(one["began_ns"] for one in ranks) < zero_ns
+    assert (struck["kind"], struck["host"]) == ("slow-link", 1)
+    assert struck["rate_bytes_per_s"] == SLOWER * MBIT * 1e6 / 8
+    assert THROTTLED_S <= (struck["monotonic_ns"] - zero_ns) / 1e9 < THROTTLED_S + 1
+    assert struck["monotonic_ns"] < min(one["slow_ns"] for one in ranks)
+    if clock.library():
+        (known,) = moments["clocks"]
+        assert known["host"] == "node2"
+        for one in ranks[2:]:
+            since_s = (one["now_ns"] - known["monotonic_ns"]) / 1e9
+            ahead_s = known["ahead_ns"] / 1e9 + DRIFT_PPM / 1e6 * since_s
+            here_s = time.time() - time.monotonic()
+            assert one["ahead"] - here_s == pytest.approx(ahead_s, abs=2e-3)
 
 
 @pytest.mark.root
@@ -163,11 +190,12 @@ def test_a_rehearsal_from_end_to_end(facts, tmp_path):
     check_speed(ranks)
     check_records(job.directory)
     check_secrets(job.directory)
-    assert {"cluster", "steps", "directory", "spec"} <= set(ranks[0]["job"])
+    check_moments(job.directory, ranks)
+    assert {"directory", "spec", "options"} <= set(ranks[0]["job"])
     if clock.library():
         here = time.time() - time.monotonic()
         off = [one["ahead"] - here for one in ranks]
-        assert off == [pytest.approx(0.0, abs=0.05)] * 2 + [pytest.approx(OFFSET_S, abs=0.05)] * 2
+        assert off == [pytest.approx(0.0, abs=0.05)] * 2 + [pytest.approx(OFFSET_S, abs=0.2)] * 2
     assert alive(ranks[0]["tag"]) == []
 
 
@@ -191,9 +219,15 @@ class TestEndings:
 
     pytestmark = needs_hosts
 
-    def test_a_killed_rank_ends_the_job_and_is_named(self, rehearsed):
+    def test_a_killed_rank_ends_the_job_and_is_named(self, rehearsed, capsys):
+        """And the other fault, which was to strike later, is said to have been none."""
         text = TWO_HOSTS + '[[faults]]\nkind = "kill-rank"\nrank = 2\nfrom_s = 1.0\n'
         record, job = rehearsed(text, LOOP)
+        moments = json.loads((job.directory / "truth.json").read_text())["moments"]
+        (struck,) = moments["struck"]
+        assert (struck["kind"], struck["rank"]) == ("kill-rank", 2)
+        assert struck["monotonic_ns"] - moments["zero"]["monotonic_ns"] >= 0.9e9  # the host may see the zero first
+        assert "before these faults were to strike: slow-link" in capsys.readouterr().err
         assert record.status == "failed"
         assert record.exit is not None
         assert (record.exit.rank, record.exit.host, record.exit.signal) == (2, "node2", "SIGKILL")
@@ -351,9 +385,54 @@ def test_more_ranks_than_the_machine_holds_are_one_clear_error(tmp_path, monkeyp
     many = '[cluster]\nhosts = 33\nranks_per_host = 2\nlink = "1 Gbit/s"\n'
     with pytest.raises(BadInput, match="66 ranks are more than the 64"):
         asked(tmp_path, many, 66)
-    monkeypatch.setattr(launchers, "RANK_BYTES", 1 << 50)
+    monkeypatch.setattr(room, "RANK_BYTES", 1 << 50)
     with pytest.raises(BadInput, match="of memory"):
         asked(tmp_path, TWO_HOSTS, 4)
+
+
+def test_the_model_of_the_virtual_accelerator_counts_as_memory_of_every_rank(tmp_path, monkeypatch):
+    """VGG-16 has 138 million parameters: 1.1 GB a rank with gradients, before anything else."""
+    path = tmp_path / "cluster.toml"
+    path.write_text(
+        TWO_HOSTS.replace("shrink = 10", "shrink = 1") + '[accelerator]\nmodel = "vgg16"\ndevice = "V100"\n'
+    )
+    cluster = load_cluster(path)
+    monkeypatch.setattr(room, "RANK_BYTES", 0)
+    monkeypatch.setattr(room.psutil, "virtual_memory", lambda: SimpleNamespace(available=4 * 8 * 138_357_544))
+    room.check_memory(cluster, accelerated=False)
+    with pytest.raises(BadInput, match="of a rank for vgg16") as caught:
+        room.check_memory(cluster, accelerated=True)
+    assert "up to 2 ranks fit; a larger shrink" in caught.value.hint
+
+
+@pytest.mark.parametrize(("shrink", "expected"), [(1, "shrink = 25"), (20, "shrink = 25"), (25, None), (1000, None)])
+def test_links_faster_than_the_machine_are_not_passed_over(tmp_path, monkeypatch, shrink, expected):
+    """Two links of 50 Gbit/s on two cores, which carry 4 Gbit/s."""
+    monkeypatch.setattr(room.os, "sched_getaffinity", lambda _: {0, 1})
+    path = tmp_path / "cluster.toml"
+    path.write_text(f'[cluster]\nhosts = 2\nlink = "50 Gbit/s"\nshrink = {shrink}\n')
+    said = room.too_fast(load_cluster(path))
+    assert (said is None) if expected is None else (expected in said)
+
+
+def test_what_of_a_cluster_file_does_not_act_is_said_once(tmp_path):
+    (tmp_path / "cluster.toml").write_text(TWO_HOSTS + SLOW_RANK)
+    launcher = Rehearse(tmp_path / "cluster.toml")
+    named = {}
+    for module in ("allpull.train", "allpull.rehearse.ranks"):
+        job = prospect(spec(4), kind="train", module=module, command=["x"], out=tmp_path / "runs")
+        named[module] = launcher.plan(job).count("slow-rank")
+    assert named == {"allpull.train": 1, "allpull.rehearse.ranks": 0}
+
+
+@pytest.mark.parametrize(
+    ("module", "zero"),
+    [("allpull.probe.clock", "all ranks were started"), ("program", "every rank has made its first step")],
+)
+def test_changes_count_from_the_first_step_of_whatever_makes_steps(tmp_path, module, zero):
+    (tmp_path / "cluster.toml").write_text(TWO_HOSTS)
+    job = prospect(spec(4), kind="run", module=module, command=["x"], out=tmp_path / "runs")
+    assert f"{THROTTLED_S:g} s after {zero}:" in Rehearse(tmp_path / "cluster.toml").plan(job)
 
 
 def test_a_link_too_slow_to_shape_is_one_clear_error(tmp_path):
@@ -364,16 +443,16 @@ def test_a_link_too_slow_to_shape_is_one_clear_error(tmp_path):
 
 @pytest.mark.parametrize("tool", ["ip", "tc"])
 def test_a_missing_tool_is_said_with_its_package(tmp_path, monkeypatch, tool):
-    found = launchers.shutil.which
-    monkeypatch.setattr(launchers.shutil, "which", lambda name: None if name == tool else found(name))
+    found = room.shutil.which
+    monkeypatch.setattr(room.shutil, "which", lambda name: None if name == tool else found(name))
     with pytest.raises(MissingPart, match=f"needs `{tool}`") as caught:
         asked(tmp_path, TWO_HOSTS, 4)
     assert "apt install iproute2" in caught.value.hint
-    assert "--launcher local" in caught.value.hint
+    assert "--unshaped" in caught.value.hint
 
 
 def test_a_missing_faketime_is_said_where_a_clock_is_wrong(tmp_path, monkeypatch):
-    monkeypatch.setattr(launchers.clock, "library", lambda: None)
+    monkeypatch.setattr(room.clock, "library", lambda: None)
     with pytest.raises(MissingPart, match="libfaketime"):
         asked(tmp_path, TWO_HOSTS + LATE, 4)
 
@@ -390,7 +469,7 @@ def test_no_permission_for_namespaces_is_one_clear_error(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(MissingPart, match="does not let us make namespaces") as caught:
         asked(tmp_path, TWO_HOSTS, 4)
-    assert "--launcher local" in caught.value.hint
+    assert "--unshaped" in caught.value.hint
     (order,) = tmp_path.glob("runs/*/job/order.json")
     assert not Path(json.loads(order.read_text())["state_file"]).exists()
 
@@ -402,7 +481,7 @@ def test_the_plan_is_a_script_that_makes_nothing(tmp_path):
     script = launcher.plan(job)
     assert script.startswith("#!/bin/sh\n")
     assert "tc -n node2 qdisc add dev eth0 root handle 1: tbf rate 50000000bit" in script
-    assert f"# {THROTTLED_S:g} s after all ranks were started:\ntc -n node2 qdisc change" in script
+    assert f"# {THROTTLED_S:g} s after every rank has made its first step:\ntc -n node2 qdisc change" in script
     assert script.count("-m allpull.observe.rank") == 4
     assert not (tmp_path / "runs").exists()
     assert subprocess.run(["sh", "-n"], input=script, text=True, check=False).returncode == 0

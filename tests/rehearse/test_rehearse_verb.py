@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -33,6 +34,14 @@ def test_rehearse_leaves_a_whole_run_with_its_truth(run_cli, tmp_path):
     assert done.returncode == 0, done.stderr
     (directory,) = (tmp_path / "runs").iterdir()
     assert json.loads((directory / "truth.json").read_text())["faults"][0]["delay_s"] == 0.06
+    record = json.loads((directory / "run.json").read_text())
+    assert set(record["spec"]) == {"name", "launch", "observe", "rehearsal"}
+    assert (record["global_batch"], record["seed"]) == (16, None)
+    asked = record["spec"]["rehearsal"]
+    assert asked["sha256"] == hashlib.sha256((tmp_path / "c.toml").read_bytes()).hexdigest()
+    assert (asked["steps"], asked["shrink"], asked["accelerator"]["model"]) == (20, 50.0, "resnet18")
+    assert asked["network"]["links_bytes_per_s"] == [1.25e9, 1.25e9]
+    assert "slow-rank" not in json.dumps(record)
     run = json.loads(run_cli("show", str(directory), "--json").stdout)["runs"][0]
     assert (run["ranks"], run["hosts"], run["status"]) == (2, 2, "completed")
     assert run["global_batch"] == 16
@@ -44,7 +53,7 @@ def test_a_planted_clock_is_found_within_its_own_bound(run_cli, tmp_path):
     if shutil.which("faketime") is None:
         pytest.skip("faketime is not installed")
     (tmp_path / "c.toml").write_text(CLUSTER + '[[host]]\nindex = 1\nclock_offset = "5 s"\nclock_drift_ppm = 100\n')
-    done = run_cli("probe", "clock", "-n", "2", "--launcher", "rehearse:c.toml", "--for", "4s", "--json", cwd=tmp_path)
+    done = run_cli("probe", "clock", "--launcher", "rehearse:c.toml", "--for", "4s", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     monotonic, realtime = json.loads(done.stdout)["offsets"]
     assert abs(monotonic["offset_s"]) <= monotonic["offset_bound_s"]

@@ -20,7 +20,21 @@ import polars as pl
 from allpull.analyse.grid import Floats
 from allpull.rundir.beside import EventLog
 
-SPANS = ("forward_ns", "backward_ns", "optimizer_ns", "arrival_ns", "done_ns")
+SPANS = (
+    "begin_ns",
+    "end_ns",
+    "input_ns",
+    "copy_ns",
+    "forward_ns",
+    "backward_ns",
+    "optimizer_ns",
+    "evaluation_ns",
+    "checkpoint_ns",
+    "collective_ns",
+    "arrival_ns",
+    "done_ns",
+)
+"""Boundaries too: the device lives its steps later than the host, which may issue ten in the time of one."""
 COMPUTE = ("forward", "backward", "optimizer")
 AHEAD = ("input", "copy")
 """What the host may do while the device still works; then it costs less than it takes."""

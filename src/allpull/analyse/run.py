@@ -19,7 +19,7 @@ from allpull.analyse.uses import uses
 from allpull.analyse.windows import bucket_windows, summary
 from allpull.rundir.bounded import shown_path
 from allpull.rundir.read import RunData
-from allpull.schema.results import RunDetail, RunMetrics, Steady
+from allpull.schema.results import Pause, RunDetail, RunMetrics, Steady
 
 MAX_STEP_TIMES = 2000  # enough for a distribution that a page can show
 
@@ -68,7 +68,7 @@ def metrics(run: RunData) -> RunMetrics:
         clock_error_s=whole.clock.bound_s,
         observed=observed(run, numbers),
         collectives=uses(whole.matched, numbers, ranks, slack_ns=whole.clock.slack_ns) if _has_calls(run) else None,
-        pauses=pauses(run.events, _waits(whole, ranks), whole.clock, ranks=ranks, epochs=epochs(run)),
+        pauses=_pauses(run, whole),
         buckets=summary(windows, run.steps) if windows.read else None,
     )
 
@@ -78,10 +78,14 @@ def _has_calls(run: RunData) -> bool:
     return not run.collectives.is_empty() or run.steps["collective_ns"].count() > 0
 
 
-def _waits(whole: Together, ranks: int) -> pl.DataFrame | None:
-    """What ranks waited in; None where that is not known."""
+def _pauses(run: RunData, whole: Together) -> list[Pause]:
+    """Evaluations and checkpoints; what others waited in meanwhile is not known where no arrivals were recorded."""
+    ranks = run.record.ranks
+    if not any(log.spans for log in run.events.values()):
+        return []
     recorded = not whole.matched.calls.is_empty() or whole.steps["arrival_ns"].count() > 0
-    return waits(whole.steps, whole.matched, ranks) if recorded and whole.clock.compares else None
+    waited = waits(whole.steps, whole.matched, ranks) if recorded and whole.clock.compares else None
+    return pauses(run.events, waited, whole.clock, ranks=ranks, epochs=epochs(run))
 
 
 def detail(run: RunData, metrics: RunMetrics) -> RunDetail:

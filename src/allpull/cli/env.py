@@ -23,14 +23,24 @@ def env(  # noqa: PLR0917  one parameter an option, called by typer alone
     steps: Annotated[str | None, typer.Option("--steps", metavar="FIRST:LAST", help="As for allpull run.")] = None,
     sets: Sets = None,
     finish: Annotated[
-        Path | None, typer.Option("--finish", metavar="RUN", help="Close the run directory that such lines opened.")
+        Path | None,
+        typer.Option(
+            "--finish",
+            metavar="RUN",
+            help="Close the run directory that such lines opened, or of a Slurm job whose launcher is gone.",
+        ),
     ] = None,
     code: Annotated[int, typer.Option("--code", help="With --finish: the exit code of the script.")] = 0,
 ) -> None:
     """Open a run directory and print the lines that have a script observed: eval "$(allpull env)"."""
     from allpull.cli import observing  # noqa: PLC0415  pydantic is not needed for --help
-    from allpull.launch import pasted  # noqa: PLC0415
+    from allpull.launch import closing, pasted  # noqa: PLC0415
+    from allpull.launch.outcome import describe  # noqa: PLC0415
 
+    if finish is not None and closing.of_slurm(finish):
+        record = closing.close(finish)
+        note(f"{finish}: {record.status}" + (f", {describe(record.exit)}" if record.exit and record.exit.code else ""))
+        return
     if finish is not None:
         record = pasted.close_run(finish, code)
         for sentence in pasted.last_words(record, finish):

@@ -111,7 +111,7 @@ def resolve(asked: Asked) -> Ready:
     from allpull.cli import running  # noqa: PLC0415  as this knows the models, it takes longer to import
 
     running.need_torch()
-    spec = running.settle(spec, os.environ)
+    spec = running.settle(spec, os.environ, asked.sets)
     running.check_restarts(spec)
     if spec.slurm.array:
         raise BadInput(

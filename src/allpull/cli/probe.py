@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -11,35 +12,47 @@ import typer
 
 from allpull.cli.say import answer, note
 from allpull.cli.show import AsJson
+from allpull.cli.train import Out
 from allpull.errors import BadInput
-from allpull.schema.spec import LaunchSpec, RunSpec
 from allpull.units import parse_bytes, parse_time_s, show_bytes, show_spread, show_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from allpull.schema.results import AllreduceResult, ClockOffset, ClockResult, Interval, RingFit
     from allpull.schema.run import RunRecord
+    from allpull.schema.spec import RunSpec
 
 MAX_SIZE = 1 << 34
 MAX_RANKS = 65536
 SIZES = "8,64KiB,1MiB,8MiB,64MiB"
 MAX_PROBE_S = 3600.0
+AUTO = "auto"
+USELESS = ("data.", "model.", "train.", "watch.", "slurm.array")  # what says something to a training alone
 
 probe = typer.Typer(help="Measure what limits a job: collectives, clocks.", no_args_is_help=True, rich_markup_mode=None)
 
 Ranks = Annotated[
     int | None,
-    typer.Option("-n", "--ranks", help="Ranks, one process each. Not given: those of a cluster file, else 2."),
+    typer.Option(
+        "-n",
+        "--ranks",
+        help="Ranks, one process each. Not given: those of a cluster file, else one a host, at least 2.",
+    ),
 ]
-Where = Annotated[str, typer.Option("--launcher", help="Where ranks run, as for train.")]
-Out = Annotated[Path, typer.Option("--out", help="Folder in which the run directory is made.")]
+Where = Annotated[
+    str | None, typer.Option("--launcher", metavar="NAME[:ARGUMENT]", help="Where ranks run, as for allpull train.")
+]
+Sets = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one option, such as launch.hosts=2.")
+]
 
 
 @probe.command()
-def allreduce(
+def allreduce(  # noqa: PLR0917  one parameter an option, called by typer alone
     ranks: Ranks = None,
-    launcher: Where = "local",
+    launcher: Where = None,
+    sets: Sets = None,
     sizes: Annotated[str, typer.Option("--sizes", help="Sizes of the data, such as 8MiB,64MiB.")] = SIZES,
     out: Out = Path("runs"),
     as_json: AsJson = False,
@@ -51,10 +64,10 @@ def allreduce(
     from allpull.schema.probes import AllreduceAnswer  # noqa: PLC0415
     from allpull.schema.results import AllreduceResult  # noqa: PLC0415
 
-    count = count_ranks(ranks, launcher)
-    if count == 1:
+    spec = specification("allreduce", ranks, launcher, sets or [])
+    if spec.launch.ranks == 1:
         raise BadInput("-n 1: one rank alone has nothing to reduce, and its times mean nothing", hint="such as -n 2")
-    record, directory = run("allreduce", count, launcher, out, {"sizes": parse_sizes(sizes)})
+    record, directory = run("allreduce", spec, out, {"sizes": parse_sizes(sizes)})
     found = read_probe(directory, "allreduce", AllreduceAnswer)
     result = AllreduceResult(
         schema=tag("allreduce"),
@@ -68,9 +81,10 @@ def allreduce(
 
 
 @probe.command()
-def clock(
+def clock(  # noqa: PLR0917  as above
     ranks: Ranks = None,
-    launcher: Where = "local",
+    launcher: Where = None,
+    sets: Sets = None,
     duration: Annotated[str, typer.Option("--for", help="Time for which each host is compared.")] = "10s",
     out: Out = Path("runs"),
     as_json: AsJson = False,
@@ -84,31 +98,64 @@ def clock(
     seconds = parse_time_s(duration)
     if not 0 < seconds <= MAX_PROBE_S:
         raise BadInput(f"--for {duration} is not between 0 and an hour", hint="10s is enough for most hosts")
-    record, directory = run("clock", count_ranks(ranks, launcher), launcher, out, {"seconds": seconds})
+    record, directory = run("clock", specification("clock", ranks, launcher, sets or []), out, {"seconds": seconds})
     found = read_probe(directory, "clock", ClockAnswer)
     offsets = [offset for one in found.against for offset in compare_host(one.host, one.pings, record.hosts)]
     result = ClockResult(schema=tag("clock"), run=record.id, hosts=found.hosts, offsets=offsets)
     answer(result.model_dump_json(by_alias=True, indent=1) if as_json else clock_table(result))
 
 
-def count_ranks(asked: int | None, launcher: str) -> int:
-    """How many ranks to start: as many as were asked for, else as the cluster file has, else 2.
+def count_ranks(asked: int | None, launcher: str, hosts: int = 1) -> int:
+    """How many ranks to start: as many as were asked for, else as the cluster file has, else one a host, at least 2.
+
+    ``hosts`` are those that were asked for or found, as far as the launcher itself does not name them.
 
     Raises:
-        BadInput: they cannot be started, or the cluster file holds faults.
+        BadInput: they cannot be started, or the cluster file or host list holds faults.
     """
     from allpull.launch.launcher import choose  # noqa: PLC0415  pydantic is not needed for --help
+    from allpull.launch.ssh import read_hosts  # noqa: PLC0415
     from allpull.rehearse.launcher import Rehearse  # noqa: PLC0415
 
-    if asked is None:
-        chosen = choose(launcher) if launcher.startswith("rehearse") else None
-        return chosen.ranks if isinstance(chosen, Rehearse) else 2
-    if not 1 <= asked <= MAX_RANKS:
-        raise BadInput(f"-n {asked}: between 1 and {MAX_RANKS} ranks can be asked for", hint="such as -n 4")
-    return asked
+    if asked is not None:
+        if not 1 <= asked <= MAX_RANKS:
+            raise BadInput(f"-n {asked}: between 1 and {MAX_RANKS} ranks can be asked for", hint="such as -n 4")
+        return asked
+    name, _, argument = launcher.partition(":")
+    chosen = choose(launcher) if name == "rehearse" else None
+    if isinstance(chosen, Rehearse):
+        return chosen.ranks
+    return max(2, len(read_hosts(argument)) if name == "ssh" else hosts)
 
 
-def run(name: str, ranks: int, launcher: str, out: Path, options: dict[str, object]) -> tuple[RunRecord, Path]:
+def specification(name: str, ranks: int | None, launcher: str | None, sets: Sequence[str]) -> RunSpec:
+    """The specification of the probe called ``name``, on the launcher that was asked for, or else is found here.
+
+    Raises:
+        BadInput: an option makes no sense, or is one of a training.
+    """
+    from allpull.cli import running  # noqa: PLC0415  pydantic is not needed for --help
+    from allpull.config.load import bare_spec  # noqa: PLC0415
+
+    given = {key.strip(): value.strip() for key, _, value in (text.partition("=") for text in sets)}
+    useless = next((key for key in given if key.startswith(USELESS)), None)
+    if useless is not None:
+        raise BadInput(
+            f"--set {useless}: a probe has no use for it", hint="launch., ssh., slurm. and container. it has"
+        )
+    where = launcher or given.get("launch.launcher", "").strip("\"'") or AUTO
+    if ranks is None and given.get("launch.ranks", "").isdecimal():
+        ranks = int(given["launch.ranks"])
+    said = given.get("launch.hosts", "")
+    hosts = int(said[:9]) if said.isdecimal() else running.find_hosts(where, os.environ).hosts
+    count = count_ranks(ranks, where, hosts)
+    ours = [f"launch.ranks={count}", f"launch.launcher={json.dumps(where)}"]
+    spec = running.settle(bare_spec([f"name=probe-{name}", *sets, *ours]), os.environ, sets)
+    running.check_restarts(spec)
+    return spec
+
+
+def run(name: str, spec: RunSpec, out: Path, options: dict[str, object]) -> tuple[RunRecord, Path]:
     """Run the probe called ``name`` as a job of its own; its final record and its run directory."""
     from allpull.cli import running  # noqa: PLC0415  pydantic is not needed for --help
     from allpull.launch.execute import execute  # noqa: PLC0415
@@ -116,11 +163,9 @@ def run(name: str, ranks: int, launcher: str, out: Path, options: dict[str, obje
     from allpull.launch.launcher import choose  # noqa: PLC0415
 
     running.need_torch()
-    spec = running.settle(RunSpec(name=f"probe-{name}", launch=LaunchSpec(ranks=ranks, launcher=launcher)), os.environ)
-    module = f"allpull.probe.{name}"
     chosen = choose(spec.launch.launcher)
-    job = prepare(spec, kind="probe", module=module, command=[*sys.argv], out=out, options=options)
-    record = execute(job, chosen, lambda: None)
+    job = prepare(spec, kind="probe", module=f"allpull.probe.{name}", command=[*sys.argv], out=out, options=options)
+    record = execute(job, chosen, lambda: None, note)
     note(f"run directory: {job.directory}")
     running.pass_on(record)
     return record, job.directory

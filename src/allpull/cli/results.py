@@ -9,6 +9,7 @@ from rich.console import Console
 
 from allpull.analyse.run import detail
 from allpull.analyse.summary import in_order, scaling_table
+from allpull.cli.say import answer
 from allpull.explain.scaling import words
 from allpull.report import terminal
 from allpull.report.seen import seen
@@ -33,12 +34,14 @@ def read_report(places: Sequence[Path], *, skip_damaged: bool = False) -> Scalin
 def print_report(report: ScalingReport) -> None:
     """The table, what it means, and what is missing, on stdout; of a single run also what was seen of it."""
     console = Console(highlight=False)
-    console.print(terminal.table(report.show))
-    if len(report.show.runs) == 1:
-        console.print(terminal.phases(report.show))
-        console.print(seen(report.show.runs[0]))
-    console.print(terminal.words(report.words))
-    missing = [f"{run.run}: {gap}" for run in report.show.runs for gap in run.gaps]
-    if report.show.notes or missing:
-        console.print("Note:")
-        console.print(terminal.words([*report.show.notes, *missing]))
+    with console.capture() as shown:  # where nobody reads on, rich would end us with code 1
+        console.print(terminal.table(report.show))
+        if len(report.show.runs) == 1:
+            console.print(terminal.phases(report.show))
+            console.print(seen(report.show.runs[0]))
+        console.print(terminal.words(report.words))
+        missing = [f"{run.run}: {gap}" for run in report.show.runs for gap in run.gaps]
+        if report.show.notes or missing:
+            console.print("Note:")
+            console.print(terminal.words([*report.show.notes, *missing]))
+    answer(shown.get().removesuffix("\n"))

@@ -38,7 +38,10 @@ def watch(
         if as_json:
             answer(result.model_dump_json(by_alias=True, indent=1))
         else:
-            Console().print(page(result))
+            console = Console()
+            with console.capture() as shown:  # where nobody reads on, rich would end us with code 1
+                console.print(page(result))
+            answer(shown.get().removesuffix("\n"))
         return
     with Live(console=Console(), refresh_per_second=4, screen=False) as live:
         while True:

@@ -39,6 +39,15 @@ def record_of(directory: Path) -> RunRecord:
     return bounded.document(RunRecord, "run", blob, f"{bounded.shown_path(root)}/{layout.RUN_JSON}")
 
 
+def of_slurm(directory: Path) -> bool:
+    """Whether the run in ``directory`` is one of Slurm's, which ``close`` can close.
+
+    Raises:
+        RunDirError: there is no run.
+    """
+    return record_of(directory).launcher == QUEUED
+
+
 def close(directory: Path, code: int | None = None) -> RunRecord:
     """Close the run in ``directory``, whose batch script ends with ``code``; None: ask Slurm. Its record then.
 

@@ -21,6 +21,7 @@ class Arrival:
 
     def __init__(self, module: Any, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self.live: Words = hidden_words()  # of this rank, where others can see that its gradients are ready
+        self.beside: Optional[Callable[[], None]] = None  # what else is told when a gradient may be the last
         self._clock_ns = clock_ns
         self._ready_ns = 0
         self._latest: Any = None
@@ -35,6 +36,8 @@ class Arrival:
     def _ready(self, parameter: Any) -> None:
         self._ready_ns = self.live[ARRIVED_NS] = self._clock_ns()
         self._latest = parameter
+        if self.beside is not None:
+            self.beside()
 
     def __call__(self) -> Optional[int]:
         """When the last gradient since the call before was ready, in ns of the clock; None: no backward ran."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from ..rundir import layout
 from ..rundir.write import Appender
@@ -59,9 +59,11 @@ class Journal:
         """Whether steps still reach the disk."""
         return self._steps.is_open
 
-    def step(self, line: str, now_ns: int) -> None:
-        """One line of the steps; about once a minute also a pair of clocks."""
-        self._steps.add(line, now_ns)
+    def steps(self, lines: Iterable[Tuple[str, int]], now_ns: int) -> None:
+        """Lines of the steps, each with the moment it is of; about once a minute also a pair of clocks."""
+        for line, at_ns in lines:
+            self._steps.add(line, at_ns)
+        self._steps.flush(now_ns)
         if now_ns >= self._next_clock_ns:
             self._clock_pair(now_ns)
 

@@ -1,7 +1,9 @@
 """Turn what a training loop says, or is seen to do, into step records and events: the one writer of them.
 
-The cost of a step in the rank is the point of this file: no allocation per phase, one formatted line per step,
-no lock, no thread. Measured by ``benchmarks/recording_cost.py``.
+The cost of a step in the rank is the point of this file: no lock, no thread, no object per phase. After a step's own
+work the caches are cold, and whatever runs costs two or three times as much as it would in a row; so a step only puts
+its numbers aside, and a fifth of a second's steps are made into lines at once. Measured by
+``benchmarks/recording_cost.py``, and in programs that train by ``benchmarks/overhead.py``.
 """
 
 from __future__ import annotations
@@ -9,10 +11,12 @@ from __future__ import annotations
 import json
 import math
 import time
-from typing import Callable, ContextManager, Dict, List, Optional, Sequence, Tuple
+from itertools import zip_longest
+from typing import Callable, ContextManager, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ..rundir import redact
 from ..rundir.live import NOTHING, PLACE, SINCE_NS, STEP, hidden_words, live_words
+from ..rundir.write import FLUSH_NS
 from .identity import Identity
 from .journal import Journal
 
@@ -23,17 +27,27 @@ OPAQUE = (EVALUATION, CHECKPOINT)  # what happens inside belongs to them, forwar
 CALIBRATION_MARKS = 200
 
 
-class Cut:
-    """Where a step ended: the moment, and all that had been added up until then."""
+Count = Optional[int]
+Collective = Tuple[int, int, int, Count, Count]
+"""Kind, number in its group, begin, how long it blocked, end; the last two None where nobody waited for it."""
 
-    def __init__(self, now: int, totals: List[Optional[int]], recorder: Recorder) -> None:
-        self.now = now
-        self.totals = totals
-        self.collective_times = recorder.collective_times()
-        self.tags = len(recorder.tags)
-        self.collectives = len(recorder.collectives)
-        self.samples = recorder.samples
-        self.passes = recorder.passes
+
+class Cut(NamedTuple):
+    """Where a step ended, and all that had been added up until then; None: not known, or never there."""
+
+    end_ns: int
+    totals: List[Count]
+    """Time by place, ns."""
+    arrival_ns: Count
+    done_ns: Count
+    tags: List[str]
+    collectives: List[Collective]
+    samples: Count
+    passes: Count
+
+
+Step = Tuple[int, int, int, Cut, Count]
+"""Number, epoch and begin of a step, how it was cut, and what recording the step before took, ns."""
 
 
 class Recorder:
@@ -63,9 +77,10 @@ class Recorder:
         self.samples: Optional[int] = None
         self.passes: Optional[int] = None
         self.tags: List[str] = []
-        self.collectives: List[str] = []
+        self.collectives: List[Collective] = []
         self._names: List[str] = [*KNOWN, "collective"]
-        self._totals: List[Optional[int]] = [None] * len(self._names)
+        self._totals: List[Count] = [None] * len(self._names)
+        self._ever: Set[int] = set()  # places that a step had: from then on, one without them has 0 and not null
         self._spans: Dict[str, _Span] = {name: _Span(self, place) for place, name in enumerate(KNOWN)}
         self.stack: List[int] = []  # the phases that are open, one in another
         self._last_ns = 0
@@ -73,6 +88,8 @@ class Recorder:
         self._backward_end_ns = 0
         self._opaque_begin_ns = 0
         self._cut: Optional[Cut] = None
+        self._aside: List[Step] = []  # steps that are not yet lines
+        self._handed_ns = clock_ns()
         self.step_number = 0
         self._steps_here = 0
         self._epoch = 0
@@ -109,12 +126,13 @@ class Recorder:
         """The phase that is running."""
         return self._names[self.stack[-1]] if self.stack else None
 
-    def enter(self, place: int) -> None:
-        """Phase number ``place`` begins."""
+    def enter(self, place: int) -> int:
+        """Phase number ``place`` begins; how many were open around it, which ``leave_until`` takes."""
         now = self._clock_ns()
         self._marks += 1
         stack = self.stack
-        if stack:
+        depth = len(stack)
+        if depth:
             top = stack[-1]
             self._totals[top] = (self._totals[top] or 0) + now - self._last_ns
             if top in OPAQUE:
@@ -125,34 +143,35 @@ class Recorder:
             self._begin_ns = now
         self._last_ns = now
         stack.append(place)
-        self.live[PLACE] = place
-        self.live[SINCE_NS] = now
+        live = self.live
+        live[PLACE] = place
+        live[SINCE_NS] = now
+        return depth
 
     def leave(self) -> None:
         """The innermost phase ends."""
-        now = self._clock_ns()
-        place = self.stack.pop()
-        self._totals[place] = (self._totals[place] or 0) + now - self._last_ns
-        self._last_ns = now
-        self.live[PLACE] = self.stack[-1] if self.stack else NOTHING
-        self.live[SINCE_NS] = now
-        if place == BACKWARD:
-            self._backward_end_ns = now
-        elif place in OPAQUE and place not in self.stack:
-            self._opaque_ended(place, now)
+        self.leave_until(len(self.stack) - 1)
 
     def leave_until(self, depth: int) -> None:
         """Phases end until only ``depth`` are open: what an exception left open is closed here."""
         stack = self.stack
         while len(stack) > depth:
-            self.leave()
+            now = self._clock_ns()
+            place = stack.pop()
+            totals = self._totals
+            totals[place] = (totals[place] or 0) + now - self._last_ns
+            self._last_ns = now
+            live = self.live
+            live[PLACE] = stack[-1] if stack else NOTHING
+            live[SINCE_NS] = now
+            if place == BACKWARD:
+                self._backward_end_ns = now
+            elif place in OPAQUE and place not in stack:
+                self._opaque_ended(place, now)
 
     def collective(self, kind: int, number: int, begin: int, blocked: Optional[int], end: Optional[int]) -> None:
         """A collective of this step: ``number`` is its place in its group; the others as in ``StepRecord``."""
-        if blocked is None:
-            self.collectives.append(f"[{kind},{number},{begin},null,null]")
-        else:
-            self.collectives.append(f"[{kind},{number},{begin},{blocked},{end}]")
+        self.collectives.append((kind, number, begin, blocked, end))
 
     def step(self, samples: Optional[int]) -> None:
         """A step has ended, on ``samples`` samples: write its record and begin the next one."""
@@ -170,7 +189,14 @@ class Recorder:
             top = self.stack[-1]
             self._totals[top] = (self._totals[top] or 0) + now - self._last_ns
             self._last_ns = now
-        self._cut = Cut(now, self._totals[:], self)
+        arrival = self.arrival() if self.arrival is not None else None
+        done: Count = self._backward_end_ns
+        if arrival is None or arrival < self._begin_ns or self._backward_end_ns < arrival:
+            arrival = done = None
+        cut = Cut(now, self._totals, arrival, done, self.tags, self.collectives, self.samples, self.passes)
+        self._cut = cut if self._cut is None else _both(self._cut, cut)
+        self._totals = [None] * len(self._names)
+        self.tags, self.collectives, self.samples, self.passes = [], [], None, None
 
     @property
     def is_cut(self) -> bool:
@@ -183,42 +209,25 @@ class Recorder:
         if cut is None:
             return
         start = self._clock_ns()
-        tags = self._take_tags(cut.tags)
-        null = "null"
-        values = [null if value is None else value for value in cut.totals]
-        arrival, done = cut.collective_times
-        line = (
-            f'{{"step":{self.step_number},"epoch":{self._epoch},"begin_ns":{self._begin_ns},"end_ns":{cut.now},'
-            f'"samples":{null if cut.samples is None else cut.samples},"input_ns":{values[0]},"copy_ns":{values[1]},'
-            f'"forward_ns":{values[2]},"backward_ns":{values[3]},"optimizer_ns":{values[4]},'
-            f'"evaluation_ns":{values[5]},"checkpoint_ns":{values[6]},"arrival_ns":{arrival},"done_ns":{done},'
-            f'"recording_ns":{null if self._recording_ns is None else self._recording_ns}'
-        )
-        if tags:
-            line += ',"tags":["' + '","'.join(tags) + '"]'
-        if cut.passes is not None:
-            line += f',"backward_passes":{cut.passes}'
-        if cut.totals[COLLECTIVE] is not None:
-            line += f',"collective_ns":{values[COLLECTIVE]}'
-        if cut.collectives:
-            line += f',"collectives":[{",".join(self.collectives[: cut.collectives])}]'
-        if len(cut.totals) > OWN:
-            line += ',"named":' + json.dumps({self._names[at]: cut.totals[at] or 0 for at in range(OWN, len(values))})
-        self.journal.step(line + "}", cut.now)
-        self._begin_next(cut)
+        if self._warmup_left > 0:
+            self._warmup_left -= 1
+            cut.tags.append("warmup")
+        self._aside.append((self.step_number, self._epoch, self._begin_ns, cut, self._recording_ns))
+        end = self._begin_next(cut)
+        if end - self._handed_ns >= FLUSH_NS:
+            self._hand_over(end)
         self._recording_ns = self._clock_ns() - start + self._marks * self._mark_cost_ns
         self._marks = 0
 
     def pass_over(self) -> None:
         """Count the step that was cut, and write nothing of it."""
         if self._cut is not None:
-            self.tags = self.tags[self._cut.tags :]
             self._begin_next(self._cut)
 
     def begin_here(self) -> None:
         """What was added up so far is left out; the step begins now."""
         self.leave_until(0)
-        self._totals = [None if value is None else 0 for value in self._totals]
+        self._totals = [None] * len(self._names)
         self._begin_ns = self._clock_ns()
 
     def credit(self, place: int) -> None:
@@ -264,41 +273,52 @@ class Recorder:
         """Write what is buffered; ``ended_well``: with the mark that the rank ended by itself."""
         self.leave_until(0)
         self.write_step()
+        self._hand_over(self._clock_ns())
         self.journal.close(steps=self._steps_here, ended_well=ended_well)
 
     def disown(self) -> None:
         """Stop writing, in a forked child."""
         self.journal.disown()
+        self._aside.clear()
         self.live = hidden_words()
 
-    def collective_times(self) -> Tuple[str, str]:
-        """When the last gradient of this step was ready, and when its backward ended, as JSON."""
-        arrival = self.arrival() if self.arrival is not None else None
-        if arrival is None or arrival < self._begin_ns or self._backward_end_ns < arrival:
-            return "null", "null"
-        return str(arrival), str(self._backward_end_ns)
-
-    def _take_tags(self, count: int) -> List[str]:
-        tags, self.tags = self.tags[:count], self.tags[count:]
-        if self._warmup_left > 0:
-            self._warmup_left -= 1
-            tags.append("warmup")
-        return tags
-
-    def _begin_next(self, cut: Cut) -> None:
-        totals = self._totals
-        for place, value in enumerate(cut.totals):
-            if value:
-                totals[place] = (totals[place] or 0) - value
-        if cut.collectives:
-            del self.collectives[: cut.collectives]
-        self.samples = None if self.samples is None else self.samples - (cut.samples or 0)
-        self.passes = None if self.passes is None else self.passes - (cut.passes or 0)
-        self._begin_ns = cut.now
+    def _begin_next(self, cut: Cut) -> int:
+        end = self._begin_ns = cut.end_ns
         self._cut = None
         self.step_number += 1
         self.live[STEP] = self.step_number
         self._steps_here += 1
+        return end
+
+    def _hand_over(self, now: int) -> None:
+        self._handed_ns = now
+        self.journal.steps([(self._line(*step), step[3].end_ns) for step in self._aside], now)
+        self._aside.clear()
+
+    def _line(self, number: int, epoch: int, begin: int, cut: Cut, recording: Count) -> str:
+        end, totals, arrival, done, tags, collectives, samples, passes = cut
+        ever = self._ever
+        ever.update(place for place, value in enumerate(totals) if value is not None)
+        spent = [(value or 0) if place in ever else None for place, value in enumerate(totals)]
+        known = (*spent[:COLLECTIVE], samples, arrival, done, recording)
+        values = ["null" if value is None else value for value in known]
+        line = (
+            f'{{"step":{number},"epoch":{epoch},"begin_ns":{begin},"end_ns":{end},"samples":{values[-4]},'
+            f'"input_ns":{values[0]},"copy_ns":{values[1]},"forward_ns":{values[2]},"backward_ns":{values[3]},'
+            f'"optimizer_ns":{values[4]},"evaluation_ns":{values[5]},"checkpoint_ns":{values[6]},'
+            f'"arrival_ns":{values[-3]},"done_ns":{values[-2]},"recording_ns":{values[-1]}'
+        )
+        if tags:
+            line += ',"tags":["' + '","'.join(tags) + '"]'
+        if passes is not None:
+            line += f',"backward_passes":{passes}'
+        if spent[COLLECTIVE] is not None:
+            line += f',"collective_ns":{spent[COLLECTIVE]}'
+        if collectives:
+            line += f',"collectives":{json.dumps(collectives, separators=(",", ":"))}'
+        if len(spent) > OWN:
+            line += ',"named":' + json.dumps({self._names[at]: spent[at] or 0 for at in range(OWN, len(spent))})
+        return line + "}"
 
     def _opaque_ended(self, place: int, now: int) -> None:
         name = self._names[place]
@@ -319,6 +339,25 @@ class Recorder:
         self._begin_ns = 0
         self._marks = 0
         return cost
+
+
+def _both(one: Cut, other: Cut) -> Cut:
+    """A step that was cut twice: it ends where it was cut last."""
+    late = one if other.arrival_ns is None else other
+    return Cut(
+        other.end_ns,
+        [_sum(*totals) for totals in zip_longest(one.totals, other.totals)],
+        late.arrival_ns,
+        late.done_ns,
+        one.tags + other.tags,
+        one.collectives + other.collectives,
+        _sum(one.samples, other.samples),
+        _sum(one.passes, other.passes),
+    )
+
+
+def _sum(one: Count, other: Count) -> Count:
+    return other if one is None else one + (other or 0)
 
 
 class _Span:

@@ -1,8 +1,8 @@
 """Give the processes of one host a wrong wall clock, with libfaketime; their monotonic clock stays right.
 
-``python -m allpull.rehearse.clock MODULE ARGS…`` runs a module under one. The offset holds from the start. libfaketime
-counts the drift from the start of each program that is executed, and on over forks; a host's programs are therefore
-each given the offset that its clock has come to (``going_on``), and all of them have one clock.
+``python -m allpull.rehearse.clock MODULE ARGS…`` runs a module under one. The offset holds from the start of a
+host's first program. The drift is counted from there too, also in what that forks and executes: libfaketime tells them
+the moment (FAKETIME_SHARED).
 
 libfaketime 0.9.10 passes absolute monotonic sleeps on wrongly when it leaves the monotonic clock alone, and Python's
 ``time.sleep`` is one; ``mend_sleep`` therefore lets it wait in ``select`` instead. Programs that a rank executes in
@@ -30,6 +30,7 @@ RIGHT_NS = "ALLPULL_RIGHT_CLOCK_NS"
 PLACES = ("/usr/lib/*/faketime", "/usr/lib64/faketime", "/usr/lib/faketime", "/usr/local/lib/faketime")
 STARTUP = "job/clock"
 _PRELOAD = "LD_PRELOAD"
+_LOOKS = 9
 
 
 def library() -> Path | None:
@@ -46,12 +47,12 @@ def environment(library: Path, offset_s: float, drift_ppm: float, right_ns: int)
     ``right_ns`` is by how much the right wall clock exceeds the monotonic one.
 
     >>> environment(Path("/lib/f.so"), 5.0, 100.0, 0)["FAKETIME"]
-    '+5.000000000 x1.000100000'
+    '+5.000000 x1.000100000'
     """
     others = os.environ.get(_PRELOAD)
     return {
         _PRELOAD: f"{library}:{others}" if others else str(library),
-        "FAKETIME": f"{offset_s:+.9f} x{1 + drift_ppm / 1e6:.9f}",
+        "FAKETIME": f"{offset_s:+.6f} x{1 + drift_ppm / 1e6:.9f}",
         RIGHT_NS: str(right_ns),
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
         "DONT_FAKE_MONOTONIC": "1",  # its name before 0.9.8
@@ -72,17 +73,18 @@ def settle_in(environ: MutableMapping[str, str]) -> dict[str, str]:
     return wrong
 
 
-def reading(environ: Mapping[str, str]) -> tuple[int, int]:
-    """The monotonic clock now, and how far ahead the wall clock of this process is then, both in ns."""
-    before, wall, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
+def reading() -> tuple[int, int]:
+    """The monotonic clock now, and by how much the wall clock exceeds it, in ns; of several looks the quickest."""
+    looks = [(time.monotonic_ns(), time.time_ns(), time.monotonic_ns()) for _ in range(_LOOKS)]
+    before, wall, after = min(looks, key=lambda look: look[2] - look[0])
     now = (before + after) // 2
-    return now, wall - now - int(environ[RIGHT_NS])
+    return now, wall - now
 
 
-def going_on(environ: Mapping[str, str]) -> dict[str, str]:
-    """``environ`` for a program that is executed now and goes on where the wrong clock of this process is."""
-    rate = environ["FAKETIME"].partition(" ")[2]
-    return {**environ, "FAKETIME": f"{reading(environ)[1] / 1e9:+.9f} {rate}"}
+def ahead(environ: Mapping[str, str]) -> tuple[int, int]:
+    """The monotonic clock now, and how far ahead the wall clock is that this process got by ``environ``, in ns."""
+    now, wall = reading()
+    return now, wall - int(environ[RIGHT_NS])
 
 
 def mend_programs(directory: Path) -> None:
@@ -97,7 +99,7 @@ def program_variables(wrong: Mapping[str, str], directory: str) -> dict[str, str
     if "FAKETIME" not in wrong:
         return {}
     path = [f"{directory}/{STARTUP}", *filter(None, [wrong.get("PYTHONPATH")])]
-    return {_PRELOAD: wrong[_PRELOAD], "FAKETIME": going_on(wrong)["FAKETIME"], "PYTHONPATH": ":".join(path)}
+    return {_PRELOAD: wrong[_PRELOAD], "PYTHONPATH": ":".join(path)}
 
 
 def mend_sleep() -> None:

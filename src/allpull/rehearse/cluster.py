@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
+from types import UnionType
 from typing import Any
 
 from allpull.rehearse.faults import (
@@ -12,7 +13,6 @@ from allpull.rehearse.faults import (
     AcceleratorFault,
     ClockOffset,
     Fault,
-    MachineFault,
     plain,
 )
 from allpull.rehearse.quantity import needed, number, rate_option, time_option
@@ -180,10 +180,10 @@ def _seconds(ms: float) -> float | None:
     return ms / 1e3 if ms > 0 else None
 
 
-def truth(cluster: Cluster, *, acting: Any = (AcceleratorFault, MachineFault)) -> dict[str, Any]:
+def truth(cluster: Cluster, *, acting: UnionType = Fault) -> dict[str, Any]:
     """What ``truth.json`` holds: every planted fault with its size, and what the links and clocks really are.
 
-    ``acting`` are the kinds of faults that act on the job, as ``isinstance`` takes them; the others are no truth.
+    ``acting`` are the kinds of faults that act on the job; the others are no truth.
     """
     shrink = float(cluster.table.shrink)
     faults = [fault for fault in cluster.faults if isinstance(fault, acting)]

@@ -21,10 +21,10 @@ from allpull.rehearse import clock, script, state
 from allpull.rehearse import order as orders
 from allpull.rehearse.cluster import Cluster, truth
 from allpull.rehearse.draft import TRUTH_FILE, make_order
-from allpull.rehearse.faults import AcceleratorFault, MachineFault
+from allpull.rehearse.faults import AcceleratorFault, Fault, MachineFault
 from allpull.rehearse.moments import not_struck
 from allpull.rehearse.read import load_cluster
-from allpull.rehearse.room import check_machine, remarks, tell
+from allpull.rehearse.room import check_machine, idle_kinds, tell, too_fast
 from allpull.rundir import layout
 from allpull.rundir.write import whole_json
 
@@ -60,7 +60,8 @@ class Rehearse:
             BadInput, MissingPart: as ``submit``, before anything is made.
         """
         check_machine(self.cluster, job.spec, accelerated=_is_accelerated(job))
-        return script.show(make_order(job, self.cluster, cluster_id="", state_file=Path()))
+        order = make_order(job, self.cluster, cluster_id="", state_file=Path())
+        return script.show(order, self._remarks(job))
 
     def submit(self, job: Job) -> RehearsedJob:
         """Make the cluster and start ``job`` on it; what dead owners left is cleaned first.
@@ -74,12 +75,20 @@ class Rehearse:
         state.clean_dead()
         if job.program is not None and any(host.clock_offset_s or host.clock_drift_ppm for host in self.cluster.hosts):
             clock.mend_programs(job.directory)
-        acting = (AcceleratorFault, MachineFault) if accelerated else MachineFault
+        acting = Fault if accelerated else MachineFault
         whole_json(str(job.directory / TRUTH_FILE), truth(self.cluster, acting=acting))
         running = RehearsedJob(job, self.cluster, self._say)
-        for line in remarks(self.cluster, accelerated=accelerated or job.program is not None):
-            self._say(line)  # of a command of the user's, ``allpull run`` has said which faults do not act
+        for line in self._remarks(job):
+            self._say(line)
         return running
+
+    def _remarks(self, job: Job) -> list[str]:
+        """What of the cluster file will not be, in sentences; ``allpull run`` itself says which faults do not act."""
+        fast, idle = too_fast(self.cluster), idle_kinds(self.cluster, AcceleratorFault)
+        said = [fast] if fast else []
+        if idle and job.program is None and not _is_accelerated(job):
+            said.append(f"faults of the virtual accelerator act in allpull rehearse, not here: {', '.join(idle)}")
+        return said
 
 
 def _is_accelerated(job: Job) -> bool:

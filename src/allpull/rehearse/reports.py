@@ -1,4 +1,4 @@
-"""What hosts report to the keeper, over a pipe that all of them share: one line of JSON for each. Standard library only.
+"""What hosts report to the keeper, a line of JSON each, over a pipe that they share. Standard library only.
 
 ``{"stands": 1}`` says that host 1 is ready for its ranks, ``{"clock": {…}}`` how wrong its wall clock is at a moment,
 and ``{"killed": 3, "monotonic_ns": …}`` that rank 3 was, as planned.

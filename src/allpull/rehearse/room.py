@@ -6,6 +6,7 @@ import math
 import os
 import shutil
 import sys
+from types import UnionType
 
 import psutil
 
@@ -14,7 +15,6 @@ from allpull.nets import network
 from allpull.rehearse import clock
 from allpull.rehearse.cluster import Cluster
 from allpull.rehearse.draft import topology
-from allpull.rehearse.faults import AcceleratorFault
 from allpull.rehearse.network import INTERFACE
 from allpull.schema.spec import RunSpec
 from allpull.units import show_bytes
@@ -101,30 +101,24 @@ def check_memory(cluster: Cluster, *, accelerated: bool) -> None:
         )
 
 
-def remarks(cluster: Cluster, *, accelerated: bool) -> list[str]:
-    """What of ``cluster`` will not be as its file has it, in sentences.
+def too_fast(cluster: Cluster) -> str | None:
+    """In a sentence, that this machine cannot carry what the links of ``cluster`` can; None: it can.
 
     Raises:
         BadInput: a link becomes slower than can be shaped.
     """
-    idle = [] if accelerated else idle_kinds(cluster, AcceleratorFault)
-    said = (
-        [f"faults of the virtual accelerator act in allpull rehearse alone, not here: {', '.join(idle)}"]
-        if idle
-        else []
+    cores, links = len(os.sched_getaffinity(0)), topology(cluster).links_bits_per_s
+    most = cores * CORE_BITS_PER_S
+    if len(links) == 1 or sum(links) <= most:
+        return None
+    return (
+        f"the links carry {_gbit(sum(links))} together after shrinking, and {cores} cores keep up with about "
+        f"{_gbit(most)}: busy links will measure slower than they were set; "
+        f"shrink = {_round_up(cluster.table.shrink * sum(links) / most)} keeps the schedule, at rates in reach"
     )
-    cores = len(os.sched_getaffinity(0))
-    bits_per_s, most = sum(topology(cluster).links_bits_per_s), cores * CORE_BITS_PER_S
-    if cluster.table.hosts > 1 and bits_per_s > most:
-        said.append(
-            f"the links together carry {_gbit(bits_per_s)} after shrinking, and {cores} cores keep up with about "
-            f"{_gbit(most)}: a full link will measure slower than it was set; "
-            f"shrink = {_round_up(cluster.table.shrink * bits_per_s / most)} keeps the schedule, at rates in reach"
-        )
-    return said
 
 
-def idle_kinds(cluster: Cluster, kinds: type | tuple[type, ...]) -> list[str]:
+def idle_kinds(cluster: Cluster, kinds: UnionType) -> list[str]:
     """The kinds of faults in ``cluster`` that are of ``kinds``, each once."""
     return sorted({fault.kind for fault in cluster.faults if isinstance(fault, kinds)})
 
@@ -145,5 +139,5 @@ def _round_up(value: float) -> int:
     >>> _round_up(1.01), _round_up(24.2), _round_up(1234)
     (2, 25, 1300)
     """
-    unit = 10 ** max(0, math.floor(math.log10(value)) - 1)
+    unit = int(10 ** max(0, math.floor(math.log10(value)) - 1))
     return math.ceil(value / unit) * unit

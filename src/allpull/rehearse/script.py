@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from allpull.rehearse import network
 from allpull.rehearse.order import Order
@@ -12,9 +12,10 @@ from allpull.rehearse.order import Order
 ZEROS = {"first-step": "every rank has made its first step", "start": "all ranks were started"}
 
 
-def show(order: Order) -> str:
-    """Namespaces, links and ranks of ``order``. allpull makes the same in a namespace that is its own."""
-    return "\n".join(["#!/bin/sh", *_hosts(order), *_links(order), *_changes(order), *_ranks(order), ""])
+def show(order: Order, remarks: Iterable[str] = ()) -> str:
+    """Namespaces, links and ranks of ``order``, below ``remarks``. allpull makes the same in a namespace of its own."""
+    said = (f"# {line}" for line in remarks)
+    return "\n".join(["#!/bin/sh", *said, *_hosts(order), *_links(order), *_changes(order), *_ranks(order), ""])
 
 
 def _hosts(order: Order) -> Iterator[str]:

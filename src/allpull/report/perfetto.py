@@ -127,7 +127,8 @@ def _spans(run: RunData) -> pl.DataFrame:
 
 def _document(run: RunData, drawing: _Drawing, count: _Count) -> Iterator[bytes]:
     bound_s = drawing.whole.clock.bound_s
-    clock = "the clocks of the hosts do not compare" if bound_s is None else f"within {bound_s:.9f} s"
+    clock = "the clocks of the hosts do not compare" if bound_s is None else "one clock for all ranks"
+    clock += f", right to within {bound_s:.9f} s" if bound_s else ""
     about = {"run": run.record.id, "placement": PLACEMENT, "clock": clock}
     yield f'{{"displayTimeUnit":"ms","otherData":{json.dumps(about)},"traceEvents":['.encode()
     separator = "\n"

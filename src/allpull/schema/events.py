@@ -129,16 +129,33 @@ class TraceWindow(Record):
 
 
 class DeviceStep(Record):
-    """One step on the accelerator's clock, resolved after it: times in ns, moments on the host's monotonic clock."""
+    """One step on the accelerator's clock, resolved after it: times in ns, moments on the host's monotonic clock.
+
+    The host runs ahead, so a step begins and ends later here than in its ``StepRecord``. What the host does meanwhile
+    counts only as far as the device waited for it.
+    """
 
     kind: Literal["device_step"]
     step: int = Field(ge=0)
+    begin_ns: int | None = Field(None, description="the end of the step before, where that is known")
+    end_ns: int | None = None
+    input_ns: int | None = Field(None, ge=0, description="what of the fetch the device waited for")
+    copy_ns: int | None = Field(None, ge=0, description="what of copies from the host it waited for")
     forward_ns: int | None = Field(None, ge=0)
-    backward_ns: int | None = Field(None, ge=0, description="collectives included")
+    backward_ns: int | None = Field(None, ge=0, description="with the reduction of gradients in it")
     optimizer_ns: int | None = Field(None, ge=0)
+    evaluation_ns: int | None = Field(None, ge=0, description="what of evaluation was between phases of the device")
+    checkpoint_ns: int | None = Field(None, ge=0, description="what of saving the device waited for")
+    collective_ns: int | None = Field(None, ge=0, description="in collectives that the program called, on this stream")
     arrival_ns: int | None = None
-    done_ns: int | None = None
-    busy_ns: int | None = Field(None, ge=0, description="time in which the compute stream had work")
+    done_ns: int | None = Field(None, description="the stream passed the end of the last backward")
+    busy_ns: int | None = Field(
+        None, ge=0, description="at most so long the compute stream had work, where that is known"
+    )
+    paced_ns: int | None = Field(
+        None, ge=0, description="in phases, while the host was still issuing: at most so long the step is launch-bound"
+    )
+    bound_ns: int | None = Field(None, ge=0, description="how wrong moments may be, for the clocks are not one")
     t_ns: int
 
 

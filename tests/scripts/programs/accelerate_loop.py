@@ -1,12 +1,15 @@
 """Hugging Face accelerate: gradients accumulated over two batches, evaluation, a checkpoint after each epoch."""
 
+import atexit
 import sys
+import time
 
 import torch
 from accelerate import Accelerator
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+atexit.register(time.sleep, 0.2)  # Gloo's threads may need Python once more, and abort if it is on its way out
 torch.manual_seed(0)
 accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
 data = TensorDataset(torch.randn(70, 8), torch.randint(0, 3, (70,)))

@@ -1,11 +1,15 @@
 """FSDP2: layers sharded one by one, then the whole; gathered and scattered again in each step."""
 
+import atexit
+import time
+
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
+atexit.register(time.sleep, 0.2)  # Gloo's threads may need Python once more, and abort if it is on its way out
 dist.init_process_group("gloo")
 mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
 torch.manual_seed(0)
@@ -18,7 +22,7 @@ for layer in model:
 fully_shard(model, mesh=mesh)
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 losses = []
-for epoch in range(2):
+for _ in range(2):
     model.train()
     for x, y in loader:
         optimizer.zero_grad()

@@ -1,9 +1,20 @@
 """Hugging Face Trainer: a tiny BERT made on the spot, evaluated and saved after each epoch."""
 
+import atexit
+import time
+
 import torch
 from torch.utils.data import Dataset
-from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments, set_seed
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    PrinterCallback,
+    Trainer,
+    TrainingArguments,
+    set_seed,
+)
 
+atexit.register(time.sleep, 0.2)  # Gloo's threads may need Python once more, and abort if it is on its way out
 set_seed(0)
 
 
@@ -37,6 +48,7 @@ arguments = TrainingArguments(
     disable_tqdm=True,
 )
 trainer = Trainer(model=model, args=arguments, train_dataset=Sentences(), eval_dataset=Sentences())
+trainer.remove_callback(PrinterCallback)
 trainer.train()
 if trainer.is_world_process_zero():
     print([float(line["loss"]).hex() for line in trainer.state.log_history if "loss" in line])

@@ -1,4 +1,4 @@
-"""Lightning: a module of its own, as many processes as asked for (it starts the others itself), evaluation, checkpoints."""
+"""Lightning: as many processes as asked for, which it starts itself, with evaluation and checkpoints."""
 
 import sys
 

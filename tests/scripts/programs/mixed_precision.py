@@ -1,6 +1,8 @@
 """DDP in bfloat16 with a gradient scaler, a comm hook and a profiler of the program's own, and two batches a step."""
 
+import atexit
 import contextlib
+import time
 
 import torch
 import torch.distributed as dist
@@ -9,6 +11,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.profiler import ProfilerActivity, profile, schedule
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
+atexit.register(time.sleep, 0.2)  # Gloo's threads may need Python once more, and abort if it is on its way out
 dist.init_process_group("gloo")
 torch.manual_seed(0)
 data = TensorDataset(torch.randn(124, 8), torch.randint(0, 3, (124,)))

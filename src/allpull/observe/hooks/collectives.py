@@ -139,13 +139,14 @@ class Collectives:
         if work is None:
             recorder.collective(kind, number, begin, end - begin, end)
             return
-        if len(self._pending) >= MOST_PENDING:
-            self._pending.clear()
-        self._pending[id(work)] = (kind, number, begin)
+        pending = self._watcher.reducing if inside == "backward" else self._pending
+        if len(pending) >= MOST_PENDING:
+            pending.clear()
+        pending[id(work)] = (kind, number, begin)
 
     @safely("collectives")
     def _waited(self, work: Any, begin: int, end: int) -> None:
-        pending = self._pending.pop(id(work), None)
+        pending = self._pending.pop(id(work), None) or self._watcher.reducing.pop(id(work), None)
         recorder = self._watcher.recorder
         if pending is not None and recorder is not None:
             kind, number, called = pending
@@ -203,7 +204,8 @@ class Collectives:
 
         @functools.wraps(wait)
         def observed(work: Any, *args: Any, **kwargs: Any) -> Any:
-            depth = watcher.enter(COLLECTIVE) if id(work) in self._pending else NOT_SEEN
+            known = id(work) in self._pending or id(work) in watcher.reducing
+            depth = watcher.enter(COLLECTIVE) if known else NOT_SEEN
             if depth == NOT_SEEN:
                 return wait(work, *args, **kwargs)
             begin = time.monotonic_ns()

@@ -10,9 +10,9 @@ import functools
 import gc
 import weakref
 from collections import deque
-from typing import Any, Deque, List, Set, Tuple
+from typing import Any, Callable, Deque, List, Set, Tuple
 
-from ..arrival import watch_ddp
+from ..arrival import Arrival, watch_ddp
 from .uncompiled import leave_uncompiled
 from .watcher import NOT_SEEN, Watcher, safely
 
@@ -53,9 +53,9 @@ class Networks:
         self._wrap_parameters(nn.Module)
         self._wrap_compile(nn.Module)
 
-    def watch_arrivals(self) -> None:
-        """Have it known when the last gradient is ready in each DistributedDataParallel that is made from now on."""
-        watch_ddp(self._watcher.reduces)
+    def watch_arrivals(self, attach: Callable[[Arrival], None]) -> None:
+        """Have ``attach`` given what knows arrivals, of each DistributedDataParallel that is made from now on."""
+        watch_ddp(attach)
 
     def compiled(self, eval_frame: Any) -> None:
         """Watch networks that ``torch.compile`` makes, from outside; called when dynamo was imported."""

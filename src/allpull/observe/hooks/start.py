@@ -6,7 +6,7 @@ import atexit
 import signal
 import threading
 from types import ModuleType
-from typing import Callable
+from typing import TYPE_CHECKING, Callable, Optional
 
 from .collectives import Collectives
 from .gradients import watch_gradients
@@ -19,6 +19,9 @@ from .session import Session
 from .watcher import Watcher
 from .windows import Buckets, Windows
 from .words import listen
+
+if TYPE_CHECKING:
+    from .device import Device
 
 
 class Program:
@@ -41,7 +44,9 @@ class Program:
         self._install("optimizers", lambda: watch_optimizers(watcher, networks.given_to))
         self._install("scalers", lambda: watch_scalers(watcher))
         self._install("collectives", Collectives(watcher).watch)
-        self._install("post-accumulate-hook", networks.watch_arrivals)
+        device = self._device(networks.reduced)
+        attach = watcher.reduces if device is None else device.reduces
+        self._install("post-accumulate-hook", lambda: networks.watch_arrivals(attach))
         self._install("buckets", lambda: self._at_boundary(Buckets(watcher, networks.parallel)))
         every = int(self.session.watch.get("trace_every") or 0)
         if every:
@@ -51,12 +56,27 @@ class Program:
         for name in SAVERS:
             self._found.when(name, saving)
 
-    def _at_boundary(self, part: "Windows | Buckets") -> None:
+    def _at_boundary(self, part: "Windows | Buckets | Device") -> None:
         self.watcher.at_boundary.append(part.at_step)
+
+    def _device(self, reduced: Callable[[], bool]) -> "Optional[Device]":
+        """What times an accelerator, where torch was built for one."""
+        from torch import version  # noqa: PLC0415  this runs after torch was imported
+
+        if version.cuda is None and getattr(version, "hip", None) is None:
+            return None
+        from .device import Device  # noqa: PLC0415  without an accelerator none of it is needed
+
+        device = Device(self.watcher, reduced)
+        self.session.at_begin.append(device.begin)
+        self.session.at_close.append(device.finish)
+        self._install("device", lambda: self._at_boundary(device))
+        return device
 
     def _windows(self, every: int) -> Windows:
         watch = self.session.watch
         windows = Windows(self.watcher, every=every, steps=int(watch["trace_steps"]), first=int(watch["trace_first"]))
+        windows.watch()
         self.session.at_close.append(windows.finish)
         return windows
 

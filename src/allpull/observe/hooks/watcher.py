@@ -17,7 +17,7 @@ import functools
 import inspect
 import time
 from threading import get_ident
-from typing import Any, Callable, List, Optional, Set, TypeVar, cast
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple, TypeVar, cast
 
 from ..arrival import Arrival
 from ..recorder import BACKWARD, EVALUATION, FORWARD, INPUT, OPTIMIZER, Recorder
@@ -94,6 +94,7 @@ class Watcher:
         self._optimizers = 0
         self._stepped: Set[int] = set()
         self._arrivals: List[Arrival] = []
+        self.reducing: Dict[int, Tuple[int, int, int]] = {}  # kind, number and begin of what backward started, by work
         self.steps_taken = 0  # by optimizers, whether or not they end a step
         self._by_words = False
         self._epochs_by_words = False
@@ -323,6 +324,10 @@ class Watcher:
         if depth >= 0:
             recorder.leave_until(depth)
         self.steps_taken += 1
+        if self.reducing:
+            for told in self.reducing.values():  # a comm hook leaves its collectives to DDP, which waits out of sight
+                recorder.collective(*told, None, None)
+            self.reducing.clear()
         if self._by_words:
             return
         if skipped and "skipped" not in recorder.tags:

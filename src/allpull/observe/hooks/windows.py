@@ -1,17 +1,20 @@
 """Let torch's profiler look at a few steps now and then: which bucket was ready when, and when it was reduced.
 
 All ranks open their windows at the same steps, so that collectives match. The steps in a window, and the one that
-writes the trace, are tagged: rates leave them out. A program that profiles itself is left in peace.
+writes the trace, are tagged: rates leave them out. A program that makes a profiler of its own is left in peace from
+then on: two cannot run at once, and the second one to start would fail or see nothing.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from typing import Any, Callable, Iterable, List, Optional
 
 from ...rundir import layout
 from ...rundir.write import private_folder
+from ..recorder import Recorder
 from .watcher import Watcher, safely
 
 BUCKETS_AT = 4  # DDP cuts its buckets anew after its first step
@@ -29,8 +32,37 @@ class Windows:
         self._steps = steps
         self._first = first
         self._profile: Optional[Any] = None
+        self._starts = False  # it is we who make a profiler
+        self._theirs = False  # the program has made one
+        self._said = False
         self._opened_at = 0
         self._opened_ns = 0
+
+    def watch(self) -> None:
+        """Hear of profilers that the program makes; called once, after torch was imported."""
+        from torch.autograd import profiler as old  # noqa: PLC0415
+        from torch.profiler import profiler as new  # noqa: PLC0415
+
+        for holder, name in ((new, "_KinetoProfile"), (old, "profile"), (old, "emit_nvtx"), (old, "emit_itt")):
+            if hasattr(holder, name):
+                self._wrap(getattr(holder, name))
+
+    def _wrap(self, profiler: Any) -> None:
+        construct = profiler.__init__
+
+        @functools.wraps(construct)
+        def observed(made: Any, *args: Any, **kwargs: Any) -> None:
+            if not self._starts and not self._theirs:
+                self._make_way()
+            construct(made, *args, **kwargs)
+
+        profiler.__init__ = observed
+
+    @safely("windows")
+    def _make_way(self) -> None:
+        self._theirs = True
+        if self._profile is not None:
+            self._close()
 
     @safely("windows")
     def at_step(self, step: int) -> None:
@@ -41,7 +73,10 @@ class Windows:
         if self._profile is not None and step >= self._opened_at + self._steps:
             self._close()
         if self._profile is None and step >= self._first and (step - self._first) % self._every == 0:
-            self._open(step)
+            if self._theirs:
+                self._say(recorder)
+            else:
+                self._open(step)
         if self._profile is not None and "traced" not in recorder.tags:
             recorder.tags.append("traced")
 
@@ -51,17 +86,25 @@ class Windows:
         if self._profile is not None:
             self._close()
 
-    def _open(self, step: int) -> None:
-        from torch import autograd, cuda, profiler  # noqa: PLC0415  this runs after torch was imported
+    def _say(self, recorder: Recorder) -> None:
+        if not self._said:
+            self._said, now = True, time.monotonic_ns()
+            reason = "the program has a profiler of its own"
+            recorder.journal.event({"kind": "switched_off", "reason": reason, "part": "windows", "t_ns": now}, now)
 
-        if autograd._profiler_enabled():  # type: ignore[attr-defined]  # two cannot run at once, and theirs comes first
-            return
+    def _open(self, step: int) -> None:
+        from torch import cuda, profiler  # noqa: PLC0415  this runs after torch was imported
+
         activities = [profiler.ProfilerActivity.CPU]
         if cuda.is_available():
             activities.append(profiler.ProfilerActivity.CUDA)
-        self._profile = profiler.profile(activities=activities, record_shapes=True)
-        self._opened_at, self._opened_ns = step, time.monotonic_ns()
-        _start_quietly(self._profile)
+        self._starts = True
+        try:
+            self._profile = profiler.profile(activities=activities, record_shapes=True)
+            self._opened_at, self._opened_ns = step, time.monotonic_ns()
+            _start_quietly(self._profile)
+        finally:
+            self._starts = False
 
     def _close(self) -> None:
         profile, self._profile = self._profile, None

@@ -1,9 +1,9 @@
 """Start the ranks of a virtual cluster: import torch once, fork a process for each host, and from that its ranks.
 
-``python -m allpull.rehearse.ranks.nursery ORDER.json --nets FD,FD… --reports FD --go FD --zero FD --parent PID``. Every
-host process moves into its network namespace, takes its name, reports that it stands, and, when all do, forks its ranks,
-which run ``allpull.observe.rank`` like those of any launcher. Eight ranks cost one import this way. Only a host whose
-wall clock is wrong is executed anew, under libfaketime.
+``python -m allpull.rehearse.ranks.nursery ORDER.json --nets FD,FD… --reports FD --go FD --zero FD --parent PID``. Each
+host process moves into its network namespace, takes its name, reports that it stands, and, when all do, forks its
+ranks, which run ``allpull.observe.rank`` like those of any launcher. Eight ranks cost one import this way. Only a host
+whose wall clock is wrong is executed anew, under libfaketime.
 
 Children are tied to their parents by the kernel: whichever dies, those below it are killed.
 """
@@ -128,8 +128,7 @@ def execute_host(host: HostOrder, index: int, order_file: Path, wires: Wires) ->
     """Start a host with a wrong wall clock as a program of its own; its process id."""
     library = clock.library()
     assert library is not None  # the launcher has looked
-    right_ns = time.time_ns() - time.monotonic_ns()
-    variables = clock.environment(library, host.clock_offset_s, host.clock_drift_ppm, right_ns)
+    variables = clock.environment(library, host.clock_offset_s, host.clock_drift_ppm, clock.reading()[1])
     command = [sys.executable, "-m", "allpull.rehearse.ranks.nursery", str(order_file), "--host", str(index)]
     command += [*wires.options(), "--parent", str(os.getpid())]
     pid = os.fork()
@@ -147,7 +146,7 @@ def be_host(order: Order, index: int, wires: Wires, *, sidecar_environ: dict[str
     job = json.loads(Path(order.job_file).read_text(encoding="utf-8"))
     _describe(host, order.directory)
     if host.has_own_clock:
-        monotonic_ns, ahead_ns = clock.reading(sidecar_environ)
+        monotonic_ns, ahead_ns = clock.ahead(sidecar_environ)
         told = {"host": host.name, "monotonic_ns": monotonic_ns, "ahead_ns": ahead_ns}
         send(wires.reports, clock={**told, "drift_ppm": host.clock_drift_ppm})
     send(wires.reports, stands=index)
@@ -265,9 +264,8 @@ def _start_sidecar(job: dict[str, Any], order: Order, index: int, environ: dict[
     host, part = order.hosts[index].name, clocks.NONE
     if len(order.hosts) > 1:
         part = clocks.ASK if index else clocks.serve(order.directory, host=host, address=address(0))
-    if "FAKETIME" not in environ:
-        return start_sidecar(job, host, os.getpid(), part, env=environ)
-    return start_sidecar(job, host, os.getpid(), part, ["allpull.rehearse.clock"], env=clock.going_on(environ))
+    through = ["allpull.rehearse.clock"] if "FAKETIME" in environ else []
+    return start_sidecar(job, host, os.getpid(), part, through, env=environ)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

@@ -23,7 +23,7 @@ MEANINGS = {
     "forward": "computing the prediction",
     "backward": "computing the gradients",
     "wait": "ready, and waiting for the slowest rank",
-    "transfer": "exchanging gradients over the network",
+    "transfer": "exchanging data over the network",
     "optimizer": "changing the weights",
     "evaluation": "testing between steps",
     "checkpoint": "saving between steps",

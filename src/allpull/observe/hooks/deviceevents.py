@@ -1,0 +1,94 @@
+"""Turn events that an accelerator has passed into the times of steps, on the host's clock."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+from .deviceclock import DeviceClock
+from .devicestep import Moment, device_step
+
+REBASE_NS = 4_000_000_000  # times between events are 32-bit floats of ms: beyond 4 s they tell less than the device did
+NS_PER_MS = 1_000_000
+
+Where = Tuple[int, int]
+"""Device and stream."""
+
+
+class Mark(NamedTuple):
+    """What the host did at ``asked_ns``: ``place`` is innermost from here on.
+
+    ``event`` is what the stream passes; None: this is the host's own. ``seen_ns``: when it was seen that it had passed,
+    where somebody looked at once.
+    """
+
+    asked_ns: int
+    place: int
+    event: Any = None
+    where: Optional[Where] = None
+    arrival: bool = False
+    seen_ns: Optional[int] = None
+
+
+def has_passed(marks: List[Mark]) -> bool:
+    """Whether the device has passed all of ``marks``, of which the last has an event; one stream passes in order."""
+    last = marks[-1]
+    others = [mark for mark in marks if mark.event is not None and mark.where != last.where]
+    return bool(last.event.query()) and all(mark.event.query() for mark in others)
+
+
+class Resolver:
+    """Gives the times of steps, one after the other; events are timed from one that is kept for a while."""
+
+    def __init__(self) -> None:
+        self._clock = DeviceClock()
+        self._base: Optional[Mark] = None
+        self._base_ns = 0  # on the device's clock, which begins anywhere
+        self._before: Optional[Tuple[int, Mark, int]] = None  # the step before, its last mark, and when it was passed
+
+    def resolve(self, step: int, marks: List[Mark], seen_ns: int) -> Tuple[Dict[str, Optional[int]], List[Mark]]:
+        """The times of ``step`` by the names of ``schema.events.DeviceStep``, and marks whose events are free again.
+
+        Args:
+            step: its number.
+            marks: of one device, and but for arrivals of one stream; all passed, as the host saw at ``seen_ns``.
+            seen_ns: on the host's clock.
+        """
+        last, kept = marks[-1], self._base
+        if kept is None or kept.where is None or last.where is None or kept.where[0] != last.where[0]:
+            self._clock, self._before = DeviceClock(), None
+            self._base, self._base_ns = last, 0
+        positions_ns = [self._position_ns(mark) for mark in marks]
+        for at, mark in enumerate(marks):
+            position_ns = positions_ns[at]
+            if position_ns is not None:
+                self._clock.learn(position_ns, mark.asked_ns, seen_ns if mark.seen_ns is None else mark.seen_ns)
+        told = self._told(step, marks, positions_ns)
+        last_ns = positions_ns[-1] or 0
+        self._before = (step, last, last_ns)
+        if last_ns - self._base_ns >= REBASE_NS:
+            self._base, self._base_ns = last, last_ns
+        return told, [mark for mark in (*marks, kept) if mark is not None and mark is not self._base]
+
+    def _told(self, step: int, marks: List[Mark], positions_ns: List[Optional[int]]) -> Dict[str, Optional[int]]:
+        where, last_ns = marks[-1].where, positions_ns[-1] or 0
+        moments, arrival_ns = [], None
+        for at, mark in enumerate(marks):
+            position_ns = positions_ns[at]
+            passed_ns = None if position_ns is None else self._clock.on_host(position_ns)
+            if mark.arrival:
+                arrival_ns = passed_ns
+            if mark.event is None or mark.where == where:
+                moments.append(Moment(mark.asked_ns, mark.place, passed_ns))
+        before = None
+        if self._before is not None and self._before[0] == step - 1 and self._before[1].where == where:
+            _, mark, position_ns = self._before
+            before = Moment(mark.asked_ns, mark.place, self._clock.on_host(position_ns))
+        told = device_step(moments, before=before, arrival_ns=arrival_ns)
+        told["bound_ns"] = self._clock.bound_ns(last_ns)
+        return told
+
+    def _position_ns(self, mark: Mark) -> Optional[int]:
+        if mark.event is None or self._base is None:
+            return None
+        elapsed_ms: float = self._base.event.elapsed_time(mark.event)
+        return self._base_ns + round(elapsed_ms * NS_PER_MS)

@@ -1,0 +1,160 @@
+"""Real programs, unedited: each leaves a complete record and prints what it prints when nobody observes it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.hooks.conftest import Watch, Watched, plain, torchrun
+from tests.scripts.conftest import program, with_frameworks
+
+pytestmark = [pytest.mark.torch, pytest.mark.ranks]
+
+ALONE = (sys.executable,)
+ACCELERATE = (sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes=1", "--num_machines=1")
+ACCELERATE += ("--mixed_precision=no", "--dynamo_backend=no")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Script:
+    """One program, how it is started, and what is to be seen of it on each rank."""
+
+    name: str
+    start: tuple[str, ...] = ALONE
+    arguments: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    ranks: int = 2
+    samples: list[int]  # of each step of one epoch
+    epochs: int = 2
+    passes: list[int]  # backward passes, likewise
+    evaluations: int = 0  # spans after each epoch
+    sanity: int = 0  # spans before the first step
+    checkpoints: bool = False
+
+    def __str__(self) -> str:
+        return "-".join([self.name, *self.arguments, str(self.ranks)])
+
+
+ACCUMULATED = [2, 2, 1]
+SCRIPTS = [
+    Script(
+        name="accelerate_loop",
+        start=ACCELERATE,
+        needs=("accelerate",),
+        ranks=1,
+        samples=[16, 16, 16, 16, 6],
+        passes=[2, 2, 2, 2, 1],
+        evaluations=1,
+        checkpoints=True,
+    ),
+    Script(
+        name="accelerate_loop",
+        start=torchrun(2),
+        needs=("accelerate",),
+        samples=[16, 16, 8],  # accelerate fills the last batch up
+        passes=ACCUMULATED,
+        evaluations=1,
+        checkpoints=True,
+    ),
+    Script(
+        name="hf_trainer",
+        start=torchrun(2),
+        needs=("transformers", "accelerate"),
+        samples=[6, 6, 6, 3],
+        passes=[2, 2, 2, 1],
+        evaluations=1,
+        checkpoints=True,
+    ),
+    Script(
+        name="lightning_fit",
+        arguments=("1",),
+        needs=("lightning",),
+        ranks=1,
+        samples=[16, 16, 16, 16, 6],
+        passes=[2, 2, 2, 2, 1],
+        evaluations=1,
+        sanity=1,
+        checkpoints=True,
+    ),
+    Script(
+        name="lightning_fit",
+        arguments=("2",),
+        needs=("lightning",),
+        samples=[16, 16, 3],
+        passes=ACCUMULATED,
+        evaluations=1,
+        sanity=1,
+        checkpoints=True,
+    ),
+    Script(name="fully_sharded", start=torchrun(2), samples=[8, 8, 8, 8, 3], passes=5 * [1], evaluations=1),
+    Script(name="mixed_precision", start=torchrun(2), samples=[16, 16, 16, 14], passes=4 * [2]),
+    Script(name="compiled", arguments=("aot_eager",), start=torchrun(2), samples=4 * [8], passes=4 * [1], epochs=6),
+]
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=str)
+def test_a_real_program_is_recorded_whole_and_computes_the_same(watched: Watch, tmp_path: Path, script: Script) -> None:
+    env = with_frameworks(*script.needs)
+    source = program(script.name)
+    run = watched(source, *script.arguments, start=script.start, **env)
+    assert run.code == 0, run.err
+    assert "allpull" not in run.err
+    assert run.ranks == list(range(script.ranks))
+    for rank in run.ranks:
+        check(run, rank, script)
+    assert run.out == plain(source, tmp_path, *script.arguments, start=script.start, **env)
+
+
+def check(run: Watched, rank: int, script: Script) -> None:
+    """One rank saw what the table says."""
+    steps, per_epoch = run.steps(rank), len(script.samples)
+    assert [step.step for step in steps] == list(range(script.epochs * per_epoch))
+    assert [step.samples for step in steps] == script.epochs * script.samples
+    assert [step.backward_passes for step in steps] == script.epochs * script.passes
+    assert [step.epoch for step in steps] == [epoch for epoch in range(script.epochs) for _ in range(per_epoch)]
+    for before, after in zip(steps, steps[1:], strict=False):
+        assert before.end_ns == after.begin_ns
+    for step in steps:
+        assert step.input_ns, step
+        assert step.forward_ns, step
+        assert step.backward_ns, step
+        assert step.optimizer_ns, step
+    assert not run.events("switched_off", rank)
+    assert run.events("end", rank)[0].steps == len(steps)
+    spans = run.events("span", rank)
+    ends = {per_epoch * (epoch + 1) for epoch in range(script.epochs)}
+    evaluations = [span.step for span in spans if span.name == "evaluation"]
+    assert set(evaluations) == (ends if script.evaluations else set()) | ({0} if script.sanity else set())
+    if rank == 0:
+        assert {span.step for span in spans if span.name == "checkpoint"} == (ends if script.checkpoints else set())
+
+
+def test_a_late_rank_never_shows_as_forward_of_sharded_layers(watched: Watch) -> None:
+    late = "    for x, y in loader:\n        dist.get_rank() == 1 and time.sleep(0.06)\n"
+    run = watched(program("fully_sharded").replace("    for x, y in loader:\n", late), start=torchrun(2))
+    assert run.code == 0, run.err
+    for step in run.steps(0)[2:5]:
+        assert (step.collective_ns or 0) > 40e6 > (step.forward_ns or 0), step
+        assert step.collectives is not None
+        kinds = {kind.id: kind for kind in run.events("collective_kind", 0)}
+        seen = [kinds[one[0]] for one in step.collectives if one[0] is not None]
+        assert {(kind.op, kind.inside) for kind in seen} == {
+            ("all_gather_into_tensor", "forward"),
+            ("all_gather_into_tensor", "backward"),
+            ("reduce_scatter_tensor", "backward"),
+        }
+    for step in run.steps(1)[2:5]:
+        assert (step.collective_ns or 0) < 40e6, step
+
+
+def test_what_a_comm_hook_sends_is_known_by_its_begin(watched: Watch) -> None:
+    run = watched(program("mixed_precision"), start=torchrun(2))
+    assert run.code == 0, run.err
+    for rank in (0, 1):
+        assert [kind.op for kind in run.events("collective_kind", rank)] == ["all_reduce"]
+        sent = [one for step in run.steps(rank) for one in step.collectives or ()]
+        assert [one[1] for one in sent] == list(range(8))  # one bucket a step
+        assert all(one[2] and one[3] is None and one[4] is None for one in sent)
+        assert ["skipped" in step.tags for step in run.steps(rank)] == [number == 5 for number in range(8)]
