@@ -18,12 +18,10 @@ steps by ``trace_step``, and is found in the folder ``--traceml`` (``pip install
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
 import select
-import shutil
 import socket
 import subprocess
 import sys
@@ -35,10 +33,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from allpull.rundir.read import read_run
-from stored import ROOT, keep
+from stored import ROOT
 
 LOOP = ROOT / "benchmarks" / "overhead_loop.py"
 STEPS = {"conv": 5, "tiny": 500, "ddp": 100, "calls": 200}
@@ -181,7 +177,13 @@ def one_set(loop: str, batch: int, repeats: int, traceml_folder: Path | None) ->
     said: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as scratch:
         asked = {
-            way: Asked(loop=loop, batch=batch, socket=f"{scratch}/{way}", scratch=Path(scratch) / f"of_{way}", traceml=traceml_folder)
+            way: Asked(
+                loop=loop,
+                batch=batch,
+                socket=f"{scratch}/{way}",
+                scratch=Path(scratch) / f"of_{way}",
+                traceml=traceml_folder,
+            )
             for way in WAYS
         }
         with ExitStack() as stack:

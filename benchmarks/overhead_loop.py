@@ -77,7 +77,9 @@ def endless(loader: DataLoader[Any]) -> Iterator[Batch]:
         yield from loader
 
 
-def edited(step: Step, network: nn.Module, beside: str | None) -> tuple[Step, Callable[[], AbstractContextManager[Any]]]:
+def edited(
+    step: Step, network: nn.Module, beside: str | None
+) -> tuple[Step, Callable[[], AbstractContextManager[Any]]]:
     """``step`` as a tool wants it, and what goes around each order."""
     if beside == "traceml":
         import traceml_ai

@@ -63,7 +63,7 @@ def test_what_is_no_record_is_passed_over(tmp_path: Path) -> None:
     assert files(tmp_path) == {"run/steps/ours": b"ours", "run/steps/new": b"theirs"}
 
 
-@pytest.mark.parametrize("cut", [100, 700, 1100, 512 + 4000])
+@pytest.mark.parametrize("cut", [100, 700, 1536 + 4000])
 def test_a_file_that_is_cut_off_is_not_there_and_those_before_it_are(tmp_path: Path, cut: int) -> None:
     whole = archive(steps__first=bytes(10), steps__second=bytes(5000)).getvalue()
     with pytest.raises((tarfile.TarError, OSError)):
@@ -132,6 +132,14 @@ def test_a_disk_that_is_full_here_is_said(there: Path, tmp_path: Path) -> None:
     assert trouble == "Not a directory"
 
 
+def test_an_archive_that_ends_between_two_files_is_told_by_the_exit_code(there: Path, tmp_path: Path) -> None:
+    (there / "sent").write_bytes(archive(steps__first=bytes(10), steps__second=bytes(10)).getvalue()[:1100])
+    (tmp_path / "bin/tar").write_text("#!/bin/sh\ncat sent\necho 'tar: it broke' >&2\nexit 2\n")
+    (tmp_path / "bin/tar").chmod(0o755)
+    assert Copies(tmp_path / "run").collect(Remote(name="n1", python="python3"), str(there)) == "tar: it broke"
+    assert files(tmp_path / "run") == {"steps/first": bytes(10)}
+
+
 def test_copies_that_are_broken_off_end(there: Path, tmp_path: Path) -> None:
     """A host that sends nothing, as one whose disk hangs: else a second Ctrl-C would wait for it."""
     (tmp_path / "bin/tar").write_text("#!/bin/sh\ntouch began\nexec sleep 600\n")
@@ -150,6 +158,6 @@ def test_copies_that_are_broken_off_end(there: Path, tmp_path: Path) -> None:
 
 
 def test_an_archive_that_is_none_is_an_error(tmp_path: Path) -> None:
-    with subprocess.Popen(["echo", "hello, this is no tar"], stdout=subprocess.PIPE) as process:
-        with pytest.raises(tarfile.TarError):
-            extract_records(cast("IO[bytes]", process.stdout), tmp_path)
+    said = ["echo", "hello, this is no tar"]
+    with subprocess.Popen(said, stdout=subprocess.PIPE) as process, pytest.raises(tarfile.TarError):
+        extract_records(cast("IO[bytes]", process.stdout), tmp_path)

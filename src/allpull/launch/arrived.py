@@ -41,11 +41,12 @@ def arrive(names: Sequence[str], job: Job) -> list[Arrived]:
         BadInput: a host cannot take it, or they differ in versions; every one of them has left again.
     """
     asked = json.loads(job.file.read_text(encoding="utf-8"))
+    remotes = [_remote(name, job) for name in names]  # one after the other: homes that are shared take one copy at once
     arriving: list[Future[Arrived | BadInput]] = []
     try:
         with ThreadPoolExecutor(min(AT_ONCE, len(names))) as pool:
             try:
-                arriving += [pool.submit(_arrive, name, job, asked) for name in names]
+                arriving += [pool.submit(_arrive, remote, asked) for remote in remotes]
                 answers = [one.result() for one in arriving]
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -100,9 +101,8 @@ def _remote(name: str, job: Job) -> Remote:
     return Remote(name=name, python=python, code=code)
 
 
-def _arrive(name: str, job: Job, asked: dict[str, Any]) -> Arrived | BadInput:
+def _arrive(remote: Remote, asked: dict[str, Any]) -> Arrived | BadInput:
     try:
-        remote = _remote(name, job)
         told = remote.arrive(asked)
         return Arrived(
             remote=remote,
@@ -115,4 +115,4 @@ def _arrive(name: str, job: Job, asked: dict[str, Any]) -> Arrived | BadInput:
     except BadInput as error:
         return error
     except (KeyError, TypeError, ValueError, AttributeError):
-        return BadInput(f"host {name} runs another allpull", hint="install the same version everywhere")
+        return BadInput(f"host {remote.name} runs another allpull", hint="install the same version everywhere")

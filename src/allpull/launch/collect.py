@@ -6,8 +6,11 @@ is lost is noticed by ssh itself. What comes is not trusted: only plain files be
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shlex
 import shutil
+import signal
 import subprocess
 import tarfile
 import tempfile
@@ -50,7 +53,7 @@ class Copies:
                 extract_records(process.stdout, self._into)
             except (tarfile.TarError, OSError) as error:
                 trouble = (isinstance(error, OSError) and error.strerror) or str(error)
-                process.kill()  # it would wait for us to read on
+                _kill(process)  # it would wait for us to read on
             finally:
                 process.stdout.close()
                 code = process.wait()
@@ -69,7 +72,7 @@ class Copies:
         with self._lock:
             self.broken_off = True
             for process in self._processes:
-                process.kill()
+                _kill(process)
 
     def _begin(self, command: list[str], said: IO[bytes]) -> subprocess.Popen[bytes]:
         with self._lock:
@@ -78,7 +81,7 @@ class Copies:
             )
             self._processes.add(process)
             if self.broken_off:
-                process.kill()
+                _kill(process)
         return process
 
 
@@ -102,6 +105,12 @@ def extract_records(archive: IO[bytes], into: Path) -> None:
             source = tar.extractfile(member)
             if source is not None and not (into / path).exists():
                 _write(source, into / path, member.size)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End a process that leads a group, with all of it: ssh may have a helper that holds our pipe."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _write(source: IO[bytes], target: Path, size: int) -> None:

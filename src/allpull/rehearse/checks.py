@@ -16,6 +16,7 @@ from allpull.rehearse.quantity import number
 from allpull.rehearse.ranks.schedule import plan
 from allpull.units import show_time
 
+ROUNDING = 1e-9  # of a third of a time in milliseconds
 DEVIATIONS = 3  # of a normal distribution: what lies beyond, 1 in 1000, is cut off at no time at all
 
 _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,30}[A-Za-z0-9])?")  # a label of RFC 1123, short enough for a path
@@ -108,7 +109,7 @@ def _jitter(cluster: Cluster) -> Iterator[str]:
         if not isinstance(fault, Jitter) or fault.distribution != "normal":
             continue
         time_s = times_s[fault.where]
-        if DEVIATIONS * (number(fault, "std") or 0.0) > time_s:
+        if DEVIATIONS * (number(fault, "std") or 0.0) > time_s * (1 + ROUNDING):
             yield (
                 f"faults[{index}].std: expected at most a third of {fault.where}, which takes {show_time(time_s)}, "
                 f"because no time is below 0; found {show(fault.std)}; "

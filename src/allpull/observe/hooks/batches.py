@@ -82,8 +82,10 @@ def samples_of(batch: Any, deepest: int = DEEPEST) -> Optional[int]:
     >>> samples_of({"text": ["a", "b", "c"]})
     3
     """
-    if type(batch) in (list, tuple) and batch and hasattr(batch[0], "shape"):  # what most loaders give
-        batch = batch[0]
+    try:
+        return int((batch[0] if type(batch) in (list, tuple) else batch).shape[0])  # what most loaders give
+    except (AttributeError, IndexError, TypeError, ValueError):
+        pass
     shape = getattr(batch, "shape", None)
     if shape is not None:
         return int(shape[0]) if len(shape) else None

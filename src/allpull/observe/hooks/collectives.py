@@ -14,7 +14,8 @@ from typing import Any, Callable, Dict, Iterable, Optional, Tuple
 
 from ...rundir.live import NOTHING, OPERATION, OPERATIONS
 from ..recorder import COLLECTIVE, Recorder
-from .watcher import NOT_SEEN, Watcher, safely
+from .safety import safely
+from .watcher import NOT_SEEN, Watcher
 
 RENAMED = {"all_gather_into_tensor": "all_gather_single", "reduce_scatter_tensor": "reduce_scatter_single"}
 """Newer names of functions, which the older ones call; both are recorded under the older one."""

@@ -23,7 +23,8 @@ from ..recorder import BACKWARD, COLLECTIVE, FORWARD, Recorder
 from .copies import watch_copies
 from .deviceevents import Mark, Resolver, Where, has_passed
 from .devicestep import HOST_ONLY, ISSUING
-from .watcher import Watcher, safely
+from .safety import safely
+from .watcher import Watcher
 
 MOST_MARKS = 512  # of a step: of one with more, which loops over collectives or micro-batches, only the host's are kept
 MOST_PENDING = 256  # steps that the device has not done; a launch queue holds a thousand kernels, so it is stuck
@@ -200,7 +201,7 @@ class Device:
         if not spoilt and len(streams) == len(devices) == 1:
             self._pending.append((step, taken))
         else:
-            self.left_out += bool(taken)
+            self.left_out += spoilt or bool(taken)
             self._recycle(taken)
         if len(self._pending) > MOST_PENDING:
             _, oldest = self._pending.popleft()

@@ -20,6 +20,6 @@ def watch_gradients(watcher: Watcher, reduces: Callable[[], bool]) -> None:
         try:
             backward(*args, **kwargs)
         finally:
-            watcher.backward_ends(depth, reduces=reduces())
+            watcher.backward_ends(depth, reduces)
 
     autograd.backward = observed

@@ -20,9 +20,10 @@ def watch_loaders(watcher: Watcher) -> None:
         depth = watcher.fetch_begins(id(self))
         try:
             batch = take(self)
-        finally:
+        except BaseException:  # the end of the pass, most likely
             watcher.leave(depth)
-        watcher.fetched(batch)
+            raise
+        watcher.fetched(depth, batch)
         return batch
 
     @functools.wraps(iterate)

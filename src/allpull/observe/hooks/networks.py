@@ -13,8 +13,9 @@ from collections import deque
 from typing import Any, Callable, Deque, List, Set, Tuple
 
 from ..arrival import Arrival, watch_ddp
+from .safety import safely
 from .uncompiled import leave_uncompiled
-from .watcher import NOT_SEEN, Watcher, safely
+from .watcher import Watcher
 
 SLOT = "_compiled_call_impl"  # where Module.compile puts what is called in a module's place
 MOST_ASKED = 8  # modules that were asked for their parameters last, among which an optimizer's is
@@ -27,7 +28,9 @@ class Networks:
         self.session = watcher.session
         self.failed = watcher.failed
         self._watcher = watcher
-        self._parallel: "weakref.WeakSet[Any]" = weakref.WeakSet()
+        self._parallel: List[
+            "weakref.ref[Any]"
+        ] = []  # walked in each backward, which a WeakSet makes three times dearer
         self._roots: "weakref.WeakSet[Any]" = weakref.WeakSet()
         self._shells: "weakref.WeakSet[Any]" = weakref.WeakSet()
         self._asked: Deque["weakref.ref[Any]"] = deque(maxlen=MOST_ASKED)
@@ -36,11 +39,18 @@ class Networks:
     @safely("networks", True)
     def reduced(self) -> bool:
         """Whether the last backward averaged gradients: True unless all were told to keep theirs (``no_sync``)."""
-        return any(network.require_backward_grad_sync for network in self._parallel) or not self._parallel
+        nowhere = True
+        for reference in self._parallel:
+            network = reference()
+            if network is not None:
+                if network.require_backward_grad_sync:
+                    return True
+                nowhere = False
+        return nowhere
 
     def parallel(self) -> List[Any]:
         """Every network there is that DistributedDataParallel reduces."""
-        return list(self._parallel)
+        return [network for network in [reference() for reference in self._parallel] if network is not None]
 
     def watch(self) -> None:
         """Wrap the entry points; called once, after torch was imported."""
@@ -86,7 +96,7 @@ class Networks:
     @safely("networks")
     def _made_shell(self, shell: Any, module: Any) -> None:
         self._shells.add(shell)
-        if module in self._roots or module in self._parallel:
+        if module in self._roots:
             self._watch_calls(shell)
 
     def _wrap_parallel(self, parallel: Any) -> None:
@@ -101,7 +111,7 @@ class Networks:
 
     @safely("networks")
     def _made_parallel(self, made: Any) -> None:
-        self._parallel.add(made)
+        self._parallel = [*(weakref.ref(network) for network in self.parallel()), weakref.ref(made)]
         self._watch_calls(made)
 
     def _wrap_eval(self, base: Any) -> None:
@@ -138,7 +148,7 @@ class Networks:
         @functools.wraps(in_place)
         def observed(module: Any, *args: Any, **kwargs: Any) -> Any:
             answer = in_place(module, *args, **kwargs)
-            if module in self._roots or module in self._parallel:
+            if module in self._roots:
                 self._stand_before(module)
             return answer
 
@@ -159,6 +169,7 @@ class Networks:
 
         A forward hook would be copied, saved and compiled along with it; torch leaves this slot out of all three.
         """
+        from torch import is_grad_enabled  # noqa: PLC0415
         from torch.compiler import is_compiling  # noqa: PLC0415
 
         watcher, compiled = self._watcher, vars(network).get(SLOT)
@@ -170,7 +181,7 @@ class Networks:
             if is_compiling() or self._runs:
                 return call(*args, **kwargs)
             self._runs = True
-            depth = self._forward_begins(module, args, kwargs)
+            depth = watcher.forward_begins(args or kwargs, is_grad_enabled() and module.training)
             try:
                 return call(*args, **kwargs)
             finally:
@@ -178,12 +189,6 @@ class Networks:
                 watcher.leave(depth)
 
         object.__setattr__(network, SLOT, observed)  # a compiled network's own would set it on what it compiled
-
-    @safely("networks", NOT_SEEN)
-    def _forward_begins(self, network: Any, args: Any, kwargs: Any) -> int:
-        from torch import is_grad_enabled  # noqa: PLC0415
-
-        return self._watcher.forward_begins(args or kwargs, learns=is_grad_enabled() and bool(network.training))
 
     @safely("networks")
     def _evaluates(self, module: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Dict, List
+from typing import Any
 
 from ..recorder import OPTIMIZER
 from .watcher import Watcher
@@ -14,19 +14,13 @@ def watch_optimizers(watcher: Watcher, made: Any) -> None:
     from torch.compiler import is_compiling  # noqa: PLC0415  this runs after torch was imported
     from torch.optim import optimizer as optim  # noqa: PLC0415
 
-    open_steps: Dict[int, List[int]] = {}
-
     def begins(optimizer: Any, *_: Any) -> None:
-        if is_compiling():
-            return
-        open_steps.setdefault(id(optimizer), []).append(watcher.optimizer_begins(id(optimizer)))
+        if not is_compiling():
+            watcher.optimizer_begins(id(optimizer))
 
     def ends(optimizer: Any, *_: Any) -> None:
-        if is_compiling():
-            return
-        depths = open_steps.get(id(optimizer))
-        if depths:
-            watcher.optimizer_ends(id(optimizer), depths.pop())
+        if not is_compiling():
+            watcher.optimizer_ends(id(optimizer))
 
     optim.register_optimizer_step_pre_hook(begins)
     optim.register_optimizer_step_post_hook(ends)
@@ -57,6 +51,6 @@ def watch_scalers(watcher: Watcher) -> None:
         finally:
             watcher.leave(depth)
             if recorder is not None and watcher.steps_taken == before:
-                watcher.optimizer_ends(id(optimizer), depth, skipped=True)
+                watcher.optimizer_skips(id(optimizer))
 
     grad_scaler.GradScaler.step = observed  # type: ignore[method-assign]

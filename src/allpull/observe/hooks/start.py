@@ -57,7 +57,7 @@ class Program:
             self._found.when(name, saving)
 
     def _at_boundary(self, part: "Windows | Buckets | Device") -> None:
-        self.watcher.at_boundary.append(part.at_step)
+        self.watcher.boundary.tell(part.at_step)
 
     def _device(self, reduced: Callable[[], bool]) -> "Optional[Device]":
         """What times an accelerator, where torch was built for one."""
@@ -96,7 +96,7 @@ class Program:
         """SIGUSR2 stops and starts recording, where the program has no use of its own for it."""
         in_main = threading.current_thread() is threading.main_thread()
         if in_main and hasattr(signal, "SIGUSR2") and signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL:
-            signal.signal(signal.SIGUSR2, self.watcher.toggle)
+            signal.signal(signal.SIGUSR2, self.watcher.boundary.toggle)
 
 
 def start(job_file: str, found: AfterImport) -> Program:

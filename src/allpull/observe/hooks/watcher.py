@@ -13,64 +13,17 @@ The rules, all of which a reader of the records may rely on:
 
 from __future__ import annotations
 
-import functools
-import inspect
-import time
 from threading import get_ident
-from typing import Any, Callable, Dict, List, Optional, Set, Tuple, TypeVar, cast
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from ..arrival import Arrival
 from ..recorder import BACKWARD, EVALUATION, FORWARD, INPUT, OPTIMIZER, Recorder
 from .batches import Batches, samples_of
+from .boundary import Boundary
+from .safety import safely
 from .session import Session
 
 NOT_SEEN = -1  # the depth of a phase that nobody records
-
-Method = TypeVar("Method", bound=Callable[..., Any])
-
-
-def safely(part: str, otherwise: Any = None) -> Callable[[Method], Method]:
-    """Keep an error of ours from the program: ``part`` of observation ends with it, and answers ``otherwise``."""
-
-    def protect(method: Method) -> Method:
-        def failed(self: Any, error: Exception) -> Any:
-            self.failed.add(part)
-            self.session.part_failed(part, error)
-            return otherwise
-
-        @functools.wraps(method)
-        def protected(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if part in self.failed:
-                return otherwise
-            try:
-                return method(self, *args, **kwargs)
-            except Exception as error:  # noqa: BLE001  whatever it is, it is not the program's
-                return failed(self, error)
-
-        @functools.wraps(method)
-        def protected_of_one(self: Any, given: Any) -> Any:  # half the cost of the general one
-            if part in self.failed:
-                return otherwise
-            try:
-                return method(self, given)
-            except Exception as error:  # noqa: BLE001
-                return failed(self, error)
-
-        @functools.wraps(method)
-        def protected_of_none(self: Any) -> Any:
-            if part in self.failed:
-                return otherwise
-            try:
-                return method(self)
-            except Exception as error:  # noqa: BLE001
-                return failed(self, error)
-
-        code = method.__code__
-        plain = not code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS) and not code.co_kwonlyargcount
-        shapes = {1: protected_of_none, 2: protected_of_one}
-        return cast("Method", shapes.get(code.co_argcount, protected) if plain else protected)
-
-    return protect
 
 
 class Watcher:
@@ -84,7 +37,8 @@ class Watcher:
         self.session = session
         self.recorder: Optional[Recorder] = None
         self.failed: Set[str] = set()
-        self.at_boundary: List[Callable[[int], None]] = []
+        self.boundary = Boundary(session.watch)
+        self._recording: Optional[Recorder] = None  # the recorder, while it records
         self._thread = get_ident()
         self._in_backward = False
         self._batches = Batches()
@@ -92,16 +46,13 @@ class Watcher:
         self._saw_forward = False  # in this step
         self._is_training: Optional[Callable[[], bool]] = None  # of the network that is evaluated by its own word
         self._optimizers = 0
+        self._stepping: Dict[int, int] = {}  # optimizers that step, and at which depth
         self._stepped: Set[int] = set()
         self._arrivals: List[Arrival] = []
         self.reducing: Dict[int, Tuple[int, int, int]] = {}  # kind, number and begin of what backward started, by work
         self.steps_taken = 0  # by optimizers, whether or not they end a step
         self._by_words = False
         self._epochs_by_words = False
-        self._toggle_asked = False
-        first, last = session.watch.get("steps") or (0, None)
-        self._first, self._last = int(first), last
-        self._on = self._first == 0
 
     # Whether anything is recorded
 
@@ -113,6 +64,7 @@ class Watcher:
             self._thread = get_ident()
             if self.recorder is not None:
                 self._attach(self.recorder)
+                self._recording = self.recorder if self.boundary.on else None
         return self.recorder
 
     def _ready_to_learn(self) -> None:
@@ -126,22 +78,16 @@ class Watcher:
         return self._enter(place)
 
     def _enter(self, place: int) -> int:
-        recorder = self.recorder
-        if recorder is None or not self._on or (get_ident() != self._thread and not self._in_backward):
+        recorder = self._recording
+        if recorder is None or (get_ident() != self._thread and not self._in_backward):
             return NOT_SEEN
-        depth = len(recorder.stack)
-        recorder.enter(place)
-        return depth
+        return recorder.enter(place)
 
     @safely("phases")
     def leave(self, depth: int) -> None:
         """The phase that began at ``depth`` ends, and whatever was left open in it."""
         if depth >= 0 and self.recorder is not None:
             self.recorder.leave_until(depth)
-
-    def toggle(self, *_: object) -> None:
-        """Record where we did not, and the other way round, from the next step on; fit to be called by a signal."""
-        self._toggle_asked = True
 
     @property
     def is_own_thread(self) -> bool:
@@ -189,9 +135,11 @@ class Watcher:
         return self._enter(INPUT)
 
     @safely("loaders")
-    def fetched(self, batch: Any) -> None:
-        """The program got its batch."""
+    def fetched(self, depth: int, batch: Any) -> None:
+        """The program got its batch, which it asked for at ``depth``."""
         recorder = self.recorder
+        if recorder is not None and depth >= 0:
+            recorder.leave_until(depth)
         if get_ident() != self._thread or (recorder is not None and recorder.stack and recorder.stack[-1] == INPUT):
             return  # a loader in a thread, or inside a loader
         self._loads = True
@@ -200,7 +148,7 @@ class Watcher:
     # The network
 
     @safely("forward", NOT_SEEN)
-    def forward_begins(self, inputs: Any, *, learns: bool) -> int:
+    def forward_begins(self, inputs: Any, learns: bool) -> int:
         """A forward pass of the whole network begins, on ``inputs``; ``learns``: gradients are kept."""
         if get_ident() != self._thread:
             return NOT_SEEN
@@ -244,7 +192,7 @@ class Watcher:
 
     def _begin_evaluation(self) -> bool:
         recorder = self.recorder
-        if recorder is None or recorder.stack or not self._on:
+        if recorder is None or recorder.stack or not self.boundary.on:
             return False  # in the midst of something else, which it belongs to
         if recorder.is_cut:
             self._write(recorder)
@@ -274,7 +222,7 @@ class Watcher:
         recorder = self.recorder or self.ready()
         if recorder is None:
             return NOT_SEEN
-        if self.evaluating:
+        if recorder.stack and recorder.stack[-1] == EVALUATION:
             self._end_evaluation()
         epoch, samples = self._batches.learn()
         if epoch is not None and not self._epochs_by_words:
@@ -282,22 +230,22 @@ class Watcher:
         if samples is not None:
             recorder.samples = (recorder.samples or 0) + samples
         recorder.passes = (recorder.passes or 0) + 1
-        if not self._on:
+        if self._recording is None:
             return NOT_SEEN
         if not self._saw_forward:
             recorder.credit(FORWARD)
         self._in_backward = True
-        return self._enter(BACKWARD)
+        return recorder.enter(BACKWARD)
 
     @safely("backward")
-    def backward_ends(self, depth: int, *, reduces: bool) -> None:
-        """Gradients are there; without ``reduces`` each rank has its own, and nobody was waited for."""
+    def backward_ends(self, depth: int, reduced: Callable[[], bool]) -> None:
+        """Gradients are there; where they were not ``reduced``, each rank has its own, and nobody was waited for."""
         if depth < 0:
             return
         if self.recorder is not None:
             self.recorder.leave_until(depth)
         self._in_backward = False
-        if not reduces:
+        if self._arrivals and not reduced():
             self._arrived()  # nobody asks for it at the end of the step
 
     @safely("optimizers")
@@ -305,24 +253,40 @@ class Watcher:
         """The program makes an optimizer."""
         self._optimizers += 1
 
-    @safely("optimizers", NOT_SEEN)
-    def optimizer_begins(self, number: int) -> int:
+    @safely("optimizers")
+    def optimizer_begins(self, number: int) -> None:
         """Optimizer ``number`` (its id) steps."""
         if get_ident() != self._thread:
-            return NOT_SEEN
+            return
         recorder = self.recorder or self.ready()
-        if recorder is not None and recorder.is_cut and number in self._stepped:
+        if recorder is None:
+            return
+        if recorder.is_cut and number in self._stepped:
             self._write(recorder)
-        return self._enter(OPTIMIZER)
+        depth = NOT_SEEN if self._recording is None else recorder.enter(OPTIMIZER)
+        self._stepping.setdefault(number, depth)  # it may have begun before, and raised, or step by way of its base
 
     @safely("optimizers")
-    def optimizer_ends(self, number: int, depth: int, *, skipped: bool = False) -> None:
-        """Optimizer ``number`` has stepped; ``skipped``: a gradient was not finite, and it left the network alone."""
-        recorder = self.recorder
-        if recorder is None or get_ident() != self._thread:
+    def optimizer_ends(self, number: int) -> None:
+        """Optimizer ``number`` has stepped."""
+        depth, recorder = self._stepping.pop(number, None), self.recorder
+        if recorder is None or depth is None:
             return
         if depth >= 0:
             recorder.leave_until(depth)
+        self._steps(recorder, number)
+
+    @safely("optimizers")
+    def optimizer_skips(self, number: int) -> None:
+        """Optimizer ``number`` was to step, but a gradient was not finite, and it left the network alone."""
+        recorder = self.recorder
+        if recorder is None or get_ident() != self._thread:
+            return
+        if not self._by_words and "skipped" not in recorder.tags:
+            recorder.tags.append("skipped")
+        self._steps(recorder, number)
+
+    def _steps(self, recorder: Recorder, number: int) -> None:
         self.steps_taken += 1
         if self.reducing:
             for told in self.reducing.values():  # a comm hook leaves its collectives to DDP, which waits out of sight
@@ -330,8 +294,6 @@ class Watcher:
             self.reducing.clear()
         if self._by_words:
             return
-        if skipped and "skipped" not in recorder.tags:
-            recorder.tags.append("skipped")
         self._stepped.add(number)
         recorder.cut()
         if self._optimizers <= 1:
@@ -340,30 +302,17 @@ class Watcher:
     def _write(self, recorder: Recorder) -> None:
         self._stepped.clear()
         self._saw_forward = False
-        if self._on:
-            recorder.write_step()
-        else:
-            recorder.pass_over()
-        step = recorder.step_number
-        if self._toggle_asked or step in (self._first, self._last):
-            self._switch(recorder, on=not self._on if self._toggle_asked else step == self._first)
-            self._toggle_asked = False
-        for call in self.at_boundary:
-            call(step)
-
-    def _switch(self, recorder: Recorder, *, on: bool) -> None:
-        if on == self._on:
-            return
-        self._on = on
-        if on:
-            recorder.begin_here()
-        now = time.monotonic_ns()
-        recorder.journal.event({"kind": "watching", "on": on, "step": recorder.step_number, "t_ns": now}, now)
+        self.boundary.over(recorder)
+        self._recording = recorder if self.boundary.on else None
 
     def _arrived(self) -> Optional[int]:
         """When the last gradient of any network was ready."""
-        times = [moment for moment in [arrival() for arrival in self._arrivals] if moment is not None]
-        return max(times) if times else None
+        latest = None
+        for arrival in self._arrivals:
+            moment = arrival()
+            if moment is not None and (latest is None or moment > latest):
+                latest = moment
+        return latest
 
     # Words of the program itself
 

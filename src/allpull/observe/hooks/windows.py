@@ -15,7 +15,8 @@ from typing import Any, Callable, Iterable, List, Optional
 from ...rundir import layout
 from ...rundir.write import private_folder
 from ..recorder import Recorder
-from .watcher import Watcher, safely
+from .safety import safely
+from .watcher import Watcher
 
 BUCKETS_AT = 4  # DDP cuts its buckets anew after its first step
 QUIET = ("KINETO_LOG_LEVEL", "99")  # else kineto speaks of each window on the program's own stderr
@@ -132,15 +133,14 @@ class Buckets:
         self.failed = watcher.failed
         self._watcher = watcher
         self._networks = networks
-        self._said = False
 
     @safely("buckets")
     def at_step(self, step: int) -> None:
         """Step ``step`` begins."""
         recorder = self._watcher.recorder
-        if self._said or recorder is None or step < BUCKETS_AT:
+        if recorder is None or step < BUCKETS_AT:
             return
-        self._said = True
+        self._watcher.boundary.tell_no_more(self.at_step)
         now = time.monotonic_ns()
         for network in self._networks():
             sizes = sizes_of(network._get_ddp_logging_data())
