@@ -23,8 +23,12 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)   ## train on 1 and 2 ranks, compare, write a report
 	$(BIN)/allpull demo
 
+# What takes a whole machine (launchers, virtual clusters, this house itself) runs alone, the rest two files at a time.
+ALONE := tests/house tests/launch tests/rehearse
+
 test: $(READY)   ## everything that CI checks
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ALONE:%=--ignore=%)
+	$(BIN)/python -m pytest $(ALONE)
 
 check: lint types contracts  ## the checks that need no run
 	$(BIN)/python tools/reference.py --check

@@ -1,6 +1,7 @@
-"""What observation costs a program that nobody edited: plain, under allpull, torch.profiler and TraceML, in alternation.
+"""What observation costs a program that nobody edited, beside torch.profiler and TraceML, in alternation.
 
-    python benchmarks/overhead.py [--loops conv,tiny,ddp,calls] [--sets 4] [--repeats 40] [--traceml FOLDER] [--output FILE]
+    python benchmarks/overhead.py [--loops conv,tiny,ddp,calls] [--sets 4] [--repeats 40] [--traceml FOLDER]
+        [--output FILE]
 
 Every way of running trains the same loop in processes of its own, all there at once; each trains a fixed number of
 steps while the others wait, in an order drawn anew each time. (For a fixed time, whatever slows a step would go unseen:

@@ -82,7 +82,7 @@ def edited(
 ) -> tuple[Step, Callable[[], AbstractContextManager[Any]]]:
     """``step`` as a tool wants it, and what goes around each order."""
     if beside == "traceml":
-        import traceml_ai
+        import traceml_ai  # noqa: PLC0415  only where it is compared
 
         traceml_ai.init(mode="auto")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -106,6 +107,56 @@ def test_slurm_that_is_not_here_is_one_clear_error(run_cli, tmp_path):
 def test_a_launcher_that_was_named_is_left_alone():
     spec = RunSpec(launch=LaunchSpec(launcher="local", ranks=3))
     assert settle(spec, INSIDE) == spec
+
+
+def test_a_launcher_that_was_named_takes_all_hosts_that_it_has(tmp_path):
+    """`--launcher slurm` in an allocation of two hosts left one of them idle, and mpi with a host file too."""
+    (tmp_path / "hosts").write_text("n1 slots=2\nn2 slots=2\n")
+    for launcher, environ in (("slurm", INSIDE), (f"mpi:{tmp_path}/hosts", {}), ("mpi", INSIDE)):
+        asked = RunSpec(launch=LaunchSpec(launcher=launcher, ranks=4))
+        launch = settle(asked, environ).launch
+        assert (launch.launcher, launch.hosts) == (launcher, 2)
+        assert settle(asked, environ, ["train.epochs=1", " launch.hosts = 1"]).launch.hosts == 1
+    assert settle(RunSpec(launch=LaunchSpec(launcher="slurm", ranks=4)), {}).launch.hosts == 1
+
+
+@pytest.mark.usefixtures("outside")
+def test_a_prepared_run_has_a_script_to_submit_and_starts_nothing(run_cli, tmp_path):
+    options = ("--launcher", "slurm", "--set", "launch.hosts=2", "--out", str(tmp_path), "--prepare")
+    done = run_cli("train", "digits", "-n", "2", *options, cwd=tmp_path, PATH=os.environ["PATH"])
+    assert done.returncode == 0, done.stderr
+    script = Path(done.stdout.strip())
+    (directory,) = tmp_path.iterdir()
+    assert script == directory / "job/script.sh"
+    assert f"submit it from this folder: sbatch {script}" in done.stderr
+    assert f"run={directory}\n" in script.read_text()
+    assert (directory / "job/spec.json").exists()
+    assert json.loads((directory / "run.json").read_text())["status"] == "created"
+
+
+@pytest.mark.usefixtures("outside")
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        (("--launcher", "local"), "--prepare makes a batch script for sbatch, and the launcher is local"),
+        (("--launcher", "slurm", "--dry-run"), "--dry-run writes nothing, and --prepare a run directory"),
+        (("--launcher", "slurm", "--out", "a\\b"), "it has a backslash in it"),
+    ],
+)
+def test_what_cannot_be_prepared_leaves_nothing(run_cli, tmp_path, options, fault):
+    done = run_cli("train", "digits", "--prepare", *options, cwd=tmp_path)
+    assert done.returncode == 2
+    assert fault in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("outside")
+def test_more_ranks_than_memory_are_refused_before_one_is_started(run_cli, tmp_path):
+    for launcher in ("local", "mpi"):
+        done = run_cli("train", "digits", "-n", "60000", "--launcher", launcher, "--set", "data.limit=0", cwd=tmp_path)
+        assert done.returncode == 2
+        assert re.search(r"60,000 ranks need at least .* of memory on this host; .* are free", done.stderr), done.stderr
+        assert not list(tmp_path.glob("runs/*/steps/*"))
 
 
 def test_what_is_found_fills_in_launcher_and_hosts():

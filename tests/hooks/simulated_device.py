@@ -50,6 +50,7 @@ class Machine:
         self.initialized = initialized
         self.fault: Exception | None = None
         self.events: list[Event] = []
+        self.queries = 0
         self.passes: list[int] = []  # when the device passed what was recorded, in the order of recording
         self.cuda: Any = SimpleNamespace(
             current_stream=lambda: self.current,
@@ -103,6 +104,7 @@ class Event:
         self._machine.passes.append(self.passed_ns)
 
     def query(self) -> bool:
+        self._machine.queries += 1
         self._call()
         return self._is_passed()
 

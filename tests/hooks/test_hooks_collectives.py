@@ -13,12 +13,13 @@ from tests.hooks.conftest import Watch, plain, torchrun
 pytestmark = [pytest.mark.torch, pytest.mark.ranks]
 
 PARALLEL = """
-import time, torch
+import atexit, time, torch
 import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 dist.init_process_group("gloo")
+atexit.register(dist.destroy_process_group)  # else Gloo's threads may abort the process as it ends
 rank = dist.get_rank()
 torch.manual_seed(0)
 data = TensorDataset(torch.randn(120, 8), torch.randint(0, 3, (120,)))

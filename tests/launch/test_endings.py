@@ -36,6 +36,21 @@ def test_hosts_that_wrote_nothing_sensible_are_left_out(tmp_path):
     assert [(host.host, host.code) for host in read_all_ended(tmp_path)] == [("n1", 0), ("n2", 3)]
 
 
+def test_hosts_are_in_the_order_of_the_job_and_not_of_their_names(tmp_path):
+    """Where names are not padded, n10 stands before n9 in a listing: the first host would not be the first."""
+    for index, host in enumerate(["n9", "n10", "n11", "a1"]):
+        write(tmp_path, layout.ended_file(host), {"host": host, "index": index, "code": 0, "failures": []})
+    assert [host.host for host in read_all_ended(tmp_path)] == ["n9", "n10", "n11", "a1"]
+
+
+def test_what_an_agent_says_of_its_end_is_heard_and_masked(tmp_path):
+    told = {"host": "n1", "code": 68, "reason": "cannot resolve n9, password=hunter2", "failures": []}
+    write(tmp_path, layout.ended_file("n1"), told)
+    assert read_ended(tmp_path, "n1", 68).reason == "cannot resolve n9, password=[redacted]"
+    write(tmp_path, layout.ended_file("n1"), {**told, "reason": ["no text"]})
+    assert read_ended(tmp_path, "n1", 68).reason is None
+
+
 def test_under_mpirun_the_blamed_rank_and_those_that_raised_failed_and_no_others(tmp_path):
     for rank, host in enumerate(["n1", "n1", "n2", "n2"]):
         write(tmp_path, layout.steps_file(rank), {"host": host})

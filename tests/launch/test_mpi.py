@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import socket
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +16,7 @@ import pytest
 
 from allpull.errors import BadInput, MissingPart
 from allpull.launch.job import Job, prospect
-from allpull.launch.mpi import Mpi, Site, blamed, command, exported, find_mpirun, first_host, flavour_of
+from allpull.launch.mpi import Mpi, Site, blamed, command, exported, find_mpirun, first_host, flavour_of, hosts_of
 from allpull.observe.identity import identity, numbers
 from allpull.observe.mpirank import variables
 from allpull.schema.spec import ContainerSpec, LaunchSpec, RunSpec
@@ -170,6 +174,32 @@ def test_rank_0_is_on_the_first_host(tmp_path: Path) -> None:
     assert first_host("", {"PBS_NODEFILE": str(hosts)}) == "node9"
     hosts.write_text("localhost\nnode8\n")
     assert first_host(str(hosts), {}) != "localhost"  # which is another host there
+
+
+def test_every_host_of_a_file_or_job_is_counted_once(tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts"
+    hosts.write_text("n1 slots=2\nn2:4\nn1\nlocalhost\n" + f"{socket.gethostname()}\n")
+    assert hosts_of(str(hosts), {"SLURM_JOB_NODELIST": "n[05-06]"}) == ["n1", "n2", socket.gethostname()]
+    assert hosts_of("", {"PBS_NODEFILE": str(hosts)}) == ["n1", "n2", socket.gethostname()]
+    assert hosts_of("", {"SLURM_JOB_NODELIST": "n[05-06]"}) == ["n05", "n06"]
+    assert hosts_of("", {}) == []
+
+
+def test_ranks_of_a_host_are_as_many_as_mpi_says() -> None:
+    """A host file may give hosts different numbers of slots."""
+    for name in ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"):
+        assert variables({**OMPI, name: "3", "MASTER_PORT": "1"}, JOB, "n1")["LOCAL_WORLD_SIZE"] == "3"
+        assert variables({**OMPI, name: "some", "MASTER_PORT": "1"}, JOB, "n1")["LOCAL_WORLD_SIZE"] == "4"
+
+
+def test_a_first_host_that_nobody_knows_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "job.json").write_text(json.dumps(JOB))
+    command = [sys.executable, "-m", "allpull.observe.mpirank", str(tmp_path / "job.json"), "m"]
+    environ = {**os.environ, **OMPI, "MASTER_ADDR": "no-such-host.invalid", "MASTER_PORT": "1"}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 68
+    assert "cannot resolve no-such-host.invalid" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(("content", "fault"), [(None, "cannot read the host file"), ("# none\n", "names no host")])

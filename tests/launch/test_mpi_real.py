@@ -69,9 +69,10 @@ def none_left(directory: Path) -> bool:
 
 def test_four_ranks_on_two_hosts(run_cli, hostfile, tmp_path):
     out = tmp_path / "a \"b\" $(touch owned) 'c'"
-    options = ("--launcher", f"mpi:{hostfile}", "--set", "launch.hosts=2", "--out", str(out), *SMALL)
+    options = ("--launcher", f"mpi:{hostfile}", "--out", str(out), *SMALL)
     done = run_cli("train", "digits", "-n", "4", *options, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+    assert "2 hosts, those of the file" in done.stderr
     (directory,) = out.iterdir()
     shown = json.loads(run_cli("show", str(directory), "--json").stdout)["runs"][0]
     assert (shown["ranks"], shown["hosts"], shown["status"]) == (4, 2, "completed")
@@ -138,6 +139,31 @@ def test_cancelling_ends_every_process(program, hostfile):
     assert len(processes_of(job.directory)) >= 6  # four ranks, two sidecars
     running.cancel(2)
     assert none_left(job.directory)
+
+
+def test_a_warning_reaches_the_ranks_which_save_and_stop(tmp_path):
+    command = [sys.executable, "-m", "allpull", "train", "digits", "-n", "2", "--launcher", "mpi"]
+    command += ["--set", "train.epochs=5000", "--out", str(tmp_path)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            steps = list(tmp_path.glob("*/steps/*"))
+            if len(steps) == 2 and all(path.stat().st_size > 5000 for path in steps):
+                break
+            time.sleep(0.1)
+        process.send_signal(signal.SIGUSR1)
+        _, err = process.communicate(timeout=PATIENCE_S)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 138, err
+    (directory,) = tmp_path.iterdir()
+    record = json.loads((directory / "run.json").read_text())
+    assert record["status"] == "cancelled"
+    assert "stopped at a warning (SIGUSR1); --resume" in record["exit"]["reason"]
+    assert all('"kind": "end"' in path.read_text() for path in (directory / "events").iterdir())
+    assert none_left(directory)
 
 
 def test_nothing_outlives_a_killed_allpull(tmp_path):

@@ -104,9 +104,24 @@ def test_nothing_is_orphaned_when_we_are_stopped(ssh_hosts, tmp_path, number):
     assert none_left(before)
 
 
-def start(hosts, out: Path) -> subprocess.Popen[str]:
+def test_a_warning_reaches_the_ranks_of_all_hosts_which_save_and_stop(ssh_hosts, tmp_path):
+    before = {process.pid for process in agents()}
+    process = start(ssh_hosts, tmp_path / "runs", "--set", "launch.grace_s=30")
+    wait_for_ranks(before, 4)
+    process.send_signal(signal.SIGUSR1)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 138, err
+    (directory,) = (tmp_path / "runs").iterdir()
+    assert (
+        "stopped at a warning (SIGUSR1); --resume" in json.loads((directory / "run.json").read_text())["exit"]["reason"]
+    )
+    assert all('"kind": "end"' in path.read_text() for path in (directory / "events").iterdir())
+    assert none_left(before)
+
+
+def start(hosts, out: Path, *options: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "allpull", "train", "digits", "-n", "4", "--launcher", "ssh:node[1-2]"]
-    command += ["--out", str(out), *SMALL, "--set", "train.epochs=5000"]
+    command += ["--out", str(out), *SMALL, "--set", "train.epochs=5000", *options]
     environment = {**os.environ, **hosts.environment}
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 

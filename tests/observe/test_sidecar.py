@@ -181,6 +181,7 @@ def test_sigterm_ends_it_with_a_last_sample_and_ctrl_c_does_not(tmp_path: Path) 
     try:
         wait_for_first_sample(tmp_path)
         process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGUSR1)  # a warning, which is for the ranks
         time.sleep(0.5)
         assert process.poll() is None
         process.terminate()

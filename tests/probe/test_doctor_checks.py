@@ -17,6 +17,7 @@ from allpull.probe import surroundings
 from allpull.probe.doctor import CHECKS, Check, as_json, examine
 from allpull.probe.facts import Facts
 from allpull.probe.surroundings import read_facts, try_torch
+from allpull.schema.base import tag
 from allpull.schema.host import Cpu, HostRecord
 
 GIB = 1 << 30
@@ -175,7 +176,7 @@ def test_whatever_is_wrong_comes_with_advice(facts: Facts) -> None:
     assert all(one.advice for one in checks if one.state in {"warn", "bad"})
     answer = json.loads(json.dumps(as_json(checks), allow_nan=False))
     assert list(answer) == ["schema", "checks"]
-    assert answer["schema"] == "allpull.doctor/1.0"
+    assert answer["schema"] == tag("doctor")
     assert all(set(one) == {"name", "state", "found", "advice"} for one in answer["checks"])
 
 

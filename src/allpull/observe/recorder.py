@@ -88,6 +88,8 @@ class Recorder:
         self._backward_end_ns = 0
         self._opaque_begin_ns = 0
         self._cut: Optional[Cut] = None
+        self.paused = False  # steps are counted, and not written
+        self.is_cut = False  # a step has ended that is not written yet
         self._aside: List[Step] = []  # steps that are not yet lines
         self._handed_ns = clock_ns()
         self.step_number = 0
@@ -193,15 +195,12 @@ class Recorder:
         done: Count = self._backward_end_ns
         if arrival is None or arrival < self._begin_ns or self._backward_end_ns < arrival:
             arrival = done = None
-        cut = Cut(now, self._totals, arrival, done, self.tags, self.collectives, self.samples, self.passes)
+        added = (self._totals, arrival, done, self.tags, self.collectives, self.samples, self.passes)
+        cut: Cut = tuple.__new__(Cut, (now, *added))  # what Cut(...) does, without its call
         self._cut = cut if self._cut is None else _both(self._cut, cut)
+        self.is_cut = True
         self._totals = [None] * len(self._names)
         self.tags, self.collectives, self.samples, self.passes = [], [], None, None
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether a step has ended that is not written yet."""
-        return self._cut is not None
 
     def write_step(self) -> None:
         """Write the step that was cut; what came after the cut belongs to the next one."""
@@ -212,17 +211,18 @@ class Recorder:
         if self._warmup_left > 0:
             self._warmup_left -= 1
             cut.tags.append("warmup")
-        self._aside.append((self.step_number, self._epoch, self._begin_ns, cut, self._recording_ns))
-        end = self._begin_next(cut)
+        if not self.paused:
+            self._aside.append((self.step_number, self._epoch, self._begin_ns, cut, self._recording_ns))
+        end = self._begin_ns = cut.end_ns
+        self._cut = None
+        self.is_cut = False
+        self.step_number += 1
+        self.live[STEP] = self.step_number
+        self._steps_here += 1
         if end - self._handed_ns >= FLUSH_NS:
             self._hand_over(end)
         self._recording_ns = self._clock_ns() - start + self._marks * self._mark_cost_ns
         self._marks = 0
-
-    def pass_over(self) -> None:
-        """Count the step that was cut, and write nothing of it."""
-        if self._cut is not None:
-            self._begin_next(self._cut)
 
     def begin_here(self) -> None:
         """What was added up so far is left out; the step begins now."""
@@ -281,14 +281,6 @@ class Recorder:
         self.journal.disown()
         self._aside.clear()
         self.live = hidden_words()
-
-    def _begin_next(self, cut: Cut) -> int:
-        end = self._begin_ns = cut.end_ns
-        self._cut = None
-        self.step_number += 1
-        self.live[STEP] = self.step_number
-        self._steps_here += 1
-        return end
 
     def _hand_over(self, now: int) -> None:
         self._handed_ns = now

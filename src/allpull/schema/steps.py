@@ -15,7 +15,7 @@ from allpull.schema.base import Record
 Tag = Literal["warmup", "first_batch", "evaluation", "checkpoint", "resumed", "skipped", "traced"]
 
 PHASES = ("input", "copy", "forward", "backward", "optimizer", "evaluation", "checkpoint")
-"""Spans that every rank may record; analysis splits ``backward`` into compute, wait and transfer, and adds ``other``."""
+"""Spans that a rank may record; analysis splits ``backward`` into compute, wait and transfer, and adds ``other``."""
 
 
 class Clock(Record):

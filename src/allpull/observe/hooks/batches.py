@@ -21,32 +21,30 @@ class Batches:
 
     def __init__(self) -> None:
         self.given: Optional[int] = None
-        self._passes: Dict[int, _Pass] = {}
-        self._pass = _Pass()
-        self._pass.learned = True  # without a loader there are no epochs
+        self._passes: Dict[int, Pass] = {}
+        self.turned_to: Optional[int] = None
+        self.now = Pass()  # the one that the program fetched from last
+        self.now.learned = True  # without a loader there are no epochs
         self._epochs = 0
 
     @property
     def is_new_pass(self) -> bool:
         """Whether the program has learned from nothing that it fetched in this pass, if from anything at all."""
-        return not self._pass.learned or not self._passes
+        return not self.now.learned or not self._passes
 
     def begin(self, iterator: int) -> None:
         """A pass begins, whose iterator has this id."""
         self._passes.pop(iterator, None)  # an id, or a persistent iterator, that is used again
         if len(self._passes) >= MOST_PASSES:
             del self._passes[next(iter(self._passes))]
-        self._passes[iterator] = _Pass()
+        self._passes[iterator] = Pass()
+        self.turned_to = None
 
     def turn_to(self, iterator: int) -> None:
         """The next batch comes from the pass with this iterator."""
         found = self._passes.get(iterator)
         if found is not None:
-            self._pass = found
-
-    def fetched(self, samples: Optional[int]) -> None:
-        """The batch that came has so many samples."""
-        self._pass.waiting.append(samples)
+            self.now, self.turned_to = found, iterator
 
     def give(self, samples: Optional[int]) -> None:
         """A network ran on so many samples."""
@@ -55,7 +53,7 @@ class Batches:
 
     def learn(self) -> Tuple[Optional[int], Optional[int]]:
         """The program learns: the number of the epoch if one begins with it, and how many samples it learns from."""
-        now, epoch = self._pass, None
+        now, epoch = self.now, None
         if not now.learned:
             now.learned = True
             epoch = self._epochs
@@ -66,7 +64,7 @@ class Batches:
         return epoch, samples
 
 
-class _Pass:
+class Pass:
     """One pass over a loader: samples of batches that wait to be learned from, and whether one of them was."""
 
     __slots__ = ("learned", "waiting")

@@ -57,13 +57,13 @@ class Resolver:
         if kept is None or kept.where is None or last.where is None or kept.where[0] != last.where[0]:
             self._clock, self._before = DeviceClock(), None
             self._base, self._base_ns = last, 0
-        positions_ns = [self._position_ns(mark) for mark in marks]
+        last_ns = self._base_ns + _elapsed_ns(self._base or last, last)
+        positions_ns = [None if mark.event is None else last_ns - _elapsed_ns(mark, last) for mark in marks]
         for at, mark in enumerate(marks):
             position_ns = positions_ns[at]
             if position_ns is not None:
                 self._clock.learn(position_ns, mark.asked_ns, seen_ns if mark.seen_ns is None else mark.seen_ns)
         told = self._told(step, marks, positions_ns)
-        last_ns = positions_ns[-1] or 0
         self._before = (step, last, last_ns)
         if last_ns - self._base_ns >= REBASE_NS:
             self._base, self._base_ns = last, last_ns
@@ -87,8 +87,7 @@ class Resolver:
         told["bound_ns"] = self._clock.bound_ns(last_ns)
         return told
 
-    def _position_ns(self, mark: Mark) -> Optional[int]:
-        if mark.event is None or self._base is None:
-            return None
-        elapsed_ms: float = self._base.event.elapsed_time(mark.event)
-        return self._base_ns + round(elapsed_ms * NS_PER_MS)
+
+def _elapsed_ns(begin: Mark, end: Mark) -> int:
+    elapsed_ms: float = begin.event.elapsed_time(end.event)
+    return round(elapsed_ms * NS_PER_MS)

@@ -11,15 +11,15 @@ from .watcher import Watcher
 
 def watch_optimizers(watcher: Watcher, made: Any) -> None:
     """Time each ``step`` by torch's own hooks for all optimizers; ``made`` is told of each optimizer that is made."""
-    from torch.compiler import is_compiling  # noqa: PLC0415  this runs after torch was imported
+    from torch.compiler import is_dynamo_compiling  # noqa: PLC0415  this runs after torch was imported
     from torch.optim import optimizer as optim  # noqa: PLC0415
 
     def begins(optimizer: Any, *_: Any) -> None:
-        if not is_compiling():
+        if not is_dynamo_compiling():
             watcher.optimizer_begins(id(optimizer))
 
     def ends(optimizer: Any, *_: Any) -> None:
-        if not is_compiling():
+        if not is_dynamo_compiling():
             watcher.optimizer_ends(id(optimizer))
 
     optim.register_optimizer_step_pre_hook(begins)

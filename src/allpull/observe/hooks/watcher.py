@@ -64,6 +64,7 @@ class Watcher:
             self._thread = get_ident()
             if self.recorder is not None:
                 self._attach(self.recorder)
+                self.recorder.paused = not self.boundary.on
                 self._recording = self.recorder if self.boundary.on else None
         return self.recorder
 
@@ -118,21 +119,21 @@ class Watcher:
     @safely("loaders", NOT_SEEN)
     def fetch_begins(self, iterator: int) -> int:
         """The program asks an iterator, whose id is given, for a batch."""
-        recorder = self.recorder
         if get_ident() != self._thread:
             return NOT_SEEN
+        recorder = self.recorder
         if recorder is None:
             self._ready_to_learn()
-        else:
-            if recorder.stack:
-                if recorder.stack[-1] == INPUT:
-                    return self._enter(INPUT)  # a loader inside a loader
-                if recorder.stack[-1] == EVALUATION:
-                    self._look_whether_evaluating()
+        elif recorder.stack and recorder.stack[-1] == INPUT:
+            return self._enter(INPUT)  # a loader inside a loader
+        elif recorder.stack or recorder.is_cut:
+            self._look_whether_evaluating()
             if recorder.is_cut and not self.evaluating:
                 self._write(recorder)
-        self._batches.turn_to(iterator)
-        return self._enter(INPUT)
+        batches, recorder = self._batches, self._recording
+        if iterator != batches.turned_to:
+            batches.turn_to(iterator)
+        return NOT_SEEN if recorder is None else recorder.enter(INPUT)
 
     @safely("loaders")
     def fetched(self, depth: int, batch: Any) -> None:
@@ -143,7 +144,7 @@ class Watcher:
         if get_ident() != self._thread or (recorder is not None and recorder.stack and recorder.stack[-1] == INPUT):
             return  # a loader in a thread, or inside a loader
         self._loads = True
-        self._batches.fetched(samples_of(batch))
+        self._batches.now.waiting.append(samples_of(batch))
 
     # The network
 
@@ -166,7 +167,8 @@ class Watcher:
                 self._batches.give(samples_of(inputs))  # once, where an optimizer has it run many times (LBFGS)
         elif not (stack and stack[-1] == EVALUATION) and self._batches.is_new_pass:
             self._begin_evaluation()
-        return self._enter(FORWARD)
+        recorder = self._recording
+        return NOT_SEEN if recorder is None else recorder.enter(FORWARD)
 
     @safely("evaluation")
     def evaluation_begins(self, is_training: Callable[[], bool]) -> None:
@@ -274,19 +276,6 @@ class Watcher:
             return
         if depth >= 0:
             recorder.leave_until(depth)
-        self._steps(recorder, number)
-
-    @safely("optimizers")
-    def optimizer_skips(self, number: int) -> None:
-        """Optimizer ``number`` was to step, but a gradient was not finite, and it left the network alone."""
-        recorder = self.recorder
-        if recorder is None or get_ident() != self._thread:
-            return
-        if not self._by_words and "skipped" not in recorder.tags:
-            recorder.tags.append("skipped")
-        self._steps(recorder, number)
-
-    def _steps(self, recorder: Recorder, number: int) -> None:
         self.steps_taken += 1
         if self.reducing:
             for told in self.reducing.values():  # a comm hook leaves its collectives to DDP, which waits out of sight
@@ -299,11 +288,24 @@ class Watcher:
         if self._optimizers <= 1:
             self._write(recorder)
 
+    @safely("optimizers")
+    def optimizer_skips(self, number: int) -> None:
+        """Optimizer ``number`` was to step, but a gradient was not finite, and it left the network alone."""
+        recorder = self.recorder
+        if recorder is None or get_ident() != self._thread:
+            return
+        if not self._by_words and "skipped" not in recorder.tags:
+            recorder.tags.append("skipped")
+        self._stepping.setdefault(number, NOT_SEEN)
+        self.optimizer_ends(number)
+
     def _write(self, recorder: Recorder) -> None:
         self._stepped.clear()
         self._saw_forward = False
-        self.boundary.over(recorder)
-        self._recording = recorder if self.boundary.on else None
+        recorder.write_step()
+        if self.boundary.is_awaited:
+            self.boundary.passed(recorder)
+            self._recording = recorder if self.boundary.on else None
 
     def _arrived(self) -> Optional[int]:
         """When the last gradient of any network was ready."""
