@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: help venv demo test check types lint contracts docs reference proof apptainer frameworks clean
+.PHONY: help venv demo test slow check types lint contracts docs reference proof apptainer frameworks clean
 
 help:            ## say what there is
 	@sed -n 's/^\([a-z]*\): .*## /\1\t/p' Makefile | expand -t 12
@@ -27,8 +27,11 @@ demo: $(READY)   ## train on 1 and 2 ranks, compare, write a report
 ALONE := tests/house tests/launch tests/rehearse
 
 test: $(READY)   ## everything that CI checks
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ALONE:%=--ignore=%)
-	$(BIN)/python -m pytest $(ALONE)
+	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile $(ALONE:%=--ignore=%)
+	$(BIN)/python -m pytest -m "not slow" $(ALONE)
+
+slow: $(READY)   ## the tests that take longer than CI has: restarts, queues, containers and frameworks, all real
+	$(BIN)/python -m pytest -m slow
 
 check: lint types contracts  ## the checks that need no run
 	$(BIN)/python tools/reference.py --check
@@ -48,7 +51,7 @@ reference: $(READY)  ## make the generated part of the documentation again
 docs: reference  ## build the documentation into site/
 	$(BIN)/mkdocs build --strict
 
-proof: $(READY)  ## the long measurements (ONLY=name: one of them); results go to benchmarks/results/
+proof: slow      ## the slow tests, and the long measurements (ONLY=name: one of them); results go to benchmarks/results/
 	$(BIN)/python benchmarks/proof.py $(if $(ONLY),--only $(ONLY))
 	$(BIN)/python tools/reference.py
 

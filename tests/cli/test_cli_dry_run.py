@@ -135,6 +135,17 @@ def test_a_prepared_run_has_a_script_to_submit_and_starts_nothing(run_cli, tmp_p
 
 
 @pytest.mark.usefixtures("outside")
+def test_a_command_of_the_users_can_be_prepared_too(run_cli, tmp_path):
+    (tmp_path / "mine.py").touch()
+    done = run_cli("run", "-n", "2", "--launcher", "slurm", "--prepare", "--", "mine.py", "--lr", "1", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    directory = Path(done.stdout.strip()).parents[1]
+    asked = json.loads((directory / "job/spec.json").read_text())
+    assert asked["command"][-3:] == ["mine.py", "--lr", "1"]
+    assert (directory / "job/hook/sitecustomize.py").exists()
+
+
+@pytest.mark.usefixtures("outside")
 @pytest.mark.parametrize(
     ("options", "fault"),
     [
@@ -144,10 +155,11 @@ def test_a_prepared_run_has_a_script_to_submit_and_starts_nothing(run_cli, tmp_p
     ],
 )
 def test_what_cannot_be_prepared_leaves_nothing(run_cli, tmp_path, options, fault):
-    done = run_cli("train", "digits", "--prepare", *options, cwd=tmp_path)
-    assert done.returncode == 2
-    assert fault in done.stderr
-    assert list(tmp_path.iterdir()) == []
+    for before, command in ((("train", "digits"), ()), (("run", "-n", "1"), ("--", "-m", "this"))):
+        done = run_cli(*before, "--prepare", *options, *command, cwd=tmp_path)
+        assert done.returncode == 2
+        assert fault in done.stderr
+        assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.usefixtures("outside")

@@ -17,7 +17,8 @@ def test_a_whole_model_is_saved_and_loads_where_nobody_observes(watched: Watch, 
         TRAINING
         + LOOP
         + """
-import pickle
+import pickle, warnings
+warnings.simplefilter("ignore")
 torch.save(model, "model.pt")
 torch.save(optimizer, "optimizer.pt")
 torch.jit.script(model).save("scripted.pt")
@@ -209,3 +210,15 @@ for way in (made_first, compiled_first, in_place, made_first_in_place, a_step_of
     assert [step.backward_passes for step in steps] == 10 * 8 * [1] + 2 * 8 * [2]
     assert all(step.forward_ns and step.backward_ns and step.optimizer_ns for step in steps)
     assert not run.events("span")
+
+
+def test_an_optimizer_that_is_compiled_steps_where_its_gradients_are_dropped(watched: Watch, tmp_path: Path) -> None:
+    source = TRAINING + LOOP.replace("optimizer.step()", "torch.compile(optimizer.step, backend='eager')()")
+    source += "print([loss.hex() for loss in losses])\n"
+    run = watched(source)
+    assert (run.code, run.out) == (0, plain(source, tmp_path)), run.err
+    assert "allpull" not in run.err
+    steps = run.steps()
+    assert [step.samples for step in steps] == [16 + 16, 16, 16, 6, *SAMPLES]  # two until it is known
+    assert [step.optimizer_ns for step in steps] == 9 * [None]
+    assert [event.part for event in run.events("switched_off")] == ["optimizers"]

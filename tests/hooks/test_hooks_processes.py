@@ -51,6 +51,16 @@ def test_a_second_process_of_the_same_rank_is_left_out_and_named(watched: Watch)
         ("import sys; sys.exit(3)", 3, ["end"]),
         ("import os; os.kill(os.getpid(), 9)", -9, []),
         ("import os; os.fork() or os._exit(0)", 0, ["end"]),
+        (
+            "import os, signal, time; signal.alarm(1); signal.signal(signal.SIGALRM, signal.SIG_DFL); time.sleep(60)",
+            -14,
+            [],
+        ),
+        (
+            "import threading, os; threading.Timer(0.3, os.kill, (os.getpid(), 15)).start(); threading.Event().wait()",
+            -15,
+            [],
+        ),
     ],
 )
 def test_every_ending_keeps_its_code_and_a_readable_record(
@@ -89,6 +99,23 @@ if __name__ == "__main__":
         assert [step.samples for step in run.steps(rank)] == 3 * [2 + rank]
         assert run.events("end", rank)[0].steps == 3
     assert sorted(str(told["rank"]) for told in run.processes()) == ["0", "1", "None"]
+
+
+def test_a_fork_that_trains_is_the_rank(watched: Watch) -> None:
+    run = watched(
+        "import torch, torch.multiprocessing as mp\ndef train():\n"
+        + (TRAINING + LOOP).replace("\n", "\n    ")
+        + """
+if __name__ == "__main__":
+    child = mp.get_context("fork").Process(target=train)
+    child.start()
+    child.join()
+    print(child.exitcode)
+"""
+    )
+    assert (run.code, run.out, run.err) == (0, "0\n", "")
+    assert len(run.steps()) == run.events("end")[0].steps == 10
+    assert [told["rank"] for told in run.processes()].count(0) == 1
 
 
 def test_an_error_of_ours_is_not_the_programs(watched: Watch) -> None:

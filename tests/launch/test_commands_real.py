@@ -13,7 +13,7 @@ import pytest
 
 from allpull.rehearse import clock
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.slow]
 
 PROGRAM = """
 import os, socket, sys, time

@@ -30,7 +30,7 @@ from allpull.launch.local import Local
 from allpull.launch.mpi import Mpi
 from allpull.schema.spec import ContainerSpec, LaunchSpec, ObserveSpec, RunSpec
 
-pytestmark = [pytest.mark.ranks]
+pytestmark = [pytest.mark.ranks, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build/apptainer"

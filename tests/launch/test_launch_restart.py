@@ -189,6 +189,7 @@ FOUR += ("model.dtype=float64",)  # buckets are cut anew after a restart, and fo
 
 
 @pytest.mark.ranks
+@pytest.mark.slow
 @pytest.mark.ssh
 def test_hosts_that_share_no_folder_start_again_together_from_the_first_ones_checkpoint(
     train_digits, run_cli, ssh_hosts, tmp_path
@@ -218,6 +219,7 @@ def test_hosts_that_share_no_folder_start_again_together_from_the_first_ones_che
 
 
 @pytest.mark.ranks
+@pytest.mark.slow
 @pytest.mark.ssh
 def test_a_host_that_is_lost_ends_the_job_and_is_blamed_where_restarts_were_left(ssh_hosts, tmp_path):
     """No victim is named: the ranks of the other host failed because of it, and called a restart that it cannot join.
@@ -243,6 +245,7 @@ def test_a_host_that_is_lost_ends_the_job_and_is_blamed_where_restarts_were_left
 
 
 @pytest.mark.ranks
+@pytest.mark.slow
 @pytest.mark.slurm
 def test_slurm_does_not_end_a_job_whose_rank_is_started_again(cluster, tmp_path):
     """srun ends everything when an agent fails, so no agent may: the killed rank is its own host's business."""

@@ -17,7 +17,7 @@ from allpull.launch.job import Job, prepare
 from allpull.launch.slurm import Slurm
 from allpull.schema.spec import LaunchSpec, ObserveSpec, RunSpec, SlurmSpec, TrainSpec
 
-pytestmark = [pytest.mark.ranks, pytest.mark.slurm]
+pytestmark = [pytest.mark.ranks, pytest.mark.slurm, pytest.mark.slow]
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from services import PATIENCE_S, SlurmCluster, until
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-pytestmark = [pytest.mark.ranks, pytest.mark.slurm]
+pytestmark = [pytest.mark.ranks, pytest.mark.slurm, pytest.mark.slow]
 
 SETS = ("data.limit=200", "train.epochs=40", "train.batch=20", "train.log_every=1", "train.evaluate_every=40")
 OPTIONS = (*SETS, "train.checkpoint_every=100000", "model.width=4")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from services import SlurmCluster, until
 
-pytestmark = [pytest.mark.ranks, pytest.mark.slurm]
+pytestmark = [pytest.mark.ranks, pytest.mark.slurm, pytest.mark.slow]
 
 HOSTS = ("--launcher", "slurm", "--set", "launch.hosts=2", "--set", "slurm.master=127.0.0.1")
 

@@ -99,3 +99,13 @@ def test_no_state_but_completion_told_by_all_hosts_is_success(state: str, code: 
     end = exit_of(verdict(JobFacts(state=state, exit_code=code), told, hosts=2))
     good = len(told) == 2 and not any(host.code for host in told) and state in ("COMPLETED", "FAILED")
     assert (end.code == 0) == good
+
+
+def test_what_a_host_says_of_its_end_is_passed_on_also_where_another_says_nothing() -> None:
+    told = [Ended(host="n9", code=68, reason="host n9: cannot resolve n9")]
+    facts = JobFacts(state="FAILED", exit_code=68)
+    assert [host.reason for host in verdict(facts, told, hosts=1)] == ["host n9: cannot resolve n9"]
+    (host,) = verdict(facts, told, hosts=2)
+    assert host.reason == (
+        "host n9: cannot resolve n9; Slurm says FAILED with code 68, but 1 of 2 hosts never said how their ranks ended"
+    )

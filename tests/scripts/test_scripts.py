@@ -10,7 +10,7 @@ import pytest
 from tests.hooks.conftest import Watch, Watched, plain, torchrun
 from tests.scripts.conftest import program, with_frameworks
 
-pytestmark = [pytest.mark.torch, pytest.mark.ranks]
+pytestmark = [pytest.mark.torch, pytest.mark.ranks, pytest.mark.slow]
 
 ALONE = (sys.executable,)
 ACCELERATE = (sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes=1", "--num_machines=1")

@@ -15,7 +15,7 @@ from pathlib import Path
 from allpull.cli.say import note
 from allpull.config.load import bare_spec
 from allpull.errors import BadInput
-from allpull.launch import detect, pasted
+from allpull.launch import detect, pasted, slurm
 from allpull.launch.evidence import Witness
 from allpull.launch.execute import execute
 from allpull.launch.job import Job, prepare, prospect
@@ -186,6 +186,19 @@ def plan(ready: Ready, out: Path) -> str:
     """
     job = prospect(ready.spec, kind="run", program=ready.program, command=own_command(), out=out)
     return "\n".join(printable(line) for line in launcher_of(ready).plan(job).splitlines())
+
+
+def prepare_script(ready: Ready, out: Path) -> Path:
+    """Make a run directory for what is ready with a batch script in it, for submission by hand; the script's path.
+
+    Raises:
+        BadInput: the launcher is not Slurm, or the script cannot be made.
+    """
+    from allpull.cli import running  # noqa: PLC0415  as this knows the models, it takes longer to import
+
+    spec, program = ready.spec, ready.program
+    running.check_prepared(prospect(spec, kind="run", program=program, command=own_command(), out=out))
+    return slurm.prepare_script(prepare(spec, kind="run", program=program, command=own_command(), out=out))
 
 
 def observe(ready: Ready, out: Path) -> int:

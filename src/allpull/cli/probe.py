@@ -136,6 +136,7 @@ def specification(name: str, ranks: int | None, launcher: str | None, sets: Sequ
     """
     from allpull.cli import running  # noqa: PLC0415  pydantic is not needed for --help
     from allpull.config.load import bare_spec  # noqa: PLC0415
+    from allpull.launch.launcher import choose  # noqa: PLC0415
 
     given = {key.strip(): value.strip() for key, _, value in (text.partition("=") for text in sets)}
     useless = next((key for key in given if key.startswith(USELESS)), None)
@@ -151,6 +152,7 @@ def specification(name: str, ranks: int | None, launcher: str | None, sets: Sequ
     count = count_ranks(ranks, where, hosts)
     ours = [f"launch.ranks={count}", f"launch.launcher={json.dumps(where)}"]
     spec = running.settle(bare_spec([f"name=probe-{name}", *sets, *ours]), os.environ, sets)
+    choose(spec.launch.launcher)
     running.check_restarts(spec)
     return spec
 

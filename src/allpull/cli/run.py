@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from allpull.cli.say import answer
-from allpull.cli.train import Out, Sets
+from allpull.cli.train import Out, Prepare, Sets, check_asked, say_prepared
 
 SETTINGS = {"allow_interspersed_args": False}
 """Of the command line: what follows the first word of COMMAND is COMMAND's, options too."""
@@ -45,12 +45,14 @@ def run(  # noqa: PLR0917  one parameter an option, called by typer alone
     ] = None,
     sets: Sets = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would run, as a script, and start and write nothing.")
+        bool, typer.Option("--dry-run", help="Print what would run, to be read, and start and write nothing.")
     ] = False,
+    prepare: Prepare = False,
 ) -> None:
     """Run any command, observed: torchrun, srun, a shell script, one Python process. Its exit code is passed on."""
     from allpull.cli import observing  # noqa: PLC0415  pydantic is not needed for --help
 
+    check_asked(dry_run=dry_run, prepare=prepare)
     asked = observing.Asked(
         words=tuple(command or ()),
         ranks=ranks,
@@ -61,5 +63,8 @@ def run(  # noqa: PLR0917  one parameter an option, called by typer alone
     ready = observing.resolve(asked)
     if dry_run:
         answer(observing.plan(ready, out))
+        return
+    if prepare:
+        say_prepared(observing.prepare_script(ready, out))
         return
     raise typer.Exit(observing.observe(ready, out))

@@ -17,7 +17,7 @@ from allpull.config.load import load_spec
 from allpull.errors import BadInput, MissingPart, UnknownName
 from allpull.launch import detect
 from allpull.launch.execute import execute
-from allpull.launch.job import prepare, prospect
+from allpull.launch.job import Job, prepare, prospect
 from allpull.launch.launcher import choose
 from allpull.launch.mpi import hosts_of
 from allpull.launch.outcome import describe
@@ -171,27 +171,28 @@ def plan_training(spec: RunSpec, out: Path) -> str:
 
 
 def prepare_training(spec: RunSpec, out: Path) -> Path:
-    """Make a run directory with a batch script in it, for submission by hand; the script's path.
+    """Make the run directory of a training with a batch script in it, for submission by hand; the script's path.
 
     Raises:
         BadInput: the launcher is not Slurm, or the script cannot be made.
     """
-    check_prepared(spec)
-    sbatch_script(prospect(spec, kind="train", module=TRAINER, command=[*sys.argv], out=out))  # else nothing is made
+    check_prepared(prospect(spec, kind="train", module=TRAINER, command=[*sys.argv], out=out))
     return prepare_script(prepare(spec, kind="train", module=TRAINER, command=[*sys.argv], out=out))
 
 
-def check_prepared(spec: RunSpec) -> None:
-    """Make sure that the job of ``spec`` is one that can be submitted by hand.
+def check_prepared(job: Job) -> None:
+    """Make sure that ``job`` can be submitted by hand, before anything is made.
 
     Raises:
-        BadInput: it is not.
+        BadInput: it cannot.
     """
+    spec = job.spec
     if spec.launch.launcher != "slurm":
         raise BadInput(
             f"--prepare makes a batch script for sbatch, and the launcher is {spec.launch.launcher}",
             hint="add --launcher slurm; what other launchers would run is shown by --dry-run",
         )
+    sbatch_script(job)
 
 
 def pass_on(record: RunRecord) -> None:

@@ -60,17 +60,30 @@ def train(  # noqa: PLR0917  one parameter an option, called by typer alone
         return
     if recipe is None:
         raise BadInput("no recipe was given", hint=f"allpull train {' | '.join(listing.recipe_names())}")
+    check_asked(dry_run=dry_run, prepare=prepare)
     spec = running.resolve(recipe, sets or [], ranks=ranks, launcher=launcher, resume=resume)
-    if dry_run and prepare:
-        raise BadInput("--dry-run writes nothing, and --prepare a run directory", hint="leave one of the two out")
     if dry_run:
         answer(running.plan_training(spec, out))
         return
     if prepare:
-        script = running.prepare_training(spec, out)
-        note(f"submit it from this folder: sbatch {shlex.quote(str(script))}")
-        answer(str(script))
+        say_prepared(running.prepare_training(spec, out))
         return
     record, directory = running.run_training(spec, out)
     note(f"run directory: {directory}")
     running.pass_on(record)
+
+
+def check_asked(*, dry_run: bool, prepare: bool) -> None:
+    """Make sure that not both were asked for.
+
+    Raises:
+        BadInput: they were.
+    """
+    if dry_run and prepare:
+        raise BadInput("--dry-run writes nothing, and --prepare a run directory", hint="leave one of the two out")
+
+
+def say_prepared(script: Path) -> None:
+    """Say how ``script`` is submitted; the path alone on stdout."""
+    note(f"submit it from this folder: sbatch {shlex.quote(str(script))}")
+    answer(str(script))

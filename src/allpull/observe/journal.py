@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence
 
 from ..rundir import layout
 from ..rundir.write import Appender
@@ -59,10 +59,10 @@ class Journal:
         """Whether steps still reach the disk."""
         return self._steps.is_open
 
-    def steps(self, lines: Iterable[Tuple[str, int]], now_ns: int) -> None:
-        """Lines of the steps, each with the moment it is of; about once a minute also a pair of clocks."""
-        for line, at_ns in lines:
-            self._steps.add(line, at_ns)
+    def steps(self, lines: Iterable[str], now_ns: int) -> None:
+        """Lines of the steps, which reach the disk at once; about once a minute also a pair of clocks."""
+        for line in lines:
+            self._steps.add(line, None)
         self._steps.flush(now_ns)
         if now_ns >= self._next_clock_ns:
             self._clock_pair(now_ns)

@@ -12,7 +12,7 @@ import json
 import math
 import time
 from itertools import zip_longest
-from typing import Callable, ContextManager, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, ContextManager, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from ..rundir import redact
 from ..rundir.live import NOTHING, PLACE, SINCE_NS, STEP, hidden_words, live_words
@@ -25,6 +25,8 @@ INPUT, COPY, FORWARD, BACKWARD, OPTIMIZER, EVALUATION, CHECKPOINT, COLLECTIVE = 
 OWN = COLLECTIVE + 1  # places from here on are the user's words
 OPAQUE = (EVALUATION, CHECKPOINT)  # what happens inside belongs to them, forward passes included
 CALIBRATION_MARKS = 200
+NULL = "null"
+MOST_COLLECTIVES = 10_000  # of a step; a program that makes none would fill its memory with them
 
 
 Count = Optional[int]
@@ -36,18 +38,22 @@ class Cut(NamedTuple):
     """Where a step ended, and all that had been added up until then; None: not known, or never there."""
 
     end_ns: int
-    totals: List[Count]
+    totals: Tuple[Count, ...]
     """Time by place, ns."""
     arrival_ns: Count
     done_ns: Count
-    tags: List[str]
-    collectives: List[Collective]
+    tags: Tuple[str, ...]
+    collectives: Tuple[Collective, ...]
     samples: Count
     passes: Count
 
 
-Step = Tuple[int, int, int, Cut, Count]
-"""Number, epoch and begin of a step, how it was cut, and what recording the step before took, ns."""
+Step = Tuple[Any, ...]
+"""Number, epoch and begin of a step, what recording the step before took, ns, and the fields of its ``Cut``.
+
+A plain tuple of what no garbage collector follows: thousands of anything else, kept and freed over and over, would
+make it go through all the objects of the program now and then, for 4 µs a step.
+"""
 
 
 class Recorder:
@@ -80,7 +86,7 @@ class Recorder:
         self.collectives: List[Collective] = []
         self._names: List[str] = [*KNOWN, "collective"]
         self._totals: List[Count] = [None] * len(self._names)
-        self._ever: Set[int] = set()  # places that a step had: from then on, one without them has 0 and not null
+        self._nothing: List[Union[int, str]] = [NULL] * len(self._names)  # of a place; 0 once some step was there
         self._spans: Dict[str, _Span] = {name: _Span(self, place) for place, name in enumerate(KNOWN)}
         self.stack: List[int] = []  # the phases that are open, one in another
         self._last_ns = 0
@@ -121,12 +127,12 @@ class Recorder:
         if name not in self._names:
             self._names.append(name)
             self._totals.append(None)
+            self._nothing.append(NULL)
         return self._names.index(name)
 
-    @property
-    def innermost(self) -> Optional[str]:
-        """The phase that is running."""
-        return self._names[self.stack[-1]] if self.stack else None
+    def name_of(self, place: int) -> Optional[str]:
+        """The phase at ``place``; None: it is between two."""
+        return None if place == NOTHING else self._names[place]
 
     def enter(self, place: int) -> int:
         """Phase number ``place`` begins; how many were open around it, which ``leave_until`` takes."""
@@ -173,7 +179,8 @@ class Recorder:
 
     def collective(self, kind: int, number: int, begin: int, blocked: Optional[int], end: Optional[int]) -> None:
         """A collective of this step: ``number`` is its place in its group; the others as in ``StepRecord``."""
-        self.collectives.append((kind, number, begin, blocked, end))
+        if len(self.collectives) < MOST_COLLECTIVES:
+            self.collectives.append((kind, number, begin, blocked, end))
 
     def step(self, samples: Optional[int]) -> None:
         """A step has ended, on ``samples`` samples: write its record and begin the next one."""
@@ -195,12 +202,16 @@ class Recorder:
         done: Count = self._backward_end_ns
         if arrival is None or arrival < self._begin_ns or self._backward_end_ns < arrival:
             arrival = done = None
-        added = (self._totals, arrival, done, self.tags, self.collectives, self.samples, self.passes)
-        cut: Cut = tuple.__new__(Cut, (now, *added))  # what Cut(...) does, without its call
+        lists = (tuple(self.tags), tuple(self.collectives))
+        cut = Cut(now, tuple(self._totals), arrival, done, *lists, self.samples, self.passes)
         self._cut = cut if self._cut is None else _both(self._cut, cut)
         self.is_cut = True
         self._totals = [None] * len(self._names)
-        self.tags, self.collectives, self.samples, self.passes = [], [], None, None
+        self.samples = self.passes = None
+        if self.tags:
+            self.tags.clear()
+        if self.collectives:
+            self.collectives.clear()
 
     def write_step(self) -> None:
         """Write the step that was cut; what came after the cut belongs to the next one."""
@@ -210,9 +221,9 @@ class Recorder:
         start = self._clock_ns()
         if self._warmup_left > 0:
             self._warmup_left -= 1
-            cut.tags.append("warmup")
+            cut = cut._replace(tags=(*cut.tags, "warmup"))
         if not self.paused:
-            self._aside.append((self.step_number, self._epoch, self._begin_ns, cut, self._recording_ns))
+            self._aside.append((self.step_number, self._epoch, self._begin_ns, self._recording_ns, *cut))
         end = self._begin_ns = cut.end_ns
         self._cut = None
         self.is_cut = False
@@ -284,32 +295,32 @@ class Recorder:
 
     def _hand_over(self, now: int) -> None:
         self._handed_ns = now
-        self.journal.steps([(self._line(*step), step[3].end_ns) for step in self._aside], now)
+        self.journal.steps([self._line(step) for step in self._aside], now)
         self._aside.clear()
 
-    def _line(self, number: int, epoch: int, begin: int, cut: Cut, recording: Count) -> str:
-        end, totals, arrival, done, tags, collectives, samples, passes = cut
-        ever = self._ever
-        ever.update(place for place, value in enumerate(totals) if value is not None)
-        spent = [(value or 0) if place in ever else None for place, value in enumerate(totals)]
-        known = (*spent[:COLLECTIVE], samples, arrival, done, recording)
-        values = ["null" if value is None else value for value in known]
+    def _line(self, step: Step) -> str:
+        number, epoch, begin, recording, end, totals, arrival, done, tags, collectives, samples, passes = step
+        for place, value in enumerate(totals):
+            if value is not None:
+                self._nothing[place] = 0
+        spent = [self._nothing[place] if value is None else value for place, value in enumerate(totals)]
         line = (
-            f'{{"step":{number},"epoch":{epoch},"begin_ns":{begin},"end_ns":{end},"samples":{values[-4]},'
-            f'"input_ns":{values[0]},"copy_ns":{values[1]},"forward_ns":{values[2]},"backward_ns":{values[3]},'
-            f'"optimizer_ns":{values[4]},"evaluation_ns":{values[5]},"checkpoint_ns":{values[6]},'
-            f'"arrival_ns":{values[-3]},"done_ns":{values[-2]},"recording_ns":{values[-1]}'
+            f'{{"step":{number},"epoch":{epoch},"begin_ns":{begin},"end_ns":{end},'
+            f'"samples":{NULL if samples is None else samples},"input_ns":{spent[0]},"copy_ns":{spent[1]},'
+            f'"forward_ns":{spent[2]},"backward_ns":{spent[3]},"optimizer_ns":{spent[4]},"evaluation_ns":{spent[5]},'
+            f'"checkpoint_ns":{spent[6]},"arrival_ns":{NULL if arrival is None else arrival},'
+            f'"done_ns":{NULL if done is None else done},"recording_ns":{NULL if recording is None else recording}'
         )
         if tags:
             line += ',"tags":["' + '","'.join(tags) + '"]'
         if passes is not None:
             line += f',"backward_passes":{passes}'
-        if spent[COLLECTIVE] is not None:
+        if spent[COLLECTIVE] != NULL:
             line += f',"collective_ns":{spent[COLLECTIVE]}'
         if collectives:
             line += f',"collectives":{json.dumps(collectives, separators=(",", ":"))}'
         if len(spent) > OWN:
-            line += ',"named":' + json.dumps({self._names[at]: spent[at] or 0 for at in range(OWN, len(spent))})
+            line += ',"named":' + json.dumps({self._names[at]: totals[at] or 0 for at in range(OWN, len(spent))})
         return line + "}"
 
     def _opaque_ended(self, place: int, now: int) -> None:
@@ -338,7 +349,7 @@ def _both(one: Cut, other: Cut) -> Cut:
     late = one if other.arrival_ns is None else other
     return Cut(
         other.end_ns,
-        [_sum(*totals) for totals in zip_longest(one.totals, other.totals)],
+        tuple(_sum(*totals) for totals in zip_longest(one.totals, other.totals)),
         late.arrival_ns,
         late.done_ns,
         one.tags + other.tags,

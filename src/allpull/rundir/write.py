@@ -96,8 +96,11 @@ class Appender:
         """Whether lines still reach the file."""
         return self._descriptor is not None
 
-    def add(self, line: str, now_ns: int, *, keep: bool = False) -> None:
-        """Append ``line`` (ASCII, no newline); ``keep``: it may not be thinned, unless the budget is spent."""
+    def add(self, line: str, now_ns: Optional[int], *, keep: bool = False) -> None:
+        """Append ``line`` (ASCII, no newline); ``keep``: it may not be thinned, unless the budget is spent.
+
+        With ``now_ns`` what is buffered is flushed when it is time; None: the caller does that.
+        """
         if self._descriptor is None:
             self.left_out += 1
             return
@@ -111,7 +114,7 @@ class Appender:
             return
         self._bytes += size
         self._lines.append(line)
-        if now_ns - self._flushed_ns >= FLUSH_NS:
+        if now_ns is not None and now_ns - self._flushed_ns >= FLUSH_NS:
             self.flush(now_ns)
 
     def flush(self, now_ns: Optional[int] = None) -> None:

@@ -6,12 +6,16 @@ import time
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+try:
+    from torch.distributed.fsdp import fully_shard
+except ImportError:  # before torch 2.6
+    from torch.distributed._composable.fsdp import fully_shard
 
 atexit.register(time.sleep, 0.2)  # Gloo's threads may need Python once more, and abort if it is on its way out
 dist.init_process_group("gloo")
-mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+mesh = dist.device_mesh.init_device_mesh("cpu", (dist.get_world_size(),))
 torch.manual_seed(0)
 data = TensorDataset(torch.randn(70, 8), torch.randint(0, 3, (70,)))
 loader = DataLoader(data, batch_size=8, sampler=DistributedSampler(data, shuffle=False))
@@ -28,6 +32,7 @@ for _ in range(2):
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(x), y)
         loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         losses.append(loss.item())
     model.eval()

@@ -80,8 +80,9 @@ def samples_of(batch: Any, deepest: int = DEEPEST) -> Optional[int]:
     >>> samples_of({"text": ["a", "b", "c"]})
     3
     """
+    kind = type(batch)
     try:
-        return int((batch[0] if type(batch) in (list, tuple) else batch).shape[0])  # what most loaders give
+        return int((batch[0] if kind is list or kind is tuple else batch).shape[0])  # what most loaders give
     except (AttributeError, IndexError, TypeError, ValueError):
         pass
     shape = getattr(batch, "shape", None)

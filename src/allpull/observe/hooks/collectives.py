@@ -1,32 +1,39 @@
 """See a program call collectives, and see those that DDP hides in forward, where it broadcasts its buffers.
 
 Wrapped are the functions of ``torch.distributed``, which FSDP and SyncBatchNorm call too. Collectives of DDP's own
-backward run in C++ and are known by ``arrival``; functional collectives inside compiled code are not seen.
+backward run in C++ and are known by ``arrival``. Of functional collectives, which DTensor uses, only waiting is seen,
+and nothing inside compiled code.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-import sys
 import time
+import weakref
 from typing import Any, Callable, Dict, Iterable, Optional, Tuple
 
 from ...rundir.live import NOTHING, OPERATION, OPERATIONS
-from ..recorder import COLLECTIVE, Recorder
+from ..recorder import BACKWARD, COLLECTIVE, Recorder
 from .safety import safely
 from .watcher import NOT_SEEN, Watcher
 
 RENAMED = {"all_gather_into_tensor": "all_gather_single", "reduce_scatter_tensor": "reduce_scatter_single"}
 """Newer names of functions, which the older ones call; both are recorded under the older one."""
 
-IN_GRAPHS = ("torch.distributed._functional_collectives", "traceable_collective_remaps")
-"""What dynamo puts into a graph where a program calls a collective: it must know ours for what they stand for."""
-
+FUNCTIONAL = "torch.distributed._functional_collectives"  # what DTensor and compiled code use
 BARRIERS = ("barrier", "monitored_barrier")
 ROOTS = ("src", "dst", "group_src", "group_dst")
+NO_ROOTS = (None, None, None, None)
 MOST_PENDING = 4096  # asynchronous collectives that nobody has waited for
 MOST_KINDS = 4096  # sizes of every kind; a program with more has no kinds
+
+
+Seen = Tuple[str, Any, Tuple[Any, ...], int, Any]
+"""What one collective does: its operation, group (None: of all ranks), ``ROOTS``, bytes and torch's type of them."""
+
+Describe = Callable[[Tuple[Any, ...], Dict[str, Any]], Seen]
+"""What a call does, by its arguments."""
 
 
 class Signature:
@@ -35,31 +42,19 @@ class Signature:
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         self.name = name.strip("_")
         self._places = {parameter: place for place, parameter in enumerate(inspect.signature(function).parameters)}
+        self._rooted = any(root in self._places for root in ROOTS)
 
     def seen(self, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Seen:
         """What one call asks for."""
-        roots = tuple(self._argument(name, args, kwargs) for name in ROOTS)
-        size, dtype = size_of([*args, *kwargs.values()])
-        return Seen(self.name, self._argument("group", args, kwargs), roots, size, dtype)
+        roots = tuple(self._argument(name, args, kwargs) for name in ROOTS) if self._rooted else NO_ROOTS
+        size, dtype = size_of((*args, *kwargs.values()) if kwargs else args)
+        return (self.name, self._argument("group", args, kwargs), roots, size, dtype)
 
     def _argument(self, name: str, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
         if name in kwargs:
             return kwargs[name]
         place = self._places.get(name)
         return args[place] if place is not None and place < len(args) else None
-
-
-class Seen:
-    """What one collective does: its operation, group (None: of all ranks), ``ROOTS``, bytes and type."""
-
-    __slots__ = ("dtype", "group", "op", "roots", "size")
-
-    def __init__(self, op: str, group: Any, roots: Tuple[Any, ...], size: int, dtype: Optional[str]) -> None:
-        self.op = op
-        self.group = group
-        self.roots = roots
-        self.size = size
-        self.dtype = dtype
 
 
 class Collectives:
@@ -72,6 +67,7 @@ class Collectives:
         self._kinds: Dict[Any, Tuple[int, str]] = {}
         self._numbers: Dict[str, int] = {}
         self._pending: Dict[int, Tuple[int, int, int]] = {}
+        self._wrapped: Dict[Callable[..., Any], Callable[..., Any]] = {}
         self._calling = False
 
     def watch(self) -> None:
@@ -83,7 +79,6 @@ class Collectives:
         from torch.distributed import distributed_c10d  # noqa: PLC0415
         from torch.nn.parallel import DistributedDataParallel  # noqa: PLC0415
 
-        compiled = getattr(sys.modules.get(IN_GRAPHS[0]), IN_GRAPHS[1], {})
         for name in OPERATIONS:
             attribute = RENAMED[name] if hasattr(distributed_c10d, RENAMED.get(name, "")) else name
             function = getattr(distributed_c10d, attribute, None)
@@ -92,55 +87,83 @@ class Collectives:
                 for module in (dist, distributed_c10d):
                     if getattr(module, attribute, None) is function:
                         setattr(module, attribute, observed)
-                if function in compiled:
-                    compiled[observed] = compiled[function]
+                self._wrapped[function] = observed
         self._wrap_start(dist, distributed_c10d)
         self._wrap_wait(dist)
         self._wrap_buffers(DistributedDataParallel)
 
-    def _observed(
-        self, name: str, function: Callable[..., Any], describe: Callable[[Tuple[Any, ...], Dict[str, Any]], Seen]
-    ) -> Callable[..., Any]:
-        watcher = self._watcher
+    def functional_came(self, functional: Any) -> None:
+        """See DTensor wait for what it has sent, and have dynamo know our collectives for what they stand for.
+
+        Called when ``FUNCTIONAL`` was imported. For which collective DTensor waits is not known.
+        """
+        from torch.compiler import is_dynamo_compiling  # noqa: PLC0415
+
+        in_graphs = getattr(functional, "traceable_collective_remaps", {})
+        in_graphs.update({ours: in_graphs[theirs] for theirs, ours in self._wrapped.items() if theirs in in_graphs})
+        watcher, wait = self._watcher, functional.wait_tensor
+
+        @functools.wraps(wait)
+        def observed(tensor: Any) -> Any:
+            if is_dynamo_compiling():
+                return wait(tensor)
+            depth = watcher.enter(COLLECTIVE)
+            try:
+                return wait(tensor)
+            finally:
+                watcher.leave(depth)
+
+        functional.wait_tensor = observed
+
+    def _observed(self, name: str, function: Callable[..., Any], describe: Describe) -> Callable[..., Any]:
+        watcher, is_barrier, clock_ns = self._watcher, name in BARRIERS, time.monotonic_ns
         operation = OPERATIONS.index(name)
 
         @functools.wraps(function)
         def observed(*args: Any, **kwargs: Any) -> Any:
-            if name in BARRIERS:
+            if is_barrier:
                 watcher.is_beyond_evaluation()
-            inside = watcher.recorder.innermost if watcher.recorder is not None else None
-            depth = NOT_SEEN if self._calling else watcher.enter(COLLECTIVE)
-            if depth == NOT_SEEN or watcher.recorder is None:
+            recorder = watcher.recorder
+            if recorder is None or self._calling:
                 return function(*args, **kwargs)  # one inside another among them
+            inside = recorder.stack[-1] if recorder.stack else NOTHING
+            depth = watcher.enter(COLLECTIVE)
+            if depth == NOT_SEEN:
+                return function(*args, **kwargs)
             self._calling = True
-            live = watcher.recorder.live
-            begin = time.monotonic_ns()
-            live[OPERATION] = operation
+            recorder.live[OPERATION] = operation
+            begin = clock_ns()
             try:
                 work = function(*args, **kwargs)
             finally:
-                end = time.monotonic_ns()
-                live[OPERATION] = NOTHING
+                end = clock_ns()
+                recorder.live[OPERATION] = NOTHING
                 self._calling = False
                 watcher.leave(depth)
-            self._called(lambda: describe(args, kwargs), work, (begin, end), inside)
+            self._called((describe, args, kwargs, inside), (work, begin, end))
             return work
 
         return observed
 
     @safely("collectives")
-    def _called(self, describe: Callable[[], Seen], work: Any, times: Tuple[int, int], inside: Optional[str]) -> None:
+    def _called(self, call: Tuple[Describe, Tuple[Any, ...], Dict[str, Any], int], came: Tuple[Any, int, int]) -> None:
+        describe, args, kwargs, inside = call
+        work, begin, end = came
         recorder = self._watcher.recorder
-        found = None if recorder is None else self._kind(recorder, describe(), inside)
-        if recorder is None or found is None:
+        if recorder is None:
             return
-        kind, group = found
-        number = self._numbers[group] = self._numbers.get(group, -1) + 1
-        begin, end = times
+        seen = describe(args, kwargs)
+        op, group, roots, size, dtype = seen
+        key = (op, size, dtype, id(group), roots, inside)
+        found = self._kinds.get(key) or self._new_kind(recorder, seen, inside, key)
+        if found is None:
+            return
+        kind, name = found
+        number = self._numbers[name] = self._numbers.get(name, -1) + 1
         if work is None:
             recorder.collective(kind, number, begin, end - begin, end)
             return
-        pending = self._watcher.reducing if inside == "backward" else self._pending
+        pending = self._watcher.reducing if inside == BACKWARD else self._pending
         if len(pending) >= MOST_PENDING:
             pending.clear()
         pending[id(work)] = (kind, number, begin)
@@ -153,32 +176,32 @@ class Collectives:
             kind, number, called = pending
             recorder.collective(kind, number, called, end - begin, end)
 
-    def _kind(self, recorder: Recorder, seen: Seen, inside: Optional[str]) -> Optional[Tuple[int, str]]:
-        """Number of this kind of collective, and the name of its group; None where we are not in the group."""
-        key = (seen.op, seen.size, seen.dtype, id(seen.group), seen.roots, inside)
-        kind = self._kinds.get(key)
-        if kind is None and len(self._kinds) < MOST_KINDS:
-            kind = self._announced(recorder, seen, inside)
-            if kind is not None:
-                self._kinds[key] = kind
+    def _new_kind(self, recorder: Recorder, seen: Seen, inside: int, key: Any) -> Optional[Tuple[int, str]]:
+        """Number of a kind of collectives, and the name of their group; None where we are not in the group."""
+        if len(self._kinds) >= MOST_KINDS:
+            return None
+        kind = self._announced(recorder, seen, recorder.name_of(inside))
+        if kind is not None:
+            self._kinds[key] = kind
         return kind
 
     def _announced(self, recorder: Recorder, seen: Seen, inside: Optional[str]) -> Optional[Tuple[int, str]]:
         import torch.distributed as dist  # noqa: PLC0415
 
-        group = seen.group if seen.group is not None else dist.group.WORLD
+        op, group, roots, size, dtype = seen
+        group = group if group is not None else dist.group.WORLD
         if not isinstance(group, dist.ProcessGroup) or dist.get_rank(group) < 0:
             return None
-        in_job, in_group = [next((root for root in pair if root is not None), None) for pair in pairs(seen.roots)]
+        in_job, in_group = [next((root for root in pair if root is not None), None) for pair in pairs(roots)]
         if in_job is None and in_group is not None:
             in_job = dist.get_global_rank(group, in_group)
         now = time.monotonic_ns()
         event = {
             "kind": "collective_kind",
             "id": len(self._kinds),
-            "op": seen.op,
-            "size_bytes": seen.size,
-            "dtype": seen.dtype,
+            "op": op,
+            "size_bytes": size,
+            "dtype": None if dtype is None else str(dtype).rpartition(".")[2],
             "group": group.group_name,
             "group_ranks": group.size(),
             "root": in_job,
@@ -223,11 +246,17 @@ class Collectives:
         """DDP broadcasts its buffers before forward; without this, waiting for a late rank would pass for forward."""
         broadcast = parallel._distributed_broadcast_coalesced
 
+        known: Dict[Any, Tuple[Any, Seen]] = {}  # a network has hundreds of buffers, and each step sends the same ones
+
         def describe(args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Seen:
             network, tensors = args[:2]
             root = kwargs.get("authoritative_rank", args[3] if len(args) > 3 else 0)
-            size, dtype = size_of([tensors])
-            return Seen("broadcast", network.process_group, (None, None, root, None), size, dtype)
+            which = (id(network), len(tensors), tensors[0].dtype if tensors else None, root)
+            of, seen = known.get(which, (None, None))
+            if of is None or of() is not network or seen is None:
+                seen = ("broadcast", network.process_group, (None, None, root, None), *size_of([tensors]))
+                known[which] = (weakref.ref(network), seen)
+            return seen
 
         parallel._distributed_broadcast_coalesced = self._observed("broadcast", broadcast, describe)
 
@@ -237,15 +266,14 @@ def pairs(roots: Tuple[Any, ...]) -> Tuple[Tuple[Any, ...], Tuple[Any, ...]]:
     return roots[:2], roots[2:]
 
 
-def size_of(given: Iterable[Any]) -> Tuple[int, Optional[str]]:
-    """The largest of the tensors, or lists of them, that a collective was given, in bytes, and their type."""
+def size_of(given: Iterable[Any]) -> Tuple[int, Any]:
+    """The largest of the tensors, or lists of them, that a collective was given, in bytes, and torch's type of them."""
     largest, dtype = 0, None
     for value in given:
-        tensors = value if isinstance(value, (list, tuple)) else (value,)
         size = 0
-        for tensor in tensors:
+        for tensor in value if isinstance(value, (list, tuple)) else (value,):
             if hasattr(tensor, "element_size"):
                 size += tensor.numel() * tensor.element_size()
-                dtype = str(tensor.dtype).rpartition(".")[2]
+                dtype = tensor.dtype
         largest = max(largest, size)
     return largest, dtype

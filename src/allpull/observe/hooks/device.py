@@ -88,13 +88,14 @@ class Device:
 
         def observed_enter(place: int) -> int:
             depth = enter(place)
-            self._turns(stack[depth:])
+            self._turns(stack[depth])
             return depth
 
         def observed_leave_until(depth: int) -> None:
             left = stack[depth:]
             leave_until(depth)
-            self._turns(left)
+            for place in left:  # one, but for what an exception left open
+                self._turns(place)
 
         def observed_cut() -> None:
             cut()
@@ -107,17 +108,15 @@ class Device:
         recorder.cut = observed_cut  # type: ignore[method-assign]
 
     @safely("device")
-    def _turns(self, places: List[int]) -> None:
-        """These phases have begun or ended."""
+    def _turns(self, place: int) -> None:
+        """Phase ``place`` has begun or ended."""
         stack = self._recorder.stack if self._recorder is not None else []
         innermost = stack[-1] if stack else NOTHING
-        for place in places:
-            if place in ISSUING:
-                if place == BACKWARD and innermost != BACKWARD and not self._reduced():
-                    self._forget_arrival()
-                self._mark(innermost, follows=place == COLLECTIVE)
-                return
-        if any(place in HOST_ONLY for place in places) and not (self._marks and self._marks[-1].place == innermost):
+        if place in ISSUING:
+            if place == BACKWARD and innermost != BACKWARD and not self._reduced():
+                self._forget_arrival()
+            self._mark(innermost, follows=place == COLLECTIVE)
+        elif place in HOST_ONLY and not (self._marks and self._marks[-1].place == innermost):
             self._add(Mark(time.monotonic_ns(), innermost))
 
     @safely("device")
@@ -195,10 +194,8 @@ class Device:
         while cut and (self._marks[cut - 1].event is None or self._marks[cut - 1].arrival):
             cut -= 1  # the device has no end of it yet: it goes on into the next step
         taken, self._marks = self._marks[:cut], self._marks[cut:]
-        streams = {mark.where for mark in taken if mark.event is not None and not mark.arrival}
-        devices = {mark.where[0] for mark in taken if mark.where is not None}
         spoilt, self._spoilt_at_cut, self._cut = self._spoilt_at_cut, False, 0
-        if not spoilt and len(streams) == len(devices) == 1:
+        if taken and not spoilt and _is_on_one_stream(taken):
             self._pending.append((step, taken))
         else:
             self.left_out += spoilt or bool(taken)
@@ -229,3 +226,11 @@ class Device:
         for mark in marks:
             if mark.where is not None:
                 self._pools.setdefault(mark.where[0], []).append(mark.event)
+
+
+def _is_on_one_stream(marks: List[Mark]) -> bool:
+    """Whether the last one's stream has all phases of the step, and its device the arrivals."""
+    where = marks[-1].where
+    return where is not None and all(
+        mark.where is None or mark.where == where or (mark.arrival and mark.where[0] == where[0]) for mark in marks
+    )

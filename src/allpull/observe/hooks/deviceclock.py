@@ -41,17 +41,14 @@ class DeviceClock:
             self._known = True
             self._least, self._most = (least, position_ns), (most, position_ns)
 
-    def on_host(self, position_ns: int) -> int:
-        """The moment at ``position_ns`` on the host's clock: as it is if the last bound was tight, else too early."""
-        return position_ns + self._offset(position_ns)
-
-    def bound_ns(self, position_ns: int) -> int:
-        """How wrong ``on_host`` may be there."""
-        offset = self._offset(position_ns)
-        return max(offset - self._lowest(position_ns), self._highest(position_ns) - offset, 0) + RESOLUTION_NS
-
-    def _offset(self, position_ns: int) -> int:
+    def offset_ns(self, position_ns: int) -> int:
+        """What to add there for the host's clock: as it is if the last lower bound was tight, else too little."""
         return min(self._least[0], self._highest(position_ns))
+
+    def bound_ns(self, position_ns: int, offset_ns: int) -> int:
+        """How wrong ``offset_ns`` may be there."""
+        excess_ns = offset_ns - self._lowest(position_ns)
+        return max(excess_ns, self._highest(position_ns) - offset_ns, 0) + RESOLUTION_NS
 
     def _lowest(self, position_ns: int) -> int:
         offset, known_at = self._least

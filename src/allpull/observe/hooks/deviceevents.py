@@ -58,34 +58,46 @@ class Resolver:
             self._clock, self._before = DeviceClock(), None
             self._base, self._base_ns = last, 0
         last_ns = self._base_ns + _elapsed_ns(self._base or last, last)
-        positions_ns = [None if mark.event is None else last_ns - _elapsed_ns(mark, last) for mark in marks]
-        for at, mark in enumerate(marks):
-            position_ns = positions_ns[at]
-            if position_ns is not None:
-                self._clock.learn(position_ns, mark.asked_ns, seen_ns if mark.seen_ns is None else mark.seen_ns)
-        told = self._told(step, marks, positions_ns)
+        passed = [(mark, last_ns - _elapsed_ns(mark, last)) for mark in marks[:-1] if mark.event is not None]
+        passed.append((last, last_ns))
+        self._learn(passed, seen_ns)
+        told = self._told(step, marks, passed)
         self._before = (step, last, last_ns)
         if last_ns - self._base_ns >= REBASE_NS:
             self._base, self._base_ns = last, last_ns
         return told, [mark for mark in (*marks, kept) if mark is not None and mark is not self._base]
 
-    def _told(self, step: int, marks: List[Mark], positions_ns: List[Optional[int]]) -> Dict[str, Optional[int]]:
-        where, last_ns = marks[-1].where, positions_ns[-1] or 0
-        moments, arrival_ns = [], None
-        for at, mark in enumerate(marks):
-            position_ns = positions_ns[at]
-            passed_ns = None if position_ns is None else self._clock.on_host(position_ns)
+    def _learn(self, passed: List[Tuple[Mark, int]], seen_ns: int) -> None:
+        """Of these, where each was passed on the device's clock, those that can tell most of the host's."""
+        tightest, at_ns = max(passed, key=_lead_ns)
+        self._clock.learn(at_ns, tightest.asked_ns, seen_ns if tightest.seen_ns is None else tightest.seen_ns)
+        for mark, position_ns in passed:
+            if mark.seen_ns is not None and mark is not tightest:
+                self._clock.learn(position_ns, mark.asked_ns, mark.seen_ns)
+
+    def _told(self, step: int, marks: List[Mark], passed: List[Tuple[Mark, int]]) -> Dict[str, Optional[int]]:
+        last, last_ns = passed[-1]
+        offset_ns = self._clock.offset_ns(last_ns)  # one for all of a step, so that no time within it changes
+        before, begin_ns = None, passed[0][1]
+        if self._before is not None and self._before[0] == step - 1 and self._before[1].where == last.where:
+            _, mark, begin_ns = self._before
+            before = Moment(mark.asked_ns, mark.place, begin_ns + offset_ns)
+        moments, arrival_ns, positions = [], None, iter(passed)
+        for mark in marks:
+            passed_ns = None if mark.event is None else next(positions)[1] + offset_ns
             if mark.arrival:
                 arrival_ns = passed_ns
-            if mark.event is None or mark.where == where:
+            if mark.event is None or mark.where == last.where:
                 moments.append(Moment(mark.asked_ns, mark.place, passed_ns))
-        before = None
-        if self._before is not None and self._before[0] == step - 1 and self._before[1].where == where:
-            _, mark, position_ns = self._before
-            before = Moment(mark.asked_ns, mark.place, self._clock.on_host(position_ns))
         told = device_step(moments, before=before, arrival_ns=arrival_ns)
-        told["bound_ns"] = self._clock.bound_ns(last_ns)
+        told["bound_ns"] = max(self._clock.bound_ns(at_ns, offset_ns) for at_ns in (begin_ns, last_ns))
         return told
+
+
+def _lead_ns(passed: Tuple[Mark, int]) -> int:
+    """How far the host's clock was ahead when this was asked for: most, where the device came to it at once."""
+    mark, position_ns = passed
+    return mark.asked_ns - position_ns
 
 
 def _elapsed_ns(begin: Mark, end: Mark) -> int:

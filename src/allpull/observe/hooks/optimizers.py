@@ -33,6 +33,15 @@ def watch_optimizers(watcher: Watcher, made: Any) -> None:
         made(self)
 
     optim.Optimizer.__init__ = observed  # type: ignore[method-assign]  # wrapping is the point
+    zero = optim.Optimizer.zero_grad
+
+    @functools.wraps(zero)
+    def observed_zero(self: Any, *args: Any, **kwargs: Any) -> None:
+        if not watcher.steps_taken and not is_dynamo_compiling():
+            watcher.gradients_dropped()
+        zero(self, *args, **kwargs)
+
+    optim.Optimizer.zero_grad = observed_zero  # type: ignore[method-assign]
 
 
 def watch_scalers(watcher: Watcher) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from ...rundir import layout, redact
@@ -87,6 +88,13 @@ class Session:
             self.part_missing(part, error)
         else:
             self.recorder.journal.switched_off(_in_words(error), part)
+
+    def part_ends(self, part: str, reason: str) -> None:
+        """One part of observation ends for a good reason: it is recorded, and nobody is warned."""
+        if self.recorder is not None:
+            now = time.monotonic_ns()
+            event = {"kind": "switched_off", "reason": reason, "part": part, "t_ns": now}
+            self.recorder.journal.event(event, now)
 
     def part_missing(self, part: str, error: Exception) -> None:
         """One part of observation cannot be had here, which the record says if this process becomes a rank."""

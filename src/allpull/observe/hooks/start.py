@@ -8,7 +8,7 @@ import threading
 from types import ModuleType
 from typing import TYPE_CHECKING, Callable, Optional
 
-from .collectives import Collectives
+from .collectives import FUNCTIONAL, Collectives
 from .gradients import watch_gradients
 from .imports import AfterImport
 from .loaders import watch_loaders
@@ -43,7 +43,8 @@ class Program:
         self._install("gradients", lambda: watch_gradients(watcher, networks.reduced))
         self._install("optimizers", lambda: watch_optimizers(watcher, networks.given_to))
         self._install("scalers", lambda: watch_scalers(watcher))
-        self._install("collectives", Collectives(watcher).watch)
+        collectives = Collectives(watcher)
+        self._install("collectives", collectives.watch)
         device = self._device(networks.reduced)
         attach = watcher.reduces if device is None else device.reduces
         self._install("post-accumulate-hook", lambda: networks.watch_arrivals(attach))
@@ -51,7 +52,8 @@ class Program:
         every = int(self.session.watch.get("trace_every") or 0)
         if every:
             self._install("windows", lambda: self._at_boundary(self._windows(every)))
-        self._found.when("torch._dynamo.eval_frame", networks.compiled)
+        self._when("torch._dynamo.eval_frame", networks.compiled)
+        self._when(FUNCTIONAL, collectives.functional_came)
         saving = watch_saving(watcher)
         for name in SAVERS:
             self._found.when(name, saving)
@@ -84,13 +86,25 @@ class Program:
         """The program speaks to allpull itself."""
         self._install("marks", lambda: listen(self.watcher, marks))
 
+    def _when(self, name: str, wrap: Callable[[ModuleType], None]) -> None:
+        """Wrap what module ``name`` has, which torch imports when it needs it."""
+
+        def came(module: ModuleType) -> None:
+            self._try(name, lambda: wrap(module))
+
+        self._found.when(name, came)
+
     def _install(self, part: str, wrap: Callable[[], None]) -> None:
+        if self._try(part, wrap):
+            self.session.sources.append(part)
+
+    def _try(self, part: str, wrap: Callable[[], None]) -> bool:
         try:
             wrap()
         except Exception as error:  # noqa: BLE001  another version of torch, most likely: do without this part
-            self.session.part_missing(part, error)
-        else:
-            self.session.sources.append(part)
+            self.session.part_failed(part, error)
+            return False
+        return True
 
     def _hear_signals(self) -> None:
         """SIGUSR2 stops and starts recording, where the program has no use of its own for it."""

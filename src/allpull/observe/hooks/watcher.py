@@ -3,7 +3,8 @@
 The rules, all of which a reader of the records may rely on:
 
 - A step ends when an optimizer's ``step`` returns. Where a program made several optimizers, it ends when the last of
-  them has stepped before one steps again or the next batch is fetched.
+  them has stepped before one steps again or the next batch is fetched. Where none is ever seen to step, because it is
+  compiled, a step ends where its gradients are dropped.
 - Samples count for the step that learns from them, in the order in which their batches were fetched.
 - A pass over a loader is an epoch if one of its batches is learned from.
 - Evaluation is from ``eval()`` to ``train()`` of the network; or, where a program says neither, from a forward pass
@@ -24,6 +25,7 @@ from .safety import safely
 from .session import Session
 
 NOT_SEEN = -1  # the depth of a phase that nobody records
+UNSEEN = 2  # times that gradients are dropped unused before we believe that the optimizer is out of our sight
 
 
 class Watcher:
@@ -50,6 +52,7 @@ class Watcher:
         self._stepped: Set[int] = set()
         self._arrivals: List[Arrival] = []
         self.reducing: Dict[int, Tuple[int, int, int]] = {}  # kind, number and begin of what backward started, by work
+        self._unseen = 0  # steps that an optimizer must have taken out of sight
         self.steps_taken = 0  # by optimizers, whether or not they end a step
         self._by_words = False
         self._epochs_by_words = False
@@ -299,6 +302,19 @@ class Watcher:
         self._stepping.setdefault(number, NOT_SEEN)
         self.optimizer_ends(number)
 
+    @safely("optimizers")
+    def gradients_dropped(self) -> None:
+        """Gradients are gone and no optimizer was ever seen to step: a compiled one steps out of sight."""
+        recorder = self.recorder
+        if recorder is None or not recorder.passes or self._stepping or self._by_words or get_ident() != self._thread:
+            return
+        self._unseen += 1
+        if self._unseen == UNSEEN:
+            self.session.part_ends("optimizers", "none is seen to step: a step ends where its gradients are dropped")
+        if self._unseen >= UNSEEN:
+            recorder.cut()
+            self._write(recorder)
+
     def _write(self, recorder: Recorder) -> None:
         self._stepped.clear()
         self._saw_forward = False
@@ -343,6 +359,9 @@ class Watcher:
     @safely("recording")
     def finish(self) -> None:
         """The program ends: what was cut is a step."""
-        if self.recorder is not None and self.recorder.is_cut:
-            self.recorder.leave_until(0)
-            self._write(self.recorder)
+        recorder = self.recorder
+        if recorder is not None and self._unseen >= UNSEEN and recorder.passes:
+            recorder.cut()
+        if recorder is not None and recorder.is_cut:
+            recorder.leave_until(0)
+            self._write(recorder)

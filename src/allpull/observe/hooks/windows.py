@@ -14,7 +14,6 @@ from typing import Any, Callable, Iterable, List, Optional
 
 from ...rundir import layout
 from ...rundir.write import private_folder
-from ..recorder import Recorder
 from .safety import safely
 from .watcher import Watcher
 
@@ -74,10 +73,11 @@ class Windows:
         if self._profile is not None and step >= self._opened_at + self._steps:
             self._close()
         if self._profile is None and step >= self._first and (step - self._first) % self._every == 0:
-            if self._theirs:
-                self._say(recorder)
-            else:
+            if not self._theirs:
                 self._open(step)
+            elif not self._said:
+                self._said = True
+                self.session.part_ends("windows", "the program has a profiler of its own")
         if self._profile is not None and "traced" not in recorder.tags:
             recorder.tags.append("traced")
 
@@ -86,12 +86,6 @@ class Windows:
         """The program ends: what was seen so far is kept."""
         if self._profile is not None:
             self._close()
-
-    def _say(self, recorder: Recorder) -> None:
-        if not self._said:
-            self._said, now = True, time.monotonic_ns()
-            reason = "the program has a profiler of its own"
-            recorder.journal.event({"kind": "switched_off", "reason": reason, "part": "windows", "t_ns": now}, now)
 
     def _open(self, step: int) -> None:
         from torch import cuda, profiler  # noqa: PLC0415  this runs after torch was imported
