@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -200,6 +201,7 @@ def pass_on(record: RunRecord) -> None:
     if record.exit is None or record.exit.code == 0:
         return
     if record.status == "cancelled":
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # one more Ctrl-C while Python ends would change our exit code
         note("cancelled: every process of the job was ended")
     else:
         note(f"allpull: {describe(record.exit)}")

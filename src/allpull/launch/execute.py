@@ -99,7 +99,7 @@ def execute(
             _wait(runs, running, signals, look)
         except Stopped as stopped:
             _end(running, job.spec.launch.grace_s)
-            signals.ignore(for_good=True)  # nothing is left to stop, and the record must be closed
+            signals.ignore()  # nothing is left to stop, and the record must be closed
             troubles = running.troubles if isinstance(running, Collected) else ()
             for trouble in troubles:
                 say(f"allpull: {trouble}")
@@ -228,7 +228,6 @@ def _changed(run: Job, **changes: object) -> RunRecord:
 class _Signals:
     """The signals that end a program, raised as ``Stopped`` until they are to be ignored; a warning is kept."""
 
-    ends_program = False
     _ignored = False
     _warned = False
 
@@ -238,10 +237,9 @@ class _Signals:
         elif not self._ignored:
             raise Stopped(number)
 
-    def ignore(self, *, for_good: bool = False) -> None:
-        """Raise no more; ``for_good``: the program is about to end, and its code must stay that of the first signal."""
+    def ignore(self) -> None:
+        """Raise no more."""
         self._ignored = True
-        self.ends_program = for_good
 
     def take_warning(self) -> bool:
         """Whether SIGUSR1 has come since this was asked before."""
@@ -261,4 +259,4 @@ def _signals_raise() -> Iterator[_Signals]:
         yield signals
     finally:
         for number, handler in before.items():
-            signal.signal(number, signal.SIG_IGN if signals.ends_program else handler)
+            signal.signal(number, handler)
