@@ -57,6 +57,11 @@ MEASUREMENTS = (
         script="undisturbed_ranks.py",
         about="whether virtual accelerators that share a machine disturb each other (three minutes)",
     ),
+    Measurement(
+        name="scripts",
+        script="scripts.py",
+        about="real programs with and without `allpull run` (ten minutes; make frameworks, tools/horovod.sh)",
+    ),
     Measurement(name="fashion_mnist", script="fashion_mnist.py", about="accuracy on Fashion-MNIST (tens of minutes)"),
 )
 """All of them, shortest first. A new one is a script here and a line in this table."""

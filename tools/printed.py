@@ -148,6 +148,23 @@ def launchers(results: dict[str, Stored]) -> str:
     return "\n".join([*lines, "", about, "", *_agreement(measured), "", *_made_on(results.values())])
 
 
+def scripts(results: dict[str, Stored]) -> str:
+    """Real programs with and without `allpull run`, a row each."""
+    if "scripts" not in results:
+        return NOT_YET
+    lines = ["| started by | prints the same | steps | samples | phases | collectives |", "|---" * 6 + "|"]
+    for row in results["scripts"]["result"]["programs"]:
+        command = f"`{row['started_by']}`"
+        if "skipped" in row:
+            lines.append(f"| {command} | {row['skipped']} | | | | |")
+            continue
+        same = f"{'yes' if row['prints_the_same'] else '**no**'}, exit code {row['exit_code']}"
+        counts = [str(row.get(of)) for of in ("steps", "samples")]
+        names = [", ".join(row.get(of, ())) for of in ("phases", "collectives")]
+        lines.append(f"| {' | '.join([command, same, *counts, *names])} |")
+    return "\n".join([*lines, "", *_made_on(results.values())])
+
+
 RESULT_WORDS = {
     "steps": "steps",
     "samples": "samples",
@@ -240,5 +257,6 @@ BLOCKS = {
         show=figures,
     ),
     "launchers": Block(needs=("launchers",), show=launchers),
+    "scripts": Block(needs=("scripts",), show=scripts),
 }
 """What a marked place may show."""

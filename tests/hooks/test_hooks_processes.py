@@ -52,11 +52,6 @@ def test_a_second_process_of_the_same_rank_is_left_out_and_named(watched: Watch)
         ("import os; os.kill(os.getpid(), 9)", -9, []),
         ("import os; os.fork() or os._exit(0)", 0, ["end"]),
         (
-            "import os, signal, time; signal.alarm(1); signal.signal(signal.SIGALRM, signal.SIG_DFL); time.sleep(60)",
-            -14,
-            [],
-        ),
-        (
             "import threading, os; threading.Timer(0.3, os.kill, (os.getpid(), 15)).start(); threading.Event().wait()",
             -15,
             [],

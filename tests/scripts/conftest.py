@@ -13,14 +13,8 @@ __all__ = ["watched"]
 
 collect_ignore = ["programs"]  # they are run, never imported
 
-PROGRAMS = Path(__file__).parent / "programs"
 BESIDE = Path(__file__).parents[2] / "build" / "frameworks"
 """Where ``.ci/run`` puts what ``requirements.txt`` names: beside the environment, so that it changes none of it."""
-
-
-def program(name: str) -> str:
-    """The text of one program."""
-    return (PROGRAMS / f"{name}.py").read_text(encoding="utf-8")
 
 
 def with_frameworks(*names: str) -> dict[str, str]:

@@ -2,102 +2,25 @@
 
 from __future__ import annotations
 
-import sys
-from dataclasses import dataclass
+import shutil
 from pathlib import Path
 
 import pytest
 from tests.hooks.conftest import Watch, Watched, plain, torchrun
-from tests.scripts.conftest import program, with_frameworks
+from tests.scripts.conftest import with_frameworks
+from tests.scripts.table import PROGRAMS, SCRIPTS, Script
 
 pytestmark = [pytest.mark.torch, pytest.mark.ranks, pytest.mark.slow]
 
-ALONE = (sys.executable,)
-ACCELERATE = (sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes=1", "--num_machines=1")
-ACCELERATE += ("--mixed_precision=no", "--dynamo_backend=no")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Script:
-    """One program, how it is started, and what is to be seen of it on each rank."""
-
-    name: str
-    start: tuple[str, ...] = ALONE
-    arguments: tuple[str, ...] = ()
-    needs: tuple[str, ...] = ()
-    ranks: int = 2
-    samples: list[int]  # of each step of one epoch
-    epochs: int = 2
-    passes: list[int]  # backward passes, likewise
-    evaluations: int = 0  # spans after each epoch
-    sanity: int = 0  # spans before the first step
-    checkpoints: bool = False
-
-    def __str__(self) -> str:
-        return "-".join([self.name, *self.arguments, str(self.ranks)])
-
-
-ACCUMULATED = [2, 2, 1]
-SCRIPTS = [
-    Script(
-        name="accelerate_loop",
-        start=ACCELERATE,
-        needs=("accelerate",),
-        ranks=1,
-        samples=[16, 16, 16, 16, 6],
-        passes=[2, 2, 2, 2, 1],
-        evaluations=1,
-        checkpoints=True,
-    ),
-    Script(
-        name="accelerate_loop",
-        start=torchrun(2),
-        needs=("accelerate",),
-        samples=[16, 16, 8],  # accelerate fills the last batch up
-        passes=ACCUMULATED,
-        evaluations=1,
-        checkpoints=True,
-    ),
-    Script(
-        name="hf_trainer",
-        start=torchrun(2),
-        needs=("transformers", "accelerate"),
-        samples=[6, 6, 6, 3],
-        passes=[2, 2, 2, 1],
-        evaluations=1,
-        checkpoints=True,
-    ),
-    Script(
-        name="lightning_fit",
-        arguments=("1",),
-        needs=("lightning",),
-        ranks=1,
-        samples=[16, 16, 16, 16, 6],
-        passes=[2, 2, 2, 2, 1],
-        evaluations=1,
-        sanity=1,
-        checkpoints=True,
-    ),
-    Script(
-        name="lightning_fit",
-        arguments=("2",),
-        needs=("lightning",),
-        samples=[16, 16, 3],
-        passes=ACCUMULATED,
-        evaluations=1,
-        sanity=1,
-        checkpoints=True,
-    ),
-    Script(name="fully_sharded", start=torchrun(2), samples=[8, 8, 8, 8, 3], passes=5 * [1], evaluations=1),
-    Script(name="mixed_precision", start=torchrun(2), samples=[16, 16, 16, 14], passes=4 * [2]),
-    Script(name="compiled", arguments=("aot_eager",), start=torchrun(2), samples=4 * [8], passes=4 * [1], epochs=6),
-]
+FULLY_SHARDED = (PROGRAMS / "fully_sharded.py").read_text()
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=str)
 def test_a_real_program_is_recorded_whole_and_computes_the_same(watched: Watch, tmp_path: Path, script: Script) -> None:
-    env = with_frameworks(*script.needs)
-    source = program(script.name)
+    if script.tool is not None and shutil.which(script.tool) is None:
+        pytest.skip(f"{script.tool} is not installed")
+    env = {**with_frameworks(*script.needs), **script.variables}
+    source = script.path.read_text()
     run = watched(source, *script.arguments, start=script.start, **env)
     assert run.code == 0, run.err
     assert "allpull" not in run.err
@@ -133,7 +56,7 @@ def check(run: Watched, rank: int, script: Script) -> None:
 
 def test_a_late_rank_never_shows_as_forward_of_sharded_layers(watched: Watch) -> None:
     late = "    for x, y in loader:\n        dist.get_rank() == 1 and time.sleep(0.06)\n"
-    run = watched(program("fully_sharded").replace("    for x, y in loader:\n", late), start=torchrun(2))
+    run = watched(FULLY_SHARDED.replace("    for x, y in loader:\n", late), start=torchrun(2))
     assert run.code == 0, run.err
     for step in run.steps(0)[2:5]:
         assert (step.collective_ns or 0) > 40e6 > (step.forward_ns or 0), step
@@ -150,7 +73,7 @@ def test_a_late_rank_never_shows_as_forward_of_sharded_layers(watched: Watch) ->
 
 
 def test_what_a_comm_hook_sends_is_known_by_its_begin(watched: Watch) -> None:
-    run = watched(program("mixed_precision"), start=torchrun(2))
+    run = watched((PROGRAMS / "mixed_precision.py").read_text(), start=torchrun(2))
     assert run.code == 0, run.err
     for rank in (0, 1):
         assert [kind.op for kind in run.events("collective_kind", rank)] == ["all_reduce"]

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import functools
 import time
-from typing import Any, Callable, Dict, List, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
 
 from ..rundir.live import ARRIVED_NS, Words, hidden_words
+
+if TYPE_CHECKING:
+    from .recorder import Recorder
 
 LEARN_STEPS = 3  # DDP rebuilds its buckets after the first; two more confirm which parameters come last
 
@@ -57,6 +60,34 @@ class Arrival:
                     hook.remove()
             self._hooks = {}
             self._last_ones = []
+
+
+class Arrivals:
+    """Clocks of all networks of a rank; called after each step, when the last gradient of any of them was ready."""
+
+    def __init__(self) -> None:
+        self.any = False
+        self._clocks: List[Arrival] = []
+
+    def add(self, clock: Arrival) -> None:
+        """Another network has one."""
+        self._clocks.append(clock)
+        self.any = True
+
+    def serve(self, recorder: Recorder) -> None:
+        """Let ``recorder`` know arrivals, and those who look at it."""
+        for clock in self._clocks:
+            clock.live = recorder.live
+        recorder.arrival = self if self._clocks else None
+
+    def __call__(self) -> Optional[int]:
+        """The last of the moments, in ns; None: no backward ran."""
+        latest = None
+        for clock in self._clocks:
+            moment = clock()
+            if moment is not None and (latest is None or moment > latest):
+                latest = moment
+        return latest
 
 
 def watch_ddp(attach: Callable[[Arrival], None]) -> None:

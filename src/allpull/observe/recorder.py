@@ -318,7 +318,7 @@ class Recorder:
         if spent[COLLECTIVE] != NULL:
             line += f',"collective_ns":{spent[COLLECTIVE]}'
         if collectives:
-            line += f',"collectives":{json.dumps(collectives, separators=(",", ":"))}'
+            line += f',"collectives":[{",".join([_collective(*one) for one in collectives])}]'
         if len(spent) > OWN:
             line += ',"named":' + json.dumps({self._names[at]: totals[at] or 0 for at in range(OWN, len(spent))})
         return line + "}"
@@ -342,6 +342,11 @@ class Recorder:
         self._begin_ns = 0
         self._marks = 0
         return cost
+
+
+def _collective(kind: int, number: int, begin: int, blocked: Count, end: Count) -> str:
+    waited = "null,null" if blocked is None else f"{blocked},{end}"
+    return f"[{kind},{number},{begin},{waited}]"
 
 
 def _both(one: Cut, other: Cut) -> Cut:

@@ -11,6 +11,7 @@ import functools
 import inspect
 import time
 import weakref
+from types import ModuleType
 from typing import Any, Callable, Dict, Iterable, Optional, Tuple
 
 from ...rundir.live import NOTHING, OPERATION, OPERATIONS
@@ -21,7 +22,10 @@ from .watcher import NOT_SEEN, Watcher
 RENAMED = {"all_gather_into_tensor": "all_gather_single", "reduce_scatter_tensor": "reduce_scatter_single"}
 """Newer names of functions, which the older ones call; both are recorded under the older one."""
 
-FUNCTIONAL = "torch.distributed._functional_collectives"  # what DTensor and compiled code use
+FUNCTIONAL = "torch.distributed._functional_collectives"
+WAITING = {FUNCTIONAL: "wait_tensor", "horovod.torch.mpi_ops": "synchronize"}
+"""What DTensor and Horovod wait with, by module."""
+
 BARRIERS = ("barrier", "monitored_barrier")
 ROOTS = ("src", "dst", "group_src", "group_dst")
 NO_ROOTS = (None, None, None, None)
@@ -92,28 +96,30 @@ class Collectives:
         self._wrap_wait(dist)
         self._wrap_buffers(DistributedDataParallel)
 
-    def functional_came(self, functional: Any) -> None:
-        """See DTensor wait for what it has sent, and have dynamo know our collectives for what they stand for.
+    def waiting_came(self, module: ModuleType) -> None:
+        """See that a program waits for collectives that it did not get from ``torch.distributed``, though not which.
 
-        Called when ``FUNCTIONAL`` was imported. For which collective DTensor waits is not known.
+        Called when a module of ``WAITING`` was imported. The one of torch also says what dynamo puts into a graph where
+        a program calls a collective: it must know ours for what they stand for.
         """
         from torch.compiler import is_dynamo_compiling  # noqa: PLC0415
 
-        in_graphs = getattr(functional, "traceable_collective_remaps", {})
+        in_graphs = getattr(module, "traceable_collective_remaps", {})
         in_graphs.update({ours: in_graphs[theirs] for theirs, ours in self._wrapped.items() if theirs in in_graphs})
-        watcher, wait = self._watcher, functional.wait_tensor
+        watcher, name = self._watcher, WAITING[module.__name__]
+        wait = getattr(module, name)
 
         @functools.wraps(wait)
-        def observed(tensor: Any) -> Any:
+        def observed(*args: Any, **kwargs: Any) -> Any:
             if is_dynamo_compiling():
-                return wait(tensor)
+                return wait(*args, **kwargs)
             depth = watcher.enter(COLLECTIVE)
             try:
-                return wait(tensor)
+                return wait(*args, **kwargs)
             finally:
                 watcher.leave(depth)
 
-        functional.wait_tensor = observed
+        setattr(module, name, observed)
 
     def _observed(self, name: str, function: Callable[..., Any], describe: Describe) -> Callable[..., Any]:
         watcher, is_barrier, clock_ns = self._watcher, name in BARRIERS, time.monotonic_ns

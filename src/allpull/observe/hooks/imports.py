@@ -79,6 +79,7 @@ def wait(job_file: str) -> None:
 
     sys.meta_path.insert(0, found)
     found.when("torch", lambda _: program().torch_came())
+    found.when("horovod.torch.mpi_ops", lambda waiting: program().waiting_came(waiting))  # it may be what imports torch
     found.when("allpull.marks", lambda marks: program().words_came(marks))
 
 

@@ -28,9 +28,7 @@ class Networks:
         self.session = watcher.session
         self.failed = watcher.failed
         self._watcher = watcher
-        self._parallel: List[
-            "weakref.ref[Any]"
-        ] = []  # walked in each backward, which a WeakSet makes three times dearer
+        self._parallel: List["weakref.ref[Any]"] = []  # no WeakSet: each backward walks it
         self._roots: "weakref.WeakSet[Any]" = weakref.WeakSet()
         self._shells: "weakref.WeakSet[Any]" = weakref.WeakSet()
         self._asked: Deque["weakref.ref[Any]"] = deque(maxlen=MOST_ASKED)

@@ -31,6 +31,7 @@ class Program:
         self.session = session
         self.watcher = Watcher(session)
         self._found = found
+        self._collectives = Collectives(self.watcher)
         session.at_begin.append(self._hear_signals)
         session.at_close.append(self.watcher.finish)
         atexit.register(session.close)
@@ -43,8 +44,7 @@ class Program:
         self._install("gradients", lambda: watch_gradients(watcher, networks.reduced))
         self._install("optimizers", lambda: watch_optimizers(watcher, networks.given_to))
         self._install("scalers", lambda: watch_scalers(watcher))
-        collectives = Collectives(watcher)
-        self._install("collectives", collectives.watch)
+        self._install("collectives", self._collectives.watch)
         device = self._device(networks.reduced)
         attach = watcher.reduces if device is None else device.reduces
         self._install("post-accumulate-hook", lambda: networks.watch_arrivals(attach))
@@ -53,7 +53,7 @@ class Program:
         if every:
             self._install("windows", lambda: self._at_boundary(self._windows(every)))
         self._when("torch._dynamo.eval_frame", networks.compiled)
-        self._when(FUNCTIONAL, collectives.functional_came)
+        self._found.when(FUNCTIONAL, self.waiting_came)
         saving = watch_saving(watcher)
         for name in SAVERS:
             self._found.when(name, saving)
@@ -81,6 +81,10 @@ class Program:
         windows.watch()
         self.session.at_close.append(windows.finish)
         return windows
+
+    def waiting_came(self, module: ModuleType) -> None:
+        """Something else than ``torch.distributed`` makes the program wait for collectives."""
+        self._try(module.__name__, lambda: self._collectives.waiting_came(module))
 
     def words_came(self, marks: ModuleType) -> None:
         """The program speaks to allpull itself."""

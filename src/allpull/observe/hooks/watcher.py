@@ -15,12 +15,13 @@ The rules, all of which a reader of the records may rely on:
 from __future__ import annotations
 
 from threading import get_ident
-from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Optional, Set, Tuple
 
-from ..arrival import Arrival
+from ..arrival import Arrival, Arrivals
 from ..recorder import BACKWARD, EVALUATION, FORWARD, INPUT, OPTIMIZER, Recorder
 from .batches import Batches, samples_of
 from .boundary import Boundary
+from .evaluation import Evaluation, goes_on
 from .safety import safely
 from .session import Session
 
@@ -46,16 +47,16 @@ class Watcher:
         self._batches = Batches()
         self._loads = False
         self._saw_forward = False  # in this step
-        self._is_training: Optional[Callable[[], bool]] = None  # of the network that is evaluated by its own word
+        self._evaluation = Evaluation(self.end_step)
         self._optimizers = 0
         self._stepping: Dict[int, int] = {}  # optimizers that step, and at which depth
         self._stepped: Set[int] = set()
-        self._arrivals: List[Arrival] = []
+        self._arrivals = Arrivals()
         self.reducing: Dict[int, Tuple[int, int, int]] = {}  # kind, number and begin of what backward started, by work
         self._unseen = 0  # steps that an optimizer must have taken out of sight
         self.steps_taken = 0  # by optimizers, whether or not they end a step
-        self._by_words = False
-        self._epochs_by_words = False
+        self.by_words = False  # the program says itself where its steps end
+        self.epochs_by_words = False
 
     # Whether anything is recorded
 
@@ -66,7 +67,7 @@ class Watcher:
             self.recorder = self.session.begin()
             self._thread = get_ident()
             if self.recorder is not None:
-                self._attach(self.recorder)
+                self._arrivals.serve(self.recorder)
                 self.recorder.paused = not self.boundary.on
                 self._recording = self.recorder if self.boundary.on else None
         return self.recorder
@@ -79,9 +80,6 @@ class Watcher:
     @safely("phases", NOT_SEEN)
     def enter(self, place: int) -> int:
         """A phase begins; the depth to give back to ``leave``."""
-        return self._enter(place)
-
-    def _enter(self, place: int) -> int:
         recorder = self._recording
         if recorder is None or (get_ident() != self._thread and not self._in_backward):
             return NOT_SEEN
@@ -98,20 +96,16 @@ class Watcher:
         """Whether this is the thread that trains."""
         return get_ident() == self._thread
 
-    @property
-    def evaluating(self) -> bool:
-        """Whether an evaluation is going on."""
-        recorder = self.recorder
-        return recorder is not None and bool(recorder.stack) and recorder.stack[-1] == EVALUATION
-
     # Loaders
 
     @safely("loaders", NOT_SEEN)
     def pass_begins(self) -> int:
         """The iterator of a loader is made, which may start its workers."""
-        if self.evaluating:
-            self._look_whether_evaluating()
-        return self._enter(INPUT)
+        recorder = self._recording
+        if recorder is None or not self.is_own_thread:
+            return NOT_SEEN
+        self._evaluation.look(recorder)
+        return recorder.enter(INPUT)
 
     @safely("loaders")
     def pass_begun(self, iterator: int) -> None:
@@ -128,11 +122,11 @@ class Watcher:
         if recorder is None:
             self._ready_to_learn()
         elif recorder.stack and recorder.stack[-1] == INPUT:
-            return self._enter(INPUT)  # a loader inside a loader
+            return self.enter(INPUT)  # a loader inside a loader
         elif recorder.stack or recorder.is_cut:
-            self._look_whether_evaluating()
-            if recorder.is_cut and not self.evaluating:
-                self._write(recorder)
+            self._evaluation.look(recorder)
+            if recorder.is_cut and not goes_on(recorder):
+                self.end_step(recorder)
         batches, recorder = self._batches, self._recording
         if iterator != batches.turned_to:
             batches.turn_to(iterator)
@@ -164,58 +158,35 @@ class Watcher:
             return NOT_SEEN  # a network that runs again for the sake of its gradients
         if learns:
             self._saw_forward = True
-            if stack and stack[-1] == EVALUATION:
-                self._end_evaluation()
+            if recorder is not None and stack and stack[-1] == EVALUATION:
+                self._evaluation.end(recorder)
             if not self._loads and not (stack and stack[0] == OPTIMIZER and recorder and recorder.samples):
                 self._batches.give(samples_of(inputs))  # once, where an optimizer has it run many times (LBFGS)
-        elif not (stack and stack[-1] == EVALUATION) and self._batches.is_new_pass:
-            self._begin_evaluation()
+        elif self._recording is not None and self._batches.is_new_pass:
+            self._evaluation.begin(self._recording)
         recorder = self._recording
         return NOT_SEEN if recorder is None else recorder.enter(FORWARD)
 
     @safely("evaluation")
     def evaluation_begins(self, is_training: Callable[[], bool]) -> None:
         """The program says that it evaluates, until ``is_training``."""
-        if self.is_own_thread and not self.evaluating and self._begin_evaluation():
-            self._is_training = is_training
-
-    def _look_whether_evaluating(self) -> None:
-        if self._is_training is not None and self._is_training() and self.is_own_thread:
-            self._end_evaluation()
-
-    def _end_evaluation(self) -> None:
-        self._is_training = None
-        if self.recorder is not None:
-            self.recorder.leave_until(0)
+        if self._recording is not None and self.is_own_thread:
+            self._evaluation.begin(self._recording, is_training)
 
     @safely("evaluation")
     def is_beyond_evaluation(self) -> None:
         """The program does what is no part of evaluating, though its network is still as it was for that."""
         recorder = self.recorder
-        if self.is_own_thread and self.evaluating and recorder is not None and len(recorder.stack) == 1:
-            self._end_evaluation()
-
-    def _begin_evaluation(self) -> bool:
-        recorder = self.recorder
-        if recorder is None or recorder.stack or not self.boundary.on:
-            return False  # in the midst of something else, which it belongs to
-        if recorder.is_cut:
-            self._write(recorder)
-        recorder.enter(EVALUATION)
-        return True
+        if recorder is not None and self.is_own_thread and goes_on(recorder) and len(recorder.stack) == 1:
+            self._evaluation.end(recorder)
 
     @safely("arrival")
     def reduces(self, arrival: Arrival) -> None:
         """A network was made that reduces its gradients in backward; ``arrival`` knows when they are ready."""
-        self._arrivals.append(arrival)
+        self._arrivals.add(arrival)
         recorder = self.ready()
         if recorder is not None:
-            self._attach(recorder)
-
-    def _attach(self, recorder: Recorder) -> None:
-        for arrival in self._arrivals:
-            arrival.live = recorder.live
-        recorder.arrival = self._arrived if self._arrivals else None
+            self._arrivals.serve(recorder)
 
     # Gradients and steps
 
@@ -228,9 +199,9 @@ class Watcher:
         if recorder is None:
             return NOT_SEEN
         if recorder.stack and recorder.stack[-1] == EVALUATION:
-            self._end_evaluation()
+            self._evaluation.end(recorder)
         epoch, samples = self._batches.learn()
-        if epoch is not None and not self._epochs_by_words:
+        if epoch is not None and not self.epochs_by_words:
             recorder.epoch(epoch)
         if samples is not None:
             recorder.samples = (recorder.samples or 0) + samples
@@ -250,8 +221,8 @@ class Watcher:
         if self.recorder is not None:
             self.recorder.leave_until(depth)
         self._in_backward = False
-        if self._arrivals and not reduced():
-            self._arrived()  # nobody asks for it at the end of the step
+        if self._arrivals.any and not reduced():
+            self._arrivals()  # nobody asks for it at the end of the step
 
     @safely("optimizers")
     def makes_optimizer(self) -> None:
@@ -267,7 +238,7 @@ class Watcher:
         if recorder is None:
             return
         if recorder.is_cut and number in self._stepped:
-            self._write(recorder)
+            self.end_step(recorder)
         depth = NOT_SEEN if self._recording is None else recorder.enter(OPTIMIZER)
         self._stepping.setdefault(number, depth)  # it may have begun before, and raised, or step by way of its base
 
@@ -284,12 +255,12 @@ class Watcher:
             for told in self.reducing.values():  # a comm hook leaves its collectives to DDP, which waits out of sight
                 recorder.collective(*told, None, None)
             self.reducing.clear()
-        if self._by_words:
+        if self.by_words:
             return
         self._stepped.add(number)
         recorder.cut()
         if self._optimizers <= 1:
-            self._write(recorder)
+            self.end_step(recorder)
 
     @safely("optimizers")
     def optimizer_skips(self, number: int) -> None:
@@ -297,7 +268,7 @@ class Watcher:
         recorder = self.recorder
         if recorder is None or get_ident() != self._thread:
             return
-        if not self._by_words and "skipped" not in recorder.tags:
+        if not self.by_words and "skipped" not in recorder.tags:
             recorder.tags.append("skipped")
         self._stepping.setdefault(number, NOT_SEEN)
         self.optimizer_ends(number)
@@ -306,55 +277,23 @@ class Watcher:
     def gradients_dropped(self) -> None:
         """Gradients are gone and no optimizer was ever seen to step: a compiled one steps out of sight."""
         recorder = self.recorder
-        if recorder is None or not recorder.passes or self._stepping or self._by_words or get_ident() != self._thread:
+        if recorder is None or not recorder.passes or self._stepping or self.by_words or get_ident() != self._thread:
             return
         self._unseen += 1
         if self._unseen == UNSEEN:
             self.session.part_ends("optimizers", "none is seen to step: a step ends where its gradients are dropped")
         if self._unseen >= UNSEEN:
             recorder.cut()
-            self._write(recorder)
+            self.end_step(recorder)
 
-    def _write(self, recorder: Recorder) -> None:
+    def end_step(self, recorder: Recorder) -> None:
+        """The step that was cut is over, and the next one begins."""
         self._stepped.clear()
         self._saw_forward = False
         recorder.write_step()
         if self.boundary.is_awaited:
             self.boundary.passed(recorder)
             self._recording = recorder if self.boundary.on else None
-
-    def _arrived(self) -> Optional[int]:
-        """When the last gradient of any network was ready."""
-        latest = None
-        for arrival in self._arrivals:
-            moment = arrival()
-            if moment is not None and (latest is None or moment > latest):
-                latest = moment
-        return latest
-
-    # Words of the program itself
-
-    @safely("words")
-    def step_by_word(self, samples: Optional[int]) -> None:
-        """The program says itself where a step ends, and is believed from then on."""
-        recorder = self.ready()
-        if recorder is None:
-            return
-        first, self._by_words = not self._by_words, True
-        if first and recorder.step_number:
-            return  # what it speaks of was found by its optimizer a moment ago
-        if samples is not None:
-            recorder.samples = samples
-        recorder.cut()
-        self._write(recorder)
-
-    @safely("words")
-    def epoch_by_word(self, number: int, step: Optional[int]) -> None:
-        """The program says itself which epoch begins."""
-        recorder = self.ready()
-        self._epochs_by_words = True
-        if recorder is not None:
-            recorder.epoch(number, step)
 
     @safely("recording")
     def finish(self) -> None:
@@ -364,4 +303,4 @@ class Watcher:
             recorder.cut()
         if recorder is not None and recorder.is_cut:
             recorder.leave_until(0)
-            self._write(recorder)
+            self.end_step(recorder)

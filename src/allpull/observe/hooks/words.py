@@ -6,6 +6,7 @@ from types import ModuleType
 from typing import Any, ContextManager, Dict, Optional
 
 from ..recorder import KNOWN
+from .safety import safely
 from .watcher import NOT_SEEN, Watcher
 
 
@@ -13,6 +14,8 @@ class Words:
     """The listener of ``allpull.marks`` in an observed program."""
 
     def __init__(self, watcher: Watcher) -> None:
+        self.session = watcher.session
+        self.failed = watcher.failed
         self._watcher = watcher
         self._places: Dict[str, int] = {name: place for place, name in enumerate(KNOWN)}
 
@@ -20,13 +23,28 @@ class Words:
         """A span of the current step."""
         return _Phase(self._watcher, name, self._places)
 
+    @safely("words")
     def step(self, samples: Optional[int]) -> None:
-        """A step has ended."""
-        self._watcher.step_by_word(samples)
+        """A step has ended; the program is believed from then on."""
+        watcher = self._watcher
+        recorder = watcher.ready()
+        if recorder is None:
+            return
+        first, watcher.by_words = not watcher.by_words, True
+        if first and recorder.step_number:
+            return  # what it speaks of was found by its optimizer a moment ago
+        if samples is not None:
+            recorder.samples = samples
+        recorder.cut()
+        watcher.end_step(recorder)
 
+    @safely("words")
     def epoch(self, number: int, step: Optional[int]) -> None:
         """An epoch begins."""
-        self._watcher.epoch_by_word(number, step)
+        recorder = self._watcher.ready()
+        self._watcher.epochs_by_words = True
+        if recorder is not None:
+            recorder.epoch(number, step)
 
     def metric(self, name: str, value: Optional[float], step: Optional[int]) -> None:
         """A quantity of the training."""

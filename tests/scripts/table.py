@@ -1,0 +1,133 @@
+"""Real programs: how each is started, and what is to be seen of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tests.hooks.conftest import torchrun
+
+from allpull.observe.arrive import free_port
+
+PROGRAMS = Path(__file__).parent / "programs"
+ALONE = (sys.executable,)
+ACCELERATE = (sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_machines=1")
+ACCELERATE += ("--mixed_precision=no", "--dynamo_backend=no")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Script:
+    """One program, how it is started, and what is to be seen of it on each rank."""
+
+    name: str
+    start: tuple[str, ...] = ALONE
+    arguments: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()  # packages
+    tool: str | None = None  # a program that must be there
+    variables: Mapping[str, str] = field(default_factory=dict)
+    ranks: int = 2
+    samples: list[int]  # of each step of one epoch
+    epochs: int = 2
+    passes: list[int]  # backward passes, likewise
+    evaluations: int = 0  # spans after each epoch
+    sanity: int = 0  # spans before the first step
+    checkpoints: bool = False
+
+    def __str__(self) -> str:
+        return "-".join([self.name, *self.arguments, str(self.ranks), *filter(None, [self.tool])])
+
+    @property
+    def path(self) -> Path:
+        """The program itself."""
+        return PROGRAMS / f"{self.name}.py"
+
+
+MPI = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": str(free_port()),
+}
+
+ACCUMULATED = [2, 2, 1]
+ACCELERATED = Script(
+    name="accelerate_loop",
+    start=torchrun(2),
+    needs=("accelerate",),
+    samples=[16, 16, 8],  # accelerate fills the last batch up
+    passes=ACCUMULATED,
+    evaluations=1,
+    checkpoints=True,
+)
+COMPILED = Script(
+    name="compiled", arguments=("aot_eager",), start=torchrun(2), samples=4 * [8], passes=4 * [1], epochs=6
+)
+SCRIPTS = [
+    Script(
+        name="accelerate_loop",
+        start=(*ACCELERATE, "--num_processes=1"),
+        needs=("accelerate",),
+        ranks=1,
+        samples=[16, 16, 16, 16, 6],
+        passes=[2, 2, 2, 2, 1],
+        evaluations=1,
+        checkpoints=True,
+    ),
+    ACCELERATED,
+    replace(
+        ACCELERATED,
+        start=(*ACCELERATE, "--num_processes=2", f"--mpirun_hostfile={PROGRAMS / 'hosts'}"),
+        tool="mpirun",
+        variables=MPI,
+    ),
+    Script(
+        name="hf_trainer",
+        start=torchrun(2),
+        needs=("transformers", "accelerate"),
+        samples=[6, 6, 6, 3],
+        passes=[2, 2, 2, 1],
+        evaluations=1,
+        checkpoints=True,
+    ),
+    Script(
+        name="lightning_fit",
+        arguments=("1",),
+        needs=("lightning",),
+        ranks=1,
+        samples=[16, 16, 16, 16, 6],
+        passes=[2, 2, 2, 2, 1],
+        evaluations=1,
+        sanity=1,
+        checkpoints=True,
+    ),
+    Script(
+        name="lightning_fit",
+        arguments=("2",),
+        needs=("lightning",),
+        samples=[16, 16, 3],
+        passes=ACCUMULATED,
+        evaluations=1,
+        sanity=1,
+        checkpoints=True,
+    ),
+    Script(name="fully_sharded", start=torchrun(2), samples=[8, 8, 8, 8, 3], passes=5 * [1], evaluations=1),
+    Script(name="mixed_precision", start=torchrun(2), samples=[16, 16, 16, 14], passes=4 * [2]),
+    COMPILED,
+]
+"""What the tests run; each takes some seconds."""
+
+LONG = [
+    replace(COMPILED, arguments=("inductor",)),
+    Script(
+        name="horovod_loop",
+        start=(sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", "2", sys.executable),
+        needs=("horovod",),
+        samples=[8, 8, 8, 8, 3],
+        passes=5 * [1],
+        evaluations=1,
+    ),
+]
+"""What is only run by ``make proof``: a real compiler, and a framework that must be built."""
