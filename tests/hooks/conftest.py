@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,15 @@ class Watched:
 
 
 Watch = Callable[..., Watched]
+
+
+@pytest.fixture(autouse=True)
+def torch_stays_unwrapped() -> Iterator[None]:
+    """What is wrapped is torch of other processes, or is put back: the next test has the same torch."""
+    tensor: Any = getattr(sys.modules.get("torch"), "Tensor", None)
+    before = [getattr(tensor, name, None) for name in ("to", "cuda")]
+    yield
+    assert [getattr(tensor, name, None) for name in ("to", "cuda")] == before or tensor is None
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from allpull.observe.hooks import copies
 from allpull.observe.recorder import COPY
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]  # alone: it fails after others have wrapped torch in one process
+pytestmark = pytest.mark.torch
 torch: Any = pytest.importorskip("torch")
 
 

@@ -107,10 +107,10 @@ def on_machine(directory: Path, **clock: Any) -> Iterator[Rig]:
 
     machine = Machine(**clock)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch, "cuda", machine.cuda)
-        patch.setattr(device, "watch_copies", lambda _: None)
-        made = Rig(directory, machine, device)
-    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(device, "watch_copies", lambda _: None)  # whenever the device begins: it would wrap our own torch
+        with pytest.MonkeyPatch.context() as at_first:
+            at_first.setattr(torch, "cuda", machine.cuda)
+            made = Rig(directory, machine, device)
         patch.setattr(device, "time", machine.time)
         yield made
 
