@@ -1,15 +1,18 @@
-"""Time when the last gradient of a step is ready: this rank's arrival at the all-reduce.
+"""Time when the gradients of a step are ready: this rank's arrival at the all-reduce, and bucket by bucket on the way.
 
-A hook on each parameter for a few steps learns which ones come last; from then on only those keep theirs, at
-half a microsecond a step. DDP's own logger knows the moment too, but reading it costs 50 µs a step and comes an
-iteration late (docs/decisions/002); ``tests/observe/test_arrival.py`` holds this clock against it.
+A hook on each parameter for a few steps learns which ones come last, of all and of each of DDP's buckets; from then
+on only those keep theirs, at half a microsecond each. DDP's own logger knows the arrival too, but reading it costs
+50 µs a step and comes an iteration late (docs/decisions/002); ``tests/observe/test_arrival.py`` holds this clock
+against it.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
+import weakref
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from ..rundir.live import ARRIVED_NS, Words, hidden_words
 
@@ -17,49 +20,108 @@ if TYPE_CHECKING:
     from .recorder import Recorder
 
 LEARN_STEPS = 3  # DDP rebuilds its buckets after the first; two more confirm which parameters come last
+MOST_BUCKETS = 64  # of a network with more, those are not told apart: each costs half a microsecond a step
+
+Ready = Optional[Tuple[int, ...]]
+"""When the gradients of each bucket were ready, in the order of reduction, ns: the last one is the arrival. None: no
+backward ran; a single moment: buckets are not told apart.
+"""
 
 
 class Arrival:
-    """Watches the parameters of one module; call it after each step for the time, in ns, or None."""
+    """Watches the parameters of one module; call it after each step for when they were ``Ready``.
 
-    def __init__(self, module: Any, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
+    ``sizes`` gives the buckets' sizes in bytes, in the order of reduction, once DDP has settled on them.
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+        sizes: Callable[[], Sequence[int]] = tuple,
+    ) -> None:
         self.live: Words = hidden_words()  # of this rank, where others can see that its gradients are ready
         self.beside: Optional[Callable[[], None]] = None  # what else is told when a gradient may be the last
         self._clock_ns = clock_ns
+        self._sizes = sizes
         self._ready_ns = 0
-        self._latest: Any = None
-        self._last_ones: List[Any] = []
-        self._learning = LEARN_STEPS
+        self._moments: List[int] = []  # of the buckets before the last one
+        self._order: Dict[Any, None] = {}  # parameters, as they became ready in this step
+        self._orders: List[List[Any]] = []
         self._hooks: Dict[Any, Any] = {
-            parameter: parameter.register_post_accumulate_grad_hook(self._ready)
+            parameter: parameter.register_post_accumulate_grad_hook(self._learned)
             for parameter in module.parameters()
             if parameter.requires_grad
         }
 
-    def _ready(self, parameter: Any) -> None:
-        self._ready_ns = self.live[ARRIVED_NS] = self._clock_ns()
-        self._latest = parameter
-        if self.beside is not None:
-            self.beside()
-
-    def __call__(self) -> Optional[int]:
-        """When the last gradient since the call before was ready, in ns of the clock; None: no backward ran."""
+    def __call__(self) -> Ready:
+        """When the gradients since the call before were ready."""
         ready, self._ready_ns = self._ready_ns, 0
         if not ready:
             return None
-        if self._learning:
+        if self._hooks:
             self._learn()
-        return ready
+            return (ready,)
+        moments, self._moments = self._moments, [0] * len(self._moments)
+        if 0 in moments:
+            return (ready,)
+        return tuple(itertools.accumulate((*moments, ready), max))  # a bucket waits for those before it
+
+    def _learned(self, parameter: Any) -> None:
+        self._order.pop(parameter, None)  # where gradients accumulate, the last time counts
+        self._order[parameter] = None
+        self._last_ready(parameter)
+
+    def _last_ready(self, _: Any) -> None:
+        self._ready_ns = self.live[ARRIVED_NS] = self._clock_ns()
+        if self.beside is not None:
+            self.beside()
+
+    def _bucket_ready(self, place: int, _: Any) -> None:
+        self._moments[place] = self._clock_ns()
 
     def _learn(self) -> None:
-        self._learning -= 1
-        self._last_ones.append(self._latest)
-        if self._learning == 0:
-            for parameter, hook in self._hooks.items():
-                if not any(parameter is last for last in self._last_ones):
-                    hook.remove()
-            self._hooks = {}
-            self._last_ones = []
+        self._orders.append(list(self._order))
+        self._order = {}
+        if len(self._orders) < LEARN_STEPS:
+            return
+        for hook in self._hooks.values():
+            hook.remove()
+        for parameter in _last_ones(self._orders):
+            parameter.register_post_accumulate_grad_hook(self._last_ready)
+        buckets = _cut(self._orders[0], self._sizes())  # DDP cuts them in the order of the first step
+        self._moments = [0] * max(0, len(buckets) - 1)
+        for place, bucket in enumerate(buckets[:-1]):
+            for parameter in _last_ones([[one for one in order if one in bucket] for order in self._orders]):
+                parameter.register_post_accumulate_grad_hook(functools.partial(self._bucket_ready, place))
+        self._hooks, self._orders, self._sizes = {}, [], tuple
+
+
+def _last_ones(orders: Sequence[Sequence[Any]]) -> List[Any]:
+    """The last of each order, each once."""
+    return list(dict.fromkeys(order[-1] for order in orders if order))
+
+
+def _cut(parameters: Sequence[Any], sizes: Sequence[int]) -> List[Dict[Any, None]]:
+    """Which parameters are in buckets of these sizes, one after the other; none at all where they do not add up.
+
+    Parameters of a device are left alone: the host only hears when their gradients were asked for.
+    """
+    if not 1 < len(sizes) <= MOST_BUCKETS or any(one.device.type != "cpu" for one in parameters):
+        return []
+    left = list(reversed(parameters))
+    buckets: List[Dict[Any, None]] = []
+    for size in sizes:
+        bucket: Dict[Any, None] = {}
+        filled = 0
+        while left and filled < size:
+            parameter = left.pop()
+            filled += parameter.numel() * parameter.element_size()
+            bucket[parameter] = None
+        if filled != size:
+            return []
+        buckets.append(bucket)
+    return [] if left else buckets
 
 
 class Arrivals:
@@ -80,14 +142,12 @@ class Arrivals:
             clock.live = recorder.live
         recorder.arrival = self if self._clocks else None
 
-    def __call__(self) -> Optional[int]:
-        """The last of the moments, in ns; None: no backward ran."""
-        latest = None
-        for clock in self._clocks:
-            moment = clock()
-            if moment is not None and (latest is None or moment > latest):
-                latest = moment
-        return latest
+    def __call__(self) -> Ready:
+        """When the gradients were ready; of several networks that were reduced, the last moment alone."""
+        told = [ready for ready in [clock() for clock in self._clocks] if ready is not None]
+        if len(told) > 1:
+            return (max(ready[-1] for ready in told),)
+        return told[0] if told else None
 
 
 def watch_ddp(attach: Callable[[Arrival], None]) -> None:
@@ -102,6 +162,22 @@ def watch_ddp(attach: Callable[[Arrival], None]) -> None:
     @functools.wraps(construct)
     def observed(self: Any, *args: Any, **kwargs: Any) -> None:
         construct(self, *args, **kwargs)
-        attach(Arrival(self.module))
+        attach(Arrival(self.module, sizes=functools.partial(_bucket_sizes, weakref.ref(self))))
 
     DistributedDataParallel.__init__ = observed  # type: ignore[method-assign]  # wrapping is the point
+
+
+def _bucket_sizes(network: Any) -> List[int]:
+    """Sizes of the buckets of the network that ``network`` refers to."""
+    ddp = network()
+    return [] if ddp is None else sizes_of(ddp._get_ddp_logging_data())
+
+
+def sizes_of(told: Any) -> List[int]:
+    """Sizes of the buckets in bytes, in the order of reduction, from what DDP's logger tells.
+
+    >>> sizes_of({"bucket_sizes": "300", "rebuilt_bucket_sizes": "100, 200"})
+    [100, 200]
+    """
+    text = told.get("rebuilt_bucket_sizes") or told.get("bucket_sizes") or ""
+    return [int(size) for size in text.split(",") if size.strip().isdigit()]

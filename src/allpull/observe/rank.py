@@ -17,11 +17,11 @@ import traceback
 from typing import Any, Dict, NoReturn
 
 from allpull import marks
-from allpull.observe.arrival import watch_ddp
-from allpull.observe.attempts import begin
 from allpull.observe.binding import bind
+from allpull.observe.hooks.imports import watched
+from allpull.observe.hooks.session import Session
+from allpull.observe.hooks.start import start
 from allpull.observe.identity import identity
-from allpull.observe.recorder import Recorder
 from allpull.rundir import layout
 
 PR_SET_PDEATHSIG = 1
@@ -39,25 +39,8 @@ def main(job_file: str, module: str) -> None:
         job: Dict[str, Any] = json.load(file)
     who = identity()
     bind(job["bind"], who.local_rank, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-    before = begin(job["directory"], who.rank)
     into_log(os.path.join(job["directory"], layout.log_file(who.rank)))
-    recorder = Recorder(
-        job["directory"],
-        who,
-        budget=job["budget"],
-        warmup_steps=job["warmup_steps"],
-        sources=("marks", "post-accumulate-hook"),
-    )
-    if before is not None:
-        recorder.restarted(**before)
-    os.register_at_fork(after_in_child=recorder.disown)
-
-    def attach(arrival: Any) -> None:
-        recorder.arrival = arrival
-        arrival.live = recorder.live
-
-    watch_ddp(attach)
-    marks.listen(recorder)
+    session = watch_program(job_file)
     ended_well = False
     store = None
     try:
@@ -69,15 +52,26 @@ def main(job_file: str, module: str) -> None:
     except SystemExit as stop:
         ended_well = stop.code in (None, 0, WARNED)
         if stop.__cause__ is not None:
-            recorder.raised(stop.__cause__)
+            session.raised(stop.__cause__)
         raise
     except BaseException as error:
-        recorder.raised(error)
+        session.raised(error)
         raise
     finally:
         marks.listen(None)
-        recorder.close(ended_well=ended_well)
+        session.close(ended_well=ended_well)
         del store  # it was there for the others until now
+
+
+def watch_program(job_file: str) -> Session:
+    """Watch this process as that of any program; ours says itself where its steps and epochs begin."""
+    found = watched()
+    program = start(job_file, found, boundary="marks.step")
+    program.watcher.by_words = program.watcher.epochs_by_words = True
+    program.words_came(marks)
+    found.when("torch", lambda _: program.torch_came())
+    program.session.begin()
+    return program.session
 
 
 def serve_store() -> Any:

@@ -63,13 +63,20 @@ class AfterImport(MetaPathFinder):
             self._failed(error)
 
 
-def wait(job_file: str) -> None:
-    """Have this process watched as ``job_file`` says, as soon as it imports torch or speaks to allpull itself."""
+def watched() -> AfterImport:
+    """Hear of imports from now on."""
 
     def unwatched(error: Exception) -> None:
         sys.stderr.write(f"allpull: not observed: {error!r}\n")
 
     found = AfterImport(unwatched)
+    sys.meta_path.insert(0, found)
+    return found
+
+
+def wait(job_file: str) -> None:
+    """Have this process watched as ``job_file`` says, as soon as it imports torch or speaks to allpull itself."""
+    found = watched()
 
     @functools.lru_cache(maxsize=1)
     def program() -> Program:
@@ -77,7 +84,6 @@ def wait(job_file: str) -> None:
 
         return start(job_file, found)
 
-    sys.meta_path.insert(0, found)
     found.when("torch", lambda _: program().torch_came())
     found.when("horovod.torch.mpi_ops", lambda waiting: program().waiting_came(waiting))  # it may be what imports torch
     found.when("allpull.marks", lambda marks: program().words_came(marks))

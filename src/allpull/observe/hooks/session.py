@@ -26,10 +26,11 @@ BOUNDARY = "optimizer.step"
 class Session:
     """This process; ``recorder`` is None until it is a rank, and where it cannot be one."""
 
-    def __init__(self, job_file: str) -> None:
+    def __init__(self, job_file: str, boundary: str = BOUNDARY) -> None:
         with open(job_file, encoding="utf-8") as file:
             self.job: Dict[str, Any] = json.load(file)
         self.job_file = job_file
+        self.boundary = boundary
         self.directory: str = self.job["directory"]
         self.recorder: Optional[Recorder] = None
         self.who: Optional[Identity] = None
@@ -67,7 +68,7 @@ class Session:
             who,
             budget=self.job["budget"],
             warmup_steps=self.job["warmup_steps"],
-            boundary=BOUNDARY,
+            boundary=self.boundary,
             sources=tuple(self.sources),
         )
         if before is not None:
@@ -100,7 +101,12 @@ class Session:
         """One part of observation cannot be had here, which the record says if this process becomes a rank."""
         self._missing.append((part, _in_words(error)))
 
-    def close(self) -> None:
+    def raised(self, error: BaseException) -> None:
+        """An exception ends this rank."""
+        if self.recorder is not None and os.getpid() == self._pid:
+            self.recorder.raised(error)
+
+    def close(self, *, ended_well: bool = True) -> None:
         """Write what is left; once, and in the process that began."""
         if os.getpid() != self._pid:
             return
@@ -111,7 +117,7 @@ class Session:
             return
         for call in self.at_close:
             call()
-        self.recorder.close(ended_well=True)
+        self.recorder.close(ended_well=ended_well)
         self.recorder = None
         self._reason = "it has ended"
 
@@ -122,8 +128,8 @@ class Session:
         before = sys.excepthook
 
         def told(kind: Any, error: Any, trace: Any) -> None:
+            self.raised(error)
             if self.recorder is not None and os.getpid() == self._pid:
-                self.recorder.raised(error)
                 self.recorder.close(ended_well=False)
                 self.recorder = None
             before(kind, error, trace)

@@ -15,7 +15,7 @@ from .loaders import watch_loaders
 from .networks import Networks
 from .optimizers import watch_optimizers, watch_scalers
 from .saving import SAVERS, watch_saving
-from .session import Session
+from .session import BOUNDARY, Session
 from .watcher import Watcher
 from .windows import Buckets, Windows
 from .words import listen
@@ -117,11 +117,11 @@ class Program:
             signal.signal(signal.SIGUSR2, self.watcher.boundary.toggle)
 
 
-def start(job_file: str, found: AfterImport) -> Program:
-    """Have this process observed as ``job_file`` says.
+def start(job_file: str, found: AfterImport, boundary: str = BOUNDARY) -> Program:
+    """Have this process observed as ``job_file`` says; ``boundary`` is how the end of a step is known.
 
     Raises:
         OSError: the job file cannot be read.
         ValueError: it is damaged.
     """
-    return Program(Session(job_file), found)
+    return Program(Session(job_file, boundary), found)

@@ -10,10 +10,11 @@ from __future__ import annotations
 import functools
 import os
 import time
-from typing import Any, Callable, Iterable, List, Optional
+from typing import Any, Callable, Iterable, Optional
 
 from ...rundir import layout
 from ...rundir.write import private_folder
+from ..arrival import sizes_of
 from .safety import safely
 from .watcher import Watcher
 
@@ -151,13 +152,3 @@ def _start_quietly(profile: Any) -> None:
     finally:
         if not had:
             del os.environ[name]
-
-
-def sizes_of(told: Any) -> List[int]:
-    """Sizes of the buckets in bytes, in the order of reduction, from what DDP's logger tells.
-
-    >>> sizes_of({"bucket_sizes": "300", "rebuilt_bucket_sizes": "100, 200"})
-    [100, 200]
-    """
-    text = told.get("rebuilt_bucket_sizes") or told.get("bucket_sizes") or ""
-    return [int(size) for size in text.split(",") if size.strip().isdigit()]
