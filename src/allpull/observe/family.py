@@ -13,6 +13,8 @@ import psutil
 from .ledger import Key, Ledger, Sight
 from .roster import Roster, rank_by_variables
 
+MAX_THREADS = 256  # of one process that are asked how long they waited for a CPU
+
 
 class Family:
     """The ranks that ``roster`` hears of, and those below process ``pid``, followed from look to look."""
@@ -32,6 +34,10 @@ class Family:
         """``schema.counters.RankCounters`` of every rank seen so far, in plain values."""
         self._listen()
         return {str(rank): figures for rank, figures in self._ledger.update(self._sights()).items()}
+
+    def pids(self) -> List[int]:
+        """The processes of ranks that the last look found."""
+        return [process.pid for process, _ in self._followed.values()]
 
     def _listen(self) -> None:
         for pid, rank in self._roster.news().items() if self._roster else ():
@@ -122,7 +128,7 @@ def _figures(process: psutil.Process) -> Dict[str, Optional[int]]:
     """
     figures: Dict[str, Optional[int]] = {}
     with process.oneshot():
-        for read in (_io, _cpu, _memory):
+        for read in (_io, _cpu, _memory, _queue):
             try:
                 figures.update(read(process))
             except psutil.ZombieProcess:
@@ -153,3 +159,16 @@ def _cpu(process: psutil.Process) -> Dict[str, int]:
 
 def _memory(process: psutil.Process) -> Dict[str, int]:
     return {"memory_bytes": process.memory_info().rss, "threads": process.num_threads()}
+
+
+def _queue(process: psutil.Process) -> Dict[str, int]:
+    """How long its threads could have run and had no CPU (schedstat of Linux, second field)."""
+    folder = f"/proc/{process.pid}/task"
+    waited = []
+    for thread in os.listdir(folder)[:MAX_THREADS]:
+        try:
+            with open(f"{folder}/{thread}/schedstat", encoding="ascii") as file:
+                waited.append(int(file.read().split()[1]))
+        except (FileNotFoundError, ProcessLookupError, ValueError, IndexError):
+            continue  # this thread has ended
+    return {"queued_ns": sum(waited)} if waited else {}

@@ -22,7 +22,7 @@ INHERITED = (
     "storage_read_bytes",
     "storage_write_bytes",
 )
-KEPT = ("switches",)
+KEPT = ("switches", "queued_ns")
 NOW = ("memory_bytes", "threads")
 
 

@@ -29,7 +29,7 @@ from .interface import own_address
 from .kernel import Tree, Watched
 from .roster import Roster
 
-SCHEMA = "allpull.counters/1.1"
+SCHEMA = "allpull.counters/1.2"
 NO_PSUTIL = "no counters: psutil is not installed there"
 NICENESS = 10  # the ranks go first
 LOOK_S = 0.2  # how soon the end of PID, or a signal, is noticed
@@ -146,11 +146,12 @@ def _looks(options: argparse.Namespace) -> Tuple[List[Look], List[str]]:
     try:
         from . import gauges  # noqa: PLC0415  needs psutil
         from .family import Family  # noqa: PLC0415  as above
+        from .links import Links  # noqa: PLC0415  of the processes that family finds
     except ImportError:
         sources.append(NO_PSUTIL)
     else:
         family = Family(options.watch, Roster(options.run, options.host))
-        looks += [gauges.look, lambda: {"ranks": family.ranks()}]
+        looks += [gauges.look, lambda: {"ranks": family.ranks()}, Links(family.pids).look]
         sources += gauges.sources()
     gpus = find_gpus()
     if gpus is not None and gpus.sources():

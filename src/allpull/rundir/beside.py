@@ -17,7 +17,7 @@ from allpull.errors import RunDirError
 from allpull.rundir import bounded, layout
 from allpull.rundir.lines import Lines, damage, read_lines, value_of
 from allpull.schema.base import tag
-from allpull.schema.counters import CounterSample, CountersHeader, NicCounters, RankCounters
+from allpull.schema.counters import CounterSample, CountersHeader, LinkCounters, NicCounters, RankCounters
 from allpull.schema.events import (
     EVENT,
     Buckets,
@@ -79,6 +79,14 @@ NICS_SCHEMA: dict[str, pl.DataType] = {
 }
 """Columns of ``RunData.nics``: one row for each sample and network interface; bytes since boot."""
 
+LINKS_SCHEMA: dict[str, pl.DataType] = {
+    "host": pl.String(),
+    "t_ns": pl.Int64(),
+    "peer": pl.String(),
+    **{name: pl.String() if name == "local" else pl.Int64() for name in LinkCounters.model_fields},
+}
+"""Columns of ``RunData.links``: one row for each sample and other host; what grows is cumulative."""
+
 MAX_NUMBER = 2**62  # of a moment: differences of two such still fit 64 bits
 MAX_PINGS = 100_000  # of one sample; the sidecar sends a few hundred a minute
 
@@ -112,13 +120,14 @@ class EventLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountersFile:
-    """The counters of one host: rows with the columns of ``COUNTERS_SCHEMA``, and of the three schemas beside it."""
+    """The counters of one host: rows with the columns of ``COUNTERS_SCHEMA``, and of the four schemas beside it."""
 
     header: CountersHeader
     rows: list[dict[str, Any]]
     pings: list[dict[str, Any]]
     gpus: list[dict[str, Any]]
     nics: list[dict[str, Any]]
+    links: list[dict[str, Any]]
     cut_off: bool
     damaged: int
 
@@ -181,7 +190,9 @@ def read_counters(root: Path, relative: str, ranks: int, *, skip_damaged: bool) 
     lines = read_lines(root, relative, CountersHeader, "counters")
     if lines is None:
         return None
-    file = CountersFile(header=lines.header, rows=[], pings=[], gpus=[], nics=[], cut_off=lines.cut_off, damaged=0)
+    file = CountersFile(
+        header=lines.header, rows=[], pings=[], gpus=[], nics=[], links=[], cut_off=lines.cut_off, damaged=0
+    )
     damaged = 0
     last_ns: int | None = None
     for number, line in lines.numbered():
@@ -200,6 +211,7 @@ def _add(file: CountersFile, sample: CounterSample) -> None:
     host, at = file.header.host, {"host": file.header.host, "t_ns": sample.t_ns}
     file.rows.extend({**at, "rank": int(rank), **of.model_dump()} for rank, of in sample.ranks.items())
     file.gpus.extend({**at, "gpu": name, **of.model_dump()} for name, of in sample.gpus.items())
+    file.links.extend({**at, "peer": name, **of.model_dump()} for name, of in sample.links.items())
     file.nics.extend({**at, "nic": name, **of.model_dump()} for name, of in sample.nics.items())
     moments = list(PINGS_SCHEMA)[2:]
     file.pings.extend(

@@ -31,6 +31,7 @@ class RankCounters(Record):
     memory_bytes: int | None = Field(None, ge=0, description="resident set")
     threads: int | None = Field(None, ge=0)
     switches: int | None = Field(None, ge=0, description="context switches")
+    queued_ns: int | None = Field(None, ge=0, description="threads that could run waited so long for a CPU, summed")
     read_bytes: int | None = Field(None, ge=0, description="read through system calls, cached or not")
     write_bytes: int | None = Field(None, ge=0)
     read_calls: int | None = Field(None, ge=0)
@@ -44,6 +45,16 @@ class NicCounters(Record):
 
     received_bytes: int = Field(ge=0)
     sent_bytes: int = Field(ge=0)
+
+
+class LinkCounters(Record):
+    """TCP connections of ranks to one other host, summed."""
+
+    local: str = Field(description="address of this host on the way there")
+    sent_bytes: int = Field(ge=0, description="sent and acknowledged")
+    busy_ns: int = Field(ge=0, description="in which something was sent and not yet acknowledged")
+    retransmits: int = Field(ge=0, description="segments that were sent again")
+    rtt_ns: int = Field(ge=0, description="smoothed round trip, the longest of these connections")
 
 
 class GpuCounters(Record):
@@ -68,5 +79,6 @@ class CounterSample(Record):
     ranks: dict[str, RankCounters] = Field(default_factory=dict)
     nics: dict[str, NicCounters] = Field(default_factory=dict)
     gpus: dict[str, GpuCounters] = Field(default_factory=dict)
+    links: dict[str, LinkCounters] = Field(default_factory=dict, description="by address of the other host")
     against: str | None = Field(None, description="host that answered the pings")
     pings: list[Ping] = Field(default_factory=list, description="pings to host `against` since the sample before")
