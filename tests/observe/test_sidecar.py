@@ -355,6 +355,18 @@ def test_who_says_so_is_a_rank_and_no_launcher_is(tmp_path, hooked) -> None:
     wait_until(lambda: family.ranks()["1"]["processes"] == 0)
 
 
+def test_a_rank_that_is_watched_itself_has_its_workers(tmp_path, hooked) -> None:
+    """As where the command is one process, or the first rank of a host started the sidecar."""
+    rank = hooked("worker = os.fork(); worker or time.sleep(60)")
+    say(tmp_path, rank.pid, 0)
+    family = Family(rank.pid, Roster(str(tmp_path), "node 1"))
+    try:
+        assert [family.ranks()["0"]["processes"] for _ in range(3)] == [2, 2, 2]
+    finally:
+        for process in family._family().values():
+            process.kill()
+
+
 def test_a_helper_that_becomes_a_rank_is_its_own(tmp_path, hooked) -> None:
     parent = hooked("child = os.fork(); child or time.sleep(60)")
     family = Family(1 << 30, Roster(str(tmp_path), "node 1"))

@@ -66,8 +66,9 @@ class Family:
         self._followed = followed
 
     def _family(self) -> Dict[Key, psutil.Process]:
-        """Descendants of the watched process, ranks elsewhere with theirs, then those that lost their parent."""
-        family: Dict[Key, psutil.Process] = {}
+        """The watched process if it is a rank, those below it, ranks elsewhere with theirs, those without a parent."""
+        watched = self._watched.pid if self._watched else None
+        family = {key: said[0] for key, said in self._said.items() if key[0] == watched and said[0].is_running()}
         self._add(family, self._watched)
         for key, (process, _) in list(self._said.items()):
             if key in family:
