@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 from allpull.schema.base import tag
-from allpull.schema.results import ScalingReport
+from allpull.schema.reported import ScalingReport
 
 HOSTILE = "</script><script>alert(1)</script>\"'&<b>\x1b[31m\x07\x9b2J\u202e\r\nx\x00 [red]{{7*7}} ${1}"
 """What a name may hold: markup, quotes, escapes for a terminal, a bidi override, template syntax."""

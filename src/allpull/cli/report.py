@@ -11,7 +11,7 @@ from allpull.cli.say import answer, note
 from allpull.cli.show import Runs, SkipDamaged
 
 if TYPE_CHECKING:
-    from allpull.schema.results import ScalingReport
+    from allpull.schema.reported import ScalingReport
 
 
 def report(

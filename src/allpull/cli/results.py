@@ -15,7 +15,7 @@ from allpull.report import terminal
 from allpull.report.seen import seen
 from allpull.rundir.read import find_runs, read_run
 from allpull.schema.base import tag
-from allpull.schema.results import ScalingReport
+from allpull.schema.reported import ScalingReport
 
 
 def read_report(places: Sequence[Path], *, skip_damaged: bool = False) -> ScalingReport:

@@ -12,7 +12,7 @@ from allpull.report.bounds import bounded
 from allpull.report.chart import FIGURE, dress
 from allpull.report.files import place
 from allpull.report.sections import blocks
-from allpull.schema.results import ScalingReport
+from allpull.schema.reported import ScalingReport
 
 FORMATS: dict[str, Callable[[Mapping[str, Any]], bytes]] = {
     "png": draw.png,

@@ -27,7 +27,7 @@ from allpull.report.files import place
 from allpull.report.plain import short
 from allpull.report.sections import blocks
 from allpull.report.wording import counted, rank_counts, subject
-from allpull.schema.results import ScalingReport
+from allpull.schema.reported import ScalingReport
 
 TEXT_CHARACTERS = 2000  # of one cell or sentence; longer is a damaged record
 

@@ -14,6 +14,7 @@ from allpull.schema.results import RankWatched, Trouble, WatchResult
 from allpull.units import percent, show_count, show_time
 
 MOST_RANKS = 24  # rows of the table; ranks in trouble come first
+TITLES = {"collective": "blocked in collectives"}
 COLOURS = {"dead": "bold red", "hung": "bold red", "slow": "yellow"}
 
 
@@ -59,9 +60,9 @@ def _trouble(trouble: Trouble) -> Iterator[RenderableType]:
 
 
 def _phases(result: WatchResult) -> Text:
-    total = result.step_s or sum(result.phases.values())
-    parts = sorted(result.phases.items(), key=lambda item: -item[1])
-    shown = [f"{name} {percent(seconds / total)}" for name, seconds in parts if total and seconds > 0]
+    total = sum(result.phases.values())
+    parts = sorted(result.phases.items(), key=lambda item: (item[0] == "other", -item[1]))
+    shown = [f"{TITLES.get(name, name)} {percent(seconds / total)}" for name, seconds in parts if total and seconds > 0]
     return Text("last steps: " + (", ".join(shown) or "nothing yet"))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from allpull.schema import counters, events, host, results, run, steps
+from allpull.schema import counters, events, explained, host, reported, results, run, steps
 from allpull.schema.base import VERSION
 
 DOCUMENTED: dict[str, Any] = {
@@ -19,7 +19,8 @@ DOCUMENTED: dict[str, Any] = {
     "counters-header": counters.CountersHeader,
     "counters": counters.CounterSample,
     "show": results.ShowResult,
-    "report": results.ScalingReport,
+    "explain": explained.ExplainResult,
+    "report": reported.ScalingReport,
 }
 """File stem → type. Add a record here and `make reference` writes its schema."""
 

@@ -180,15 +180,6 @@ class RunDetail(Record):
     exit: Exit | None
 
 
-class ScalingReport(Record):
-    """Everything that `allpull report` draws."""
-
-    schema_: str = Field(alias="schema")
-    show: ShowResult
-    words: list[str] = Field(description="what it means, one plain sentence each, most important first")
-    details: list[RunDetail] = Field(description="in the order of show.runs")
-
-
 class CollectiveTime(Record):
     """One size of an all-reduce. The time of a repetition is the maximum over ranks; rates are those of its median."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from allpull.registry import Table
 from allpull.report.block import Block
-from allpull.schema.results import ScalingReport
+from allpull.schema.reported import ScalingReport
 
 SECTIONS = Table(
     kind="report section",

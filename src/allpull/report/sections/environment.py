@@ -10,7 +10,8 @@ from allpull.report.block import Block, Part, Table, Text
 from allpull.report.plain import short
 from allpull.report.wording import ABSENT, counted, labels
 from allpull.schema.host import HostRecord
-from allpull.schema.results import RunDetail, ScalingReport
+from allpull.schema.reported import ScalingReport
+from allpull.schema.results import RunDetail
 from allpull.units import show_bytes, show_count
 
 TITLE = "What it ran on"

@@ -13,7 +13,8 @@ from allpull.report.chart import LINE_KEY, data, spec
 from allpull.report.colours import RUNS
 from allpull.report.plain import short
 from allpull.report.wording import ABSENT, joined, labels, percent
-from allpull.schema.results import RunDetail, ScalingReport
+from allpull.schema.reported import ScalingReport
+from allpull.schema.results import RunDetail
 from allpull.units import show_count
 
 TITLE = "What was learnt"

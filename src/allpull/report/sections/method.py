@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from allpull.report.block import Block, Table, Terms
 from allpull.report.plain import short
 from allpull.report.wording import ABSENT, counted, labels, percent
-from allpull.schema.results import RunMetrics, ScalingReport
+from allpull.schema.reported import ScalingReport
+from allpull.schema.results import RunMetrics
 
 TITLE = "How each number was obtained"
 REASONS = {

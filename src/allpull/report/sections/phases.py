@@ -12,7 +12,8 @@ from allpull.report.chart import data, spec, time_unit
 from allpull.report.colours import PHASES, in_order
 from allpull.report.plain import short
 from allpull.report.wording import ABSENT, counted, joined, labels, percent
-from allpull.schema.results import RunMetrics, ScalingReport
+from allpull.schema.reported import ScalingReport
+from allpull.schema.results import RunMetrics
 from allpull.units import show_time
 
 TITLE = "Where the time of a step goes"

@@ -13,7 +13,8 @@ from allpull.report.bounds import evenly
 from allpull.report.chart import LINE_KEY, data, spec, time_unit
 from allpull.report.colours import RUNS
 from allpull.report.wording import ABSENT, labels, times
-from allpull.schema.results import RunDetail, ScalingReport
+from allpull.schema.reported import ScalingReport
+from allpull.schema.results import RunDetail
 from allpull.units import show_time
 
 TITLE = "How long steps take"

@@ -16,7 +16,8 @@ from allpull.report.wording import (
     spread,
     times,
 )
-from allpull.schema.results import Interval, RunDetail, RunMetrics, ScalingReport, ShowResult
+from allpull.schema.reported import ScalingReport
+from allpull.schema.results import Interval, RunDetail, RunMetrics, ShowResult
 from allpull.units import show_time
 
 LOG_LINES = 20

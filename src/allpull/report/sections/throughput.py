@@ -12,7 +12,8 @@ from allpull.report.block import Block, Chart
 from allpull.report.chart import data, spec
 from allpull.report.colours import QUIET, RUNS
 from allpull.report.wording import counted, labels, percent, spread, times
-from allpull.schema.results import RunMetrics, ScalingReport, ShowResult
+from allpull.schema.reported import ScalingReport
+from allpull.schema.results import RunMetrics, ShowResult
 from allpull.units import show_count
 
 TITLE = "How much faster it gets"

@@ -1,0 +1,120 @@
+"""What `allpull explain` answers (DESIGN §5). SI units stand in the names; intervals are 95 %."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from allpull.schema.base import Record
+from allpull.schema.results import Interval
+
+
+class WindowSeen(Record):
+    """The consecutive steps that the explanation rests on."""
+
+    steps: int = Field(ge=0)
+    seconds: float = Field(ge=0)
+    first_step: int | None
+    last_step: int | None
+    level: Literal["step", "bucket"] = Field(
+        description="bucket: it is known when each was ready; step: waiting is an upper bound while the network is busy"
+    )
+
+
+class Efficiency(Record):
+    """The efficiency tree: parallel is the product of the six factors before load balance and it."""
+
+    parallel: Interval
+    transfer: Interval
+    input: Interval
+    sequential: Interval
+    orchestration: Interval
+    serialisation: Interval
+    load_balance: Interval
+    computational: Interval | None = Field(description="None without a reference run")
+    global_: Interval | None = Field(alias="global", description="None without a reference run")
+
+
+class PhaseTimes(Record):
+    """Seconds per step of each phase over the window: mean over ranks, and of each rank. None: not measured."""
+
+    mean: dict[str, float | None]
+    per_rank: dict[str, list[float] | None]
+
+
+class Evidence(Record):
+    """One number that a finding rests on."""
+
+    what: str = Field(description="in words, such as 'caused waiting of rank 3'")
+    value: float
+    unit: str = Field(description="s, share, bytes/s, count and so on")
+    low: float | None = None
+    high: float | None = None
+    source: str = Field(description="where it comes from, such as 'steps 5 to 60 of all ranks'")
+
+
+class Finding(Record):
+    """One fault, what it costs, and what to do. Advice is what no measurement of this run can price."""
+
+    rule: str
+    title: str
+    ranks: list[int] = Field(description="the culprits; empty: all of them")
+    hosts: list[str] = Field(description="theirs; empty: all of them")
+    loss_s_per_step: float | None = Field(description="of the job's step, as the replay without it says; None: advice")
+    loss_share: float | None
+    gain: Interval | None = Field(description="speed-up ratio if it were gone")
+    remedy: str = Field(description="one concrete thing: the flag, the line, the option")
+    evidence: list[Evidence]
+    wrong_when: str
+    advice: bool = False
+
+
+class ExplainResult(Record):
+    """One run explained."""
+
+    schema_: str = Field(alias="schema")
+    run: str
+    reference: str | None
+    ranks: int
+    hosts: int
+    window: WindowSeen
+    efficiency: Efficiency | None = Field(description="None: too few steps, or moments of ranks do not compare")
+    gains: dict[str, float] = Field(description="factor → speed-up ratio if only this were gone")
+    simulation_error: float | None = Field(description="|replayed − measured| ÷ measured; above 0.05 all is indicative")
+    clock_error_s: float | None
+    phases: PhaseTimes
+    findings: list[Finding] = Field(description="largest gain first")
+    healthy: str | None = Field(description="one sentence, where nothing was found")
+    notes: list[str] = Field(description="what was left out or is not resolvable, in words")
+
+
+class LatenessMap(Record):
+    """How much later than the median of its ranks each rank met the others, by step; both thinned evenly."""
+
+    steps: list[int]
+    ranks: list[int]
+    late_s: list[list[float]] = Field(
+        description="a row for each of steps, a column for each of ranks; early is negative"
+    )
+
+
+class TimelinePart(Record):
+    """What one rank did for a while: a phase, or one bucket of gradients on the network."""
+
+    rank: int
+    step: int
+    part: str = Field(description="a phase, or bucket")
+    begin_s: float = Field(description="after the begin of the timeline")
+    end_s: float
+
+
+class ExplainDetail(Record):
+    """What a report draws of one explanation beyond its numbers."""
+
+    result: ExplainResult
+    lateness: LatenessMap | None
+    caused_s_per_step: list[list[float]] | None = Field(
+        description="row: who was late, column: who waited; None: more ranks than a page shows, or nobody waited"
+    )
+    timeline: list[TimelinePart] = Field(description="of a few ordinary steps on the aligned clock")
