@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,18 @@ def test_a_healthy_job_has_no_trouble_and_right_numbers():
     assert result.phases == {"forward": pytest.approx(0.06), "collective": pytest.approx(0.04)}
 
 
+def test_phases_sum_to_the_steady_step_however_long_an_odd_one_was():
+    odd = replace(steps(100)[0], end_ns=10**12, phases_ns={"forward": 10**12}, is_odd=True)
+    plain = tuple(replace(step, phases_ns={"forward": 40 * 10**6}) for step in steps(60))
+    result = watch(JobSeen(record=RECORD, ranks=(rank(0, steps=(odd, *plain)),), metrics={}))
+    assert result.phases == {"forward": pytest.approx(0.04), "other": pytest.approx(0.06)}
+
+
+def test_steps_that_are_not_yet_written_count_as_done():
+    job = JobSeen(record=RECORD, ranks=(rank(0, doing=replace(FORWARD, step=31)), rank(1, doing=None)), metrics={})
+    assert (watch(job).steps_done, [one.steps_done for one in watch(job).ranks]) == (20, [31, 20])
+
+
 def test_the_rank_whose_own_work_is_longer_is_slow():
     assert troubles(rank(0), rank(1, steps=steps(95)), rank(2)) == [("slow", 1)]
 
@@ -96,6 +109,46 @@ def test_the_rank_that_others_wait_for_hangs():
 def test_a_long_step_is_no_hang():
     slow = {"steps": steps(900, 1000), "idle_s": 8.0}
     assert troubles(rank(0, doing=WAITING, **slow), rank(1, **slow)) == []
+
+
+@pytest.mark.parametrize("phase", ["evaluation", "checkpoint"])
+def test_a_rank_that_evaluates_or_saves_hangs_only_when_that_takes_minutes(phase):
+    doing = replace(FORWARD, phase=phase)
+    for still_s, found in ((30.0, []), (400.0, [("hung", 1)])):
+        still = {"idle_s": still_s, "now_ns": FORWARD.since_ns + round(still_s * S)}
+        assert troubles(rank(0, doing=WAITING, **still), rank(1, doing=doing, **still)) == found
+
+
+def test_a_first_step_may_compile_but_not_keep_others_waiting():
+    still = {"idle_s": 30.0, "steps": ()}
+    assert troubles(rank(0, **still), rank(1, **still)) == []
+    assert troubles(rank(0, doing=WAITING, **still), rank(1, **still)) == [("hung", 1)]
+    long = {"idle_s": 90.0, "steps": (), "now_ns": FORWARD.since_ns + 90 * S}
+    assert troubles(rank(0, **long), rank(1, **long)) == [("hung", 0), ("hung", 1)]
+
+
+def test_a_rank_whose_steps_nobody_asked_for_is_in_no_trouble():
+    still = {"idle_s": 30.0, "is_observed": False}
+    job = JobSeen(record=RECORD, ranks=(rank(0, **still), rank(1, doing=WAITING, **still)), metrics={})
+    result = watch(job)
+    assert result.troubles == []
+    assert {one.phase for one in result.ranks} == {"not observed now"}
+
+
+def test_a_rank_that_changes_its_phase_does_not_stand_still():
+    moves = {"idle_s": 30.0, "now_ns": FORWARD.since_ns + S}
+    assert troubles(rank(0, doing=WAITING, idle_s=30.0), rank(1, **moves)) == []
+
+
+def test_one_other_waits_and_two_others_wait():
+    still = {"idle_s": 30.0}
+    for others, says in (
+        (1, "; 1 other waits in the all_reduce of their"),
+        (2, "; 2 others wait in the all_reduce of"),
+    ):
+        ranks = (rank(0, **still), *(rank(1 + at, doing=WAITING, **still) for at in range(others)))
+        (found,) = watch(JobSeen(record=RECORD, ranks=ranks, metrics={})).troubles
+        assert says in found.words
 
 
 def test_a_dead_rank_is_dead_and_not_those_that_wait_for_it():
@@ -154,7 +207,7 @@ def test_a_real_rank_that_hangs_is_named_while_it_does(tmp_path: Path) -> None:
             time.sleep(0.5)
             found = watch(glance(directory)).troubles
         assert [(one.kind, one.rank) for one in found] == [("hung", 1)]
-        assert "wait in the all_reduce of their gradients" in found[0].words
+        assert "1 other waits in the all_reduce of their gradients" in found[0].words
     finally:
         running.send_signal(signal.SIGTERM)
         running.wait(timeout=60)

@@ -18,6 +18,9 @@ from allpull.schema.results import RankWatched, Trouble, WatchResult
 
 STILL_S = 5.0  # a job that stood still this long, and ten of its steps, may hang
 STILL_STEPS = 10
+STILL_FIRST_S = 60.0  # before there is a pace and while nobody waits: first steps compile, or read what is cold
+STILL_PAUSE_S = 300.0  # in an evaluation or checkpoint, which take their time while others wait for them
+PAUSES = ("evaluation", "checkpoint")
 SLOW_SHARE = 0.1  # of a step, from which on a rank is called slow
 SLOW_SPREADS = 3.0  # and so many times the median deviation of steps from their median
 LEAST_STEPS = 5
@@ -36,7 +39,7 @@ def watch(job: JobSeen) -> WatchResult:
     """The state of ``job`` in numbers and in words; nothing in it outlasts the next look."""
     paces = {rank.rank: pace for rank in job.ranks if (pace := _pace(rank.steps)) is not None}
     step_s = float(np.median([pace.step_s for pace in paces.values()])) if paces else None
-    done = min((rank.steps[-1].step + 1 for rank in job.ranks if rank.steps), default=0)
+    done = min((_steps_done(rank) for rank in job.ranks), default=0)
     total = _total(job)
     running = job.record.status in {"created", "running"}
     return WatchResult(
@@ -88,16 +91,26 @@ def _samples_per_s(ranks: Sequence[RankSeen]) -> float | None:
 
 
 def _phases(ranks: Sequence[RankSeen]) -> dict[str, float]:
-    """Seconds per step of each phase that was seen, over the last steps of all ranks."""
-    steps = [step for rank in ranks for step in rank.steps]
+    """Seconds per step of each phase that was seen, over the last steady steps of all ranks; they sum to the step."""
+    every = [step for rank in ranks for step in rank.steps]
+    steps = [step for step in every if not step.is_odd] or every
     names = dict.fromkeys(name for step in steps for name in step.phases_ns)
-    return {name: sum(step.phases_ns.get(name, 0) for step in steps) / len(steps) / 1e9 for name in names}
+    means = {name: sum(step.phases_ns.get(name, 0) for step in steps) / len(steps) / 1e9 for name in names}
+    wall_s = sum(step.end_ns - step.begin_ns for step in steps) / len(steps) / 1e9 if steps else 0.0
+    other_s = wall_s - sum(means.values())
+    return {**means, "other": other_s} if other_s > 0 else means
+
+
+def _steps_done(rank: RankSeen) -> int:
+    """How many steps ``rank`` has done: as it says now, or as its records say, which are up to a second old."""
+    recorded = rank.steps[-1].step + 1 if rank.steps else 0
+    return recorded if rank.doing is None else max(recorded, rank.doing.step)
 
 
 def _watched(rank: RankSeen, pace: _Pace | None) -> RankWatched:
     doing = rank.doing
     for_s = None
-    if doing is not None and rank.now_ns is not None:
+    if doing is not None and rank.now_ns is not None and rank.is_observed:
         for_s = max(0.0, (rank.now_ns - doing.since_ns) / 1e9)
     return RankWatched(
         rank=rank.rank,
@@ -105,11 +118,11 @@ def _watched(rank: RankSeen, pace: _Pace | None) -> RankWatched:
         pid=rank.pid,
         alive=rank.alive,
         ended=rank.ended,
-        steps_done=rank.steps[-1].step + 1 if rank.steps else 0,
+        steps_done=_steps_done(rank),
         step_s=None if pace is None else pace.step_s,
         own_s=None if pace is None else pace.own_s,
-        phase=None if doing is None else doing.phase,
-        operation=None if doing is None else doing.operation,
+        phase=(None if doing is None else doing.phase) if rank.is_observed else "not observed now",
+        operation=None if doing is None or not rank.is_observed else doing.operation,
         phase_for_s=for_s,
     )
 
@@ -120,20 +133,33 @@ def _troubles(job: JobSeen, paces: dict[int, _Pace], step_s: float | None) -> It
         yield _trouble(rank, "dead", f"rank {rank.rank} ({rank.host}, process {rank.pid}) is dead")
     still_s = max(STILL_S, STILL_STEPS * (step_s or 0.0))
     live = [rank for rank in job.ranks if rank not in dead and not rank.ended]
-    if live and all(rank.idle_s > still_s for rank in live):
-        yield from _hung(live, has_dead=bool(dead))
+    if not all(rank.is_observed for rank in live):
+        return
+    if live and all(_still_s(rank) > still_s for rank in live):
+        yield from _hung(live, has_dead=bool(dead), has_pace=step_s is not None)
     else:
         yield from _slow(live, paces)
 
 
-def _hung(live: Sequence[RankSeen], *, has_dead: bool) -> Iterator[Trouble]:
+def _still_s(rank: RankSeen) -> float:
+    """How long ``rank`` has neither recorded a step nor changed its phase."""
+    if rank.doing is None or rank.now_ns is None:
+        return rank.idle_s
+    return min(rank.idle_s, max(0.0, (rank.now_ns - rank.doing.since_ns) / 1e9))
+
+
+def _hung(live: Sequence[RankSeen], *, has_dead: bool, has_pace: bool) -> Iterator[Trouble]:
     waiting = [rank for rank in live if rank.doing is not None and rank.doing.is_waiting]
     elsewhere = [rank for rank in live if rank.doing is not None and not rank.doing.is_waiting]
+    if any(rank.doing.phase in PAUSES and _still_s(rank) <= STILL_PAUSE_S for rank in elsewhere if rank.doing):
+        return
+    if not waiting and not has_pace and all(_still_s(rank) <= STILL_FIRST_S for rank in live):
+        return
     if waiting and elsewhere:
+        others = f"{len(waiting)} others wait" if len(waiting) > 1 else "1 other waits"
         for rank in elsewhere:
-            others = f"{len(waiting)} other{'s' * (len(waiting) > 1)}"
             yield _trouble(
-                rank, "hung", f"rank {rank.rank} ({rank.host}) hangs {_where(rank)}; {others} wait {_where(waiting[0])}"
+                rank, "hung", f"rank {rank.rank} ({rank.host}) hangs {_where(rank)}; {others} {_where(waiting[0])}"
             )
     elif waiting and not has_dead and len(live) > 1:
         operations = {rank.doing.operation for rank in waiting if rank.doing is not None}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from allpull.cli.say import answer
+from allpull.cli.say import answer, note
 from allpull.cli.show import AsJson
 
 if TYPE_CHECKING:
@@ -42,14 +42,29 @@ def watch(
             with console.capture() as shown:  # where nobody reads on, rich would end us with code 1
                 console.print(page(result))
             answer(shown.get().removesuffix("\n"))
+            _say_end(directory)
         return
-    with Live(console=Console(), refresh_per_second=4, screen=False) as live:
+    console = Console()
+    with Live(console=console, refresh_per_second=4, screen=False) as live:
         while True:
             result = _look(directory, stacks=stacks)
             live.update(page(result))
             if result.status not in {"created", "running"}:
-                return
+                break
             time.sleep(interval)
+    if not console.is_terminal:
+        console.print()  # what was shown last has no line end there
+    _say_end(directory)
+
+
+def _say_end(directory: Path) -> None:
+    """Say how a job ended that did not end well."""
+    from allpull.launch.outcome import describe  # noqa: PLC0415  not needed for --help
+    from allpull.rundir.glance import record_of  # noqa: PLC0415
+
+    exit_ = record_of(directory).exit
+    if exit_ is not None and exit_.code:
+        note(f"allpull: {describe(exit_)}")
 
 
 def _newest(path: Path) -> Path:

@@ -22,12 +22,16 @@ from allpull.schema.steps import PHASES
 HEADER_BYTES = 1 << 16
 TAIL_BYTES = 1 << 15  # some hundred steps
 MAX_RANKS = 4096  # of which each look reads a file
+FRESH_S = 3.0  # records are written once a second: whoever wrote them so lately lives, be it under another number
 PLACES = (*PHASES, "collective")  # of which the live numbers name one; later ones are the program's own words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSeen:
-    """One of the last steps of a rank, in ns; ``blocked_ns`` is what it waited for others in collectives."""
+    """One of the last steps of a rank, in ns; ``blocked_ns`` is what it waited for others in collectives.
+
+    ``phases_ns`` has that under ``collective``, and ``backward`` without it.
+    """
 
     step: int
     epoch: int
@@ -53,7 +57,11 @@ class Doing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSeen:
-    """One rank at one look. ``alive``: None where it runs on another machine; ``idle_s``: since its last record."""
+    """One rank at one look. ``idle_s``: since its last record.
+
+    ``alive``: None where that cannot be known, as it runs on another machine, or writes without a process that we see
+    (in a container, processes have other numbers).
+    """
 
     rank: int
     host: str
@@ -65,6 +73,8 @@ class RankSeen:
     idle_s: float
     now_ns: int | None
     """This moment on the rank's monotonic clock; None where that is another machine's."""
+    is_observed: bool = True
+    """Whether its steps are recorded now; they go by unseen where only some were asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,11 +94,11 @@ def glance(directory: Path) -> JobSeen:
         RunDirError: it is no run directory.
     """
     root = bounded.checked_directory(directory)
-    blob = bounded.read_whole(root, layout.RUN_JSON, 16 << 20)
-    record = bounded.document(RunRecord, "run", blob, f"{bounded.shown_path(root)}/{layout.RUN_JSON}")
+    record = record_of(directory)
     names = bounded.file_names(root, "steps", ".jsonl")[:MAX_RANKS]
     ranks = [int(name[5:-6]) for name in names if name.startswith("rank-") and name[5:-6].isdecimal()]
-    seen = [_rank(root, rank) for rank in ranks]
+    begins_later = _first_step(record) > 0
+    seen = [_rank(root, rank, begins_later=begins_later) for rank in ranks]
     metrics = {
         str(event["name"]): float(event["value"])
         for event in _tail(root, layout.events_file(0))
@@ -97,7 +107,25 @@ def glance(directory: Path) -> JobSeen:
     return JobSeen(record=record, ranks=tuple(rank for rank in seen if rank is not None), metrics=metrics)
 
 
-def _rank(root: Path, rank: int) -> RankSeen | None:
+def record_of(directory: Path) -> RunRecord:
+    """What run.json says of the job in ``directory`` now.
+
+    Raises:
+        RunDirError: it is no run directory.
+    """
+    root = bounded.checked_directory(directory)
+    blob = bounded.read_whole(root, layout.RUN_JSON, 16 << 20)
+    return bounded.document(RunRecord, "run", blob, f"{bounded.shown_path(root)}/{layout.RUN_JSON}")
+
+
+def _first_step(record: RunRecord) -> int:
+    """The step from which on steps are to be recorded."""
+    asked = record.spec.get("watch")
+    first = asked.get("first_step") if isinstance(asked, dict) else None
+    return first if isinstance(first, int) else 0
+
+
+def _rank(root: Path, rank: int, *, begins_later: bool) -> RankSeen | None:
     path = root / layout.steps_file(rank)
     try:
         with path.open("rb") as file:
@@ -107,17 +135,20 @@ def _rank(root: Path, rank: int) -> RankSeen | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     is_here = boot is not None and boot == _boot_id()
-    ended = any(event.get("kind") in {"end", "exception"} for event in _tail(root, layout.events_file(rank)))
+    events = list(_tail(root, layout.events_file(rank)))
+    ended = any(event.get("kind") in {"end", "exception"} for event in events)
+    switched = [bool(event.get("on")) for event in events if event.get("kind") == "watching"]
     return RankSeen(
         rank=rank,
         host=host,
         pid=pid,
-        alive=_alive(pid) if is_here else None,
+        alive=(_alive(pid) or (None if idle_s < FRESH_S else False)) if is_here else None,
         ended=ended,
         steps=tuple(step for step in map(_step, _tail(root, layout.steps_file(rank))) if step is not None),
         doing=_doing(root, rank),
         idle_s=max(0.0, idle_s),
         now_ns=time.monotonic_ns() if is_here else None,
+        is_observed=switched[-1] if switched else not begins_later,
     )
 
 
@@ -146,13 +177,17 @@ def _step(record: dict[str, Any]) -> StepSeen | None:
         return None
     in_backward = max(0, number("done_ns") - number("arrival_ns")) if record.get("arrival_ns") else 0
     samples = record.get("samples")
+    phases_ns = {phase: number(f"{phase}_ns") for phase in PLACES if record.get(f"{phase}_ns") is not None}
+    if in_backward:
+        phases_ns["backward"] = max(0, phases_ns.get("backward", 0) - in_backward)
+        phases_ns["collective"] = phases_ns.get("collective", 0) + in_backward
     return StepSeen(
         step=number("step"),
         epoch=number("epoch"),
         begin_ns=number("begin_ns"),
         end_ns=number("end_ns"),
         samples=samples if isinstance(samples, int) else None,
-        phases_ns={phase: number(f"{phase}_ns") for phase in PLACES if record.get(f"{phase}_ns") is not None},
+        phases_ns=phases_ns,
         blocked_ns=number("collective_ns") + in_backward,
         is_odd=bool(record.get("tags")),
     )
