@@ -19,8 +19,10 @@ from allpull.launch import execute as executing
 from allpull.launch.echo import Echo, Log
 from allpull.launch.evidence import Witness
 from allpull.launch.job import prepare
+from allpull.launch.outcome import RankFailure
 from allpull.launch.program import as_rank, closed
-from allpull.launch.wrapped import LAUNCHER, CannotStart, Wrapped
+from allpull.launch.wrapped import LAUNCHER, CannotStart, Wrapped, lost_rank
+from allpull.rundir import layout
 from allpull.rundir.read import read_run
 from allpull.schema.spec import LaunchSpec, ObserveSpec, RunSpec
 
@@ -213,6 +215,7 @@ PYTHON = sys.executable
         (["sh", "-c", f"{PYTHON} -S -c 'import time; time.sleep(2)'; true"], "Python was started with -S"),
         (["sh", "-c", f"PYTHONPATH=/x {PYTHON} -c 'import time; time.sleep(2)'; true"], "without our PYTHONPATH"),
         (["env", "-i", PYTHON, "-c", "import time; time.sleep(2)"], "without our PYTHONPATH"),
+        (["env", PYTHON, "-E", "-c", ""], "Python was started with -E"),
     ],
 )
 def test_it_is_said_why_nothing_was_recorded(tmp_path, words, why):
@@ -225,6 +228,44 @@ def test_it_is_said_why_nothing_was_recorded(tmp_path, words, why):
 def test_a_process_that_imports_torch_and_does_not_train_is_named_as_such(tmp_path):
     said = run(tmp_path, PYTHON, "-c", "import torch").stderr.decode()
     assert "nothing was recorded: processes that imported torch: 1, of which none trained" in said
+
+
+@pytest.mark.torch
+def test_a_starter_that_imports_torch_does_not_hide_the_flag(tmp_path):
+    """As torchrun does, whose ranks take no hook."""
+    starts = f"import torch, subprocess; subprocess.run(['{PYTHON}', '-E', '-c', 'import time; time.sleep(5)'])"
+    said = run(tmp_path, PYTHON, "-c", starts).stderr.decode()
+    assert "nothing was recorded: Python was started with -E" in said
+    assert "; processes that imported torch: 1" in said
+
+
+PEER = "RuntimeError: [/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:6026"
+
+
+@pytest.mark.parametrize(
+    ("raised", "named"),
+    [
+        ({0: PEER}, "rank 1 on n1, rank 2 on n1"),
+        ({0: PEER, 2: PEER}, "rank 1 on n1"),
+        ({0: PEER, 2: "ValueError: no"}, None),  # it is the one: rank 1 was ended by the starter
+        ({0: PEER, 1: PEER, 2: PEER}, None),
+        ({}, None),
+    ],
+)
+def test_ranks_that_lost_a_neighbour_name_who_was_gone_without_a_word(tmp_path, raised, named):
+    for rank in range(3):
+        for folder in ("steps", "events"):
+            (tmp_path / folder).mkdir(exist_ok=True)
+        header = {"rank": rank, "ranks": 3, "host": "n1", "pid": 1}
+        (tmp_path / layout.steps_file(rank)).write_text(json.dumps(header) + "\n")
+        event = {"kind": "exception", "t_ns": 1} if rank in raised else {"kind": "epoch", "t_ns": 1}
+        (tmp_path / layout.events_file(rank)).write_text(json.dumps(header) + "\n" + json.dumps(event) + "\n")
+    failures = tuple(RankFailure(rank=rank, host="n1", exit_code=1, exception=text) for rank, text in raised.items())
+    found = lost_rank(tmp_path, failures)
+    assert found == (named and f"it lost its connection to another: {named} had ended without a word {OR_KILLED}")
+
+
+OR_KILLED = "(killed, or out of memory?)"
 
 
 def test_a_rank_that_came_twice_is_said(tmp_path):

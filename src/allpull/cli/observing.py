@@ -14,7 +14,7 @@ from pathlib import Path
 
 from allpull.cli.say import note
 from allpull.config.load import bare_spec
-from allpull.errors import BadInput
+from allpull.errors import BadInput, MissingPart
 from allpull.launch import detect, pasted, slurm
 from allpull.launch.evidence import Witness
 from allpull.launch.execute import execute
@@ -110,7 +110,12 @@ def resolve(asked: Asked) -> Ready:
         return Ready(words=asked.words, program=asked.words, spec=as_it_is(spec, LAUNCHER))
     from allpull.cli import running  # noqa: PLC0415  as this knows the models, it takes longer to import
 
-    running.need_torch()
+    try:
+        running.need_torch()
+    except MissingPart:
+        raise MissingPart(
+            "-n starts ranks with torch's own agent, and torch is not installed beside allpull", hint=OTHER_TORCH
+        ) from None
     spec = running.settle(spec, os.environ, asked.sets)
     running.check_restarts(spec)
     if spec.slurm.array:
@@ -126,6 +131,7 @@ def resolve(asked: Asked) -> Ready:
 
 
 NO_RANKS = "leave -n out, and the command is run as it is"
+OTHER_TORCH = "with the torch of another environment: allpull run -- torchrun --nproc-per-node N train.py, from there"
 
 
 def specification(asked: Asked) -> RunSpec:

@@ -62,9 +62,10 @@ class Witness:
         from allpull.rundir.gaps import why_no_rank  # noqa: PLC0415
 
         processes = processes_of(self._directory)
-        if self._closed and not processes:
+        if self._closed:  # what else imported torch may be what started it
             reason, command = next(iter(self._closed.items()))
-            return f"nothing was recorded: {reason}: {command}"
+            others = f"; {why_no_rank(processes)}" if processes else ""
+            return f"nothing was recorded: {reason}: {command}{others}"
         if self._elsewhere and not processes:
             names = ", ".join(sorted(self._elsewhere))
             return (
@@ -103,11 +104,12 @@ class Witness:
         name = Path(words[0]).name
         if name in ELSEWHERE:
             self._elsewhere.add(name)
-        if not is_python(name):
-            return
-        flag = closed(words)
+        calls = [words] if process is not None else (words[at:] for at, word in enumerate(words) if is_python(word))
+        flag = next(filter(None, map(closed, calls)), None)  # srun python -I …: that process may be out of sight
         if flag is not None:
             self._note(f"Python was started with {flag}, which keeps the start-up hook out", words)
+        elif not is_python(name):
+            return
         elif process is not None and self._hook not in process.environ().get("PYTHONPATH", "").split(os.pathsep):
             self._note("Python was started without our PYTHONPATH, which the command replaces or clears", words)
 

@@ -11,6 +11,7 @@ import json
 import os
 import socket
 import subprocess
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -25,11 +26,14 @@ from allpull.launch.script import shell_script
 from allpull.observe import clocks, sidecar
 from allpull.observe.host import describe_host
 from allpull.rundir import layout
-from allpull.rundir.seen import ranks_of
+from allpull.rundir.seen import has_ended, ranks_of
 from allpull.rundir.write import whole_json
 
 LAUNCHER = "command"
+MOST_NAMED = 3  # ranks in one sentence
 SIDECAR_ENDS_S = 5.0  # it sees that the command has ended, and writes a last sample
+LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "remote process exited")
+"""What Gloo and NCCL raise in a rank whose neighbour is gone."""
 
 
 class CannotStart(Exception):
@@ -100,7 +104,8 @@ class WrappedJob:
         shell_code = 128 - code if code < 0 else code
         failures = failures_of(self._job.directory, self._command.pid, code) if code else ()
         stopped = self._relay.ended_by is not None
-        return [Ended(host=socket.gethostname(), code=shell_code, failures=failures, stopped=stopped)]
+        reason = lost_rank(self._job.directory, failures) if not stopped else None
+        return [Ended(host=socket.gethostname(), code=shell_code, failures=failures, reason=reason, stopped=stopped)]
 
     def cancel(self, grace_s: float) -> None:  # noqa: ARG002  the command is not ours to end
         """Wait until the command has ended by itself: we are only here because something of ours went wrong."""
@@ -147,3 +152,21 @@ def failures_of(directory: Path, pid: int, code: int) -> tuple[RankFailure, ...]
         if failure.exception is not None or failure.exit_code < 0:
             found.append(failure)
     return tuple(found)
+
+
+def lost_rank(directory: Path, failures: Sequence[RankFailure]) -> str | None:
+    """That the ranks that raised are victims of others that were gone without a word, in one sentence; or None.
+
+    Ranks that the command itself ended at last are silent too: they are only named where all ``failures`` lost a
+    neighbour, which must have been one of them.
+    """
+    raised = [failure.exception for failure in failures if failure.exception is not None]
+    if not raised or not all(any(text in exception for text in LOST_PEER) for exception in raised):
+        return None
+    blamed = {failure.rank for failure in failures}
+    silent = [seen for seen in ranks_of(directory) if seen.rank not in blamed and not has_ended(directory, seen.rank)]
+    if not silent:
+        return None
+    names = ", ".join(f"rank {seen.rank} on {seen.host}" for seen in silent[:MOST_NAMED])
+    more = f" and {len(silent) - MOST_NAMED:,} more" if len(silent) > MOST_NAMED else ""
+    return f"it lost its connection to another: {names}{more} had ended without a word (killed, or out of memory?)"

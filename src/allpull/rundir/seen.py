@@ -59,6 +59,17 @@ def ranks_of(root: Path) -> list[SeenRank]:
     return sorted(found, key=lambda rank: rank.rank)
 
 
+def has_ended(root: Path, rank: int) -> bool:
+    """Whether ``rank`` of the resolved run directory ``root`` has said that it ended, by an exception or well."""
+    try:
+        with bounded.opened(root, layout.events_file(rank)) as (file, size):
+            file.seek(max(0, size - MAX_LINE_BYTES))
+            lines = file.read(MAX_LINE_BYTES).splitlines()
+    except RunDirError:
+        return False
+    return any(_value(line).get("kind") in {"end", "exception"} for line in lines if b'"kind"' in line)
+
+
 def processes_of(root: Path) -> list[SeenProcess]:
     """The processes that told what they were, at most ``MAX_PROCESSES``."""
     names = _names(root, layout.PROCESSES, ".json")[:MAX_PROCESSES]
