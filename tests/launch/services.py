@@ -44,6 +44,26 @@ class SshHosts:
         """What a process needs to reach them."""
         return {"PATH": f"{self.path}:{os.environ['PATH']}"}
 
+    @property
+    def programs(self) -> Path:
+        """A folder that is first on the PATH of these hosts."""
+        return self.folder / "programs"
+
+    def processes(self) -> list[psutil.Process]:
+        """Agents, ranks and sidecars of jobs on these hosts that run now; other tests have hosts of their own."""
+        found = []
+        for process in psutil.process_iter(["cmdline"]):
+            words = process.info["cmdline"] or []
+            ours = any(word.startswith("allpull.observe.") for word in words)
+            if ours and any(word.startswith(f"{self.folder}/") for word in words):
+                found.append(process)
+        return found
+
+    def left(self) -> list[str]:
+        """What stands in the hosts' scratch folders."""
+        listing = [[str(self.path / "ssh"), name, 'ls "$TMPDIR"'] for name in self.names]
+        return [name for one in listing for name in subprocess.check_output(one, text=True).split()]
+
 
 @contextmanager
 def ssh_hosts(hidden: Path) -> Iterator[SshHosts]:
@@ -79,6 +99,7 @@ def _serve(folder: Path, servers: list[subprocess.Popen[bytes]], hidden: Path) -
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key)], check=True)
     shutil.copy(folder / "user.pub", folder / "authorized")
     (folder / "scratch").mkdir()
+    (folder / "programs").mkdir()
     known, config = [], []
     names = ("node1", "node2")
     ports = free_ports(len(names))
@@ -86,7 +107,8 @@ def _serve(folder: Path, servers: list[subprocess.Popen[bytes]], hidden: Path) -
         server_config = folder / f"{name}.sshd"
         server_config.write_text(
             f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\nAuthorizedKeysFile {folder}/authorized\n"
-            f"SetEnv TMPDIR={folder}/scratch\nStrictModes no\nUsePAM no\nPidFile none\n"
+            f"SetEnv TMPDIR={folder}/scratch PATH={folder}/programs:/usr/local/bin:/usr/bin:/bin\n"
+            "StrictModes no\nUsePAM no\nPidFile none\n"
             "PasswordAuthentication no\nPermitRootLogin yes\n"
         )
         mounts = [f"mount -t tmpfs -o mode=1777 tmpfs {place}" for place in (hidden, folder / "scratch")]

@@ -68,7 +68,7 @@ def read(job: Job) -> dict[str, Any]:
 
 
 def test_a_script_that_ends_closes_the_run_and_takes_the_secrets_out(job):
-    ended(job, 0, 0)
+    ended(job, 0, 0, versions={"python": "3.99.1", "torch": "9"})
     assert "nonce" in json.loads(job.file.read_text())
     assert "abcdefgh1234" in (job.directory / layout.SCRIPT).read_text()  # else it could not run
     command = [sys.executable, "-m", "allpull.launch.closing", str(job.directory), "0"]
@@ -77,6 +77,7 @@ def test_a_script_that_ends_closes_the_run_and_takes_the_secrets_out(job):
     assert (closed["status"], closed["exit"]["code"], closed["job"]) == ("completed", 0, "7")
     assert closed["hosts"] == ["n9", "n10"]  # by the number of the host, and not by name
     assert closed["ended_utc"] is not None
+    assert (closed["versions"]["python"], closed["versions"]["torch"]) == ("3.99.1", "9")
     assert "nonce" not in json.loads(job.file.read_text())
     assert "abcdefgh1234" not in job.file.read_text() + (job.directory / layout.SCRIPT).read_text()
 

@@ -5,12 +5,15 @@ A stand-in for the runtime reads its command line as Apptainer's manual says; ``
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+import termios
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -92,10 +95,10 @@ def test_a_missing_image_or_runtime_is_one_clear_error(runtime: Path) -> None:
 
 @pytest.mark.torch
 def test_a_container_is_started_once_to_see_what_it_has(runtime: Path) -> None:
-    container.check(ContainerSpec(image=str(runtime), python=sys.executable))
-    container.check(ContainerSpec(image="docker://a/b", python=sys.executable))
-    found = container.versions(ContainerSpec(image=str(runtime), python=sys.executable))
-    assert (found["allpull"], found["python"]) == (allpull.__version__, sys.version.split()[0])
+    expected = {"python": sys.version.split()[0], "torch": version("torch")}
+    assert container.check(ContainerSpec(image=str(runtime), python=sys.executable)) == expected
+    assert container.check(ContainerSpec(image="docker://a/b", python=sys.executable)) == expected
+    assert container.check(ContainerSpec()) == {}
 
 
 @pytest.mark.parametrize(
@@ -192,6 +195,38 @@ def test_a_guard_passes_on_what_it_is_told_and_waits(tmp_path: Path, told: signa
     assert (tmp_path / "ended").exists()
 
 
+@pytest.mark.parametrize("program", ["exit 7", "kill -KILL $$"])
+def test_one_that_attends_to_the_terminal_has_the_exit_code_of_its_command(program: str) -> None:
+    box = ContainerSpec(image="a.sif")
+    bare = subprocess.run(["sh", "-c", program], check=False).returncode
+    attended = subprocess.run(container.attended(box, ["sh", "-c", program]), check=False).returncode
+    assert attended == (bare if bare >= 0 else 128 - bare)
+    assert container.attended(ContainerSpec(), ["x"]) == ["x"]
+
+
+def test_a_terminal_that_is_hung_up_takes_along_what_its_first_process_does_not_tell(tmp_path: Path) -> None:
+    """The kernel tells the first process alone; a stand-in for Apptainer here hears nothing of it."""
+    deaf = "trap '' HUP; \"$@\" & trap : HUP; while kill -0 $! 2>/dev/null; do wait; done"
+    ends = "import signal, time; signal.signal(1, lambda *_: exit(0)); open('up', 'w').close(); time.sleep(60)"
+    inside = ["sh", "-c", deaf, "sh", sys.executable, "-c", ends]
+    controller, terminal = os.openpty()
+    process = subprocess.Popen(
+        container.attended(ContainerSpec(image="a.sif"), inside), cwd=tmp_path, stdin=terminal, stdout=terminal,
+        stderr=terminal, start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509  no thread runs here
+    )  # fmt: skip
+    os.close(terminal)
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "up").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGUSR1)  # a warning, sent to whatever has the name of the agent among its words
+    time.sleep(0.1)
+    assert process.poll() is None
+    os.close(controller)
+    process.wait(timeout=30)
+
+
 @pytest.mark.ranks
 def test_ranks_run_inside_the_container(tmp_path: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "program.py").write_text("import os; print(os.environ['FAKE_CONTAINER'])")
@@ -202,6 +237,8 @@ def test_ranks_run_inside_the_container(tmp_path: Path, runtime: Path, monkeypat
     record = execute(job, Local(), lambda: None)
     assert record.exit is not None
     assert record.exit.code == 0, record.exit
+    assert list(job.record.versions) == ["allpull"]  # until the container has said more
+    assert (record.versions["python"], record.versions["torch"]) == (sys.version.split()[0], version("torch"))
     said = (job.directory / "job/logs/rank-00000.log").read_text().strip()
     assert said == f"{runtime}|{job.directory}|/usr:/usr:ro"
 

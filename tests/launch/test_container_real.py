@@ -16,10 +16,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+from services import SshHosts
 
 import allpull
 from allpull.errors import BadInput
@@ -151,6 +154,8 @@ def test_ranks_train_inside_and_the_run_is_complete(run_cli, box: ContainerSpec,
     shown = json.loads(run_cli("show", str(directory), "--json").stdout)["runs"][0]
     assert (shown["ranks"], shown["hosts"], shown["status"]) == (2, 1, "completed")
     assert shown["accuracy"] is not None
+    inside = runtime("exec", box.image, "python3", "-V").split()[1]
+    assert json.loads((directory / "run.json").read_text())["versions"]["python"] == inside
     (host,) = (directory / "hosts").iterdir()
     assert json.loads(host.read_text())["os"] == SYSTEM
     (counted,) = (directory / "counters").iterdir()
@@ -158,6 +163,54 @@ def test_ranks_train_inside_and_the_run_is_complete(run_cli, box: ContainerSpec,
     assert len(list((directory / "steps").iterdir())) == len(list((directory / "events").iterdir())) == 2
     assert list((directory / "checkpoints").iterdir())
     assert not list(tmp_path.rglob("owned"))
+
+
+@pytest.fixture
+def over_ssh(ssh_hosts: SshHosts, box: ContainerSpec) -> Iterator[list[str]]:
+    """Options of a training inside, on two hosts that see the image alone: what the tests make is hidden from them."""
+    image = ssh_hosts.folder / "box"
+    subprocess.run(["cp", "-a", box.image, str(image)], check=True)
+    (ssh_hosts.programs / "apptainer").symlink_to(FOLDER / "bin/apptainer")
+    yield ["--launcher", "ssh:node[1-2]", "--set", "launch.grace_s=3", *options(replace(box, image=str(image)))]
+    (ssh_hosts.programs / "apptainer").unlink()
+    shutil.rmtree(image)
+
+
+@pytest.mark.ssh
+def test_hosts_that_share_no_folder_train_inside(
+    run_cli: Any, ssh_hosts: SshHosts, over_ssh: list[str], tmp_path: Path
+) -> None:
+    before = ssh_hosts.left()
+    out = tmp_path / "it's here"
+    small = ("--set", "data.limit=200", "--set", "train.epochs=2", "--out", str(out))
+    done = run_cli("train", "digits", "-n", "2", *over_ssh, *small, **ssh_hosts.environment)
+    assert done.returncode == 0, done.stderr
+    (directory,) = out.iterdir()
+    shown = json.loads(run_cli("show", str(directory), "--json").stdout)["runs"][0]
+    assert (shown["ranks"], shown["hosts"], shown["status"]) == (2, 2, "completed")
+    assert [json.loads(path.read_text())["os"] for path in (directory / "hosts").iterdir()] == [SYSTEM] * 2
+    assert not [name for name in set(ssh_hosts.left()) - set(before) if name.startswith("allpull")]
+
+
+@pytest.mark.ssh
+def test_a_container_on_another_host_ends_with_its_connection(
+    ssh_hosts: SshHosts, over_ssh: list[str], tmp_path: Path
+) -> None:
+    """Apptainer hears that its terminal was hung up, and says nothing of it to what it runs."""
+    command = [sys.executable, "-m", "allpull", "train", "digits", "-n", "2", *over_ssh, "--set", "train.epochs=5000"]
+    process = subprocess.Popen([*command, "--out", str(tmp_path)], env={**os.environ, **ssh_hosts.environment})
+    try:
+        deadline = time.monotonic() + PATIENCE_S
+        while sum("allpull.observe.rank" in one.cmdline() for one in ssh_hosts.processes()) < 2:
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        inside = ssh_hosts.processes()
+        assert len(inside) >= 4  # an agent and a rank a host
+    finally:
+        process.kill()
+        process.wait()
+    assert psutil.wait_procs(inside, timeout=30)[1] == []
 
 
 SAY = "import json, os; print(json.dumps({**os.environ, 'here': os.getcwd()}))\n"
@@ -242,8 +295,7 @@ def test_what_cannot_run_is_one_clear_error(
     image: Path, box: ContainerSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PYTHONPATH", raising=False)  # containers see it, and may see where it leads
-    container.check(box)
-    assert container.versions(box)["python"] == runtime("exec", str(image), "python3", "-V").split()[1]
+    assert container.check(box)["python"] == runtime("exec", str(image), "python3", "-V").split()[1]
     (tmp_path / "bad.sif").write_text("no image")
     bad = [
         (ContainerSpec(image=str(tmp_path / "bad.sif")), "does not start: FATAL: .*image format not recognized"),

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from allpull.launch.endings import read_all_ended, read_ended, read_ranks_ended
-from allpull.launch.outcome import exit_of
+from allpull.launch.job import prospect
+from allpull.launch.outcome import exit_of, versions_of
 from allpull.rundir import layout
+from allpull.schema.spec import RunSpec
 
 
 def write(directory: Path, name: str, *records: dict[str, Any]) -> None:
@@ -49,6 +51,18 @@ def test_what_an_agent_says_of_its_end_is_heard_and_masked(tmp_path):
     assert read_ended(tmp_path, "n1", 68).reason == "cannot resolve n9, password=[redacted]"
     write(tmp_path, layout.ended_file("n1"), {**told, "reason": ["no text"]})
     assert read_ended(tmp_path, "n1", 68).reason is None
+
+
+def test_versions_are_those_that_ranks_had_and_not_those_of_whoever_started_them(tmp_path):
+    ours = {"allpull": "0.1.0", "python": "3.11.2", "torch": "2.13.0", "psutil": "7"}
+    record = prospect(RunSpec(), kind="train", module="m", command=["x"], out=tmp_path).record
+    record = record.model_copy(update={"versions": ours})
+    theirs = {"python": "3.12.1", "torch": None, "evil": "1", "numpy": ["2"], "polars": "9" * 5000}
+    write(tmp_path, layout.ended_file("n2"), {"host": "n2", "index": 1, "code": 0, "failures": [], "versions": theirs})
+    write(tmp_path, layout.ended_file("n1"), {"host": "n1", "index": 0, "code": 0, "failures": [], "versions": 3})
+    found = versions_of(record, read_all_ended(tmp_path))
+    assert found == {"allpull": "0.1.0", "python": "3.12.1", "torch": None, "psutil": "7"}
+    assert versions_of(record, [read_ended(tmp_path, "n3", 137)]) == ours
 
 
 def test_under_mpirun_the_blamed_rank_and_those_that_raised_failed_and_no_others(tmp_path):

@@ -81,7 +81,6 @@ def test_ranks_keep_to_cpus_of_their_own(train_digits):
     [
         (("--launcher", "mpi"), "an MPI job ends as a whole"),
         (("--launcher", "rehearse:two.toml"), "a rank that fails on a virtual cluster ends the job"),
-        (("--launcher", "slurm", "--set", "slurm.requeues=1"), "slurm.requeues"),
     ],
 )
 def test_restarts_are_refused_where_they_cannot_be_had_with_the_reason(run_cli, tmp_path, options, why):

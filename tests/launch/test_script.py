@@ -141,7 +141,7 @@ def test_the_port_follows_from_the_job_on_every_host() -> None:
 FAKE = """#!/bin/sh
 printf '%s\\n' "$0" >> "$FAKE_LOG"
 exec {python} -c 'import json, os, sys
-keep = ("ALLPULL_RESUME", "OMP_NUM_THREADS")
+keep = ("ALLPULL_RESUME", "ALLPULL_ATTEMPTS", "OMP_NUM_THREADS")
 said = dict(name=os.path.basename(sys.argv[1]), args=sys.argv[2:], env=dict((k, os.environ.get(k)) for k in keep))
 open(os.environ["FAKE_LOG"] + ".json", "a").write(json.dumps(said) + chr(10))' "$0" "$@"
 """
@@ -194,7 +194,7 @@ def test_hostile_text_reaches_srun_as_it_is(tmp_path: Path, fakes: dict[str, str
         *("-m", "allpull.observe.agent", str(directory / layout.SPEC), "--from-slurm"),
         *("--master", f"node03{HOSTILE}", "--port", "20123"),
     ]
-    assert started["env"] == {"ALLPULL_RESUME": None, "OMP_NUM_THREADS": "1"}
+    assert started["env"] == {"ALLPULL_RESUME": None, "ALLPULL_ATTEMPTS": None, "OMP_NUM_THREADS": "1"}
     assert not list(tmp_path.rglob("owned"))
 
 
@@ -209,8 +209,12 @@ def test_bash_reads_back_any_text(text: str) -> None:
     assert done.stdout.decode() == text
 
 
-def test_a_later_attempt_moves_records_aside_and_resumes(tmp_path: Path, fakes: dict[str, str]) -> None:
+@pytest.mark.parametrize("earlier", [0, 2])
+def test_a_later_attempt_moves_records_aside_and_resumes(tmp_path: Path, fakes: dict[str, str], earlier: int) -> None:
+    """Slurm requeued the job once; ``earlier`` attempts had been ended by restarts in place before that."""
     directory = tmp_path / "run dir"
+    for attempt in range(earlier):
+        (directory / f"attempts/{attempt}").mkdir(parents=True)
     for folder in layout.FOLDERS:
         (directory / folder).mkdir(parents=True)
     written = {f"{folder}/old.json" for folder in MOVED}
@@ -219,12 +223,12 @@ def test_a_later_attempt_moves_records_aside_and_resumes(tmp_path: Path, fakes: 
     script = sbatch_script(job_in(directory, spec_of(slurm=SlurmSpec(requeues=2))))
     done = run(script, {**fakes, "SLURM_RESTART_COUNT": "1"}, tmp_path)
     assert done.returncode == 0, done.stderr
-    moved = {str(path.relative_to(directory / "attempts/0")) for path in directory.glob("attempts/0/**/*.json")}
-    assert moved == written
+    before = directory / f"attempts/{earlier}"
+    assert {str(path.relative_to(before)) for path in directory.glob("attempts/**/*.json")} == written
     assert all(not list((directory / folder).iterdir()) for folder in MOVED)
     assert (directory / "job/logs/rank-00000.log").read_text() == "old"
     (started,) = calls(fakes)
-    assert started["env"]["ALLPULL_RESUME"] == "1"
+    assert (started["env"]["ALLPULL_RESUME"], started["env"]["ALLPULL_ATTEMPTS"]) == ("1", str(earlier + 1))
 
 
 ARRAY = {"SLURM_JOB_ID": "70123", "SLURM_ARRAY_JOB_ID": "70123", "SLURM_ARRAY_TASK_ID": "2"}

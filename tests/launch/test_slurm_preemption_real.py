@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,11 +15,11 @@ from services import PATIENCE_S, SlurmCluster, until
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-pytestmark = [pytest.mark.ranks, pytest.mark.slurm, pytest.mark.slow]
+pytestmark = [pytest.mark.ranks, pytest.mark.slurm]
 
-SETS = ("data.limit=200", "train.epochs=40", "train.batch=20", "train.log_every=1", "train.evaluate_every=40")
-OPTIONS = (*SETS, "train.checkpoint_every=100000", "model.width=4")
-STEPS = 40 * 5  # 200 samples, 2 ranks of 20 each: 5 steps an epoch
+SETS = ("data.limit=200", "train.batch=20", "train.log_every=1", "train.evaluate_every=1000", "model.width=4")
+OPTIONS = (*SETS, "train.checkpoint_every=100000")
+STEPS_PER_EPOCH = 5  # 200 samples, 2 ranks of 20 each
 PREEMPTION = """
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
@@ -73,36 +75,68 @@ def state(directory: Path) -> dict[str, object]:
     return {"step": stored["step"], **stored["model"], **{f"{k}0": v for k, v in stored["buffers"][0].items()}}
 
 
-@pytest.mark.parametrize("reason", ["preempted", "limit"])
+def requeued(cluster: SlurmCluster, number: str) -> None:
+    """Wait until the job is in the queue again, and let it begin.
+
+    Slurm would wait for two minutes; within the second of the requeue it would refuse the job's credential.
+    """
+    until(lambda: cluster.state(number) == "PENDING BeginTime", "it does not go back to the queue")
+    cluster.run("scontrol", "update", f"jobid={number}", "StartTime=now+2")
+
+
+@pytest.mark.parametrize(
+    ("reason", "epochs"),  # preemption waits for Slurm's next look at the queue, and the training must still run then
+    [pytest.param("preempted", 250, marks=pytest.mark.slow), ("limit", 80)],
+)
 def test_no_step_is_lost_and_the_weights_are_those_of_an_undisturbed_run(
-    preemptive, training, train_digits, tmp_path, reason
+    preemptive, training, train_digits, tmp_path, reason, epochs
 ):
-    process = training("slurm.partition=low", "slurm.exclusive=true")
+    process = training("slurm.partition=low", "slurm.exclusive=true", f"train.epochs={epochs}")
     number = preemptive.run("squeue", "--noheader", "--name=digits", "--states=RUNNING", "--format=%i")
     if reason == "preempted":
         preemptive.run("sbatch", "--partition=high", "--exclusive", "--nodes=2", "--output=/dev/null", "--wrap=true")
     else:
         preemptive.run("scancel", "--batch", "--signal=USR1", number)
-    until(lambda: preemptive.state(number) == "PENDING BeginTime", "it does not go back to the queue")
-    # Slurm would wait for two minutes; within the second of the requeue it would refuse the job's credential
-    preemptive.run("scontrol", "update", f"jobid={number}", "StartTime=now+2")
+    requeued(preemptive, number)
     _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, err
     assert "attempt 2" in err
     for rank in (0, 1):
         done = [step["step"] for place in ("attempts/0/", "") for step in steps(tmp_path, rank, place)]
-        assert done == list(range(STEPS))
-        assert 10 < len(steps(tmp_path, rank, "attempts/0/")) < STEPS
+        assert done == list(range(epochs * STEPS_PER_EPOCH))
+        assert 10 < len(steps(tmp_path, rank, "attempts/0/")) < len(done)
     (directory,) = tmp_path.glob("*digits*")
-    undisturbed = train_digits(2, *OPTIONS)
+    undisturbed = train_digits(2, *OPTIONS, f"train.epochs={epochs}")
     ours, theirs = state(directory), state(undisturbed.directory)
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(torch.as_tensor(ours[name]), torch.as_tensor(theirs[name])) for name in ours)
 
 
+@pytest.mark.slow
+def test_a_job_whose_ranks_were_started_again_in_place_is_requeued_too(preemptive, training, tmp_path):
+    """Attempts are counted on: first a rank is killed, then the job is warned, and of both the record tells."""
+    process = training("train.epochs=250", "train.checkpoint_every=20", "launch.max_restarts=1")
+    until(lambda: list(tmp_path.glob("*/checkpoints/*.pt")), "no checkpoint")
+    (header,) = tmp_path.glob("*/steps/rank-00001.jsonl")
+    os.kill(json.loads(header.read_text().splitlines()[0])["pid"], signal.SIGKILL)
+    until(lambda: list(tmp_path.glob("*/attempts/0/steps/*")) and len(steps(tmp_path, 0)) > 10, "no restart in place")
+    number = preemptive.run("squeue", "--noheader", "--name=digits", "--states=RUNNING", "--format=%i")
+    preemptive.run("scancel", "--batch", "--signal=USR1", number)
+    requeued(preemptive, number)
+    _, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, err
+    for rank in (0, 1):
+        told = [json.loads(line) for file in tmp_path.glob(f"*/events/rank-0000{rank}.jsonl") for line in file.open()]
+        assert [event["attempt"] for event in told if event.get("kind") == "restarted"] == [2]
+        assert len(steps(tmp_path, rank, "attempts/1/")) > 10
+        assert steps(tmp_path, rank)[0]["step"] == steps(tmp_path, rank, "attempts/1/")[-1]["step"] + 1
+        assert steps(tmp_path, rank)[-1]["step"] == 250 * STEPS_PER_EPOCH - 1
+
+
+@pytest.mark.slow
 def test_a_cancelled_job_stays_cancelled(preemptive, training):
     """Its ranks are told by the same signal as when it is preempted."""
-    process = training()
+    process = training("train.epochs=5000")
     number = preemptive.run("squeue", "--noheader", "--name=digits", "--states=RUNNING", "--format=%i")
     preemptive.run("scancel", number)
     _, err = process.communicate(timeout=PATIENCE_S)

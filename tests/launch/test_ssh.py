@@ -8,16 +8,18 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from allpull import __version__
 from allpull.errors import BadInput
 from allpull.launch.execute import execute
 from allpull.launch.hostfile import MAX_FILE_BYTES
 from allpull.launch.job import Job, prepare
 from allpull.launch.ssh import Ssh, SshJob, read_hosts
-from allpull.schema.spec import LaunchSpec, RunSpec, SshSpec
+from allpull.schema.spec import ContainerSpec, LaunchSpec, RunSpec, SshSpec
 
 HOSTS = ("n9", "n10")
 PATIENCE_S = 30.0
@@ -104,6 +106,59 @@ def test_records_come_home_and_nothing_is_left_there(fake, job):
     assert record.hosts == ["n9", "n10"]
     assert [(job.directory / f"steps/of-{host}").read_text() for host in HOSTS] == ["of n9\n", "of n10\n"]
     assert left(fake) == []
+
+
+INSIDE = '{"allpull": "%s", "python": "3.12.1", "torch": "2.9"}'
+RUNTIME = """
+case "$*" in
+*allpull.observe.agent*) echo "$HOST apptainer $*" >> "$FAKE/said" ;;
+*) [ $HOST = n9 ] || {other}; echo '{inside}'; exit ;;
+esac
+while [ "$1" != -m ]; do python=$1; shift; done
+exec "$python" "$@"
+"""
+
+
+@pytest.fixture
+def contained(fake, job) -> Job:
+    """The job, with an image."""
+    box = ContainerSpec(image="/an image.sif", python=job.spec.ssh.python, options=("--nv",))
+    return replace(job, spec=replace(job.spec, container=box))
+
+
+def test_agents_run_in_the_container_of_each_host_and_see_its_folder(fake, contained):
+    put(fake, "apptainer", RUNTIME.format(other="true", inside=INSIDE % __version__))
+    record = execute(contained, Ssh("n9,n10"), lambda: None)
+    assert record.exit is not None
+    assert (record.status, record.exit.code) == ("completed", 0), record.exit
+    agents = [line for line in (fake / "said").read_text().splitlines() if " apptainer " in line]
+    assert len(agents) == 2
+    for line in agents:
+        host = line.partition(" ")[0]
+        seen = f"{fake}/{host}/made"
+        assert (
+            f"exec --bind {seen} --nv /an image.sif {contained.spec.container.python} -m allpull.observe.agent" in line
+        )
+        assert f"{seen}/job/spec.json" in line
+    assert left(fake) == []
+
+
+@pytest.mark.parametrize(
+    ("other", "inside", "expected"),
+    [
+        ("true", '{"allpull": "0.0.1", "python": "3.12.1", "torch": "2.9"}', "host n9: .* has allpull 0.0.1"),
+        ("true", '{"allpull": "1", "python": "3.12.1", "torch": null}', "host n9: .* has no torch"),
+        ("exit 127", INSIDE % __version__, "host n10: container.runtime: no apptainer"),
+        ("exit 255", INSIDE % __version__, "host n10: .* does not start: exit code 255"),
+        ("{ echo '{}'; exit; }", INSIDE % __version__, "host n10: .* does not start: exit code 0"),
+    ],
+)
+def test_a_host_whose_container_cannot_be_used_is_named_and_nothing_stays(fake, contained, other, inside, expected):
+    put(fake, "apptainer", RUNTIME.format(other=other, inside=inside))
+    with pytest.raises(BadInput, match=expected):
+        execute(contained, Ssh("n9,n10"), lambda: None)
+    assert left(fake) == []
+    assert "allpull.observe.agent" not in (fake / "said").read_text()
 
 
 def test_records_that_do_not_come_are_said_with_host_folder_and_reason_and_stay_there(fake, job):

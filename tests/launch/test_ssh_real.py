@@ -2,39 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
+from services import SshHosts, until
 
 pytestmark = [pytest.mark.ranks, pytest.mark.ssh]
 
 SMALL = ("--set", "data.limit=256", "--set", "train.batch=16", "--set", "launch.grace_s=3")
 
 
-def agents() -> list[psutil.Process]:
-    """Agents and ranks that run on this machine now."""
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        words = process.info["cmdline"] or []
-        if any(word in ("allpull.observe.agent", "allpull.observe.rank", "allpull.observe.sidecar") for word in words):
-            found.append(process)
-    return found
-
-
-def none_left(before: set[int]) -> bool:
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        if not [process for process in agents() if process.pid not in before]:
-            return True
-        time.sleep(0.2)
-    return False
+def none_left(hosts: SshHosts) -> bool:
+    _, alive = psutil.wait_procs(hosts.processes(), timeout=20)
+    return not alive
 
 
 def train(run_cli, hosts, out: Path, *options: str, launcher: str = "ssh:node[1-2]", ranks: int = 4):
@@ -46,7 +33,7 @@ def train(run_cli, hosts, out: Path, *options: str, launcher: str = "ssh:node[1-
 
 def test_four_ranks_on_two_hosts_that_share_no_folder(run_cli, ssh_hosts, tmp_path):
     out = tmp_path / "a \"b\" $(touch owned) 'c'"
-    before = {process.pid for process in agents()}
+    before = ssh_hosts.left()
     done = train(run_cli, ssh_hosts, out, "--set", "train.epochs=2")
     assert done.returncode == 0, done.stderr
     (directory,) = out.iterdir()
@@ -63,12 +50,9 @@ def test_four_ranks_on_two_hosts_that_share_no_folder(run_cli, ssh_hosts, tmp_pa
     assert [header["host"] for header in headers] == ["node1", "node1", "node2", "node2"]
     assert (directory / "checkpoints").is_dir()
     assert not Path("owned").exists()
-    assert none_left(before)
-    for name in ssh_hosts.names:
-        listing = [str(ssh_hosts.path / "ssh"), name, 'ls "$TMPDIR"']
-        left = subprocess.run(listing, capture_output=True, text=True, check=True)
-        assert "allpull" not in left.stdout  # what was made there was removed
-        assert "torchelastic" not in left.stdout
+    assert none_left(ssh_hosts)
+    new = set(ssh_hosts.left()) - set(before)
+    assert not [name for name in new if name.startswith(("allpull", "torchelastic"))]  # what was made was removed
 
 
 def test_shipped_code_and_a_host_file(run_cli, ssh_hosts, tmp_path):
@@ -82,32 +66,29 @@ def test_shipped_code_and_a_host_file(run_cli, ssh_hosts, tmp_path):
 
 
 def test_a_crash_on_one_host_ends_the_other_and_is_named(run_cli, ssh_hosts, tmp_path):
-    before = {process.pid for process in agents()}
     process = start(ssh_hosts, tmp_path / "runs")
-    wait_for_ranks(before, 4)
-    victim = next(p for p in agents() if p.pid not in before and p.environ().get("RANK") == "3")
+    wait_for_steps(ssh_hosts, 4)
+    victim = next(p for p in ssh_hosts.processes() if p.environ().get("RANK") == "3")
     victim.kill()
     _, err = process.communicate(timeout=120)
     assert process.returncode == 137, err
     assert "rank 3 on node2 was ended by SIGKILL" in err
-    assert none_left(before)
+    assert none_left(ssh_hosts)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_is_orphaned_when_we_are_stopped(ssh_hosts, tmp_path, number):
-    before = {process.pid for process in agents()}
     process = start(ssh_hosts, tmp_path / "runs")
-    wait_for_ranks(before, 4)
+    wait_for_steps(ssh_hosts, 4)
     process.send_signal(number)
     process.communicate(timeout=120)
     assert process.returncode == (130 if number == signal.SIGINT else -signal.SIGKILL)
-    assert none_left(before)
+    assert none_left(ssh_hosts)
 
 
 def test_a_warning_reaches_the_ranks_of_all_hosts_which_save_and_stop(ssh_hosts, tmp_path):
-    before = {process.pid for process in agents()}
     process = start(ssh_hosts, tmp_path / "runs", "--set", "launch.grace_s=30")
-    wait_for_ranks(before, 4)
+    wait_for_steps(ssh_hosts, 4)
     process.send_signal(signal.SIGUSR1)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 138, err
@@ -116,7 +97,7 @@ def test_a_warning_reaches_the_ranks_of_all_hosts_which_save_and_stop(ssh_hosts,
         "stopped at a warning (SIGUSR1); --resume" in json.loads((directory / "run.json").read_text())["exit"]["reason"]
     )
     assert all('"kind": "end"' in path.read_text() for path in (directory / "events").iterdir())
-    assert none_left(before)
+    assert none_left(ssh_hosts)
 
 
 def start(hosts, out: Path, *options: str) -> subprocess.Popen[str]:
@@ -126,14 +107,19 @@ def start(hosts, out: Path, *options: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def wait_for_ranks(before: set[int], count: int) -> None:
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        ranks = [p for p in agents() if p.pid not in before and "allpull.observe.rank" in p.cmdline()]
-        if len(ranks) == count and all(p.cpu_times().user > 2.5 for p in ranks):
-            return
-        time.sleep(0.2)
-    raise AssertionError("the ranks did not come up")
+def wait_for_steps(hosts: SshHosts, count: int) -> None:
+    """Wait until so many ranks train: they have written steps, which only their own hosts see."""
+    until(lambda: sum(map(trains, hosts.processes())) == count, "the ranks did not come up")
+
+
+def trains(process: psutil.Process) -> bool:
+    """Whether ``process`` is a rank that has made steps."""
+    with contextlib.suppress(psutil.Error, OSError, StopIteration):
+        job_file = next(word for word in process.cmdline() if word.endswith("spec.json"))
+        steps = Path(f"/proc/{process.pid}/root{job_file}").parents[1] / "steps"
+        rank = process.environ()["RANK"] if "allpull.observe.rank" in process.cmdline() else "none"
+        return (steps / f"rank-{rank:>05}.jsonl").read_bytes().count(b"\n") > 5
+    return False
 
 
 @pytest.mark.parametrize(

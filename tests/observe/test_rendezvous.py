@@ -300,17 +300,23 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted((directory / layout.CHECKPOINTS).iterdir())}
 
 
+@pytest.mark.parametrize("requeued", [0, 2])
 @pytest.mark.parametrize(("restarts", "recorded"), [(1, 7), (2, 3), (3, 0), (1, None)])
 def test_the_attempt_is_the_number_of_the_restart_whatever_a_rank_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarts: int, recorded: int | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarts: int, recorded: int | None, requeued: int
 ) -> None:
-    """A rank that was killed before it could write leaves no folder to count by on a host of its own."""
+    """A rank that was killed before it could write leaves no folder to count by on a host of its own.
+
+    A queue that gave the job back has the count begin again, after so many attempts.
+    """
     monkeypatch.setenv(attempts.RESTARTS, str(restarts))
+    monkeypatch.setenv(attempts.BEFORE, str(requeued))
     monkeypatch.delenv(attempts.RESUME, raising=False)
     if recorded is not None:
         path = tmp_path / layout.steps_file(3)
         path.parent.mkdir()
         path.write_text("".join(['{"schema":"x"}\n', *(f'{{"step":{step}}}\n' for step in range(recorded))]))
+    restarts += requeued
     assert attempts.begin(str(tmp_path), 3) == {"attempt": restarts, "steps_before": recorded or 0}
     assert os.environ[attempts.RESUME] == "1"
     assert (tmp_path / f"attempts/{restarts - 1}").exists() is (recorded is not None)

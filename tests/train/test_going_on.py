@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import pytest
 
 pytest.importorskip("torch")
 
-from allpull.schema.spec import RunSpec, TrainSpec
+import torch
+
+from allpull.errors import BadInput
+from allpull.schema.spec import RunSpec, TrainSpec, from_plain
 from allpull.train.__main__ import going_on
+from allpull.train.loop import train
+from allpull.train.ranks import Ranks
 
 
 @pytest.mark.torch
@@ -25,3 +33,19 @@ def test_it_goes_on_only_where_asked_and_where_it_can(tmp_path, monkeypatch, ask
     found = going_on(spec, tmp_path)
     assert found.train.resume == (str(tmp_path) if goes_on else "/another/run")
     assert found.train.epochs == 3
+
+
+@pytest.mark.ranks
+def test_a_training_that_had_ended_when_it_was_started_again_is_scored_once_more(train_digits, monkeypatch, tmp_path):
+    """A queue may take the hosts away in the last moment; that is no failure when the job comes back."""
+    done = train_digits(1, "train.epochs=1", "data.limit=64", "observe.counters=false")
+    assert done.code == 0, done.err
+    job = json.loads((done.directory / "job/spec.json").read_text())
+    monkeypatch.setenv("ALLPULL_RESUME", "1")
+    spec = from_plain(RunSpec, job["spec"])
+    alone = Ranks(rank=0, ranks=1, device=torch.device("cpu"))
+    history = train(going_on(spec, done.directory), alone, done.directory)
+    assert history.losses == []
+    assert [history.score.loss] == done.metric("test_loss")
+    with pytest.raises(BadInput, match="has already trained 1 epochs"):
+        train(replace(spec, train=replace(spec.train, resume=str(done.directory))), alone, tmp_path)

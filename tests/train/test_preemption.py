@@ -118,13 +118,29 @@ def test_one_warned_rank_stops_all_and_nothing_is_lost(start, train_digits):
 
 
 def test_a_warning_of_the_command_line_reaches_the_ranks(start):
+    """The agent is told once more while ranks save: that must not end its patience with them."""
     run = start(2)
+    agent = run.ranks()[0].parent()
     run.process.send_signal(signal.SIGUSR1)
+    until_ignored(agent)
+    agent.send_signal(signal.SIGUSR1)
     code, err = run.end()
     assert code == WARNED, err
     assert last_steps(run.directory, 2) == set(saved(run.directory))
     ended = json.loads(next((run.directory / "job/ended").iterdir()).read_text())
     assert (ended["code"], ended["failures"]) == (WARNED, [])
+
+
+def until_ignored(process: psutil.Process) -> None:
+    """Wait until ``process`` ignores SIGUSR1, which it does once it has heard it."""
+    deadline = time.monotonic() + PATIENCE_S
+    bit = 1 << (signal.SIGUSR1 - 1)
+    while process.is_running() and time.monotonic() < deadline:
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        if int(status.partition("SigIgn:")[2].split()[0], 16) & bit:
+            return
+        time.sleep(0.01)
+    raise AssertionError("it was not warned")
 
 
 def test_ranks_that_may_be_restarted_are_not_when_they_were_warned(start):

@@ -78,11 +78,6 @@ def check_restarts(spec: RunSpec) -> None:
             f"launch.max_restarts says nothing with --launcher {launcher}: {NO_RESTARTS[launcher]}",
             hint="leave it out; --resume RUN goes on from the last checkpoint",
         )
-    if spec.launch.max_restarts and launcher == "slurm" and spec.slurm.requeues:
-        raise BadInput(
-            "launch.max_restarts and slurm.requeues are both given, and both keep records by the number of the attempt",
-            hint="give one: launch.max_restarts against ranks that fail, slurm.requeues against limits and preemption",
-        )
 
 
 NO_RESTARTS = {

@@ -10,14 +10,16 @@ import json
 import sys
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import allpull
 from allpull.errors import BadInput
+from allpull.launch import container
 from allpull.launch.job import Job
-from allpull.launch.remote import Remote, ship_code
+from allpull.launch.remote import NOT_FOUND, Remote, shell_text, ship_code
+from allpull.schema.spec import ContainerSpec
 
 AT_ONCE = 32  # hosts that are talked to in parallel
 
@@ -46,7 +48,7 @@ def arrive(names: Sequence[str], job: Job) -> list[Arrived]:
     try:
         with ThreadPoolExecutor(min(AT_ONCE, len(names))) as pool:
             try:
-                arriving += [pool.submit(_arrive, remote, asked) for remote in remotes]
+                arriving += [pool.submit(_arrive, remote, asked, job.spec.container) for remote in remotes]
                 answers = [one.result() for one in arriving]
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -101,10 +103,10 @@ def _remote(name: str, job: Job) -> Remote:
     return Remote(name=name, python=python, code=code)
 
 
-def _arrive(remote: Remote, asked: dict[str, Any]) -> Arrived | BadInput:
+def _arrive(remote: Remote, asked: dict[str, Any], box: ContainerSpec) -> Arrived | BadInput:
     try:
         told = remote.arrive(asked)
-        return Arrived(
+        host = Arrived(
             remote=remote,
             directory=str(told["directory"]),
             shared=bool(told["shared"]),
@@ -112,7 +114,22 @@ def _arrive(remote: Remote, asked: dict[str, Any]) -> Arrived | BadInput:
             port=int(told["port"]),
             versions={str(name): value for name, value in told["versions"].items()},
         )
+        return _inside(host, box) if box.image else host
     except BadInput as error:
         return error
     except (KeyError, TypeError, ValueError, AttributeError):
         return BadInput(f"host {remote.name} runs another allpull", hint="install the same version everywhere")
+
+
+def _inside(host: Arrived, box: ContainerSpec) -> Arrived | BadInput:
+    """The host with the versions that its container has; one whose container cannot be used has left again."""
+    try:
+        answer = host.remote.ask(shell_text({}, container.question(box)), b"", patience_s=container.ANSWER_S)
+        if answer.returncode == NOT_FOUND:
+            raise BadInput(
+                f"container.runtime: no {box.runtime} on its PATH", hint="see what ssh says of it: echo $PATH"
+            )
+        return replace(host, versions=container.versions(box, answer))
+    except BadInput as error:
+        leave([host])
+        return BadInput(f"host {host.remote.name}: {error.message}", hint=f"on that host: {error.hint}")

@@ -16,7 +16,7 @@ from allpull.errors import AllpullError, BadInput
 from allpull.launch.batch import SETTLE_S, Handle
 from allpull.launch.endings import read_all_ended
 from allpull.launch.job import write_record
-from allpull.launch.outcome import Ended, log_tail, outcome
+from allpull.launch.outcome import Ended, log_tail, outcome, versions_of
 from allpull.launch.script import SLURM_LOG
 from allpull.launch.verdict import JobFacts, in_words, verdict
 from allpull.rundir import bounded, layout, redact
@@ -67,7 +67,7 @@ def close(directory: Path, code: int | None = None) -> RunRecord:
     ended = verdict(facts, told, hosts=hosts, log_tail=log_tail(root / SLURM_LOG))
     status, exit_ = outcome(ended, root, trains=record.kind != "run")
     changes = {"status": status, "exit": exit_, "ended_utc": _end_utc(root), "hosts": [host.host for host in ended]}
-    closed = record.model_copy(update={**changes, "job": number})
+    closed = record.model_copy(update={**changes, "job": number, "versions": versions_of(record, ended)})
     try:
         _seal(root, closed)
         write_record(root, closed)

@@ -34,7 +34,8 @@ NOT_LIBRARIES = frozenset({"SLURM_", "OMPI_", "PMI_", "PMIX_", "PYTHON", "LD_PRE
 RANK_VARIABLES = (
     *(name for names in STARTERS for name in names),
     *("SLURM_STEP_ID", "SLURM_NODEID", "SLURM_STEP_NUM_NODES", "SLURMD_NODENAME", "MASTER_ADDR", "MASTER_PORT"),
-    *("PYTHONUNBUFFERED", "PYTHONHASHSEED", HOST_VARIABLE, "ALLPULL_RESUME", "ALLPULL_SAVE_ON_TERM"),
+    *("PYTHONUNBUFFERED", "PYTHONHASHSEED", HOST_VARIABLE),
+    *("ALLPULL_RESUME", "ALLPULL_ATTEMPTS", "ALLPULL_SAVE_ON_TERM"),
 )
 
 _GUARD = """\
@@ -43,6 +44,13 @@ for s in HUP INT QUIT TERM USR1; do trap "asked=$s; kill -$s \\$! 2>/dev/null" $
 [ -z "$asked" ] || kill -$asked $!
 while :; do wait $!; code=$?; kill -0 $! 2>/dev/null || exit $code; done"""
 """Shell: run a command and pass on to it what it is told; the exit code is the command's."""
+
+_TERMINAL = """\
+trap 'trap "" HUP; kill -HUP 0' HUP
+trap : USR1
+"$@" &
+while :; do wait $!; code=$?; kill -0 $! 2>/dev/null || exit $code; done"""
+"""Shell: run a command, and hang up on its whole process group when the terminal is; a warning is for others."""
 
 _CLEANS = re.compile(r"--(cleanenv|containall)(=true)?|-[A-Za-z]*[eC][A-Za-z]*")  # options that empty the environment
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -100,8 +108,19 @@ def guarded(container: ContainerSpec, command: Sequence[str]) -> list[str]:
     return ["sh", "-c", _GUARD, "sh", *command] if container.image else list(command)
 
 
-def check(container: ContainerSpec) -> None:
+def attended(container: ContainerSpec, command: Sequence[str]) -> list[str]:
+    """``command``, which ``wrap`` made, such that it ends when the terminal that it was started on is hung up.
+
+    The kernel tells the first process of a terminal alone, and Apptainer, where its output is one, passes nothing on:
+    its own processes would live on.
+    """
+    return ["sh", "-c", _TERMINAL, "sh", *command] if container.image else list(command)
+
+
+def check(container: ContainerSpec) -> dict[str, str | None]:
     """Make sure that the container can run ranks of ours on this machine, by starting its Python once.
+
+    The versions of its Python and torch; nothing where there is no container.
 
     Raises:
         MissingPart: the runtime is not installed.
@@ -109,7 +128,7 @@ def check(container: ContainerSpec) -> None:
             need.
     """
     if not container.image:
-        return
+        return {}
     if shutil.which(container.runtime) is None:
         raise MissingPart(
             f"container.runtime: no {container.runtime} on this machine",
@@ -120,7 +139,30 @@ def check(container: ContainerSpec) -> None:
             f"container.image: {container.image} is not there",
             hint="build it: apptainer build allpull.sif containers/allpull.def",
         )
-    found = versions(container)
+    try:
+        answer = subprocess.run(
+            question(container), capture_output=True, stdin=subprocess.DEVNULL, timeout=ANSWER_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise BadInput(
+            f"container.image: {container.image} did not start within {ANSWER_S:.0f} s",
+            hint="fetch or build the image by hand, and name the file",
+        ) from None
+    return versions(container, answer)
+
+
+def question(container: ContainerSpec) -> list[str]:
+    """The command that asks a container what it has; ``versions`` reads the answer."""
+    return wrap(container, [python(container), "-c", _PROBE])
+
+
+def versions(container: ContainerSpec, answer: subprocess.CompletedProcess[bytes]) -> dict[str, str | None]:
+    """The versions of Python and torch inside a container, from its ``answer`` to ``question``.
+
+    Raises:
+        BadInput: it did not start, with the runtime's own words; or it lacks what ranks of ours need.
+    """
+    found = _told(container, answer)
     missing = [name for name in ("allpull", "torch") if found[name] is None]
     if missing:
         raise BadInput(
@@ -132,22 +174,10 @@ def check(container: ContainerSpec) -> None:
             f"container.image: {container.image} has allpull {found['allpull']}, and this is {allpull.__version__}",
             hint="build it again from the same version",
         )
+    return {name: found[name] for name in ("python", "torch")}
 
 
-def versions(container: ContainerSpec) -> dict[str, str | None]:
-    """Versions of allpull, Python and torch inside the container; None: not installed there.
-
-    Raises:
-        BadInput: the container does not start; the runtime's own words are in the message.
-    """
-    command = wrap(container, [python(container), "-c", _PROBE])
-    try:
-        answer = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=ANSWER_S, check=False)
-    except subprocess.TimeoutExpired:
-        raise BadInput(
-            f"container.image: {container.image} did not start within {ANSWER_S:.0f} s",
-            hint="fetch or build the image by hand, and name the file",
-        ) from None
+def _told(container: ContainerSpec, answer: subprocess.CompletedProcess[bytes]) -> dict[str, str | None]:
     try:
         told = json.loads(answer.stdout.splitlines()[-1])
         return {name: told[name] for name in ("allpull", "python", "torch")}

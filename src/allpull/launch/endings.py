@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from allpull.launch.outcome import TAIL_BYTES, Ended, RankFailure, log_tail
+from allpull.observe.versions import PACKAGES
 from allpull.rundir import layout, redact
 
 MAX_REASON = 500  # characters
@@ -99,7 +100,15 @@ def _ended(directory: Path, host: str, code: int, told: dict[str, Any]) -> Ended
     failures = tuple(_failure(directory, host, item) for item in told.get("failures", []))
     reason = told.get("reason")
     shown = redact.text(reason[:MAX_REASON])[0] if isinstance(reason, str) else None
-    return Ended(host=host, code=code, failures=failures, reason=shown)
+    return Ended(host=host, code=code, failures=failures, reason=shown, versions=_versions(told.get("versions")))
+
+
+def _versions(told: object) -> dict[str, str | None]:
+    """Versions of packages by name, as an agent wrote them; others than those that are recorded are left out."""
+    if not isinstance(told, dict):
+        return {}
+    kept = {name: told[name] for name in ("python", *PACKAGES) if name in told}
+    return {name: text for name, text in kept.items() if text is None or (isinstance(text, str) and len(text) < 100)}
 
 
 def _failure(directory: Path, host: str, told: dict[str, Any]) -> RankFailure:

@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 from allpull.launch.echo import Echo, Log
 from allpull.launch.job import WARNED, Job, seal, write_record
 from allpull.launch.launcher import Launcher, Queued, Running
-from allpull.launch.outcome import Ended, describe, outcome
+from allpull.launch.outcome import Ended, describe, outcome, versions_of
 from allpull.rundir import layout, redact
 from allpull.rundir.seen import COUNTED, corrected, rank_files
 from allpull.rundir.write import whole_file
@@ -151,7 +151,7 @@ class _Runs:
             return
         run = self.all[place]
         status, exit_ = outcome(ended, run.directory, trains=run.program is None)
-        self._close(place, status, exit_, [host.host for host in ended])
+        self._close(place, status, exit_, ended)
         if len(self.all) > 1:
             self.say(f"{run.directory}: {status}" + (f", {describe(exit_)}" if exit_.code else ""))
         elif exit_.code == WARNED and run.program is None:
@@ -170,9 +170,10 @@ class _Runs:
         records = [self._final[place] for place in range(len(self.all))]
         return next((record for record in records if record.exit and record.exit.code), records[0])
 
-    def _close(self, place: int, status: Status, exit_: Exit, hosts: list[str]) -> None:
+    def _close(self, place: int, status: Status, exit_: Exit, ended: list[Ended]) -> None:
         run, now = self.all[place], f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
-        self._final[place] = _changed(run, status=status, exit=exit_, ended_utc=now, hosts=hosts)
+        told = {"hosts": [host.host for host in ended], "versions": versions_of(run.record, ended)}
+        self._final[place] = _changed(run, status=status, exit=exit_, ended_utc=now, **told)
         self._write(run, self._final[place])
 
     def _write(self, run: Job, record: RunRecord) -> None:

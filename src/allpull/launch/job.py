@@ -7,7 +7,6 @@ import json
 import os
 import secrets
 import signal
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -19,8 +18,9 @@ import allpull
 from allpull.errors import BadInput
 from allpull.launch import array
 from allpull.launch.observed import of_program, told
-from allpull.launch.versions import git_state, package_versions
+from allpull.launch.versions import git_state
 from allpull.observe.stage import stage
+from allpull.observe.versions import versions
 from allpull.rundir import layout, redact
 from allpull.rundir.seen import COUNTED
 from allpull.rundir.write import private_folder, whole_json
@@ -159,7 +159,7 @@ def environment(spec: RunSpec, inherited: Mapping[str, str]) -> dict[str, str]:
     """The environment of a job's processes: the user's, with the threads of a rank set.
 
     One OpenMP thread a rank unless told otherwise, because ranks that share cores disturb each other. torch's agent
-    passes the signals on that are named, and then gives ranks the grace time to end (SIGUSR1 since torch 2.10).
+    gives ranks the grace time to end (half a minute before torch 2.10).
     """
     threads = str(spec.launch.threads)
     return {
@@ -167,7 +167,6 @@ def environment(spec: RunSpec, inherited: Mapping[str, str]) -> dict[str, str]:
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
         "PYTHONUNBUFFERED": "1",
-        "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1",
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(max(1, round(spec.launch.grace_s))),
     }
 
@@ -238,16 +237,11 @@ def _record(spec: RunSpec, name: str, *, kind: Kind, command: Sequence[str], cre
         threads_per_rank=spec.launch.threads,
         global_batch=spec.global_batch,
         seed=spec.train.seed,
-        versions={"allpull": allpull.__version__, **({} if spec.container.image else _versions_here())},
+        versions={"allpull": allpull.__version__, **({} if spec.container.image else versions())},
         git=git,
         environment=clean_variables,
         redacted=in_command + in_variables + in_spec + in_git,
     )
-
-
-def _versions_here() -> dict[str, str | None]:
-    """What ranks of this machine's Python run with; a container has versions of its own."""
-    return {"python": sys.version.split()[0], **package_versions()}
 
 
 def _redact_tree(tree: dict[str, Any]) -> tuple[dict[str, Any], int]:

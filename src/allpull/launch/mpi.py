@@ -14,7 +14,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -74,9 +74,9 @@ class Mpi:
             BadInput: the host file cannot be read, nothing says which hosts there are, or the ranks do not fit here.
         """
         check_room(job)
-        container.check(job.spec.container)
+        inside = container.check(job.spec.container)
         check_port(job.spec.launch.port)
-        return MpiJob(job, self._site(job))
+        return MpiJob(job, self._site(job), inside)
 
     def _site(self, job: Job) -> Site:
         program, flavour = find_mpirun()
@@ -92,10 +92,11 @@ class Mpi:
 
 
 class MpiJob:
-    """A job that mpirun runs."""
+    """A job that mpirun runs; ``inside`` are the versions of its container, if it has one."""
 
-    def __init__(self, job: Job, site: Site) -> None:
+    def __init__(self, job: Job, site: Site, inside: Mapping[str, str | None]) -> None:
         self._job = job
+        self._inside = inside
         self._log = job.directory / LOG
         shown = () if job.program is None else ("stdout",)
         self.output = [Log(path=self._log, stream=STDERR)] if shown else []
@@ -108,9 +109,10 @@ class MpiJob:
         if code is None:
             return None
         said = "\n".join(log_tail(self._log, lines=200))
-        return read_ranks_ended(
+        ended = read_ranks_ended(
             self._job.directory, self._job.spec.launch.ranks, code, first=blamed(said), log_tail=log_tail(self._log)
         )
+        return [replace(host, versions=self._inside) for host in ended]
 
     def cancel(self, grace_s: float) -> None:
         """Ask mpirun to end its ranks; after ``grace_s`` seconds and a bit kill whatever is left here."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import signal
 from collections import deque
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from allpull.launch.job import WARNED
 from allpull.rundir import layout, redact
-from allpull.schema.run import Exit, Status
+from allpull.schema.run import Exit, RunRecord, Status
 
 TAIL_LINES = 20
 TAIL_BYTES = 64 * 1024
@@ -44,7 +44,7 @@ class Ended:
     """How one host's ranks ended: the code its agent returned, and those that failed.
 
     ``reason`` says in words what ended them where it was none of them, ``log_tail`` what there is to read then.
-    ``stopped``: the user asked for the end.
+    ``stopped``: the user asked for the end. ``versions`` are those that ranks ran with there, as far as it said them.
     """
 
     host: str
@@ -53,6 +53,7 @@ class Ended:
     reason: str | None = None
     log_tail: tuple[str, ...] = ()
     stopped: bool = False
+    versions: Mapping[str, str | None] = field(default_factory=dict)
 
 
 def outcome(ended: Sequence[Ended], directory: Path, *, trains: bool) -> tuple[Status, Exit]:
@@ -62,6 +63,14 @@ def outcome(ended: Sequence[Ended], directory: Path, *, trains: bool) -> tuple[S
         exit_ = Exit(code=WARNED, reason=_warned(directory))
     asked = exit_.code == WARNED or any(host.stopped for host in ended)
     return "completed" if exit_.code == 0 else "cancelled" if asked else "failed", exit_
+
+
+def versions_of(record: RunRecord, ended: Sequence[Ended]) -> dict[str, str | None]:
+    """The versions of ``record``, corrected by the first host that says its own: a container's, or another Python's.
+
+    One that stands in neither is not known, such as torch's in a container whose agent was killed.
+    """
+    return {**record.versions, **next((host.versions for host in ended if host.versions), {})}
 
 
 def _warned(directory: Path) -> str:

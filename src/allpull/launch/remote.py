@@ -10,7 +10,7 @@ import json
 import shlex
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,8 +39,7 @@ class Remote:
     def python_command(self, variables: dict[str, str], *arguments: str) -> str:
         """The shell text that runs Python there with ``variables`` and ``arguments``; nothing in it is expanded."""
         path = {"PYTHONPATH": self.code} if self.code else {}
-        settings = [f"{name}={value}" for name, value in sorted({**variables, **path}.items())]
-        return shlex.join(["exec", "env", *settings, self.python, *arguments])
+        return shell_text({**variables, **path}, [self.python, *arguments])
 
     def arrive(self, job: dict[str, Any]) -> dict[str, Any]:
         """Hand over ``job`` and return what ``observe.arrive`` answers.
@@ -87,7 +86,7 @@ class Remote:
         """The words that run ``command`` there, with our standard streams and no terminal."""
         return ["ssh", "-T", *OPTIONS, *KEEP_ALIVE, "--", self.name, command]
 
-    def ask(self, command: str, text: bytes) -> subprocess.CompletedProcess[bytes]:
+    def ask(self, command: str, text: bytes, patience_s: float = ANSWER_S) -> subprocess.CompletedProcess[bytes]:
         """Run ``command`` there with ``text`` on its standard input and wait for it.
 
         Ctrl-C does not reach it: an answer that is lost may be a folder that is never removed.
@@ -98,12 +97,12 @@ class Remote:
         words = self.connection(command)
         try:
             return subprocess.run(
-                words, input=text, capture_output=True, timeout=ANSWER_S, check=False, start_new_session=True
+                words, input=text, capture_output=True, timeout=patience_s, check=False, start_new_session=True
             )
         except FileNotFoundError:
             raise BadInput("there is no ssh on this machine", hint="install OpenSSH's client") from None
         except subprocess.TimeoutExpired:
-            raise BadInput(f"host {self.name} gave no answer in {ANSWER_S:.0f} s", hint="is it busy?") from None
+            raise BadInput(f"host {self.name} gave no answer in {patience_s:.0f} s", hint="is it busy?") from None
 
     def _trouble(self, answer: subprocess.CompletedProcess[bytes]) -> str:
         said = answer.stderr.decode("utf-8", "replace").strip().splitlines()
@@ -117,6 +116,12 @@ class Remote:
         if b"No module named 'allpull'" in answer.stderr or b"No module named allpull" in answer.stderr:
             return "install allpull there, or ship it with --set ssh.ship=true"
         return "see what the host said above"
+
+
+def shell_text(variables: Mapping[str, str], command: Sequence[str]) -> str:
+    """What a shell takes for ``command`` with ``variables``, in its own process; nothing in it is expanded."""
+    settings = [f"{name}={value}" for name, value in sorted(variables.items())]
+    return shlex.join(["exec", "env", *settings, *command])
 
 
 def end_with_us() -> None:

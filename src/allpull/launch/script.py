@@ -193,13 +193,15 @@ def _number(spec: RunSpec) -> str:
 def _next_attempt() -> Iterator[str]:
     yield "# Records are never appended to: those of the attempt before move aside; its newest checkpoint is taken up."
     yield 'if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then'
-    yield '  before="$run/attempts/$((SLURM_RESTART_COUNT - 1))"'
+    yield "  attempts=0  # not Slurm's count: ranks may have been started again in place"
+    yield '  while [ -e "$run/attempts/$attempts" ]; do attempts=$((attempts + 1)); done'
+    yield '  before="$run/attempts/$attempts"'
     yield '  mkdir -p "$before/job"'
     yield f"  for folder in {' '.join(MOVED)}; do"
     yield '    mv "$run/$folder" "$before/$folder"'
     yield '    mkdir "$run/$folder"'
     yield "  done"
-    yield "  export ALLPULL_RESUME=1"
+    yield "  export ALLPULL_RESUME=1 ALLPULL_ATTEMPTS=$((attempts + 1))"
     yield "fi"
 
 

@@ -17,8 +17,10 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 from allpull.errors import BadInput
+from allpull.launch import container
 from allpull.launch.arrived import AT_ONCE, Arrived, arrive, leave
 from allpull.launch.collect import Copies
 from allpull.launch.echo import STDOUT, Log
@@ -27,7 +29,7 @@ from allpull.launch.hostfile import entries
 from allpull.launch.hostlist import expand
 from allpull.launch.job import RECORDED_VARIABLES, Job, environment
 from allpull.launch.outcome import Ended
-from allpull.launch.remote import KEEP_ALIVE, OPTIONS, SSH_FAILED, Remote, resolve
+from allpull.launch.remote import KEEP_ALIVE, OPTIONS, SSH_FAILED, Remote, resolve, shell_text
 from allpull.rundir import layout, redact
 
 AFTERMATH_S = 10.0  # from the first host that failed to asking the others to stop: they may still say why themselves
@@ -45,7 +47,7 @@ class Ssh:
         divide(job.spec.launch.ranks, self._names)
         remotes = [Remote(name=name, python=job.spec.ssh.python or sys.executable) for name in self._names]
         commands = agent_commands(
-            job, remotes, master="$ADDRESS_OF_FIRST", port=job.spec.launch.port or "$FREE_PORT", job_files=None
+            job, remotes, master="$ADDRESS_OF_FIRST", port=job.spec.launch.port or "$FREE_PORT", directories=None
         )
         lines = [shlex.join(["ssh", "-tt", *OPTIONS, *KEEP_ALIVE, "--", name, command])
                  for name, command in zip(self._names, commands, strict=True)]  # fmt: skip
@@ -81,7 +83,7 @@ class SshJob:
             [host.remote for host in self._hosts],
             master=master,
             port=job.spec.launch.port or self._hosts[0].port,
-            job_files=[host.job_file for host in self._hosts],
+            directories=[host.directory for host in self._hosts],
         )
         logs = [job.directory / f"{layout.LOGS}/agent-{layout.slug(host.remote.name)}.log" for host in self._hosts]
         self.output = [Log(path=log, stream=STDOUT, is_terminal=True) for log in logs if job.program is not None]
@@ -197,7 +199,7 @@ def blame_lost(ended: list[Ended], lost: Collection[str]) -> list[Ended]:
     if gone is None:
         return ended
     reason = f"host {gone} was lost: its agent was killed, or the connection to it broke"
-    return [Ended(host=host.host, code=LOST, reason=reason) for host in ended]
+    return [replace(host, code=LOST, failures=(), reason=reason) for host in ended]
 
 
 def divide(ranks: int, names: Sequence[str]) -> int:
@@ -215,19 +217,20 @@ def divide(ranks: int, names: Sequence[str]) -> int:
 
 
 def agent_commands(
-    job: Job, remotes: Sequence[Remote], *, master: str, port: int | str, job_files: Sequence[str] | None
+    job: Job, remotes: Sequence[Remote], *, master: str, port: int | str, directories: Sequence[str] | None
 ) -> list[str]:
-    """The shell text that starts the agent on each host."""
-    variables = forwarded(job)
-    files = job_files or [str(job.file)] * len(remotes)
-    return [
-        remote.python_command(
-            variables, "-m", "allpull.observe.agent", job_file,
-            "--host-index", str(index), "--hosts", str(len(remotes)),
-            "--master", master, "--port", str(port), "--name", remote.name,
-        )
-        for index, (remote, job_file) in enumerate(zip(remotes, files, strict=True))
-    ]  # fmt: skip
+    """The shell text that starts the agent on each host, in its container where it has one."""
+    variables, box = forwarded(job), job.spec.container
+    commands = []
+    for index, remote in enumerate(remotes):
+        directory = str(job.directory) if directories is None else directories[index]
+        agent = ["-m", "allpull.observe.agent", f"{directory}/{layout.SPEC}"]
+        agent += ["--host-index", str(index), "--hosts", str(len(remotes))]
+        agent += ["--master", master, "--port", str(port), "--name", remote.name]
+        inside = container.wrap(box, [container.python(box), *agent], shown=[Path(directory)])
+        whole = shell_text(variables, container.attended(box, inside))
+        commands.append(whole if box.image else remote.python_command(variables, *agent))
+    return commands
 
 
 def read_hosts(text: str) -> list[str]:

@@ -106,12 +106,12 @@ def verdict(facts: JobFacts, told: Sequence[Ended], *, hosts: int, log_tail: tup
     code = code or (128 + facts.signal if facts.signal else 1)
     if facts.state in ENDED_BY_SLURM:
         reason = ": ".join(filter(None, (ENDED_BY_SLURM[facts.state], REMEDIES.get(facts.state))))
-        names = [host.host for host in told] or [facts.hosts or "?"]
-        return [Ended(host=name, code=code, reason=reason) for name in names]
+        known = told or [Ended(host=facts.hosts or "?", code=code)]
+        return [replace(host, code=code, failures=(), reason=reason) for host in known]
     failed = [host for host in told if host.failures]
     memory = "Slurm says that the job ran out of memory (slurm.mem)" if facts.state == "OUT_OF_MEMORY" else None
     if failed:
-        return [Ended(host=h.host, code=h.code, failures=h.failures, reason=memory) for h in told]
+        return [replace(host, reason=memory) for host in told]
     if len(told) == hosts and memory is None:
         return [replace(h, log_tail=log_tail) for h in told]
     missing = f"{hosts - len(told)} of {hosts} host{'s' * (hosts != 1)} never said how their ranks ended"
@@ -119,5 +119,5 @@ def verdict(facts: JobFacts, told: Sequence[Ended], *, hosts: int, log_tail: tup
     own = next((f"{host.reason}; " for host in told if host.reason), "")
     unseen = "" if told else "; does every host see the run directory?"
     reason = memory or f"{own}{ended}, but {missing}{unseen}"
-    names = [host.host for host in told] or [facts.hosts or "?"]
-    return [Ended(host=name, code=code, reason=reason, log_tail=log_tail) for name in names]
+    known = told or [Ended(host=facts.hosts or "?", code=code)]
+    return [replace(host, code=code, reason=reason, log_tail=log_tail) for host in known]

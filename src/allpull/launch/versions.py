@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import subprocess
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from allpull.observe.versions import PACKAGES, installed
 from allpull.rundir import redact
 from allpull.schema.run import GitState
-
-RECORDED_PACKAGES = ("torch", "numpy", "polars", "pydantic", "psutil")
 
 
 def package_versions() -> dict[str, str | None]:
     """Versions of the packages that a result may depend on, without importing them; None: not installed."""
-    found: dict[str, str | None] = {}
-    for package in RECORDED_PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = None
-    return found
+    return {package: installed(package) for package in PACKAGES}
 
 
 def git_state(folder: Path) -> tuple[GitState | None, int]:

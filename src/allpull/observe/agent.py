@@ -29,6 +29,7 @@ from allpull.observe.meeting import listen
 from allpull.observe.quiet import speak_into
 from allpull.observe.rank import end_with_parent, leave
 from allpull.observe.rendezvous import Apart, FixedHosts, Place, first_line
+from allpull.observe.versions import versions
 from allpull.rundir import layout
 from allpull.rundir.write import whole_json
 
@@ -70,9 +71,9 @@ def main(job_file: str, place: Place) -> int:
 
 
 def say_ended(job: Dict[str, Any], place: Place, ended: Dict[str, Any]) -> None:
-    """Write down how this host's ranks ended."""
+    """Write down how this host's ranks ended, and what they ran with."""
     path = os.path.join(job["directory"], layout.ended_file(place.name))
-    whole_json(path, {"host": place.name, "index": place.index, **ended})
+    whole_json(path, {"host": place.name, "index": place.index, "versions": versions(), **ended})
 
 
 def give_up(job: Dict[str, Any], place: Place, code: int, reason: str) -> int:
@@ -83,9 +84,10 @@ def give_up(job: Dict[str, Any], place: Place, code: int, reason: str) -> int:
 
 
 def warned(number: int, _: object) -> NoReturn:
-    """Hand a warning to torch's agent, which passes it on and waits for its ranks; before 2.10 it does not listen.
+    """Hand a warning to torch's agent, which passes it on and waits for its ranks.
 
-    Once is enough: a second one would end the wait.
+    Once is enough: a second one would end the wait. So does torch's own handler, which since 2.10 takes the signals of
+    TORCHELASTIC_SIGNALS_TO_HANDLE, and is not asked to take this one.
     """
     signal.signal(number, signal.SIG_IGN)
     raise SignalException(f"warned by signal {number}", signal.Signals(number))

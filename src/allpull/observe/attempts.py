@@ -1,8 +1,8 @@
 """Records of a job that was started again: the earlier attempt is set aside, and what is done twice is known.
 
 Ranks start again in place (torchrun's restarts, which our agents count alike on all hosts) or with the whole job (a
-queue gave it back). Either way the records of attempt k stand in ``attempts/k/`` of the run directory, and the rank
-that goes on says where k had been. Standard library only.
+queue gave it back, and its script says how many attempts there were until then). Either way the records of attempt k
+stand in ``attempts/k/`` of the run directory, and the rank that goes on says where k had been. Standard library only.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from ..rundir.write import private_folder
 FOLDER = "attempts"
 RESTARTS = "TORCHELASTIC_RESTART_COUNT"
 RESUME = "ALLPULL_RESUME"
+BEFORE = "ALLPULL_ATTEMPTS"  # set by batch scripts: attempts that were made before this start of the job
 TAIL_BYTES = 1 << 16
 
 
@@ -28,12 +29,11 @@ def begin(directory: str, rank: int) -> Optional[Dict[str, int]]:
     Raises:
         OSError: the files cannot be moved.
     """
-    counted = os.environ.get(RESTARTS, "0")
-    restarts = int(counted) if counted.isdigit() else 0
+    restarts = _number(RESTARTS)
+    attempts = _number(BEFORE) + restarts
     if restarts > 0:
         os.environ[RESUME] = "1"
-        _set_aside(directory, rank, restarts - 1)
-    attempts = restarts or _attempts(directory)  # a host whose ranks left nothing has no folder to count by
+        _set_aside(directory, rank, attempts - 1)
     if not attempts:
         return None
     before = os.path.join(directory, FOLDER, str(attempts - 1), layout.steps_file(rank))
@@ -49,13 +49,9 @@ def _set_aside(directory: str, rank: int, attempt: int) -> None:
             os.replace(source, target)
 
 
-def _attempts(directory: str) -> int:
-    """How many attempts were made before this one."""
-    try:
-        names = os.listdir(os.path.join(directory, FOLDER))
-    except OSError:
-        return 0
-    return max((int(name) + 1 for name in names if name.isdigit()), default=0)
+def _number(variable: str) -> int:
+    counted = os.environ.get(variable, "0")
+    return int(counted) if counted.isdigit() else 0
 
 
 def _steps_in(path: str) -> int:

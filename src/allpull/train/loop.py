@@ -46,6 +46,8 @@ def train(spec: RunSpec, ranks: Ranks, directory: Path, warned: Callable[[], boo
     while training.progress.epoch < spec.train.epochs:
         if not training.epoch():
             break
+    if training.progress.epoch >= spec.train.epochs and training.history.score is None:
+        training.evaluate()  # it had ended when it was started again, and its records stand in those of the last time
     return training.history
 
 
@@ -90,7 +92,8 @@ class Training:
         self.progress = checkpoint.Progress(losses=[])
         if spec.train.resume:
             self.progress = checkpoint.restore(Path(spec.train.resume), self.model, self.optimizer, ranks, cut=self.cut)
-        if self.progress.epoch >= spec.train.epochs:
+        again = spec.train.resume == str(checkpoints.parent)  # by a queue or an agent, not by a user
+        if self.progress.epoch >= spec.train.epochs and not again:
             raise BadInput(
                 f"{spec.train.resume} has already trained {self.progress.epoch} epochs, and train.epochs is"
                 f" {spec.train.epochs}",

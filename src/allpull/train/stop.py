@@ -100,9 +100,8 @@ class Stop:
 def tell_agent(environ: Mapping[str, str]) -> None:
     """Let the elastic agent that started us end the job: one that restarts ranks would take our leaving for a failure.
 
-    Only where it listens to SIGUSR1, and from one rank of a host; to be called when all is saved and none has left.
+    Only one rank of a host; to be called when all is saved and none has left.
     """
     restarts = environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0"
-    listens = "SIGUSR1" in environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE", "").split(",")
-    if restarts and listens and environ.get("LOCAL_RANK") == "0":
+    if restarts and environ.get("LOCAL_RANK") == "0":
         os.kill(os.getppid(), signal.SIGUSR1)
