@@ -40,7 +40,8 @@ def text_of(block):
 
 
 def test_sections_come_in_reading_order_and_each_loads():
-    assert names()[:7] == ["summary", "throughput", "phases", "steps", "learning", "environment", "method"]
+    first = ["summary", "findings", "losses", "throughput", "phases", "timeline", "lateness", "steps", "learning"]
+    assert names()[:11] == [*first, "environment", "method"]
     assert all(callable(SECTIONS.load(name)) for name in names())
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
+
+Tone = Literal["good", "fair", "poor"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +61,7 @@ class Tiles:
 class Table:
     """Rows of text under ``columns``; the first ``words`` columns hold words, the others numbers.
 
-    ``marked`` are the numbers of rows to highlight.
+    ``marked`` are the numbers of rows to highlight; ``tones`` colour single cells, by row and column: good, fair, poor.
     """
 
     kind: ClassVar[str] = "table"
@@ -68,6 +70,30 @@ class Table:
     rows: Sequence[Sequence[str]]
     words: int = 1
     marked: frozenset[int] = frozenset()
+    tones: Mapping[tuple[int, int], Tone] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """One finding: what it is, what it costs, what to do, and what that rests on.
+
+    ``facts`` are short (label, value) pairs, ``evidence`` rows of (what, value, source).
+    """
+
+    title: str
+    tag: str
+    facts: Sequence[tuple[str, str]]
+    remedy: str
+    evidence: Sequence[tuple[str, str, str]]
+    caveat: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cards:
+    """Findings, the most costly first."""
+
+    kind: ClassVar[str] = "cards"
+    cards: Sequence[Card]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +132,7 @@ class Chart:
     spec: Mapping[str, Any] = field(repr=False)
 
 
-Part = Text | Points | Notice | Tiles | Table | Terms | Log | Chart
+Part = Text | Points | Notice | Tiles | Table | Cards | Terms | Log | Chart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -100,9 +100,9 @@ class LatenessMap(Record):
 
 
 class TimelinePart(Record):
-    """What one rank did for a while: a phase, or one bucket of gradients on the network."""
+    """What one rank did for a while, a phase; or a bucket of gradients on the network, which all ranks share."""
 
-    rank: int
+    rank: int | None = Field(description="None: the network")
     step: int
     part: str = Field(description="a phase, or bucket")
     begin_s: float = Field(description="after the begin of the timeline")

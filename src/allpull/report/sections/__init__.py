@@ -1,6 +1,7 @@
 """The sections of a report, in the order in which they are read.
 
-A new section is one file with ``block(report) -> Block``, and one line here. Entry points of the group
+A new section is one file with ``block(report) -> Block``, or None where it has nothing to say, and one line here.
+Entry points of the group
 ``allpull.sections`` come after the built-in ones, by name.
 """
 
@@ -15,8 +16,12 @@ SECTIONS = Table(
     group="allpull.sections",
     builtin={
         "summary": "allpull.report.sections.summary:block",
+        "findings": "allpull.report.sections.findings:block",
+        "losses": "allpull.report.sections.losses:block",
         "throughput": "allpull.report.sections.throughput:block",
         "phases": "allpull.report.sections.phases:block",
+        "timeline": "allpull.report.sections.timeline:block",
+        "lateness": "allpull.report.sections.lateness:block",
         "steps": "allpull.report.sections.steps:block",
         "learning": "allpull.report.sections.learning:block",
         "environment": "allpull.report.sections.environment:block",
@@ -32,5 +37,6 @@ def names() -> list[str]:
 
 
 def blocks(report: ScalingReport) -> dict[str, Block]:
-    """Every section of ``report``, by name, in order."""
-    return {name: SECTIONS.load(name)(report) for name in names()}
+    """Every section of ``report`` that has something to say, by name, in order."""
+    made = ((name, SECTIONS.load(name)(report)) for name in names())
+    return {name: block for name, block in made if block is not None}

@@ -1,0 +1,92 @@
+"""What to change first, and what it buys: one card a finding."""
+
+from __future__ import annotations
+
+from allpull.report.block import Block, Card, Cards, Notice, Part, Points, Text
+from allpull.report.explaining import explained
+from allpull.report.wording import ABSENT, counted, percent, times
+from allpull.schema.explained import Evidence, ExplainResult, Finding
+from allpull.schema.reported import ScalingReport
+from allpull.schema.results import Interval
+from allpull.units import show_bytes, show_count, show_time
+
+TITLE = "What to change first"
+MOST_CARDS = 12
+INDICATIVE = 0.05  # of the measured time: a replay that is further off prices nothing exactly
+
+
+def block(report: ScalingReport) -> Block | None:
+    """The findings on the run with most ranks; None where no run could be explained."""
+    detail = explained(report)
+    if detail is None:
+        return None
+    result = detail.result
+    priced = [one for one in result.findings if not one.advice]
+    parts: list[Part] = []
+    if result.simulation_error is not None and result.simulation_error > INDICATIVE:
+        off = percent(result.simulation_error)
+        parts.append(Notice(title="Indicative only", items=[f"the replay misses the measured time by {off}"]))
+    if result.findings:
+        parts.append(Cards(cards=[_card(one) for one in result.findings[:MOST_CARDS]]))
+    if len(result.findings) > MOST_CARDS:
+        parts.append(Text(text=f"{len(result.findings) - MOST_CARDS} more in `allpull explain`.", quiet=True))
+    if result.notes:
+        parts.append(Points(items=result.notes))
+    return Block(title=TITLE, lead=_lead(result, priced), parts=parts)
+
+
+def _lead(result: ExplainResult, priced: list[Finding]) -> str:
+    if not priced:
+        return result.healthy or "Nothing was found that costs more than the noise of this run."
+    first = priced[0]
+    gain = "" if first.gain is None else f" Without it, training would be {_gain(first.gain)} as fast."
+    more = (
+        "" if len(priced) == 1 else f" {counted(len(priced) - 1, 'smaller finding')} follow{'s' * (len(priced) == 2)}."
+    )
+    return f"{first.title}.{gain}{more}"
+
+
+def _card(finding: Finding) -> Card:
+    facts = [("gain", _gain(finding.gain))]
+    if finding.loss_s_per_step is not None:
+        facts.append(("costs per step", f"{show_time(finding.loss_s_per_step)} ({percent(finding.loss_share)})"))
+    facts.append(("ranks", _listed(finding.ranks, "all")))
+    if finding.hosts:
+        facts.append(("hosts", _listed(finding.hosts, "all")))
+    return Card(
+        title=finding.title,
+        tag=f"{finding.rule} · advice: nothing in this run prices it" if finding.advice else finding.rule,
+        facts=facts[1:] if finding.advice else facts,
+        remedy=finding.remedy,
+        evidence=[(one.what, _value(one), one.source) for one in finding.evidence],
+        caveat=f"When this may be wrong: {finding.wrong_when}",
+    )
+
+
+def _gain(gain: Interval | None) -> str:
+    if gain is None:
+        return ABSENT
+    if gain.low is None or gain.high is None:
+        return times(gain.value)
+    return f"{times(gain.value)} ({times(gain.low)} to {times(gain.high)})"
+
+
+def _listed(items: list[int] | list[str], everyone: str) -> str:
+    shown = [str(item) for item in items[:8]]
+    return ", ".join(shown) + (f" and {len(items) - 8} more" if len(items) > 8 else "") or everyone
+
+
+def _value(one: Evidence) -> str:
+    """A number with its unit as people write it.
+
+    >>> _value(Evidence(what="", value=0.04, unit="s", source=""))
+    '40 ms'
+    >>> _value(Evidence(what="", value=0.25, unit="share", source=""))
+    '25.0 %'
+    """
+    show = {"s": show_time, "share": percent, "bytes/s": _rate, "bytes": show_bytes}.get(one.unit)
+    return show(one.value) if show else f"{show_count(one.value)} {'' if one.unit == 'count' else one.unit}".strip()
+
+
+def _rate(bytes_per_s: float) -> str:
+    return f"{show_bytes(bytes_per_s)}/s"

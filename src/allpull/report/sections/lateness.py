@@ -1,0 +1,87 @@
+"""Who is late, and when: ranks by steps as a heat map, and who waited for whom."""
+
+from __future__ import annotations
+
+import altair as alt
+
+from allpull.report.block import Block, Chart, Part, Table
+from allpull.report.chart import data, spec, time_unit
+from allpull.report.explaining import explained
+from allpull.report.wording import ABSENT, counted
+from allpull.schema.explained import LatenessMap
+from allpull.schema.reported import ScalingReport
+from allpull.units import show_time
+
+TITLE = "Who is late, and when"
+ROW_PX, FRAME_PX, MOST_PX = 18, 80, 620
+TABLE_RANKS = 16
+CALM_S = 1e-3  # a map of nothing but noise keeps a scale that says so
+
+
+def block(report: ScalingReport) -> Block | None:
+    """Lateness of the run with most ranks; None where it is not known."""
+    detail = explained(report)
+    if detail is None or detail.lateness is None or len(detail.lateness.ranks) < 2:
+        return None
+    parts: list[Part] = [_chart(detail.lateness)]
+    if detail.caused_s_per_step is not None and len(detail.caused_s_per_step) <= TABLE_RANKS:
+        parts.append(_caused(detail.caused_s_per_step))
+    return Block(title=TITLE, lead=_lead(detail.lateness), parts=parts)
+
+
+def _lead(lateness: LatenessMap) -> str:
+    means = [sum(column) / len(column) for column in zip(*lateness.late_s, strict=True)]
+    worst = max(range(len(means)), key=means.__getitem__)
+    if means[worst] < CALM_S:
+        return "No rank is late for long: all meet within a millisecond of each other on average."
+    return f"Rank {lateness.ranks[worst]} is the latest: {show_time(means[worst])} after the median of all, on average."
+
+
+def _chart(lateness: LatenessMap) -> Chart:
+    highest = max((late for row in lateness.late_s for late in row), default=0.0)
+    factor, unit = time_unit(max(highest, CALM_S))
+    rows = [
+        {"step": step, "rank": rank, "late": max(late, 0.0) * factor, "shown": show_time(late)}
+        for step, row in zip(lateness.steps, lateness.late_s, strict=True)
+        for rank, late in zip(lateness.ranks, row, strict=True)
+    ]
+    colours = alt.Scale(scheme="oranges", domain=[0, max(highest, CALM_S) * factor])
+    chart = (
+        alt.Chart(data(rows))
+        .mark_rect(stroke=None)
+        .encode(
+            x=alt.X("step:O", title="Step", axis=alt.Axis(labelOverlap=True, labelAngle=0, tickCount=12)),
+            y=alt.Y("rank:O", title="Rank"),
+            color=alt.Color("late:Q", scale=colours, legend=alt.Legend(title=f"Late ({unit})", gradientLength=180)),
+            tooltip=[
+                alt.Tooltip("rank:O", title="rank"),
+                alt.Tooltip("step:O", title="step"),
+                alt.Tooltip("shown:N", title="late"),
+            ],
+        )
+    )
+    return Chart(
+        slug="lateness",
+        title="How late each rank meets the others",
+        caption="A dark row is one slow rank; dark spots that wander are ranks that are late in turn.",
+        height_px=min(MOST_PX, FRAME_PX + ROW_PX * len(lateness.ranks)),
+        axis_characters=4,
+        spec=spec(chart),
+    )
+
+
+def _caused(caused_s: list[list[float]]) -> Table:
+    ranks = range(len(caused_s))
+    rows = [
+        (f"rank {culprit}", *(_cell(caused_s[culprit][victim]) for victim in ranks), show_time(sum(caused_s[culprit])))
+        for culprit in ranks
+    ]
+    return Table(
+        caption=f"Waiting per step that each of {counted(len(caused_s), 'rank')} caused (row) for each other (column)",
+        columns=("Late", *(f"rank {rank}" for rank in ranks), "in all"),
+        rows=rows,
+    )
+
+
+def _cell(seconds: float) -> str:
+    return show_time(seconds) if seconds > 1e-6 else ABSENT

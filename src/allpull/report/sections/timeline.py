@@ -1,0 +1,79 @@
+"""A few steps as they went: what each rank did when, on one clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import altair as alt
+
+from allpull.report.block import Block, Chart
+from allpull.report.chart import data, spec, time_unit
+from allpull.report.colours import PHASES, in_order
+from allpull.report.explaining import explained
+from allpull.report.wording import counted
+from allpull.schema.explained import TimelinePart
+from allpull.schema.reported import ScalingReport
+from allpull.units import show_time
+
+TITLE = "A few steps, rank by rank"
+NETWORK = "network"
+BUCKET_COLOUR = "#8C5A9E"
+LANE_PX, FRAME_PX = 22, 110
+
+
+def block(report: ScalingReport) -> Block | None:
+    """The timeline of the run with most ranks; None where there is none."""
+    detail = explained(report)
+    if detail is None or not detail.timeline:
+        return None
+    ranks = len({part.rank for part in detail.timeline} - {None})
+    steps = len({part.step for part in detail.timeline})
+    of = f"{counted(steps, 'step')} of {counted(ranks, 'rank')}"
+    lead = f"{of}, begin and end as recorded; drag to move, scroll to zoom."
+    return Block(title=TITLE, lead=lead, parts=[_chart(detail.timeline)])
+
+
+def _chart(parts: list[TimelinePart]) -> Chart:
+    begin_s, end_s = min(part.begin_s for part in parts), max(part.end_s for part in parts)
+    factor, unit = time_unit(end_s - begin_s)
+    rows: list[dict[str, Any]] = [
+        {
+            "lane": NETWORK if part.rank is None else f"{part.rank}",
+            "begin": (part.begin_s - begin_s) * factor,
+            "end": (part.end_s - begin_s) * factor,
+            "part": part.part,
+            "step": part.step,
+            "shown": show_time(part.end_s - part.begin_s),
+        }
+        for part in parts
+    ]
+    ranks = sorted({part.rank for part in parts if part.rank is not None})
+    lanes = [*map(str, ranks), *([NETWORK] if any(part.rank is None for part in parts) else [])]
+    drawn = in_order(row["part"] for row in rows)
+    colours = alt.Scale(domain=drawn, range=[PHASES.get(name, BUCKET_COLOUR) for name in drawn])
+    zoom = alt.selection_interval(bind="scales", encodings=["x"])
+    chart = (
+        alt.Chart(data(rows))
+        .mark_bar(clip=True)
+        .encode(
+            x=alt.X("begin:Q", title=f"Time ({unit})", scale=alt.Scale(nice=False)),
+            x2="end:Q",
+            y=alt.Y("lane:N", sort=lanes, title="Rank", scale=alt.Scale(paddingInner=0.15)),
+            color=alt.Color("part:N", scale=colours, legend=alt.Legend(symbolStrokeWidth=0)),
+            tooltip=[
+                alt.Tooltip("part:N", title=" "),
+                alt.Tooltip("step:Q", title="step"),
+                alt.Tooltip("shown:N", title="for"),
+            ],
+        )
+        .add_params(zoom)
+    )
+    return Chart(
+        slug="timeline",
+        title="What each rank did",
+        caption="Waiting is being ready before the last rank is; a bucket is on the network while backward goes on.",
+        height_px=FRAME_PX + LANE_PX * len(lanes),
+        key_characters=max(len(name) for name in drawn),
+        axis_characters=max(len(lane) for lane in lanes),
+        spec=spec(chart),
+    )
