@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from allpull.analyse.timeline import PARTS, placed
 from allpull.errors import BadInput
 from allpull.report import perfetto
 from allpull.report.trace_events import lanes
@@ -135,7 +136,7 @@ def test_steps_hold_their_phases_and_reductions_stand_where_they_were(make_run: 
         ("backward", 35, 75),
         ("wait", 75, 80),  # rank 1 comes 5 ms later
         ("transfer", 80, 85),
-        ("optimizer", 85, 90),
+        ("optimizer", 95, 100),  # its return is the end of the step
         ("step 1", 100, 200),
     ]
     assert slices(events, 0, "reduction of gradients")[:2] == [("wait", 75, 80), ("transfer", 80, 85)]
@@ -146,6 +147,67 @@ def test_steps_hold_their_phases_and_reductions_stand_where_they_were(make_run: 
     assert marks == ["epoch 0", "epoch 1"] * 2
     phases = [event for event in events if event["ph"] == "X" and event["name"] == "forward"]
     assert all(event["args"] == {"placement": "schematic"} for event in phases)
+
+
+def test_what_was_waited_in_forward_stands_in_forward(make_run: Callable[..., Path]) -> None:
+    """Rank 1 is 20 ms late for a broadcast of buffers, inside forward."""
+    kind = {"kind": "collective_kind", "id": 0, "op": "broadcast", "size_bytes": 8, "group": "0", "group_ranks": 2}
+
+    def calls(rank: int, number: int) -> dict[str, Any]:
+        begin = BASE_NS + number * STEP_NS + (10 + 20 * rank) * MS
+        blocked = (22 - 20 * rank) * MS
+        call = [0, number, begin, blocked, begin + blocked]
+        return {"collectives": [call], "collective_ns": blocked, "forward_ns": 15 * MS, "arrival_ns": None}
+
+    made = make_run(extra=calls, events=[{**kind, "root": 0, "inside": "forward", "t_ns": 0}])
+    events, _ = drawn(made)
+    check_legal(events)
+    assert slices(events, 0, "steps")[:8] == [
+        ("step 0", 0, 100),
+        ("input", 0, 5),
+        ("forward", 8, 10),
+        ("wait", 10, 30),
+        ("transfer", 30, 32),
+        ("forward", 32, 45),
+        ("backward", 45, 95),
+        ("optimizer", 95, 100),
+    ]
+
+
+def test_an_evaluation_stands_where_it_was(make_run: Callable[..., Path]) -> None:
+    span = {"kind": "span", "name": "evaluation", "step": 1, "epoch": 0}
+    span |= {"begin_ns": BASE_NS + 110 * MS, "end_ns": BASE_NS + 112 * MS}
+    events, _ = drawn(make_run(events=[span], extra=lambda rank, number: {"evaluation_ns": 2 * MS * (number == 1)}))
+    check_legal(events)
+    assert [one for one in slices(events, 0, "steps") if one[0] == "evaluation"] == [("evaluation", 110, 112)]
+
+
+moment = st.integers(-10, 110)
+part = st.sampled_from(("wait", "transfer", "blocked", "evaluation"))
+
+
+@given(
+    lengths=st.dictionaries(st.sampled_from(PARTS), st.integers(0, 60)),
+    exact=st.lists(st.tuples(part, moment, moment), max_size=4),
+    arrival=st.none() | moment,
+)
+def test_pieces_of_a_step_never_overlap_and_are_as_long_as_measured(
+    lengths: dict[str, int], exact: list[tuple[str, int, int]], arrival: int | None
+) -> None:
+    pieces = placed(0, 100, lengths, exact, arrival)
+    moments = [at for (_, begin, end), _ in pieces for at in (begin, end)]
+    assert moments == sorted(moments)
+    assert all(0 <= at <= 100 for at in moments)
+    drawn_ns: dict[str, int] = defaultdict(int)
+    for (name, begin, end), is_exact in pieces:
+        assert end > begin
+        drawn_ns[name] += end - begin
+        assert not is_exact or any(one[0] == name and one[1] <= begin and end <= one[2] for one in exact)
+    known = {name for name, *_ in exact}
+    others = {name: length for name, length in lengths.items() if name not in known}
+    assert all(drawn_ns[name] <= length for name, length in others.items())
+    if sum(others.values()) + sum(drawn_ns[name] for name in known) <= 100:
+        assert all(drawn_ns[name] == length for name, length in others.items())
 
 
 def test_a_window_of_a_long_run_has_its_steps_alone(make_run: Callable[..., Path]) -> None:

@@ -6,6 +6,8 @@ collectives of which waiting and transfer cannot be told apart.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 import polars as pl
 
 from allpull.analyse.together import Together
@@ -24,6 +26,9 @@ PARTS = (
     "optimizer",
 )
 """In the order of a step: an evaluation or checkpoint between two steps is at the begin of the later one."""
+FROM_BEGIN = ("evaluation", "checkpoint", "input", "copy", "blocked", "wait", "transfer")
+Piece = tuple[str, int, int]
+"""A part, or a piece of it, with its begin and end in ns."""
 SMALL_NS = 100_000  # what entering and leaving a step's collectives costs is nothing to draw
 AS_RECORDED = ("evaluation", "checkpoint", "input", "copy", "forward", "optimizer")
 
@@ -78,3 +83,50 @@ def _kept() -> pl.Expr:
     """The part of matched calls' time that fits into what the step says: their ends are stamped twice."""
     matched = (pl.col("wait_ns") + pl.col("transfer_ns")).cast(pl.Float64)
     return pl.when(matched > 0).then(pl.min_horizontal(pl.col("collective_ns") / matched, 1.0)).otherwise(0.0)
+
+
+def placed(
+    begin_ns: int, end_ns: int, lengths_ns: Mapping[str, int], exact: Iterable[Piece], arrival_ns: int | None
+) -> list[tuple[Piece, bool]]:
+    """Where the parts of one step stand, by their begin, and of each piece whether it was recorded to stand there.
+
+    Pieces that are ``exact`` keep their place, and are taken to be all of their part. Around them go the others, as
+    long as ``lengths_ns`` says: those of ``FROM_BEGIN`` from the begin on, the optimizer up to the end, backward up to
+    the arrival of the last gradient, and forward up to backward. Nothing overlaps; what finds no room is left out.
+    """
+    room, pieces = [(begin_ns, end_ns)], []
+    known = sorted(exact, key=lambda piece: piece[1])
+    for name, from_ns, until_ns in known:
+        pieces += [((name, *slot), True) for slot in _take(room, max(until_ns - from_ns, 0), from_ns, until_ns)]
+    left = {name: length_ns for name, length_ns in lengths_ns.items() if length_ns > 0}
+    for name in {piece[0] for piece in known} & left.keys():
+        del left[name]
+    orders = (("optimizer", True), *((name, False) for name in FROM_BEGIN), ("backward", True), ("forward", True))
+    limit_ns = end_ns
+    for name, from_the_end in orders:
+        if name not in left:
+            continue
+        until_ns = min(limit_ns, arrival_ns) if name == "backward" and arrival_ns is not None else limit_ns
+        slots = _take(room, left[name], begin_ns, until_ns, from_the_end=from_the_end)
+        missing_ns = left[name] - sum(until - begin for begin, until in slots)
+        limit_ns = slots[0][0] if slots and from_the_end else limit_ns
+        slots += _take(room, missing_ns, begin_ns, end_ns)
+        pieces += [((name, *slot), False) for slot in slots]
+    return sorted(pieces, key=lambda piece: piece[0][1:])
+
+
+def _take(
+    room: list[tuple[int, int]], length_ns: int, from_ns: int, until_ns: int, *, from_the_end: bool = False
+) -> list[tuple[int, int]]:
+    """Take ``length_ns``, or what there is, out of ``room`` between two moments; the intervals taken, ascending."""
+    taken: list[tuple[int, int]] = []
+    for slot in sorted((one for one in room if one[0] < until_ns and one[1] > from_ns), reverse=from_the_end):
+        if length_ns <= 0:
+            break
+        begin, end = max(slot[0], from_ns), min(slot[1], until_ns)
+        part = (max(begin, end - length_ns), end) if from_the_end else (begin, min(end, begin + length_ns))
+        length_ns -= part[1] - part[0]
+        taken.append(part)
+        place = room.index(slot)
+        room[place : place + 1] = [(a, b) for a, b in ((slot[0], part[0]), (part[1], slot[1])) if b > a]
+    return sorted(taken)

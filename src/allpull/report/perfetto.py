@@ -24,8 +24,11 @@ from allpull.rundir.read import RunData
 
 MAX_EVENTS = 2_000_000  # some 400 MB, which browsers still open
 EVENTS_PER_STEP = 12
-EVENTS_PER_CALL = 3
-PLACEMENT = "phases within a step are schematic: their lengths are measured, their order is the usual one"
+EVENTS_PER_CALL = 6  # itself, its wait and transfer on two tracks, and the phase that it cuts in two
+PLACEMENT = (
+    "waiting, transfers, evaluations and checkpoints stand where they were recorded; "
+    "the other phases of a step are as long as measured, and around these in the usual order"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,10 +157,11 @@ def _events(run: RunData, drawing: _Drawing) -> Iterator[str]:
         host = run.headers[rank].host if rank in run.headers else "unknown host"
         marks = run.events[rank].epochs if rank in run.events else ()
         yield from sheet.process(rank, f"rank {rank} · {short(host, 80)}")
-        rows = drawing.steps.filter(mine)
-        yield from tracks.steps(sheet, rank, rows, {mark.step: mark.epoch for mark in marks})
+        rows, spans, calls = drawing.steps.filter(mine), drawing.spans.filter(mine), drawing.calls.filter(mine)
+        exact = tracks.exact_pieces(rows, calls, spans)
+        yield from tracks.steps(sheet, rank, rows, {mark.step: mark.epoch for mark in marks}, exact)
         yield from tracks.reductions(sheet, rank, rows)
-        yield from tracks.pauses(sheet, rank, drawing.spans.filter(mine))
-        yield from tracks.collectives(sheet, rank, drawing.calls.filter(mine))
+        yield from tracks.pauses(sheet, rank, spans)
+        yield from tracks.collectives(sheet, rank, calls)
         yield from tracks.buckets(sheet, rank, drawing.buckets.filter(mine))
         yield from tracks.counters(sheet, rank, drawing.counters.filter(mine))

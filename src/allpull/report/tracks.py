@@ -7,12 +7,14 @@ in the events themselves.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import polars as pl
 
-from allpull.analyse.timeline import PARTS
+from allpull.analyse.matching import OPAQUE
+from allpull.analyse.timeline import PARTS, Piece, placed
 from allpull.report.plain import short
 from allpull.report.trace_events import Sheet, lanes
 
@@ -23,8 +25,39 @@ COUNTERS = (("CPUs in use", "cpu_ns", 1.0), ("read MB/s", "read_bytes", 1e3))
 """Title, cumulative column, and what its growth per ns is multiplied by."""
 
 
-def steps(sheet: Sheet, rank: int, rows: pl.DataFrame, epochs: Mapping[int, int]) -> Iterator[str]:
-    """Each step with its phases in it: rows as of ``analyse.timeline``; ``epochs`` are those that begin at a step."""
+def exact_pieces(rows: pl.DataFrame, calls: pl.DataFrame, spans: pl.DataFrame) -> dict[int, list[Piece]]:
+    """By step, the parts of which it was recorded when they were: frames as ``steps``, ``collectives``, ``pauses``."""
+    found: dict[int, list[Piece]] = defaultdict(list)
+    for row in rows.drop_nulls(["arrival_ns", "done_ns"]).iter_rows(named=True):
+        found[row["step"]] += _blocked(row["arrival_ns"], row["last_ns"], row["done_ns"])
+    for row in calls.drop_nulls(["blocked_ns", "end_ns"]).iter_rows(named=True):
+        if row["inside"] not in OPAQUE:
+            begin_ns = row["end_ns"] - row["blocked_ns"]
+            met_ns = None if row["wait_ns"] is None else begin_ns + row["wait_ns"]
+            found[row["step"]] += _blocked(begin_ns, met_ns, row["end_ns"])
+    for row in spans.iter_rows(named=True):
+        if row["name"] in OPAQUE:
+            found[row["step"]].append((row["name"], row["begin_ns"], row["end_ns"]))
+    return found
+
+
+def _blocked(begin_ns: int, met_ns: int | None, end_ns: int) -> list[Piece]:
+    """From ``begin_ns`` to ``end_ns`` a rank was blocked; all had come at ``met_ns``, if that is known."""
+    if end_ns <= begin_ns:
+        return []
+    if met_ns is None:
+        return [("blocked", begin_ns, end_ns)]
+    met_ns = max(begin_ns, min(met_ns, end_ns))
+    return [piece for piece in (("wait", begin_ns, met_ns), ("transfer", met_ns, end_ns)) if piece[2] > piece[1]]
+
+
+def steps(
+    sheet: Sheet, rank: int, rows: pl.DataFrame, epochs: Mapping[int, int], exact: Mapping[int, Sequence[Piece]]
+) -> Iterator[str]:
+    """Each step with its phases in it: rows as of ``analyse.timeline``; ``epochs`` are those that begin at a step.
+
+    ``exact`` is what ``exact_pieces`` gives: what stands where it was recorded, and the other phases around it.
+    """
     yield from sheet.track(rank, STEPS, "steps")
     following = [*rows["begin_ns"].to_list()[1:], None]
     for row, next_ns in zip(rows.iter_rows(named=True), following, strict=True):
@@ -36,11 +69,11 @@ def steps(sheet: Sheet, rank: int, rows: pl.DataFrame, epochs: Mapping[int, int]
         about |= {f"{name}_ms": row[name] / 1e6 for name in PARTS if row[name]}
         about |= {"tags": ", ".join(row["tags"])} if row["tags"] else {}
         yield sheet.slice(rank, STEPS, f"step {row['step']}", (begin_ns, end_ns), about)
-        for name in PARTS:
-            until_ns = min(end_ns, begin_ns + row[name])
-            if until_ns > begin_ns:
-                yield sheet.slice(rank, STEPS, name, (begin_ns, until_ns), {"placement": "schematic"})
-            begin_ns = until_ns
+        lengths_ns = {name: row[name] for name in PARTS}
+        pieces = placed(begin_ns, end_ns, lengths_ns, exact.get(row["step"], ()), row["arrival_ns"])
+        for (name, from_ns, until_ns), is_exact in pieces:
+            where = {} if is_exact else {"placement": "schematic"}
+            yield sheet.slice(rank, STEPS, name, (from_ns, until_ns), where)
 
 
 def reductions(sheet: Sheet, rank: int, rows: pl.DataFrame) -> Iterator[str]:
