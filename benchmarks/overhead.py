@@ -1,6 +1,6 @@
 """What observation costs a program that nobody edited, beside torch.profiler and TraceML, in alternation.
 
-    python benchmarks/overhead.py [--loops conv,tiny,ddp,calls] [--sets 4] [--repeats 40] [--traceml FOLDER]
+    python benchmarks/overhead.py [--loops conv,tiny,ddp,calls] [--sets 3] [--repeats 40] [--traceml FOLDER]
         [--output FILE]
 
 Every way of running trains the same loop in processes of its own, all there at once; each trains a fixed number of
@@ -14,11 +14,13 @@ from resampling the paired repeats; CPU time is that of the rank, with its threa
 - ``calls``: ``tiny`` with 16 all-reduces a step, in a group of one.
 
 ``torch.profiler`` is on all the time, and started and stopped with each repeat; it writes no file. TraceML is told of
-steps by ``trace_step``, and is found in the folder ``--traceml`` (``pip install --target FOLDER traceml-ai``).
+steps by ``trace_step``, and is found in ``--traceml`` (``pip install --no-deps --target build/traceml traceml-ai
+msgspec nvidia-ml-py pyyaml``). What observed runs say of themselves (``recording_ns``) stands beside what was measured.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import random
@@ -34,8 +36,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from allpull.rundir.read import read_run
-from stored import ROOT
+from stored import ROOT, keep
 
 LOOP = ROOT / "benchmarks" / "overhead_loop.py"
 STEPS = {"conv": 5, "tiny": 500, "ddp": 100, "calls": 200}
@@ -46,6 +50,7 @@ WARM_UP_REPEATS = 3
 CONV_STEP_S = 0.020
 START_S = 180
 RESAMPLES = 2000
+TRACEML = ROOT / "build" / "traceml"
 TRACE = "every=500,steps=3"
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 
@@ -101,7 +106,7 @@ def profiler(asked: Asked) -> list[str]:
 def traceml(asked: Asked) -> list[str]:
     """`traceml run`, which starts ranks itself."""
     if asked.traceml is None or not (asked.traceml / "traceml_ai").is_dir():
-        raise Unavailable("traceml-ai is not installed; pip install --target FOLDER traceml-ai, then --traceml FOLDER")
+        raise Unavailable("traceml-ai is not installed in the folder that --traceml names")
     options = ["--logs-dir", str(asked.scratch), "--nproc-per-node", str(RANKS[asked.loop])]
     script, *arguments = asked.program("--beside", "traceml")
     return [sys.executable, "-m", "traceml_ai.launcher.cli", "run", *options, script, "--args", *arguments]
@@ -219,3 +224,65 @@ def conv_batch() -> int:
                 step_s = min(ranks.train(STEPS["conv"])["cpu"] for _ in range(9)) / 1e9
             batch = max(1, round(batch * CONV_STEP_S / step_s))
     return batch
+
+
+def measured(sets: Sequence[Times], way: str) -> dict[str, Any]:
+    """What ``way`` took beside plain training: ratios, and what it added to a step, from all repeats of all sets."""
+    found: dict[str, Any] = {}
+    draws = np.random.default_rng(0)
+    for clock in ("wall", "cpu"):
+        plain_ns, taken_ns = (
+            np.array([one[clock] for times in sets for one in times.get(name, ())]) for name in ("plain", way)
+        )
+        drawn = draws.integers(0, len(plain_ns), (RESAMPLES, len(plain_ns)))  # repeats stay in their pairs
+        ratios = taken_ns[drawn].sum(axis=1) / plain_ns[drawn].sum(axis=1)
+        added_us = (taken_ns - plain_ns)[drawn].mean(axis=1) / 1e3
+        found[f"{clock}_ratio"] = _interval(taken_ns.sum() / plain_ns.sum(), ratios, 4)
+        found[f"{clock}_added_us"] = _interval((taken_ns - plain_ns).mean() / 1e3, added_us, 1)
+    return found
+
+
+def _interval(value: float, resampled: Any, digits: int) -> dict[str, float]:
+    low, high = np.percentile(resampled, [2.5, 97.5])
+    return {name: round(float(number), digits) for name, number in (("value", value), ("low", low), ("high", high))}
+
+
+def of_loop(loop: str, options: argparse.Namespace) -> dict[str, Any]:
+    """The rows of one loop, a way each."""
+    batch = conv_batch() if loop == "conv" else 1 + (loop == "ddp")  # batch norm wants two samples
+    sets, said = [], {}
+    for _ in range(options.sets):
+        times, words = one_set(loop, batch, options.repeats, options.traceml)
+        sets.append(times)
+        for way, word in words.items():
+            said.setdefault(way, []).append(word)
+    plain_us = [one["cpu"] / 1e3 for times in sets for one in times["plain"]]
+    rows: list[dict[str, Any]] = []
+    for way in WAYS:
+        row: dict[str, Any] = {"way": way}
+        if not all(way in times for times in sets):
+            row["skipped"] = said[way][0]
+        elif way != "plain":
+            row.update(measured(sets, way))
+            if way in said:
+                row["says_us"] = round(sum(said[way]) / len(said[way]) / 1e3, 1)
+        rows.append(row)
+    about = {"loop": loop, "ranks": RANKS[loop], "batch": batch, "steps": STEPS[loop] * options.repeats * options.sets}
+    return {**about, "plain_step_us": round(float(np.median(plain_us)), 1), "ways": rows}
+
+
+def main() -> None:
+    """Measure every loop and print or keep the result."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--loops", default=",".join(STEPS))
+    parser.add_argument("--sets", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=40)
+    parser.add_argument("--traceml", type=Path, default=TRACEML)
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args()
+    loops = [of_loop(loop, options) for loop in options.loops.split(",")]
+    keep(options.output, {"sets": options.sets, "repeats": options.repeats, "loops": loops})
+
+
+if __name__ == "__main__":
+    main()

@@ -41,6 +41,11 @@ class Measurement:
 MEASUREMENTS = (
     Measurement(name="demo", script="demo.py", about="what `allpull demo` prints (half a minute)"),
     Measurement(name="recording_cost", script="recording_cost.py", about="what recording costs a rank (seconds)"),
+    Measurement(
+        name="replay_speed",
+        script="replay_speed.py",
+        about="playing 1,024 ranks x 1,000 steps x 8 buckets again, and their efficiency tree (half a minute)",
+    ),
     Measurement(name="read_rate", script="read_rate.py", about="reading 1,000,000 step records (a minute)"),
     Measurement(
         name="allreduce_table",
@@ -61,6 +66,11 @@ MEASUREMENTS = (
         name="scripts",
         script="scripts.py",
         about="real programs with and without `allpull run` (ten minutes; make frameworks, tools/horovod.sh)",
+    ),
+    Measurement(
+        name="overhead",
+        script="overhead.py",
+        about="what observation costs, beside torch.profiler and TraceML (a quarter of an hour; build/traceml)",
     ),
     Measurement(name="fashion_mnist", script="fashion_mnist.py", about="accuracy on Fashion-MNIST (tens of minutes)"),
 )

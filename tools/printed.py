@@ -165,6 +165,41 @@ def scripts(results: dict[str, Stored]) -> str:
     return "\n".join([*lines, "", *_made_on(results.values())])
 
 
+def overhead(results: dict[str, Stored]) -> str:
+    """What observation adds to a step, a row for each loop and way."""
+    if "overhead" not in results:
+        return NOT_YET
+    head = ["loop, its step without", "with", "wall time ÷ plain", "CPU time ÷ plain", "added to a step", "says itself"]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for loop in results["overhead"]["result"]["loops"]:
+        about = f"`{loop['loop']}`, {show_time(loop['plain_step_us'] / 1e6)}"
+        for row in loop["ways"]:
+            if row["way"] == "plain":
+                continue
+            cells = [row["skipped"], "", "", ""]
+            if "skipped" not in row:
+                cells = [_ratio(row["wall_ratio"]), _ratio(row["cpu_ratio"]), _added(row["cpu_added_us"])]
+                cells.append(f"{row['says_us']:.0f} µs" if "says_us" in row else "")
+            lines.append(f"| {' | '.join([about, WAY_WORDS[row['way']], *cells])} |")
+    return "\n".join([*lines, "", *_made_on(results.values())])
+
+
+WAY_WORDS = {
+    "allpull": "`allpull run`",
+    "allpull_traced": "`allpull run --trace`",
+    "profiler": "`torch.profiler` all the time",
+    "traceml": "TraceML",
+}
+
+
+def _ratio(interval: dict[str, float]) -> str:
+    return f"{interval['value']:.3f} ({interval['low']:.3f} to {interval['high']:.3f})"
+
+
+def _added(interval: dict[str, float]) -> str:
+    return f"{interval['value']:.0f} µs ({interval['low']:.0f} to {interval['high']:.0f})"
+
+
 RESULT_WORDS = {
     "steps": "steps",
     "samples": "samples",
@@ -258,5 +293,6 @@ BLOCKS = {
     ),
     "launchers": Block(needs=("launchers",), show=launchers),
     "scripts": Block(needs=("scripts",), show=scripts),
+    "overhead": Block(needs=("overhead",), show=overhead),
 }
 """What a marked place may show."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from allpull.observe.hooks import copies
-from allpull.observe.recorder import COPY
+from allpull.observe.stepline import COPY
 
 pytestmark = pytest.mark.torch
 torch: Any = pytest.importorskip("torch")

@@ -21,7 +21,8 @@ from tests.hooks.simulated_device import CALL_NS, MS, US, Machine, Stream
 
 from allpull.observe.hooks.deviceclock import DeviceClock
 from allpull.observe.identity import Identity
-from allpull.observe.recorder import (
+from allpull.observe.recorder import Recorder
+from allpull.observe.stepline import (
     BACKWARD,
     COLLECTIVE,
     COPY,
@@ -29,7 +30,6 @@ from allpull.observe.recorder import (
     FORWARD,
     INPUT,
     OPTIMIZER,
-    Recorder,
 )
 from allpull.rundir import layout
 from allpull.schema.events import DeviceStep

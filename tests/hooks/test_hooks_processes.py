@@ -151,3 +151,53 @@ def test_a_full_disk_ends_the_record_and_not_the_program(watched: Watch) -> None
     run = watched(TRAINING + limit + LOOP.replace("range(2)", "range(20)") + "print(len(losses))", TMPDIR=os.devnull)
     assert (run.code, run.out) == (0, "100\n"), run.err
     assert "recording stopped" in run.err
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_thread_that_first_asks_for_gradients_is_the_one_that_trains(watched: Watch, threads: int) -> None:
+    run = watched(
+        "import torch, threading\nfrom torch import nn\ndef train(start):\n"
+        + (TRAINING + "start.wait()\n" + LOOP).replace("\n", "\n    ")
+        + f"""
+start = threading.Barrier({threads})
+trainers = [threading.Thread(target=train, args=(start,)) for _ in range({threads})]
+for trainer in trainers:
+    trainer.start()
+for trainer in trainers:
+    trainer.join()
+print("done")
+"""
+    )
+    assert (run.code, run.out, run.err) == (0, "done\n", "")
+    steps = run.steps()
+    assert len(steps) == run.events("end")[0].steps == 10
+    assert all(step.backward_ns and step.optimizer_ns for step in steps)
+    if threads == 1:
+        assert [step.samples for step in steps] == 2 * [16, 16, 16, 16, 6]
+        assert [step.epoch for step in steps] == 5 * [0] + 5 * [1]
+
+
+def test_a_program_that_closes_all_descriptors_is_recorded_and_finds_nothing_of_ours_in_its_own(
+    watched: Watch,
+) -> None:
+    run = watched(
+        TRAINING
+        + LOOP
+        + """
+import os, time
+os.closerange(3, 256)  # as one that becomes a daemon
+theirs = [open(f"own{number}", "w+") for number in range(20)]  # which have our numbers now
+time.sleep(0.3)
+"""
+        + LOOP
+        + "print([file.read() for file in theirs] == 20 * [''])\n"
+    )
+    assert (run.code, run.out, run.err) == (0, "True\n", "")
+    assert len(run.steps()) == run.events("end")[0].steps == 20
+
+
+def test_two_trainings_in_one_process_are_one_run(watched: Watch) -> None:
+    run = watched(TRAINING + LOOP + TRAINING + LOOP)
+    assert (run.code, run.err) == (0, "")
+    assert [step.samples for step in run.steps()] == 4 * [16, 16, 16, 16, 6]
+    assert [step.epoch for step in run.steps()] == [epoch for epoch in range(4) for _ in range(5)]

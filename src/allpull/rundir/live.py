@@ -1,7 +1,7 @@
 """What a rank does at this moment, in a few numbers that others on its host can look at while it runs.
 
-A record is written when a step is over; a rank that hangs writes none. So each phase also leaves its number and its
-begin in a small mapped file, for a tenth of a microsecond, and ``allpull watch`` reads it there. Standard library only.
+A record is written when a step is over; a rank that hangs writes none. So each phase also leaves its begin in a small
+mapped file, and ``allpull watch`` reads it there. Standard library only.
 """
 
 from __future__ import annotations
@@ -13,8 +13,17 @@ from typing import List, Optional, Tuple, Union
 from . import layout
 from .write import private_folder
 
-STEP, PLACE, SINCE_NS, OPERATION, ARRIVED_NS = range(5)
-WORDS = 8  # of 8 bytes, in this machine's byte order; those without a name are 0
+PLACES = 64  # that are told apart: phases, and words of the program's own
+STEP, OPERATION, ARRIVED_NS, ENDED_NS = range(PLACES, PLACES + 4)
+PLACE, SINCE_NS = range(PLACES + 4, PLACES + 6)
+WORDS = PLACES + 8
+"""Numbers of 8 bytes, in this machine's byte order; those without a name are 0.
+
+The first are, by place, when the phase there began or went on, ns: the latest one is innermost, unless a phase ended
+after that, and none was around it (``ENDED_NS``). So each turn is one number, which is what writing them costs. What
+follows from them, ``PLACE`` and ``SINCE_NS``, is for ``read_live`` to say.
+"""
+
 OPERATIONS = (
     "all_reduce",
     "all_reduce_coalesced",
@@ -55,7 +64,7 @@ def live_words(directory: str, rank: int) -> Words:
             os.close(descriptor)
     except (OSError, ValueError):
         return hidden_words()
-    words[PLACE] = words[OPERATION] = NOTHING
+    words[OPERATION] = NOTHING
     return words
 
 
@@ -66,7 +75,14 @@ def read_live(directory: str, rank: int) -> Optional[Tuple[int, ...]]:
             data = file.read(8 * WORDS + 1)
     except OSError:
         return None
-    return tuple(memoryview(data).cast("q")) if len(data) == 8 * WORDS else None
+    if len(data) != 8 * WORDS:
+        return None
+    words = list(memoryview(data).cast("q"))
+    latest = max(words[:PLACES])
+    is_between = words[ENDED_NS] >= latest
+    words[PLACE] = NOTHING if is_between else words.index(latest)
+    words[SINCE_NS] = words[ENDED_NS] if is_between else latest
+    return tuple(words)
 
 
 def hidden_words() -> Words:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import Any, Callable, Dict, List, Optional
+from contextlib import suppress
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 THINNING = 4  # each half of what budget is left covers twice as many lines as all before it
 FLUSH_NS = 200_000_000  # a fifth of a second: five small writes a second are nothing to a parallel file system
@@ -88,6 +89,7 @@ class Appender:
         self._descriptor: Optional[int] = None
         try:
             self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            self._file = _file_of(self._descriptor)
         except OSError as error:
             self._give_up(error)
 
@@ -124,8 +126,9 @@ class Appender:
             return
         data = ("\n".join(self._lines) + "\n").encode("ascii", "backslashreplace")
         try:
+            descriptor = self._need_own_file(self._descriptor)
             while data:
-                data = data[os.write(self._descriptor, data) :]
+                data = data[os.write(descriptor, data) :]
         except OSError as error:
             self.left_out += len(self._lines)
             self._give_up(error)
@@ -135,7 +138,8 @@ class Appender:
         """Flush and close; closing twice is nothing."""
         self.flush()
         if self._descriptor is not None:
-            os.close(self._descriptor)
+            with suppress(OSError):
+                os.close(self._need_own_file(self._descriptor))
             self._descriptor = None
 
     def _thin(self, size: int) -> None:
@@ -144,8 +148,25 @@ class Appender:
             self._thin_at += max(size, (self._budget - self._thin_at) // 2)
             self._on_thin(self._keep_one_in)
 
+    def _need_own_file(self, descriptor: int) -> int:
+        """A program may close all descriptors that it does not know, and have ours again for a file of its own."""
+        try:
+            if _file_of(descriptor) == self._file:
+                return descriptor
+        except OSError:
+            pass
+        self._descriptor = None
+        self._descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        self._file = _file_of(self._descriptor)
+        return self._descriptor
+
     def _give_up(self, error: OSError) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
         self._on_trouble(f"{os.path.basename(self.path)}: {error.strerror or error}")
+
+
+def _file_of(descriptor: int) -> Tuple[int, int]:
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, Deque, Dict, Optional, Tuple
+from typing import Any, Deque, Dict, Optional
 
 DEEPEST = 4  # levels of a batch that are looked into for its first tensor
 MOST_WAITING = 4096  # batches that were fetched and not learned from, before we stop counting on them
@@ -51,17 +51,17 @@ class Batches:
         if self.given is None:
             self.given = samples
 
-    def learn(self) -> Tuple[Optional[int], Optional[int]]:
-        """The program learns: the number of the epoch if one begins with it, and how many samples it learns from."""
-        now, epoch = self.now, None
-        if not now.learned:
-            now.learned = True
-            epoch = self._epochs
-            self._epochs += 1
+    def begin_epoch(self) -> int:
+        """The program learns for the first time in this pass: the number of the epoch that it is."""
+        self.now.learned = True
+        self._epochs += 1
+        return self._epochs - 1
+
+    def learn(self) -> Optional[int]:
+        """The program learns: from how many samples."""
         samples, self.given = self.given, None
-        if now.waiting:
-            samples = now.waiting.popleft()
-        return epoch, samples
+        waiting = self.now.waiting
+        return waiting.popleft() if waiting else samples
 
 
 class Pass:
@@ -82,12 +82,14 @@ def samples_of(batch: Any, deepest: int = DEEPEST) -> Optional[int]:
     """
     kind = type(batch)
     try:
-        return int((batch[0] if kind is list or kind is tuple else batch).shape[0])  # what most loaders give
+        samples = (batch[0] if kind is list or kind is tuple else batch).shape[0]  # what most loaders give
+        if type(samples) is int:
+            return samples
     except (AttributeError, IndexError, TypeError, ValueError):
         pass
     shape = getattr(batch, "shape", None)
     if shape is not None:
-        return int(shape[0]) if len(shape) else None
+        return shape[0] if len(shape) and type(shape[0]) is int else None  # where it is exported, it is only a name
     if deepest == 0 or isinstance(batch, (str, bytes)):
         return None
     if isinstance(batch, Mapping):

@@ -15,7 +15,8 @@ from types import ModuleType
 from typing import Any, Callable, Dict, Iterable, Optional, Tuple
 
 from ...rundir.live import NOTHING, OPERATION, OPERATIONS
-from ..recorder import BACKWARD, COLLECTIVE, Recorder
+from ..recorder import Recorder
+from ..stepline import BACKWARD, COLLECTIVE
 from .safety import safely
 from .watcher import NOT_SEEN, Watcher
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from typing import Any, Callable, Dict, Tuple
 
-from ..recorder import COPY
+from ..stepline import COPY
 from .watcher import Watcher
 
 ACCELERATOR = "cuda"  # and what HIP calls so too

@@ -19,7 +19,8 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 from ...rundir.live import NOTHING
 from ...rundir.write import FLUSH_NS
 from ..arrival import Arrival
-from ..recorder import BACKWARD, COLLECTIVE, FORWARD, Recorder
+from ..recorder import Recorder
+from ..stepline import BACKWARD, COLLECTIVE, FORWARD
 from .copies import watch_copies
 from .deviceevents import Mark, Resolver, Where, has_passed
 from .devicestep import HOST_ONLY, ISSUING

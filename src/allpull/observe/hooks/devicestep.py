@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from ..recorder import BACKWARD, CHECKPOINT, COLLECTIVE, COPY, EVALUATION, FORWARD, INPUT, OPTIMIZER
+from ..stepline import BACKWARD, CHECKPOINT, COLLECTIVE, COPY, EVALUATION, FORWARD, INPUT, OPTIMIZER
 
 ISSUING = {FORWARD: "forward_ns", BACKWARD: "backward_ns", OPTIMIZER: "optimizer_ns", COLLECTIVE: "collective_ns"}
 HOST_ONLY = {INPUT: "input_ns", COPY: "copy_ns", EVALUATION: "evaluation_ns", CHECKPOINT: "checkpoint_ns"}

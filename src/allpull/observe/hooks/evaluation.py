@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Callable, Optional
 
-from ..recorder import EVALUATION, Recorder
+from ..recorder import Recorder
+from ..stepline import EVALUATION
 
 
 class Evaluation:

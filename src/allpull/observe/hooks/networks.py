@@ -168,7 +168,7 @@ class Networks:
         A forward hook would be copied, saved and compiled along with it; torch leaves this slot out of all three.
         """
         from torch import is_grad_enabled  # noqa: PLC0415
-        from torch.compiler import is_compiling  # noqa: PLC0415
+        from torch.compiler import is_dynamo_compiling  # noqa: PLC0415
 
         watcher, compiled = self._watcher, vars(network).get(SLOT)
         reference: Any = weakref.ref(network)  # it has us, so we must not have it
@@ -176,7 +176,7 @@ class Networks:
         def observed(*args: Any, **kwargs: Any) -> Any:
             module = reference()
             call = compiled or module._call_impl
-            if is_compiling() or self._runs:
+            if self._runs or is_dynamo_compiling():
                 return call(*args, **kwargs)
             self._runs = True
             depth = watcher.forward_begins(args or kwargs, is_grad_enabled() and module.training)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from ..recorder import OPTIMIZER
+from ..stepline import OPTIMIZER
 from .watcher import Watcher
 
 
@@ -14,11 +14,11 @@ def watch_optimizers(watcher: Watcher, made: Any) -> None:
     from torch.compiler import is_dynamo_compiling  # noqa: PLC0415  this runs after torch was imported
     from torch.optim import optimizer as optim  # noqa: PLC0415
 
-    def begins(optimizer: Any, *_: Any) -> None:
+    def begins(optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if not is_dynamo_compiling():
             watcher.optimizer_begins(id(optimizer))
 
-    def ends(optimizer: Any, *_: Any) -> None:
+    def ends(optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if not is_dynamo_compiling():
             watcher.optimizer_ends(id(optimizer))
 
@@ -33,15 +33,25 @@ def watch_optimizers(watcher: Watcher, made: Any) -> None:
         made(self)
 
     optim.Optimizer.__init__ = observed  # type: ignore[method-assign]  # wrapping is the point
-    zero = optim.Optimizer.zero_grad
+    _watch_dropping(watcher, optim.Optimizer)
+
+
+def _watch_dropping(watcher: Watcher, base: Any) -> None:
+    """See gradients dropped, until an optimizer is seen to step."""
+    from torch.compiler import is_dynamo_compiling  # noqa: PLC0415  this runs after torch was imported
+
+    zero = base.zero_grad
 
     @functools.wraps(zero)
-    def observed_zero(self: Any, *args: Any, **kwargs: Any) -> None:
-        if not watcher.steps_taken and not is_dynamo_compiling():
-            watcher.gradients_dropped()
+    def observed(self: Any, *args: Any, **kwargs: Any) -> None:
+        if not is_dynamo_compiling():
+            if not watcher.steps_taken:
+                watcher.gradients_dropped()
+            elif base.zero_grad is observed:
+                base.zero_grad = zero  # it is not needed any more
         zero(self, *args, **kwargs)
 
-    optim.Optimizer.zero_grad = observed_zero  # type: ignore[method-assign]
+    base.zero_grad = observed
 
 
 def watch_scalers(watcher: Watcher) -> None:

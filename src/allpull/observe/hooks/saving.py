@@ -6,7 +6,7 @@ import functools
 from types import ModuleType
 from typing import Any, Callable
 
-from ..recorder import CHECKPOINT
+from ..stepline import CHECKPOINT
 from .watcher import Watcher
 
 SAVERS = {

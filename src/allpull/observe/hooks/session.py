@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
@@ -41,6 +42,7 @@ class Session:
         self._reason: Optional[str] = None
         self._pid = os.getpid()
         self._said = False
+        self._beginning = threading.RLock()
         os.register_at_fork(after_in_child=self._forked)
 
     @property
@@ -50,6 +52,10 @@ class Session:
 
     def begin(self) -> Optional[Recorder]:
         """Become a rank: claim its number and open its files; None where another process has them."""
+        with self._beginning:  # threads may come to train at the same time
+            return self._begun()
+
+    def _begun(self) -> Optional[Recorder]:
         if self.recorder is not None or self._reason is not None:
             return self.recorder
         who = identify()
@@ -165,6 +171,7 @@ class Session:
             self.recorder = None
             self._reason = "it was forked from a rank"
         self._pid = os.getpid()
+        self._beginning = threading.RLock()
 
     def _start_sidecar(self, who: Identity) -> None:
         from .beside import start_sidecar  # noqa: PLC0415  where no agent did

@@ -1,6 +1,4 @@
-"""Make phases, steps and epochs of what a program is seen to do.
-
-The rules, all of which a reader of the records may rely on:
+"""Make phases, steps and epochs of what a program is seen to do. The rules, on which readers of the records rely:
 
 - A step ends when an optimizer's ``step`` returns. Where a program made several optimizers, it ends when the last of
   them has stepped before one steps again or the next batch is fetched. Where none is ever seen to step, because it is
@@ -15,21 +13,21 @@ The rules, all of which a reader of the records may rely on:
 from __future__ import annotations
 
 from threading import get_ident
-from typing import Any, Callable, Dict, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Set, Tuple
 
-from ..arrival import Arrival, Arrivals
-from ..recorder import BACKWARD, EVALUATION, FORWARD, INPUT, OPTIMIZER, Recorder
+from ..recorder import Recorder
+from ..stepline import BACKWARD, EVALUATION, FORWARD, INPUT, OPTIMIZER
 from .batches import Batches, samples_of
-from .boundary import Boundary
 from .evaluation import Evaluation, goes_on
+from .phases import NOT_SEEN, Phases
 from .safety import safely
 from .session import Session
 
-NOT_SEEN = -1  # the depth of a phase that nobody records
+ELSEWHERE = -2  # the depth of what another thread does
 UNSEEN = 2  # times that gradients are dropped unused before we believe that the optimizer is out of our sight
 
 
-class Watcher:
+class Watcher(Phases):
     """Stands between the entry points of torch and the recorder of this rank.
 
     What begins returns a depth, which its end takes back; each pair costs about a microsecond, and nothing but a
@@ -37,13 +35,7 @@ class Watcher:
     """
 
     def __init__(self, session: Session) -> None:
-        self.session = session
-        self.recorder: Optional[Recorder] = None
-        self.failed: Set[str] = set()
-        self.boundary = Boundary(session.watch)
-        self._recording: Optional[Recorder] = None  # the recorder, while it records
-        self._thread = get_ident()
-        self._in_backward = False
+        super().__init__(session)
         self._batches = Batches()
         self._loads = False
         self._saw_forward = False  # in this step
@@ -51,50 +43,16 @@ class Watcher:
         self._optimizers = 0
         self._stepping: Dict[int, int] = {}  # optimizers that step, and at which depth
         self._stepped: Set[int] = set()
-        self._arrivals = Arrivals()
         self.reducing: Dict[int, Tuple[int, int, int]] = {}  # kind, number and begin of what backward started, by work
         self._unseen = 0  # steps that an optimizer must have taken out of sight
         self.steps_taken = 0  # by optimizers, whether or not they end a step
         self.by_words = False  # the program says itself where its steps end
         self.epochs_by_words = False
 
-    # Whether anything is recorded
-
-    @safely("recording")
-    def ready(self) -> Optional[Recorder]:
-        """The recorder of this rank; asked for where a program trains, which makes this process a rank."""
-        if self.recorder is None:
-            self.recorder = self.session.begin()
-            self._thread = get_ident()
-            if self.recorder is not None:
-                self._arrivals.serve(self.recorder)
-                self.recorder.paused = not self.boundary.on
-                self._recording = self.recorder if self.boundary.on else None
-        return self.recorder
-
     def _ready_to_learn(self) -> None:
         """A process that made an optimizer and fetches, or runs its network, will train: its first step begins."""
         if self._optimizers and self.recorder is None:
             self.ready()
-
-    @safely("phases", NOT_SEEN)
-    def enter(self, place: int) -> int:
-        """A phase begins; the depth to give back to ``leave``."""
-        recorder = self._recording
-        if recorder is None or (get_ident() != self._thread and not self._in_backward):
-            return NOT_SEEN
-        return recorder.enter(place)
-
-    @safely("phases")
-    def leave(self, depth: int) -> None:
-        """The phase that began at ``depth`` ends, and whatever was left open in it."""
-        if depth >= 0 and self.recorder is not None:
-            self.recorder.leave_until(depth)
-
-    @property
-    def is_own_thread(self) -> bool:
-        """Whether this is the thread that trains."""
-        return get_ident() == self._thread
 
     # Loaders
 
@@ -110,46 +68,73 @@ class Watcher:
     @safely("loaders")
     def pass_begun(self, iterator: int) -> None:
         """It is made; ``iterator`` is its id."""
-        if get_ident() == self._thread:
-            self._batches.begin(iterator)
+        self._batches.begin(iterator)
 
-    @safely("loaders", NOT_SEEN)
     def fetch_begins(self, iterator: int) -> int:
         """The program asks an iterator, whose id is given, for a batch."""
-        if get_ident() != self._thread:
-            return NOT_SEEN
+        try:
+            if get_ident() != self._thread:
+                return self._fetch_elsewhere(iterator)
+            recorder = self._recording
+            if recorder is None or recorder.stack or recorder.is_cut or iterator != self._batches.turned_to:
+                return self._turns_to_loader(iterator)
+            return recorder.enter(INPUT)
+        except Exception as error:  # noqa: BLE001
+            return self._lose("loaders", error)
+
+    def _fetch_elsewhere(self, iterator: int) -> int:
+        """Another thread fetches: it is of no interest, unless that will turn out to be the one that trains."""
+        if self._trains:
+            return ELSEWHERE
+        self._batches.turn_to(iterator)
+        return NOT_SEEN
+
+    def _turns_to_loader(self, iterator: int) -> int:
+        """What precedes this fetch is over."""
         recorder = self.recorder
         if recorder is None:
             self._ready_to_learn()
         elif recorder.stack and recorder.stack[-1] == INPUT:
-            return self.enter(INPUT)  # a loader inside a loader
-        elif recorder.stack or recorder.is_cut:
+            return recorder.enter(INPUT)  # a loader inside a loader
+        else:
             self._evaluation.look(recorder)
             if recorder.is_cut and not goes_on(recorder):
                 self.end_step(recorder)
-        batches, recorder = self._batches, self._recording
-        if iterator != batches.turned_to:
-            batches.turn_to(iterator)
-        return NOT_SEEN if recorder is None else recorder.enter(INPUT)
+        self._loads = True
+        self._batches.turn_to(iterator)
+        return NOT_SEEN if self._recording is None else self._recording.enter(INPUT)
 
-    @safely("loaders")
     def fetched(self, depth: int, batch: Any) -> None:
         """The program got its batch, which it asked for at ``depth``."""
-        recorder = self.recorder
-        if recorder is not None and depth >= 0:
-            recorder.leave_until(depth)
-        if get_ident() != self._thread or (recorder is not None and recorder.stack and recorder.stack[-1] == INPUT):
-            return  # a loader in a thread, or inside a loader
-        self._loads = True
-        self._batches.now.waiting.append(samples_of(batch))
+        try:
+            recorder = self.recorder
+            if depth >= 0 and recorder is not None:
+                recorder.leave_until(depth)
+                if depth and recorder.stack[-1] == INPUT:
+                    return  # a loader inside a loader
+            elif depth == ELSEWHERE:
+                return
+            self._batches.now.waiting.append(samples_of(batch))
+        except Exception as error:  # noqa: BLE001
+            self._lose("loaders", error)
 
     # The network
 
-    @safely("forward", NOT_SEEN)
     def forward_begins(self, inputs: Any, learns: bool) -> int:
         """A forward pass of the whole network begins, on ``inputs``; ``learns``: gradients are kept."""
-        if get_ident() != self._thread:
-            return NOT_SEEN
+        try:
+            if get_ident() != self._thread:
+                return NOT_SEEN
+            recorder = self._recording
+            if recorder is None or recorder.stack or not learns or not self._loads:
+                return self._forward_otherwise(inputs, learns)
+            self._saw_forward = True
+            return recorder.enter(FORWARD)
+        except Exception as error:  # noqa: BLE001
+            return self._lose("forward", error)
+
+    def _forward_otherwise(self, inputs: Any, learns: bool) -> int:
+        """As ``forward_begins``, where it may be the first, or of an evaluation, or without a loader."""
         if self.recorder is None and learns:
             self._ready_to_learn()
         recorder = self.recorder
@@ -164,8 +149,7 @@ class Watcher:
                 self._batches.give(samples_of(inputs))  # once, where an optimizer has it run many times (LBFGS)
         elif self._recording is not None and self._batches.is_new_pass:
             self._evaluation.begin(self._recording)
-        recorder = self._recording
-        return NOT_SEEN if recorder is None else recorder.enter(FORWARD)
+        return NOT_SEEN if self._recording is None else self._recording.enter(FORWARD)
 
     @safely("evaluation")
     def evaluation_begins(self, is_training: Callable[[], bool]) -> None:
@@ -180,87 +164,95 @@ class Watcher:
         if recorder is not None and self.is_own_thread and goes_on(recorder) and len(recorder.stack) == 1:
             self._evaluation.end(recorder)
 
-    @safely("arrival")
-    def reduces(self, arrival: Arrival) -> None:
-        """A network was made that reduces its gradients in backward; ``arrival`` knows when they are ready."""
-        self._arrivals.add(arrival)
-        recorder = self.ready()
-        if recorder is not None:
-            self._arrivals.serve(recorder)
-
     # Gradients and steps
 
-    @safely("backward", NOT_SEEN)
     def backward_begins(self) -> int:
         """The program asks for gradients: it trains."""
-        if get_ident() != self._thread or self._in_backward:
-            return NOT_SEEN
-        recorder = self.recorder or self.ready()
-        if recorder is None:
-            return NOT_SEEN
-        if recorder.stack and recorder.stack[-1] == EVALUATION:
-            self._evaluation.end(recorder)
-        epoch, samples = self._batches.learn()
-        if epoch is not None and not self.epochs_by_words:
-            recorder.epoch(epoch)
-        if samples is not None:
-            recorder.samples = (recorder.samples or 0) + samples
-        recorder.passes = (recorder.passes or 0) + 1
-        if self._recording is None:
-            return NOT_SEEN
-        if not self._saw_forward:
-            recorder.credit(FORWARD)
-        self._in_backward = True
-        return recorder.enter(BACKWARD)
+        try:
+            if self._in_backward or (get_ident() != self._thread and self._is_elsewhere()):
+                return NOT_SEEN
+            recorder, batches = self._recording or self.ready(), self._batches
+            if recorder is None:
+                return NOT_SEEN
+            if recorder.stack and recorder.stack[-1] == EVALUATION:
+                self._evaluation.end(recorder)
+            if not batches.now.learned:
+                self._epoch_begins(recorder)
+            samples = batches.learn()
+            if samples is not None:
+                recorder.samples = samples + (recorder.samples or 0)
+            recorder.passes = 1 + (recorder.passes or 0)
+            if recorder.paused:
+                return NOT_SEEN
+            if not self._saw_forward:
+                recorder.credit(FORWARD)
+            self._in_backward = True
+            return recorder.enter(BACKWARD)
+        except Exception as error:  # noqa: BLE001
+            return self._lose("backward", error)
 
-    @safely("backward")
+    def _epoch_begins(self, recorder: Recorder) -> None:
+        epoch = self._batches.begin_epoch()
+        if not self.epochs_by_words:
+            recorder.epoch(epoch)
+
     def backward_ends(self, depth: int, reduced: Callable[[], bool]) -> None:
         """Gradients are there; where they were not ``reduced``, each rank has its own, and nobody was waited for."""
-        if depth < 0:
-            return
-        if self.recorder is not None:
-            self.recorder.leave_until(depth)
-        self._in_backward = False
-        if self._arrivals.any and not reduced():
-            self._arrivals()  # nobody asks for it at the end of the step
+        try:
+            if depth >= 0 and self.recorder is not None:
+                self.recorder.leave_until(depth)
+                self._in_backward = False
+                if self._arrivals.any and not reduced():
+                    self._arrivals()  # nobody asks for it at the end of the step
+        except Exception as error:  # noqa: BLE001
+            self._lose("backward", error)
 
     @safely("optimizers")
     def makes_optimizer(self) -> None:
         """The program makes an optimizer."""
         self._optimizers += 1
 
-    @safely("optimizers")
     def optimizer_begins(self, number: int) -> None:
         """Optimizer ``number`` (its id) steps."""
-        if get_ident() != self._thread:
-            return
-        recorder = self.recorder or self.ready()
-        if recorder is None:
-            return
-        if recorder.is_cut and number in self._stepped:
-            self.end_step(recorder)
-        depth = NOT_SEEN if self._recording is None else recorder.enter(OPTIMIZER)
-        self._stepping.setdefault(number, depth)  # it may have begun before, and raised, or step by way of its base
+        try:
+            if get_ident() != self._thread and self._is_elsewhere():
+                return
+            recorder = self._recording or self.ready()
+            if recorder is None:
+                return
+            if recorder.is_cut and number in self._stepped:
+                self.end_step(recorder)
+            depth = NOT_SEEN if recorder.paused else recorder.enter(OPTIMIZER)
+            self._stepping.setdefault(number, depth)  # it may have begun before, and raised, or step by way of its base
+        except Exception as error:  # noqa: BLE001
+            self._lose("optimizers", error)
 
-    @safely("optimizers")
     def optimizer_ends(self, number: int) -> None:
         """Optimizer ``number`` has stepped."""
-        depth, recorder = self._stepping.pop(number, None), self.recorder
-        if recorder is None or depth is None:
-            return
-        if depth >= 0:
-            recorder.leave_until(depth)
-        self.steps_taken += 1
-        if self.reducing:
-            for told in self.reducing.values():  # a comm hook leaves its collectives to DDP, which waits out of sight
-                recorder.collective(*told, None, None)
-            self.reducing.clear()
-        if self.by_words:
-            return
-        self._stepped.add(number)
-        recorder.cut()
-        if self._optimizers <= 1:
-            self.end_step(recorder)
+        try:
+            depth, recorder = self._stepping.pop(number, None), self.recorder
+            if recorder is None or depth is None:
+                return
+            if depth >= 0:
+                recorder.leave_until(depth)
+            self.steps_taken += 1
+            if self.reducing:
+                self._forget_reducing(recorder)
+            if self.by_words:
+                return
+            recorder.cut()
+            if self._optimizers > 1:
+                self._stepped.add(number)
+            else:
+                self.end_step(recorder)
+        except Exception as error:  # noqa: BLE001
+            self._lose("optimizers", error)
+
+    def _forget_reducing(self, recorder: Recorder) -> None:
+        """A comm hook leaves its collectives to DDP, which waits out of sight."""
+        for told in self.reducing.values():
+            recorder.collective(*told, None, None)
+        self.reducing.clear()
 
     @safely("optimizers")
     def optimizer_skips(self, number: int) -> None:
@@ -288,7 +280,8 @@ class Watcher:
 
     def end_step(self, recorder: Recorder) -> None:
         """The step that was cut is over, and the next one begins."""
-        self._stepped.clear()
+        if self._stepped:
+            self._stepped.clear()
         self._saw_forward = False
         recorder.write_step()
         if self.boundary.is_awaited:

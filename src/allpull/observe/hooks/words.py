@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any, ContextManager, Dict, Optional
 
-from ..recorder import KNOWN
+from ..stepline import KNOWN
 from .safety import safely
 from .watcher import NOT_SEEN, Watcher
 
