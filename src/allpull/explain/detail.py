@@ -1,0 +1,118 @@
+"""What a report draws of an explanation beyond its numbers: who was late, who waited for whom, how a few steps went."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allpull.analyse.blame import Blame
+from allpull.analyse.grid import Floats
+from allpull.analyse.thinning import evenly
+from allpull.analyse.walk import Walked, walk
+from allpull.analyse.window import STEP, WORK, Window
+from allpull.schema.explained import ExplainDetail, ExplainResult, LatenessMap, TimelinePart
+
+MAP_STEPS, MAP_RANKS = 200, 64  # what a page can draw and an eye can tell apart
+TABLE_RANKS = 16
+DRAWN_STEPS, DRAWN_RANKS = 3, 16
+SHORT_S = 1e-6  # a part that is shorter is nothing to draw
+
+
+def detail(result: ExplainResult, window: Window | None, blame: Blame | None) -> ExplainDetail:
+    """What a report draws of ``result``, which rests on ``window`` and ``blame``."""
+    if window is None or not window.steps.size:
+        return ExplainDetail(result=result, lateness=None, caused_s_per_step=None, timeline=[])
+    caused = None
+    if blame is not None and window.ranks <= TABLE_RANKS and blame.caused_s.any():
+        caused = (blame.caused_s / window.steps.size).tolist()
+    culprits = sorted({rank for finding in result.findings for rank in finding.ranks})
+    return ExplainDetail(
+        result=result,
+        lateness=None if blame is None else lateness(window, blame, culprits),
+        caused_s_per_step=caused,
+        timeline=list(timeline(window, culprits)),
+    )
+
+
+def lateness(window: Window, blame: Blame, culprits: Sequence[int] = ()) -> LatenessMap:
+    """Lateness of at most ``MAP_RANKS`` ranks, ``culprits`` among them, in at most ``MAP_STEPS`` steps."""
+    rows = np.array(evenly(list(range(window.steps.size)), MAP_STEPS), dtype=np.intp)
+    ranks = shown_ranks(window.ranks, MAP_RANKS, culprits)
+    late_s = blame.late_s[np.ix_(rows, ranks)]
+    return LatenessMap(steps=window.steps[rows].tolist(), ranks=ranks.tolist(), late_s=late_s.round(9).tolist())
+
+
+def shown_ranks(ranks: int, most: int, wanted: Sequence[int] = ()) -> NDArray[np.intp]:
+    """At most ``most`` of ``ranks`` ranks, ascending, spread evenly, those ``wanted`` first of all.
+
+    >>> shown_ranks(100, 4, [17]).tolist()
+    [0, 17, 50, 99]
+    """
+    kept = list(dict.fromkeys(rank for rank in wanted if 0 <= rank < ranks))[:most]
+    spread = evenly(list(range(ranks)), max(1, most - len(kept)))
+    return np.array(sorted({*kept, *spread}), dtype=np.intp)
+
+
+def timeline(window: Window, culprits: Sequence[int] = ()) -> Iterator[TimelinePart]:
+    """What ranks did in ``DRAWN_STEPS`` consecutive ordinary steps: those whose length is nearest to the median's."""
+    chosen = ordinary_steps(window)
+    walked = walk(window)
+    wait_s = walked.wait_s(window)
+    ranks = shown_ranks(window.ranks, DRAWN_RANKS, culprits)
+    ends = walked.leave_s[window.kind == STEP]
+    from_s = ends[chosen[0] - 1].min() if chosen[0] else window.begin_s.min()
+    for event in np.flatnonzero((window.step_of >= chosen[0]) & (window.step_of <= chosen[-1])):
+        step = int(window.steps[window.step_of[event]])
+        for rank, name, begin_s, end_s in _rank_parts(window, walked, wait_s[event], int(event), ranks):
+            if end_s - begin_s > SHORT_S:
+                yield _part(rank, step, name, begin_s - from_s, end_s - from_s)
+        for begin_s, end_s in _bucket_parts(window, walked, int(event)):
+            yield _part(None, step, "bucket", begin_s - from_s, end_s - from_s)
+
+
+def ordinary_steps(window: Window) -> NDArray[np.intp]:
+    """Rows of consecutive steps, none of them odd where there are such, that together are most like the median step."""
+    length_s = window.wall_s.max(axis=1)
+    steps = min(DRAWN_STEPS, length_s.size)
+    starts = np.arange(length_s.size - steps + 1)
+    rows = starts[:, None] + np.arange(steps)
+    plain = ~window.odd[rows].any(axis=1)
+    usual_s = np.median(length_s[~window.odd]) if (~window.odd).any() else np.median(length_s)
+    far = np.abs(length_s[rows] - usual_s).sum(axis=1) + np.where(plain, 0.0, length_s.sum())
+    found: NDArray[np.intp] = rows[int(far.argmin())]
+    return found
+
+
+def _rank_parts(
+    window: Window, walked: Walked, wait_s: Floats, event: int, ranks: NDArray[np.intp]
+) -> Iterator[tuple[int, str, float, float]]:
+    """Work before ``event`` and what it was blocked there, of each of ``ranks``: rank, part, begin, end."""
+    for rank in ranks.tolist():
+        stand_s, leave_s = float(walked.stand_s[event, rank]), float(walked.leave_s[event, rank])
+        at_s = stand_s - sum(float(seconds[event, rank]) for seconds in window.work.values())
+        for name in WORK:
+            length_s = float(window.work[name][event, rank]) if name in window.work else 0.0
+            yield rank, name, at_s, at_s + length_s
+            at_s += length_s
+        met_s = min(stand_s + float(wait_s[rank]), leave_s)
+        yield rank, "wait", stand_s, met_s
+        yield rank, "transfer", met_s, leave_s
+
+
+def _bucket_parts(window: Window, walked: Walked, event: int) -> Iterator[tuple[float, float]]:
+    """Begin and end of each bucket of the reduction at ``event``; nothing where buckets are not known."""
+    lane, place = window.reductions, int(walked.reduction[event])
+    if lane is None or place < 0 or window.level != "bucket":
+        return
+    end_s = -np.inf
+    ready_s = (walked.stand_s[event][None, :] - lane.lead_s[place]).max(axis=1)
+    for bucket, length_s in enumerate(lane.seconds[place].tolist()):
+        begin_s = max(float(ready_s[bucket]), end_s)
+        end_s = begin_s + length_s
+        yield begin_s, end_s
+
+
+def _part(rank: int | None, step: int, part: str, begin_s: float, end_s: float) -> TimelinePart:
+    return TimelinePart(rank=rank, step=step, part=part, begin_s=round(begin_s, 9), end_s=round(end_s, 9))
