@@ -176,6 +176,12 @@ def test_what_was_seen_is_said_in_numbers_with_units(width):
         assert part in said, part
 
 
+def test_more_from_storage_than_was_asked_for_is_no_share():
+    io = {"read_bytes_per_s": 2000.0, "reads_per_s": None, "storage_read_bytes_per_s": 20_000.0}
+    said = " ".join(printed(seen(observed_run(io=io).runs[0]), 200).split())
+    assert "Ranks read 2 kB/s; storage gave 20 kB/s, which is read ahead, or through mapped files." in said
+
+
 def test_collectives_stand_in_a_table_where_there_is_room():
     lines = printed(seen(observed_run().runs[0]), 100).splitlines()
     (row,) = [line for line in lines if line.startswith("broadcast in forward")]

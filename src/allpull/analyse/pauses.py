@@ -81,9 +81,12 @@ def _pause(
     longest = max(by_rank["seconds"].to_list())
     waited_s, waited_in = None, None
     if waits is not None and len(does) < ranks:
-        waited = _during(waits.filter(~pl.col("rank").is_in(does)), _union(spans))
-        waited_s = sum(waited.values()) / (ranks - len(does))
-        waited_in = max(waited, key=lambda what: waited[what]) if waited_s > 0 else None
+        last_ns = pl.lit(waits["end_ns"].max(), dtype=pl.Int64())  # after the last step nobody says what he waits in
+        told = spans.filter(pl.col("begin_ns") < last_ns)
+        if not told.is_empty():
+            waited = _during(waits.filter(~pl.col("rank").is_in(does)), _union(told))
+            waited_s = sum(waited.values()) / (ranks - len(does))
+            waited_in = max(waited, key=lambda what: waited[what]) if waited_s > 0 else None
     return Pause(
         name=name,
         times=max(by_rank["times"].to_list()),

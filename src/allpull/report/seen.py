@@ -170,10 +170,13 @@ def _buckets(buckets: Sequence[BucketTime]) -> str:
 def _reading(run: RunMetrics) -> str:
     io = run.io
     calls = "" if io.reads_per_s is None else f", {show_count(io.reads_per_s)} reads/s"
-    stored = ""
-    if io.storage_read_bytes_per_s is not None and io.read_bytes_per_s:
-        stored = f", {percent(min(1.0, io.storage_read_bytes_per_s / io.read_bytes_per_s))} of it from storage"
-    return f"Ranks read {rate(io.read_bytes_per_s)}{calls}{stored}."
+    read, stored = io.read_bytes_per_s, io.storage_read_bytes_per_s
+    origin = ""
+    if read is not None and stored is not None and stored > read:
+        origin = f"; storage gave {rate(stored)}, which is read ahead, or through mapped files"
+    elif read and stored is not None:
+        origin = f", {percent(stored / read)} of it from storage"
+    return f"Ranks read {rate(read)}{calls}{origin}."
 
 
 def _time(time_s: float | None) -> str:

@@ -42,8 +42,10 @@ def of_steps(record: RunRecord, files: Mapping[int, StepsFile], events: Mapping[
     unwatched = {
         rank: steps for rank, log in events.items() if (steps := _unwatched(log.watching, files.get(rank))) > 0
     }
-    if unwatched:
-        yield f"{named_ranks(unwatched)}: observation was switched off for {counted(max(unwatched.values()), 'step')}"
+    off = {rank: unwatched.get(rank, 0) + _off_at_ends(log, files.get(rank)) for rank, log in events.items()}
+    off = {rank: steps for rank, steps in off.items() if steps > 0}
+    if off:
+        yield f"{named_ranks(off)}: observation was switched off for {counted(max(off.values()), 'step')}"
     lost = {rank: _numbers_missing(file.frame) - unwatched.get(rank, 0) for rank, file in files.items()}
     lost = {rank: count for rank, count in lost.items() if count > 0}
     if lost:
@@ -148,6 +150,18 @@ def _unwatched(marks: tuple[Watching, ...], file: StepsFile | None) -> int:
     first, last = int(file.frame["step"][0]), int(file.frame["step"][-1])
     off = ((one.step, after.step) for one, after in pairwise(marks) if after.on and not one.on)
     return sum(max(0, min(end, last) - max(begin, first)) for begin, end in off)
+
+
+def _off_at_ends(log: EventLog, file: StepsFile | None) -> int:
+    """Steps that passed before the first record as observation was yet to begin, and after the last as it had ended."""
+    marks = log.watching
+    first = log.epochs[0].step if log.epochs else 0  # a training that was resumed goes on counting
+    before = max(0, marks[0].step - first) if marks and marks[0].on else 0
+    after = 0
+    if marks and not marks[-1].on and log.end is not None:
+        recorded = 0 if file is None or file.frame.is_empty() else int(file.frame["step"][-1]) + 1
+        after = max(0, first + log.end.steps - max(marks[-1].step, recorded))
+    return before + after
 
 
 def _numbers_missing(frame: pl.DataFrame) -> int:
