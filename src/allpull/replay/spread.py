@@ -1,0 +1,183 @@
+"""How sure a ratio of replayed times is: a block bootstrap over steps, of all series at once.
+
+Replays are not repeated for it. A replay says what each step adds to its time, so that sums of these increments over
+resampled steps are resampled times: of two replays, the same steps are drawn for both, and what is common to them goes
+out of their ratio. Steps follow each other in blocks (``analyse.statistics``). Odd steps, such as those with an
+evaluation, are resampled among themselves: every resample has as many as the window, or it would be another training.
+
+A window is short, often 20 to 100 steps, and then its blocks are too short as well: of 60 steps whose autocorrelation
+is 0.6, resamples spread by two thirds of what they should, and intervals of "95 %" cover 82 %. So the spread is held to
+be no less than that of an autoregressive series of first order. Its autocorrelation ρ is what was found and (1 + 3ρ)/n
+more, the bias in short series (Kendall 1954, Biometrika 41), and n(1 − ρ)/(1 + ρ) of its steps count as independent
+(Zwiers & von Storch 1995, J. Climate 8). That covers 91 to 98 % from 20 steps on, for ρ from 0 to 0.6.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+from allpull.analyse.effect import Part, satterthwaite
+from allpull.analyse.grid import Floats
+from allpull.analyse.statistics import (
+    CHUNK,
+    MAX_POINTS,
+    MIN_BLOCKS,
+    MIN_POINTS,
+    RESAMPLES,
+    block_length,
+    student_t,
+)
+from allpull.analyse.window import Bools
+from allpull.schema.results import Interval
+
+Statistic = Callable[[Floats], Floats]
+"""Totals over steps, shape (…, columns), to a number each, shape (…)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Drawn:
+    """A number, what it was in each resample, (``RESAMPLES``,), and how many independent draws are behind it.
+
+    ``resampled`` is None where there are too few steps to resample.
+    """
+
+    value: float
+    resampled: Floats | None
+    blocks: float
+
+    def times(self, factor: float) -> Drawn:
+        """``factor`` times as large."""
+        resampled = None if self.resampled is None else self.resampled * factor
+        return Drawn(value=self.value * factor, resampled=resampled, blocks=self.blocks)
+
+    def by(self, other: Drawn) -> Drawn:
+        """The product with a number of another window, drawn apart from this."""
+        value = self.value * other.value
+        if self.resampled is None or other.resampled is None:
+            return Drawn(value=value, resampled=None, blocks=MIN_BLOCKS)
+        parts = [
+            Part(variance=float((one.resampled / one.value).var()), freedom=one.blocks - 1)
+            for one in (self, other)
+            if one.resampled is not None
+        ]
+        return Drawn(value=value, resampled=self.resampled * other.resampled, blocks=_blocks(parts))
+
+    def interval(self, most: float = math.inf) -> Interval:
+        """The value and its 95 % bounds, within 0 and ``most``; None where there are none.
+
+        They are quantiles of the resamples, taken further out by Student's t as in ``statistics.ratio_interval``, and
+        about the value: the largest of many ranks is larger still in a resample, and that bias is not spread (Efron &
+        Tibshirani 1993, ch. 10).
+        """
+        if self.resampled is None or not np.isfinite(self.resampled).all():
+            return Interval(value=self.value, low=None, high=None)
+        tail = NormalDist().cdf(-student_t(self.blocks - 1))
+        low, middle, high = np.quantile(self.resampled, [tail, 0.5, 1 - tail]).tolist()
+        low, high = self.value - (middle - low), self.value + (high - middle)
+        return Interval(value=self.value, low=max(min(low, self.value), 0.0), high=min(max(high, self.value), most))
+
+
+def ratio(numerator: Floats, denominator: Floats, odd: Bools, *, seed: int = 0) -> Drawn:
+    """Σ numerator ÷ Σ denominator, both (steps,) and of the same window, whose ``odd`` steps stay as many."""
+    value = float(numerator.sum() / denominator.sum())
+    return drawn(
+        np.stack([numerator, denominator], axis=1),
+        odd,
+        lambda totals: totals[..., 0] / totals[..., 1],
+        moves=numerator - value * denominator,
+        seed=seed,
+    )
+
+
+def drawn(series: Floats, odd: Bools, statistic: Statistic, *, moves: Floats, seed: int = 0) -> Drawn:
+    """``statistic`` of the sums of ``series`` over steps, and over resampled steps.
+
+    Args:
+        series: (steps, columns), in the order of time.
+        odd: (steps,), the steps that are resampled among themselves.
+        statistic: of the sums over steps.
+        moves: (steps,), how each step moves the statistic: its linear part, up to a factor. Its autocorrelation says
+            how long the blocks have to be.
+        seed: of the resampling; the same seed and series give the same numbers.
+    """
+    value = float(statistic(series.sum(axis=0)))
+    if odd.size < MIN_POINTS:
+        return Drawn(value=value, resampled=None, blocks=MIN_BLOCKS)
+    rng = np.random.default_rng(seed)
+    totals = np.zeros((RESAMPLES, series.shape[1]))
+    parts = []
+    for chosen in (~odd, odd):
+        if not chosen.any():
+            continue
+        part, totals_of_part = _part(_grouped(series[chosen]), _grouped(moves[chosen][:, None])[:, 0], rng)
+        totals += totals_of_part
+        parts.append(part)
+    with np.errstate(divide="ignore", invalid="ignore"):  # whoever asks for an interval looks for what is not finite
+        resampled = statistic(totals)
+    return Drawn(value=value, resampled=resampled, blocks=_blocks(parts))
+
+
+def _part(series: Floats, moves: Floats, rng: np.random.Generator) -> tuple[Part, Floats]:
+    """Resampled totals of steps that are drawn among themselves, (``RESAMPLES``, columns), as wide as they should be.
+
+    The part says how much of the variance of the statistic they bring, and with what freedom.
+    """
+    n = len(series)
+    length = block_length(moves)
+    totals = _resampled_totals(np.column_stack([series, moves]), length, rng)
+    kept = _autocorrelation(moves)
+    alike = (1 + kept) / (1 - kept)
+    found = float(totals[:, -1].var())
+    wanted = max(found * n / max(n - 1, 1), n * float(moves.var(ddof=1)) * alike if n > 1 else 0.0)
+    wider = math.sqrt(wanted / found) if found > 0 else 1.0
+    middle = series.sum(axis=0)
+    freedom = max(n / max(length, alike) - 1, 1.0)
+    return Part(variance=wanted, freedom=freedom), middle + wider * (totals[:, :-1] - middle)
+
+
+def _autocorrelation(series: Floats) -> float:
+    """Lag-1 autocorrelation of ``series`` (n,) with its bias taken off; 0 where it is negative or n is too small."""
+    n = series.size
+    centred = series - series.mean()
+    variance = float(centred @ centred)
+    if n < MIN_POINTS or not variance > 0:
+        return 0.0
+    found = float(centred[1:] @ centred[:-1]) / variance
+    return min(max(found + (1 + 3 * found) / n, 0.0), 1 - 2 / n)
+
+
+def _blocks(parts: list[Part]) -> float:
+    """Independent draws behind the sum of ``parts``, ``MIN_BLOCKS`` at least."""
+    _, freedom = satterthwaite(parts)
+    return max(min(freedom, float(MAX_POINTS)) + 1, MIN_BLOCKS)
+
+
+def _grouped(series: Floats) -> Floats:
+    """``series`` (steps, columns), or its sums over ``MAX_POINTS`` groups of neighbours where it is longer."""
+    if len(series) <= MAX_POINTS:
+        return series
+    starts = np.linspace(0, len(series), MAX_POINTS, endpoint=False).astype(np.intp)
+    sums: Floats = np.add.reduceat(series, starts, axis=0)
+    return sums
+
+
+def _resampled_totals(series: Floats, length: float, rng: np.random.Generator) -> Floats:
+    """Sums over stationary resamples of ``series`` (n, columns), blocks of mean ``length`` on the closed circle."""
+    n = len(series)
+    position = np.arange(n)
+    totals = np.empty((RESAMPLES, series.shape[1]))
+    for first in range(0, RESAMPLES, CHUNK):
+        rows = min(CHUNK, RESAMPLES - first)
+        begins = rng.random((rows, n)) < 1 / length
+        begins[:, 0] = True
+        begun_at = np.maximum.accumulate(np.where(begins, position, 0), axis=1)
+        starts = np.take_along_axis(rng.integers(n, size=(rows, n)), begun_at, axis=1)
+        index = (starts + position - begun_at) % n + n * np.arange(rows)[:, None]
+        times_drawn = np.bincount(index.ravel(), minlength=rows * n).reshape(rows, n)
+        totals[first : first + rows] = times_drawn.astype(np.float64) @ series
+    return totals

@@ -1,0 +1,52 @@
+"""Which work of a window is useful, and which is sequential: the two words on which the efficiency tree rests.
+
+Useful is what the training itself computes: forward, backward, the optimizer, and evaluation that all ranks do at once.
+Sequential is what one rank or a few do while the others wait: checkpoints, and evaluation of some ranks. The rest (the
+loader, copies, the host between phases) is neither.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from allpull.analyse.grid import Floats
+from allpull.analyse.window import Bools, Window
+
+COMPUTE = ("forward", "backward", "optimizer")
+"""Useful on any rank and at any time."""
+
+TAKES_PART = 0.1  # of the longest evaluation in the step: a rank that took less only went in and out again
+
+
+def useful(window: Window) -> dict[str, Floats]:
+    """The useful work, phase → seconds of shape (events, ranks); phases that nobody did are absent."""
+    found = {name: window.work[name] for name in COMPUTE if name in window.work}
+    if "evaluation" in window.work:
+        found["evaluation"] = window.work["evaluation"] * evaluated_by_all(window)[window.step_of][:, None]
+    return found
+
+
+def sequential(window: Window) -> dict[str, Floats]:
+    """The sequential work, phase → seconds of shape (events, ranks); phases that nobody did are absent."""
+    found = {}
+    if "evaluation" in window.work:
+        found["evaluation"] = window.work["evaluation"] * ~evaluated_by_all(window)[window.step_of][:, None]
+    if "checkpoint" in window.work:
+        found["checkpoint"] = window.work["checkpoint"]
+    return found
+
+
+def evaluated_by_all(window: Window) -> Bools:
+    """Whether every rank evaluated in each step, shape (steps,)."""
+    seconds = window.per_step("evaluation")
+    longest = seconds.max(axis=1, initial=0.0)
+    all_of_them: Bools = (longest > 0) & (seconds >= TAKES_PART * longest[:, None]).all(axis=1)
+    return all_of_them
+
+
+def useful_s(window: Window) -> Floats:
+    """Useful seconds of each step and rank, shape (steps, ranks)."""
+    total = np.zeros((window.steps.size, window.ranks))
+    for seconds in useful(window).values():
+        np.add.at(total, window.step_of, seconds)
+    return total
