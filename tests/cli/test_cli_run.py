@@ -128,6 +128,20 @@ def test_every_shell_reads_its_lines_as_they_are_meant(tmp_path, shell):
     assert {**carried(job, {}), "ALLPULL_RUN": str(job.directory)}.items() <= seen.items(), done.stderr
 
 
+@pytest.mark.parametrize(("made_with", "has"), [("", "/mods/a:/b c"), ("/x", "/y"), ("/x", "/x"), ("/x", ""), ("", "")])
+def test_lines_that_were_made_elsewhere_keep_the_path_of_the_script(tmp_path, made_with, has):
+    """As on a login node, for a script that loads modules first; and taken in twice, they are there once."""
+    job = prospect(RunSpec(launch=LaunchSpec(launcher=LAUNCHER)), kind="run", program=(), command=(), out=tmp_path)
+    text = lines(job, "sh", {"PYTHONPATH": made_with} if made_with else {}).partition("\ntrap")[0]
+    for times in (1, 2):
+        said = subprocess.run(
+            ["sh", "-euc", 'eval "$LINES_";' * times + 'printf %s "$PYTHONPATH"'],
+            env={"PATH": os.environ["PATH"], "LINES_": text, **({"PYTHONPATH": has} if has else {})},
+            capture_output=True, text=True, check=True,
+        ).stdout  # fmt: skip
+        assert said == ":".join([str(job.directory / "job/hook"), *filter(None, [has])])
+
+
 def test_lines_that_are_taken_in_again_leave_nothing_of_the_run_before(tmp_path):
     spec = RunSpec(launch=LaunchSpec(launcher=LAUNCHER))
     first, second = (prospect(spec, kind="run", program=(), command=(), out=tmp_path / name) for name in "ab")

@@ -55,10 +55,17 @@ def open_run(job: Job, pasted: str) -> None:
 
 
 def lines(job: Job, shell: str, environ: Mapping[str, str]) -> str:
-    """What the script of ``job`` takes in; ``environ`` is what it has now."""
+    """What the script of ``job`` takes in; ``environ`` is what it has now.
+
+    Lines that were made elsewhere, such as on a login node, keep the PYTHONPATH that the script has by then.
+    """
     found = {**carried(job, unobserved(environ)), RUN_VARIABLE: str(job.directory)}
-    finish = [_FINISH.format(python=shlex.quote(sys.executable))] if shell == "sh" else []
-    return "\n".join([*(_EXPORTS[shell](name, value) for name, value in found.items()), *finish])
+    exports = {name: _EXPORTS[shell](name, value) for name, value in found.items()}
+    if shell != "sh":
+        return "\n".join(exports.values())
+    now, hook = shlex.quote(environ.get("PYTHONPATH", "")), shlex.quote(str(job.directory / layout.HOOK))
+    exports["PYTHONPATH"] = _PATH.format(now=now, same=exports["PYTHONPATH"], hook=hook)
+    return "\n".join([*exports.values(), _FINISH.format(python=shlex.quote(sys.executable))])
 
 
 def unobserved(environ: Mapping[str, str]) -> dict[str, str]:
@@ -147,6 +154,13 @@ _EXPORTS = {
     "fish": lambda name, value: f"set -gx {name} {_fish_quoted(value)};",
 }
 """Shell → a line that sets a variable for all that it starts."""
+
+_PATH = """case ":${{PYTHONPATH:-}}:" in
+*:{hook}:*) ;;
+*) if [ -n "${{ALLPULL_JOB:-}}" ] || [ "${{PYTHONPATH:-}}" = {now} ]; then {same}
+else export PYTHONPATH={hook}"${{PYTHONPATH:+:$PYTHONPATH}}"; fi ;;
+esac"""
+"""Puts the hook, once, before what a script has now; that of another run, which ALLPULL_JOB shows, is replaced."""
 
 _FINISH = """trap > "$ALLPULL_RUN/job/traps"
 case "$(cat "$ALLPULL_RUN/job/traps")" in
