@@ -33,7 +33,7 @@ class Recorder:
 
     ``arrival`` (set by whoever finds a reducing backward) returns when the last gradient of the step was ready, in
     ns of ``clock_ns``, or None. ``samples`` and ``passes`` (backward passes) count up over a step for those who cut
-    it; None: not known.
+    it; None: not known. ``turned_ns`` is when a phase last began or ended.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Recorder:
         self._lines = Lines(self._names)
         self._spans: Dict[str, Span] = {name: Span(self, place) for place, name in enumerate(KNOWN)}
         self.stack: List[int] = []  # the phases that are open, one in another
-        self._last_ns = 0
+        self.turned_ns = 0
         self._begin_ns = 0
         self._backward_end_ns = 0
         self._opaque_begin_ns = 0
@@ -118,7 +118,7 @@ class Recorder:
             place = self._enters_within(place, now)
         if not self._begin_ns:
             self._begin_ns = now
-        self._last_ns = now
+        self.turned_ns = now
         stack.append(place)
         self.live[place] = now
         return depth
@@ -136,8 +136,8 @@ class Recorder:
             self.leave_until(depth + 1)
         now = self._clock_ns()
         place = stack.pop()
-        self._spent[place] += now - self._last_ns
-        self._last_ns = now
+        self._spent[place] += now - self.turned_ns
+        self.turned_ns = now
         self._phases += 1
         self.live[stack[-1] if depth else ENDED_NS] = now
         if place == BACKWARD:
@@ -162,8 +162,8 @@ class Recorder:
         if not self._begin_ns:
             self._begin_ns = now
         if self.stack:  # inside a phase: the part so far belongs to this step
-            self._spent[self.stack[-1]] += now - self._last_ns
-            self._last_ns = now
+            self._spent[self.stack[-1]] += now - self.turned_ns
+            self.turned_ns = now
         ready = None if self.arrival is None else self.arrival()
         done: Count = self._backward_end_ns
         if ready is None or not self._begin_ns <= ready[0] <= ready[-1] <= self._backward_end_ns:
@@ -209,8 +209,8 @@ class Recorder:
         """The time since the last phase ended was phase ``place``, which nobody saw begin."""
         if self._begin_ns and (not self.stack or self.stack[-1] == OPTIMIZER):  # which may call what computes its loss
             now = self._clock_ns()
-            self._spent[place] += now - max(self._last_ns, self._begin_ns)
-            self._last_ns = now
+            self._spent[place] += now - max(self.turned_ns, self._begin_ns)
+            self.turned_ns = now
 
     def epoch(self, number: int, step: Optional[int] = None) -> None:
         """Epoch ``number`` begins; ``step`` gives the number of its next step where training was resumed."""
@@ -272,7 +272,7 @@ class Recorder:
         """Phase ``place`` begins inside another one, or is itself one that others begin in: what it counts as."""
         if self.stack:
             top = self.stack[-1]
-            self._spent[top] += now - self._last_ns
+            self._spent[top] += now - self.turned_ns
             if top in OPAQUE:
                 place = top
         if place in OPAQUE and place not in self.stack:

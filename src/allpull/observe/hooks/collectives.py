@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, Iterable, Optional, Tuple
 from ...rundir.live import NOTHING, OPERATION, OPERATIONS
 from ..recorder import Recorder
 from ..stepline import BACKWARD, COLLECTIVE
-from .safety import safely
+from .safety import give_up
 from .watcher import NOT_SEEN, Watcher
 
 RENAMED = {"all_gather_into_tensor": "all_gather_single", "reduce_scatter_tensor": "reduce_scatter_single"}
@@ -51,6 +51,8 @@ class Signature:
 
     def seen(self, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Seen:
         """What one call asks for."""
+        if len(args) == 1 and not kwargs and not self._rooted and hasattr(args[0], "element_size"):
+            return (self.name, None, NO_ROOTS, args[0].numel() * args[0].element_size(), args[0].dtype)  # as most do
         roots = tuple(self._argument(name, args, kwargs) for name in ROOTS) if self._rooted else NO_ROOTS
         size, dtype = size_of((*args, *kwargs.values()) if kwargs else args)
         return (self.name, self._argument("group", args, kwargs), roots, size, dtype)
@@ -123,7 +125,7 @@ class Collectives:
         setattr(module, name, observed)
 
     def _observed(self, name: str, function: Callable[..., Any], describe: Describe) -> Callable[..., Any]:
-        watcher, is_barrier, clock_ns = self._watcher, name in BARRIERS, time.monotonic_ns
+        watcher, is_barrier = self._watcher, name in BARRIERS
         operation = OPERATIONS.index(name)
 
         @functools.wraps(function)
@@ -138,44 +140,43 @@ class Collectives:
             if depth == NOT_SEEN:
                 return function(*args, **kwargs)
             self._calling = True
+            begin = recorder.turned_ns
             recorder.live[OPERATION] = operation
-            begin = clock_ns()
             try:
                 work = function(*args, **kwargs)
             finally:
-                end = clock_ns()
                 recorder.live[OPERATION] = NOTHING
                 self._calling = False
                 watcher.leave(depth)
-            self._called((describe, args, kwargs, inside), (work, begin, end))
+            self._called((describe, args, kwargs, inside), work, begin)
             return work
 
         return observed
 
-    @safely("collectives")
-    def _called(self, call: Tuple[Describe, Tuple[Any, ...], Dict[str, Any], int], came: Tuple[Any, int, int]) -> None:
-        describe, args, kwargs, inside = call
-        work, begin, end = came
-        recorder = self._watcher.recorder
-        if recorder is None:
-            return
-        seen = describe(args, kwargs)
-        op, group, roots, size, dtype = seen
-        key = (op, size, dtype, id(group), roots, inside)
-        found = self._kinds.get(key) or self._new_kind(recorder, seen, inside, key)
-        if found is None:
-            return
-        kind, name = found
-        number = self._numbers[name] = self._numbers.get(name, -1) + 1
-        if work is None:
-            recorder.collective(kind, number, begin, end - begin, end)
-            return
-        pending = self._watcher.reducing if inside == BACKWARD else self._pending
-        if len(pending) >= MOST_PENDING:
-            pending.clear()
-        pending[id(work)] = (kind, number, begin)
+    def _called(self, call: Tuple[Describe, Tuple[Any, ...], Dict[str, Any], int], work: Any, begin: int) -> None:
+        try:
+            recorder = self._watcher.recorder
+            if recorder is None:
+                return
+            describe, args, kwargs, inside = call
+            seen = op, group, roots, size, dtype = describe(args, kwargs)
+            key = (op, size, dtype, id(group), roots, inside)
+            found = self._kinds.get(key) or self._new_kind(recorder, seen, inside, key)
+            if found is None:
+                return
+            kind, name = found
+            number = self._numbers[name] = self._numbers.get(name, -1) + 1
+            if work is None:
+                end = recorder.turned_ns
+                recorder.collective(kind, number, begin, end - begin, end)
+                return
+            pending = self._watcher.reducing if inside == BACKWARD else self._pending
+            if len(pending) >= MOST_PENDING:
+                pending.clear()
+            pending[id(work)] = (kind, number, begin)
+        except Exception as error:  # noqa: BLE001  whatever it is, it is not the program's
+            give_up(self, "collectives", error, "_called", "_waited")
 
-    @safely("collectives")
     def _waited(self, work: Any, begin: int, end: int) -> None:
         pending = self._pending.pop(id(work), None) or self._watcher.reducing.pop(id(work), None)
         recorder = self._watcher.recorder
@@ -235,8 +236,9 @@ class Collectives:
 
         @functools.wraps(wait)
         def observed(work: Any, *args: Any, **kwargs: Any) -> Any:
-            known = id(work) in self._pending or id(work) in watcher.reducing
-            depth = watcher.enter(COLLECTIVE) if known else NOT_SEEN
+            if not (id(work) in self._pending or id(work) in watcher.reducing):
+                return wait(work, *args, **kwargs)  # most: torch waits in this way for each that does not return early
+            depth = watcher.enter(COLLECTIVE)
             if depth == NOT_SEEN:
                 return wait(work, *args, **kwargs)
             begin = time.monotonic_ns()
