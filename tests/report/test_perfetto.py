@@ -274,6 +274,34 @@ def test_pauses_and_counters(make_run: Callable[..., Path]) -> None:
     assert counts == {"CPUs in use": (1000, 1.5), "read MB/s": (1000, 100)}
 
 
+def test_interfaces_and_accelerators_stand_with_their_host(make_run: Callable[..., Path]) -> None:
+    """Also in a window between two samples; an interface that carried nothing is left out."""
+    gpu = {"busy_share": 0.5, "power_w": 250, "memory_used_bytes": 4 * 10**9}
+    samples = [
+        {
+            "t_ns": BASE_NS + at * MS,
+            "ranks": {},
+            "gpus": {"0": gpu},
+            "nics": {
+                "eth0": {"received_bytes": (400 + at) * 1000, "sent_bytes": (400 + at) * 2000},
+                "lo": {"received_bytes": 7, "sent_bytes": 7},
+            },
+        }
+        for at in (-400, -100, 900, 1900)
+    ]
+    events, _ = drawn(make_run(samples=samples), first=2, end=3)
+    check_legal(events)
+    counts = [event for event in events if event["ph"] == "C"]
+    assert {event["pid"] for event in counts} == {4}
+    assert {(event["name"], event["ts"], event["args"]["value"]) for event in counts if event["ts"] == 0} == {
+        ("eth0 received MB/s", 0, 1),
+        ("eth0 sent MB/s", 0, 2),
+        ("accelerator 0 busy %", 0, 50),
+        ("accelerator 0 power W", 0, 250),
+        ("accelerator 0 memory GB", 0, 4),
+    }
+
+
 def test_a_run_too_long_to_open_is_cut_and_says_so(
     make_run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,6 +90,8 @@ class _Drawing:
     calls: pl.DataFrame
     buckets: pl.DataFrame
     counters: pl.DataFrame
+    nics: pl.DataFrame
+    gpus: pl.DataFrame
     gaps: tuple[str, ...]
 
 
@@ -104,7 +106,12 @@ def _drawing(run: RunData, first: int, last: int) -> _Drawing:
     spans = whole.clock.shared(_spans(run).filter(inside), ("begin_ns", "end_ns"))
     begins = (steps["begin_ns"].min(), calls["begin_ns"].min(), buckets["ready_ns"].min(), spans["begin_ns"].min())
     base_ns = min(begin for begin in begins if isinstance(begin, int))
-    counters = whole.clock.shared(run.counters, ("t_ns",))
+    end_ns = steps.select(pl.col("end_ns").max()).item()
+    first_ranks = _first_ranks(run)
+    counters, nics, gpus = (
+        _around(whole.clock.shared(table, ("t_ns",)), base_ns, end_ns)
+        for table in (run.counters, *(table.join(first_ranks, on="host") for table in (run.nics, run.gpus)))
+    )
     return _Drawing(
         whole=whole,
         base_ns=base_ns,
@@ -112,9 +119,26 @@ def _drawing(run: RunData, first: int, last: int) -> _Drawing:
         spans=spans,
         calls=calls,
         buckets=buckets,
-        counters=counters.filter(pl.col("t_ns").is_between(base_ns, steps["end_ns"].max())),
+        counters=counters,
+        nics=nics,
+        gpus=gpus,
         gaps=windows.gaps,
     )
+
+
+def _first_ranks(run: RunData) -> pl.DataFrame:
+    """Columns host and rank: the first rank of each host, by whose clock the host is put on that of all."""
+    rows = [(header.host, rank) for rank, header in sorted(run.headers.items())]
+    ranks = pl.DataFrame(rows, schema={"host": pl.String(), "rank": pl.Int64()}, orient="row")
+    return ranks.unique("host", keep="first", maintain_order=True)
+
+
+def _around(samples: pl.DataFrame, begin_ns: int, end_ns: int) -> pl.DataFrame:
+    """The samples of each host from the last one at or before ``begin_ns`` to the first one at or after ``end_ns``."""
+    t_ns = pl.col("t_ns")
+    since = t_ns.filter(t_ns <= begin_ns).max().over("host").fill_null(begin_ns)
+    until = t_ns.filter(t_ns >= end_ns).min().over("host").fill_null(end_ns)
+    return samples.filter(t_ns.is_between(since, until))
 
 
 def _spans(run: RunData) -> pl.DataFrame:
@@ -150,7 +174,7 @@ class _Count:
 
 
 def _events(run: RunData, drawing: _Drawing) -> Iterator[str]:
-    """All events, rank by rank and track by track, each track in the order of time."""
+    """All events, rank by rank, then host by host, and track by track, each track in the order of time."""
     sheet = Sheet(drawing.base_ns)
     for rank in sorted(drawing.steps["rank"].unique().to_list()):
         mine = pl.col("rank") == rank
@@ -165,3 +189,8 @@ def _events(run: RunData, drawing: _Drawing) -> Iterator[str]:
         yield from tracks.collectives(sheet, rank, calls)
         yield from tracks.buckets(sheet, rank, drawing.buckets.filter(mine))
         yield from tracks.counters(sheet, rank, drawing.counters.filter(mine))
+    for place, (host, _) in enumerate(_first_ranks(run).iter_rows(), start=max(run.record.ranks, *run.headers) + 1):
+        nics, gpus = (table.filter(pl.col("host") == host) for table in (drawing.nics, drawing.gpus))
+        if not nics.is_empty() or not gpus.is_empty():
+            yield from sheet.process(place, f"host {short(host, 80)}")
+            yield from tracks.host_counters(sheet, place, nics, gpus)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -21,8 +21,16 @@ from allpull.report.trace_events import Sheet, lanes
 STEPS, REDUCTION, PAUSES, COLLECTIVES, BUCKETS = 1, 2, 100, 200, 300  # first tracks; the numbers are their order
 MAX_LANES = 64  # tracks of one kind; what overlaps with as many others is left out
 ABOUT_CALL = ("size_bytes", "dtype", "group", "seq", "inside", "step")
-COUNTERS = (("CPUs in use", "cpu_ns", 1.0), ("read MB/s", "read_bytes", 1e3))
+COUNTERS = (
+    ("CPUs in use", "cpu_ns", 1.0),
+    ("read MB/s", "read_bytes", 1e3),
+    ("reads/s", "read_calls", 1e9),
+    ("from storage MB/s", "storage_read_bytes", 1e3),
+)
 """Title, cumulative column, and what its growth per ns is multiplied by."""
+NICS = (("received MB/s", "received_bytes", 1e3), ("sent MB/s", "sent_bytes", 1e3))
+GPUS = (("busy %", "busy_share", 100.0), ("power W", "power_w", 1.0), ("memory GB", "memory_used_bytes", 1e-9))
+"""Title, column, and what it is multiplied by."""
 
 
 def exact_pieces(rows: pl.DataFrame, calls: pl.DataFrame, spans: pl.DataFrame) -> dict[int, list[Piece]]:
@@ -145,12 +153,35 @@ def buckets(sheet: Sheet, rank: int, rows: pl.DataFrame) -> Iterator[str]:
 
 def counters(sheet: Sheet, rank: int, rows: pl.DataFrame) -> Iterator[str]:
     """Rates between samples of the rank and its loader workers: columns of ``rundir.beside.COUNTERS_SCHEMA``."""
+    yield from _rates(sheet, rank, rows, COUNTERS)
+
+
+def host_counters(sheet: Sheet, place: int, nics: pl.DataFrame, gpus: pl.DataFrame) -> Iterator[str]:
+    """What the interfaces and accelerators of one host did: columns of ``rundir.beside.NICS_SCHEMA``, ``GPUS_SCHEMA``.
+
+    ``place`` is that of the host, after those of all ranks. Interfaces that carried nothing are left out.
+    """
+    for (nic,), rows in nics.group_by("nic", maintain_order=True):
+        if any(rows[name].n_unique() > 1 for _, name, _ in NICS):
+            yield from _rates(
+                sheet, place, rows, [(f"{short(str(nic), 40)} {title}", name, scale) for title, name, scale in NICS]
+            )
+    for (gpu,), rows in gpus.sort("t_ns").group_by("gpu", maintain_order=True):
+        for title, name, scale in GPUS:
+            for t_ns, value in rows.select("t_ns", name).drop_nulls().iter_rows():
+                if math.isfinite(value):
+                    shown = f"accelerator {short(str(gpu), 40)} {title}"
+                    yield sheet.count(place, shown, max(t_ns, sheet.base_ns), value * scale)
+
+
+def _rates(sheet: Sheet, place: int, rows: pl.DataFrame, kinds: Iterable[tuple[str, str, float]]) -> Iterator[str]:
+    """The growth of cumulative columns between samples, each from its first sample on, or from where we begin."""
     ordered = rows.sort("t_ns")
-    for title, name, scale in COUNTERS:
+    for title, name, scale in kinds:
         per_ns = (pl.col(name).diff().cast(pl.Float64) / pl.col("t_ns").diff()).clip(0) * scale
         for t_ns, value in ordered.select("t_ns", per_ns.shift(-1)).drop_nulls().iter_rows():
             if math.isfinite(value):
-                yield sheet.count(rank, title, t_ns, value)
+                yield sheet.count(place, title, max(t_ns, sheet.base_ns), value)
 
 
 def _spread(
