@@ -132,4 +132,4 @@ def test_all_of_it_stands_on_one_timeline(directory: Path, tmp_path: Path, run_c
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
     titles = {event["args"]["name"].partition(" (")[0] for event in events if event["name"] == "thread_name"}
     assert titles == {"steps", "reduction of gradients", "collectives", "buckets", "between steps"}
-    assert {event["pid"] for event in events} == {1, 2}
+    assert {event["pid"] for event in events} == {1, 2, 3}  # two ranks, and their host

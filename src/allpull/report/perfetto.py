@@ -189,7 +189,7 @@ def _events(run: RunData, drawing: _Drawing) -> Iterator[str]:
         yield from tracks.collectives(sheet, rank, calls)
         yield from tracks.buckets(sheet, rank, drawing.buckets.filter(mine))
         yield from tracks.counters(sheet, rank, drawing.counters.filter(mine))
-    for place, (host, _) in enumerate(_first_ranks(run).iter_rows(), start=max(run.record.ranks, *run.headers) + 1):
+    for place, (host, _) in enumerate(_first_ranks(run).iter_rows(), start=max(run.record.ranks - 1, *run.headers) + 1):
         nics, gpus = (table.filter(pl.col("host") == host) for table in (drawing.nics, drawing.gpus))
         if not nics.is_empty() or not gpus.is_empty():
             yield from sheet.process(place, f"host {short(host, 80)}")
