@@ -1,6 +1,6 @@
 """What observation costs a program that nobody edited, beside torch.profiler and TraceML, in alternation.
 
-    python benchmarks/overhead.py [--loops conv,tiny,ddp,calls] [--sets 3] [--repeats 40] [--traceml FOLDER]
+    python benchmarks/overhead.py [--loops conv,tiny,ddp,calls] [--sets 2] [--repeats 30] [--traceml FOLDER]
         [--output FILE]
 
 Every way of running trains the same loop in processes of its own, all there at once; each trains a fixed number of
@@ -275,8 +275,8 @@ def main() -> None:
     """Measure every loop and print or keep the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--loops", default=",".join(STEPS))
-    parser.add_argument("--sets", type=int, default=3)
-    parser.add_argument("--repeats", type=int, default=40)
+    parser.add_argument("--sets", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--traceml", type=Path, default=TRACEML)
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()

@@ -12,9 +12,8 @@ from typing import Callable
 
 BLOCKS = 5
 PAIRS = 40  # of each block; the fastest block counts, which nothing else disturbed
-BUSY_NS, LONG_NS = 40_000, 300_000  # of the program's own work, for each phase
-BUSY_TIMES, LONG_TIMES = 14, 28
-"""How many times as much a phase costs as in a row: at most so much work after the last one, and at least so much."""
+TIMES = ((20_000, 7), (35_000, 14), (300_000, 28))
+"""How many times as much a phase costs as in a row, by the ns of other work that there are for each phase."""
 
 
 class Cost:
@@ -33,9 +32,10 @@ class Cost:
         """What recording a step of ``step_ns`` with so many ``phases`` cost, ns.
 
         >>> cost = Cost(lambda: None, iter(range(0, 10**9, 20_000)).__next__)  # 500 ns each
-        >>> cost.of(4, 100_000), cost.of(4, 680_000), cost.of(4, 20_000_000)
+        >>> cost.of(4, 140_000), cost.of(4, 670_000), cost.of(4, 20_000_000)
         (28000, 42000, 56000)
         """
-        share = (step_ns / max(phases, 1) - BUSY_NS) / (LONG_NS - BUSY_NS)
-        times = BUSY_TIMES + (LONG_TIMES - BUSY_TIMES) * min(1.0, max(0.0, share))
-        return round(max(phases, 1) * times * self._pair_ns)
+        count = max(phases, 1)
+        work = min(max(step_ns / count, TIMES[0][0]), TIMES[-1][0])
+        (less, few), (more, many) = TIMES[:2] if work < TIMES[1][0] else TIMES[1:]
+        return round(count * self._pair_ns * (few + (many - few) * (work - less) / (more - less)))
