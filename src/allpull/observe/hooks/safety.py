@@ -12,7 +12,7 @@ def safely(part: str, otherwise: Any = None) -> Callable[[Method], Method]:
     """Keep an error of ours from the program: ``part`` of observation ends with it, and answers ``otherwise``.
 
     For methods of what has a ``session`` and the set of parts that ``failed``. What runs in every step has ``try``
-    written out instead, and is ``idle`` once it failed: to be called by way of another function costs as much again.
+    written out instead, and calls ``give_up``: to be called by way of another function costs as much again.
     """
 
     def protect(method: Method) -> Method:
