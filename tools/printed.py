@@ -96,7 +96,17 @@ def _figures(results: dict[str, Stored]) -> Iterator[tuple[str, str, str]]:
     if "recording_cost" in results:
         cost = results["recording_cost"]["result"]
         yield "writing one step record, in the rank", _microseconds(cost["step_record_us"]), "recording_cost"
-        yield "all that observation adds to a step", _microseconds(cost["whole_step_us"]), "recording_cost"
+        yield (
+            "all that observation adds to a step of four phases, in a row",
+            _microseconds(cost["whole_step_us"]),
+            "recording_cost",
+        )
+    if "overhead" in results:
+        for loop in results["overhead"]["result"]["loops"]:
+            row = next(row for row in loop["ways"] if row["way"] == "allpull")
+            if "skipped" not in row and loop["loop"] in ("conv", "tiny"):
+                what = f"CPU time that `allpull run` adds to a step of {show_time(loop['plain_step_us'] / 1e6)}"
+                yield what, f"{_added(row['cpu_added_us'])}, {_ratio(row['cpu_ratio'])} of it", "overhead"
     if "read_rate" in results:
         rate = results["read_rate"]["result"]
         seconds = show_time(rate["records"] / rate["records_per_s"]["median"])
@@ -183,6 +193,38 @@ def overhead(results: dict[str, Stored]) -> str:
             lines.append(f"| {' | '.join([about, WAY_WORDS[row['way']], *cells])} |")
     return "\n".join([*lines, "", *_made_on(results.values())])
 
+
+def identical_runs(results: dict[str, Stored]) -> str:
+    """How often identical runs were called different, and slowed ones were found; a row for each way to compare."""
+    if "identical_runs" not in results:
+        return NOT_YET
+    measured = results["identical_runs"]["result"]
+    head = ["runs", "compared", "pairs", "called different", "gate failed", "slower ones found", "change that is shown"]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for kind in (name for name, found in measured.items() if isinstance(found, dict)):
+        same, planted = measured[kind]["identical"], measured[kind]["planted"]
+        for way, about in COMPARED_WORDS.items():
+            found = same[way]
+            alarms = [percent(found[name], 1) for name in ("false_alarms", "false_failures")]
+            slowed = planted.get(way)
+            cells = ["", ""]
+            if slowed:
+                share = slowed["decisions"].get("slower", 0) / slowed["pairs"]
+                cells = [percent(share), percent(slowed["smallest_shown"], 1)]
+            row = [kind, about, f"{found['pairs']:,}", *alarms, *cells]
+            lines.append(f"| {' | '.join(row)} |")
+    first = next(found for found in measured.values() if isinstance(found, dict))
+    about = (
+        f"The gate was `--fail-if '{measured['gate']}'`; slower ones took {percent(first['planted']['slower'])} longer."
+    )
+    return "\n".join([*lines, "", about, "", *_made_on(results.values())])
+
+
+COMPARED_WORDS = {
+    "groups": "three with three",
+    "singles": "one with one, and a stored figure",
+    "blocks": "three with the next three",
+}
 
 WAY_WORDS = {
     "allpull": "`allpull run`",
@@ -288,11 +330,20 @@ BLOCKS = {
     "demo-progress": Block(needs=("demo",), show=demo_progress),
     "demo-table": Block(needs=("demo",), show=demo_table),
     "figures": Block(
-        needs=("demo", "recording_cost", "read_rate", "allreduce_table", "undisturbed_ranks", "fashion_mnist"),
+        needs=(
+            "demo",
+            "recording_cost",
+            "overhead",
+            "read_rate",
+            "allreduce_table",
+            "undisturbed_ranks",
+            "fashion_mnist",
+        ),
         show=figures,
     ),
     "launchers": Block(needs=("launchers",), show=launchers),
     "scripts": Block(needs=("scripts",), show=scripts),
     "overhead": Block(needs=("overhead",), show=overhead),
+    "identical-runs": Block(needs=("identical_runs",), show=identical_runs),
 }
 """What a marked place may show."""
