@@ -106,7 +106,7 @@ def _figures(results: dict[str, Stored]) -> Iterator[tuple[str, str, str]]:
             row = next(row for row in loop["ways"] if row["way"] == "allpull")
             if "skipped" not in row and loop["loop"] in ("conv", "tiny"):
                 what = f"CPU time that `allpull run` adds to a step of {show_time(loop['plain_step_us'] / 1e6)}"
-                yield what, f"{_added(row['cpu_added_us'])}, {_ratio(row['cpu_ratio'])} of it", "overhead"
+                yield what, _added(row["cpu_added_us"]), "overhead"
     if "read_rate" in results:
         rate = results["read_rate"]["result"]
         seconds = show_time(rate["records"] / rate["records_per_s"]["median"])
