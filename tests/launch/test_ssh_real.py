@@ -76,10 +76,10 @@ def test_a_crash_on_one_host_ends_the_other_and_is_named(run_cli, ssh_hosts, tmp
     assert none_left(ssh_hosts)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_nothing_is_orphaned_when_we_are_stopped(ssh_hosts, tmp_path, number):
-    process = start(ssh_hosts, tmp_path / "runs")
-    wait_for_steps(ssh_hosts, 4)
+@pytest.mark.parametrize(("number", "ranks"), [(signal.SIGINT, 4), (signal.SIGKILL, 2)])
+def test_nothing_is_orphaned_when_we_are_stopped(ssh_hosts, tmp_path, number, ranks):
+    process = start(ssh_hosts, tmp_path / "runs", ranks=ranks)
+    wait_for_steps(ssh_hosts, ranks)
     process.send_signal(number)
     process.communicate(timeout=120)
     assert process.returncode == (130 if number == signal.SIGINT else -signal.SIGKILL)
@@ -87,8 +87,8 @@ def test_nothing_is_orphaned_when_we_are_stopped(ssh_hosts, tmp_path, number):
 
 
 def test_a_warning_reaches_the_ranks_of_all_hosts_which_save_and_stop(ssh_hosts, tmp_path):
-    process = start(ssh_hosts, tmp_path / "runs", "--set", "launch.grace_s=30")
-    wait_for_steps(ssh_hosts, 4)
+    process = start(ssh_hosts, tmp_path / "runs", "--set", "launch.grace_s=30", ranks=2)
+    wait_for_steps(ssh_hosts, 2)
     process.send_signal(signal.SIGUSR1)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 138, err
@@ -100,8 +100,8 @@ def test_a_warning_reaches_the_ranks_of_all_hosts_which_save_and_stop(ssh_hosts,
     assert none_left(ssh_hosts)
 
 
-def start(hosts, out: Path, *options: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "allpull", "train", "digits", "-n", "4", "--launcher", "ssh:node[1-2]"]
+def start(hosts, out: Path, *options: str, ranks: int = 4) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "allpull", "train", "digits", "-n", str(ranks), "--launcher", "ssh:node[1-2]"]
     command += ["--out", str(out), *SMALL, "--set", "train.epochs=5000", *options]
     environment = {**os.environ, **hosts.environment}
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

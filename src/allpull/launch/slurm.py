@@ -10,6 +10,7 @@ import os
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from allpull.errors import BadInput, MissingPart
@@ -154,24 +155,29 @@ def submit_script(script: str, environ: Mapping[str, str]) -> str:
     """
     inside = "SLURM_JOB_ID" in environ  # then our own job's variables would change what the new one is given
     clean = {k: v for k, v in environ.items() if not (inside and k.startswith("SLURM_") and k not in KEPT_VARIABLES)}
-    try:
-        sbatch = subprocess.Popen(
-            ["sbatch", "--parsable"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env=clean, start_new_session=True,
+
+    def hand_over() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["sbatch", "--parsable"], input=script, capture_output=True, text=True, check=False, env=clean,
+            start_new_session=True,
         )  # fmt: skip
-    except FileNotFoundError:
-        raise MissingPart(
-            "launcher slurm: there is no sbatch on this machine", hint="run it on a login host, or use another launcher"
-        ) from None
-    try:
-        said, complaint = sbatch.communicate(script)
-    except BaseException:  # we are asked to stop, and the job may have been taken already
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            said, _ = sbatch.communicate(timeout=ANSWER_S)
-            if said.strip():
-                ask(["scancel", said.strip().partition(";")[0]])
-        raise
+
+    with ThreadPoolExecutor(1) as pool:  # a thread of its own: whenever we are told to stop, its answer is not lost
+        answer = pool.submit(hand_over)
+        try:
+            sbatch = answer.result()
+        except FileNotFoundError:
+            raise MissingPart(
+                "launcher slurm: there is no sbatch on this machine",
+                hint="run it on a login host, or use another launcher",
+            ) from None
+        except BaseException:  # we are asked to stop, and the job may have been taken already
+            with contextlib.suppress(OSError, TimeoutError):
+                said = answer.result(ANSWER_S).stdout.strip()
+                if said:
+                    ask(["scancel", said.partition(";")[0]])
+            raise
     if sbatch.returncode != 0:
-        words = "; ".join(line.strip() for line in complaint.splitlines() if line.strip()) or "no reason given"
+        words = "; ".join(line.strip() for line in sbatch.stderr.splitlines() if line.strip()) or "no reason given"
         raise BadInput(f"sbatch refused the job: {words}", hint="change the options of [slurm], or see --dry-run")
-    return said.strip()
+    return sbatch.stdout.strip()

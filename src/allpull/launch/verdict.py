@@ -32,6 +32,15 @@ REMEDIES = {
     "PREEMPTED": "slurm.requeues = 1 would let it go on from its checkpoint",
     "TIMEOUT": "slurm.time is that limit; slurm.requeues would let it go on from its checkpoint",
 }
+STUCK = {
+    "BadConstraints": "no host has what slurm.constraint asks for",
+    "JobHeldAdmin": "held: only an administrator can release it",
+    "JobHeldUser": "held: scontrol release lets it go",
+    "PartitionConfig": "its partition has no hosts like those that were asked for",
+    "PartitionNodeLimit": "launch.hosts is outside of what its partition gives, or hosts are down",
+    "PartitionTimeLimit": "slurm.time is longer than its partition allows",
+}
+"""Reasons for which a job waits until somebody does something, in words (squeue(1), job reason codes)."""
 
 _STATE = re.compile(r"^ +JobState=([A-Z_]+) Reason=(.*?)(?: Dependency=.*)?$", re.MULTILINE)
 _CODES = re.compile(r"^ +Requeue=.* Restarts=([0-9]+) .*ExitCode=([0-9]+):([0-9]+)$", re.MULTILINE)
@@ -90,9 +99,11 @@ def in_words(job: str, facts: JobFacts) -> str:
 
     >>> in_words("12", JobFacts(state="PENDING", reason="Resources"))
     'Slurm job 12: pending (Resources)'
+    >>> in_words("12", JobFacts(state="PENDING", reason="PartitionTimeLimit"))
+    'Slurm job 12: pending (PartitionTimeLimit: slurm.time is longer than its partition allows)'
     """
     where = f" on {facts.hosts}" if facts.state == "RUNNING" and facts.hosts else ""
-    why = f" ({facts.reason})" if facts.reason else ""
+    why = f" ({': '.join(filter(None, (facts.reason, STUCK.get(facts.reason))))})" if facts.reason else ""
     again = f", attempt {facts.restarts + 1}" if facts.restarts else ""
     return f"Slurm job {job}: {facts.state.lower().replace('_', ' ')}{where}{why}{again}"
 
