@@ -61,7 +61,8 @@ def main() -> int:
 def row_of(script: Script, beside: list[Path]) -> dict[str, Any]:
     """One program, run twice: what is said of it."""
     said: dict[str, Any] = {"program": script.path.name, "ranks": script.ranks}
-    said["started_by"] = shlex.join(["python", *script.start[1:], script.path.name, *script.arguments])
+    words = ["python" if word == sys.executable else word for word in script.start]
+    said["started_by"] = shlex.join([*words, script.path.name, *script.arguments])
     said["started_by"] = said["started_by"].replace(f"{PROGRAMS}/", "")
     missing = [name for name in script.needs if not is_installed(name, beside)]
     missing += [script.tool] if script.tool is not None and shutil.which(script.tool) is None else []
