@@ -1,0 +1,98 @@
+"""Where packs are made from: each source lists its samples cheaply, then reads any of them in any process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from allpull.errors import BadInput
+from allpull.pack.format import Kind
+from allpull.registry import Table
+
+Sample = bytes | npt.NDArray[np.generic]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One sample before it is read: its name in the source, where it is (the source's own words), its size and labels.
+
+    ``size_bytes`` is that of the source's data; ``labels`` are class numbers, one unless the source is multi-label.
+    """
+
+    key: str
+    place: tuple[int | str, ...]
+    size_bytes: int
+    labels: tuple[int, ...]
+
+
+class Source(Protocol):
+    """A data set that can be packed. Reading must work in another process, so a source is small and can be pickled."""
+
+    name: str
+    classes: tuple[str, ...]
+    multi_label: bool
+    kind: Kind
+    dtype: str
+
+    def read(self, entry: Entry) -> Sample:
+        """The file's bytes, or pixels [height, width, channels].
+
+        Raises:
+            Refused: this sample cannot be had; the message says why.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """A source with its entries, in an order that is the same wherever it is listed, and what was left out, and why."""
+
+    source: Source
+    entries: Sequence[Entry]
+    left_out: Sequence[tuple[str, str]]
+
+
+SOURCES = Table(
+    kind="source",
+    group="allpull.sources",
+    builtin={
+        "imagefolder": "allpull.pack.sources.imagefolder:listing",
+        "tar": "allpull.pack.sources.tar:listing",
+        "idx": "allpull.pack.sources.idx:listing",
+        "bigearthnet": "allpull.pack.sources.bigearthnet:listing",
+        "arrays": "allpull.pack.sources.arrays:listing",
+    },
+)
+"""Name → function from a path and the number of classes wanted (None: the source's own) to a ``Listing``."""
+
+
+def guess(path: Path) -> str:
+    """Which source ``path`` is, by the names in it.
+
+    Raises:
+        BadInput: it does not exist, or is none that is known.
+    """
+    if path.is_file() and path.suffix == ".npz":
+        return "arrays"
+    if path.is_file() and path.name.endswith(".tar"):
+        return "tar"
+    if not path.is_dir():
+        raise BadInput(f"{path}: no such folder, tar or npz file", hint="give the data set's folder")
+    names = sorted(entry.name for entry in path.iterdir())
+    if any("-images-idx" in name or "-images.idx" in name for name in names):
+        return "idx"
+    if {"images.npy", "labels.npy"} <= set(names):
+        return "arrays"
+    if any(name.endswith(".tar") for name in names):
+        return "tar"
+    first = next((path / name for name in names if (path / name).is_dir()), None)
+    if first is None:
+        hint = "an ImageFolder has a folder for each class; see --source"
+        raise BadInput(f"{path}: holds no data set that is known", hint=hint)
+    inside = (entry.name for entry in first.iterdir())
+    return "bigearthnet" if any(name.endswith("_labels_metadata.json") for name in inside) else "imagefolder"
