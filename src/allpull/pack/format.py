@@ -8,6 +8,7 @@
                            records   one after the other, each from a multiple of 8 on, zeros between
     DIR/names.txt          one line a record: where it came from; read only when somebody asks
     DIR/skipped.txt        one line a sample that is not in the pack, and why
+    DIR/odd.txt            one line a sample that is in it, but not as others are, and how
 
 All numbers are little-endian. A record is a picture as it is (JPEG, or what Pillow reads), or pixels [height, width,
 channels] of the pack's dtype. One of codec ``JPEG_SEGMENTS`` ends in a table of its restart segments, ``tail`` bytes
@@ -30,7 +31,7 @@ import numpy.typing as npt
 
 from allpull.errors import BadInput
 
-INDEX, NAMES, SKIPPED = "index.bin", "names.txt", "skipped.txt"
+INDEX, NAMES, SKIPPED, ODD = "index.bin", "names.txt", "skipped.txt", "odd.txt"
 MAGIC = b"allpull1"
 HEAD_BYTES = 16
 SHARD_HEAD_BYTES = 64

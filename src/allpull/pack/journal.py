@@ -10,7 +10,6 @@ import fcntl
 import json
 import os
 import zlib
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +33,7 @@ class Ledger:
     records: int = 0
     samples: int = 0
     skipped: list[tuple[int, str]] = field(default_factory=list)
-    remarks: Counter[str] = field(default_factory=Counter)
+    odd: list[tuple[int, str]] = field(default_factory=list)
 
     @classmethod
     def of(cls, samples: int) -> Ledger:
@@ -52,7 +51,7 @@ class Ledger:
             self.sample[self.records] = self.samples
             self.records += 1
             if line[-1]:
-                self.remarks[str(line[-1])] += 1
+                self.odd.append((self.samples, str(line[-1])))
         self.samples += 1
 
     def end(self) -> tuple[int, int]:

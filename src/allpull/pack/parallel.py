@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
 import time
 from collections import deque
@@ -75,6 +76,7 @@ def _finished(
 
 
 def _begin(source: Source, recipe: Recipe, parent: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all of us; the writer ends the work
     _worker["work"] = source, recipe
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 

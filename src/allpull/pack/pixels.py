@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Pixels = npt.NDArray[np.uint8]
 
 MAX_PIXELS = 1 << 26  # 67 megapixels, 201 MB as RGB: more than any photograph of the usual sets
-FORMATS = ("JPEG", "MPO", "PNG", "BMP", "PPM", "TIFF", "WEBP", "GIF")  # Pillow knows odder and less tested ones
+FORMATS = ("JPEG", "PNG", "BMP", "PPM", "TIFF", "WEBP", "GIF")  # Pillow knows odder and less tested ones
 SIXTEEN_BITS = frozenset({"I", "I;16", "I;16L", "I;16B", "I;16N"})
 INSTALL = "pip install 'allpull[data]'"
 
@@ -74,7 +74,8 @@ def check_size(height: int, width: int, max_pixels: int) -> None:
 def _by_pillow(data: Buffer, max_pixels: int) -> tuple[Pixels, str]:
     image_module = import_pillow()
     try:
-        with image_module.open(io.BytesIO(data), formats=FORMATS) as image:
+        formats = [one for one in FORMATS if one in image_module.OPEN]  # WebP is an option of Pillow's
+        with image_module.open(io.BytesIO(data), formats=formats) as image:
             check_size(image.height, image.width, max_pixels)
             odd = _oddity(image)
             image.load()
@@ -87,7 +88,8 @@ def _by_pillow(data: Buffer, max_pixels: int) -> tuple[Pixels, str]:
         raise Refused("not enough memory to decode it") from error
     except Exception as error:  # Pillow's plug-ins raise whatever damaged files provoke
         name = type(error).__name__
-        raise Refused("not a picture" if name == "UnidentifiedImageError" else "truncated or damaged") from error
+        unknown = name == "UnidentifiedImageError"
+        raise Refused("not a picture" if unknown else f"truncated or damaged ({name})") from error
 
 
 def _oddity(image: Image) -> str:
@@ -122,12 +124,13 @@ def encode_jpeg(pixels: Pixels, quality: int) -> bytes:
 
 
 def import_pillow() -> Any:
-    """``PIL.Image``, asked for nothing but what we ask; its warning of large pictures is our limit's business."""
+    """``PIL.Image``, asked for nothing but what we ask; with what it warns of being our own business."""
     try:
         from PIL import Image  # noqa: PLC0415  needed only where pictures are decoded
     except ImportError as error:
         raise MissingPart("Pillow is not installed", hint=INSTALL) from error
-    warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+    Image.init()  # else it finds no plug-in when it is told which to try
+    warnings.filterwarnings("ignore", module="PIL")  # of large pictures and odd tags: we count what matters
     return Image
 
 

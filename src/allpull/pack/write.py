@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from allpull.errors import BadInput
-from allpull.pack.format import INDEX, MAX_SHARDS, NAMES, SKIPPED, Bits, Header, PackError, index_bytes
+from allpull.pack.format import INDEX, MAX_SHARDS, NAMES, ODD, SKIPPED, Bits, Header, PackError, index_bytes
 from allpull.pack.journal import JOURNAL, Journal, Ledger
 from allpull.pack.parallel import CHUNK, Outcome, outcomes
 from allpull.pack.plan import Plan
@@ -28,11 +29,12 @@ Progress = Callable[[int, int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """A finished pack: how many samples were there already when this call began, and what all took."""
+    """A finished pack: samples, or the ``whole``, that were there already; bytes that this call wrote, and its time."""
 
     directory: Path
     header: Header
     resumed_from: int
+    whole: bool = False
     bytes: int
     elapsed_s: float
 
@@ -47,7 +49,8 @@ def write_pack(plan: Plan, directory: Path, *, workers: int = 1, progress: Progr
     begin_s = time.monotonic()
     done = finished(directory, plan)
     if done is not None:
-        return Written(directory=directory, header=done, resumed_from=len(plan.entries), bytes=0, elapsed_s=0.0)
+        count = len(plan.entries)
+        return Written(directory=directory, header=done, resumed_from=count, whole=True, bytes=0, elapsed_s=0.0)
     directory.mkdir(parents=True, exist_ok=True)
     journal = Journal(directory, plan.pack, len(plan.entries))
     resumed_from = journal.ledger.samples
@@ -110,9 +113,9 @@ def _complete(plan: Plan, journal: Journal) -> Header:
         raise PackError(f"{len(shards)} shards", hint="--shard-size: make them larger")
     source, entries, directory = plan.listing.source, plan.entries, journal.directory
     skipped = [*plan.listing.left_out, *((entries[number].key, reason) for number, reason in ledger.skipped)]
-    names = [entries[number].key for number in ledger.sample[: ledger.records].tolist()]
-    _put(directory / NAMES, "".join(f"{plain(name)}\n" for name in names).encode("utf-8"))
-    _put(directory / SKIPPED, "".join(f"{plain(name)}\t{plain(why)}\n" for name, why in skipped).encode("utf-8"))
+    _put_lines(directory / NAMES, ((entries[number].key,) for number in ledger.sample[: ledger.records].tolist()))
+    _put_lines(directory / SKIPPED, skipped)
+    _put_lines(directory / ODD, ((entries[number].key, remark) for number, remark in ledger.odd))
     header = Header(
         pack=plan.pack,
         kind=plan.recipe.kind,
@@ -122,7 +125,7 @@ def _complete(plan: Plan, journal: Journal) -> Header:
         dtype=plan.recipe.dtype,
         shards=shards,
         skipped=len(skipped),
-        remarks=dict(sorted(ledger.remarks.items())),
+        remarks=dict(sorted(Counter(remark for _, remark in ledger.odd).items())),
         origin=plan.origin,
     )
     bits = _labels(ledger, entries, header)
@@ -153,6 +156,10 @@ def plain(name: str) -> str:
     """
     text = name.encode("utf-8", "backslashreplace").decode("utf-8")
     return text.replace("\\", "\\\\").translate({ord("\n"): "\\n", ord("\r"): "\\r", ord("\t"): "\\t"})
+
+
+def _put_lines(path: Path, rows: Iterable[tuple[str, ...]]) -> None:
+    _put(path, "".join("\t".join(map(plain, row)) + "\n" for row in rows).encode("utf-8"))
 
 
 def _put(path: Path, data: bytes) -> None:

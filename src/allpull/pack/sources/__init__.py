@@ -14,6 +14,9 @@ from allpull.errors import BadInput
 from allpull.pack.format import Kind
 from allpull.registry import Table
 
+MAX_ONLY_BYTES = 1 << 30
+KEYS_HINT = "names are those in names.txt of a pack: paths below SRC, patches, members as FILE.tar:NAME"
+
 Sample = bytes | npt.NDArray[np.generic]
 
 
@@ -55,6 +58,26 @@ class Listing:
     source: Source
     entries: Sequence[Entry]
     left_out: Sequence[tuple[str, str]]
+
+
+def only_these(entries: Sequence[Entry], file: Path) -> list[Entry]:
+    """The entries whose keys stand in ``file``: one a line, or the first column of a CSV, as BigEarthNet's splits are.
+
+    Raises:
+        BadInput: the file cannot be read, or names a sample that is not there.
+    """
+    try:
+        if file.stat().st_size > MAX_ONLY_BYTES:
+            raise BadInput(f"{file}: larger than any list of names", hint="one name a line")
+        text = file.read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError as error:
+        raise BadInput(f"{file}: {error.strerror}", hint="one name a line") from error
+    wanted = {line.partition(",")[0].strip() for line in text.splitlines()} - {""}
+    found = [entry for entry in entries if entry.key in wanted]
+    missing = sorted(wanted - {entry.key for entry in found})
+    if missing:
+        raise BadInput(f"{file}: {len(missing):,} names that the source has not, as {missing[0]!r}", hint=KEYS_HINT)
+    return found
 
 
 SOURCES = Table(

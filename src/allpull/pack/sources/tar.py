@@ -97,6 +97,7 @@ def _members(file: Path, number: int) -> Iterator[tuple[str, Member, str]]:
                         yield member.name, place, "not a plain file"
                     elif member.size < 0 or member.offset_data + member.size > size:
                         yield member.name, place, "cut short"
+                        return  # what follows would lie behind the end
                     else:
                         yield member.name, place, ""
         except (tarfile.TarError, OSError, ValueError, OverflowError) as error:

@@ -1,0 +1,236 @@
+"""``allpull pack``: a data set as a few large files, made, described and verified."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from allpull.cli.say import answer, note
+from allpull.cli.show import AsJson
+from allpull.errors import AllpullError
+from allpull.units import parse_bytes, show_bytes, show_count, show_spread, show_time
+
+if TYPE_CHECKING:
+    from allpull.pack.plan import Forecast
+    from allpull.pack.sources import Listing
+    from allpull.pack.write import Written
+
+LINES_EVERY_S = 10.0  # of progress, where nobody looks at a terminal
+SHOWN_FAULTS = 12
+MAKE = "make"
+
+
+class Damaged(AllpullError):
+    """A pack that is not what was written."""
+
+    exit_code = 3
+
+
+class PackVerbs(TyperGroup):
+    """``pack SRC DST`` makes a pack: ``make`` is what is meant where no other word stands first."""
+
+    default = MAKE
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put the word in that was left out."""
+        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+            args = [MAKE, *args]
+        return super().parse_args(ctx, args)
+
+
+pack = typer.Typer(
+    cls=PackVerbs,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Make a pack of a data set: pack SRC DST. Describe one: pack info. Look at every byte: pack verify.",
+)
+
+Source = Annotated[Path, typer.Argument(help="The data set: a folder, a tar file or an npz file.", metavar="SRC")]
+Destination = Annotated[Path, typer.Argument(help="Folder for the pack; a begun one is gone on with.", metavar="DST")]
+Directory = Annotated[Path, typer.Argument(help="A pack.", metavar="DIR")]
+Kind = Annotated[
+    str | None,
+    typer.Option("--kind", help="jpeg, jpeg-restart, jpeg-side or raw. Not given: jpeg for pictures, raw for arrays."),
+]
+SourceName = Annotated[
+    str | None,
+    typer.Option("--source", help="imagefolder, tar, idx, bigearthnet or arrays. Not given: by what is in SRC."),
+]
+Classes = Annotated[int | None, typer.Option("--classes", min=1, help="How many; BigEarthNet has 43, or 19.")]
+Side = Annotated[int | None, typer.Option("--side", min=1, max=65535, help="Shorter side in pixels, of larger ones.")]
+Quality = Annotated[int, typer.Option("--quality", min=1, max=100, help="Of JPEGs that are made anew.")]
+Workers = Annotated[int | None, typer.Option("--workers", min=1, max=1024, help="Processes. Not given: one a core.")]
+ShardSize = Annotated[str, typer.Option("--shard-size", help="Largest size of a file; at least as many as ranks.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Of the order of the records.")]
+KeepOrder = Annotated[bool, typer.Option("--keep-order", help="Do not shuffle: records in the order of the source.")]
+Only = Annotated[Path | None, typer.Option("--only", metavar="FILE", help="Names of samples to take, one a line.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say how large it would be, and write nothing.")]
+
+
+@pack.command(MAKE)
+def make(  # noqa: PLR0917  one parameter an option, called by typer alone
+    source: Source,
+    destination: Destination,
+    kind: Kind = None,
+    source_name: SourceName = None,
+    classes: Classes = None,
+    side: Side = None,
+    quality: Quality = 90,
+    workers: Workers = None,
+    shard_size: ShardSize = "1GiB",
+    seed: Seed = 0,
+    keep_order: KeepOrder = False,
+    only: Only = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Make a pack of a data set, or what is missing of it; the word make may be left out."""
+    from allpull.pack.encode import Recipe  # noqa: PLC0415  numpy is not needed for --help
+    from allpull.pack.plan import Layout, check_space, forecast, plan  # noqa: PLC0415
+    from allpull.pack.restart import best_tool  # noqa: PLC0415
+    from allpull.pack.write import finished, write_pack  # noqa: PLC0415
+
+    listing = _listing(source, source_name, classes, only)
+    recipe = Recipe(
+        kind=_kind(kind) or listing.source.kind,
+        side=side,
+        quality=quality,
+        tool=best_tool(),
+        dtype=listing.source.dtype,
+    )
+    layout = Layout(seed=None if keep_order else seed, shard_bytes=parse_bytes(shard_size))
+    planned = plan(listing, recipe, layout)
+    if finished(destination, planned) is None:
+        cores = workers or len(os.sched_getaffinity(0))
+        expected = forecast(planned)
+        note(_forecast_line(expected, len(planned.entries), cores))
+        if not dry_run:
+            destination.mkdir(parents=True, exist_ok=True)
+            check_space(expected, destination)
+    if dry_run:
+        return
+    with _progress(len(planned.entries)) as progress:
+        done = write_pack(planned, destination, workers=workers or len(os.sched_getaffinity(0)), progress=progress)
+    for line in _done_lines(done):
+        note(line)
+
+
+@pack.command()
+def info(directory: Directory, as_json: AsJson = False) -> None:
+    """Say what a pack holds, and how it was made."""
+    from allpull.pack.describe import describe, lines  # noqa: PLC0415
+
+    found = describe(directory)
+    answer(json.dumps(found, indent=1) if as_json else "\n".join(lines(found)))
+
+
+@pack.command()
+def verify(directory: Directory, workers: Workers = None, as_json: AsJson = False) -> None:
+    """Read every byte of a pack and name what is damaged; exit code 3 if anything is."""
+    from dataclasses import asdict  # noqa: PLC0415
+
+    from allpull.pack.verify import verify as look  # noqa: PLC0415
+
+    with _progress(None) as progress:
+        done = look(
+            directory,
+            threads=workers or len(os.sched_getaffinity(0)),
+            progress=lambda shards, of: progress(shards, of, 0),
+        )
+    if as_json:
+        answer(json.dumps({"schema": "allpull/pack-verify/1.0", **asdict(done)}, indent=1))
+    else:
+        shown = [*done.listed[:SHOWN_FAULTS]]
+        more = done.faults - len(shown)
+        answer("\n".join([*shown, *([f"and {more:,} more"] if more > 0 else [])]) if done.faults else _sound(done))
+    if done.faults:
+        raise Damaged(f"{directory}: {done.faults:,} faults", hint="copy the pack again, or make it again")
+
+
+def _sound(done: Any) -> str:
+    return f"{done.records:,} records, {show_bytes(done.bytes)}: every byte as it was written"
+
+
+def _kind(word: str | None) -> Any:
+    from allpull.errors import UnknownName  # noqa: PLC0415
+    from allpull.pack.format import KINDS  # noqa: PLC0415
+
+    if word is not None and word not in KINDS:
+        raise UnknownName("kind of pack", word, KINDS)
+    return word
+
+
+def _listing(path: Path, name: str | None, classes: int | None, only: Path | None) -> Listing:
+    from dataclasses import replace  # noqa: PLC0415
+
+    from allpull.pack.sources import SOURCES, guess, only_these  # noqa: PLC0415
+
+    word = name or guess(path)
+    found: Listing = SOURCES.load(word)(path, classes)
+    count = len(found.source.classes)
+    if only is not None:
+        found = replace(found, entries=only_these(found.entries, only))
+    note(f"{path}: {word}, {len(found.entries):,} samples, {count:,} classes")
+    return found
+
+
+def _forecast_line(expected: Forecast, samples: int, cores: int) -> str:
+    scale, unit = next(((2**power, unit) for power, unit in UNITS if expected.bytes >= 2**power), (1, "B"))
+    size = show_spread(expected.bytes / scale, 2 * expected.error_bytes / scale)
+    each = show_count(samples / expected.core_s) if expected.core_s else "?"
+    wall = show_time(expected.core_s / cores)
+    return (
+        f"forecast from {expected.samples} samples: {size} {unit}, {each} samples/s a core: "
+        f"{wall} on {cores} core{'s' * (cores != 1)}"
+    )
+
+
+def _done_lines(done: Written) -> Iterator[str]:
+    header = done.header
+    size = sum(shard.bytes for shard in header.shards)
+    if done.resumed_from:
+        yield "it was there already" if done.whole else f"gone on from sample {done.resumed_from:,}"
+    rate = (
+        f", {show_count(header.records / done.elapsed_s)} samples/s" if done.elapsed_s and not done.resumed_from else ""
+    )
+    yield f"{header.records:,} records, {show_bytes(size)} in {len(header.shards):,} shards{rate}"
+    for what, count in header.remarks.items():
+        yield f"note: {count:,}: {what} (odd.txt)"
+    if header.skipped:
+        yield f"warning: {header.skipped:,} samples are not in it; {done.directory / 'skipped.txt'} says which and why"
+    yield f"pack: {done.directory}"
+
+
+@contextmanager
+def _progress(total: int | None) -> Iterator[Callable[[int, int, int], None]]:
+    """A bar on a terminal, a line now and then elsewhere; both on stderr."""
+    if sys.stderr.isatty():
+        from rich.console import Console  # noqa: PLC0415
+        from rich.progress import Progress  # noqa: PLC0415
+
+        from allpull.cli.progress import columns  # noqa: PLC0415
+
+        with Progress(*columns(), console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task("pack", total=total, state="")
+            yield lambda done, of, size: bar.update(task, completed=done, total=of, state=show_bytes(size))
+        return
+    told_s = time.monotonic()
+
+    def tell(done: int, of: int, size: int) -> None:
+        nonlocal told_s
+        if time.monotonic() - told_s > LINES_EVERY_S:
+            told_s = time.monotonic()
+            note(f"{done:,} of {of:,}, {show_bytes(size)} written")
+
+    yield tell
+
+
+UNITS = ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB"))

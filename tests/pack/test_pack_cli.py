@@ -1,0 +1,50 @@
+"""The verb: what it makes, says and refuses."""
+
+from __future__ import annotations
+
+import json
+
+
+def test_make_info_verify(run_cli, folder, tmp_path):
+    target = tmp_path / "pack"
+    done = run_cli("pack", str(folder), str(target), "--kind", "jpeg-restart", "--workers", "1")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    assert "forecast from 24 samples" in done.stderr
+    assert "40 records" in done.stderr
+    info = run_cli("pack", "info", str(target), "--json")
+    assert json.loads(info.stdout)["codecs"] == {"jpeg with restart segments": 40}
+    assert next(iter(json.loads(info.stdout))) == "schema"
+    assert "3 classes" in run_cli("pack", "info", str(target)).stdout
+    assert "every byte as it was written" in run_cli("pack", "verify", str(target)).stdout
+    again = run_cli("pack", str(folder), str(target), "--kind", "jpeg-restart")
+    assert again.returncode == 0
+    assert "already" in again.stderr
+    with (target / "shard-00000.pack").open("r+b") as file:
+        file.seek(5000)
+        file.write(b"damage")
+    broken = run_cli("pack", "verify", str(target), "--json")
+    assert broken.returncode == 3
+    assert json.loads(broken.stdout)["faults"] == 1
+
+
+def test_dry_run_writes_nothing(run_cli, folder, tmp_path):
+    done = run_cli("pack", "--dry-run", str(folder), str(tmp_path / "pack"))
+    assert done.returncode == 0
+    assert "forecast" in done.stderr
+    assert not (tmp_path / "pack").exists()
+
+
+def test_what_is_wrong_is_said_in_a_line(run_cli, folder, tmp_path):
+    for arguments, word in (
+        (("pack", str(folder), str(tmp_path / "p"), "--kind", "jpg"), "no kind of pack 'jpg'"),
+        (("pack", str(tmp_path / "nothing"), str(tmp_path / "p")), "no such folder"),
+        (("pack", str(folder), str(tmp_path / "p"), "--source", "lmdb"), "no source 'lmdb'"),
+        (("pack", "info", str(folder)), "no pack"),
+        (("pack", str(folder), str(tmp_path / "p"), "--shard-size", "7"), "shards of 7 bytes"),
+    ):
+        done = run_cli(*arguments)
+        assert done.returncode == 2, done.stderr
+        assert word in done.stderr
+        assert "Traceback" not in done.stderr
+        assert not (tmp_path / "p").exists()
