@@ -110,7 +110,7 @@ class Watcher(Phases):
             recorder = self.recorder
             if depth >= 0 and recorder is not None:
                 recorder.leave_until(depth)
-                if depth and recorder.stack[-1] == INPUT:
+                if depth and recorder.stack and recorder.stack[-1] == INPUT:
                     return  # a loader inside a loader
             elif depth == ELSEWHERE:
                 return
