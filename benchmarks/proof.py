@@ -63,6 +63,11 @@ MEASUREMENTS = (
         about="whether virtual accelerators that share a machine disturb each other (three minutes)",
     ),
     Measurement(
+        name="overhead_inside",
+        script="overhead_inside.py",
+        about="what observation adds to a step, told within one process (two minutes)",
+    ),
+    Measurement(
         name="scripts",
         script="scripts.py",
         about="real programs with and without `allpull run` (ten minutes; make frameworks, tools/horovod.sh)",

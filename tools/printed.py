@@ -101,12 +101,10 @@ def _figures(results: dict[str, Stored]) -> Iterator[tuple[str, str, str]]:
             _microseconds(cost["whole_step_us"]),
             "recording_cost",
         )
-    if "overhead" in results:
-        for loop in results["overhead"]["result"]["loops"]:
-            row = next(row for row in loop["ways"] if row["way"] == "allpull")
-            if "skipped" not in row and loop["loop"] in ("conv", "tiny"):
-                what = f"CPU time that `allpull run` adds to a step of {show_time(loop['plain_step_us'] / 1e6)}"
-                yield what, _added(row["cpu_added_us"]), "overhead"
+    if "overhead_inside" in results:
+        for row in results["overhead_inside"]["result"]["loops"]:
+            what = f"what `allpull run` adds to a step of {show_time(row['plain_step_us'] / 1e6)} (`{row['loop']}`)"
+            yield what, _added(row["added_us"]), "overhead_inside"
     if "read_rate" in results:
         rate = results["read_rate"]["result"]
         seconds = show_time(rate["records"] / rate["records_per_s"]["median"])
@@ -186,7 +184,7 @@ def overhead(results: dict[str, Stored]) -> str:
         for row in loop["ways"]:
             if row["way"] == "plain":
                 continue
-            cells = [row["skipped"], "", "", ""]
+            cells = [row.get("skipped", ""), "", "", ""]
             if "skipped" not in row:
                 cells = [_ratio(row["wall_ratio"]), _ratio(row["cpu_ratio"]), _added(row["cpu_added_us"])]
                 cells.append(f"{row['says_us']:.0f} µs" if "says_us" in row else "")
@@ -225,6 +223,18 @@ COMPARED_WORDS = {
     "singles": "one with one, and a stored figure",
     "blocks": "three with the next three",
 }
+
+
+def overhead_inside(results: dict[str, Stored]) -> str:
+    """What observation adds to a step where nothing else differs, a row for each loop."""
+    if "overhead_inside" not in results:
+        return NOT_YET
+    lines = ["| loop, its step without | added to a step | the records say |", "|---|---|---|"]
+    for row in results["overhead_inside"]["result"]["loops"]:
+        about = f"`{row['loop']}`, batch {row['batch']}, {show_time(row['plain_step_us'] / 1e6)}"
+        lines.append(f"| {about} | {_added(row['added_us'])} | {row['says_us']:.0f} µs |")
+    return "\n".join([*lines, "", *_made_on(results.values())])
+
 
 WAY_WORDS = {
     "allpull": "`allpull run`",
@@ -344,6 +354,7 @@ BLOCKS = {
     "launchers": Block(needs=("launchers",), show=launchers),
     "scripts": Block(needs=("scripts",), show=scripts),
     "overhead": Block(needs=("overhead",), show=overhead),
+    "overhead-inside": Block(needs=("overhead_inside",), show=overhead_inside),
     "identical-runs": Block(needs=("identical_runs",), show=identical_runs),
 }
 """What a marked place may show."""
