@@ -17,8 +17,9 @@ from typing import Any, Callable, Dict, Iterable, Optional, Tuple
 from ...rundir.live import NOTHING, OPERATION, OPERATIONS
 from ..recorder import Recorder
 from ..stepline import BACKWARD, COLLECTIVE
+from .phases import NOT_SEEN
 from .safety import give_up
-from .watcher import NOT_SEEN, Watcher
+from .watcher import Watcher
 
 RENAMED = {"all_gather_into_tensor": "all_gather_single", "reduce_scatter_tensor": "reduce_scatter_single"}
 """Newer names of functions, which the older ones call; both are recorded under the older one."""

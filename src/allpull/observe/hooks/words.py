@@ -6,8 +6,9 @@ from types import ModuleType
 from typing import Any, ContextManager, Dict, Optional
 
 from ..stepline import KNOWN
+from .phases import NOT_SEEN
 from .safety import safely
-from .watcher import NOT_SEEN, Watcher
+from .watcher import Watcher
 
 
 class Words:
