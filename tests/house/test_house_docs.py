@@ -137,6 +137,8 @@ def faults_of(words: list[str], group: Any, targets: set[str], root: Path) -> It
     elif words[0] == "allpull":
         command, rest = group, words[1:]
         while hasattr(command, "commands") and rest and not rest[0].startswith("-"):
+            if rest[0] not in command.commands and hasattr(command, "default"):
+                rest = [command.default, *rest]  # a word that may be left out
             if rest[0] not in command.commands:
                 yield f"no verb {rest[0]}"
                 return

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from allpull.errors import BadInput
+from allpull.pack.crop import Box
 from allpull.pack.describe import describe, lines
 from allpull.pack.encode import Recipe
 from allpull.pack.format import INDEX, NAMES
@@ -48,6 +49,9 @@ def test_records_are_the_source(folder, make_pack, kind):
                 assert pack.record(number) == original
             elif kind == "jpeg-restart":
                 assert np.array_equal(decode(pack.record(number))[0], whole)
+                part = pack.crop(number, Box(top=5, left=30, height=40, width=50))
+                found = decode(part.jpeg)[0][part.box.top :, part.box.left :][:40, :50]
+                assert np.array_equal(found, whole[5:45, 30:80])
             elif kind == "raw":
                 assert np.array_equal(pack.pixels(number), resized(whole, 96))
                 assert min(pack.pixels(number).shape[:2]) == 96

@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 import allpull
-from allpull.cli import demo, doctor, env, probe, rehearse, report, run, show, train, watch
+from allpull.cli import demo, doctor, env, pack, probe, rehearse, report, run, show, train, watch
 from allpull.cli.say import complain
 from allpull.errors import AllpullError
 
@@ -76,7 +76,7 @@ VERBS = (
 )
 """Verbs in the order of the help; a new one is a file in this room and an entry here."""
 
-GROUPS = {"probe": probe.probe}
+GROUPS = {"probe": probe.probe, "pack": pack.pack}
 """Verbs with verbs below them."""
 
 SETTINGS = {"run": run.SETTINGS}

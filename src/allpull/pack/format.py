@@ -13,7 +13,7 @@
 All numbers are little-endian. A record is a picture as it is (JPEG, or what Pillow reads), or pixels [height, width,
 channels] of the pack's dtype. One of codec ``JPEG_SEGMENTS`` ends in a table of its restart segments, ``tail`` bytes
 long, which no decoder sees: ``allpull.pack.crop`` does. The table travels with the record because in the index it
-would be ten times the rest: 0.4 kB a picture, half a gigabyte of each rank's memory for ImageNet.
+would be twenty times the rest: 0.8 kB a picture, a gigabyte of each rank's memory for ImageNet.
 
 A pack is complete when it has an index: that file is renamed into place last. The id is a hash of what the pack was
 made of (keys, sizes, options), so that an index does not read another pack's shards.

@@ -11,8 +11,6 @@ import mmap
 import os
 import stat
 import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -21,10 +19,12 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from allpull.pack.crop import Box, Cropped, crop
 from allpull.pack.format import (
     COPY_AGAIN,
     HEAD_BYTES,
     INDEX,
+    JPEG_SEGMENTS,
     NAMES,
     RAW,
     RECORD,
@@ -41,17 +41,10 @@ from allpull.pack.format import (
     shard_head,
     shard_name,
 )
+from allpull.pack.split import Split, split_shards
 
 Access = Literal["read", "map"]
 MAX_NAME_BYTES = 1 << 34
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
-    """What one rank reads where ranks need not read every file: whole shards, and the records in them."""
-
-    shards: range
-    records: range
 
 
 def open_plain(path: Path) -> int:
@@ -190,7 +183,7 @@ class Pack:
         return memoryview(whole)[:-tail] if tail else whole
 
     def whole(self, index: int) -> Buffer:
-        """The bytes of a record with its table of segments, as ``crop.crop`` wants them.
+        """The bytes of a record with its table of segments, as ``allpull.pack.crop`` wants them.
 
         Raises:
             PackError: the file could not be read, or its shard was not opened.
@@ -224,6 +217,18 @@ class Pack:
         shape = int(row["height"]), int(row["width"]), int(row["channels"])
         return np.frombuffer(self.whole(index), self.header.dtype).reshape(shape)
 
+    def crop(self, index: int, box: Box) -> Cropped:
+        """A small JPEG of the segments that cover ``box``, and where in its pixels the box is.
+
+        Raises:
+            PackError: the record has no segments: decode ``record``, then crop; or its table is damaged.
+            ValueError: the box is empty or leaves the picture.
+        """
+        row = self.rows[index]
+        if row["codec"] != JPEG_SEGMENTS:
+            raise PackError(f"{self.directory}: record {index} has no segments", hint="decode record(), then crop")
+        return crop(self.whole(index), int(row["tail"]), box)
+
     def check(self, index: int) -> bool:
         """Whether a record is the one that was written, by its CRC-32."""
         return zlib.crc32(self.whole(index)) == int(self.rows["crc32"][index])
@@ -237,16 +242,7 @@ class Pack:
         Raises:
             PackError: there are fewer shards than ranks.
         """
-        count = len(self.header.shards)
-        if not 0 <= rank < ranks or count < ranks:
-            raise PackError(
-                f"{self.directory}: {count} shards cannot be split over {ranks} ranks",
-                hint="pack again with a smaller --shard-size",
-            )
-        begins = np.concatenate([[0], np.cumsum([shard.records for shard in self.header.shards])])
-        cuts = list(_cuts(begins.tolist(), ranks))
-        shards = range(cuts[rank], cuts[rank + 1])
-        return Split(shards=shards, records=range(int(begins[shards.start]), int(begins[shards.stop])))
+        return split_shards(self.header, rank, ranks)
 
     def names(self) -> list[str]:
         """Where each record came from; read now, from a file that training does not need.
@@ -278,15 +274,3 @@ class Pack:
 
 def _reopen(directory: Path, access: Access, shards: range | None) -> Pack:
     return Pack(directory, access=access, shards=shards)
-
-
-def _cuts(begins: Sequence[int], ranks: int) -> Iterator[int]:
-    """Shards at which the ranks begin: nearest to an even share of records, at least one shard each."""
-    shards, cut = len(begins) - 1, 0
-    yield 0
-    for rank in range(1, ranks):
-        wanted = begins[-1] * rank / ranks
-        allowed = range(cut + 1, shards - (ranks - rank) + 1)
-        cut = min(allowed, key=lambda shard: abs(begins[shard] - wanted))
-        yield cut
-    yield shards

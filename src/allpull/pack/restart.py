@@ -21,7 +21,10 @@ from allpull.pack.jpeg import BASELINE, EXTENDED, JpegHeader, NotJpeg, parse_jpe
 from allpull.pack.transcode import transcode
 
 TAIL = struct.Struct("<IIHHHBBBx")  # scan_at, size_at, interval, columns, rows, MCU height, MCU width, subsampled
-WANTED_PIXELS = 64  # between markers: less costs bytes, more is decoded in vain (measured: docs/how-to/pack.md)
+# Between markers. On 200 photographs of 500 × 375 pixels (4:2:0, quality 94) and crops of 8 to 100 % of the area, 16,
+# 32 and 64 pixels made crops 2.03, 2.18 and 2.05 times as fast as the whole, for +3.0, −0.3 and −2.0 % of the bytes
+# (the table included; better Huffman tables give 3.8 % back).
+WANTED_PIXELS = 32
 JPEGTRAN_TIMEOUT_S = 60.0
 MAX_SEGMENT_BYTES = 0xFFFF
 
@@ -81,12 +84,12 @@ def parse_segments(table: Buffer, jpeg_bytes: int) -> Segments:
 
 
 def best_interval(columns: int, mcu_width: int = 16) -> int:
-    """MCUs between restart markers: a divisor of ``columns``, so that each row begins with one; near 64 pixels.
+    """MCUs between restart markers: a divisor of ``columns``, so that each row begins with one; near 32 pixels.
 
     A prime number of columns has a marker after each MCU: a row at a time would decode crops no faster.
 
     >>> best_interval(32), best_interval(21), best_interval(31), best_interval(5), best_interval(64, 8)
-    (4, 3, 1, 5, 8)
+    (2, 3, 1, 1, 4)
     """
     wanted = WANTED_PIXELS / mcu_width
     divisors = [one for one in range(1, round(2 * wanted) + 1) if columns % one == 0]
