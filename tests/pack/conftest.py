@@ -32,8 +32,8 @@ def synthetic(seed: int) -> Image.Image:
     generator = np.random.default_rng(seed)
     frequency = np.hypot(np.fft.fftfreq(427)[:, None], np.fft.fftfreq(640)[None])
     frequency[0, 0] = 1
-    spectrum = np.fft.fft2(generator.normal(size=(3, 427, 640))) / frequency
-    planes = np.fft.ifft2(spectrum).real
+    grey, *colours = np.fft.fft2(generator.normal(size=(4, 427, 640))) / frequency
+    planes = np.fft.ifft2(grey + 0.2 * np.array(colours) / np.maximum(1, 60 * frequency)).real  # colour is smoother
     planes = (planes - planes.min()) / (planes.max() - planes.min()) * 255
     return Image.fromarray(planes.transpose(1, 2, 0).astype(np.uint8))
 
