@@ -53,7 +53,7 @@ for epoch in range(3):
 @pytest.mark.parametrize("access", ["read", "map"])
 def test_epochs_need_no_file_system_operation_but_reading(folder, make_pack, tmp_path, access):
     """One shard: two opens for three epochs of 40 samples; an ImageFolder needs 120 opens and as many look-ups."""
-    directory = make_pack(folder, kind="jpeg").directory
+    directory = make_pack(folder, kind="jpeg", shard_bytes=1 << 30).directory
     log = tmp_path / "calls"
     command = [
         "strace",
