@@ -77,6 +77,16 @@ MEASUREMENTS = (
         script="overhead.py",
         about="what observation costs, beside torch.profiler and TraceML (a quarter of an hour; build/traceml)",
     ),
+    Measurement(
+        name="identical_runs",
+        script="identical_runs.py",
+        about="false alarms of `allpull compare` on identical runs, and a planted slow-down (a quarter of an hour)",
+    ),
+    Measurement(
+        name="fuzz_importers",
+        script="fuzz_importers.py",
+        about="the importers under coverage-guided mutation (an hour; pip install atheris)",
+    ),
     Measurement(name="fashion_mnist", script="fashion_mnist.py", about="accuracy on Fashion-MNIST (tens of minutes)"),
 )
 """All of them, shortest first. A new one is a script here and a line in this table."""

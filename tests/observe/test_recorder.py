@@ -147,16 +147,32 @@ def test_arrival_and_done_need_a_backward_of_this_step(loop):
         with marks.phase(name):
             clock.ms(10)
             if name == "backward":
-                ready.append(clock.now_ns)
+                ready.append((clock.now_ns,))
                 clock.ms(4)
     marks.step(1)
-    ready.append(1)  # of long ago
+    ready.append((1,))  # of long ago
     one_step(clock)
     one_step(clock)
     recorder.close(ended_well=True)
     first, stale, none = steps_of(folder)
     assert first.done_ns - first.arrival_ns == 4_000_000
     assert (stale.arrival_ns, none.arrival_ns) == (None, None)
+
+
+def test_moments_of_buckets_are_recorded_and_the_last_is_the_arrival(loop):
+    clock, recorder, folder = loop
+    ready = []
+    recorder.arrival = lambda: tuple(ready)
+    with marks.phase("backward"):
+        for _ in range(3):
+            clock.ms(5)
+            ready.append(clock.now_ns)
+        clock.ms(4)
+    marks.step(1)
+    recorder.close(ended_well=True)
+    (step,) = steps_of(folder)
+    assert step.ready_ns == ready
+    assert step.arrival_ns == ready[-1]
 
 
 def test_a_resumed_training_says_so(loop):

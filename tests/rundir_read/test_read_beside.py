@@ -12,7 +12,7 @@ import pytest
 from allpull.errors import RunDirError
 from allpull.rundir import beside, layout
 from allpull.rundir.read import read_run
-from allpull.schema.base import tag
+from allpull.schema.base import VERSION, tag
 
 MakeRun = Callable[..., Path]
 PING = [1, 12, 13, 5, 1_700_000_000_000_000_001, 1_700_000_000_000_000_012, 1_700_000_000_000_000_013, 0]
@@ -170,6 +170,6 @@ def repository() -> Path:
 def test_events_of_one_newer_minor_version_are_passed_over(make_run: MakeRun) -> None:
     path = make_run() / layout.events_file(0)
     lines = path.read_text().splitlines()
-    newer = json.dumps({**json.loads(lines[0]), "schema": tag("events").replace("1.1", "1.9")})
+    newer = json.dumps({**json.loads(lines[0]), "schema": tag("events").replace(VERSION, "1.9")})
     path.write_text("\n".join([newer, json.dumps({"kind": "aurora", "t_ns": 3}), *lines[1:]]) + "\n")
     assert len(read_run(path.parents[1]).events[0].metrics) == 1

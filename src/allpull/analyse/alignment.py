@@ -160,7 +160,7 @@ def _host_clock(stamps: Times) -> HostClock | None:
     sent, away_ns = sane[order, 0], (sane[order, 3] - sane[order, 0])
     half_ns = round_trip_ns[order] / 2 + MAX_DRIFT * away_ns + 1  # it drifts while a ping is under way; and rounding
     best = _fastest_of_bursts(sent, half_ns)
-    return _through(
+    return through(
         at_ns=sent[best] + away_ns[best] // 2,
         offset_ns=-(twice_theta[order[best]] // 2),  # who pings is ahead by what the other is behind
         half_ns=half_ns[best],
@@ -177,8 +177,11 @@ def _fastest_of_bursts(sent_ns: Times, half_ns: Floats) -> Times:
     return np.array(best, dtype=np.int64)
 
 
-def _through(*, at_ns: Times, offset_ns: Times, half_ns: Floats) -> HostClock:
-    """The line through all bursts, with how it goes on at both ends."""
+def through(*, at_ns: Times, offset_ns: Times, half_ns: Floats) -> HostClock:
+    """The line through all bursts, with how it goes on at both ends.
+
+    At ``at_ns`` of its own clock, ascending, the host was ahead by ``offset_ns``, up to ``half_ns``; one at least.
+    """
     at_ns, kept = np.unique(at_ns, return_index=True)
     offset_ns, half_ns = offset_ns[kept], half_ns[kept]
     length_ns = np.diff(at_ns).astype(np.float64)

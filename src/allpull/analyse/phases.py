@@ -100,7 +100,13 @@ class _Blocked:
 
 
 def split(
-    grid: Grid, *, one_clock: bool, called: Called | None = None, reduces: bool = True, bound_s: float = 0.0
+    grid: Grid,
+    *,
+    one_clock: bool,
+    called: Called | None = None,
+    reduces: bool = True,
+    bound_s: float = 0.0,
+    complete: bool = True,
 ) -> Phases:
     """The phases of every step and rank of ``grid``.
 
@@ -110,10 +116,11 @@ def split(
         called: what matched collectives outside DDP's backward cost.
         reduces: whether gradients are reduced inside backward, so that arrivals there should be known.
         bound_s: how wrong moments of two ranks may compare.
+        complete: these are all ranks of the job; where they are not, others may have come later.
     """
     if not grid.steps:
         return Phases(seconds=dict.fromkeys(NAMES), closure_error=None, violations=0, gaps=())
-    blocked = _blocked(grid, one_clock=one_clock, slack_s=CLOCK_SLACK_S + bound_s)
+    blocked = _blocked(grid, compares=one_clock and complete, slack_s=CLOCK_SLACK_S + bound_s)
     calls = _called(grid, called)
     violations = blocked.violations | (blocked.seconds > grid.spans_s["backward"] + CLOCK_SLACK_S)
     seconds: dict[str, Floats | None] = dict.fromkeys(NAMES)
@@ -129,7 +136,7 @@ def split(
     count = int(violations.sum())
     gaps = (
         *_gaps_of_spans(grid),
-        *_gaps_of_collectives(grid, blocked, calls, one_clock=one_clock, reduces=reduces),
+        *_gaps_of_collectives(grid, blocked, calls, why=_why_not(one_clock, complete), reduces=reduces),
         *_gap_of_violations(grid, count),
         *_gap_of_clocks(seconds["wait"], bound_s),
     )
@@ -137,17 +144,26 @@ def split(
     return Phases(seconds=seconds, closure_error=closure_error, violations=count, gaps=gaps)
 
 
-def _blocked(grid: Grid, *, one_clock: bool, slack_s: float) -> _Blocked:
+def _why_not(one_clock: bool, complete: bool) -> str:
+    """Why waiting and transfer may not be told apart."""
+    if not complete:
+        return "ranks of which nothing was recorded may have come later"
+    return "no step has the arrivals of all ranks" if one_clock else "the clocks of the hosts are not aligned"
+
+
+def _blocked(grid: Grid, *, compares: bool, slack_s: float) -> _Blocked:
     """Time between the arrival of a rank at the reduction of its gradients and their return."""
     arrival, done = grid.arrival_s, grid.done_s
     known = ~np.isnan(arrival) & ~np.isnan(done)
     blocked = np.where(known, np.maximum(done - arrival, 0), 0.0)
     backwards = known & (done - arrival < -CLOCK_SLACK_S)
     if not known.any():
-        alone = np.zeros_like(blocked) if grid.ranks == 1 else None  # one rank has nobody to wait for: a true 0
+        alone = (
+            np.zeros_like(blocked) if grid.ranks == 1 and compares else None
+        )  # one rank has nobody to wait for: a true 0
         return _Blocked(seconds=blocked, known=known, wait=alone, transfer=alone, violations=backwards)
     whole = known.all(axis=1, keepdims=True)  # the last arrival is known only where all arrivals are
-    if not one_clock or not whole.any():
+    if not compares or not whole.any():
         return _Blocked(seconds=blocked, known=known, wait=None, transfer=None, violations=backwards)
     last = arrival.max(axis=1, keepdims=True)
     wait = np.where(whole, np.maximum(np.minimum(last, done) - arrival, 0), 0.0)
@@ -190,9 +206,7 @@ def _gaps_of_spans(grid: Grid) -> Iterator[str]:
             yield f"{name} was not measured in {_of(absent, grid)}: their time is in 'other'"
 
 
-def _gaps_of_collectives(
-    grid: Grid, blocked: _Blocked, calls: _Blocked, *, one_clock: bool, reduces: bool
-) -> Iterator[str]:
+def _gaps_of_collectives(grid: Grid, blocked: _Blocked, calls: _Blocked, *, why: str, reduces: bool) -> Iterator[str]:
     recorded = bool(calls.known.any())
     if grid.ranks > 1 and not blocked.known.any() and not recorded:
         yield "arrivals at collectives were not recorded: wait and transfer are not measured, and 'backward' holds them"
@@ -203,9 +217,8 @@ def _gaps_of_collectives(
     if calls.wait is None or calls.transfer is None:
         lost_s += calls.seconds
     if lost_s.any() or (blocked.wait is None and calls.wait is None):
-        reason = "no step has the arrivals of all ranks" if one_clock else "the clocks of the hosts are not aligned"
         lost = f"'other' holds the {show_time(float(lost_s.mean()))} a step that ranks were blocked"
-        yield f"wait and transfer are not told apart: {reason}; {lost}"
+        yield f"wait and transfer are not told apart: {why}; {lost}"
     unknown = int((~blocked.known).sum())
     if grid.ranks > 1 and unknown and (reduces or not recorded or blocked.known.any()):
         yield f"arrivals at collectives were not recorded in {_of(unknown, grid)}: no waiting is known in their steps"

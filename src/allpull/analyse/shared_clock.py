@@ -1,7 +1,8 @@
 """Put the moments of all ranks on one clock, where there is a way to, and say how wrong that may be.
 
 Ranks of one boot share a monotonic clock exactly. Ranks of several hosts are aligned by the pings that these sent
-each other (``analyse.alignment``); a wait between two of them can then be wrong by the bounds of both.
+each other (``analyse.alignment``), or by what their headers say, where their clocks were compared after the run
+(``importers.clocks``); a wait between two of them can then be wrong by the bounds of both.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from allpull.analyse.alignment import Alignment, align
+from allpull.analyse.alignment import Alignment, HostClock, align, through
 from allpull.analyse.thinning import evenly
 from allpull.schema.steps import StepsHeader
 from allpull.units import NS_PER_S
 
 ALONE = "alone"  # a clock of its own, for ranks that all share one
+MAX_NS = 2**62  # of moments and offsets: differences of two such fit 64 bits
 MAX_LOOKS = 1000  # moments of a host at which the bound is looked up: it changes slowly
 
 
@@ -73,7 +75,7 @@ def shared_clock(headers: Mapping[int, StepsHeader], pings: pl.DataFrame, steps:
     """
     if share_a_clock(headers.values()):
         return SharedClock(host_of=dict.fromkeys(headers, ALONE), alignment=None, bound_s=0.0)
-    alignment = align(pings, sorted({header.host for header in headers.values()}))
+    alignment = compared_after(headers.values()) or align(pings, sorted({header.host for header in headers.values()}))
     host_of = _aligned_hosts(headers, alignment)
     if len(host_of) < len(headers):
         return SharedClock(host_of={}, alignment=None, bound_s=None)
@@ -82,6 +84,31 @@ def shared_clock(headers: Mapping[int, StepsHeader], pings: pl.DataFrame, steps:
         for host, ranks in _by_host(host_of).items()
     ]
     return SharedClock(host_of=host_of, alignment=alignment, bound_s=sum(sorted(bounds_s)[-2:]))
+
+
+def compared_after(headers: Iterable[StepsHeader]) -> Alignment | None:
+    """The clocks of hosts as the headers of their ranks say; None where no header says anything.
+
+    Of several hosts that others were compared against the one that most were counts, and what no clock can have been
+    (looks that are out of order or too far apart, a negative bound) is left out.
+    """
+    told = [header for header in headers if header.compared is not None]
+    asked = Counter(header.compared.against for header in told if header.compared is not None)
+    if not asked:
+        return None
+    reference = max(asked, key=lambda host: (asked[host], host))
+    clocks: dict[str, HostClock] = {}
+    for header in told:
+        if header.compared is None or header.compared.against != reference or header.host in {reference, *clocks}:
+            continue
+        looks = np.array(header.compared.looks, dtype=np.int64).reshape(-1, 3)
+        at_ns, offset_ns, bound_ns = looks.T
+        moves = (np.diff(at_ns.astype(np.float64)) > 0).all() and (np.abs(looks.astype(np.float64)) < MAX_NS).all()
+        if len(looks) and moves and (bound_ns >= 0).all():
+            clocks[header.host] = through(at_ns=at_ns, offset_ns=offset_ns, half_ns=bound_ns.astype(np.float64))
+    hosts = dict.fromkeys(header.host for header in told)
+    unpinged = tuple(host for host in hosts if host != reference and host not in clocks)
+    return Alignment(reference=reference, clocks=clocks, unpinged=unpinged)
 
 
 def share_a_clock(headers: Iterable[StepsHeader]) -> bool:

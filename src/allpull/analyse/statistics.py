@@ -21,6 +21,7 @@ MIN_POINTS = 8  # below this the spread of a spread is larger than itself: no bo
 MIN_BLOCKS = 6  # fewer blocks than this count as this many: Student's t with less freedom says nothing
 MAX_POINTS = 2048  # longer series are summed in equal groups first, which leaves ratios of sums as they are
 RESAMPLES = 2000  # puts the bounds within about 2 % of the width of where endless resampling would
+ERROR_RESAMPLES = 500  # puts a standard error within 3 %, which is less than its blocks do
 CHUNK = 250  # resamples drawn at once: bounds memory to a few MB
 
 Floats = NDArray[np.float64]
@@ -46,7 +47,7 @@ def ratio_interval(numerator: Floats, denominator: Floats, *, seed: int = 0) -> 
         return Interval(value=value, low=None, high=None)
     top, bottom = grouped(numerator), grouped(denominator)
     length = block_length(top - value * bottom)
-    ratios = _resampled_ratios(top, bottom, length, np.random.default_rng(seed))
+    ratios = _resampled_ratios(top, bottom, length, np.random.default_rng(seed), RESAMPLES)
     if not np.isfinite(ratios).all():
         return Interval(value=value, low=None, high=None)
     blocks = max(top.size / length, MIN_BLOCKS)
@@ -54,6 +55,23 @@ def ratio_interval(numerator: Floats, denominator: Floats, *, seed: int = 0) -> 
     tail = NormalDist().cdf(-reach)
     low, high = (float(bound) for bound in np.quantile(ratios, [tail, 1 - tail]))
     return Interval(value=value, low=min(low, value), high=max(high, value))
+
+
+def ratio_error(numerator: Floats, denominator: Floats, *, seed: int = 0) -> tuple[float, float] | None:
+    """Standard error of Σ numerator ÷ Σ denominator over one series of steps, and its degrees of freedom.
+
+    Arguments are those of ``ratio_interval``, and so is the resampling: the spread of the resampled ratios, times
+    √(m/(m−1)), with m−1 degrees of freedom for m = n/b blocks. None where ``ratio_interval`` gives no bounds.
+    """
+    if numerator.size < MIN_POINTS:
+        return None
+    top, bottom = grouped(numerator), grouped(denominator)
+    length = block_length(top - numerator.sum() / denominator.sum() * bottom)
+    ratios = _resampled_ratios(top, bottom, length, np.random.default_rng(seed), ERROR_RESAMPLES)
+    if not np.isfinite(ratios).all():
+        return None
+    blocks = max(top.size / length, MIN_BLOCKS)
+    return float(ratios.std(ddof=1)) * math.sqrt(blocks / (blocks - 1)), blocks - 1
 
 
 def block_length(series: Floats) -> float:
@@ -140,13 +158,13 @@ def _flat_top(covariance: Floats, n: int) -> tuple[NDArray[np.intp], Floats]:
     return lags, np.minimum(1.0, 2 * (1 - lags / reach))
 
 
-def _resampled_ratios(top: Floats, bottom: Floats, length: float, rng: np.random.Generator) -> Floats:
-    """Ratios of sums over ``RESAMPLES`` stationary resamples, blocks of mean ``length`` on the closed circle."""
+def _resampled_ratios(top: Floats, bottom: Floats, length: float, rng: np.random.Generator, resamples: int) -> Floats:
+    """Ratios of sums over stationary resamples, blocks of mean ``length`` on the closed circle."""
     n = top.size
     position = np.arange(n)
-    ratios = np.empty(RESAMPLES)
-    for first in range(0, RESAMPLES, CHUNK):
-        rows = min(CHUNK, RESAMPLES - first)
+    ratios = np.empty(resamples)
+    for first in range(0, resamples, CHUNK):
+        rows = min(CHUNK, resamples - first)
         begins = rng.random((rows, n)) < 1 / length
         begins[:, 0] = True
         begun_at = np.maximum.accumulate(np.where(begins, position, 0), axis=1)

@@ -25,18 +25,20 @@ class Together:
     """One run with all its moments on ``clock``, as far as they compare.
 
     ``steps`` has the columns of ``rundir.records.SCHEMA``, with the device's own times where it has them (then also
-    ``busy_ns``); of ``matched``, waits and transfers are null where moments of ranks do not compare.
+    ``busy_ns``); of ``matched``, waits and transfers are null where moments of ranks do not compare. ``complete``: no
+    rank is missing from the records, so that nobody waited for one of which nothing is known.
     """
 
     clock: SharedClock
     steps: pl.DataFrame
     matched: Matched
     reduces: bool
+    complete: bool = True
 
     def phases(self, grid: Grid, steps: NDArray[np.int64]) -> Phases:
         """The phases of ``grid``, which was arranged from this ``steps`` frame's steps of the numbers ``steps``."""
         called = None
-        if self.clock.compares:
+        if self.clock.compares and (self.complete or self.matched.unmatched < self.matched.calls.height):
             costs = self.matched.costs()
             wait, transfer = (placed(costs, name, steps, grid.ranks) for name in ("wait_ns", "transfer_ns"))
             called = Called(wait=wait, transfer=transfer)
@@ -46,6 +48,7 @@ class Together:
             called=called,
             reduces=self.reduces,
             bound_s=self.clock.bound_s or 0.0,
+            complete=self.complete,
         )
 
 
@@ -57,7 +60,8 @@ def together(run: RunData) -> Together:
     if not clock.compares:
         unknown = matched.calls.with_columns(pl.lit(None, dtype=pl.Int64()).alias(name) for name in TIMED)
         matched = Matched(calls=unknown, uses=matched.uses)
-    return Together(clock=clock, steps=steps, matched=matched, reduces=_reduces(run))
+    complete = all(header.ranks <= run.record.ranks for header in run.headers.values())
+    return Together(clock=clock, steps=steps, matched=matched, reduces=_reduces(run), complete=complete)
 
 
 def _reduces(run: RunData) -> bool:

@@ -19,6 +19,7 @@ from allpull.units import show_count, show_time
 
 WIDE = 76  # columns from which both values have room beside the change
 VALUE_CHARACTERS = 60  # of one differing fact; all of it stands in --json
+MOST_RANKS = 4  # of one finding, named
 MOST_DIFFERENCES = 12  # shown; all of them stand in --json
 STYLES = {"slower": "red", "worse": "red", "failed": "red", "faster": "green", "better": "green", "passed": "green"}
 
@@ -28,12 +29,7 @@ STATES = {
     "still there": "it is still there",
     "not known": "whether it is gone is not known: allpull explain the runs after",
 }
-VERDICTS = {
-    "kept": "as promised",
-    "more": "more than promised",
-    "less": "less than promised",
-    "not decidable": "not held against each other",
-}
+VERDICTS = {"kept": "as promised", "more": "more than promised", "less": "less than promised"}
 
 
 class Comparison:
@@ -98,6 +94,7 @@ def _signed(parts: Sequence[float | None], unit: str) -> str:
     half = (high - low) / 2
     digits = min(3, max(0, 1 - math.floor(math.log10(half)))) if half > 0 else 1
     digits = digits - 1 if digits and half * 10 ** (digits - 1) >= 2 else digits
+    value, low, high = (round(part, digits) + 0.0 for part in (value, low, high))  # + 0.0: never "-0"
     return _minus(f"{value:+,.{digits}f} {unit} ({low:+,.{digits}f} to {high:+,.{digits}f} {unit})")
 
 
@@ -117,8 +114,9 @@ def _minus(text: str) -> str:
 def _basis(result: CompareResult) -> Iterator[str]:
     """How many runs there are, and what such data could have shown."""
     for name, side in (("before", result.before), ("after", result.after)):
-        steps = joined([f"{run.steps:,}" for run in side[:6]] + (["…"] if len(side) > 6 else []))
-        yield f"{counted(len(side), 'run')} {name}, {steps} steady steps."
+        fewest, most = min(run.steps for run in side), max(run.steps for run in side)
+        steps = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
+        yield f"{counted(len(side), 'run')} {name}, of {steps} steady steps{' each' if len(side) > 1 else ''}."
     lead = next((one for one in result.metrics if one.metric == result.metric), None)
     if lead is None:
         return
@@ -160,13 +158,16 @@ def _value(one: Change, value: float | None) -> str:
 
 
 def _promise(one: Promise) -> str:
-    ranks = (
-        f" ({counted(len(one.ranks), 'rank')}: {joined([str(rank) for rank in one.ranks[:4]])})" if one.ranks else ""
-    )
+    named_ranks = [str(rank) for rank in one.ranks[:MOST_RANKS]] + ["…"] * (len(one.ranks) > MOST_RANKS)
+    ranks = f" (rank{'s' if len(one.ranks) > 1 else ''} {joined(named_ranks)})" if one.ranks else ""
     came = _speedup(one.came) if one.came else ABSENT
+    told = ""
+    if one.kept != "not decidable":
+        told = f", {came} came, {VERDICTS[one.kept]}"
+    elif one.changed or one.state in {"gone", "smaller"}:
+        told = f", {came} came of all that changed"
     named = f"; changed: {joined(one.changed)}" if one.changed else ""
-    verdict = VERDICTS[one.kept]
-    return f"{one.rule}{ranks}: {_speedup(one.promised)} promised, {came} came, {verdict}; {STATES[one.state]}{named}"
+    return f"{one.rule}{ranks}: {_speedup(one.promised)} promised{told}; {STATES[one.state]}{named}"
 
 
 def _speedup(interval: Interval) -> str:

@@ -15,10 +15,11 @@ from typing import Any
 import polars as pl
 
 from allpull.errors import RunDirError
-from allpull.rundir import bounded, collectives, gaps, layout, unclosed
+from allpull.rundir import bounded, collectives, gaps, layout, ready, unclosed
 from allpull.rundir.beside import (
     COUNTERS_SCHEMA,
     GPUS_SCHEMA,
+    LINKS_SCHEMA,
     NICS_SCHEMA,
     PINGS_SCHEMA,
     CountersFile,
@@ -44,9 +45,9 @@ class RunData:
     """One run as it stands on disk.
 
     ``steps`` has the columns of ``records.SCHEMA``, sorted by rank and step; ``collectives`` those of
-    ``collectives.SCHEMA``, in the same order; ``counters``, ``pings``, ``gpus`` and ``nics`` those of the schemas in
-    ``beside``. ``headers`` and ``events`` go by rank; ranks that left none are absent. ``gaps`` says in words what is
-    missing or was left out.
+    ``collectives.SCHEMA`` and ``ready`` those of ``ready.SCHEMA``, in the same order; ``counters``, ``pings``, ``gpus``
+    and ``nics`` those of the schemas in ``beside``. ``headers`` and ``events`` go by rank; ranks that left none are
+    absent. ``gaps`` says in words what is missing or was left out.
     """
 
     directory: Path
@@ -58,9 +59,11 @@ class RunData:
     counters: pl.DataFrame
     gaps: tuple[str, ...]
     collectives: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=collectives.SCHEMA))
+    ready: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=ready.SCHEMA))
     pings: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=PINGS_SCHEMA))
     gpus: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=GPUS_SCHEMA))
     nics: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=NICS_SCHEMA))
+    links: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=LINKS_SCHEMA))
 
 
 def find_runs(path: Path) -> list[Path]:
@@ -93,7 +96,7 @@ def read_run(directory: Path, *, skip_damaged: bool = False) -> RunData:
     """
     root = bounded.checked_directory(directory)
     record = _run_record(root)
-    said: list[str] = []
+    said: list[str] = [*record.gaps]
     if record.status in {"created", "running"}:
         said.append(unclosed.why(root, record))
     record = _with_ranks_seen(root, record, said)
@@ -116,9 +119,11 @@ def read_run(directory: Path, *, skip_damaged: bool = False) -> RunData:
         counters=_table([file.rows for file in counters], COUNTERS_SCHEMA),
         gaps=tuple(said),
         collectives=_together([file.calls for file in steps.values()], collectives.SCHEMA),
+        ready=_together([file.ready for file in steps.values()], ready.SCHEMA),
         pings=_table([file.pings for file in counters], PINGS_SCHEMA),
         gpus=_table([file.gpus for file in counters], GPUS_SCHEMA),
         nics=_table([file.nics for file in counters], NICS_SCHEMA),
+        links=_table([file.links for file in counters], LINKS_SCHEMA),
     )
 
 

@@ -18,7 +18,7 @@ import polars as pl
 from pydantic.fields import FieldInfo
 
 from allpull.errors import RunDirError
-from allpull.rundir import collectives, layout
+from allpull.rundir import collectives, layout, ready
 from allpull.rundir.lines import Lines, damage, read_lines, value_of
 from allpull.schema.steps import StepRecord, StepsHeader, Tag
 
@@ -48,7 +48,7 @@ def _number(field: FieldInfo) -> _Number:
     return _Number(required=field.is_required(), least=least)
 
 
-NO_NUMBERS = {"tags", "named", "collectives"}
+NO_NUMBERS = {"tags", "named", "collectives", "ready_ns"}
 NUMBERS = {name: _number(field) for name, field in StepRecord.model_fields.items() if name not in NO_NUMBERS}
 SCHEMA: dict[str, pl.DataType] = {
     "rank": pl.Int64(),
@@ -56,7 +56,7 @@ SCHEMA: dict[str, pl.DataType] = {
     **{f"tag_{tag}": pl.Boolean() for tag in (*TAGS, OTHER_TAG)},
 }
 """Columns of ``RunData.steps``: times in ns; a tag is a column of its own; ``named`` phases are not kept, and
-collectives stand in a frame of their own.
+collectives and the moments of buckets stand in frames of their own.
 """
 
 
@@ -64,12 +64,13 @@ collectives stand in a frame of their own.
 class StepsFile:
     """The step records of one rank: a frame with the columns of ``SCHEMA``, one row a step, by step number.
 
-    ``calls`` has the columns of ``collectives.SCHEMA``.
+    ``calls`` has the columns of ``collectives.SCHEMA``, and ``ready`` those of ``ready.SCHEMA``.
     """
 
     header: StepsHeader
     frame: pl.DataFrame
     calls: pl.DataFrame
+    ready: pl.DataFrame
     cut_off: bool
     damaged: int
 
@@ -98,26 +99,29 @@ def read_steps(root: Path, rank: int, *, skip_damaged: bool) -> StepsFile | None
         read = _columns(b"".join(good))
     if read is None:
         raise RunDirError(f"{lines.where}: cannot be read as columns", hint="is a field written twice in one line?")
-    frame, calls = read
+    frame, calls, moments = read
+    own = pl.lit(rank, dtype=pl.Int64).alias("rank")
     return StepsFile(
         header=lines.header,
         frame=_finished(frame, rank),
-        calls=calls.select(pl.lit(rank, dtype=pl.Int64).alias("rank"), pl.all()),
+        calls=calls.select(own, pl.all()),
+        ready=moments.select(own, pl.all()),
         cut_off=lines.cut_off,
         damaged=damaged,
     )
 
 
-def _columns(body: bytes) -> tuple[pl.DataFrame, pl.DataFrame] | None:
-    """The records in ``body`` and their collectives, or None where anything about them is odd."""
-    schema = {**dict.fromkeys(NUMBERS, pl.Int64()), "tags": pl.List(pl.String), "collectives": collectives.LISTED}
+def _columns(body: bytes) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame] | None:
+    """The records in ``body``, their collectives and the moments of buckets; None where anything about them is odd."""
+    lists = {"tags": pl.List(pl.String), "collectives": collectives.LISTED, "ready_ns": ready.LISTED}
+    schema = {**dict.fromkeys(NUMBERS, pl.Int64()), **lists}
     try:
         frame = pl.read_ndjson(io.BytesIO(body), schema=schema)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
         return None
     sound = frame.height == body.count(b"\n") and all(frame.select(_checks()).row(0))
-    calls = collectives.rows(frame) if sound else None
-    return None if calls is None else (frame, calls)
+    calls, moments = (collectives.rows(frame), ready.rows(frame)) if sound else (None, None)
+    return None if calls is None or moments is None else (frame, calls, moments)
 
 
 def _is_shallow(body: bytes) -> bool:
@@ -193,6 +197,7 @@ def _checked(line: bytes, before: tuple[int, int] | None) -> tuple[int, int]:
     if tags is not None and not (isinstance(tags, list) and all(isinstance(tag, str) for tag in tags)):
         raise ValueError(f"tags is {repr(tags)[:40]}, expected a list of words")
     collectives.check(value.get("collectives"))
+    ready.check(value.get("ready_ns"))
     step, begin_ns, end_ns = value["step"], value["begin_ns"], value["end_ns"]
     if end_ns < begin_ns:
         raise ValueError(f"end_ns is {end_ns}, before begin_ns {begin_ns}: a step of negative duration")

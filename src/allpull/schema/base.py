@@ -6,6 +6,8 @@ Format history:
 - 1.1 (allpull 0.1.0): programs that are observed unedited. Steps have the time in collectives that the program calls or
   that hide in forward, each of them by kind, and the backward passes of a step; events have kinds of collectives,
   profiler windows, buckets and times on the device; counters have pings between hosts and accelerators.
+- 1.2 (allpull 0.1.0): steps have the moment at which each bucket of gradients was ready. Of imported runs, run.json
+  has gaps, and headers of steps how the clocks of hosts compared.
 
 A minor version adds optional fields, so an older reader may ignore them; a major version comes with an upgrade
 function, and one real run of every past version stays in the tests.
@@ -19,7 +21,7 @@ from pydantic import BaseModel, ConfigDict
 
 from allpull.errors import RunDirError
 
-VERSION = "1.1"
+VERSION = "1.2"
 
 _TAG = re.compile(r"allpull\.([a-z]+)/(\d{1,4})\.(\d{1,4})")
 
@@ -34,7 +36,7 @@ def tag(kind: str) -> str:
     """The ``schema`` field that begins every file of ``kind``.
 
     >>> tag("steps")
-    'allpull.steps/1.1'
+    'allpull.steps/1.2'
     """
     return f"allpull.{kind}/{VERSION}"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from allpull.schema import counters, events, explained, host, reported, results, run, steps
+from allpull.schema import compared, counters, events, explained, host, reported, results, run, steps
 from allpull.schema.base import VERSION
 
 DOCUMENTED: dict[str, Any] = {
@@ -20,6 +20,7 @@ DOCUMENTED: dict[str, Any] = {
     "counters": counters.CounterSample,
     "show": results.ShowResult,
     "explain": explained.ExplainResult,
+    "compare": compared.CompareResult,
     "report": reported.ScalingReport,
 }
 """File stem → type. Add a record here and `make reference` writes its schema."""

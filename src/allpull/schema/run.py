@@ -60,3 +60,8 @@ class RunRecord(Record):
     environment: dict[str, str] = Field(default_factory=dict, description="variables that change how ranks run")
     redacted: int = Field(0, ge=0, description="secrets that were replaced before writing")
     exit: Exit | None = None
+    gaps: list[str] = Field(
+        default_factory=list,
+        max_length=1000,
+        description="in words, what could not be found out when traces of others were made into this run",
+    )

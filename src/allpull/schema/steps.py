@@ -25,6 +25,16 @@ class Clock(Record):
     realtime_ns: int
 
 
+class Compared(Record):
+    """A host's clock against that of another, as it was found out after the run from what both stamped.
+
+    Each look is a moment of the host's own clock, by how much it was ahead then, and how wrong that may be, in ns.
+    """
+
+    against: str = Field(description="host whose clock is meant to be the true one; it has no looks")
+    looks: list[Annotated[list[int], Field(min_length=3, max_length=3)]] = Field(max_length=10_000)
+
+
 class StepsHeader(Record):
     """First line of a steps file: who wrote it, and how."""
 
@@ -40,6 +50,9 @@ class StepsHeader(Record):
     sources: list[str] = Field(default_factory=list, description="what the times come from")
     cpus: str | None = Field(None, description="CPUs that the rank may run on, such as 0-3,8")
     warmup_steps: int = Field(0, ge=0)
+    compared: Compared | None = Field(
+        None, description="its host's clock, from the collectives of an imported run; recorded runs have pings"
+    )
     budget: int = Field(description="bytes after which records thin themselves out")
 
 
@@ -75,4 +88,9 @@ class StepRecord(Record):
     backward_passes: int | None = Field(None, ge=0, description="more than one where gradients accumulate")
     collectives: list[Collective] | None = Field(
         None, description="[kind, sequence number in its group, begin_ns, blocked_ns, end_ns] of each, in order"
+    )
+    ready_ns: list[int] | None = Field(
+        None,
+        description="when the last gradient of each bucket was ready, in the order of reduction, each with those before"
+        " it: the last is arrival_ns. A single one: the buckets are not told apart",
     )
