@@ -27,6 +27,8 @@ from pydantic.fields import FieldInfo
 import printed
 from allpull import cli
 from allpull.config.load import load_spec, recipes
+from allpull.explain import manual
+from allpull.explain.rules import names
 from allpull.schema.document import DOCUMENTED, json_schema
 from allpull.schema.spec import RunSpec, to_plain
 
@@ -61,7 +63,7 @@ def main() -> int:
 
 def generated() -> dict[Path, str]:
     """Every generated file with what it should hold."""
-    pages = {"cli.md": command_line(), "options.md": option_tables(), "fields.md": field_tables()}
+    pages = {"cli.md": command_line(), "options.md": option_tables(), "fields.md": field_tables(), "rules.md": rules()}
     texts = {REFERENCE / name: NOTE + text for name, text in pages.items()}
     for stem in DOCUMENTED:
         texts[SCHEMAS / f"{stem}.json"] = json.dumps(json_schema(stem), indent=2, ensure_ascii=False) + "\n"
@@ -130,7 +132,7 @@ EXIT_CODES = [
     "|---|---|",
     "| 0 | done |",
     "| 2 | what was asked for cannot be done as it stands: an error says what, where, and what to do |",
-    "| 3 | a gate that the user set was not passed; no verb of this version has one |",
+    "| 3 | a gate that the user set was not passed: `compare --fail-if` |",
     "| 125 | allpull itself failed; `ALLPULL_DEBUG=1` shows where |",
     "| other | `demo` and `train`: the code of the rank that failed first; 128 + n where signal n ended it |",
 ]
@@ -218,6 +220,19 @@ def _field_row(name: str, field: FieldInfo) -> tuple[str, ...]:
     ]
     holds = ", ".join([type_words(field.annotation), *bounds, *([] if field.is_required() else ["may be absent"])])
     return f"`{field.alias or name}`", holds, field.description or ""
+
+
+def rules() -> str:
+    """The manual of the rules of `allpull explain`, from their docstrings."""
+    lines = ["# What `allpull explain` can find", ""]
+    lines += ["Each rule is a file of `src/allpull/explain/rules/`; this is what it says of itself. On a terminal:"]
+    lines += ["`allpull explain --rule SLUG`.", ""]
+    lines += [*table(("rule", "what it is"), [(f"[{slug}](#{slug})", manual.summary(slug)) for slug in names()]), ""]
+    for slug in names():
+        lines += [f"## {slug}", "", manual.summary(slug), ""]
+        for heading, text in manual.sections(slug).items():
+            lines += [f"**{heading}.** {inspect.cleandoc(text)}", ""]
+    return "\n".join(lines[:-1]) + "\n"
 
 
 def type_words(annotation: Any) -> str:

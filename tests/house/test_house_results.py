@@ -69,7 +69,9 @@ def test_proof_knows_its_measurements_by_name(proof: Any, monkeypatch: pytest.Mo
 
 def test_promises_are_kept(results: dict[str, dict[str, Any]]) -> None:
     """What the project promises of its own speed and of its recipes, held against what was measured."""
-    promises = argparse.Namespace(record_us=10.0, read_s=10.0, digits=0.97, fashion_mnist=0.90)
+    promises = argparse.Namespace(
+        record_us=10.0, read_s=10.0, digits=0.97, fashion_mnist=0.90, false_alarms=0.02, pairs=150
+    )
     if "recording_cost" in results:
         assert results["recording_cost"]["result"]["step_record_us"]["median"] <= promises.record_us
     if "read_rate" in results:
@@ -85,3 +87,11 @@ def test_promises_are_kept(results: dict[str, dict[str, Any]]) -> None:
         assert all(len(groups) == 1 for groups in trained["agreement"].values()), "launchers change the training"
     if "fashion_mnist" in results:
         assert results["fashion_mnist"]["result"]["accuracy"] >= promises.fashion_mnist
+    if "identical_runs" in results:
+        for kind in ("training", "rehearsal"):
+            compared = results["identical_runs"]["result"][kind]
+            for way in ("groups", "singles"):
+                assert compared["identical"][way]["pairs"] >= promises.pairs, kind
+                assert compared["identical"][way]["false_alarms"] < promises.false_alarms, (kind, way)
+                assert compared["identical"][way]["false_failures"] < promises.false_alarms, (kind, way)
+            assert compared["planted"]["all"] == "slower", f"{kind}: a slow-down by 5 % is not found"

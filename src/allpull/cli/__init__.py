@@ -15,7 +15,22 @@ import typer
 from typer.core import TyperGroup
 
 import allpull
-from allpull.cli import demo, doctor, env, pack, probe, rehearse, report, run, show, train, watch
+from allpull.cli import (
+    compare,
+    demo,
+    doctor,
+    env,
+    explain,
+    import_,
+    pack,
+    probe,
+    rehearse,
+    report,
+    run,
+    show,
+    train,
+    watch,
+)
 from allpull.cli.say import complain
 from allpull.errors import AllpullError
 
@@ -72,7 +87,7 @@ app = typer.Typer(
 
 VERBS = (
     *(demo.demo, train.train, run.run, env.env, rehearse.rehearse),
-    *(watch.watch, show.show, report.report, doctor.doctor),
+    *(watch.watch, show.show, explain.explain, compare.compare, report.report, import_.import_, doctor.doctor),
 )
 """Verbs in the order of the help; a new one is a file in this room and an entry here."""
 
@@ -82,8 +97,12 @@ GROUPS = {"probe": probe.probe, "pack": pack.pack}
 SETTINGS = {"run": run.SETTINGS}
 """What of the command line is read in a verb's own way."""
 
+READERS = {"compare": compare.Sides}
+"""Who reads the command line of a verb that typer alone cannot read."""
+
 for verb in VERBS:
-    app.command(context_settings=SETTINGS.get(verb.__name__))(verb)
+    word = verb.__name__.removesuffix("_")  # import_: the word itself is Python's
+    app.command(word, cls=READERS.get(word), context_settings=SETTINGS.get(word))(verb)
 for name, verbs in GROUPS.items():
     app.add_typer(verbs, name=name)
 

@@ -36,9 +36,10 @@ def demo(
         note(f"run directory: {directory}")
         running.pass_on(record)
         directories.append(directory)
-    result = results.read_report(directories)
+    runs = results.read_runs(directories)
+    result = results.reported(runs)
     results.print_report(result)
-    page = write(result, out / "report.html")
+    page = write(results.with_explanation(result, runs), out / "report.html")
     answer(f"report: {page}")
     if open_page and sys.stdout.isatty() and _has_desktop():
         webbrowser.open(page.as_uri())

@@ -25,10 +25,11 @@ def report(
     skip_damaged: SkipDamaged = False,
 ) -> None:
     """Write one self-contained HTML report of the runs."""
-    from allpull.cli.results import read_report  # noqa: PLC0415  charts are not needed for --help
+    from allpull.cli.results import read_runs, reported, with_explanation  # noqa: PLC0415  not needed for --help
     from allpull.rundir.read import find_runs  # noqa: PLC0415
 
-    result = read_report(runs, skip_damaged=skip_damaged)
+    read = read_runs(runs, skip_damaged=skip_damaged)
+    result = with_explanation(reported(read), read)
     path = write(result, output or find_runs(runs[0])[0].resolve().parent / "report.html")
     if figures is not None:
         from allpull.report.figures import write_figures  # noqa: PLC0415

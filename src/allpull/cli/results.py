@@ -10,10 +10,12 @@ from rich.console import Console
 from allpull.analyse.run import detail
 from allpull.analyse.summary import in_order, scaling_table
 from allpull.cli.say import answer
+from allpull.explain.detail import detail as drawn
+from allpull.explain.explained import explain
 from allpull.explain.scaling import words
 from allpull.report import terminal
 from allpull.report.seen import seen
-from allpull.rundir.read import find_runs, read_run
+from allpull.rundir.read import RunData, find_runs, read_run
 from allpull.schema.base import tag
 from allpull.schema.reported import ScalingReport
 
@@ -24,11 +26,33 @@ def read_report(places: Sequence[Path], *, skip_damaged: bool = False) -> Scalin
     Raises:
         RunDirError: one of them cannot be read.
     """
+    return reported(read_runs(places, skip_damaged=skip_damaged))
+
+
+def read_runs(places: Sequence[Path], *, skip_damaged: bool = False) -> list[RunData]:
+    """The runs at ``places``, in the order of their ranks; a folder of runs stands for all of them.
+
+    Raises:
+        RunDirError: one of them cannot be read.
+    """
     directories = list(dict.fromkeys(found for place in places for found in find_runs(place)))
-    runs = in_order([read_run(directory, skip_damaged=skip_damaged) for directory in directories])
+    return in_order([read_run(directory, skip_damaged=skip_damaged) for directory in directories])
+
+
+def reported(runs: Sequence[RunData]) -> ScalingReport:
+    """What the records of ``runs`` say."""
     show = scaling_table(runs)
     details = [detail(run, metrics) for run, metrics in zip(runs, show.runs, strict=True)]
     return ScalingReport(schema=tag("report"), show=show, words=words(show, details), details=details)
+
+
+def with_explanation(report: ScalingReport, runs: Sequence[RunData]) -> ScalingReport:
+    """``report`` with the explanation of the one of ``runs`` with most ranks, if it has any to explain."""
+    largest = max(runs, key=lambda run: run.record.ranks)
+    made = explain(largest, [run for run in runs if run.record.ranks < largest.record.ranks])
+    if made.window is None:
+        return report
+    return report.model_copy(update={"explained": [drawn(made.result, made.window, made.blame)]})
 
 
 def print_report(report: ScalingReport) -> None:

@@ -1,0 +1,36 @@
+"""``allpull import``: traces that others recorded become a run directory, which everything else reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from allpull.cli.say import note
+
+SHOWN_GAPS = 12  # the others stand in the run directory
+
+Files = Annotated[
+    list[Path],
+    typer.Argument(
+        help="Traces of torch.profiler (.json, .json.gz), flight-recorder dumps, or folders of them; of all ranks.",
+        metavar="FILES…",
+    ),
+]
+Out = Annotated[Path, typer.Option("--out", "-o", help="Folder in which the run directory is made.")]
+Name = Annotated[str | None, typer.Option("--name", help="Name of the run. Not given: that of the folder.")]
+
+
+def import_(files: Files, out: Out = Path("runs"), name: Name = None) -> None:
+    """Make a run directory of profiler traces and flight-recorder dumps."""
+    from allpull.importers.assemble import import_traces  # noqa: PLC0415  numpy is not needed for --help
+    from allpull.rundir.bounded import shown_path  # noqa: PLC0415
+
+    done = import_traces(files, out=out, name=name, told=note)
+    note(done.summary)
+    for gap in done.gaps[:SHOWN_GAPS]:
+        note(f"note: {gap}" if gap != done.unmatched else f"warning: {gap}")
+    if len(done.gaps) > SHOWN_GAPS:
+        note(f"note: and {len(done.gaps) - SHOWN_GAPS:,} more, which allpull show prints")
+    note(f"run directory: {shown_path(done.directory)}")

@@ -1,0 +1,147 @@
+"""Explain one run: its window, its efficiency, what is wrong in it, and what could not be told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from allpull.analyse.blame import Blame, blame
+from allpull.analyse.record_window import NoWindow, record_window
+from allpull.analyse.together import Together, together
+from allpull.analyse.window import WORK, Window
+from allpull.explain.facts import Facts, elsewhere, first_batches, gather
+from allpull.explain.findings import findings
+from allpull.explain.lanes import with_links
+from allpull.explain.late import CROWDED, step_s
+from allpull.explain.machine import machine_of
+from allpull.explain.network import network_of
+from allpull.explain.tree import TreeResult, tree
+from allpull.rundir.read import RunData
+from allpull.schema.base import tag
+from allpull.schema.explained import Efficiency, ExplainResult, PhaseTimes, WindowSeen
+from allpull.units import percent, show_time
+
+INDICATIVE = 0.05  # of the measured time: a replay that misses it by more explains another run
+NAMES = (*WORK, "wait", "transfer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Explained:
+    """One run explained: the ``result``, and what it was made of; None where there was no window."""
+
+    result: ExplainResult
+    window: Window | None = None
+    blame: Blame | None = None
+
+
+def explain(run: RunData, references: Sequence[RunData] = ()) -> Explained:
+    """``run`` explained, against the one of ``references`` with the fewest ranks, where there are any."""
+    whole = together(run)
+    recorded = record_window(whole, run)
+    if isinstance(recorded, NoWindow):
+        return Explained(result=_without_window(run, whole, recorded))
+    machine = machine_of(run, recorded.steps)
+    network = network_of(machine)
+    window = with_links(recorded, None if network.busy_share is None else network.busy_share * step_s(recorded))
+    compared = [(one, seen) for one in references if isinstance(seen := record_window(together(one), one), Window)]
+    others = [found for one, seen in compared if (found := elsewhere(one, seen)) is not None]
+    reference, against = min(compared, key=lambda pair: pair[1].ranks, default=(None, None))
+    charged = blame(window)
+    facts = gather(window, machine, network, blame=charged, first=first_batches(whole, window), others=others)
+    grown = tree(window, against)
+    answers = findings(facts)
+    missing = [
+        f"{one.record.id}: no window to compare with"
+        for one in references
+        if one.record.id not in {run_.record.id for run_, _ in compared}
+    ]
+    result = ExplainResult(
+        schema=tag("explain"),
+        run=run.record.id,
+        reference=None if reference is None else reference.record.id,
+        ranks=window.ranks,
+        hosts=len(facts.machine.host_names),
+        window=_seen(window),
+        efficiency=grown.efficiency,
+        gains=grown.gains,
+        simulation_error=grown.simulation_error,
+        clock_error_s=whole.clock.bound_s,
+        phases=_phases(window, charged),
+        findings=list(answers.findings),
+        healthy=_healthy(grown.efficiency, facts) if all(one.advice for one in answers.findings) else None,
+        notes=[*_about(facts, grown), *answers.notes, *missing, *window.gaps, *run.gaps],
+    )
+    return Explained(result=result, window=window, blame=charged)
+
+
+def _without_window(run: RunData, whole: Together, window: NoWindow) -> ExplainResult:
+    hosts = {header.host for header in run.headers.values()} or set(run.record.hosts)
+    return ExplainResult(
+        schema=tag("explain"),
+        run=run.record.id,
+        reference=None,
+        ranks=run.record.ranks,
+        hosts=len(hosts),
+        window=WindowSeen(steps=0, seconds=0.0, first_step=None, last_step=None, level="step"),
+        efficiency=None,
+        gains={},
+        simulation_error=None,
+        clock_error_s=whole.clock.bound_s,
+        phases=PhaseTimes(mean=dict.fromkeys(NAMES), per_rank=dict.fromkeys(NAMES)),
+        findings=[],
+        healthy=None,
+        notes=[f"nothing can be explained: {window.reason}", *run.gaps],
+    )
+
+
+def _seen(window: Window) -> WindowSeen:
+    steps = window.steps
+    return WindowSeen(
+        steps=steps.size,
+        seconds=window.measured_s,
+        first_step=int(steps[0]) if steps.size else None,
+        last_step=int(steps[-1]) if steps.size else None,
+        level=window.level,
+    )
+
+
+def _phases(window: Window, charged: Blame) -> PhaseTimes:
+    """Seconds a step of each phase; those that nobody did are None."""
+    steps = max(1, window.steps.size)
+    each = {name: window.per_step(name).sum(axis=0) / steps for name in WORK if name in window.work}
+    if window.ranks > 1:
+        each |= {"wait": charged.wait_s.sum(axis=0) / steps, "transfer": charged.transfer_s.sum(axis=0) / steps}
+    return PhaseTimes(
+        mean={name: float(np.mean(each[name])) if name in each else None for name in NAMES},
+        per_rank={name: each[name].tolist() if name in each else None for name in NAMES},
+    )
+
+
+def _healthy(efficiency: Efficiency | None, facts: Facts) -> str:
+    """The one sentence on a run in which nothing was found."""
+    said = "" if efficiency is None else f", and the ranks compute {percent(efficiency.parallel.value)} of the time"
+    return f"Nothing stands out above the noise of {show_time(facts.floor_s)} a step{said}."
+
+
+def _about(facts: Facts, grown: TreeResult) -> list[str]:
+    """What to keep in mind of all that is said."""
+    said = []
+    if facts.window.ranks > 1 and np.isfinite(facts.late.floor_s):
+        floor = f"{show_time(facts.floor_s)} a step ({percent(facts.floor_s / facts.step_s, 1)})"
+        said.append(f"a rank that is late by less than {floor} cannot be told from chance in {facts.span}")
+    elif facts.window.ranks > 1:
+        said.append(f"{facts.window.steps.size:,} steps are too few to tell late ranks from chance")
+    if grown.simulation_error is not None and grown.simulation_error > INDICATIVE:
+        said.append(
+            f"the replay misses the measured time by {percent(grown.simulation_error, 1)}: all of this is indicative"
+        )
+    queued = facts.machine.queued_s
+    if facts.machine.is_rehearsal and queued is not None and float(np.median(queued)) >= CROWDED:
+        share = percent(float(np.median(queued)))
+        said.append(
+            f"the machine under this rehearsal was crowded: ranks waited for a CPU {share} of the time; "
+            "fewer ranks or a larger shrink make it fit"
+        )
+    return said

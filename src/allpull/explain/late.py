@@ -1,0 +1,148 @@
+"""Whose work makes the others wait, and why: every rank that stands out, put under one cause.
+
+Late ranks are told from networks by what they do themselves: their own work is longer, whatever the others wait for.
+Of the longer work
+
+- what belongs to more samples is ``uneven``;
+- what was spent waiting for a CPU, by the kernel's own count, is ``contended``;
+- what all ranks of a host share, and no rank of another host, is that of a ``slow_hosts``;
+- the rest of computing is that of ``slow`` ranks, and of the loader that of ``loaders``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from allpull.analyse.grid import Floats
+from allpull.analyse.window import Window
+from allpull.explain.machine import Machine
+from allpull.explain.persistent import Outstanding, mean_interval, standing_out
+from allpull.schema.results import Interval
+
+COMPUTING = ("copy", "forward", "backward", "optimizer", "host", "other")
+"""Work of a rank between its loader and its collectives."""
+BY_SAMPLE = ("forward", "backward")
+"""Work that grows with the samples of a step."""
+UNEVEN = 0.01  # of the samples of the median rank: less is the rounding of shards
+BY_SAMPLES_SHARE = 0.5  # of the time that more samples should take: a rank that takes less has them for nothing
+CROWDED = 0.10  # of the time: less goes to whatever else a machine has to do
+CROWDED_MORE = 2.0  # times what the others wait: late ranks wait somewhat more for a CPU than others do
+CONTENDED_SHARE = 0.5  # of its lateness: a rank that waited so long for a CPU is late because of that
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uneven:
+    """One rank with ``share`` times the samples of the median rank, which cost it ``size`` more, s a step."""
+
+    rank: int
+    share: float
+    size: Interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Late:
+    """All ranks that stand out, each kind largest first. ``floor_s``: below it, s a step, nobody can."""
+
+    slow: tuple[Outstanding, ...] = ()
+    slow_hosts: tuple[tuple[str, tuple[Outstanding, ...]], ...] = ()
+    contended: tuple[Outstanding, ...] = ()
+    loaders: tuple[Outstanding, ...] = ()
+    uneven: tuple[Uneven, ...] = ()
+    floor_s: float = float("inf")
+
+
+def late_ranks(window: Window, machine: Machine) -> Late:
+    """Every rank of ``window`` whose work stands out."""
+    share = sample_shares(window)
+    by_sample = per_step(window, BY_SAMPLE)
+    rest = per_step(window, [name for name in COMPUTING if name not in BY_SAMPLE and is_work(window, name)])
+    uneven = _uneven(by_sample, share)
+    has_more = np.array([rank in {one.rank for one in uneven} for rank in range(window.ranks)], dtype=np.bool_)
+    computing = standing_out(by_sample / np.where(has_more, share, 1.0) + rest)
+    contended = [one for one in computing.ranks if _is_contended(one, window, machine)]
+    slow = [one for one in computing.ranks if one not in contended]
+    hosts = _whole_hosts(slow, machine)
+    of_hosts = {one.rank for _, ranks in hosts for one in ranks}
+    loader = standing_out(per_step(window, ("input",)))
+    return Late(
+        slow=tuple(one for one in slow if one.rank not in of_hosts),
+        slow_hosts=hosts,
+        contended=tuple(contended),
+        loaders=loader.ranks,
+        uneven=uneven,
+        floor_s=computing.floor_s,
+    )
+
+
+def per_step(window: Window, phases: list[str] | tuple[str, ...]) -> Floats:
+    """Seconds of ``phases`` together by step and rank, shape (steps, ranks)."""
+    total = np.zeros((window.steps.size, window.ranks))
+    for name in phases:
+        total += window.per_step(name)
+    return total
+
+
+def is_work(window: Window, phase: str) -> bool:
+    """Whether ``phase`` is a rank's own work: ``other`` is not where it holds collectives that were not matched."""
+    return phase != "other" or not any("'other'" in gap for gap in window.gaps)
+
+
+def sample_shares(window: Window) -> Floats:
+    """Samples of each rank over those of the median rank, shape (ranks,); 1 where they are not known."""
+    samples = window.samples.mean(axis=0)
+    median = float(np.median(samples)) if window.ranks else 0.0
+    if not np.isfinite(samples).all() or median <= 0 or not (samples > 0).all():
+        return np.ones(window.ranks)
+    shares: Floats = samples / median
+    return shares
+
+
+def scaled_rank(window: Window, rank: int, factor: float) -> Window:
+    """``rank`` takes ``factor`` times as long for what grows with its samples; its buckets are ready as much sooner."""
+    factors = np.ones(window.ranks)
+    factors[rank] = factor
+    work = {name: seconds * factors if name in BY_SAMPLE else seconds for name, seconds in window.work.items()}
+    lane = window.reductions
+    return replace(window, work=work, reductions=None if lane is None else replace(lane, lead_s=lane.lead_s * factors))
+
+
+def _uneven(by_sample: Floats, share: Floats) -> tuple[Uneven, ...]:
+    """Ranks with more samples than the median rank that take longer for it."""
+    if by_sample.shape[0] == 0:
+        return ()
+    usual = np.median(by_sample, axis=1)
+    found = []
+    for rank in np.flatnonzero(share > 1 + UNEVEN):
+        more = by_sample[:, rank] * (1 - 1 / share[rank])
+        if float((by_sample[:, rank] - usual).mean()) >= BY_SAMPLES_SHARE * float(more.mean()) > 0:
+            found.append(Uneven(rank=int(rank), share=float(share[rank]), size=mean_interval(more)))
+    return tuple(sorted(found, key=lambda one: -one.size.value))
+
+
+def _is_contended(one: Outstanding, window: Window, machine: Machine) -> bool:
+    """Whether ``one`` waited for a CPU far more than the others did, and for most of the time that it is late."""
+    if machine.queued_s is None:
+        return False
+    queued = float(machine.queued_s[one.rank])
+    usual = float(np.median(np.delete(machine.queued_s, one.rank)))
+    is_crowded = queued >= CROWDED and queued >= CROWDED_MORE * usual
+    return is_crowded and (queued - usual) * step_s(window) >= CONTENDED_SHARE * one.size.value
+
+
+def step_s(window: Window) -> float:
+    """The mean step of the job, as recorded."""
+    return window.measured_s / max(1, window.steps.size)
+
+
+def _whole_hosts(slow: list[Outstanding], machine: Machine) -> tuple[tuple[str, tuple[Outstanding, ...]], ...]:
+    """Hosts of several ranks of which all are slow, while another host has none that is."""
+    late = {one.rank: one for one in slow}
+    found = []
+    clean = [host for host in machine.host_names if not any(rank in late for rank in machine.ranks_of(host))]
+    for host in machine.host_names:
+        ranks = machine.ranks_of(host)
+        if clean and len(ranks) > 1 and all(rank in late for rank in ranks):
+            found.append((host, tuple(late[rank] for rank in ranks)))
+    return tuple(found)

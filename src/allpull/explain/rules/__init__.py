@@ -1,0 +1,48 @@
+"""One fault a file: facts in, suspects out. Each file says in its head what it finds and when it is wrong.
+
+A rule is ``find(facts) -> list[Suspect]``; ``findings`` prices what it suspects. A new one is a file here and a line in
+``RULES``; other packages add theirs by entry points of the group ``allpull.rules``.
+"""
+
+from __future__ import annotations
+
+from allpull.registry import Table
+
+RULES = Table(
+    kind="rule",
+    group="allpull.rules",
+    builtin={
+        "slow-rank": "allpull.explain.rules.slow_rank:find",
+        "uneven-hosts": "allpull.explain.rules.uneven_hosts:find",
+        "uneven-shards": "allpull.explain.rules.uneven_shards:find",
+        "slow-loader-rank": "allpull.explain.rules.slow_loader_rank:find",
+        "cpu-contention": "allpull.explain.rules.cpu_contention:find",
+        "rotating-imbalance": "allpull.explain.rules.rotating_imbalance:find",
+        "input-bound": "allpull.explain.rules.input_bound:find",
+        "preprocess-offline": "allpull.explain.rules.preprocess_offline:find",
+        "first-batch-stall": "allpull.explain.rules.first_batch_stall:find",
+        "sequential-evaluation": "allpull.explain.rules.sequential_evaluation:find",
+        "evaluation-share": "allpull.explain.rules.evaluation_share:find",
+        "sequential-checkpoint": "allpull.explain.rules.sequential_checkpoint:find",
+        "checkpoint-share": "allpull.explain.rules.checkpoint_share:find",
+        "slow-link": "allpull.explain.rules.slow_link:find",
+        "shared-uplink": "allpull.explain.rules.shared_uplink:find",
+        "network-bound": "allpull.explain.rules.network_bound:find",
+        "latency-bound": "allpull.explain.rules.latency_bound:find",
+        "no-overlap": "allpull.explain.rules.no_overlap:find",
+        "launch-bound": "allpull.explain.rules.launch_bound:find",
+        "copy-bound": "allpull.explain.rules.copy_bound:find",
+        "between-phases": "allpull.explain.rules.between_phases:find",
+        "observation-cost": "allpull.explain.rules.observation_cost:find",
+        "awkward-rank-count": "allpull.explain.rules.awkward_rank_count:find",
+        "page-cache-only": "allpull.explain.rules.page_cache_only:find",
+        "vector-build": "allpull.explain.rules.vector_build:find",
+        "mixed-precision": "allpull.explain.rules.mixed_precision:find",
+    },
+)
+"""Slug → the function that looks for it, in the order of the manual: ranks, input, pauses, network, host, advice."""
+
+
+def names() -> list[str]:
+    """All slugs in the order of the manual; those of other packages come last."""
+    return [*RULES.builtin, *(name for name in RULES.names() if name not in RULES.builtin)]

@@ -1,0 +1,54 @@
+"""Time goes by between the phases of a step, on all ranks, and nothing says on what.
+
+What it is
+    Logging, metrics, plots, a progress bar, hooks, garbage collection, or a phase of the program that nobody marked.
+
+How it is found
+    By what is left of a step when all known phases and collectives are taken from it: the phase `other`.
+
+What it costs
+    The replay without it, on all ranks.
+
+What to do
+    Find out what it is: mark it (`with allpull.marks.phase("metrics"):`), or look at a profiler window
+    (`allpull run --trace`). Then do it less often, or on a thread.
+
+When it is wrong
+    Where collectives could not be matched across ranks, `other` holds them, too: then a note says so, and this rule is
+    silent. What a hook or a callback does inside forward or backward is not seen here.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from allpull.explain.facts import Facts
+from allpull.explain.late import is_work
+from allpull.explain.suspect import Suspect, seconds, share
+from allpull.replay.whatif import without_work
+from allpull.units import show_time
+
+LEAST = 0.05  # of a step: a loop has to do something between its phases
+
+
+def find(facts: Facts) -> list[Suspect]:
+    """The job, where all ranks spend time in no known phase."""
+    other_s = float(np.median(facts.mean_s("other")))
+    if other_s < LEAST * facts.step_s or not is_work(facts.window, "other"):
+        return []
+    return [
+        Suspect(
+            rule="between-phases",
+            kind="job",
+            title=f"{show_time(other_s)} a step go by between the known phases, on all ranks",
+            remedy='mark what happens there (with allpull.marks.phase("metrics"):) or look at it: allpull run --trace',
+            evidence=(
+                seconds("work in no known phase, median rank", other_s, facts.span),
+                share("of a step", other_s / facts.step_s, facts.span),
+            ),
+            without=partial(without_work, phases=("other",)),
+            least_share=LEAST,
+        )
+    ]

@@ -1,0 +1,126 @@
+"""Ranks wait for a CPU: there are more threads that could run than there are cores for them.
+
+What it is
+    Another program on the host, ranks bound to the same cores, or more threads and loader workers than cores. The
+    computation is right and slow, and it looks like a slow network to whoever only sees the collectives.
+
+How it is found
+    By the kernel's own count: the time in which threads of a rank could run and had no CPU (`schedstat`). A rank that
+    is late, waited for a CPU twice as long as the others, and for most of its lateness, is late because of that. Where
+    all ranks wait alike, what they waited is taken from their computing.
+
+What it costs
+    The replay with the work of late ranks like the median of the others'; where all wait, with their computing
+    shortened by what they waited for a CPU, which is an upper bound: helper threads wait, too.
+
+What to do
+    Give every rank cores of its own: `--set launch.bind=cores`, `srun --cpu-bind=cores --cpus-per-task=…`,
+    `sbatch --exclusive`; or fewer threads: `OMP_NUM_THREADS`, `num_workers`.
+
+When it is wrong
+    The count includes helper threads, which may wait without holding up the rank; where a rank has loader workers it is
+    shared out among its processes, which may be too little. In a rehearsal
+    all ranks share one machine, whose own crowding is no fault of the cluster: there only a host that waits longer
+    than the others is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from allpull.analyse.grid import Floats
+from allpull.analyse.window import Window
+from allpull.explain.facts import Facts
+from allpull.explain.late import COMPUTING, CROWDED, per_step
+from allpull.explain.suspect import Suspect, seconds, share
+from allpull.replay.whatif import like_median
+from allpull.schema.explained import Evidence
+from allpull.units import percent, show_time
+
+AT_MOST = 0.9  # of computing: the rest it had a CPU, for it came to its end
+
+
+def find(facts: Facts) -> list[Suspect]:
+    """The ranks that are late because they wait for a CPU; else all of them, where all wait."""
+    queued = facts.machine.queued_s
+    if queued is None:
+        return []
+    if facts.late.contended:
+        return [_some(facts, queued)]
+    crowded = facts.crowded_share
+    return [_all(facts, crowded)] if crowded is not None and crowded >= CROWDED else []
+
+
+def _some(facts: Facts, queued: Floats) -> Suspect:
+    late = facts.late.contended
+    ranks = tuple(sorted(one.rank for one in late))
+    hosts = facts.hosts_of(ranks)
+    named = f"Rank {ranks[0]}" if len(ranks) == 1 else f"Ranks {', '.join(str(rank) for rank in ranks)}"
+    return Suspect(
+        rule="cpu-contention",
+        kind="late",
+        title=f"{named} on {', '.join(hosts) or 'this machine'} had to wait for a CPU, and the others waited for them",
+        remedy="give each rank cores of its own: --set launch.bind=cores, srun --cpu-bind=cores, sbatch --exclusive; "
+        "see with top what else runs there",
+        evidence=(
+            seconds(
+                "how much longer they compute than the median of the others",
+                max((one.size for one in late), key=lambda size: size.value),
+                facts.span,
+            ),
+            *(
+                share(
+                    f"of its time rank {rank} could run and had no CPU", float(queued[rank]), "schedstat of the ranks"
+                )
+                for rank in ranks
+            ),
+            share("the same of the median rank", float(np.median(queued)), "schedstat of the ranks"),
+        ),
+        without=partial(like_median, ranks=ranks, phases=COMPUTING),
+        ranks=ranks,
+        hosts=tuple(hosts),
+    )
+
+
+def _all(facts: Facts, crowded: float) -> Suspect:
+    waited_s = crowded * facts.step_s
+    return Suspect(
+        rule="cpu-contention",
+        kind="job",
+        title=f"Ranks had to wait for a CPU {percent(min(1.0, crowded))} of the time, {show_time(waited_s)} a step",
+        remedy="give each rank cores of its own: --set launch.bind=cores, srun --cpu-bind=cores --cpus-per-task=…, "
+        "sbatch --exclusive; or fewer threads: OMP_NUM_THREADS, num_workers",
+        evidence=(
+            seconds("how long the median rank could run and had no CPU", waited_s, "schedstat of the ranks"),
+            *_cpus(facts),
+        ),
+        without=partial(_uncrowded, shares=_shares(facts, waited_s)),
+        least_share=CROWDED / 2,
+    )
+
+
+def _cpus(facts: Facts) -> tuple[Evidence, ...]:
+    busy: Mapping[str, float | None] = {host: facts.machine.busy_share(host) for host in facts.machine.host_names}
+    return tuple(
+        share(f"of the CPUs of {host} its ranks keep busy", value, "CPU time of the ranks")
+        for host, value in busy.items()
+        if value is not None
+    )
+
+
+def _shares(facts: Facts, waited_s: float) -> Floats:
+    """What is left of the computing of each rank without waiting ``waited_s`` a step for a CPU, shape (ranks,)."""
+    computing_s = per_step(facts.window, COMPUTING).mean(axis=0)
+    gone_s = np.minimum(waited_s, AT_MOST * computing_s)
+    left: Floats = 1 - np.divide(gone_s, computing_s, out=np.zeros_like(computing_s), where=computing_s > 0)
+    return left
+
+
+def _uncrowded(window: Window, shares: Floats) -> Window:
+    work = {name: seconds * shares if name in COMPUTING else seconds for name, seconds in window.work.items()}
+    lane = window.reductions
+    return replace(window, work=work, reductions=None if lane is None else replace(lane, lead_s=lane.lead_s * shares))

@@ -1,0 +1,66 @@
+"""Evaluation takes a large part of the run, although all ranks share it.
+
+What it is
+    A test set that is large against the training set, or is gone through often.
+
+How it is found
+    By evaluation in steps in which every rank evaluates: a fifth of the time, or more.
+
+What it costs
+    The replay without it.
+
+What to do
+    Evaluate less often (`--set train.evaluate_every=…`), or a part of the test set; or in a job of its own that takes
+    checkpoints as they come: `sbatch --dependency=after:JOB`.
+
+When it is wrong
+    Where the score decides what the training does next (early stopping, a schedule), it has to be known in time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from allpull.analyse.window import Window
+from allpull.explain.facts import Facts
+from allpull.explain.suspect import Suspect, count, seconds, share
+from allpull.replay.useful import useful
+from allpull.units import percent
+
+LARGE = 0.2  # of the time: below it, to know how well one does is worth its price
+
+
+def find(facts: Facts) -> list[Suspect]:
+    """The job, where all ranks evaluate for long."""
+    together_s = useful(facts.window).get("evaluation")
+    if together_s is None or not together_s.sum() > 0:
+        return []
+    steps = facts.window.steps.size
+    each_s = float(together_s.sum(axis=0).mean()) / steps
+    times = np.unique(facts.window.step_of[together_s.max(axis=1) > 0]).size
+    return [
+        Suspect(
+            rule="evaluation-share",
+            kind="job",
+            title=f"Evaluation by all ranks takes {percent(each_s / facts.step_s)} of the time",
+            remedy="evaluate less often (--set train.evaluate_every=…), or in a job of its own, from checkpoints: "
+            "sbatch --dependency=after:JOB",
+            evidence=(
+                seconds("evaluation on all ranks, spread over all steps", each_s, facts.span),
+                share("of the time", each_s / facts.step_s, facts.span),
+                count("steps with an evaluation", int(times), facts.span),
+            ),
+            without=_without,
+            least_share=LARGE,
+        )
+    ]
+
+
+def _without(window: Window) -> Window:
+    """Without the evaluation that all ranks share; what one does alone stays."""
+    together_s = useful(window).get("evaluation")
+    if together_s is None:
+        return window
+    return replace(window, work={**window.work, "evaluation": window.work["evaluation"] - together_s})

@@ -1,0 +1,52 @@
+"""The accelerator stands empty while the host issues its next piece of work.
+
+What it is
+    Many small kernels: Python and the driver take longer to launch them than the device takes to run them.
+
+How it is found
+    By the phase `host`: time in which the device had nothing to do and no batch, collective or copy was waited for.
+
+What it costs
+    The replay without it, on all ranks.
+
+What to do
+    `torch.compile(model, mode="reduce-overhead")` (CUDA graphs), larger batches, fewer calls that wait for the device
+    (`.item()`, `print` of a tensor), fused optimizers (`fused=True`).
+
+When it is wrong
+    Profilers slow down the host, and then make it look guilty.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from allpull.explain.facts import Facts
+from allpull.explain.suspect import Suspect, seconds, share
+from allpull.replay.whatif import without_work
+from allpull.units import show_time
+
+LEAST = 0.05  # of a step: some gap between kernels is left in the best of programs
+
+
+def find(facts: Facts) -> list[Suspect]:
+    """The job, where devices stand empty."""
+    empty_s = float(np.median(facts.mean_s("host")))
+    if empty_s < LEAST * facts.step_s:
+        return []
+    return [
+        Suspect(
+            rule="launch-bound",
+            kind="job",
+            title=f"Accelerators stand empty {show_time(empty_s)} a step while their hosts issue work",
+            remedy='torch.compile(model, mode="reduce-overhead"), larger batches, fewer .item() calls',
+            evidence=(
+                seconds("the device is empty while the host issues work, median rank", empty_s, facts.span),
+                share("of a step", empty_s / facts.step_s, facts.span),
+            ),
+            without=partial(without_work, phases=("host",)),
+            least_share=LEAST,
+        )
+    ]

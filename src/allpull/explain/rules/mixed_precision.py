@@ -1,0 +1,49 @@
+"""Most of the time is computing on accelerators, which are several times as fast in 16 bits.
+
+What it is
+    Tensor cores multiply in bfloat16 or float16 at many times the rate of float32; half the bytes go over the network,
+    too, where gradients are exchanged in them.
+
+How it is found
+    The ranks have accelerators, and forward and backward take at least half of the time.
+
+What it costs
+    No measurement of this run can price it: it is advice, with the command that measures it. It is said of a run that
+    may use it already, for precision is not recorded.
+
+What to do
+    `with torch.autocast("cuda", dtype=torch.bfloat16):` around forward and loss, and
+    `torch.set_float32_matmul_precision("high")`; then `allpull compare BEFORE --with AFTER`.
+
+When it is wrong
+    Where the network already trains in 16 bits, or memory and not arithmetic limits it. Accuracy has to be looked at.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from allpull.explain.facts import Facts
+from allpull.explain.late import per_step
+from allpull.explain.suspect import Suspect, share
+
+MOST = 0.5  # of the time: below it other things come first
+
+
+def find(facts: Facts) -> list[Suspect]:
+    """Advice, where accelerators compute most of the time."""
+    if not facts.machine.accelerators or not facts.step_s > 0:
+        return []
+    part = float(np.median(per_step(facts.window, ("forward", "backward")).mean(axis=0))) / facts.step_s
+    if part < MOST:
+        return []
+    return [
+        Suspect(
+            rule="mixed-precision",
+            kind="advice",
+            title="Most of the time accelerators compute: 16-bit arithmetic may be faster, if it is not used yet",
+            remedy='with torch.autocast("cuda", dtype=torch.bfloat16): around forward; measure it: '
+            "allpull compare BEFORE --with AFTER",
+            evidence=(share("of the time is forward and backward, median rank", part, facts.span),),
+        )
+    ]

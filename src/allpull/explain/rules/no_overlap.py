@@ -1,0 +1,63 @@
+"""Gradients are exchanged after backward, not during it.
+
+What it is
+    All gradients go in one bucket, or none is handed over before the last is there. The network stands still during
+    backward, and all ranks stand still after it.
+
+How it is found
+    By when each bucket was ready: most of the bytes become ready in the last tenth of backward.
+
+What it costs
+    The replay in which the exchange goes on all through backward, as far as that is long enough.
+
+What to do
+    Smaller buckets: `DDP(model, bucket_cap_mb=25)`, or less for a small network. In other libraries the switch that
+    delays the exchange: apex `DistributedDataParallel(delay_allreduce=False)`, and no reduction by hand after backward.
+
+When it is wrong
+    A network whose parameters nearly all lie in its first layers has its gradients late by nature. Overlap costs
+    computing on accelerators, whose processors the collectives use, too.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from allpull.analyse.window import REDUCE
+from allpull.explain.facts import Facts
+from allpull.explain.suspect import Suspect, count, seconds, share
+from allpull.replay.whatif import overlapped
+from allpull.units import percent
+
+LATE = 0.1  # of backward: what is ready only then finds no backward to hide behind
+MOST = 0.8  # of the bytes
+LEAST = 0.05  # of a step: overlap has a price of its own, which the replay does not know
+
+
+def find(facts: Facts) -> list[Suspect]:
+    """The job, where gradients become ready all at once."""
+    lane = facts.window.reductions
+    if lane is None or facts.window.level != "bucket" or facts.window.ranks < 2 or not lane.seconds.size:
+        return []
+    backward_s = facts.window.work.get("backward", np.zeros((facts.window.events, facts.window.ranks)))
+    backward_s = backward_s[facts.window.kind == REDUCE]
+    sizes = np.ones(lane.buckets) if lane.size_bytes is None else lane.size_bytes.astype(np.float64)
+    late = (np.median(lane.lead_s, axis=(0, 2)) <= LATE * float(np.median(backward_s))) @ sizes / sizes.sum()
+    if late < MOST:
+        return []
+    exposed_s = float(facts.blame.transfer_s.mean()) if facts.blame is not None else 0.0
+    return [
+        Suspect(
+            rule="no-overlap",
+            kind="job",
+            title=f"{percent(float(late))} of the gradients are handed over when backward is all but done",
+            remedy="smaller buckets: DDP(model, bucket_cap_mb=25) or less; apex: delay_allreduce=False",
+            evidence=(
+                seconds("transfer that backward does not hide", exposed_s, facts.span),
+                share("of the bytes become ready in the last tenth of backward", float(late), facts.span),
+                count("buckets of a step", lane.buckets, "buckets of DDP"),
+            ),
+            without=overlapped,
+            least_share=LEAST,
+        )
+    ]

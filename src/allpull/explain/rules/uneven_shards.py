@@ -1,0 +1,53 @@
+"""One rank has more samples than the others, and all wait while it works them off.
+
+What it is
+    The data were not split evenly: a shard is larger, or a sampler gives one rank more per step.
+
+How it is found
+    By the samples that ranks report: more than the median rank has, and forward and backward that are longer by at
+    least half of what so many samples should take.
+
+What it costs
+    The replay with forward and backward of that rank divided by its share of samples.
+
+What to do
+    Give every rank equally many: `DistributedSampler(dataset, drop_last=True)`, shards of equal length, or
+    `Join` where the end of the data cannot be helped.
+
+When it is wrong
+    Where samples differ in size, equal counts are no equal work: batches by length are uneven by design, and then the
+    rank that has more samples need not be the one with more work.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from allpull.explain.facts import Facts
+from allpull.explain.late import Uneven, scaled_rank
+from allpull.explain.rules.slow_rank import waited
+from allpull.explain.suspect import Suspect, seconds, share
+from allpull.units import percent, show_time
+
+
+def find(facts: Facts) -> list[Suspect]:
+    """The ranks with more samples."""
+    return [_suspect(one, facts) for one in facts.late.uneven]
+
+
+def _suspect(one: Uneven, facts: Facts) -> Suspect:
+    more = percent(one.share - 1)
+    return Suspect(
+        rule="uneven-shards",
+        kind="late",
+        title=f"{facts.on(one.rank)} has {more} more samples than the others, "
+        f"which takes it {show_time(one.size.value)} a step",
+        remedy="give every rank equally many samples: DistributedSampler(dataset, drop_last=True), or equal shards",
+        evidence=(
+            seconds(f"what its extra samples take rank {one.rank}", one.size, facts.span),
+            share("its samples over those of the median rank", one.share, facts.span),
+            *waited(one.rank, facts),
+        ),
+        without=partial(scaled_rank, rank=one.rank, factor=1 / one.share),
+        ranks=(one.rank,),
+    )

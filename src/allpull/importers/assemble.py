@@ -1,0 +1,186 @@
+"""Make a run directory of traces that others recorded: read each, set them beside each other, write what was found.
+
+Files are read one after the other and let go, so that memory holds one trace's columns and the steps of all. What could
+not be found out is told at once, in ``run.json``, and in every result that is made of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from allpull.errors import BadInput
+from allpull.importers.calls import Call
+from allpull.importers.clocks import Clocks, Key, apart, estimate
+from allpull.importers.directory import write
+from allpull.importers.joining import Joined, join, keyed
+from allpull.importers.part import Part, read_part
+from allpull.importers.sources import Source, find
+from allpull.rundir.bounded import shown_path
+from allpull.rundir.gaps import counted, named_ranks
+from allpull.units import NS_PER_S, show_bytes, show_time
+
+MAX_GAPS = 200
+MAX_GAP = 500  # characters
+LARGE_BYTES = 64 << 20  # of a file that takes seconds to read
+ONE_CLOCK_NS = 1_000_000  # by which ranks of one clock may contradict each other: what drivers miss when they convert
+
+Calls = Mapping[int, Mapping[Key, Call]]
+"""Of each rank its collectives, by what those that belong together have in common."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """What an import made: the run directory, what it holds in words, and what it lacks.
+
+    ``unmatched``: why no collective of one rank could be set beside one of another; None: some could.
+    """
+
+    directory: Path
+    summary: str
+    gaps: tuple[str, ...]
+    unmatched: str | None
+
+
+def import_traces(
+    places: Sequence[Path], *, out: Path, name: str | None = None, told: Callable[[str], None] | None = None
+) -> Imported:
+    """A run directory below ``out`` of all traces and dumps that are ``places``, or in the folders among them.
+
+    ``told`` hears of each file that will take a while.
+
+    Raises:
+        BadInput: there is no trace, nothing in any of them can be used, or the directory cannot be written.
+    """
+    said: list[str] = []
+    parts = _read(find(places, said), told or _nobody)
+    joined = join(parts)
+    if not joined.ranks:
+        reasons = "; ".join([*said, *joined.gaps][:3])
+        raise BadInput(
+            f"no step was found in {counted(len(parts), 'file')}: {reasons}",
+            hint="record whole steps, with prof.step() after each, and with ProfilerActivity.CPU among the activities",
+        )
+    calls = {rank.rank: keyed(rank) for rank in joined.ranks}
+    joined = _with_own_clocks(joined, calls)
+    clocks = estimate(calls, joined.host_of) if len(joined.ranks) > 1 else None
+    matches = _matches(calls)
+    unmatched = _why_unmatched(joined, calls, matches)
+    gaps = _bounded([*([unmatched] if unmatched else []), *said, *joined.gaps, *_gaps(joined, calls, clocks)])
+    directory = write(joined, clocks, gaps, out=out, name=name or _name(places), places=places)
+    summary = f"{_summary(joined, matches)}{_clock_words(clocks)}"
+    return Imported(directory=directory, summary=summary, gaps=tuple(gaps), unmatched=unmatched)
+
+
+def _nobody(_: str) -> None:
+    """Nobody listens."""
+
+
+def _read(sources: Sequence[Source], told: Callable[[str], None]) -> list[Part]:
+    """All files, one after the other; the first that tells which collectives make a step tells it for all."""
+    pattern = None
+    parts = []
+    for place, source in enumerate(sources):
+        if source.size_bytes > LARGE_BYTES:
+            told(f"reading {source.shown} ({show_bytes(source.size_bytes)}; {place + 1:,} of {len(sources):,})")
+        part = read_part(source, pattern)
+        pattern = pattern or part.pattern
+        parts.append(part)
+    return parts
+
+
+def _with_own_clocks(joined: Joined, calls: Calls) -> Joined:
+    """``joined``, where ranks that name one host and contradict each other have hosts of their own."""
+    misses = {host: ns for host, ns in apart(calls, joined.host_of).items() if ns > ONE_CLOCK_NS}
+    gaps = [
+        f"ranks that name one host, {host[:80]}, contradict each other by up to {show_time(miss_ns / NS_PER_S)}: each"
+        " is taken to have a clock of its own"
+        for host, miss_ns in misses.items()
+    ]
+    ranks = (replace(rank, host=f"{rank.host}/{rank.told}") if rank.host in misses else rank for rank in joined.ranks)
+    return replace(joined, ranks=tuple(ranks), gaps=(*joined.gaps, *gaps))
+
+
+def _name(places: Sequence[Path]) -> str:
+    place = places[0].resolve()
+    name = place.name if len(places) == 1 or place.is_dir() else place.parent.name
+    return shown_path(Path(name)).partition(".")[0] or "traces"
+
+
+def _matches(calls: Calls) -> Counter[int]:
+    """How many collectives were seen on how many ranks."""
+    seen = Counter(key for its in calls.values() for key in its)
+    return Counter(seen.values())
+
+
+def _why_unmatched(joined: Joined, calls: Calls, matches: Counter[int]) -> str | None:
+    """Why nothing of one rank was set beside anything of another, where that is so."""
+    if len(joined.ranks) == 1 or any(ranks > 1 for ranks in matches):
+        return None
+    if not any(calls.values()):
+        return (
+            f"NOTHING MATCHED: no collective was recognised in the traces of {len(joined.ranks):,} ranks, by metadata"
+            " or by name; what ranks waited for each other is not known, and is part of their other phases"
+        )
+    count = sum(len(its) for its in calls.values())
+    return (
+        f"NOTHING MATCHED: none of {counted(count, 'collective')} was seen on more than one rank; what ranks waited for"
+        " each other is not known (are these traces of one run, and of the same steps?)"
+    )
+
+
+def _gaps(joined: Joined, calls: Calls, clocks: Clocks | None) -> Iterator[str]:
+    all_calls = [call for its in calls.values() for call in its.values()]
+    dumped = [rank.rank for rank in joined.ranks if not rank.windows]
+    if dumped:
+        yield (
+            f"{named_ranks(dumped)}: dumps of the flight recorder tell when collectives were called, and neither when"
+            " they began nor when they ended: no phases, no waiting and no transfer; traces of torch.profiler have them"
+        )
+    never_ran = sum(1 for call in all_calls if call.ran_ns is None)
+    if never_ran and not dumped:
+        yield (
+            f"{counted(never_ran, 'collective')} of {len(all_calls):,} were called and not seen to run: was the device"
+            " profiled too (ProfilerActivity.CUDA)?"
+        )
+    unsized = sum(1 for call in all_calls if not call.use.size_bytes and call.use.family != "barrier")
+    if unsized:
+        yield f"{counted(unsized, 'collective')} without a size, so without a rate (record_shapes=True gives sizes)"
+    if clocks is None:
+        return
+    if clocks.unknown:
+        hosts = ", ".join(host[:40] for host in clocks.unknown[:3])
+        more = f" and {len(clocks.unknown) - 3:,} more" if len(clocks.unknown) > 3 else ""
+        yield f"clocks of {hosts}{more} are not known: no collective that all must have begun ended on them and others"
+    for host, miss_ns in list(clocks.contradictions.items())[:3]:
+        yield (
+            f"the clock of {host[:80]} jumped, or its ranks have several: collectives there end up to"
+            f" {show_time(miss_ns / NS_PER_S)} before others began, and waits may be wrong by as much"
+        )
+
+
+def _bounded(gaps: Sequence[str]) -> list[str]:
+    cut = [gap[:MAX_GAP] for gap in gaps]
+    return cut if len(cut) <= MAX_GAPS else [*cut[: MAX_GAPS - 1], f"and {len(cut) - MAX_GAPS + 1:,} more such gaps"]
+
+
+def _summary(joined: Joined, matches: Counter[int]) -> str:
+    steps = [len(rank.steps) for rank in joined.ranks]
+    span = f"{min(steps):,}" if min(steps) == max(steps) else f"{min(steps):,} to {max(steps):,}"
+    boundary = ", ".join(sorted({rank.boundary for rank in joined.ranks}))
+    whole = sum(count for ranks, count in matches.items() if ranks == len(joined.ranks))
+    words = f"{counted(len(joined.ranks), 'rank')}, {span} step{'s' if max(steps) > 1 else ''} each, told by {boundary}"
+    if len(joined.ranks) == 1:
+        return f"{words}; {counted(matches.total(), 'collective')}"
+    return f"{words}; {whole:,} of {counted(matches.total(), 'collective')} seen on all of them"
+
+
+def _clock_words(clocks: Clocks | None) -> str:
+    if clocks is None or not clocks.looks:
+        return ""
+    worst_ns = max(look.bound_ns for looks in clocks.looks.values() for look in looks)
+    hosts = counted(len(clocks.looks) + 1, "host")
+    met = counted(clocks.meetings, "collective")
+    return f"; clocks of {hosts} compared by {met}, wrong by {show_time(worst_ns / NS_PER_S)} at most"

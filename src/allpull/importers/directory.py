@@ -1,0 +1,151 @@
+"""Write an imported run: its record, its steps and events, and the raw traces, which are kept packed.
+
+All of it is made beside its place and moved there when it is whole.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import allpull
+from allpull.errors import BadInput
+from allpull.importers import recorded
+from allpull.importers.clocks import Clocks
+from allpull.importers.joining import Joined, Rank
+from allpull.importers.sources import Source, opened
+from allpull.rundir import layout, redact
+from allpull.rundir.bounded import shown_path
+from allpull.rundir.write import private_folder, whole_file, whole_json
+from allpull.schema.base import tag
+from allpull.schema.run import RunRecord
+from allpull.units import NS_PER_S
+
+LAUNCHER = "import"
+FOLDERS = ("hosts", "steps", "events", "counters", layout.TRACES, "derived")
+PACKING = 1  # of gzip: several times faster than its usual level, for a tenth more bytes
+CHUNK = 1 << 20
+MAX_RUNS = 1000  # of one name
+
+
+def write(
+    joined: Joined, clocks: Clocks | None, gaps: Sequence[str], *, out: Path, name: str, places: Sequence[Path]
+) -> Path:
+    """The run directory of ``joined`` below ``out``; ``places`` is what the user asked to import.
+
+    Raises:
+        BadInput: it cannot be written.
+    """
+    record = _record(joined, gaps, name=name, places=places)
+    try:
+        private_folder(str(out))
+        scratch = out.resolve() / f".{record.id}.{os.getpid()}.part"
+        scratch.mkdir(mode=0o700)
+        try:
+            record = record.model_copy(update={"id": _free_name(out, record.id)})
+            _fill(scratch, joined, clocks, record)
+            directory = out.resolve() / record.id
+            scratch.rename(directory)
+        except BaseException:
+            shutil.rmtree(scratch, ignore_errors=True)
+            raise
+    except OSError as error:
+        raise BadInput(
+            f"cannot write a run directory in {shown_path(out)}: {error.strerror or error}",
+            hint="give another place with --out",
+        ) from error
+    return directory
+
+
+def _free_name(out: Path, name: str) -> str:
+    for attempt in range(1, MAX_RUNS):
+        found = name if attempt == 1 else f"{name}-{attempt}"
+        if not os.path.lexists(out / found):
+            return found
+    raise BadInput(f"{shown_path(out)} already holds {MAX_RUNS - 1} runs called {name}", hint="give another --out")
+
+
+def _record(joined: Joined, gaps: Sequence[str], *, name: str, places: Sequence[Path]) -> RunRecord:
+    begin_ns = min(rank.steps[0][1].begin_ns for rank in joined.ranks)
+    end_ns = max(rank.steps[-1][1].end_ns for rank in joined.ranks)
+    asked = ["allpull", "import", *map(shown_path, places[:1000])]
+    command, redacted = redact.arguments(asked)
+    shown, _ = redact.text(name.encode("utf-8", "replace").decode())
+    signature = hashlib.sha256("\n".join(_told(joined)).encode()).hexdigest()[:8]
+    begin, end = (datetime.fromtimestamp(t_ns // NS_PER_S, UTC) for t_ns in (begin_ns, end_ns))
+    return RunRecord(
+        schema=tag("run"),
+        id=layout.run_name(f"{begin:%Y%m%dT%H%M%SZ}", shown, len(joined.ranks), signature),
+        name=shown,
+        kind="run",
+        created_utc=f"{begin:%Y-%m-%dT%H:%M:%SZ}",
+        ended_utc=f"{end:%Y-%m-%dT%H:%M:%SZ}",
+        status="completed",
+        command=command,
+        spec={},
+        launcher=LAUNCHER,
+        ranks=len(joined.ranks),
+        hosts=joined.hosts,
+        versions={"allpull": allpull.__version__, **joined.versions},
+        redacted=redacted,
+        gaps=list(gaps),
+    )
+
+
+def _told(joined: Joined) -> Iterator[str]:
+    """What makes this import another than others."""
+    for rank in joined.ranks:
+        yield f"{rank.told} {rank.host} {rank.steps[0][1].begin_ns} {rank.steps[-1][1].end_ns} {len(rank.steps)}"
+
+
+def _fill(directory: Path, joined: Joined, clocks: Clocks | None, record: RunRecord) -> None:
+    for folder in FOLDERS:
+        private_folder(str(directory / folder))
+    local: Counter[str] = Counter()
+    aligned = clocks is not None and len(joined.hosts) > 1
+    for rank in joined.ranks:
+        looks = clocks.looks.get(rank.host, ()) if clocks else ()
+        knows = aligned and (looks or rank.host == clocks.reference) if clocks else False
+        text, kinds = recorded.steps_lines(
+            rank,
+            size=joined.size,
+            local_rank=local[rank.host],
+            against=clocks.reference if clocks and knows else None,
+            looks=looks,
+        )
+        local[rank.host] += 1
+        whole_file(str(directory / layout.steps_file(rank.rank)), text)
+        files = list(_kept(directory, rank))
+        whole_file(str(directory / layout.events_file(rank.rank)), recorded.events_lines(rank, kinds, files))
+    whole_json(str(directory / layout.RUN_JSON), record.model_dump(mode="json", by_alias=True))
+
+
+def _kept(directory: Path, rank: Rank) -> Iterator[tuple[str, int, int]]:
+    """The traces of a rank, now in ``directory``, each with its first and last step; its dumps are kept beside them."""
+    for part, first, last in rank.windows:
+        relative = layout.trace_file(rank.rank, first)
+        _copy(part.source, directory / relative, packed=True)
+        yield relative, first, last
+    for place, dump in enumerate(rank.dumps):
+        suffix = "pickle" if dump.source.kind == "pickle" else "json"
+        ending = f"{suffix}.gz" if dump.source.is_packed else suffix
+        relative = f"{layout.TRACES}/rank-{rank.rank:05d}-flight-recorder-{place}.{ending}"
+        _copy(dump.source, directory / relative, packed=False)
+
+
+def _copy(source: Source, path: Path, *, packed: bool) -> None:
+    """The bytes of ``source`` at ``path``; ``packed``: by gzip, if they are not yet."""
+    with opened(source.path) as (file, _):
+        target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(target, "wb") as raw:
+            if packed and not source.is_packed:
+                with gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=PACKING, mtime=0) as packing:
+                    shutil.copyfileobj(file, packing, CHUNK)
+            else:
+                shutil.copyfileobj(file, raw, CHUNK)

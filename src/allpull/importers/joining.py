@@ -1,0 +1,276 @@
+"""Put the parts of all ranks together: whose each is, which step is which, which collectives belong to each other."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from allpull.importers.calls import Call
+from allpull.importers.clocks import Key
+from allpull.importers.kineto import MAX_RANKS
+from allpull.importers.measure import Step
+from allpull.importers.part import Part, sized, with_numbers
+from allpull.rundir.gaps import counted, named_ranks
+
+FAR_APART_NS = 600_000_000_000  # clocks of hosts in one job differ by seconds at worst: ten minutes are another run
+
+_RANK_IN_NAME = re.compile(r"(?:rank|worker|device|gpu|trace)[-_. ]?(\d{1,6})(?!\d)", re.IGNORECASE)
+_LAST_NUMBER = re.compile(r"(\d{1,6})(?:\.[A-Za-z.]+)?$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rank:
+    """One rank of the run: ``rank`` here, ``told`` in its traces; its steps in order, each with its number.
+
+    ``windows`` are its traces with the numbers of the first and the last step in each; ``dumps`` are of the flight
+    recorder.
+    """
+
+    rank: int
+    told: int
+    host: str
+    pid: int
+    steps: tuple[tuple[int, Step], ...]
+    windows: tuple[tuple[Part, int, int], ...]
+    dumps: tuple[Part, ...]
+    boundary: str
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joined:
+    """All ranks in order; ``size`` is the size of the job as its traces tell it. ``gaps`` are in words."""
+
+    ranks: tuple[Rank, ...]
+    size: int
+    versions: dict[str, str]
+    gaps: tuple[str, ...]
+
+    @property
+    def hosts(self) -> list[str]:
+        """Names of the hosts, each once, in the order of ranks."""
+        return list(dict.fromkeys(rank.host for rank in self.ranks))
+
+    @property
+    def host_of(self) -> dict[int, str]:
+        """The host of each rank."""
+        return {rank.rank: rank.host for rank in self.ranks}
+
+
+def join(parts: Sequence[Part]) -> Joined:
+    """One run of ``parts``; parts without a step are left out, and named."""
+    gaps = [gap for part in parts for gap in part.gaps]
+    by_rank = _by_rank(parts, gaps)
+    size = _size(by_rank, gaps)
+    by_rank = _sized(by_rank, size)
+    found = {told: whole for told, its in by_rank.items() if (whole := _merged(told, its, gaps))}
+    numbers = _numbers({told: steps for told, (_, steps) in found.items()}, gaps)
+    hosts = {told: next((part.host for part in its if part.host), None) for told, (its, _) in found.items()}
+    gaps += _gaps_of_ranks(list(found), size, hosts)
+    is_dense = sorted(found) == list(range(len(found)))
+    ranks = [
+        Rank(
+            rank=told if is_dense else place,
+            told=told,
+            host=hosts[told] or f"host-of-rank-{told}",
+            pid=next((part.pid for part in its if part.pid), 0),
+            steps=tuple(zip(numbers[told], steps, strict=True)),
+            windows=tuple(_windows([part for part in its if not part.is_dump], steps, numbers[told])),
+            dumps=tuple(part for part in by_rank[told] if part.is_dump),
+            boundary=", ".join(sorted({part.boundary for part in its if part.boundary})),
+            sources=tuple(dict.fromkeys(source for part in its for source in part.sources)),
+        )
+        for place, (told, (its, steps)) in enumerate(sorted(found.items()))
+    ]
+    versions = {name: version for part in parts for name, version in part.versions.items()}
+    return Joined(ranks=tuple(ranks), size=size, versions=versions, gaps=tuple(gaps))
+
+
+def keyed(rank: Rank) -> dict[Key, Call]:
+    """The calls of a rank by what those that belong together have in common: a number in their group, or a place."""
+    found: dict[Key, Call] = {}
+    for number, step in rank.steps:
+        places: Counter[Key] = Counter()
+        reductions = step.reduction.calls if step.reduction else ()
+        for call in (*reductions, *(call for call, _ in step.calls)):
+            use = call.use
+            if call.seq is not None:
+                found[(use.group, use.group_ranks, call.seq, use.family)] = call
+                continue
+            like: Key = (use.group, use.group_ranks, number, use.family, use.size_bytes, call.is_reduction)
+            found[(*like, places[like])] = call
+            places[like] += 1
+    return found
+
+
+def rank_in_name(name: str) -> int | None:
+    """The rank that a file's name tells.
+
+    >>> rank_in_name("rank-3.json.gz"), rank_in_name("nccl_trace_rank_12"), rank_in_name("host_4711.pt.trace.json")
+    (3, 12, None)
+    """
+    found = _RANK_IN_NAME.findall(name)
+    return int(found[-1]) if found else None
+
+
+def _by_rank(parts: Sequence[Part], gaps: list[str]) -> dict[int, list[Part]]:
+    """Parts by the rank they tell, or that their name tells; the others get the free numbers in order."""
+    by_rank: dict[int, list[Part]] = defaultdict(list)
+    unknown: list[Part] = []
+    for part in parts:
+        told = part.rank if part.rank is not None else rank_in_name(part.source.path.name)
+        if told is None and part.is_dump:
+            last = _LAST_NUMBER.search(part.source.path.name)
+            told = int(last.group(1)) if last else None
+        if told is None:
+            unknown.append(part)
+        else:
+            by_rank[told].append(part)
+    free = iter(number for number in range(len(parts) + len(by_rank)) if number not in by_rank)
+    for part, number in zip(unknown, list(free), strict=False):
+        by_rank[number].append(part)
+    if unknown:
+        what = f"{counted(len(unknown), 'file')} ({unknown[0].source.shown}) say{'s' if len(unknown) == 1 else ''}"
+        gaps.append(f"{what} no rank, in it or in its name: numbered in the order of names")
+    return by_rank
+
+
+def _size(by_rank: Mapping[int, Sequence[Part]], gaps: list[str]) -> int:
+    """How many ranks the job had: as its traces tell, or at least those that they are of."""
+    parts = [part for its in by_rank.values() for part in its]
+    told = max((part.ranks for part in parts if part.ranks), default=0)
+    if not told and len(by_rank) == 1 and any(part.calls for part in parts):
+        gaps.append(
+            "the size of the job is not told: as it has collectives, it is taken to have one more rank at least"
+        )
+        told = 2
+    return min(MAX_RANKS, max([told, *(rank + 1 for rank in by_rank)]))
+
+
+def _sized(by_rank: Mapping[int, Sequence[Part]], size: int) -> dict[int, list[Part]]:
+    """The parts with sizes of groups where none was told: of one that all ranks use the job's, else how many use it."""
+    users: dict[str, set[int]] = defaultdict(set)
+    for rank, its in by_rank.items():
+        for part in its:
+            for call in part.calls:
+                users[call.use.group].add(rank)
+    sizes = {group: size if len(its) == len(by_rank) else len(its) for group, its in users.items()}
+    return {rank: [sized(part, sizes) for part in its] for rank, its in by_rank.items()}
+
+
+def _merged(told: int, parts: Sequence[Part], gaps: list[str]) -> tuple[list[Part], list[Step]] | None:
+    """The parts of one rank that are used, by time, and their steps; None where there is no step."""
+    dumps = [part for part in parts if part.is_dump]
+    traces = [part for part in parts if not part.is_dump]
+    for dump in dumps if traces else ():
+        traces = [with_numbers(trace, dump) for trace in traces]
+    used = sorted((part for part in traces or dumps if part.steps), key=lambda part: part.steps[0].begin_ns)
+    if not used:
+        why = "no step was found" if parts else "no file"
+        gaps.append(f"rank {told}: {why} in {parts[0].source.shown}: left out")
+        return None
+    steps: list[Step] = []
+    left_out = 0
+    kept: list[Part] = []
+    for part in used:
+        mine = []
+        for step in part.steps:
+            if steps and step.begin_ns < steps[-1].end_ns:
+                left_out += 1
+                continue
+            mine.append(step)
+            steps.append(step)
+        if mine:
+            kept.append(replace(part, steps=tuple(mine)))
+    if left_out:
+        gaps.append(f"rank {told}: {counted(left_out, 'step')} told twice, by files of this rank, counted once")
+    return kept, steps
+
+
+def _numbers(steps: Mapping[int, Sequence[Step]], gaps: list[str]) -> dict[int, list[int]]:
+    """The numbers of all steps: those of the program, or else so that equal numbers are the same step on all ranks."""
+    told = {rank: [step.number for step in its if step.number is not None] for rank, its in steps.items()}
+    in_order = all(all(later > earlier for earlier, later in pairwise(its)) for its in told.values())
+    if in_order and all(len(told[rank]) == len(its) for rank, its in steps.items()):
+        gaps += _gaps_of_times(steps)
+        return told
+    if not steps:
+        return {}
+    first = min(steps)
+    shifts: dict[int, int] = {first: 0}
+    for rank, its in steps.items():
+        if rank != first:
+            shift = _shift(steps[first], its)
+            if shift is None:
+                gaps.append(f"rank {rank}: its steps could not be set beside those of rank {first}: counted from 0")
+            shifts[rank] = shift or 0
+    least = min(shifts.values())
+    return {rank: [place + shifts[rank] - least for place in range(len(its))] for rank, its in steps.items()}
+
+
+def _shift(ours: Sequence[Step], theirs: Sequence[Step]) -> int | None:
+    """How many steps later than ``ours`` the recording of ``theirs`` began: by equal collectives, or by time."""
+    place_of = {mark: place for place, step in enumerate(ours) if (mark := _mark(step)) is not None}
+    votes = Counter(
+        place_of[mark] - place
+        for place, step in enumerate(theirs)
+        if (mark := _mark(step)) is not None and mark in place_of
+    )
+    if votes:
+        return votes.most_common(1)[0][0]
+    if any(_mark(step) for step in theirs) and place_of:
+        return None
+    begins = np.array([step.begin_ns for step in ours], dtype=np.int64)
+    lengths = np.array([step.end_ns - step.begin_ns for step in ours], dtype=np.int64)
+    near = []
+    for place, step in enumerate(theirs):
+        at = int(np.abs(begins - step.begin_ns).argmin())
+        if abs(int(begins[at]) - step.begin_ns) <= int(lengths[at]):
+            near.append(at - place)
+    return Counter(near).most_common(1)[0][0] if len(near) > len(theirs) // 2 else None
+
+
+def _mark(step: Step) -> Key | None:
+    """The first collective of a step that has a number in its group."""
+    calls = (*(step.reduction.calls if step.reduction else ()), *(call for call, _ in step.calls))
+    numbered = [call for call in calls if call.seq is not None]
+    if not numbered:
+        return None
+    first = min(numbered, key=lambda call: call.called_ns)
+    return (first.use.group, first.seq, first.use.family)
+
+
+def _windows(parts: Iterable[Part], steps: Sequence[Step], numbers: Sequence[int]) -> Iterator[tuple[Part, int, int]]:
+    number_at = {step.begin_ns: number for step, number in zip(steps, numbers, strict=True)}
+    for part in parts:
+        yield part, number_at[part.steps[0].begin_ns], number_at[part.steps[-1].begin_ns]
+
+
+def _gaps_of_ranks(told: Sequence[int], size: int, hosts: Mapping[int, str | None]) -> Iterator[str]:
+    if 0 < len(told) < size:
+        missing = (rank for rank in range(size) if rank not in set(told))
+        names = named_ranks(missing, size - len(told))
+        yield f"traces of {counted(len(told), 'rank')} of {size:,}: {names} left none; who waited for them is not known"
+    if told and sorted(told) != list(range(len(told))):
+        shown = ", ".join(f"{rank} is here {place}" for place, rank in enumerate(sorted(told)[:3]))
+        yield f"ranks are numbered anew, because some are missing: rank {shown}"
+    nameless = [rank for rank in sorted(told) if hosts[rank] is None]
+    if nameless and len(told) > 1:
+        yield f"{named_ranks(nameless)}: no name of a host in the traces; each is taken to have a clock of its own"
+
+
+def _gaps_of_times(steps: Mapping[int, Sequence[Step]]) -> Iterator[str]:
+    first = min(steps, default=0)
+    ours = {step.number: step.begin_ns for step in steps.get(first, ())}
+    for rank, its in steps.items():
+        apart = [abs(ours[step.number] - step.begin_ns) for step in its if step.number in ours]
+        if rank != first and not apart:
+            yield f"ranks {first} and {rank} have no step in common: their traces are of different steps"
+        elif apart and float(np.median(apart)) > FAR_APART_NS:
+            minutes = np.median(apart) / 60e9
+            yield f"the same steps of ranks {first} and {rank} are {minutes:,.0f} minutes apart: are they of one run?"

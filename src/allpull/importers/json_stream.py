@@ -1,0 +1,156 @@
+"""Read a JSON document piece by piece, however large it is: its members, and the elements of chosen lists one by one.
+
+Memory holds one chunk of text and one value. The document may come from anybody: values are bounded, and what is cut
+off or damaged is a ``ValueError`` after everything before it was given.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+CHUNK = 1 << 20  # bytes read at a time
+MAX_VALUE = 8 << 20  # characters of one value: far above any event, and the process groups of 100,000 ranks fit
+
+_SPACE = re.compile(r"[ \t\r\n]*")
+_AFTER_BARE = re.compile(r"[ \t\r\n,:\]}]")
+_BETWEEN = re.compile(r"[ \t\r\n,]*")
+
+
+class Text:
+    """The text of a document, of which only the part not yet used is kept.
+
+    ``read`` gives the next bytes, b"" at the end. Numbers that JSON does not have (NaN) are None.
+    """
+
+    def __init__(self, read: Callable[[int], bytes]) -> None:
+        self._read = read
+        self._decoder = codecs.getincrementaldecoder("utf-8-sig")(errors="replace")
+        self._values = json.JSONDecoder(parse_constant=lambda _: None, strict=False)
+        self._rest = ""
+        self._place = 0
+        self._is_over = False
+
+    def peek(self, skipped: re.Pattern[str] = _SPACE) -> str:
+        """The next character that is not ``skipped``, which is not used up; "" at the end."""
+        while True:
+            self._place = _end(skipped.match(self._rest, self._place))
+            if self._place < len(self._rest):
+                return self._rest[self._place]
+            if not self._more():
+                return ""
+
+    def take(self, expected: str) -> None:
+        """Use up the next character.
+
+        Raises:
+            ValueError: it is another one.
+        """
+        found = self.peek()
+        if found != expected:
+            raise ValueError(f"{found!r} where {expected!r} was expected" if found else "it ends in the middle")
+        self._place += 1
+
+    def value(self) -> Any:
+        """The next value, whole.
+
+        Raises:
+            ValueError: it is none, is cut off, is nested too deeply or has more than ``MAX_VALUE`` characters.
+        """
+        is_bare = self.peek() not in '{["'
+        while True:
+            if is_bare and not _AFTER_BARE.search(self._rest, self._place):  # a number may go on in the next chunk
+                if len(self._rest) - self._place > MAX_VALUE or not self._more():
+                    raise ValueError("it ends in the middle")
+                continue
+            try:
+                value, end = self._values.raw_decode(self._rest, self._place)
+            except json.JSONDecodeError as error:
+                self._more_of_one(error)
+                continue
+            except RecursionError:
+                raise ValueError("nested too deeply") from None
+            self._place = end
+            return value
+
+    def elements(self) -> Iterator[Any]:
+        """The elements of the list that begins here, one by one.
+
+        Raises:
+            ValueError: as ``value``.
+        """
+        self.take("[")
+        yield from self._objects()
+        while (found := self.peek(_BETWEEN)) != "]":
+            if not found:
+                raise ValueError("it ends in the middle")
+            yield self.value()
+            yield from self._objects()
+        self.take("]")
+
+    def _objects(self) -> Iterator[Any]:
+        """Objects that follow each other and stand whole in what was read: nearly all elements of nearly all lists."""
+        decode, between = self._values.raw_decode, _BETWEEN.match
+        while True:
+            place = _end(between(self._rest, self._place))
+            if not self._rest.startswith("{", place):
+                return
+            try:
+                value, self._place = decode(self._rest, place)
+            except (json.JSONDecodeError, RecursionError):
+                return  # cut off by the end of the chunk, or damaged: ``value`` tells
+            yield value
+
+    def _more(self) -> bool:
+        """Drop what is used up and append the next chunk; False where there is none."""
+        if self._is_over:
+            return False
+        blob = self._read(CHUNK)
+        self._is_over = not blob
+        self._rest = self._rest[self._place :] + self._decoder.decode(blob, final=not blob)
+        self._place = 0
+        return bool(blob) or bool(self._rest)
+
+    def _more_of_one(self, error: json.JSONDecodeError) -> None:
+        """Read on where a value did not end; raise where it cannot be one."""
+        unused = len(self._rest) - self._place
+        if unused > MAX_VALUE:
+            raise ValueError(f"a value of more than {MAX_VALUE:,} characters, or damage in it")
+        if self._is_over:
+            raise ValueError("it ends in the middle" if error.pos >= len(self._rest) - 1 else error.msg)
+        self._more()
+
+
+def members(text: Text, lists: Collection[str]) -> Iterator[tuple[str, Any]]:
+    """The members of the object in ``text`` with their names; of those in ``lists``, each element by itself.
+
+    A document that is a list has its elements under the name "".
+
+    Raises:
+        ValueError: the document is neither, or is damaged from here on; it says how.
+    """
+    opening = text.peek()
+    if opening == "[":
+        yield from (("", element) for element in text.elements())
+        return
+    if opening != "{":
+        raise ValueError("it is empty" if not opening else "it is neither an object nor a list")
+    text.take("{")
+    while (found := text.peek(_BETWEEN)) != "}":
+        if not found:
+            raise ValueError("it ends in the middle")
+        if found != '"':
+            raise ValueError(f"{found!r} where the name of a member was expected")
+        name = text.value()
+        text.take(":")
+        if name in lists and text.peek() == "[":
+            yield from ((name, element) for element in text.elements())
+        else:
+            yield name, text.value()
+
+
+def _end(match: re.Match[str] | None) -> int:
+    return match.end() if match else 0

@@ -1,0 +1,176 @@
+"""One file as part of a run: what it tells of one rank, and nothing of its events any more."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from allpull.importers import calls as calls_of_trace
+from allpull.importers import flight_recorder, kineto, steps_of
+from allpull.importers.calls import Call
+from allpull.importers.measure import Step, measure
+from allpull.importers.parts import parts_of
+from allpull.importers.sources import Kind, Source
+from allpull.importers.steps_of import Token
+
+SAME_CALL_NS = 2_000_000  # between a call's stamp in a trace and in the flight recorder, where the host is slow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What ``source`` tells: who recorded it, its steps in order, and all its collectives.
+
+    ``boundary`` says how ends of steps are known, None: not at all. ``gaps`` are in words.
+    """
+
+    source: Source
+    rank: int | None
+    ranks: int | None
+    host: str | None
+    pid: int | None
+    steps: tuple[Step, ...]
+    calls: tuple[Call, ...]
+    boundary: str | None
+    sources: tuple[str, ...]
+    pattern: tuple[Token, ...] | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+    gaps: tuple[str, ...] = ()
+
+    @property
+    def is_dump(self) -> bool:
+        """Whether it is of the flight recorder."""
+        return self.source.kind != "trace"
+
+
+def read_part(source: Source, pattern: Sequence[Token] | None = None) -> Part:
+    """What the file ``source`` tells; ``pattern``: the collectives of a step, from another rank.
+
+    Raises:
+        BadInput: it cannot be opened.
+    """
+    return READERS[source.kind](source, pattern)
+
+
+def sized(part: Part, sizes: Mapping[str, int]) -> Part:
+    """``part`` with sizes for the groups of which it tells none."""
+    found = {
+        call: replace(call, use=replace(call.use, group_ranks=sizes[call.use.group]))
+        for call in part.calls
+        if not call.use.group_ranks
+    }
+    return _with_calls(part, found) if found else part
+
+
+def with_numbers(part: Part, dump: Part) -> Part:
+    """``part`` with the sequence numbers that a flight-recorder dump of the same rank has for its calls."""
+    told: dict[str, list[Call]] = {}
+    for call in dump.calls:
+        told.setdefault(call.use.family, []).append(call)
+    places: Counter[str] = Counter()
+    numbered: dict[Call, Call] = {}
+    for call in part.calls:
+        its = told.get(call.use.family, [])
+        place = places[call.use.family]
+        while place < len(its) and its[place].called_ns < call.called_ns - SAME_CALL_NS:
+            place += 1
+        if place < len(its) and its[place].called_ns <= call.called_ns + SAME_CALL_NS:
+            if call.seq is None:
+                use = replace(call.use, group=its[place].use.group)
+                numbered[call] = replace(call, seq=its[place].seq, use=use)
+            place += 1
+        places[call.use.family] = place
+    return _with_calls(part, numbered)
+
+
+def _with_calls(part: Part, new: Mapping[Call, Call]) -> Part:
+    """``part`` with some of its calls replaced."""
+    calls = tuple(new.get(call, call) for call in part.calls)
+    return replace(part, calls=calls, steps=tuple(_step_with_calls(step, new) for step in part.steps))
+
+
+def _step_with_calls(step: Step, new: Mapping[Call, Call]) -> Step:
+    calls = tuple((new.get(call, call), inside) for call, inside in step.calls)
+    if step.reduction is None:
+        return replace(step, calls=calls)
+    reductions = tuple(new.get(call, call) for call in step.reduction.calls)
+    return replace(step, calls=calls, reduction=replace(step.reduction, calls=reductions))
+
+
+def _of_trace(source: Source, pattern: Sequence[Token] | None) -> Part:
+    trace = kineto.read_trace(source)
+    found = calls_of_trace.calls_of(trace)
+    parts = parts_of(trace, found.calls)
+    pattern = pattern or steps_of.pattern_of(found.calls)
+    cuts = steps_of.cut(trace, parts, found.calls, pattern)
+    steps = measure(trace, parts, found.calls, cuts.steps) if cuts else []
+    gaps = []
+    if trace.fault:
+        gaps.append(f"{source.shown}: not read to its end: {trace.fault}; its steps may lack what came after")
+    if trace.strange:
+        gaps.append(f"{source.shown}: {trace.strange:,} events with impossible times or without a name left out")
+    if found.unknown:
+        gaps.append(f"{source.shown}: {found.unknown:,} collectives of which nothing says what they are left out")
+    if not trace.events:
+        gaps.append(f"{source.shown}: no event of torch.profiler is in it")
+    return Part(
+        source=source,
+        rank=trace.rank,
+        ranks=trace.ranks,
+        host=trace.host,
+        pid=trace.pid,
+        steps=tuple(steps),
+        calls=found.calls,
+        boundary=cuts.boundary if cuts else None,
+        sources=("torch.profiler", *parts.sources),
+        pattern=tuple(pattern) if pattern else None,
+        versions=trace.versions,
+        gaps=tuple(gaps),
+    )
+
+
+def _of_dump(source: Source, pattern: Sequence[Token] | None) -> Part:
+    dump = flight_recorder.read_dump(source)
+    pattern = pattern or steps_of.pattern_of(dump.calls)
+    cuts = steps_of.by_calls(dump.calls, pattern)
+    gaps = []
+    if dump.fault:
+        gaps.append(f"{source.shown}: not read to its end: {dump.fault}")
+    if dump.strange:
+        gaps.append(f"{source.shown}: {dump.strange:,} entries that are no collective, or impossible, left out")
+    return Part(
+        source=source,
+        rank=dump.rank,
+        ranks=max((call.use.group_ranks for call in dump.calls), default=0) or None,
+        host=dump.host,
+        pid=None,
+        steps=tuple(_bare(cut, dump.calls) for cut in cuts.steps) if cuts else (),
+        calls=tuple(dump.calls),
+        boundary=cuts.boundary if cuts else None,
+        sources=("flight recorder",),
+        pattern=tuple(pattern) if pattern else None,
+        gaps=tuple(gaps),
+    )
+
+
+def _bare(cut: steps_of.Cut, calls: Sequence[Call]) -> Step:
+    """A step of which only its calls are known."""
+    mine = tuple((call, None) for call in calls if cut.begin_ns <= call.called_ns < cut.end_ns)
+    return Step(
+        number=None,
+        begin_ns=cut.begin_ns,
+        end_ns=cut.end_ns,
+        spans_ns={},
+        passes=None,
+        reduction=None,
+        device={},
+        calls=mine,
+    )
+
+
+READERS: Mapping[Kind, Callable[[Source, Sequence[Token] | None], Part]] = {
+    "trace": _of_trace,
+    "dump": _of_dump,
+    "pickle": _of_dump,
+}
+"""Who reads which kind of file; a new kind is a function here, and how it is told stands in ``sources``."""

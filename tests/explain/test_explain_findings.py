@@ -1,0 +1,132 @@
+"""Prices, and what is no finding: several faults at once, faults that hide each other, faults within the noise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.explain.made import STEPS, found, hosts_of, job, ring
+from tests.replay.windows import Call, anything, late, only, relabelled, stretched
+
+from allpull.explain.findings import set_in
+from allpull.explain.machine import Machine
+
+EIGHT = Machine(hosts=hosts_of(8))
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def named(one, machine=EIGHT) -> list[tuple[str, tuple[int, ...]]]:
+    return [(finding.rule, tuple(finding.ranks)) for finding in found(one, machine).findings]
+
+
+def test_two_late_ranks_hide_each_other_and_both_are_named_the_larger_first() -> None:
+    both = job(8, forward=late(8, STEPS, rank=2, by_s=0.02), input=late(8, STEPS, rank=5, by_s=0.04))
+    answer = found(both, EIGHT).findings
+    assert [(one.rule, one.ranks) for one in answer] == [("slow-loader-rank", [5]), ("slow-rank", [2])]
+    assert [one.loss_s_per_step for one in answer] == pytest.approx([0.04, 0.02], rel=0.1)
+    alone = answer[1].evidence[-1]
+    assert alone.what == "what a step gains if this alone is mended"
+    assert alone.value == pytest.approx(0.0, abs=0.002)
+
+
+def test_two_ranks_that_are_late_by_the_same_are_both_named() -> None:
+    both = job(8, forward=late(8, STEPS, rank=2, by_s=0.03) + late(8, STEPS, rank=5, by_s=0.03))
+    assert {ranks for _, ranks in named(both)} == {(2,), (5,)}
+
+
+@pytest.mark.parametrize(("evaluates_s", "late_s"), [(0.4, 0.01), (0.1, 0.04)])
+def test_faults_of_two_kinds_are_both_priced_in_full(evaluates_s: float, late_s: float) -> None:
+    barrier = Call(use="barrier", at="begin", steps=tuple(range(3, STEPS, 8)))
+    scored = only(8, STEPS, seconds=evaluates_s, rank=0, every=8, first=3)
+    both = job(8, evaluation=scored, backward=late(8, STEPS, rank=3, by_s=late_s), calls=[barrier])
+    answer = found(both, EIGHT).findings
+    wanted = {"sequential-evaluation": evaluates_s / 8, "slow-rank": late_s}
+    assert {one.rule: one.loss_s_per_step for one in answer} == pytest.approx(wanted, rel=0.15)
+    assert [one.rule for one in answer] == sorted(wanted, key=lambda rule: -wanted[rule])
+
+
+def test_a_delay_that_a_busy_network_hides_costs_nothing_and_a_note_says_so() -> None:
+    """Four 50 ms buckets in flight hide a rank that is 40 ms late in the end of backward (DESIGN §4)."""
+    leads = np.tile(np.array([0.035, 0.02, 0.01, 0.0])[:, None], (1, 8))
+    leads[:3, 3] += 0.04
+    hidden = job(8, backward=late(8, STEPS, rank=3, by_s=0.04), bucket_s=(0.05,) * 4, lead_s=leads)
+    answer = found(hidden, replace(EIGHT, ways=ring(4, busy_share=1.0)))
+    assert [one.rule for one in answer.findings] == ["network-bound"]
+    assert any("Rank 3" in note and "costs nothing now" in note for note in answer.notes)
+
+
+def test_a_delay_below_the_error_of_the_clocks_is_called_not_resolvable() -> None:
+    small = job(8, forward=late(8, STEPS, rank=3, by_s=0.004), bound_s=0.01)
+    answer = found(small, EIGHT)
+    assert answer.findings == ()
+    assert any("not resolvable" in note and "10 ms" in note for note in answer.notes)
+    assert [one.rule for one in found(replace(small, bound_s=0.0), EIGHT).findings] == ["slow-rank"]
+
+
+def test_a_fault_that_sets_in_half_way_is_sure_all_the_same() -> None:
+    half = late(8, STEPS, rank=3, by_s=0.04)
+    half[: STEPS // 2] = 0
+    (one,) = found(job(8, backward=half), EIGHT).findings
+    assert (one.rule, one.ranks) == ("slow-rank", [3])
+    assert one.loss_s_per_step == pytest.approx(0.02, rel=0.1)
+    assert one.gain is not None
+    assert one.gain.low is not None
+    assert one.gain.low > 1.15
+
+
+def test_a_loss_sets_in_where_it_begins() -> None:
+    loss = np.concatenate([np.zeros(12), np.full(18, 0.1)])
+    assert set_in(loss) == 12
+    assert set_in(loss[:15]) is None
+    assert set_in(np.full(40, 0.1)) is None
+    assert set_in(np.zeros(40)) is None
+    assert set_in(loss[::-1]) is None
+
+
+def test_too_few_steps_give_no_finding_and_no_error() -> None:
+    for steps in (1, 2, 7):
+        assert found(job(8, steps=steps, forward=late(8, steps, rank=3, by_s=0.04)), EIGHT).findings == ()
+
+
+@given(SEEDS)
+@settings(max_examples=60)
+def test_whatever_happens_prices_are_possible_and_in_order(seed: int) -> None:
+    one = anything(seed)
+    answer = found(one, Machine(hosts=hosts_of(one.ranks))).findings
+    priced = [each for each in answer if not each.advice]
+    gains = [each.gain.value for each in priced if each.gain is not None]
+    assert gains == sorted(gains, reverse=True)
+    for each in priced:
+        assert each.loss_share is not None
+        assert 0 < each.loss_share <= 1
+        assert each.gain is not None
+        assert each.gain.low is not None
+        assert 1 < each.gain.low <= each.gain.value
+
+
+@given(SEEDS, st.permutations(range(8)))
+@settings(max_examples=15)
+def test_relabelling_ranks_changes_only_their_names(seed: int, order: list[int]) -> None:
+    machine = Machine(hosts=tuple(f"node{rank}" for rank in range(8)))
+    one = job(8, forward=late(8, STEPS, rank=2, by_s=0.03), input=late(8, STEPS, rank=6, by_s=0.05), seed=seed % 1000)
+    other = replace(machine, hosts=tuple(machine.hosts[rank] for rank in order))
+    before = [(each.rule, sorted(each.hosts)) for each in found(one, machine).findings]
+    assert before == [(each.rule, sorted(each.hosts)) for each in found(relabelled(one, order), other).findings]
+
+
+@given(st.floats(1e-2, 1e2))
+@settings(max_examples=15)
+def test_the_unit_of_time_changes_no_verdict(factor: float) -> None:
+    one = job(8, forward=late(8, STEPS, rank=2, by_s=0.03))
+    (before,), (after,) = found(one, EIGHT).findings, found(stretched(one, factor), EIGHT).findings
+    assert (before.rule, before.ranks) == (after.rule, after.ranks)
+    assert after.loss_share == pytest.approx(before.loss_share, rel=1e-6)
+
+
+def test_findings_survive_hostile_names() -> None:
+    hosts = tuple(f"[red]\x1b[31m{rank}\n" for rank in range(8))
+    (one,) = found(job(8, forward=late(8, STEPS, rank=2, by_s=0.03)), Machine(hosts=hosts)).findings
+    assert one.hosts == [hosts[2]]

@@ -1,0 +1,109 @@
+"""Who stands out: never by chance, whatever the noise; always where a rank is slow by more than the noise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.replay.windows import late, rotating
+
+from allpull.explain.persistent import by_phase, standing_out
+
+SEEDS = st.integers(0, 2**32 - 1)
+NOISES = {
+    "gaussian": lambda rng, shape: rng.normal(0.1, 0.01, shape),
+    "exponential": lambda rng, shape: 0.1 + rng.exponential(0.01, shape),
+    "heavy": lambda rng, shape: 0.1 + 0.002 * rng.pareto(1.5, shape),
+    "stalls": lambda rng, shape: 0.1 + 0.5 * (rng.random(shape) < 0.01),
+}
+
+
+def noisy(kind: str, seed: int, steps: int = 50, ranks: int = 8) -> np.ndarray:
+    return NOISES[kind](np.random.default_rng(seed), (steps, ranks))
+
+
+@pytest.mark.parametrize("kind", NOISES)
+def test_equal_ranks_do_not_stand_out(kind: str) -> None:
+    out = [seed for seed in range(60) if standing_out(noisy(kind, seed)).ranks]
+    assert not out
+
+
+@pytest.mark.parametrize("kind", NOISES)
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_a_slow_rank_stands_out_with_its_size(kind: str, ranks: int) -> None:
+    for seed in range(5):
+        (one,) = standing_out(noisy(kind, seed, ranks=ranks) + late(ranks, 50, rank=1, by_s=0.04)).ranks
+        assert one.rank == 1
+        assert one.size.value == pytest.approx(0.04, rel=0.25)
+        assert one.steady
+
+
+def test_one_long_stall_makes_nobody_stand_out() -> None:
+    work = noisy("gaussian", 0)
+    work[20, 3] += 5.0
+    assert not standing_out(work).ranks
+
+
+def test_a_stall_does_not_hide_a_slow_rank() -> None:
+    work = noisy("gaussian", 0) + late(8, 50, rank=5, by_s=0.02)
+    work[20, 3] += 5.0
+    (one,) = standing_out(work).ranks
+    assert (one.rank, round(one.size.value, 2)) == (5, 0.02)
+
+
+def test_whoever_is_last_in_turn_does_not_stand_out() -> None:
+    assert not standing_out(0.1 + rotating(8, 48, by_s=0.04)).ranks
+    assert not standing_out(noisy("gaussian", 1, 48) + rotating(8, 48, by_s=0.04)).ranks
+
+
+def test_several_slow_ranks_are_all_named_the_slowest_first() -> None:
+    work = noisy("gaussian", 2) + late(8, 50, rank=6, by_s=0.03) + late(8, 50, rank=2, by_s=0.08)
+    assert [one.rank for one in standing_out(work).ranks] == [2, 6]
+
+
+def test_a_rank_that_varies_more_than_the_others_is_named_and_not_called_late() -> None:
+    rng = np.random.default_rng(3)
+    work = noisy("gaussian", 3, steps=200)
+    work[:, 4] += rng.normal(0, 0.08, 200)
+    (one,) = standing_out(work).ranks
+    assert (one.rank, one.steady) == (4, False)
+
+
+def test_half_of_the_ranks_at_most_are_slower_than_the_rest() -> None:
+    work = noisy("gaussian", 4, ranks=4) + np.array([0.0, 0.0, 0.05, 0.05])
+    assert sorted(one.rank for one in standing_out(work).ranks) == [2, 3]
+
+
+def test_few_steps_and_single_ranks_tell_nothing() -> None:
+    assert standing_out(np.ones((7, 4))).floor_s == np.inf
+    assert standing_out(np.ones((50, 1))).floor_s == np.inf
+    assert standing_out(np.ones((50, 4))).floor_s == 0.0
+
+
+@given(SEEDS, st.permutations(range(6)))
+@settings(max_examples=20)
+def test_relabelling_ranks_relabels_who_stands_out(seed: int, order: list[int]) -> None:
+    work = noisy("exponential", seed, ranks=6) + late(6, 50, rank=2, by_s=0.05)
+    names = [order.index(one.rank) for one in standing_out(work).ranks]
+    assert names == [one.rank for one in standing_out(work[:, order]).ranks]
+
+
+@given(SEEDS, st.floats(1e-3, 1e3))
+@settings(max_examples=20)
+def test_sizes_go_with_the_unit_of_time(seed: int, factor: float) -> None:
+    work = noisy("gaussian", seed) + late(8, 50, rank=2, by_s=0.05)
+    one, other = standing_out(work), standing_out(work * factor)
+    assert other.floor_s == pytest.approx(one.floor_s * factor, rel=1e-6)
+    assert [each.size.value for each in other.ranks] == pytest.approx([each.size.value * factor for each in one.ranks])
+
+
+def test_the_floor_is_that_of_the_run_without_those_who_stand_out() -> None:
+    quiet = noisy("gaussian", 5)
+    loud = standing_out(quiet + late(8, 50, rank=0, by_s=1.0))
+    assert loud.floor_s == pytest.approx(standing_out(quiet).floor_s, rel=0.3)
+
+
+def test_phases_are_told_apart() -> None:
+    phases = {"forward": noisy("gaussian", 6), "backward": noisy("gaussian", 7) + late(8, 50, rank=3, by_s=0.04)}
+    assert next(iter(by_phase(phases, 3).items())) == ("backward", pytest.approx(0.04, abs=0.005))
