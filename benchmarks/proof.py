@@ -20,12 +20,16 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """One long measurement: ``name`` is that of its result, ``script`` stands in this folder."""
+    """One long measurement: ``name`` is that of its result, ``script`` stands in this folder.
+
+    ``stored`` False: nobody has run it to its end on a quiet machine yet, and no result of it is quoted anywhere.
+    """
 
     name: str
     script: str
     arguments: tuple[str, ...] = ()
     about: str
+    stored: bool = True
 
     @property
     def result(self) -> str:
@@ -81,11 +85,19 @@ MEASUREMENTS = (
         name="identical_runs",
         script="identical_runs.py",
         about="false alarms of `allpull compare` on identical runs, and a planted slow-down (a quarter of an hour)",
+        stored=False,
     ),
     Measurement(
         name="fuzz_importers",
         script="fuzz_importers.py",
         about="the importers under coverage-guided mutation (an hour; pip install atheris)",
+        stored=False,
+    ),
+    Measurement(
+        name="planted_faults",
+        script="planted_faults.py",
+        about="whether `allpull explain` finds planted faults and no others (an hour; root)",
+        stored=False,
     ),
     Measurement(name="fashion_mnist", script="fashion_mnist.py", about="accuracy on Fashion-MNIST (tens of minutes)"),
 )

@@ -34,7 +34,7 @@ def results(root: Path) -> dict[str, dict[str, Any]]:
 def test_every_long_measurement_has_a_result_and_every_result_a_measurement(
     proof: Any, results: dict[str, dict[str, Any]]
 ) -> None:
-    assert sorted(results) == sorted(one.name for one in proof.MEASUREMENTS), "run: make proof"
+    assert sorted(results) == sorted(one.name for one in proof.MEASUREMENTS if one.stored), "run: make proof"
 
 
 def test_each_result_can_be_made_again(proof: Any, results: dict[str, dict[str, Any]], root: Path) -> None:

@@ -21,6 +21,7 @@ from allpull.units import show_time
 TITLE = "Where the speed-up goes"
 GOOD, FAIR = 0.9, 0.8  # POP: above 0.8 is acceptable
 BAR_PX, FRAME_PX = 34, 70
+EXACT = 1e-4  # of the measured time: a smaller difference is rounding
 SMALL = 0.002  # of the ideal: a bar that nobody would see
 
 
@@ -148,6 +149,10 @@ def _numbers(interval: Interval) -> tuple[str, str]:
     return f"{interval.value:.3f}", f"{interval.low:.3f} to {interval.high:.3f}"
 
 
+def _error(share: float) -> str:
+    return percent(share) if share >= EXACT else f"less than {percent(EXACT)}"
+
+
 def _tone(value: float) -> Tone:
     return "good" if value >= GOOD else "fair" if value >= FAIR else "poor"
 
@@ -157,7 +162,7 @@ def _method(result: ExplainResult) -> str:
     exact = (
         ""
         if result.simulation_error is None
-        else f"; the replay misses the measured time by {percent(result.simulation_error)}"
+        else f"; the replay misses the measured time by {_error(result.simulation_error)}"
     )
     level = (
         "when each bucket of gradients was ready is known"
