@@ -90,7 +90,8 @@ class Slowly(torch.autograd.Function):
 class Layer(torch.nn.Linear):
     def forward(self, x):
         return Slowly.apply(super().forward(x))
-ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*[Layer(256, 256) for _ in range(8)]), bucket_cap_mb=0.6)
+net = torch.nn.Sequential(*[Layer(256, 256) for _ in range(8)])
+ddp = torch.nn.parallel.DistributedDataParallel(net, bucket_cap_mb=0.6)
 def hook(_, bucket):
     given[bucket.index()] = time.monotonic_ns()
     return allreduce_hook(None, bucket)
