@@ -46,6 +46,13 @@ def test_every_step_is_used_or_counted_once(make_records: MakeRecords) -> None:
     assert steady.used.sum() + sum(steady.left_out.values()) == 30
 
 
+def test_an_interrupted_step_with_more_samples_makes_no_other_ragged(make_records: MakeRecords) -> None:
+    samples = [[32, 32]] * 5 + [[64, 64]] + [[8, 8]]
+    steady = steady_steps(make_records([[10, 10]] * 7, samples=samples, tags={(5, 0): ["warmup"]}), ranks=2)
+    assert steady.left_out == {"warmup": 1, "ragged": 1}
+    assert steady.steps[steady.used].tolist() == [0, 1, 2, 3, 4]
+
+
 def test_no_records_no_steps(make_records: MakeRecords) -> None:
     steady = steady_steps(make_records([[1, 1]]).clear(), ranks=2)
     assert (steady.steps.size, steady.left_out) == (0, {})

@@ -171,3 +171,26 @@ def test_a_million_calls_read(make_run: MakeRun) -> None:
     run = read_run(root)
     assert run.collectives.height == 1_000_000
     assert run.collectives["seq"].max() == 124_999
+
+
+def rest(root: Path, *calls: list[int | None]) -> None:
+    """Collectives of rank 0 after its last step."""
+    with (root / layout.events_file(0)).open("a") as file:
+        file.write(json.dumps({"kind": "rest", "step": 9, "collectives": list(calls), "t_ns": 5}) + "\n")
+
+
+def test_collectives_after_the_last_step_are_read_too(make_run: MakeRun) -> None:
+    root = make_run(ranks=2, steps=4)
+    put(root / layout.steps_file(0), 3, collectives=[call(1, 4, 2)])
+    rest(root, [1, 6, 10, 3, 13], [1, 7, 14, None, None])
+    calls = read_run(root).collectives
+    assert calls["step"].to_list() == [1, 9, 9]
+    assert calls["end_ns"].to_list()[1:] == [13, None]
+
+
+@pytest.mark.parametrize("calls", [[1, 6, 2**70, 3, 13], [1, 6, 10, -3, 13], [1, 6, 10, 3, None]])
+def test_odd_collectives_after_the_last_step_are_damage(make_run: MakeRun, calls: list[int | None]) -> None:
+    root = make_run(ranks=2, steps=4)
+    rest(root, calls)
+    with pytest.raises(RunDirError):
+        read_run(root)

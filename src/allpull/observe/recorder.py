@@ -249,7 +249,11 @@ class Recorder:
         """Write what is buffered; ``ended_well``: with the mark that the rank ended by itself."""
         self.leave_until(0)
         self.write_step()
-        self._hand_over(self._clock_ns())
+        now = self._clock_ns()
+        self._hand_over(now)
+        if self.collectives:
+            left = {"kind": "rest", "step": self.step_number, "collectives": self.collectives, "t_ns": now}
+            self.journal.event(left, now)
         self.journal.close(steps=self.step_number - self._first, ended_well=ended_well)
 
     def disown(self) -> None:

@@ -14,7 +14,7 @@ import polars as pl
 from pydantic import ValidationError
 
 from allpull.errors import RunDirError
-from allpull.rundir import bounded, layout
+from allpull.rundir import bounded, collectives, layout
 from allpull.rundir.lines import Lines, damage, read_lines, value_of
 from allpull.schema.base import tag
 from allpull.schema.counters import CounterSample, CountersHeader, LinkCounters, NicCounters, RankCounters
@@ -30,6 +30,7 @@ from allpull.schema.events import (
     EventsHeader,
     Metric,
     Raised,
+    Rest,
     Restarted,
     Span,
     SwitchedOff,
@@ -116,6 +117,7 @@ class EventLog:
     traces: tuple[TraceWindow, ...] = ()
     device_steps: tuple[DeviceStep, ...] = ()
     watching: tuple[Watching, ...] = ()
+    rest: tuple[Rest, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +178,7 @@ def read_events(root: Path, rank: int, *, skip_damaged: bool) -> EventLog | None
         traces=_of(TraceWindow, events),
         device_steps=_of(DeviceStep, events),
         watching=_of(Watching, events),
+        rest=_of(Rest, events),
     )
 
 
@@ -229,11 +232,14 @@ def _one_damaged(lines: Lines[Any], number: int, fault: ValueError, *, skip_dama
 
 def _event(value: dict[str, Any], *, is_newer: bool) -> Event | None:
     try:
-        return EVENT.validate_python(value, strict=True)
+        event = EVENT.validate_python(value, strict=True)
     except ValidationError as error:
         if is_newer and error.errors()[0]["type"] == "union_tag_invalid":
             return None
         raise
+    if isinstance(event, Rest):
+        collectives.check(event.collectives)
+    return event
 
 
 def _sample(value: dict[str, Any], ranks: int, last_ns: int | None) -> CounterSample:

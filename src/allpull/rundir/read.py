@@ -118,13 +118,22 @@ def read_run(directory: Path, *, skip_damaged: bool = False) -> RunData:
         events=events,
         counters=_table([file.rows for file in counters], COUNTERS_SCHEMA),
         gaps=tuple(said),
-        collectives=_together([file.calls for file in steps.values()], collectives.SCHEMA),
+        collectives=_together(
+            [calls for rank, file in steps.items() for calls in (file.calls, _after_steps(rank, events.get(rank)))],
+            collectives.SCHEMA,
+        ),
         ready=_together([file.ready for file in steps.values()], ready.SCHEMA),
         pings=_table([file.pings for file in counters], PINGS_SCHEMA),
         gpus=_table([file.gpus for file in counters], GPUS_SCHEMA),
         nics=_table([file.nics for file in counters], NICS_SCHEMA),
         links=_table([file.links for file in counters], LINKS_SCHEMA),
     )
+
+
+def _after_steps(rank: int, log: EventLog | None) -> pl.DataFrame:
+    """The collectives of ``rank`` after its last step."""
+    rows = [(rank, rest.step, *call) for rest in (log.rest if log else ()) for call in rest.collectives]
+    return pl.DataFrame(rows, schema=collectives.SCHEMA, orient="row")
 
 
 def _together(frames: list[pl.DataFrame], schema: dict[str, pl.DataType]) -> pl.DataFrame:

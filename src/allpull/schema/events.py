@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter
 
 from allpull.schema.base import Record
+from allpull.schema.steps import Collective
 
 
 class EventsHeader(Record):
@@ -168,6 +169,15 @@ class Watching(Record):
     t_ns: int
 
 
+class Rest(Record):
+    """Collectives after the last step, such as those of the last evaluation; ``step`` is the one that never came."""
+
+    kind: Literal["rest"]
+    step: int = Field(ge=0)
+    collectives: list[Collective] = Field(description="as in a step record")
+    t_ns: int
+
+
 class End(Record):
     """The rank ended by itself; a rank that was killed has none."""
 
@@ -191,6 +201,7 @@ Event = Annotated[
     | TraceWindow
     | DeviceStep
     | Watching
+    | Rest
     | End,
     Field(discriminator="kind"),
 ]
