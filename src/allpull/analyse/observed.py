@@ -10,6 +10,7 @@ from allpull.analyse.grid import of_steps
 from allpull.analyse.io_series import energy_of_epochs, epoch_spans
 from allpull.rundir.read import RunData
 from allpull.schema.results import Observed
+from allpull.units import NS_PER_S
 
 
 def observed(run: RunData, steady: NDArray[np.int64]) -> Observed:
@@ -28,6 +29,7 @@ def observed(run: RunData, steady: NDArray[np.int64]) -> Observed:
         backward_passes=passes if isinstance(passes, float) else None,
         stopped_parts=sorted({one.part for log in run.events.values() for one in log.switched_off if one.part}),
         energy_j_per_epoch=_energy_j_per_epoch(run),
+        named=_named_s(run, steady),
     )
 
 
@@ -35,6 +37,13 @@ def epochs(run: RunData) -> int:
     """How many epochs were begun: their marks, on the rank that has most, or else the numbers that steps have."""
     marked = max((len({mark.epoch for mark in log.epochs}) for log in run.events.values()), default=0)
     return marked or run.steps["epoch"].n_unique()
+
+
+def _named_s(run: RunData, steady: NDArray[np.int64]) -> dict[str, float]:
+    """Seconds a step of each phase that the program named, longest first; a step without it counts as 0."""
+    spent = of_steps(run.named, steady).group_by("name").agg(pl.col("ns").cast(pl.Float64).sum()).sort("ns", "name")
+    rank_steps = max(1, of_steps(run.steps, steady).height)
+    return {name: ns / NS_PER_S / rank_steps for name, ns in reversed(spent.rows())}
 
 
 def _energy_j_per_epoch(run: RunData) -> float | None:

@@ -19,7 +19,7 @@ from typing import Any, Dict, NoReturn
 from allpull import marks
 from allpull.observe.binding import bind
 from allpull.observe.hooks.imports import watched
-from allpull.observe.hooks.session import Session
+from allpull.observe.hooks.session import WORDS, Session
 from allpull.observe.hooks.start import start
 from allpull.observe.identity import identity
 from allpull.rundir import layout
@@ -66,7 +66,7 @@ def main(job_file: str, module: str) -> None:
 def watch_program(job_file: str) -> Session:
     """Watch this process as that of any program; ours says itself where its steps and epochs begin."""
     found = watched()
-    program = start(job_file, found, boundary="marks.step")
+    program = start(job_file, found, boundary=WORDS)
     program.watcher.by_words = program.watcher.epochs_by_words = True
     program.words_came(marks)
     found.when("torch", lambda _: program.torch_came())

@@ -130,6 +130,10 @@ def _amount(run: RunMetrics) -> Iterator[str]:
         yield f"{counted(told.skipped_steps, 'step')} skipped, because a gradient was not finite."
     if told.backward_passes is not None and told.backward_passes > ACCUMULATES:
         yield f"Gradients accumulate over {show_count(told.backward_passes)} backward passes a step."
+    if told.named:
+        spent = [f"{short(name, 40)} {show_time(seconds)}" for name, seconds in list(told.named.items())[:MOST_ROWS]]
+        more = f" and {len(told.named) - MOST_ROWS:,} more" if len(told.named) > MOST_ROWS else ""
+        yield f"Phases that the program named, a step: {', '.join(spent)}{more}."
     if told.stopped_parts:
         yield f"Not observed to the end: {joined(told.stopped_parts)}."
 

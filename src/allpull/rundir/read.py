@@ -15,7 +15,7 @@ from typing import Any
 import polars as pl
 
 from allpull.errors import RunDirError
-from allpull.rundir import bounded, collectives, gaps, layout, ready, unclosed
+from allpull.rundir import bounded, collectives, gaps, layout, named, ready, unclosed
 from allpull.rundir.beside import (
     COUNTERS_SCHEMA,
     GPUS_SCHEMA,
@@ -45,9 +45,9 @@ class RunData:
     """One run as it stands on disk.
 
     ``steps`` has the columns of ``records.SCHEMA``, sorted by rank and step; ``collectives`` those of
-    ``collectives.SCHEMA`` and ``ready`` those of ``ready.SCHEMA``, in the same order; ``counters``, ``pings``, ``gpus``
-    and ``nics`` those of the schemas in ``beside``. ``headers`` and ``events`` go by rank; ranks that left none are
-    absent. ``gaps`` says in words what is missing or was left out.
+    ``collectives.SCHEMA``, ``ready`` and ``named`` those of their schemas, in the same order; ``counters``, ``pings``,
+    ``gpus``, ``nics`` and ``links`` those of the schemas in ``beside``. ``headers`` and ``events`` go by rank; ranks
+    that left none are absent. ``gaps`` says in words what is missing or was left out.
     """
 
     directory: Path
@@ -60,6 +60,7 @@ class RunData:
     gaps: tuple[str, ...]
     collectives: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=collectives.SCHEMA))
     ready: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=ready.SCHEMA))
+    named: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=named.SCHEMA))
     pings: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=PINGS_SCHEMA))
     gpus: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=GPUS_SCHEMA))
     nics: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=NICS_SCHEMA))
@@ -123,6 +124,7 @@ def read_run(directory: Path, *, skip_damaged: bool = False) -> RunData:
             collectives.SCHEMA,
         ),
         ready=_together([file.ready for file in steps.values()], ready.SCHEMA),
+        named=_together([file.named for file in steps.values()], named.SCHEMA),
         pings=_table([file.pings for file in counters], PINGS_SCHEMA),
         gpus=_table([file.gpus for file in counters], GPUS_SCHEMA),
         nics=_table([file.nics for file in counters], NICS_SCHEMA),

@@ -18,7 +18,7 @@ import polars as pl
 from pydantic.fields import FieldInfo
 
 from allpull.errors import RunDirError
-from allpull.rundir import collectives, layout, ready
+from allpull.rundir import collectives, layout, named, ready
 from allpull.rundir.lines import Lines, damage, read_lines, value_of
 from allpull.schema.steps import StepRecord, StepsHeader, Tag
 
@@ -55,8 +55,8 @@ SCHEMA: dict[str, pl.DataType] = {
     **dict.fromkeys(NUMBERS, pl.Int64()),
     **{f"tag_{tag}": pl.Boolean() for tag in (*TAGS, OTHER_TAG)},
 }
-"""Columns of ``RunData.steps``: times in ns; a tag is a column of its own; ``named`` phases are not kept, and
-collectives and the moments of buckets stand in frames of their own.
+"""Columns of ``RunData.steps``: times in ns; a tag is a column of its own; phases that
+the program named, collectives and the moments of buckets stand in frames of their own.
 """
 
 
@@ -64,13 +64,14 @@ collectives and the moments of buckets stand in frames of their own.
 class StepsFile:
     """The step records of one rank: a frame with the columns of ``SCHEMA``, one row a step, by step number.
 
-    ``calls`` has the columns of ``collectives.SCHEMA``, and ``ready`` those of ``ready.SCHEMA``.
+    ``calls``, ``ready`` and ``named`` have the columns of ``SCHEMA`` in ``collectives``, ``ready`` and ``named``.
     """
 
     header: StepsHeader
     frame: pl.DataFrame
     calls: pl.DataFrame
     ready: pl.DataFrame
+    named: pl.DataFrame
     cut_off: bool
     damaged: int
 
@@ -99,20 +100,21 @@ def read_steps(root: Path, rank: int, *, skip_damaged: bool) -> StepsFile | None
         read = _columns(b"".join(good))
     if read is None:
         raise RunDirError(f"{lines.where}: cannot be read as columns", hint="is a field written twice in one line?")
-    frame, calls, moments = read
+    frame, calls, moments, phases = read
     own = pl.lit(rank, dtype=pl.Int64).alias("rank")
     return StepsFile(
         header=lines.header,
         frame=_finished(frame, rank),
         calls=calls.select(own, pl.all()),
         ready=moments.select(own, pl.all()),
+        named=phases.select(own, pl.all()),
         cut_off=lines.cut_off,
         damaged=damaged,
     )
 
 
-def _columns(body: bytes) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame] | None:
-    """The records in ``body``, their collectives and the moments of buckets; None where anything about them is odd."""
+def _columns(body: bytes) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame, pl.DataFrame] | None:
+    """The records in ``body``, their collectives, moments of buckets and named phases; None where anything is odd."""
     lists = {"tags": pl.List(pl.String), "collectives": collectives.LISTED, "ready_ns": ready.LISTED}
     schema = {**dict.fromkeys(NUMBERS, pl.Int64()), **lists}
     try:
@@ -120,8 +122,10 @@ def _columns(body: bytes) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame] | N
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
         return None
     sound = frame.height == body.count(b"\n") and all(frame.select(_checks()).row(0))
-    calls, moments = (collectives.rows(frame), ready.rows(frame)) if sound else (None, None)
-    return None if calls is None or moments is None else (frame, calls, moments)
+    if not sound:
+        return None
+    calls, moments, phases = collectives.rows(frame), ready.rows(frame), named.rows(body)
+    return None if calls is None or moments is None or phases is None else (frame, calls, moments, phases)
 
 
 def _is_shallow(body: bytes) -> bool:
@@ -198,6 +202,7 @@ def _checked(line: bytes, before: tuple[int, int] | None) -> tuple[int, int]:
         raise ValueError(f"tags is {repr(tags)[:40]}, expected a list of words")
     collectives.check(value.get("collectives"))
     ready.check(value.get("ready_ns"))
+    named.check(value.get("named"))
     step, begin_ns, end_ns = value["step"], value["begin_ns"], value["end_ns"]
     if end_ns < begin_ns:
         raise ValueError(f"end_ns is {end_ns}, before begin_ns {begin_ns}: a step of negative duration")

@@ -109,6 +109,9 @@ class Observed(Record):
     backward_passes: float | None = Field(description="of a steady step; above 1 where gradients accumulate")
     stopped_parts: list[str] = Field(description="parts of observation that ended by an error of their own")
     energy_j_per_epoch: float | None = Field(description="of all accelerators, mean over the epochs that were measured")
+    named: dict[str, float] = Field(
+        default_factory=dict, description="seconds a steady step of phases that the program named, mean over ranks"
+    )
 
 
 class RunMetrics(Record):

@@ -22,6 +22,7 @@ from ..recorder import Recorder
 JOB_VARIABLE = "ALLPULL_JOB"
 SIDECAR_VARIABLE = "ALLPULL_SIDECAR"
 BOUNDARY = "optimizer.step"
+WORDS = "marks.step"
 
 
 class Session:
@@ -74,7 +75,7 @@ class Session:
             who,
             budget=self.job["budget"],
             warmup_steps=self.job["warmup_steps"],
-            boundary=self.boundary,
+            boundary=self.boundary if "torch" in sys.modules else WORDS,  # without torch nothing else could tell
             sources=tuple(self.sources),
         )
         if before is not None:

@@ -1,0 +1,47 @@
+"""Read the phases that a program named itself, from step records, as rows of their own, one a step and name."""
+
+from __future__ import annotations
+
+import json
+
+import polars as pl
+
+SCHEMA: dict[str, pl.DataType] = {"rank": pl.Int64(), "step": pl.Int64(), "name": pl.String(), "ns": pl.Int64()}
+"""Columns of ``RunData.named``: how long a rank was in the phase ``name`` in a step."""
+
+MAX_NAMES = 1024  # of one step; the recorder puts those beyond 64 under one name
+MAX_VALUE = 2**62  # as of all times
+_FIELD = b'"named":'
+
+
+def rows(body: bytes) -> pl.DataFrame | None:
+    """The named phases in the records of ``body``, in their order; None where one is odd.
+
+    The columns are those of ``SCHEMA`` but the rank. Only lines that have the field are parsed.
+    """
+    found: list[tuple[int, str, int]] = []
+    if _FIELD in body:
+        for line in body.splitlines():
+            if _FIELD in line:
+                try:
+                    value = json.loads(line)
+                    check(value.get("named"))
+                except (ValueError, AttributeError, RecursionError):
+                    return None
+                found += [(value["step"], name, ns) for name, ns in (value.get("named") or {}).items()]
+    return pl.DataFrame(found, schema={name: kind for name, kind in SCHEMA.items() if name != "rank"}, orient="row")
+
+
+def check(value: object) -> None:
+    """Look at the field of one record as JSON gave it.
+
+    Raises:
+        ValueError: it is no mapping of names to times; it says what is wrong.
+    """
+    if value is None:
+        return
+    if not isinstance(value, dict) or len(value) > MAX_NAMES:
+        raise ValueError(f"named is {repr(value)[:40]}, expected at most {MAX_NAMES:,} names with their ns")
+    for name, ns in value.items():
+        if not isinstance(ns, int) or isinstance(ns, bool) or not 0 <= ns <= MAX_VALUE:
+            raise ValueError(f"named[{repr(name)[:40]}] is {repr(ns)[:40]}, expected 0 to {MAX_VALUE}")
