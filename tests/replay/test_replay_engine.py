@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from tests.replay.oracle import simulate
 from tests.replay.windows import Call, anything, late, only, relabelled, stretched, window
 
+from allpull.analyse.walk import lane_s
 from allpull.analyse.window import Window
-from allpull.replay.engine import lane_s, replay
+from allpull.replay.engine import replay
 
 SEEDS = st.integers(0, 2**32 - 1)
 EXACT = 1e-12

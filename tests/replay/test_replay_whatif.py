@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from tests.replay.oracle import simulate
 from tests.replay.windows import Call, anything, jitter, late, only, rotating, window
 
+from allpull.analyse.walk import total_work_s
 from allpull.analyse.window import Window
 from allpull.replay import whatif
-from allpull.replay.engine import replay, total_work_s
+from allpull.replay.engine import replay
 from allpull.replay.useful import sequential, useful, useful_s
 
 SEEDS = st.integers(0, 2**32 - 1)

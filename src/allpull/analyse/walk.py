@@ -5,15 +5,17 @@ The equations are those at the head of ``analyse.window``.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from allpull.analyse.grid import Floats
-from allpull.analyse.window import CALL, REDUCE, Bools, Window
+from allpull.analyse.window import CALL, REDUCE, Bools, Reductions, Window
 
 NOBODY = -1
+NO_BUCKET = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -53,30 +55,19 @@ class Walked:
 
 
 def walk(window: Window) -> Walked:
-    """The events of ``window``: a loop over them, each on all ranks at once."""
+    """The events of ``window``, and who was late at them."""
     shape = (window.events, window.ranks)
-    stand_s, leave_s = np.zeros(shape), np.zeros(shape)
-    work_s = np.zeros(shape)
-    for seconds in window.work.values():
-        work_s += seconds
+    stand_s, leave_s, lead_s = np.zeros(shape), np.zeros(shape), np.zeros(shape)
     reduces = window.kind == REDUCE
     reduction = np.where(reduces, np.cumsum(reduces) - 1, -1)
     lane = window.reductions
     binding = np.zeros(0 if lane is None else lane.seconds.shape[0], dtype=np.intp)
-    after_s = None if lane is None else np.cumsum(lane.seconds[:, ::-1], axis=1)[:, ::-1]
-    lead_s = np.zeros(shape)
-    now_s = window.begin_s
-    for event, kind in enumerate(window.kind.tolist()):
-        now_s = stand_s[event] = now_s + work_s[event]
-        if kind == CALL:
-            now_s = _called(window, event, now_s)
-        elif kind == REDUCE and lane is not None and after_s is not None:
+    for event, stood_s, left_s, bucket in moments(window):
+        stand_s[event], leave_s[event] = stood_s, left_s
+        if lane is not None and bucket != NO_BUCKET:
             place = reduction[event]
-            ended_s = (now_s - lane.lead_s[place]).max(axis=1) + after_s[place]
-            binding[place] = bucket = int(ended_s.argmax())
+            binding[place] = bucket
             lead_s[event] = lane.lead_s[place, bucket]
-            now_s = np.maximum(now_s, ended_s[bucket]) + lane.tail_s[place]
-        leave_s[event] = now_s
     arrive_s = np.where(reduces[:, None], stand_s - lead_s, stand_s - window.early_s)
     meets = window.meets | reduces[:, None]
     culprit, margin_s = _last(arrive_s, meets)
@@ -93,7 +84,49 @@ def walk(window: Window) -> Walked:
     )
 
 
+def moments(window: Window) -> Iterator[tuple[int, Floats, Floats, int]]:
+    """Each event with when ranks stand at it and when they go on, (ranks,), and the bucket that its end follows from.
+
+    This is the recurrence at the head of ``analyse.window``: a loop over events, each of them on all ranks at once.
+    The bucket is ``NO_BUCKET`` where nothing is reduced.
+    """
+    work_s = total_work_s(window)
+    lane = window.reductions
+    after_s = None if lane is None else lane_s(lane)
+    now_s = window.begin_s.astype(np.float64)
+    place = 0
+    for event, kind in enumerate(window.kind.tolist()):
+        stand_s = now_s + work_s[event]
+        now_s, bucket = stand_s, NO_BUCKET
+        if kind == CALL:
+            now_s = _called(window, event, stand_s)
+        elif kind == REDUCE and lane is not None and after_s is not None:
+            ended_s = (stand_s - lane.lead_s[place]).max(axis=1) + after_s[place]
+            bucket = int(ended_s.argmax())
+            now_s = np.maximum(stand_s, ended_s[bucket]) + lane.tail_s[place]
+            place += 1
+        yield event, stand_s, now_s, bucket
+
+
+def total_work_s(window: Window) -> Floats:
+    """What each rank does before each event, all phases together, in s, shape (events, ranks)."""
+    total = np.zeros((window.events, window.ranks))
+    for seconds in window.work.values():
+        total += seconds
+    return total
+
+
+def lane_s(reductions: Reductions) -> Floats:
+    """How long after bucket b can begin the last one ends, were the lane free, shape (reductions, buckets).
+
+    F_b = max(R_b, F_(b−1)) + seconds_b, written out, is F_last = max_b (R_b + Σ_(c≥b) seconds_c); this is the sum.
+    """
+    after: Floats = np.cumsum(reductions.seconds[:, ::-1], axis=1)[:, ::-1]
+    return after
+
+
 def _called(window: Window, event: int, now_s: Floats) -> Floats:
+    """When each rank goes on after the collective ``event``, which it reaches at ``now_s``, shape (ranks,)."""
     transfer_s = window.transfer_s[event]
     last_s = (now_s - window.early_s[event]).max(where=window.meets[event], initial=-np.inf)
     after: Floats = np.where(window.waits[event], np.maximum(now_s, last_s + transfer_s), now_s + transfer_s)

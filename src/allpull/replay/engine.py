@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from allpull.analyse.grid import Floats
-from allpull.analyse.window import CALL, REDUCE, STEP, Reductions, Window
+from allpull.analyse.walk import moments
+from allpull.analyse.window import STEP, Window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -34,48 +35,10 @@ class Played:
 
 
 def replay(window: Window) -> Played:
-    """When each rank of ``window`` ends each step: a loop over its events, each of them on all ranks at once."""
-    work_s = total_work_s(window)
-    after_s = None if window.reductions is None else lane_s(window.reductions)
+    """When each rank of ``window`` ends each step."""
     end_s = np.zeros((window.steps.size, window.ranks))
-    now_s = window.begin_s.astype(np.float64)
-    reduction = 0
-    for event, (kind, step) in enumerate(zip(window.kind.tolist(), window.step_of.tolist(), strict=True)):
-        now_s += work_s[event]
-        if kind == CALL:
-            now_s = _called(window, event, now_s)
-        elif kind == REDUCE and window.reductions is not None and after_s is not None:
-            ready_s = (now_s - window.reductions.lead_s[reduction]).max(axis=1)
-            last_s = (ready_s + after_s[reduction]).max()
-            now_s = np.maximum(now_s, last_s) + window.reductions.tail_s[reduction]
-            reduction += 1
-        elif kind == STEP:
-            end_s[step] = now_s
+    for event, _, leave_s, _ in moments(window):
+        if window.kind[event] == STEP:
+            end_s[window.step_of[event]] = leave_s
     step_s = np.diff(end_s.max(axis=1), prepend=0.0) if end_s.size else np.zeros(window.steps.size)
     return Played(end_s=end_s, step_s=step_s)
-
-
-def total_work_s(window: Window) -> Floats:
-    """What each rank does before each event, all phases together, in s, shape (events, ranks)."""
-    total = np.zeros((window.events, window.ranks))
-    for seconds in window.work.values():
-        total += seconds
-    return total
-
-
-def lane_s(reductions: Reductions) -> Floats:
-    """How long after bucket b can begin the last one ends, were the lane free, shape (reductions, buckets).
-
-    F_b = max(R_b, F_(b−1)) + seconds_b, written out, is F_last = max_b (R_b + Σ_(c≥b) seconds_c); this is the sum.
-    """
-    after: Floats = np.cumsum(reductions.seconds[:, ::-1], axis=1)[:, ::-1]
-    return after
-
-
-def _called(window: Window, event: int, now_s: Floats) -> Floats:
-    """When each rank goes on after the collective ``event``, which it reaches at ``now_s``, shape (ranks,)."""
-    transfer_s = window.transfer_s[event]
-    arrived_s = now_s - window.early_s[event]
-    last_s = arrived_s.max(where=window.meets[event], initial=-np.inf)
-    after: Floats = np.where(window.waits[event], np.maximum(now_s, last_s + transfer_s), now_s + transfer_s)
-    return after

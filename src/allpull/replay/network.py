@@ -11,8 +11,8 @@ from dataclasses import replace
 import numpy as np
 
 from allpull.analyse.grid import Floats
+from allpull.analyse.walk import lane_s
 from allpull.analyse.window import CALL, REDUCE, Reductions, Window
-from allpull.replay.engine import lane_s
 
 
 def without_transfer(window: Window) -> Window:
