@@ -24,6 +24,7 @@ from allpull.schema.explained import Efficiency, ExplainResult, PhaseTimes, Wind
 from allpull.units import percent, show_time
 
 INDICATIVE = 0.05  # of the measured time: a replay that misses it by more explains another run
+BUSY = 0.8  # POP: what is acceptable; a run that computes less is not healthy, though nothing is to blame
 NAMES = (*WORK, "wait", "transfer")
 
 
@@ -121,8 +122,13 @@ def _phases(window: Window, charged: Blame) -> PhaseTimes:
 
 def _healthy(efficiency: Efficiency | None, facts: Facts) -> str:
     """The one sentence on a run in which nothing was found."""
-    said = "" if efficiency is None else f", and the ranks compute {percent(efficiency.parallel.value)} of the time"
-    return f"Nothing stands out above the noise of {show_time(facts.floor_s)} a step{said}."
+    noise = f"Nothing stands out above the noise of {show_time(facts.floor_s)} a step"
+    if efficiency is None:
+        return f"{noise}."
+    share = efficiency.parallel.value
+    if share < BUSY:
+        return f"{noise}, though the ranks compute only {percent(share)} of the time: the rest has no one cause."
+    return f"{noise}, and the ranks compute {percent(share)} of the time."
 
 
 def _about(facts: Facts, grown: TreeResult) -> list[str]:

@@ -17,6 +17,7 @@ from allpull.explain.machine import Machine, Way
 
 APART = 2.0  # between the slowest fast way and the fastest slow one: rates of equal links differ by half of that
 CARRIES = 0.1  # of what the way that sent most did: less is control, and its rate is one of small messages
+LEAST = 0.05  # of a step: hosts take a few percent to hand on the last bucket, whatever the rate of their links
 MIN_HOSTS = 3  # two hosts have one way between them, and nothing to compare it with
 
 

@@ -20,7 +20,8 @@ What to do
 
 When it is wrong
     Connections that are not TCP are not seen, and then all blocked time is taken for the network's. A host that is too
-    busy to read from its network keeps the connection of its neighbour busy.
+    busy to read from its network keeps the connection of its neighbour busy. What hosts take to hand gradients on is
+    not told from a network that takes as long: the price is an upper bound where it is a few percent of a step.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ import numpy as np
 
 from allpull.analyse.window import REDUCE
 from allpull.explain.facts import Facts
+from allpull.explain.network import LEAST
 from allpull.explain.rules.slow_link import SOURCE, moved
-from allpull.explain.suspect import MIN_SHARE, Suspect, rate, seconds, share
+from allpull.explain.suspect import Suspect, rate, seconds, share
 from allpull.replay.whatif import with_network
 from allpull.schema.explained import Evidence
 from allpull.units import show_time
@@ -85,7 +87,7 @@ def _least(facts: Facts) -> float:
     if len(facts.machine.host_names) < 2:
         return WITHIN
     busy = facts.network.usually_busy
-    return MIN_SHARE if busy is not None and busy >= BUSY else CERTAIN
+    return LEAST if busy is not None and busy >= BUSY else CERTAIN
 
 
 def _remedy(facts: Facts) -> str:

@@ -25,6 +25,7 @@ from __future__ import annotations
 from functools import partial
 
 from allpull.explain.facts import Facts
+from allpull.explain.network import LEAST
 from allpull.explain.rules.slow_link import moved, rates
 from allpull.explain.suspect import Suspect
 from allpull.replay.whatif import with_network
@@ -45,5 +46,6 @@ def find(facts: Facts) -> list[Suspect]:
             remedy="ask for hosts on one switch: sbatch --switches=1@00:30:00, or --set slurm.switches=1@00:30:00",
             evidence=(*rates(network), *moved(facts)),
             without=partial(with_network, rate_factor=network.faster),
+            least_share=LEAST,
         )
     ]

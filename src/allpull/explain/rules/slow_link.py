@@ -27,7 +27,7 @@ from functools import partial
 import numpy as np
 
 from allpull.explain.facts import Facts
-from allpull.explain.network import Network
+from allpull.explain.network import LEAST, Network
 from allpull.explain.suspect import Suspect, count, rate, seconds, size
 from allpull.replay.whatif import with_network
 from allpull.schema.explained import Evidence
@@ -51,6 +51,7 @@ def find(facts: Facts) -> list[Suspect]:
             f"until it is mended, leave the host out: sbatch --exclude={host}",
             evidence=(*rates(network), *moved(facts)),
             without=partial(with_network, rate_factor=network.faster),
+            least_share=LEAST,
             ranks=facts.machine.ranks_of(host),
             hosts=(host,),
         )
