@@ -1,0 +1,257 @@
+"""A pack as the source of a rank's batches: the same global batches for any number of ranks and threads.
+
+What a batch holds is a function of (seed, epoch, step), so a training goes on at (epoch, step) at once, also with
+another number of ranks. ``Reading.by_files`` is the exception that one asks for: each rank sees its own files only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import repeat
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from allpull.errors import BadInput
+from allpull.load.batches import Batch, Plan
+from allpull.load.crop import DRAWS, Look, View, views
+from allpull.load.decode import Decoder, Stored
+from allpull.load.odd import Odd, Remark
+from allpull.load.order import Indices, uniforms
+from allpull.load.pool import Ring, slots
+from allpull.load.resize import Array, Resizer, resize_function
+from allpull.load.share import Share, Shares
+from allpull.pack.format import RAW, Buffer
+from allpull.pack.pixels import Refused
+from allpull.pack.read import Access, Pack
+
+SUBSTITUTES = 8  # tries to find a record that can be decoded in place of one that cannot
+JOB_RECORDS = 16  # smaller jobs share the work better among threads, larger ones cost less and read longer
+JOB_BYTES = 1 << 23
+LEFT_OUT = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How a pack is read.
+
+    ``threads`` of this rank make ``ahead`` batches in advance; ``held`` stay valid (see ``pool.Ring``). ``block`` and
+    ``mixed``: see ``shuffle``. ``by_files``: a rank opens only files of its own. ``on_odd``: what cannot be decoded
+    is left out ("skip": its share of the step's mean is zero) or gives its place to another record ("substitute",
+    drawn from (seed, epoch, sample)). ``cached``: the first batch again and again, which is what a trainer could do
+    if data were free.
+    """
+
+    threads: int = 2
+    ahead: int = 2
+    held: int = 2
+    block: int = 1
+    mixed: int = 1
+    by_files: bool = False
+    on_odd: Literal["skip", "substitute"] = "skip"
+    resizer: Resizer = "auto"
+    fast: bool = False
+    access: Access = "read"
+    cached: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One job: records in the order of the pack, their views, and the rows of the slot that they fill."""
+
+    epoch: int
+    records: list[int]
+    rows: list[int]
+    views: list[View]
+
+
+class PackedSource:
+    """A pack, open for one rank; any number of epochs, one at a time.
+
+    ``odd`` says which samples were odd, ``resizer`` what training resizes by, ``shares`` which records are whose.
+    """
+
+    def __init__(self, directory: Path | str, plan: Plan, look: Look, reading: Reading | None = None) -> None:
+        """Open the pack.
+
+        Raises:
+            BadInput: it is damaged, empty, or holds pixels of several shapes.
+            MissingPart: a library is not installed.
+        """
+        if plan.shift_pixels or plan.flip:
+            raise BadInput("shift_pixels and flip are not for packs", hint="set area and mirror of Look instead")
+        self.look, self.reading, self.odd = look, reading or Reading(), Odd()
+        with Pack.open(directory, shards=range(0)) as index:
+            if len(index) == 0:
+                raise BadInput(f"{directory}: a pack without records", hint="see its skipped.txt")
+            splits = [index.split(rank, plan.ranks) for rank in range(plan.ranks)] if self.reading.by_files else None
+            self.channels, self.dtype = _form(index)
+        self.shares = Shares(
+            plan=plan,
+            parts=[one.records for one in splits] if splits else [range(len(index))],
+            block=self.reading.block,
+            mixed=self.reading.mixed,
+        )
+        self.resizer, resize = resize_function(self.reading.resizer)
+        self.decoder = Decoder(look, resize, fast=self.reading.fast)
+        self.pack = Pack.open(
+            directory, access=self.reading.access, shards=splits[plan.rank].shards if splits else None
+        )
+        self.labels = self.pack.labels
+        self._sizes = np.stack([self.pack.rows["height"], self.pack.rows["width"]], axis=1).astype(np.int64)
+
+    def __len__(self) -> int:
+        """Records of all ranks."""
+        return len(self.pack)
+
+    def close(self) -> None:
+        """Close the files."""
+        self.pack.close()
+
+    @property
+    def steps(self) -> int:
+        """Steps of an epoch."""
+        return self.shares.steps
+
+    def training(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
+        """This rank's batches of ``epoch``, from ``first_step`` on: ``batches.Batch`` in slots (see ``pool.Ring``).
+
+        ``images`` [n, size, size, channels], ``labels`` [n] or [n, classes].
+        """
+        batches = self._made(epoch, lambda: self.shares.of(epoch, first_step), self.shares.largest)
+        return self._repeated(batches, self.steps - first_step) if self.reading.cached else batches
+
+    def evaluation(self, size: int) -> Iterator[Batch]:
+        """This rank's records, each on exactly one rank, none padded, in batches of ``size``.
+
+        Raises:
+            BadInput: the look is one of chance, which is not what a model is measured on.
+        """
+        if self.look.crop == "random" or self.look.mirror or self.look.turn:
+            raise BadInput("evaluation by random crops", hint="open the pack again with Look(crop='centre', …)")
+        plan = self.shares.plan
+        own = np.array(self.shares.own) if self.reading.by_files else np.arange(plan.rank, len(self), plan.ranks)
+
+        def shares() -> Iterator[Share]:
+            for start in range(0, len(own), size):
+                part = own[start : start + size]
+                yield Share(records=part, counted=len(part), global_samples=len(part))
+
+        return self._made(0, shares, min(size, max(1, len(own))))
+
+    def _repeated(self, batches: Generator[Batch], times: int) -> Iterator[Batch]:
+        with closing(batches):  # its threads end here
+            first = next(batches, None)
+        return iter(()) if first is None else repeat(first, times)
+
+    def _made(self, epoch: int, shares: Callable[[], Iterator[Share]], largest: int) -> Generator[Batch]:
+        how = self.reading
+        shape = (largest, self.look.size, self.look.size, self.channels)
+        ring = Ring(slots=slots(how.ahead + how.held, shape, self.dtype), held=how.held, threads=how.threads)
+        jobs = (self._pieces(epoch, share.records) for share in shares())
+        try:
+            with closing(ring.run(jobs, self._fill)) as filled:
+                for share, one in zip(shares(), filled, strict=True):
+                    found = np.empty(len(share.records), np.int64)
+                    for piece, records in zip(one.jobs, one.outcomes, strict=True):
+                        found[piece.rows] = records
+                    yield self._batch(share, one.slot, found)
+        finally:
+            self.odd.say(str(self.pack.directory))
+
+    def _batch(self, share: Share, slot: Array, found: Indices) -> Batch:
+        """Those that could be decoded, moved together; at least one row, which then does not count."""
+        good = found != LEFT_OUT
+        if not good.all():
+            slot[: good.sum()] = slot[: len(found)][good]
+            found = found[good] if good.any() else np.array([share.records[0]])
+        samples = int(good.sum()) if share.counted else 0
+        return Batch(
+            images=slot[: len(found)],
+            labels=self.labels[found],
+            samples=samples,
+            global_samples=share.global_samples,
+        )
+
+    def _pieces(self, epoch: int, records: Indices) -> list[Piece]:
+        """The jobs of a batch: sorted as in the pack, so that neighbours come by one read."""
+        draws = uniforms(self.shares.plan.seed, epoch, records, DRAWS)
+        seen = views(self.look, self._sizes[records], draws)
+        rows = np.argsort(records, kind="stable")
+        lengths = self.pack.rows["length"][records]
+        pieces: list[Piece] = []
+        room = 0
+        for row in rows.tolist():
+            if not pieces or len(pieces[-1].rows) >= JOB_RECORDS or lengths[row] > room:
+                pieces.append(Piece(epoch, [], [], []))
+                room = JOB_BYTES
+            pieces[-1].records.append(int(records[row]))
+            pieces[-1].rows.append(row)
+            pieces[-1].views.append(seen[row])
+            room -= int(lengths[row])
+        return pieces
+
+    def _fill(self, piece: Piece, slot: Array) -> list[int]:
+        """Do a job; the record that each row shows in the end, or LEFT_OUT."""
+        read = _read(self.pack, piece.records)
+        return [
+            self._sample(piece.epoch, record, whole, view, slot[row])
+            for record, whole, view, row in zip(piece.records, read, piece.views, piece.rows, strict=True)
+        ]
+
+    def _sample(self, epoch: int, record: int, whole: Buffer, view: View, slot: Array) -> int:
+        reason = self._into(epoch, record, whole, view, slot)
+        if not reason:
+            return record
+        if self.reading.on_odd == "substitute":
+            for other in self._others(epoch, record):
+                view = self._view(epoch, other)
+                if not self._into(epoch, other, self.pack.whole(other), view, slot):
+                    self.odd.note(Remark(epoch, record, reason, f"record {other} in its place"))
+                    return other
+        slot[:] = 0
+        self.odd.note(Remark(epoch, record, reason, "left out"))
+        return LEFT_OUT
+
+    def _into(self, epoch: int, record: int, whole: Buffer, view: View, slot: Array) -> str:
+        """Why a record could not be decoded, or ""."""
+        try:
+            odd = self.decoder.into(slot, Stored.of(self.pack, record, whole), view)
+        except Refused as refused:
+            return str(refused)
+        if odd:
+            self.odd.note(Remark(epoch, record, odd, "decoded by Pillow"))
+        return ""
+
+    def _view(self, epoch: int, record: int) -> View:
+        one = np.array([record])
+        return views(self.look, self._sizes[one], uniforms(self.shares.plan.seed, epoch, one, DRAWS))[0]
+
+    def _others(self, epoch: int, record: int) -> list[int]:
+        """Records to try in place of ``record``: the same on any rank."""
+        drawn = uniforms(self.shares.plan.seed, epoch, np.array([record]), DRAWS + SUBSTITUTES)[0, DRAWS:]
+        own = self.shares.own
+        return [own[int(one * len(own))] for one in drawn]
+
+
+def _read(pack: Pack, records: list[int]) -> Iterable[Buffer]:
+    """The bytes of ascending ``records``; neighbours by one read."""
+    start = 0
+    for at in range(1, len(records) + 1):
+        if at == len(records) or records[at] != records[at - 1] + 1:
+            yield from pack.wholes(range(records[start], records[at - 1] + 1))
+            start = at
+
+
+def _form(pack: Pack) -> tuple[int, str]:
+    """Channels and type of what the records become."""
+    raw = pack.rows["codec"] == RAW
+    if not raw.any():
+        return 3, "|u1"
+    channels = np.unique(pack.rows["channels"][raw])
+    if len(channels) > 1 or not raw.all():
+        raise BadInput(f"{pack.directory}: records of several numbers of channels", hint="pack them separately")
+    return int(channels[0]), pack.header.dtype

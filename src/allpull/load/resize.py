@@ -1,0 +1,82 @@
+"""Resize pixels into a slot: by OpenCV or Pillow for training, by Pillow's antialiased filter alone for evaluation.
+
+OpenCV's linear filter reads four pixels for each it makes, whatever the scale: fast, aliased, and good enough to train
+on. What is measured on must not depend on what is installed, so evaluation never takes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from allpull.errors import MissingPart
+from allpull.load.crop import Look, middle
+from allpull.pack.pixels import import_pillow
+
+Array = npt.NDArray[Any]
+Resizer = Literal["auto", "opencv", "pillow"]
+Resize = Callable[[Array, Array], None]
+"""From pixels [height, width, channels] into a slot [height, width, channels] of the same type."""
+Edges = tuple[float, float, float, float]  # left, top, right, bottom, in pixels of the source
+
+
+def resize_function(name: Resizer) -> tuple[str, Resize]:
+    """What training resizes by, and its name; "auto" is OpenCV where it is installed, else Pillow.
+
+    Raises:
+        MissingPart: "opencv" is not installed.
+    """
+    if name != "pillow":
+        try:
+            cv2 = import_module("cv2")  # optional, and without types
+        except ImportError as error:
+            if name == "opencv":
+                raise MissingPart("OpenCV is not installed", hint="pip install opencv-python-headless") from error
+        else:
+            cv2.setNumThreads(1)  # the loader has its own threads
+            return "opencv", _opencv(cv2)
+    return "pillow", resize_antialiased
+
+
+def _opencv(cv2: Any) -> Resize:
+    def resize(pixels: Array, slot: Array) -> None:
+        if pixels.shape == slot.shape:
+            slot[:] = pixels
+            return
+        height, width = slot.shape[:2]
+        slot[:] = cv2.resize(pixels, (width, height), interpolation=cv2.INTER_LINEAR).reshape(slot.shape)
+
+    return resize
+
+
+def resize_antialiased(pixels: Array, slot: Array, edges: Edges | None = None) -> None:
+    """Pillow's bilinear filter, as wide as the scale asks for, from ``edges`` (all of ``pixels``) into ``slot``.
+
+    The filter reads across the edges where there are pixels, so cutting by ``edges`` is resizing all, then cutting.
+    """
+    if pixels.shape == slot.shape and edges is None:
+        slot[:] = pixels
+        return
+    image = import_pillow()
+    size = slot.shape[1], slot.shape[0]
+    if pixels.dtype == np.uint8 and pixels.shape[2] == 3:
+        whole = image.fromarray(np.ascontiguousarray(pixels))
+        slot[:] = np.asarray(whole.resize(size, image.Resampling.BILINEAR, box=edges))
+        return
+    for channel in range(pixels.shape[2]):  # Pillow has no pictures of more channels or wider integers
+        plane = image.fromarray(np.ascontiguousarray(pixels[..., channel], dtype=np.float32))
+        made = np.asarray(plane.resize(size, image.Resampling.BILINEAR, box=edges))
+        slot[..., channel] = made if slot.dtype.kind == "f" else np.rint(made)
+
+
+def resize_middle(pixels: Array, slot: Array, look: Look) -> None:
+    """Evaluation: the shorter side made ``look.short_side``, then the middle, in one go."""
+    height, width = pixels.shape[:2]
+    (tall, wide), (top, left) = middle(look, height, width)
+    across, down = width / wide, height / tall
+    edges = left * across, top * down, min(width, (left + look.size) * across), min(height, (top + look.size) * down)
+    resize_antialiased(pixels, slot, edges)

@@ -1,0 +1,88 @@
+"""The ring keeps order and memory bounded, and no thread outlives it, however it ends."""
+
+from __future__ import annotations
+
+import threading
+import time
+from itertools import count
+
+import numpy as np
+import pytest
+
+from allpull.load.pool import Ring, slots
+
+
+def ring(threads: int = 3, ahead: int = 2, held: int = 2) -> Ring:
+    return Ring(slots=slots(ahead + held, (4, 1), "|u1"), held=held, threads=threads)
+
+
+def loaders() -> list[str]:
+    return [one.name for one in threading.enumerate() if one.name.startswith("allpull-load")]
+
+
+def write(job: tuple[int, int], slot: np.ndarray) -> int:
+    number, row = job
+    time.sleep(0.001 * ((number * 7 + row * 3) % 4))  # so that threads overtake each other
+    slot[row] = number
+    return number
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_batches_come_in_order_and_stay_while_they_are_held(threads):
+    batches = ([(number, row) for row in range(4)] for number in range(20))
+    before = None
+    for number, one in enumerate(ring(threads).run(batches, write)):
+        assert one.outcomes == [number] * 4
+        assert one.slot.tolist() == [[number]] * 4
+        if before is not None:
+            time.sleep(0.002)
+            assert before.tolist() == [[number - 1]] * 4  # one more was asked for, and it is still what it was
+        before = one.slot
+    assert loaders() == []
+
+
+def test_no_more_is_begun_than_the_ring_holds():
+    asked = []
+
+    def endless():
+        for number in count():
+            asked.append(number)
+            yield [(number, 0)]
+
+    running = ring(ahead=2).run(endless(), write)
+    next(running)
+    assert len(asked) == 3  # the one taken and two ahead
+    time.sleep(0.02)
+    assert len(asked) == 3
+    running.close()
+    assert loaders() == []
+
+
+@pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt, SystemExit])
+def test_what_a_job_raises_comes_when_its_batch_is_due(kind):
+    def work(job, slot):
+        if job == 3:
+            raise kind("it broke")
+        return job
+
+    running = ring().run(([number] for number in range(10)), work)
+    assert [next(running).outcomes for _ in range(3)] == [[0], [1], [2]]
+    with pytest.raises(kind, match="it broke"):
+        next(running)
+    assert loaders() == []
+
+
+def test_an_error_of_the_taker_leaves_no_thread():
+    def take():
+        for one in ring().run(([(number, 0)] for number in count()), write):
+            if one.outcomes == [2]:
+                raise OSError("the taker broke")
+
+    with pytest.raises(OSError, match="the taker broke"):
+        take()
+    assert loaders() == []
+
+
+def test_a_ring_that_could_not_move_is_refused():
+    with pytest.raises(ValueError, match="nothing could move"):
+        Ring(slots=slots(2, (1,), "|u1"), held=2, threads=1)
