@@ -18,7 +18,7 @@ NOT_ON_ALL_RANKS = "not_on_all_ranks"
 """Reason of a step that some rank did not record: it was killed before, thinned its records, or left none."""
 
 RAGGED = "ragged"
-"""Reason of a step on fewer samples than the largest ordinary one: the last of an epoch, whose rate is another."""
+"""Reason of a step on fewer samples than most have: the last of an epoch, whose rate is another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -40,8 +40,7 @@ def steady_steps(records: pl.DataFrame, ranks: int) -> SteadySteps:
     A step is left out if any rank tagged it, if not all ranks recorded it, or if it had fewer samples than others.
     """
     tags = (*TAGS, OTHER_TAG)
-    odd = pl.any_horizontal(f"tag_{reason}" for reason in (*tags, NOT_ON_ALL_RANKS))
-    full = pl.col("samples").filter(~odd).max()  # an odd step may have had more, such as one that was interrupted
+    full = pl.col("samples").mode().max()  # not the most: a step that was interrupted may have had its batch twice
     by_step = (
         records.lazy()
         .group_by("step")
