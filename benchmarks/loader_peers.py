@@ -56,6 +56,7 @@ OURS = {  # name → pack, options
     "allpull jpeg-restart": ("jpeg-restart", {}),
     "allpull jpeg-restart, fast transform": ("jpeg-restart", {"fast": True}),
     "allpull jpeg-256": ("jpeg-256", {}),
+    "allpull jpeg-256, fast transform": ("jpeg-256", {"fast": True}),
     "allpull raw-256": ("raw-256", {}),
 }
 OneEpoch = Callable[[], int]

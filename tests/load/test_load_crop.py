@@ -10,7 +10,7 @@ from PIL import Image
 
 from allpull.load.crop import DRAWS, Look, middle, random_boxes, views
 from allpull.load.order import uniforms
-from allpull.load.resize import resize_antialiased, resize_function, resize_middle
+from allpull.load.resize import resize_antialiased, resize_middle, resizing, turn
 
 
 @given(
@@ -85,10 +85,24 @@ def test_bands_of_other_types_are_resized_each_alone(dtype, levels):
 def test_opencv_resizes_what_pillow_does(dtype, channels):
     """A plane stays a plane under any linear filter, away from the edges."""
     pytest.importorskip("cv2")
-    name, resize = resize_function("opencv")
+    opencv = resizing("opencv")
     ramp = np.add.outer(np.arange(64), np.arange(48))[..., None] * np.ones(channels)
     slot, other = np.zeros((2, 40, 40, channels), dtype)
-    resize(ramp.astype(dtype), slot)
+    opencv.resize(ramp.astype(dtype), slot)
     resize_antialiased(ramp.astype(dtype), other)
-    assert name == "opencv"
     assert np.abs(slot[4:-4, 4:-4].astype(float) - other[4:-4, 4:-4]).max() <= 1
+    mirrored = slot[:, ::-1].copy()
+    opencv.mirror(slot)
+    assert np.array_equal(slot, mirrored)
+
+
+@pytest.mark.parametrize(("dtype", "channels"), [(np.uint8, 3), (np.uint16, 12), (np.float32, 1)])
+def test_slots_are_turned_where_they_lie(dtype, channels):
+    slot = np.random.default_rng(0).integers(0, 250, (9, 9, channels)).astype(dtype)
+    for turns in range(4):
+        wanted = np.rot90(slot, turns).copy()
+        turn(slot, turns)
+        assert np.array_equal(slot, wanted)
+    wanted = slot[:, ::-1].copy()
+    turn(slot)
+    assert np.array_equal(slot, wanted)

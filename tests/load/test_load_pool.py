@@ -13,7 +13,7 @@ from allpull.load.pool import Ring, slots
 
 
 def ring(threads: int = 3, ahead: int = 2, held: int = 2) -> Ring:
-    return Ring(slots=slots(ahead + held, (4, 1), "|u1"), held=held, threads=threads)
+    return Ring(slots(ahead + held, (4, 1), "|u1"), held=held, threads=threads)
 
 
 def loaders() -> list[str]:
@@ -85,4 +85,4 @@ def test_an_error_of_the_taker_leaves_no_thread():
 
 def test_a_ring_that_could_not_move_is_refused():
     with pytest.raises(ValueError, match="nothing could move"):
-        Ring(slots=slots(2, (1,), "|u1"), held=2, threads=1)
+        Ring(slots(2, (1,), "|u1"), held=2, threads=1)

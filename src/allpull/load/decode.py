@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from allpull.load.crop import Look, View
-from allpull.load.resize import Array, Resize, resize_middle
+from allpull.load.resize import Array, Resizing, resize_middle, turn
 from allpull.pack.crop import Box, crop
 from allpull.pack.format import JPEG, JPEG_SEGMENTS, PICTURE, RAW, Buffer, PackError
 from allpull.pack.pixels import MAX_PIXELS, Refused, check_size, decode, import_simplejpeg
@@ -47,9 +47,9 @@ class Decoder:
     ``fast`` lets libjpeg take its quicker, less exact transform and up-sampling: some 10 % faster, off by a few levels.
     """
 
-    def __init__(self, look: Look, resize: Resize, *, fast: bool = False, max_pixels: int = MAX_PIXELS) -> None:
+    def __init__(self, look: Look, by: Resizing, *, fast: bool = False, max_pixels: int = MAX_PIXELS) -> None:
         self.look, self.fast, self.max_pixels = look, fast, max_pixels
-        self._resize = resize
+        self._by = by
         self._own = threading.local()
 
     def into(self, slot: Array, stored: Stored, view: View) -> str:
@@ -61,12 +61,14 @@ class Decoder:
         pixels, odd = self.pixels(stored, view.box)
         if pixels.shape[2] != slot.shape[2]:
             raise Refused(f"{pixels.shape[2]} channels where the others have {slot.shape[2]}")
-        turned = np.rot90(slot, -view.turns) if view.turns else slot  # views of the slot: written through
-        target = turned[:, ::-1] if view.mirrored else turned
         if self.look.crop == "centre":
-            resize_middle(pixels, target, self.look)
+            resize_middle(pixels, slot, self.look)
         else:
-            self._resize(pixels, target)
+            self._by.resize(pixels, slot)
+        if view.mirrored:
+            self._by.mirror(slot)
+        if view.turns:
+            turn(slot, view.turns)
         return odd
 
     def pixels(self, stored: Stored, box: Box) -> tuple[Array, str]:

@@ -22,7 +22,7 @@ from allpull.load.decode import Decoder, Stored
 from allpull.load.odd import Odd, Remark
 from allpull.load.order import Indices, uniforms
 from allpull.load.pool import Ring, slots
-from allpull.load.resize import Array, Resizer, resize_function
+from allpull.load.resize import Array, Resizer, resizing
 from allpull.load.share import Share, Shares
 from allpull.pack.format import RAW, Buffer
 from allpull.pack.pixels import Refused
@@ -95,12 +95,14 @@ class PackedSource:
             block=self.reading.block,
             mixed=self.reading.mixed,
         )
-        self.resizer, resize = resize_function(self.reading.resizer)
-        self.decoder = Decoder(look, resize, fast=self.reading.fast)
+        by = resizing(self.reading.resizer)
+        self.resizer = by.name
+        self.decoder = Decoder(look, by, fast=self.reading.fast)
         self.pack = Pack.open(
             directory, access=self.reading.access, shards=splits[plan.rank].shards if splits else None
         )
         self.labels = self.pack.labels
+        self._idle: dict[int, Ring] = {}  # by batch size: fresh memory for each epoch costs more than decoding into it
         self._sizes = np.stack([self.pack.rows["height"], self.pack.rows["width"]], axis=1).astype(np.int64)
 
     def __len__(self) -> int:
@@ -148,9 +150,7 @@ class PackedSource:
         return iter(()) if first is None else repeat(first, times)
 
     def _made(self, epoch: int, shares: Callable[[], Iterator[Share]], largest: int) -> Generator[Batch]:
-        how = self.reading
-        shape = (largest, self.look.size, self.look.size, self.channels)
-        ring = Ring(slots=slots(how.ahead + how.held, shape, self.dtype), held=how.held, threads=how.threads)
+        ring = self._idle.pop(largest, None) or self._ring(largest)
         jobs = (self._pieces(epoch, share.records) for share in shares())
         try:
             with closing(ring.run(jobs, self._fill)) as filled:
@@ -160,7 +160,12 @@ class PackedSource:
                         found[piece.rows] = records
                     yield self._batch(share, one.slot, found)
         finally:
+            self._idle[largest] = ring
             self.odd.say(str(self.pack.directory))
+
+    def _ring(self, largest: int) -> Ring:
+        how, shape = self.reading, (largest, self.look.size, self.look.size, self.channels)
+        return Ring(slots(how.ahead + how.held, shape, self.dtype), held=how.held, threads=how.threads)
 
     def _batch(self, share: Share, slot: Array, found: Indices) -> Batch:
         """Those that could be decoded, moved together; at least one row, which then does not count."""

@@ -33,21 +33,18 @@ class Filled(Generic[Job, Outcome]):
     outcomes: list[Outcome]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Ring:
-    """Slots of one shape that batches take turns in.
+    """Slots of one shape that batches take turns in, for one run after the other.
 
     A batch that was taken stays as it is until ``held`` more have been asked for; with 2, a copy to the device may go
     on while the next batch is taken. ``threads`` fill the other slots meanwhile.
     """
 
-    slots: Sequence[Array]
-    held: int
-    threads: int
-
-    def __post_init__(self) -> None:
-        if self.threads < 1 or self.held < 1 or len(self.slots) <= self.held:
-            raise ValueError(f"{len(self.slots)} slots, {self.held} held, {self.threads} threads: nothing could move")
+    def __init__(self, slots: Sequence[Array], *, held: int, threads: int) -> None:
+        if threads < 1 or held < 1 or len(slots) <= held:
+            raise ValueError(f"{len(slots)} slots, {held} held, {threads} threads: nothing could move")
+        self._ahead, self._threads = len(slots) - held, threads
+        self._turns = cycle(slots)  # goes on from run to run: the last batches of one are held in the next
 
     def run(
         self, batches: Iterable[Sequence[Job]], work: Callable[[Job, Array], Outcome]
@@ -57,11 +54,10 @@ class Ring:
         What a job raises, the taker gets when its batch is due. However the taker ends, closing what this returned
         leaves no thread behind: what has begun is finished (one job a thread), what has not is dropped.
         """
-        ahead = len(self.slots) - self.held
         stopped = Event()
         waiting: deque[tuple[Array, Sequence[Job], list[Future[Outcome]]]] = deque()
-        upcoming, turns = iter(batches), cycle(self.slots)
-        pool = ThreadPoolExecutor(self.threads, thread_name_prefix="allpull-load")
+        upcoming = iter(batches)
+        pool = ThreadPoolExecutor(self._threads, thread_name_prefix="allpull-load")
 
         def do(job: Job, slot: Array) -> Outcome:
             if stopped.is_set():
@@ -69,8 +65,8 @@ class Ring:
             return work(job, slot)
 
         def refill() -> None:
-            for jobs in islice(upcoming, ahead - len(waiting)):
-                slot = next(turns)
+            for jobs in islice(upcoming, self._ahead - len(waiting)):
+                slot = next(self._turns)
                 waiting.append((slot, jobs, [pool.submit(do, job, slot) for job in jobs]))
 
         try:

@@ -7,6 +7,7 @@ on. What is measured on must not depend on what is installed, so evaluation neve
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Literal
 
@@ -21,11 +22,22 @@ Array = npt.NDArray[Any]
 Resizer = Literal["auto", "opencv", "pillow"]
 Resize = Callable[[Array, Array], None]
 """From pixels [height, width, channels] into a slot [height, width, channels] of the same type."""
+Mirror = Callable[[Array], None]
+"""Left and right of a slot exchanged, where it lies."""
 Edges = tuple[float, float, float, float]  # left, top, right, bottom, in pixels of the source
 
 
-def resize_function(name: Resizer) -> tuple[str, Resize]:
-    """What training resizes by, and its name; "auto" is OpenCV where it is installed, else Pillow.
+@dataclass(frozen=True, slots=True)
+class Resizing:
+    """How training brings pixels into slots, and what does it."""
+
+    name: str
+    resize: Resize
+    mirror: Mirror
+
+
+def resizing(name: Resizer) -> Resizing:
+    """What training resizes by; "auto" is OpenCV where it is installed, else Pillow.
 
     Raises:
         MissingPart: "opencv" is not installed.
@@ -38,19 +50,30 @@ def resize_function(name: Resizer) -> tuple[str, Resize]:
                 raise MissingPart("OpenCV is not installed", hint="pip install opencv-python-headless") from error
         else:
             cv2.setNumThreads(1)  # the loader has its own threads
-            return "opencv", _opencv(cv2)
-    return "pillow", resize_antialiased
+            return _opencv(cv2)
+    return Resizing("pillow", resize_antialiased, turn)
 
 
-def _opencv(cv2: Any) -> Resize:
+def _opencv(cv2: Any) -> Resizing:
     def resize(pixels: Array, slot: Array) -> None:
         if pixels.shape == slot.shape:
             slot[:] = pixels
-            return
-        height, width = slot.shape[:2]
-        slot[:] = cv2.resize(pixels, (width, height), interpolation=cv2.INTER_LINEAR).reshape(slot.shape)
+        else:
+            cv2.resize(pixels, (slot.shape[1], slot.shape[0]), dst=slot, interpolation=cv2.INTER_LINEAR)
 
-    return resize
+    def mirror(slot: Array) -> None:
+        cv2.flip(slot, 1, dst=slot)
+
+    return Resizing("opencv", resize, mirror)
+
+
+def turn(slot: Array, quarter_turns: int | None = None) -> None:
+    """A contiguous square slot turned against the clock where it lies; mirrored left to right without a number.
+
+    Whole pixels are moved, not bytes: three times as fast as by channels.
+    """
+    pixels = slot.view(np.dtype((np.void, slot.itemsize * slot.shape[2])))[..., 0]
+    pixels[:] = pixels[:, ::-1] if quarter_turns is None else np.rot90(pixels, quarter_turns)
 
 
 def resize_antialiased(pixels: Array, slot: Array, edges: Edges | None = None) -> None:
