@@ -46,10 +46,22 @@ class ModelSpec:
     """Which network."""
 
     name: str = option("resnet8", "model: a name from `allpull train --list-models`")
-    width: int = option(16, "channels of the first stage", ge=1, le=1024)
+    width: int = option(
+        0, "channels of the first stage; 0: the network's own (16 if for small images, else 64)", ge=0, le=1024
+    )
     norm: Literal["batch", "group", "none"] = option(
         "batch", "normalisation: batch, group (no batch statistics) or none"
     )
+    norm_scale: bool = option(True, "norms have a trained scale; false: it stays at 1, as in Keras with scale=False")
+    conv_bias: bool = option(False, "convolutions have biases, as in Keras")
+    stride: Literal["v1", "v1.5"] = option(
+        "v1.5", "bottlenecks are halved by their 3×3 convolution (v1.5) or by the 1×1 before it (v1)"
+    )
+    head: Literal["pool", "flatten"] = option(
+        "pool", "what is classified: the mean over all pixels, or all pixels after 2×2 average pooling (flatten)"
+    )
+    zero_init: bool = option(False, "the last norm of each residual block starts at 0")
+    blur_pool: bool = option(False, "blur before each sub-sampling by 2")
     dtype: Literal["float32", "float64"] = option("float32", "arithmetic: float32, or float64 for proofs")
 
 

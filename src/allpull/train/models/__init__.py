@@ -6,9 +6,19 @@ MODELS = Table(
     kind="model",
     group="allpull.models",
     builtin={
-        "resnet8": "allpull.train.models.resnet:resnet8",
+        "inception_v3": "allpull.train.models.inception:inception_v3",
+        "resnet101": "allpull.train.models.resnet_imagenet:resnet101",
         "resnet14": "allpull.train.models.resnet:resnet14",
+        "resnet18": "allpull.train.models.resnet_imagenet:resnet18",
         "resnet20": "allpull.train.models.resnet:resnet20",
+        "resnet34": "allpull.train.models.resnet_imagenet:resnet34",
+        "resnet50": "allpull.train.models.resnet_imagenet:resnet50",
+        "resnet8": "allpull.train.models.resnet:resnet8",
+        "vgg16": "allpull.train.models.vgg:vgg16",
+        "vgg16_bn": "allpull.train.models.vgg:vgg16_bn",
     },
 )
-"""Name → function (channels, classes, width, norm) → module."""
+"""Name → function (channels, classes, width, norm, and by keyword the options of the family) → module.
+
+Width 0 is the family's own. ``build.build`` gives the keywords that the function has.
+"""

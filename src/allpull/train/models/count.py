@@ -5,16 +5,18 @@ from __future__ import annotations
 import torch
 
 from allpull.schema.spec import ModelSpec
-from allpull.train.models import MODELS
+from allpull.train.models.build import build
 
 
-def trainable_parameters(name: str, *, channels: int = 1, classes: int = 10) -> int:
-    """Trainable parameters of a model at its default options, counted without allocating it.
+def trainable_parameters(
+    model: str | ModelSpec, *, channels: int = 1, classes: int = 10, pixels: tuple[int, int] | None = None
+) -> int:
+    """Trainable parameters of a model, at its default options if only named, counted without allocating it.
 
     Raises:
-        UnknownName: no such model.
+        AllpullError: no such model, or its options do not fit.
     """
-    spec = ModelSpec()
+    spec = ModelSpec(name=model) if isinstance(model, str) else model
     with torch.device("meta"):
-        model = MODELS.load(name)(channels, classes, spec.width, spec.norm)
-    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+        made = build(spec, channels=channels, classes=classes, pixels=pixels)
+    return sum(parameter.numel() for parameter in made.parameters() if parameter.requires_grad)

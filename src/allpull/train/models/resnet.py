@@ -6,22 +6,14 @@ Shortcuts that change shape are 1×1 convolutions (option B of the paper).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from allpull.errors import BadInput
+from allpull.train.models.norms import Norm, norm_maker
 
-Norm = Callable[[int], nn.Module]
-GROUPS = 8  # of group normalisation, or as many as divide the channels
-
-NORMS: dict[str, Norm] = {
-    "batch": nn.BatchNorm2d,
-    "group": lambda channels: nn.GroupNorm(next(g for g in range(GROUPS, 0, -1) if channels % g == 0), channels),
-    "none": lambda _: nn.Identity(),
-}
+WIDTH = 16  # channels of the first stage, unless asked otherwise
 
 
 class Block(nn.Module):
@@ -49,7 +41,7 @@ class ResNet(nn.Module):
 
     def __init__(self, blocks: int, *, channels: int, classes: int, width: int, norm: str) -> None:
         super().__init__()
-        make_norm = NORMS[norm]
+        make_norm = norm_maker(norm)
         self.stem = nn.Sequential(nn.Conv2d(channels, width, 3, 1, 1, bias=False), make_norm(width), nn.ReLU())
         stages: list[nn.Module] = []
         channels_in = width
@@ -72,9 +64,7 @@ class ResNet(nn.Module):
 
 
 def _resnet(blocks: int, channels: int, classes: int, width: int, norm: str) -> nn.Module:
-    if norm not in NORMS:
-        raise BadInput(f"no normalisation '{norm}'; known: {', '.join(NORMS)}")
-    return ResNet(blocks, channels=channels, classes=classes, width=width, norm=norm)
+    return ResNet(blocks, channels=channels, classes=classes, width=width or WIDTH, norm=norm)
 
 
 resnet8 = partial(_resnet, 1)
