@@ -175,7 +175,9 @@ def _parts(samples: Iterator[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
 def dali_path(folder: Path) -> OneEpoch:
     """DALI on the CPU with one thread: fused decoding of random crops, linear resizing, flips, uint8."""
     dali, fn = import_module("nvidia.dali"), import_module("nvidia.dali.fn")
-    pipe = dali.Pipeline(batch_size=BATCH, num_threads=1, device_id=None, seed=0)
+    # nothing in advance: what it did while others are measured would be counted as theirs
+    serial = {"exec_async": False, "exec_pipelined": False, "prefetch_queue_depth": 1}
+    pipe = dali.Pipeline(batch_size=BATCH, num_threads=1, device_id=None, seed=0, **serial)
     with pipe:
         jpegs, labels = fn.readers.file(file_root=str(folder), random_shuffle=True, name="files")
         pictures = fn.decoders.image_random_crop(jpegs, device="cpu", random_area=[0.08, 1.0])
