@@ -2,9 +2,11 @@
 
     python benchmarks/fuzz_importers.py [--seconds 3600] [--target NAME] [--output FILE]
 
-Atheris (libFuzzer for Python; pip install atheris) runs each target in a process of its own, for an equal share of the
+Atheris (libFuzzer for Python; pip install atheris) runs each target in processes of its own, for an equal share of the
 time, from seeds that are valid: traces and dumps of a small job. What must hold: only ``AllpullError`` is raised, and
-every run directory that is made can be read and analysed. Each target keeps what broke it in ``build/fuzz/``.
+every run directory that is made can be read and analysed. Each target keeps what broke it in ``build/fuzz/``. A process
+lasts for ``ROUND_S`` and hands what it has found on to the next, because instrumented ones grow: the same inputs leave
+a plain process as small as it was.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ TARGETS = ("trace", "fields", "dump", "pickle")
 WHOLE_EVERY = 20  # of how many inputs one goes all the way through disk and analysis
 MEMORY_MIB = 2048
 LONGEST_S = 25  # of one input
+ROUND_S = 120
 
 
 def seeds(target: str) -> list[bytes]:
@@ -104,8 +107,8 @@ def drawn(provider: Any, other: Any) -> Any:
             return other
 
 
-def fuzz(target: str, options: list[str]) -> None:
-    """Run one target until libFuzzer ends this process."""
+def fuzz(target: str, corpus: Path, options: list[str]) -> None:
+    """Run one target until libFuzzer ends this process; ``corpus`` holds what earlier ones found worth keeping."""
     import atheris  # noqa: PLC0415  only this child needs it
 
     with atheris.instrument_imports(include=["allpull.importers"]):
@@ -122,46 +125,53 @@ def fuzz(target: str, options: list[str]) -> None:
             blob = mutated(provider, document)
         check(blob, names[target])
 
-    corpus = folder / "seeds"
-    corpus.mkdir()
     for place, seed in enumerate(seeds(target) if target != "fields" else [bytes(range(256))]):
-        (corpus / str(place)).write_bytes(seed)
+        (corpus / f"seed-{place}").write_bytes(seed)
     atheris.Setup([sys.argv[0], *options, str(corpus)], one_input)
     atheris.Fuzz()
 
 
 def ran(target: str, seconds: int) -> dict[str, Any]:
-    """How one target went, from libFuzzer's own words."""
+    """How one target went, round after round, from libFuzzer's own words; it ends where it was broken."""
     kept = ROOT / "build" / "fuzz" / target
-    kept.mkdir(parents=True, exist_ok=True)
-    options = [
-        f"-max_total_time={seconds}",
-        f"-timeout={LONGEST_S}",
-        f"-rss_limit_mb={MEMORY_MIB}",
-        "-max_len=40000",
-        "-print_final_stats=1",
-        f"-artifact_prefix={kept}/",
-    ]
-    command = [sys.executable, __file__, "--child", target, *options]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, errors="replace", check=False)
-    stats = {name: int(value) for name, value in re.findall(r"stat::(\w+):\s+(\d+)", done.stderr)}
-    covered = re.findall(r"cov: (\d+)", done.stderr)
-    return {
+    corpus = kept / "corpus"
+    corpus.mkdir(parents=True, exist_ok=True)
+    found: dict[str, Any] = {
         "target": target,
-        "seconds": seconds,
-        "inputs": stats.get("number_of_executed_units", 0),
-        "inputs_per_s": stats.get("average_exec_per_sec", 0),
-        "covered": int(covered[-1]) if covered else 0,
-        "peak_memory_mib": stats.get("peak_rss_mb", 0),
-        "broken": done.returncode != 0,
-        "last_words": [] if done.returncode == 0 else done.stderr.splitlines()[-30:],
+        "seconds": 0,
+        "inputs": 0,
+        "covered": 0,
+        "peak_memory_mib": 0,
+        "broken": False,
     }
+    last_words: list[str] = []
+    while found["seconds"] < seconds and not found["broken"]:
+        length_s = min(ROUND_S, seconds - int(found["seconds"]))
+        options = [
+            f"-max_total_time={length_s}",
+            f"-timeout={LONGEST_S}",
+            f"-rss_limit_mb={MEMORY_MIB}",
+            "-max_len=40000",
+            "-print_final_stats=1",
+            f"-artifact_prefix={kept}/",
+        ]
+        command = [sys.executable, __file__, "--child", target, str(corpus), *options]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, errors="replace", check=False)
+        stats = {name: int(value) for name, value in re.findall(r"stat::(\w+):\s+(\d+)", done.stderr)}
+        covered = [int(value) for value in re.findall(r"cov: (\d+)", done.stderr)]
+        found["seconds"] += length_s
+        found["inputs"] += stats.get("number_of_executed_units", 0)
+        found["covered"] = max([found["covered"], *covered])
+        found["peak_memory_mib"] = max(found["peak_memory_mib"], stats.get("peak_rss_mb", 0))
+        found["broken"] = done.returncode != 0
+        last_words = done.stderr.splitlines()[-30:] if done.returncode else []
+    return {**found, "last_words": last_words}
 
 
 def main() -> int:
     """Run the targets; the exit code is 1 where one of them was broken."""
     if sys.argv[1:2] == ["--child"]:
-        fuzz(sys.argv[2], sys.argv[3:])
+        fuzz(sys.argv[2], Path(sys.argv[3]), sys.argv[4:])
         return 0
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=int, default=3600, help="of all targets together")

@@ -28,7 +28,7 @@ from allpull.load.dataset import DATASETS
 from allpull.report.plain import printable
 from allpull.schema.run import RunRecord
 from allpull.schema.spec import RunSpec
-from allpull.train.models import MODELS
+from allpull.train.models import LIBRARIES, MODELS
 
 TRAINER = "allpull.train"
 
@@ -93,7 +93,7 @@ def check_parts(spec: RunSpec) -> None:
     Raises:
         BadInput: no such model or data set, its files are missing or damaged, or there is nothing to go on from.
     """
-    if spec.model.name not in MODELS.names():
+    if spec.model.name.partition(":")[0] not in (*MODELS.names(), *LIBRARIES):
         raise UnknownName("model", spec.model.name, MODELS.names())
     DATASETS.load(spec.data.name)(spec.data.path)
     if spec.train.resume and not Path(spec.train.resume).exists():

@@ -47,6 +47,11 @@ class Dataset:
         """Channels of an image."""
         return int(self.train.images.shape[3])
 
+    @property
+    def pixels(self) -> tuple[int, int]:
+        """Height and width of an image."""
+        return int(self.train.images.shape[1]), int(self.train.images.shape[2])
+
 
 DATASETS = Table(
     kind="data set",
@@ -57,6 +62,16 @@ DATASETS = Table(
     },
 )
 """Name → function from a folder ("" for the usual place) to a ``Dataset``."""
+
+
+def read(name: str, path: str) -> Dataset:
+    """The data set ``name`` of ``DATASETS`` in folder ``path``; "": where it usually is.
+
+    Raises:
+        AllpullError: there is no such data set, or its files are missing or damaged.
+    """
+    dataset: Dataset = DATASETS.load(name)(path)
+    return dataset
 
 
 def made_of(name: str, train: Part, test: Part, classes: int) -> Dataset:

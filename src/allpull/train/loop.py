@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from allpull import marks
 from allpull.errors import BadInput
 from allpull.load.batches import Batch, Plan, training_batches
-from allpull.load.dataset import DATASETS, Dataset
+from allpull.load.dataset import read
 from allpull.rundir import layout
 from allpull.schema.spec import RunSpec
 from allpull.train import checkpoint
 from allpull.train.evaluate import Score, evaluate
-from allpull.train.models import MODELS
+from allpull.train.models.build import build
 from allpull.train.optimise import learning_rate, sgd
 from allpull.train.ranks import Ranks
 from allpull.train.stop import Stop
@@ -59,15 +59,14 @@ class Training:
         self.ranks = ranks
         self.stop = Stop(ranks, warned)
         self.checkpoints = checkpoints
-        self.data: Dataset = DATASETS.load(spec.data.name)(spec.data.path)
-        self.samples = self.data.train.first(spec.data.limit)
+        self.data = data = read(spec.data.name, spec.data.path)
+        self.samples = data.train.first(spec.data.limit)
         self.dtype = getattr(torch, spec.model.dtype)
 
         torch.manual_seed(spec.train.seed)
-        build = MODELS.load(spec.model.name)
-        self.model: nn.Module = build(self.data.channels, self.data.classes, spec.model.width, spec.model.norm)
+        self.model: nn.Module = build(spec.model, channels=data.channels, classes=data.classes, pixels=data.pixels)
         # channels-last convolutions are 1.2 to 1.4 times as fast here, and images are stored that way
-        self.model.to(ranks.device, self.dtype, memory_format=torch.channels_last)
+        self.model.to(ranks.device, self.dtype, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimizer = sgd(self.model, spec.train)
         self.wrapped = ranks.wrap(self.model)  # before restoring: it gives every rank the buffers of rank 0
 

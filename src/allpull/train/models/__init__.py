@@ -22,3 +22,6 @@ MODELS = Table(
 
 Width 0 is the family's own. ``build.build`` gives the keywords that the function has.
 """
+
+LIBRARIES = ("torchvision", "timm")
+"""Where `LIBRARY:NAME` finds other networks, if they are installed."""

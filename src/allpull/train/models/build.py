@@ -10,8 +10,8 @@ from torch import nn
 
 from allpull.errors import BadInput
 from allpull.schema.spec import ModelSpec
-from allpull.train.models import MODELS
-from allpull.train.models.external import LIBRARIES, build_external
+from allpull.train.models import LIBRARIES, MODELS
+from allpull.train.models.external import build_external
 
 COMMON = {"name", "width", "norm", "dtype"}  # the other options are those that only some families have
 

@@ -10,7 +10,6 @@ from torch import nn
 
 from allpull.errors import BadInput, MissingPart, UnknownName
 
-LIBRARIES = ("torchvision", "timm")
 TWO_HEADED = ("googlenet", "inception_v3")  # of torchvision: in training they would answer twice
 TORCHVISION_CHANNELS = 3  # its networks have no option for another number
 
