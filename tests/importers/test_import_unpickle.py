@@ -63,15 +63,11 @@ def test_nothing_is_called(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, proto
 
 
 @pytest.mark.parametrize(
-    "value", [object(), Exception("x"), complex(1, 2), range(3), {1, 2}.__class__, frozenset({1}), os.path.join, pytest]
+    "value", [object(), Exception("x"), complex(1, 2), range(3), {1, 2}.__class__, frozenset({1}), os.path.join]
 )
 def test_no_class_is_looked_up(value: Any) -> None:
-    try:
-        blob = pickle.dumps(value)
-    except TypeError:
-        pytest.skip("cannot be pickled at all")
     with pytest.raises(ValueError, match="refused"):
-        data_of(blob)
+        data_of(pickle.dumps(value))
 
 
 def opcode(name: str) -> bytes:
