@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from allpull.config.typed import INT64, MAX_FAULTS, MAX_TEXT, build, find_faults, model_of, options, show
 from allpull.errors import ConfigError
-from allpull.schema.spec import DataSpec, LaunchSpec, ObserveSpec, RunSpec, TrainSpec, from_plain, option, to_plain
+from allpull.schema.option import option
+from allpull.schema.spec import LaunchSpec, ObserveSpec, RunSpec, from_plain, to_plain
+from allpull.schema.trainspec import DataSpec, TrainSpec
 
 TABLES = {"data": DataSpec, "train": TrainSpec, "launch": LaunchSpec, "observe": ObserveSpec}
 BOUNDED = [

@@ -16,7 +16,8 @@ from allpull.launch.batch import by_index
 from allpull.launch.job import prepare
 from allpull.launch.slurm import Slurm, step_command
 from allpull.observe.binding import ranges
-from allpull.schema.spec import LaunchSpec, RunSpec, SlurmSpec, TrainSpec
+from allpull.schema.spec import LaunchSpec, RunSpec, SlurmSpec
+from allpull.schema.trainspec import TrainSpec
 
 GOLDEN = Path(__file__).parent / "golden"
 SPEC = RunSpec(launch=LaunchSpec(launcher="slurm"), slurm=SlurmSpec(array="0-2"), train=TrainSpec(seed=5))

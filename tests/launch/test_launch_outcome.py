@@ -15,7 +15,8 @@ from allpull.launch.execute import execute
 from allpull.launch.job import prepare, prospect
 from allpull.launch.outcome import Ended, RankFailure, exit_of, first_failure, log_tail
 from allpull.launch.versions import git_state
-from allpull.schema.spec import DataSpec, RunSpec, SlurmSpec
+from allpull.schema.spec import RunSpec, SlurmSpec
+from allpull.schema.trainspec import DataSpec
 
 
 def failure(rank: int, code: int, raised_ns: int | None = None) -> RankFailure:

@@ -15,7 +15,8 @@ from allpull.launch.batch import ArrayJob
 from allpull.launch.execute import execute
 from allpull.launch.job import Job, prepare
 from allpull.launch.slurm import Slurm
-from allpull.schema.spec import LaunchSpec, ObserveSpec, RunSpec, SlurmSpec, TrainSpec
+from allpull.schema.spec import LaunchSpec, ObserveSpec, RunSpec, SlurmSpec
+from allpull.schema.trainspec import TrainSpec
 
 pytestmark = [pytest.mark.ranks, pytest.mark.slurm, pytest.mark.slow]
 

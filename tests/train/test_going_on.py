@@ -12,7 +12,8 @@ pytest.importorskip("torch")
 import torch
 
 from allpull.errors import BadInput
-from allpull.schema.spec import RunSpec, TrainSpec, from_plain
+from allpull.schema.spec import RunSpec, from_plain
+from allpull.schema.trainspec import TrainSpec
 from allpull.train.__main__ import going_on
 from allpull.train.loop import train
 from allpull.train.ranks import Ranks

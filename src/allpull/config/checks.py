@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from allpull.schema.spec import ModelSpec, RunSpec, WatchSpec
+from allpull.schema.spec import RunSpec, WatchSpec
+from allpull.schema.trainspec import ModelSpec
 
 
 def find_contradictions(spec: RunSpec) -> list[str]:
     """A line for each contradiction between options of ``spec``; none when they agree.
 
-    >>> from allpull.schema.spec import LaunchSpec, TrainSpec
+    >>> from allpull.schema.spec import LaunchSpec
+    >>> from allpull.schema.trainspec import TrainSpec
     >>> find_contradictions(RunSpec(train=TrainSpec(global_batch=2), launch=LaunchSpec(ranks=4)))
     ['train.global_batch: 2 samples cannot be split over launch.ranks = 4; each rank needs at least one']
     """

@@ -9,7 +9,8 @@ from typing import Any
 from allpull.launch.job import Job, write_record
 from allpull.rehearse.cluster import Cluster, to_plain
 from allpull.rehearse.quantity import number
-from allpull.schema.spec import LaunchSpec, RunSpec, TrainSpec
+from allpull.schema.spec import LaunchSpec, RunSpec
+from allpull.schema.trainspec import TrainSpec
 
 _RECORDED = ("name", "launch", "observe", "rehearsal")  # the other parts are of trainings that compute
 

@@ -16,7 +16,7 @@ from allpull.rehearse.faults import (
     plain,
 )
 from allpull.rehearse.quantity import needed, number, rate_option, time_option
-from allpull.schema.spec import option
+from allpull.schema.option import option
 
 MAX_HOSTS = 64
 MAX_RANKS_PER_HOST = 64

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from allpull.rehearse.quantity import in_si, needed, rate_option, time_option
-from allpull.schema.spec import option
+from allpull.schema.option import option
 
 ALL = -1  # "rank" was left out: no rank in particular
 MAX_RANK = 65535

@@ -13,80 +13,10 @@ import typing
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
+from allpull.schema.option import option
+from allpull.schema.trainspec import DataSpec, ModelSpec, ParallelSpec, TrainSpec
+
 Spec = TypeVar("Spec")
-
-
-def option(
-    default: Any,
-    help_text: str,
-    *,
-    ge: float | None = None,
-    gt: float | None = None,
-    le: float | None = None,
-    lt: float | None = None,
-) -> Any:
-    """One field of a specification: its default, what it means, and its bounds (None: unbounded)."""
-    bounds = {name: bound for name, bound in (("ge", ge), ("gt", gt), ("le", le), ("lt", lt)) if bound is not None}
-    return field(default=default, metadata={"help": help_text, "bounds": bounds})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataSpec:
-    """Which samples, and what is done to them on the way in."""
-
-    name: str = option("digits", "data set: a name from `allpull train --list-data`")
-    path: str = option("", "folder of the data set; empty: where the data set is usually installed")
-    shift_pixels: int = option(0, "augmentation: shift by up to this many pixels each way", ge=0, le=16)
-    flip: bool = option(False, "augmentation: mirror half of the samples left to right")
-    limit: int = option(0, "use only this many training samples; 0: all", ge=0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSpec:
-    """Which network."""
-
-    name: str = option("resnet8", "model: a name from `allpull train --list-models`")
-    width: int = option(
-        0, "channels of the first stage; 0: the network's own (16 if for small images, else 64)", ge=0, le=1024
-    )
-    norm: Literal["batch", "group", "none"] = option(
-        "batch", "normalisation: batch, group (no batch statistics) or none"
-    )
-    norm_scale: bool = option(True, "norms have a trained scale; false: it stays at 1, as in Keras with scale=False")
-    conv_bias: bool = option(False, "convolutions have biases, as in Keras")
-    stride: Literal["v1", "v1.5"] = option(
-        "v1.5", "bottlenecks are halved by their 3×3 convolution (v1.5) or by the 1×1 before it (v1)"
-    )
-    head: Literal["pool", "flatten"] = option(
-        "pool", "what is classified: the mean over all pixels, or all pixels after 2×2 average pooling (flatten)"
-    )
-    zero_init: bool = option(False, "the last norm of each residual block starts at 0")
-    blur_pool: bool = option(False, "blur before each sub-sampling by 2")
-    dtype: Literal["float32", "float64"] = option("float32", "arithmetic: float32, or float64 for proofs")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainSpec:
-    """How the network is trained."""
-
-    epochs: int = option(10, "passes over the training set", ge=1, le=100_000)
-    batch: int = option(64, "samples per rank and step; the global batch is this times the ranks", ge=1)
-    global_batch: int = option(0, "fixed global batch for strong scaling, split over the ranks; 0: batch × ranks", ge=0)
-    lr: float = option(0.1, "learning rate per 256 samples of global batch, at the end of the warm-up", gt=0, le=100)
-    momentum: float = option(0.9, "momentum of SGD", ge=0, lt=1)
-    weight_decay: float = option(1e-4, "weight decay; norms and biases are left out", ge=0, le=1)
-    schedule: Literal["cosine", "step"] = option("cosine", "learning-rate schedule: cosine, or step")
-    step_epochs: float = option(30.0, "step schedule: divide by 10 after each this many epochs", gt=0)
-    warmup_epochs: float = option(1.0, "epochs over which the learning rate grows to its full value", ge=0)
-    label_smoothing: float = option(0.0, "label smoothing of the cross-entropy", ge=0, lt=1)
-    seed: int = option(0, "seed of initial weights, order and augmentation", ge=0, lt=2**32)
-    evaluate_every: int = option(1, "evaluate after each this many epochs, and after the last", ge=1)
-    evaluate_batch: int = option(256, "samples per rank and evaluation step", ge=1)
-    checkpoint_every: int = option(0, "steps between checkpoints; 0: at the end of each epoch", ge=0)
-    keep_checkpoints: int = option(2, "checkpoints kept, newest last", ge=1, le=1000)
-    stop_after: int = option(0, "stop after this many steps in all, as if interrupted; 0: never", ge=0)
-    resume: str = option("", "run directory or checkpoint file to go on from; empty: start anew")
-    log_every: int = option(10, "steps between points of the training-loss curve", ge=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +119,7 @@ class RunSpec:
     data: DataSpec = field(default_factory=DataSpec)
     model: ModelSpec = field(default_factory=ModelSpec)
     train: TrainSpec = field(default_factory=TrainSpec)
+    parallel: ParallelSpec = field(default_factory=ParallelSpec)
     launch: LaunchSpec = field(default_factory=LaunchSpec)
     ssh: SshSpec = field(default_factory=SshSpec)
     slurm: SlurmSpec = field(default_factory=SlurmSpec)

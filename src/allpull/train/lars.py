@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from allpull.schema.spec import TrainSpec
+from allpull.schema.trainspec import TrainSpec
 from allpull.train.optimise import split_by_decay
 
 TRUST = 0.001  # the paper's η for AlexNet and ResNet-50

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import nn
 
-from allpull.schema.spec import TrainSpec
+from allpull.schema.trainspec import TrainSpec
 
 NORM_LAYERS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.LocalResponseNorm)
 REFERENCE_BATCH = 256  # the batch that a learning rate is given for (Goyal et al. 2017)

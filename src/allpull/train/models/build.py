@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from allpull.errors import BadInput
-from allpull.schema.spec import ModelSpec
+from allpull.schema.trainspec import ModelSpec
 from allpull.train.models import LIBRARIES, MODELS
 from allpull.train.models.external import build_external
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from allpull.schema.spec import ModelSpec
+from allpull.schema.trainspec import ModelSpec
 from allpull.train.models.build import build
 
 

@@ -1,0 +1,151 @@
+"""What a user may ask of the reference trainer: data, model, training, and how ranks share the work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from allpull.schema.option import option
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSpec:
+    """Which samples, and what is done to them on the way in. What is said of packs is for the data set `pack`."""
+
+    name: str = option("digits", "data set: a name from `allpull train --list-data`")
+    path: str = option("", "folder of the data set; empty: where the data set is usually installed")
+    test_path: str = option("", "pack of the test part; empty: the folder val, or test, beside train in data.path")
+    limit: int = option(0, "use only this many training samples; 0: all", ge=0)
+    size: int = option(
+        0, "pixels of a side that the model sees; 0: those of the data set (packs of JPEG: 224)", ge=0, le=4096
+    )
+    test_size: int = option(0, "packs: pixels of a side in evaluation; 0: data.size", ge=0, le=4096)
+    test_resize: int = option(
+        0,
+        "packs: shorter side that a picture is resized to before its middle is taken in evaluation; 0: size × 8/7",
+        ge=0,
+        le=8192,
+    )
+    first_size: int = option(
+        0, "packs: pixels of a side in the first epoch, growing to data.size; 0: no growth", ge=0, le=4096
+    )
+    growth_epochs: int = option(
+        0, "packs: epochs until the pictures have grown to data.size; 0: all but the last", ge=0
+    )
+    crop: Literal["random", "whole"] = option(
+        "random", "packs: train on a random part of each picture, resized, or on the whole of it"
+    )
+    min_area: float = option(0.08, "packs: least share of a picture that a random crop shows", gt=0, le=1)
+    shift_pixels: int = option(0, "augmentation: shift by up to this many pixels each way (not for packs)", ge=0, le=16)
+    flip: bool = option(False, "augmentation: mirror half of the samples left to right")
+    turn: bool = option(False, "packs: turn by 0, 90, 180 or 270 degrees, as suits pictures from above")
+    mixup: float = option(
+        0.0, "augmentation: mix pairs of samples, by shares from a Beta(mixup, mixup) distribution; 0: no", ge=0, le=100
+    )
+    threads: int = option(1, "packs: threads of each rank that read and decode", ge=1, le=1024)
+    ahead: int = option(2, "packs: batches made in advance", ge=1, le=1024)
+    block: int = option(1, "packs: shuffle blocks of this many neighbouring records, so that reads stay long", ge=1)
+    mixed: int = option(1, "packs: blocks whose records are shuffled together", ge=1)
+    by_files: bool = option(False, "packs: each rank opens only files of its own, and sees only their records")
+    on_odd: Literal["skip", "substitute"] = option(
+        "skip", "packs: a sample that cannot be decoded is left out, or another takes its place"
+    )
+    access: Literal["read", "map"] = option("read", "packs: files are read, or mapped into memory")
+    resizer: Literal["auto", "opencv", "pillow"] = option(
+        "auto", "packs: what resizes training pictures; auto: OpenCV where it is installed"
+    )
+    fast_decode: bool = option(False, "packs: decode JPEG with the faster, less exact inverse transform")
+    cached: bool = option(False, "the first batch of an epoch again and again: what could be if data were free")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """Which network."""
+
+    name: str = option("resnet8", "model: a name from `allpull train --list-models`")
+    width: int = option(
+        0, "channels of the first stage; 0: the network's own (16 if for small images, else 64)", ge=0, le=1024
+    )
+    norm: Literal["batch", "group", "none"] = option(
+        "batch", "normalisation: batch, group (no batch statistics) or none"
+    )
+    norm_scale: bool = option(True, "norms have a trained scale; false: it stays at 1, as in Keras with scale=False")
+    conv_bias: bool = option(False, "convolutions have biases, as in Keras")
+    stride: Literal["v1", "v1.5"] = option(
+        "v1.5", "bottlenecks are halved by their 3×3 convolution (v1.5) or by the 1×1 before it (v1)"
+    )
+    head: Literal["pool", "flatten"] = option(
+        "pool", "what is classified: the mean over all pixels, or all pixels after 2×2 average pooling (flatten)"
+    )
+    zero_init: bool = option(False, "the last norm of each residual block starts at 0")
+    blur_pool: bool = option(False, "blur before each sub-sampling by 2")
+    dtype: Literal["float32", "float64"] = option("float32", "arithmetic: float32, or float64 for proofs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainSpec:
+    """How the network is trained."""
+
+    epochs: int = option(10, "passes over the training set", ge=1, le=100_000)
+    batch: int = option(64, "samples per rank and step; the global batch is this times the ranks", ge=1)
+    global_batch: int = option(0, "fixed global batch for strong scaling, split over the ranks; 0: batch × ranks", ge=0)
+    lr: float = option(0.1, "learning rate per 256 samples of global batch, at the end of the warm-up", gt=0, le=100)
+    optimizer: Literal["sgd", "lars"] = option("sgd", "optimizer: SGD, or LARS for very large batches")
+    momentum: float = option(0.9, "momentum of SGD and LARS", ge=0, lt=1)
+    nesterov: bool = option(False, "Nesterov's momentum, for SGD")
+    weight_decay: float = option(1e-4, "weight decay; norms and biases are left out", ge=0, le=1)
+    clip_norm: float = option(0.0, "clip the norm of all gradients together to this; 0: no", ge=0)
+    schedule: Literal["cosine", "step", "polynomial", "constant"] = option("cosine", "learning-rate schedule")
+    power: float = option(2.0, "power of the polynomial schedule; 1: a straight line", gt=0, le=10)
+    step_epochs: float = option(30.0, "step schedule: divide by 10 after each this many epochs", gt=0)
+    warmup_epochs: float = option(1.0, "epochs over which the learning rate grows to its full value", ge=0)
+    label_smoothing: float = option(0.0, "label smoothing of the cross-entropy", ge=0, lt=1)
+    accumulate: int = option(
+        1, "parts of a rank's batch that go through the model one after the other, to save memory", ge=1, le=65536
+    )
+    precision: Literal["fp32", "tf32", "bf16", "fp16", "o2"] = option(
+        "fp32",
+        "arithmetic: fp32; tf32 within matrix products; bf16 or fp16 (with loss scaling) where autocast allows;"
+        " o2: model in fp16 but for its norms, weights of the optimizer in fp32, as Apex O2 was",
+    )
+    compile: Literal["none", "default", "reduce-overhead", "max-autotune"] = option(
+        "none", "have torch.compile translate the model, in this mode"
+    )
+    cuda_graph: bool = option(False, "record a whole step once and play it back, on a GPU")
+    sync_norm: bool = option(False, "batch statistics of all ranks together in each step, instead of each its own")
+    ema_half_life: float = option(
+        0.0, "steps in which the share of a weight in the moving average that is evaluated halves; 0: none", ge=0
+    )
+    ema_every: int = option(1, "steps between updates of the moving average", ge=1)
+    evaluation: Literal["parallel", "serial"] = option(
+        "parallel", "evaluate on all ranks, or on rank 0 while the others wait, as naive scripts do"
+    )
+    async_checkpoint: bool = option(True, "write checkpoints while training goes on")
+    seed: int = option(0, "seed of initial weights, order and augmentation", ge=0, lt=2**32)
+    evaluate_every: int = option(1, "evaluate after each this many epochs, and after the last", ge=1)
+    evaluate_batch: int = option(256, "samples per rank and evaluation step", ge=1)
+    checkpoint_every: int = option(0, "steps between checkpoints; 0: at the end of each epoch", ge=0)
+    keep_checkpoints: int = option(2, "checkpoints kept, newest last", ge=1, le=1000)
+    stop_after: int = option(0, "stop after this many steps in all, as if interrupted; 0: never", ge=0)
+    resume: str = option("", "run directory or checkpoint file to go on from; empty: start anew")
+    log_every: int = option(10, "steps between points of the training-loss curve", ge=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelSpec:
+    """How ranks share one step: DistributedDataParallel and its options, or FSDP2."""
+
+    strategy: Literal["ddp", "fsdp"] = option(
+        "ddp", "every rank has the whole model (ddp), or a share of its weights and optimizer state (fsdp)"
+    )
+    bucket_mb: tuple[float, ...] = option(
+        (),
+        "ddp: size of a bucket in MiB; several, in the order they become ready, where torch can; empty: torch's 25",
+    )
+    bucket_view: bool = option(True, "ddp: gradients live in their buckets, which saves a copy")
+    static_graph: bool = option(False, "ddp: the same parameters get gradients in every step")
+    broadcast_buffers: bool = option(False, "ddp: rank 0's batch statistics go to all ranks in each step")
+    compression: Literal["none", "fp16", "bf16", "powersgd"] = option("none", "ddp: what gradients are sent as")
+    powersgd_rank: int = option(1, "ddp: rank of PowerSGD's approximation", ge=1, le=1024)
+    powersgd_start: int = option(1000, "ddp: steps before PowerSGD begins to compress", ge=2)
+    overlap: bool = option(True, "ddp: send gradients while backward goes on; false: all of them after it")
