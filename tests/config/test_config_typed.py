@@ -256,3 +256,15 @@ def test_the_model_is_made_once() -> None:
 def test_a_long_value_is_cut() -> None:
     assert show("\x1b" * 1000).endswith("…'")
     assert len(show("\x1b" * 1000)) < 100
+
+
+@pytest.mark.parametrize(("value", "kept"), [(25, (25.0,)), ([1, 25.5], (1.0, 25.5)), ([], ())])
+def test_a_list_of_numbers_may_be_one_number(value: object, kept: tuple[float, ...]) -> None:
+    assert build(RunSpec, {"parallel": {"bucket_mb": value}}, "x").parallel.bucket_mb == kept
+
+
+@pytest.mark.parametrize("value", [[0.0], ["25"], [True], [float("inf")], "25", {"a": 1}, True])
+def test_each_number_of_a_list_is_checked(value: object) -> None:
+    (found,) = faults_of({"parallel": {"bucket_mb": value}})
+    assert found.startswith("parallel.bucket_mb")
+    assert "number" in found

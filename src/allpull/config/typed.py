@@ -40,7 +40,7 @@ INT64 = 2**63 - 1  # TOML promises 64 bits, and so do the JSON readers of run.js
 _BARE_KEY = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_SHOWN}}}")
 _HIDDEN = frozenset({"Cc", "Cs", "Zl", "Zp"})  # control, surrogate, line and paragraph separators
 _DIRECTION = frozenset({"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"})  # make text read otherwise
-TEXTS = tuple[str, ...]  # the type of a list option: TOML and JSON have arrays there
+TEXTS, NUMBERS = tuple[str, ...], tuple[float, ...]  # the types of list options: TOML and JSON have arrays there
 
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 _BOUND_WORDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
@@ -118,8 +118,8 @@ def type_at(kind: type, path: tuple[object, ...]) -> Any:
     """The type of the option at ``path``; None where ``kind`` has no such option."""
     found: Any = kind
     for name in path:
-        if found == TEXTS and isinstance(name, int):
-            return str
+        if found in (TEXTS, NUMBERS) and isinstance(name, int):
+            return typing.get_args(found)[0]
         if not dataclasses.is_dataclass(found):
             return None
         found = typing.get_type_hints(found).get(str(name))
@@ -179,6 +179,9 @@ def _annotation(annotation: Any, item: dataclasses.Field[Any]) -> Any:
         return text
     if annotation == TEXTS:
         return Annotated[list[text], Field(max_length=MAX_ITEMS), BeforeValidator(_listed)]
+    if annotation == NUMBERS:
+        number = Annotated[float, Field(allow_inf_nan=False, **bounds)]
+        return Annotated[list[number], Field(max_length=MAX_ITEMS), BeforeValidator(_counted)]
     return Annotated[annotation, Field(**bounds)] if bounds else annotation
 
 
@@ -192,6 +195,11 @@ def _printable(text: str) -> str:
 def _listed(value: object) -> object:
     """One text stands for a list of it."""
     return [value] if isinstance(value, str) else list(value) if isinstance(value, tuple) else value
+
+
+def _counted(value: object) -> object:
+    """One number stands for a list of it."""
+    return [value] if isinstance(value, int | float) else list(value) if isinstance(value, tuple) else value
 
 
 def _default(item: dataclasses.Field[Any]) -> Any:
@@ -223,10 +231,12 @@ def _expected(kind: type, path: tuple[object, ...]) -> str:
         return f"a list of at most {MAX_ITEMS} texts"
     if found is str:
         return f"text of at most {MAX_TEXT:,} characters, none of them a control character"
-    owner = type_at(kind, path[:-1])
-    item = next(item for item in dataclasses.fields(owner) if item.name == path[-1])
+    option = path[:-1] if isinstance(path[-1], int) else path  # within a list: the bounds are those of each
+    owner = type_at(kind, option[:-1])
+    item = next(item for item in dataclasses.fields(owner) if item.name == option[-1])
     bounds = [f"{_BOUND_WORDS[name]} {bound:,}" for name, bound in item.metadata.get("bounds", {}).items()]
-    return ", ".join([_WORDS.get(found, str(found)), *([" and ".join(bounds)] if bounds else [])])
+    words = f"a list of at most {MAX_ITEMS} numbers" if found == NUMBERS else _WORDS.get(found, str(found))
+    return ", ".join([words, *([" and ".join(bounds)] if bounds else [])])
 
 
 def _suggest(kind: type, path: tuple[object, ...]) -> str:

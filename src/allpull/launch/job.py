@@ -253,7 +253,7 @@ def _redact_tree(tree: dict[str, Any]) -> tuple[dict[str, Any], int]:
             clean[key], found = _redact_tree(value)
         elif isinstance(value, str):
             clean[key], found = redact.text(value)
-        elif isinstance(value, tuple):
+        elif isinstance(value, tuple) and all(isinstance(item, str) for item in value):
             masked = [redact.text(item) for item in value]
             clean[key], found = [item for item, _ in masked], sum(count for _, count in masked)
         else:

@@ -141,6 +141,8 @@ class ParallelSpec:
     bucket_mb: tuple[float, ...] = option(
         (),
         "ddp: size of a bucket in MiB; several, in the order they become ready, where torch can; empty: torch's 25",
+        gt=0,
+        le=65536,
     )
     bucket_view: bool = option(True, "ddp: gradients live in their buckets, which saves a copy")
     static_graph: bool = option(False, "ddp: the same parameters get gradients in every step")
