@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import Dict, Optional
 
@@ -10,8 +11,22 @@ PACKAGES = ("torch", "numpy", "polars", "pydantic", "psutil")
 
 
 def versions() -> Dict[str, Optional[str]]:
-    """Versions of Python and of the packages, without importing them; None: not installed."""
-    return {"python": platform.python_version(), **{package: installed(package) for package in PACKAGES}}
+    """Versions of Python and of the packages, without importing them; None: not installed.
+
+    ``torch_cpu`` is there where torch is loaded: see ``vector_kernels``.
+    """
+    found = {"python": platform.python_version(), **{package: installed(package) for package in PACKAGES}}
+    kernels = vector_kernels()
+    return found if kernels is None else {**found, "torch_cpu": kernels}
+
+
+def vector_kernels() -> Optional[str]:
+    """The vector instructions that torch computes with here, such as AVX512, or DEFAULT for none; None: not known."""
+    torch = sys.modules.get("torch")
+    try:
+        return None if torch is None else str(torch.backends.cpu.get_cpu_capability())
+    except (AttributeError, RuntimeError, TypeError):  # half imported, or a build that does not tell
+        return None
 
 
 def installed(package: str) -> Optional[str]:

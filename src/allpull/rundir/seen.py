@@ -22,6 +22,7 @@ COUNTED = frozenset({"command", "script"})
 MAX_RANKS = 1_000_000
 MAX_LINE_BYTES = 1 << 16
 MAX_PROCESSES = 10_000  # looked at; more of them say nothing new
+SAID = ("python", "torch", "torch_cpu")  # what a process says of versions
 
 _RANK_FILE = re.compile(r"rank-([0-9]{5,7})\.jsonl")
 
@@ -115,7 +116,7 @@ def _process(told: dict[str, Any]) -> SeenProcess | None:
         host=host[:255],
         rank=rank if type(rank) is int else None,
         command=tuple(words[:50]),
-        versions={name: told[name][:100] for name in ("python", "torch") if isinstance(told.get(name), str)},
+        versions={name: told[name][:100] for name in SAID if isinstance(told.get(name), str)},
         reason=reason[:500] if isinstance(reason, str) else None,
     )
 

@@ -18,6 +18,7 @@ from ...rundir.write import private_folder, whole_json
 from ..attempts import begin
 from ..identity import Identity, host_name, started_as
 from ..recorder import Recorder
+from ..versions import vector_kernels
 
 JOB_VARIABLE = "ALLPULL_JOB"
 SIDECAR_VARIABLE = "ALLPULL_SIDECAR"
@@ -157,6 +158,7 @@ class Session:
             "argv": [argument[:1000] for argument in arguments],
             "python": sys.version.split()[0],
             "torch": getattr(torch, "__version__", None) and str(torch.__version__),  # type: ignore[union-attr]
+            "torch_cpu": vector_kernels(),
             "reason": self._reason,
         }
         try:
