@@ -55,9 +55,9 @@ def rehearse(case: Case, folder: Path, *, planted: bool = True) -> Heard:
     folder.mkdir(parents=True, exist_ok=True)
     cluster = folder / "cluster.toml"
     cluster.write_text(case.cluster.toml(case.faults if planted else ()))
-    _run("rehearse", str(cluster), "--steps", str(case.steps), "--out", str(folder / "runs"))
+    run_allpull("rehearse", str(cluster), "--steps", str(case.steps), "--out", str(folder / "runs"))
     run = max((folder / "runs").iterdir())
-    said = json.loads(_run("explain", str(run), "--json"))
+    said = json.loads(run_allpull("explain", str(run), "--json"))
     window = said["window"]
     return Heard(
         findings=said["findings"],
@@ -67,7 +67,12 @@ def rehearse(case: Case, folder: Path, *, planted: bool = True) -> Heard:
     )
 
 
-def _run(*arguments: str) -> str:
+def run_allpull(*arguments: str) -> str:
+    """What `allpull` with these arguments prints.
+
+    Raises:
+        RuntimeError: it failed.
+    """
     command = [sys.executable, "-m", "allpull", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     if done.returncode != 0:
@@ -99,8 +104,8 @@ def judge(case: Case, heard: Heard, base_s: float | None, floor_s: float) -> dic
     wrong += [f"wrong {one['rule']}" for one in others if case.expected and one["loss_share"] > LARGE]
     promised_s = sum(one["loss_s_per_step"] for one in taken)
     cost_s = None if base_s is None else heard.step_s - base_s
-    is_single = cost_s is not None and len(case.expected) == 1 and taken
-    if is_single and abs(promised_s - cost_s) > max(TOLERANCE * cost_s, FLOORS * floor_s):
+    is_single = len(case.expected) == 1 and bool(taken)
+    if is_single and cost_s is not None and abs(promised_s - cost_s) > max(TOLERANCE * cost_s, FLOORS * floor_s):
         wrong.append("size")
     gains = [one["gain"]["value"] for one in heard.priced]
     if gains != sorted(gains, reverse=True):

@@ -94,6 +94,12 @@ MEASUREMENTS = (
         stored=False,
     ),
     Measurement(
+        name="claix_like",
+        script="claix_like.py",
+        about="a rehearsal of what the CLAIX study met, explained (a minute; root)",
+        stored=False,
+    ),
+    Measurement(
         name="planted_faults",
         script="planted_faults.py",
         about="whether `allpull explain` finds planted faults and no others (an hour; root)",

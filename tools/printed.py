@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import printed_explain
 from allpull.units import percent, show_count, show_spread, show_time
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -218,6 +219,17 @@ def identical_runs(results: dict[str, Stored]) -> str:
     return "\n".join([*lines, "", about, "", *_made_on(results.values())])
 
 
+def explained(name: str, lines: Callable[[Stored], list[str]]) -> Callable[[dict[str, Stored]], str]:
+    """A block whose ``lines`` are made from the stored result ``name``."""
+
+    def show(results: dict[str, Stored]) -> str:
+        if name not in results:
+            return NOT_YET
+        return "\n".join([*lines(results[name]["result"]), "", *_made_on(results.values())])
+
+    return show
+
+
 COMPARED_WORDS = {
     "groups": "three with three",
     "singles": "one with one, and a stored figure",
@@ -356,5 +368,9 @@ BLOCKS = {
     "overhead": Block(needs=("overhead",), show=overhead),
     "overhead-inside": Block(needs=("overhead_inside",), show=overhead_inside),
     "identical-runs": Block(needs=("identical_runs",), show=identical_runs),
+    "planted-faults": Block(
+        needs=("planted_faults",), show=explained("planted_faults", printed_explain.planted_faults)
+    ),
+    "claix-like": Block(needs=("claix_like",), show=explained("claix_like", printed_explain.claix_like)),
 }
 """What a marked place may show."""
