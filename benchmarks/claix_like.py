@@ -4,7 +4,7 @@
 
 The study (A. Kozhokanova, POP assessment of a 12-band ResNet-50, aiXcelerate 2021) needed traces with Score-P, Vampir
 and Cube, and an expert to read them. The rehearsal has the same kinds of fault, not the same machine: evaluation on
-rank 0 alone, loaders that are too slow, a thin network; 8 ranks on 4 virtual hosts. Needs what `allpull rehearse` needs.
+rank 0 alone, slow loaders, a thin network; 8 ranks on 4 virtual hosts. It needs what `allpull rehearse` needs.
 """
 
 from __future__ import annotations
