@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from allpull.config.contradictions import of_the_trainer
 from allpull.schema.spec import RunSpec, WatchSpec
-from allpull.schema.trainspec import ModelSpec
 
 
 def find_contradictions(spec: RunSpec) -> list[str]:
@@ -43,16 +43,7 @@ def find_contradictions(spec: RunSpec) -> list[str]:
             f"train.warmup_epochs: {train.warmup_epochs:g} is more than train.step_epochs = {train.step_epochs:g}; "
             "the learning rate would fall before it reached its full value"
         )
-    return found + _of_the_model(spec.model) + _of_watching(spec.watch)
-
-
-def _of_the_model(model: ModelSpec) -> list[str]:
-    if model.zero_init and (model.norm == "none" or not model.norm_scale):
-        why = "model.norm = none" if model.norm == "none" else "model.norm_scale = false"
-        return [f"model.zero_init: with {why} there is no trained scale that could start at 0"]
-    if model.norm == "none" and not model.norm_scale:
-        return ["model.norm_scale: with model.norm = none there is no scale to leave out"]
-    return []
+    return [*found, *of_the_trainer(spec), *_of_watching(spec.watch)]
 
 
 def _of_watching(watch: WatchSpec) -> list[str]:

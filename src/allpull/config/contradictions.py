@@ -1,0 +1,88 @@
+"""Options of the trainer that each are right alone and together make no sense, or cannot be had at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from allpull.schema.spec import RunSpec
+from allpull.schema.trainspec import DataSpec, ModelSpec, ParallelSpec, TrainSpec
+
+PLAIN_DDP = ParallelSpec()
+
+
+def of_the_trainer(spec: RunSpec) -> Iterator[str]:
+    """A line for each contradiction: the option to change, what stands against it, and what would come of it.
+
+    >>> from allpull.schema.trainspec import TrainSpec
+    >>> list(of_the_trainer(RunSpec(train=TrainSpec(optimizer="lars", nesterov=True))))
+    ['train.nesterov: train.optimizer = lars has no such momentum; it is for sgd']
+    """
+    yield from _of_the_data(spec.data)
+    yield from _of_the_model(spec.model)
+    yield from _of_training(spec.train, spec.model)
+    yield from _of_sharing(spec.parallel, spec.train)
+
+
+def _of_the_data(data: DataSpec) -> Iterator[str]:
+    if 0 < data.size < data.first_size:
+        yield (
+            f"data.first_size: pictures grow from {data.first_size:,} pixels, but data.size = {data.size:,} is less; "
+            "give a smaller first size"
+        )
+    if data.growth_epochs and not data.first_size:
+        yield "data.growth_epochs: pictures grow from data.first_size, and that is 0"
+    seen = data.test_size or data.size
+    if 0 < data.test_resize < seen:
+        yield (
+            f"data.test_resize: of {data.test_resize:,} pixels no middle of {seen:,} can be taken; "
+            "it must be at least data.test_size"
+        )
+    if data.mixed > 1 and data.block == 1:
+        yield f"data.mixed: {data.mixed:,} blocks of one record each are a full shuffle already; set data.block"
+
+
+def _of_the_model(model: ModelSpec) -> Iterator[str]:
+    if model.zero_init and (model.norm == "none" or not model.norm_scale):
+        why = "model.norm = none" if model.norm == "none" else "model.norm_scale = false"
+        yield f"model.zero_init: with {why} there is no trained scale that could start at 0"
+    elif model.norm == "none" and not model.norm_scale:
+        yield "model.norm_scale: with model.norm = none there is no scale to leave out"
+
+
+def _of_training(train: TrainSpec, model: ModelSpec) -> Iterator[str]:
+    if train.nesterov and train.optimizer != "sgd":
+        yield f"train.nesterov: train.optimizer = {train.optimizer} has no such momentum; it is for sgd"
+    elif train.nesterov and train.momentum == 0:
+        yield "train.nesterov: it is a way to use momentum, and train.momentum is 0"
+    if model.dtype == "float64" and train.precision != "fp32":
+        yield f"train.precision: {train.precision} with model.dtype = float64 is both less and more exact; choose one"
+    if train.sync_norm and model.norm != "batch":
+        yield f"train.sync_norm: model.norm = {model.norm} has no batch statistics to share"
+    if train.ema_every > 1 and not train.ema_half_life:
+        yield "train.ema_every: there is no moving average; set train.ema_half_life"
+    if 0 < train.global_batch < train.accumulate:
+        yield (
+            f"train.accumulate: a global batch of {train.global_batch:,} cannot be computed in {train.accumulate:,} parts"
+        )
+    elif not train.global_batch and train.batch < train.accumulate:
+        yield f"train.accumulate: a batch of {train.batch:,} cannot be computed in {train.accumulate:,} parts"
+
+
+def _of_sharing(parallel: ParallelSpec, train: TrainSpec) -> Iterator[str]:
+    if parallel.strategy == "fsdp":
+        options = ("bucket_mb", "bucket_view", "static_graph", "broadcast_buffers", "compression", "overlap")
+        for name in options:
+            if getattr(parallel, name) != getattr(PLAIN_DDP, name):
+                yield f"parallel.{name}: it is an option of ddp, and parallel.strategy is fsdp"
+        if train.evaluation == "serial":
+            yield "train.evaluation: with parallel.strategy = fsdp no rank has the whole model, so none evaluates alone"
+        if train.precision == "o2":
+            yield "train.precision: o2 keeps the weights twice on each rank, which parallel.strategy = fsdp is to avoid"
+        if train.cuda_graph:
+            yield "train.cuda_graph: steps of parallel.strategy = fsdp are not recorded"
+    if parallel.static_graph and train.accumulate > 1:
+        yield "parallel.static_graph: gradients accumulated over parts of a batch are exchanged only with the last one"
+    if not parallel.overlap and parallel.compression != "none":
+        yield "parallel.compression: it hooks into the exchange during backward; parallel.overlap = false has none"
+    if train.cuda_graph and train.accumulate > 1:
+        yield "train.cuda_graph: a step in several parts (train.accumulate) is not recorded"

@@ -1,0 +1,53 @@
+"""Options that cannot be had together are refused before anything starts, with the option to change first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from allpull.config.checks import find_contradictions
+from allpull.config.typed import build
+from allpull.schema.spec import RunSpec
+
+
+@pytest.mark.parametrize(
+    ("plain", "option"),
+    [
+        ({"data": {"size": 160, "first_size": 224}}, "data.first_size"),
+        ({"data": {"growth_epochs": 3}}, "data.growth_epochs"),
+        ({"data": {"size": 224, "test_resize": 200}}, "data.test_resize"),
+        ({"data": {"mixed": 4}}, "data.mixed"),
+        ({"model": {"zero_init": True, "norm": "none"}}, "model.zero_init"),
+        ({"model": {"norm_scale": False, "norm": "none"}}, "model.norm_scale"),
+        ({"train": {"nesterov": True, "momentum": 0.0}}, "train.nesterov"),
+        ({"train": {"precision": "bf16"}, "model": {"dtype": "float64"}}, "train.precision"),
+        ({"train": {"sync_norm": True}, "model": {"norm": "group"}}, "train.sync_norm"),
+        ({"train": {"ema_every": 5}}, "train.ema_every"),
+        ({"train": {"accumulate": 8, "batch": 4}}, "train.accumulate"),
+        ({"train": {"accumulate": 8, "global_batch": 4}}, "train.accumulate"),
+        ({"train": {"cuda_graph": True, "accumulate": 2}}, "train.cuda_graph"),
+        ({"train": {"accumulate": 2}, "parallel": {"static_graph": True}}, "parallel.static_graph"),
+        ({"parallel": {"overlap": False, "compression": "bf16"}}, "parallel.compression"),
+        ({"parallel": {"strategy": "fsdp", "bucket_mb": 1}}, "parallel.bucket_mb"),
+        ({"parallel": {"strategy": "fsdp"}, "train": {"evaluation": "serial"}}, "train.evaluation"),
+        ({"parallel": {"strategy": "fsdp"}, "train": {"precision": "o2"}}, "train.precision"),
+        ({"parallel": {"strategy": "fsdp"}, "train": {"cuda_graph": True}}, "train.cuda_graph"),
+    ],
+)
+def test_what_cannot_be_had_together_is_named(plain: dict[str, Any], option: str) -> None:
+    (found,) = find_contradictions(build(RunSpec, plain, "x"))
+    assert found.startswith(f"{option}: ")
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        {"data": {"size": 224, "first_size": 112, "growth_epochs": 5, "test_resize": 256}},
+        {"train": {"accumulate": 4, "ema_half_life": 100.0, "ema_every": 5, "sync_norm": True, "precision": "bf16"}},
+        {"parallel": {"strategy": "fsdp"}, "train": {"accumulate": 2, "precision": "bf16"}},
+        {"parallel": {"bucket_mb": [1, 25], "compression": "powersgd"}},
+    ],
+)
+def test_what_goes_together_is_let_through(plain: dict[str, Any]) -> None:
+    assert find_contradictions(build(RunSpec, plain, "x")) == []
