@@ -19,7 +19,7 @@ def of_the_trainer(spec: RunSpec) -> Iterator[str]:
     """
     yield from _of_the_data(spec.data)
     yield from _of_the_model(spec.model)
-    yield from _of_training(spec.train, spec.model)
+    yield from _of_training(spec.train, spec.model, spec.launch.ranks)
     yield from _of_sharing(spec.parallel, spec.train)
 
 
@@ -49,7 +49,7 @@ def _of_the_model(model: ModelSpec) -> Iterator[str]:
         yield "model.norm_scale: with model.norm = none there is no scale to leave out"
 
 
-def _of_training(train: TrainSpec, model: ModelSpec) -> Iterator[str]:
+def _of_training(train: TrainSpec, model: ModelSpec, ranks: int) -> Iterator[str]:
     if train.nesterov and train.optimizer != "sgd":
         yield f"train.nesterov: train.optimizer = {train.optimizer} has no such momentum; it is for sgd"
     elif train.nesterov and train.momentum == 0:
@@ -60,12 +60,9 @@ def _of_training(train: TrainSpec, model: ModelSpec) -> Iterator[str]:
         yield f"train.sync_norm: model.norm = {model.norm} has no batch statistics to share"
     if train.ema_every > 1 and not train.ema_half_life:
         yield "train.ema_every: there is no moving average; set train.ema_half_life"
-    if 0 < train.global_batch < train.accumulate:
-        yield (
-            f"train.accumulate: a global batch of {train.global_batch:,} cannot be computed in {train.accumulate:,} parts"
-        )
-    elif not train.global_batch and train.batch < train.accumulate:
-        yield f"train.accumulate: a batch of {train.batch:,} cannot be computed in {train.accumulate:,} parts"
+    share = -(-train.global_batch // ranks) or train.batch
+    if share < train.accumulate:
+        yield f"train.accumulate: a rank's {share:,} samples cannot be computed in {train.accumulate:,} parts"
 
 
 def _of_sharing(parallel: ParallelSpec, train: TrainSpec) -> Iterator[str]:
