@@ -100,6 +100,12 @@ MEASUREMENTS = (
         stored=False,
     ),
     Measurement(
+        name="real_faults",
+        script="real_faults.py",
+        about="whether `allpull explain` finds faults in two ranks that compute for real (ten minutes)",
+        stored=False,
+    ),
+    Measurement(
         name="planted_faults",
         script="planted_faults.py",
         about="whether `allpull explain` finds planted faults and no others (an hour; root)",

@@ -371,6 +371,7 @@ BLOCKS = {
     "planted-faults": Block(
         needs=("planted_faults",), show=explained("planted_faults", printed_explain.planted_faults)
     ),
+    "real-faults": Block(needs=("real_faults",), show=explained("real_faults", printed_explain.planted_faults)),
     "claix-like": Block(needs=("claix_like",), show=explained("claix_like", printed_explain.claix_like)),
 }
 """What a marked place may show."""

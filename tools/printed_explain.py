@@ -28,7 +28,7 @@ def sizes(measured: Stored) -> Iterator[str]:
     for row in measured["rows"]:
         if len(row["planted"]) == 1 and row["promised_s"] is not None and row["cost_s"]:
             by_rule.setdefault(row["planted"][0], []).append((row["cost_s"], row["promised_s"]))
-    yield "| fault | rehearsals | cost a step | said ÷ cost: median | least to most |"
+    yield "| fault | runs | cost a step | said ÷ cost: median | least to most |"
     yield "|---|---|---|---|---|"
     for rule, pairs in sorted(by_rule.items()):
         costs = [cost for cost, _ in pairs]
@@ -43,7 +43,7 @@ def planted_faults(measured: Stored) -> list[str]:
     wrong = [f"`{row['case']}`: {', '.join(row['wrong'])}" for row in measured["rows"] if row["wrong"]]
     faulty = measured["cases"] - measured["healthy"]
     sums = (
-        f"{measured['healthy']} healthy rehearsals gave {measured['false_alarms']} false alarms; of {faulty} with one "
+        f"{measured['healthy']} healthy runs gave {measured['false_alarms']} false alarms; of {faulty} with one "
         f"fault or more, {faulty - len(wrong) + measured['false_alarms']} were right in rule, ranks, hosts and size."
     )
     errors = ["", "What was not:", "", *(f"- {one}" for one in wrong)] if wrong else []
