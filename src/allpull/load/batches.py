@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from allpull.load.augment import DRAWS, augment
-from allpull.load.dataset import Bytes, Labels, Part
+from allpull.load.dataset import Labels, Part
 from allpull.load.order import epoch_order, rank_slice, steps_per_epoch, uniforms
 
 
@@ -16,11 +18,12 @@ from allpull.load.order import epoch_order, rank_slice, steps_per_epoch, uniform
 class Batch:
     """One rank's part of one global batch.
 
-    ``images`` [n, height, width, channels] and ``labels`` [n]; ``samples`` of them count. A rank whose share of
-    a ragged batch is empty borrows one sample that counts as 0, so that it still takes part in the collectives.
+    ``images`` [n, height, width, channels], bytes or what a pack of raw pixels holds, and ``labels`` [n], or zeros
+    and ones [n, classes]; the first ``samples`` of them count. A rank whose share of a ragged batch is empty borrows
+    one sample that counts as 0, so that it still takes part in the collectives.
     """
 
-    images: Bytes
+    images: npt.NDArray[Any]
     labels: Labels
     samples: int
     global_samples: int

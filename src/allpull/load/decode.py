@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from allpull.errors import BadInput
 from allpull.load.crop import Look, View
 from allpull.load.resize import Array, Resizing, resize_middle, turn
 from allpull.pack.crop import Box, crop
-from allpull.pack.format import JPEG, JPEG_SEGMENTS, PICTURE, RAW, Buffer, PackError
+from allpull.pack.format import JPEG, JPEG_SEGMENTS, PICTURE, RAW, Buffer, Header, PackError, Rows
 from allpull.pack.pixels import MAX_PIXELS, Refused, check_size, decode, import_simplejpeg
 from allpull.pack.read import Pack
 
@@ -125,3 +127,18 @@ def _cut(pixels: Array, box: Box) -> Array:
     if part.shape[:2] != (box.height, box.width):
         raise Refused("another size than the index says")
     return part
+
+
+def form(directory: Path, header: Header, rows: Rows) -> tuple[int, str]:
+    """Channels and type of what the records of a pack become.
+
+    Raises:
+        BadInput: not all become the same.
+    """
+    raw = rows["codec"] == RAW
+    if not raw.any():
+        return 3, "|u1"
+    channels = np.unique(rows["channels"][raw])
+    if len(channels) > 1 or not raw.all():
+        raise BadInput(f"{directory}: records of several numbers of channels", hint="pack them separately")
+    return int(channels[0]), header.dtype

@@ -1,24 +1,16 @@
-"""Read IDX files, the format of MNIST and its relatives, gzipped or plain.
-
-Format: two zero bytes, a type byte (8: unsigned byte), the number of dimensions, each dimension as a big-endian
-32-bit integer, then the data, last dimension fastest (LeCun, Cortes, Burges: the MNIST database).
-"""
+"""Fashion-MNIST, from its four IDX files, gzipped or plain."""
 
 from __future__ import annotations
 
-import gzip
-import math
-import struct
 from pathlib import Path
 
 import numpy as np
 
 from allpull.errors import BadInput
 from allpull.load.dataset import Bytes, Dataset, Part, made_of
+from allpull.pack.sources.idx import read_idx
 
 DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
-MAX_BYTES = 1 << 32  # of one file's data: 60,000 images of 28×28 are 47 MB; this only stops a lying header
-UNSIGNED_BYTE = 8
 GET_IT = "apt install dataset-fashion-mnist, or set data.path to a folder with its four IDX files"
 
 
@@ -59,20 +51,8 @@ def read_array(path: Path, *, dimensions: int) -> Bytes:
     Raises:
         BadInput: it cannot be read, is of another type or rank, or holds fewer or more bytes than it says.
     """
-    hint = "is the file complete, and an IDX file of unsigned bytes?"
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            head = file.read(4)
-            if len(head) != 4 or head[:2] != b"\0\0" or head[2] != UNSIGNED_BYTE or head[3] != dimensions:
-                raise BadInput(f"{path}: not an IDX file of {dimensions}-dimensional unsigned bytes", hint=hint)
-            shape = struct.unpack(f">{dimensions}I", file.read(4 * dimensions))
-            size = math.prod(shape)
-            if size > MAX_BYTES:
-                raise BadInput(f"{path}: its header claims {size} bytes", hint=hint)
-            data = file.read(size + 1)
-    except (OSError, EOFError, struct.error, gzip.BadGzipFile) as error:
-        raise BadInput(f"{path}: {error}", hint=hint) from error
-    if len(data) != size:
-        more = "more" if len(data) > size else f"only {len(data)}"
-        raise BadInput(f"{path}: {size} bytes announced, {more} found", hint=hint)
-    return np.frombuffer(data, np.uint8).reshape(shape)
+    array = read_idx(path)
+    if array.ndim != dimensions:
+        hint = "are images and labels in files of each other's names?"
+        raise BadInput(f"{path}: not an IDX file of {dimensions}-dimensional unsigned bytes", hint=hint)
+    return array

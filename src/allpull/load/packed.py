@@ -6,25 +6,28 @@ another number of ranks. ``Reading.by_files`` is the exception that one asks for
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
 from typing import Literal
+from weakref import WeakSet
 
 import numpy as np
 
 from allpull.errors import BadInput
 from allpull.load.batches import Batch, Plan
 from allpull.load.crop import DRAWS, Look, View, views
-from allpull.load.decode import Decoder, Stored
+from allpull.load.dataset import Labels
+from allpull.load.decode import Decoder, Stored, form
 from allpull.load.odd import Odd, Remark
 from allpull.load.order import Indices, uniforms
 from allpull.load.pool import Ring, slots
 from allpull.load.resize import Array, Resizer, resizing
-from allpull.load.share import Share, Shares
-from allpull.pack.format import RAW, Buffer
+from allpull.load.share import Share, Shares, limited
+from allpull.pack.format import Buffer
 from allpull.pack.pixels import Refused
 from allpull.pack.read import Access, Pack
 
@@ -42,7 +45,7 @@ class Reading:
     ``mixed``: see ``shuffle``. ``by_files``: a rank opens only files of its own. ``on_odd``: what cannot be decoded
     is left out ("skip": its share of the step's mean is zero) or gives its place to another record ("substitute",
     drawn from (seed, epoch, sample)). ``cached``: the first batch again and again, which is what a trainer could do
-    if data were free.
+    if data were free. ``limit``: only so many records, the first of each rank's files or of all; 0: all.
     """
 
     threads: int = 2
@@ -56,6 +59,7 @@ class Reading:
     fast: bool = False
     access: Access = "read"
     cached: bool = False
+    limit: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +92,10 @@ class PackedSource:
             if len(index) == 0:
                 raise BadInput(f"{directory}: a pack without records", hint="see its skipped.txt")
             splits = [index.split(rank, plan.ranks) for rank in range(plan.ranks)] if self.reading.by_files else None
-            self.channels, self.dtype = _form(index)
+            self.channels, self.dtype = form(index.directory, index.header, index.rows)
         self.shares = Shares(
             plan=plan,
-            parts=[one.records for one in splits] if splits else [range(len(index))],
+            parts=limited([one.records for one in splits] if splits else [range(len(index))], self.reading.limit),
             block=self.reading.block,
             mixed=self.reading.mixed,
         )
@@ -101,16 +105,18 @@ class PackedSource:
         self.pack = Pack.open(
             directory, access=self.reading.access, shards=splits[plan.rank].shards if splits else None
         )
-        self.labels = self.pack.labels
+        self._begun: WeakSet[Generator[Batch]] = WeakSet()
         self._idle: dict[int, Ring] = {}  # by batch size: fresh memory for each epoch costs more than decoding into it
         self._sizes = np.stack([self.pack.rows["height"], self.pack.rows["width"]], axis=1).astype(np.int64)
 
     def __len__(self) -> int:
-        """Records of all ranks."""
-        return len(self.pack)
+        """Records of all ranks that are used."""
+        return sum(map(len, self.shares.parts))
 
     def close(self) -> None:
-        """Close the files."""
+        """End what is still read ahead, and close the files."""
+        for batches in list(self._begun):
+            batches.close()
         self.pack.close()
 
     @property
@@ -118,54 +124,73 @@ class PackedSource:
         """Steps of an epoch."""
         return self.shares.steps
 
-    def training(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
+    def training(self, epoch: int, first_step: int = 0, *, size: int | None = None) -> Iterator[Batch]:
         """This rank's batches of ``epoch``, from ``first_step`` on: ``batches.Batch`` in slots (see ``pool.Ring``).
 
-        ``images`` [n, size, size, channels], ``labels`` [n] or [n, classes].
+        ``images`` [n, size, size, channels], ``labels`` [n] or [n, classes]. ``size``, at most that of the look, is
+        for progressive resizing; the slots have room for the largest from the beginning.
         """
-        batches = self._made(epoch, lambda: self.shares.of(epoch, first_step), self.shares.largest)
+        size = self.look.size if size is None else size
+        batches = self._made(epoch, lambda: self.shares.of(epoch, first_step), (self.shares.largest, size))
         return self._repeated(batches, self.steps - first_step) if self.reading.cached else batches
 
-    def evaluation(self, size: int) -> Iterator[Batch]:
-        """This rank's records, each on exactly one rank, none padded, in batches of ``size``.
+    def evaluation(self, size: int, *, rank: int | None = None, ranks: int | None = None) -> Iterator[Batch]:
+        """The records of rank ``rank`` of ``ranks`` (left out: as in training), in batches of ``size``.
+
+        Each record is on exactly one rank, none is padded. A rank has neighbours, so that reads are long; with
+        ``by_files`` those of its own files, whatever else is asked for.
 
         Raises:
             BadInput: the look is one of chance, which is not what a model is measured on.
         """
         if self.look.crop == "random" or self.look.mirror or self.look.turn:
             raise BadInput("evaluation by random crops", hint="open the pack again with Look(crop='centre', …)")
-        plan = self.shares.plan
-        own = np.array(self.shares.own) if self.reading.by_files else np.arange(plan.rank, len(self), plan.ranks)
+        plan, own = self.shares.plan, self.shares.own
+        if not self.reading.by_files:
+            rank, ranks = plan.rank if rank is None else rank, ranks or plan.ranks
+            own = own[len(own) * rank // ranks : len(own) * (rank + 1) // ranks]
 
         def shares() -> Iterator[Share]:
-            for start in range(0, len(own), size):
-                part = own[start : start + size]
+            for start in range(own.start, own.stop, size):
+                part = np.arange(start, min(start + size, own.stop))
                 yield Share(records=part, counted=len(part), global_samples=len(part))
 
-        return self._made(0, shares, min(size, max(1, len(own))))
+        return self._made(0, shares, (min(size, max(1, len(own))), self.look.size))
 
     def _repeated(self, batches: Generator[Batch], times: int) -> Iterator[Batch]:
         with closing(batches):  # its threads end here
             first = next(batches, None)
         return iter(()) if first is None else repeat(first, times)
 
-    def _made(self, epoch: int, shares: Callable[[], Iterator[Share]], largest: int) -> Generator[Batch]:
+    def _made(self, epoch: int, shares: Callable[[], Iterator[Share]], shape: tuple[int, int]) -> Generator[Batch]:
+        made = self._making(epoch, shares, shape)
+        self._begun.add(made)
+        return made
+
+    def _making(self, epoch: int, shares: Callable[[], Iterator[Share]], shape: tuple[int, int]) -> Generator[Batch]:
+        """The batches of ``shares``: at most ``shape[0]`` samples, of ``shape[1]`` pixels a side."""
+        largest, size = shape
+        slot_shape = largest, size, size, self.channels
+
+        def as_images(slot: Array) -> Array:
+            return slot[: math.prod(slot_shape)].reshape(slot_shape)
+
         ring = self._idle.pop(largest, None) or self._ring(largest)
         jobs = (self._pieces(epoch, share.records) for share in shares())
         try:
-            with closing(ring.run(jobs, self._fill)) as filled:
+            with closing(ring.run(jobs, lambda piece, slot: self._fill(piece, as_images(slot)))) as filled:
                 for share, one in zip(shares(), filled, strict=True):
                     found = np.empty(len(share.records), np.int64)
                     for piece, records in zip(one.jobs, one.outcomes, strict=True):
                         found[piece.rows] = records
-                    yield self._batch(share, one.slot, found)
+                    yield self._batch(share, as_images(one.slot), found)
         finally:
             self._idle[largest] = ring
             self.odd.say(str(self.pack.directory))
 
     def _ring(self, largest: int) -> Ring:
-        how, shape = self.reading, (largest, self.look.size, self.look.size, self.channels)
-        return Ring(slots(how.ahead + how.held, shape, self.dtype), held=how.held, threads=how.threads)
+        how, numbers = self.reading, largest * self.look.size**2 * self.channels
+        return Ring(slots(how.ahead + how.held, (numbers,), self.dtype), held=how.held, threads=how.threads)
 
     def _batch(self, share: Share, slot: Array, found: Indices) -> Batch:
         """Those that could be decoded, moved together; at least one row, which then does not count."""
@@ -176,10 +201,18 @@ class PackedSource:
         samples = int(good.sum()) if share.counted else 0
         return Batch(
             images=slot[: len(found)],
-            labels=self.labels[found],
+            labels=self._labels(found),
             samples=samples,
             global_samples=share.global_samples,
         )
+
+    def _labels(self, records: Indices) -> Labels:
+        """Their labels; unpacked for each batch, because those of a large multi-label pack fill a rank's memory."""
+        header = self.pack.header
+        if not header.multi_label:
+            return self.pack.rows["label"][records].astype(np.int64)
+        bits = np.unpackbits(self.pack.bits[records], axis=1, count=len(header.classes), bitorder="little")
+        return bits.astype(np.int64)
 
     def _pieces(self, epoch: int, records: Indices) -> list[Piece]:
         """The jobs of a batch: sorted as in the pack, so that neighbours come by one read."""
@@ -249,14 +282,3 @@ def _read(pack: Pack, records: list[int]) -> Iterable[Buffer]:
         if at == len(records) or records[at] != records[at - 1] + 1:
             yield from pack.wholes(range(records[start], records[at - 1] + 1))
             start = at
-
-
-def _form(pack: Pack) -> tuple[int, str]:
-    """Channels and type of what the records become."""
-    raw = pack.rows["codec"] == RAW
-    if not raw.any():
-        return 3, "|u1"
-    channels = np.unique(pack.rows["channels"][raw])
-    if len(channels) > 1 or not raw.all():
-        raise BadInput(f"{pack.directory}: records of several numbers of channels", hint="pack them separately")
-    return int(channels[0]), pack.header.dtype

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from allpull.errors import BadInput
 from allpull.load.batches import Plan
 from allpull.load.order import Indices, rank_slice, steps_per_epoch
 from allpull.load.shuffle import block_order
@@ -20,6 +21,28 @@ class Share:
     records: Indices
     counted: int
     global_samples: int
+
+
+def limited(parts: Sequence[range], limit: int) -> list[range]:
+    """The first records of each part, ``limit`` in all, in proportion to its length; 0: all.
+
+    >>> limited([range(0, 60), range(60, 100)], 10)
+    [range(0, 6), range(60, 64)]
+
+    Raises:
+        BadInput: a part would be empty, and its rank have nothing to train on.
+    """
+    total = sum(map(len, parts))
+    if not 0 < limit < total:
+        return list(parts)
+    ends = [sum(map(len, parts[: number + 1])) * limit // total for number in range(len(parts))]
+    cut = [part[: end - begin] for part, begin, end in zip(parts, [0, *ends], ends, strict=False)]
+    if not all(cut):
+        raise BadInput(
+            f"data.limit: {limit} samples leave some of {len(parts)} ranks none of their files",
+            hint="use more samples, or leave data.by_files out",
+        )
+    return cut
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,21 +13,36 @@ class DataSpec:
     """Which samples, and what is done to them on the way in. What is said of packs is for the data set `pack`."""
 
     name: str = option("digits", "data set: a name from `allpull train --list-data`")
-    path: str = option("", "folder of the data set; empty: where the data set is usually installed")
-    test_path: str = option("", "pack of the test part; empty: the folder val, or test, beside train in data.path")
-    limit: int = option(0, "use only this many training samples; 0: all", ge=0)
+    path: str = option(
+        "",
+        "folder of the data set, empty: where it is usually installed; pack: folder that holds packs train and val,"
+        " or a pack",
+    )
+    test_path: str = option(
+        "", "packs: pack of the test part; empty: the folder val, or test, beside train in data.path"
+    )
+    limit: int = option(0, "use only this many training samples, the first; 0: all (synthetic: 1,280)", ge=0)
     size: int = option(
-        0, "pixels of a side that the model sees; 0: those of the data set (packs of JPEG: 224)", ge=0, le=4096
+        0,
+        "pixels of a side that the model sees; 0: those of the data set (224 for packs of other than equal squares, and"
+        " for synthetic)",
+        ge=0,
+        le=4096,
     )
     test_size: int = option(0, "packs: pixels of a side in evaluation; 0: data.size", ge=0, le=4096)
     test_resize: int = option(
         0,
-        "packs: shorter side that a picture is resized to before its middle is taken in evaluation; 0: size × 8/7",
+        "packs: shorter side that a picture is resized to before its middle is taken in evaluation; 0: test size × 8/7;"
+        " with crop = whole nothing is cut off unless this is given",
         ge=0,
         le=8192,
     )
     first_size: int = option(
-        0, "packs: pixels of a side in the first epoch, growing to data.size; 0: no growth", ge=0, le=4096
+        0,
+        "packs: pixels of a side in the first epoch, growing to data.size in multiples of 32 (of 4 below 128);"
+        " 0: no growth",
+        ge=0,
+        le=4096,
     )
     growth_epochs: int = option(
         0, "packs: epochs until the pictures have grown to data.size; 0: all but the last", ge=0
@@ -46,15 +61,15 @@ class DataSpec:
     ahead: int = option(2, "packs: batches made in advance", ge=1, le=1024)
     block: int = option(1, "packs: shuffle blocks of this many neighbouring records, so that reads stay long", ge=1)
     mixed: int = option(1, "packs: blocks whose records are shuffled together", ge=1)
-    by_files: bool = option(False, "packs: each rank opens only files of its own, and sees only their records")
+    by_files: bool = option(False, "packs: each rank trains on files of its own alone")
     on_odd: Literal["skip", "substitute"] = option(
-        "skip", "packs: a sample that cannot be decoded is left out, or another takes its place"
+        "skip", "packs: a training sample that cannot be decoded is left out, or another takes its place"
     )
     access: Literal["read", "map"] = option("read", "packs: files are read, or mapped into memory")
     resizer: Literal["auto", "opencv", "pillow"] = option(
         "auto", "packs: what resizes training pictures; auto: OpenCV where it is installed"
     )
-    fast_decode: bool = option(False, "packs: decode JPEG with the faster, less exact inverse transform")
+    fast_decode: bool = option(False, "packs: decode JPEG in training with the faster, less exact inverse transform")
     cached: bool = option(False, "the first batch of an epoch again and again: what could be if data were free")
 
 

@@ -96,5 +96,6 @@ def read_idx(path: Path) -> npt.NDArray[np.uint8]:
     except (OSError, EOFError, struct.error) as error:
         raise BadInput(f"{path}: {error}", hint=hint) from error
     if len(data) != size:
-        raise BadInput(f"{path}: {size} bytes announced, {len(data)} or more found", hint=hint)
+        more = "more" if len(data) > size else f"only {len(data)}"
+        raise BadInput(f"{path}: {size} bytes announced, {more} found", hint=hint)
     return np.frombuffer(data, np.uint8).reshape(shape)

@@ -1,0 +1,108 @@
+"""A data set in memory as the source of a rank's batches."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from itertools import repeat
+
+from allpull.errors import BadInput
+from allpull.load.batches import Batch, Plan, evaluation_batches, training_batches
+from allpull.load.dataset import Dataset
+from allpull.load.facts import Facts
+from allpull.load.pool import slots
+from allpull.schema.trainspec import DataSpec
+
+FOR_PACKS = (
+    *("test_path", "test_size", "test_resize", "first_size", "growth_epochs", "crop", "min_area", "turn", "threads"),
+    *("ahead", "block", "mixed", "by_files", "on_odd", "access", "resizer", "fast_decode"),
+)
+"""Options of ``DataSpec`` that say something of packs alone."""
+
+
+class MemoryFeed:
+    """Batches of a ``Dataset``; ``cached``: the first of an epoch again and again, where copies to a GPU are fast."""
+
+    def __init__(self, dataset: Dataset, plan: Plan, *, limit: int = 0, cached: bool = False) -> None:
+        self._train, self._test = dataset.train.first(limit), dataset.test
+        self._plan, self._cached = plan, cached
+        self._facts = Facts(
+            channels=dataset.channels,
+            classes=dataset.classes,
+            multi_label=dataset.train.labels.ndim == 2,
+            pixels=dataset.pixels,
+            test_pixels=dataset.pixels,
+            mean=dataset.mean,
+            std=dataset.std,
+            samples=len(self._train),
+            test_samples=len(self._test),
+        )
+
+    @property
+    def facts(self) -> Facts:
+        """See ``facts.Feed``."""
+        return self._facts
+
+    @property
+    def steps(self) -> int:
+        """See ``facts.Feed``."""
+        return self._plan.steps(self._train)
+
+    @property
+    def odd(self) -> Mapping[tuple[str, str], int]:
+        """None: what is in memory has been decoded."""
+        return Counter()
+
+    def pixels(self, epoch: int) -> tuple[int, int]:  # noqa: ARG002  the same in all epochs
+        """See ``facts.Feed``."""
+        return self._facts.pixels
+
+    def training(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
+        """See ``facts.Feed``."""
+        batches = training_batches(self._train, self._plan, epoch=epoch, first_step=first_step)
+        if not self._cached:
+            return batches
+        first = next(batches, None)
+        if first is None:
+            return iter(())
+        (kept,) = slots(1, first.images.shape, first.images.dtype.str)
+        kept[:] = first.images
+        return repeat(dataclasses.replace(first, images=kept), self.steps - first_step)
+
+    def evaluation(self, size: int, *, rank: int, ranks: int) -> Iterator[Batch]:
+        """See ``facts.Feed``."""
+        return evaluation_batches(self._test, rank=rank, ranks=ranks, size=size)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def refuse_pack_options(data: DataSpec) -> None:
+    """Say which options of ``data`` a data set in memory cannot follow.
+
+    Raises:
+        BadInput: there are some; all are named.
+    """
+    default = DataSpec()
+    found = [name for name in FOR_PACKS if getattr(data, name) != getattr(default, name)]
+    if found:
+        names = ", ".join(f"data.{name}" for name in found)
+        raise BadInput(
+            f"{names}: for packs, and data.name is '{data.name}'",
+            hint="leave them out, or make a pack with allpull pack and say data.name = pack",
+        )
+
+
+def refuse_size(data: DataSpec, dataset: Dataset) -> None:
+    """Refuse a size that the data set has not: what is in memory is not resized.
+
+    Raises:
+        BadInput: ``data.size`` is neither 0 nor the side of its pictures.
+    """
+    if data.size and dataset.pixels != (data.size, data.size):
+        height, width = dataset.pixels
+        raise BadInput(
+            f"data.size is {data.size}, and the pictures of '{data.name}' have {height} × {width} pixels",
+            hint="leave data.size out: only packs are resized",
+        )
