@@ -155,14 +155,27 @@ class ParallelSpec:
     )
     bucket_mb: tuple[float, ...] = option(
         (),
-        "ddp: size of a bucket in MiB; several, in the order they become ready, where torch can; empty: torch's 25",
+        "ddp: size of a bucket in MiB; several, in the order in which they become ready, the last for all further ones"
+        " too, need torch 2.13; empty: 1 for the first, 25 for the others",
         gt=0,
         le=65536,
     )
-    bucket_view: bool = option(True, "ddp: gradients live in their buckets, which saves a copy")
-    static_graph: bool = option(False, "ddp: the same parameters get gradients in every step")
-    broadcast_buffers: bool = option(False, "ddp: rank 0's batch statistics go to all ranks in each step")
-    compression: Literal["none", "fp16", "bf16", "powersgd"] = option("none", "ddp: what gradients are sent as")
+    bucket_view: bool = option(True, "ddp with overlap: gradients live in their buckets, which saves a copy")
+    batched_copy: bool = option(
+        False, "ddp with overlap: gradients are copied into a bucket all at once when it is full; needs torch 2.13"
+    )
+    static_graph: bool = option(
+        False, "ddp with overlap: promise that each step uses the same parameters; not with train.accumulate"
+    )
+    broadcast_buffers: bool = option(False, "ddp with overlap: rank 0's batch statistics go to all ranks in each step")
+    compression: Literal["none", "fp16", "bf16", "powersgd"] = option(
+        "none", "ddp: what gradients are sent as; powersgd: as products of thin matrices, with overlap only"
+    )
     powersgd_rank: int = option(1, "ddp: rank of PowerSGD's approximation", ge=1, le=1024)
-    powersgd_start: int = option(1000, "ddp: steps before PowerSGD begins to compress", ge=2)
+    powersgd_start: int = option(
+        1000, "ddp: steps before PowerSGD begins to compress, also after each resumption", ge=2
+    )
     overlap: bool = option(True, "ddp: send gradients while backward goes on; false: all of them after it")
+    reshard: bool = option(
+        True, "fsdp: give gathered weights back after forward, for least memory; false: only after backward"
+    )

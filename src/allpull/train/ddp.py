@@ -1,0 +1,111 @@
+"""DistributedDataParallel with all that can be set in it: gradients are averaged while backward goes on."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from allpull.errors import BadInput, MissingPart
+from allpull.schema.trainspec import ParallelSpec
+
+SMALLEST_NORM = 1e-8  # added to norms of PowerSGD's columns: a layer whose gradients are all 0 would give 0/0
+
+
+class Ddp:
+    """A network whose gradients DistributedDataParallel averages, in backward."""
+
+    def __init__(self, module: DistributedDataParallel) -> None:
+        self.module = module
+
+    def micro(self, *, last: bool) -> AbstractContextManager[None]:
+        """Gradients of parts add up in each rank, and are exchanged in the backward of the last one.
+
+        Raises:
+            BadInput: this is not the last, and the graph was promised to be static.
+        """
+        if not last and self.module.static_graph:  # torch ends in an assertion of its own
+            raise BadInput(
+                "parallel.static_graph: gradients of several parts of a batch cannot be added up then",
+                hint="leave parallel.static_graph off, or set train.accumulate to 1",
+            )
+        return nullcontext() if last else self.module.no_sync()
+
+    def after_backward(self) -> None:
+        """They are exchanged already."""
+
+    def whole(self) -> AbstractContextManager[None]:
+        """Every rank has all weights anyway."""
+        return nullcontext()
+
+
+def wrap(model: nn.Module, parallel: ParallelSpec) -> Ddp:
+    """``model`` in DistributedDataParallel as ``parallel`` says; it gets the weights and buffers of rank 0.
+
+    By default batch statistics stay each rank's own until they are evaluated.
+
+    Raises:
+        MissingPart: this version of torch has no such option.
+    """
+    # 1×1 convolutions on CPU make gradients of other strides than their bucket; harmless (pytorch #47163)
+    warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
+    if parallel.compression == "powersgd":  # it takes gradients for matrices, which channels-last ones are not
+        model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # torch's stub lacks it
+    module = DistributedDataParallel(model, **options(parallel))
+    compress(module, parallel)
+    return Ddp(module)
+
+
+def options(parallel: ParallelSpec) -> dict[str, Any]:
+    """What ``parallel`` asks of DistributedDataParallel, in the words of the torch that is here.
+
+    Raises:
+        MissingPart: this version of torch has no such option.
+    """
+    names = inspect.signature(DistributedDataParallel).parameters
+    # torch 2.13 renamed the switch; before, broadcast_buffers also governs the broadcast at construction.
+    broadcast = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"
+    asked: dict[str, Any] = {broadcast: parallel.broadcast_buffers, "gradient_as_bucket_view": parallel.bucket_view}
+    if parallel.static_graph:
+        asked["static_graph"] = True
+    if len(parallel.bucket_mb) == 1:
+        asked["bucket_cap_mb"] = parallel.bucket_mb[0]
+    elif parallel.bucket_mb:
+        asked["bucket_cap_mb_list"] = [*parallel.bucket_mb]
+    if parallel.batched_copy:
+        asked["batched_grad_copy"] = True
+    for name, option in (("bucket_cap_mb_list", "bucket_mb with several sizes"), ("batched_grad_copy", "batched_copy")):
+        if name in asked and name not in names:
+            raise MissingPart(
+                f"parallel.{option}: the DistributedDataParallel of torch {torch.__version__} has no {name}",
+                hint="torch 2.13 and newer have it",
+            )
+    return asked
+
+
+def compress(module: DistributedDataParallel, parallel: ParallelSpec) -> None:
+    """Have gradients sent as ``parallel.compression`` says.
+
+    PowerSGD (Vogels, Karimireddy & Jaggi 2019) keeps in each rank what it left out, to be sent later. That is not in
+    checkpoints, because it belongs to the buckets of this process: a training that goes on begins with
+    ``powersgd_start`` uncompressed steps again.
+    """
+    if parallel.compression == "fp16":
+        module.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    elif parallel.compression == "bf16":
+        # DistributedDataParallel knows this hook by its name and lets only NCCL run it; Gloo can, too
+        module.register_comm_hook(None, lambda group, bucket: default_hooks.bf16_compress_hook(group, bucket))  # noqa: PLW0108  see above
+    elif parallel.compression == "powersgd":
+        state = powerSGD_hook.PowerSGDState(
+            process_group=None,
+            matrix_approximation_rank=parallel.powersgd_rank,
+            start_powerSGD_iter=parallel.powersgd_start,
+            orthogonalization_epsilon=SMALLEST_NORM,
+        )
+        module.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
