@@ -354,9 +354,10 @@ def test_the_parts_of_a_data_set_are_found(data_folder, tmp_path):
         ({"shift_pixels": 1}, "shift_pixels"),
     ],
 )
-def test_sizes_that_contradict_each_other_are_refused(data_folder, options, message):
-    with pytest.raises(BadInput, match=message):
-        feed_of(spec(data_folder, **options))
+def test_options_that_contradict_each_other_are_refused(data_folder, options, message):
+    for door in (check, feed_of):
+        with pytest.raises(BadInput, match=message):
+            door(spec(data_folder, **options))
 
 
 def test_packs_that_do_not_belong_together_are_refused(folder, data_folder, make_pack, tmp_path):

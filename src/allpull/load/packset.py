@@ -56,8 +56,6 @@ class PackFeed:
             MissingPart: a library that decodes them is not installed.
         """
         found = examine(data)
-        if plan.shift_pixels:
-            raise BadInput("data.shift_pixels is not for packs", hint="data.crop = random shifts as well")
         self._growth = growth(data.first_size, found.look.size, data.growth_epochs, epochs)
         statistics = channel_statistics(found.train, channels=found.channels, threads=data.threads)
         dealt = Plan(global_batch=plan.global_batch, rank=plan.rank, ranks=plan.ranks, seed=plan.seed)
@@ -149,7 +147,8 @@ def examine(data: DataSpec) -> PackSet:
     _belong_together(train, header, test, test_header)
     if channels != test_channels:
         raise BadInput(
-            f"{train} has {channels[0]} channels of {channels[1]}, {test} {test_channels[0]} of {test_channels[1]}"
+            f"{train} has {channels[0]} channels of {channels[1]}, {test} {test_channels[0]} of {test_channels[1]}",
+            hint="pack both in the same way",
         )
     look, test_look = looks(data, own_side(rows))
     return PackSet(
@@ -198,10 +197,15 @@ def looks(data: DataSpec, own: int | None) -> tuple[Look, Look]:
     Raises:
         BadInput: sizes contradict each other.
     """
+    if data.shift_pixels:
+        raise BadInput("data.shift_pixels is not for packs", hint="data.crop = random shifts as well")
     size = data.size or own or USUAL_PIXELS
     test_size = data.test_size or size
     if data.first_size > size:
-        raise BadInput(f"data.first_size is {data.first_size}, more than the {size} pixels that it grows to")
+        raise BadInput(
+            f"data.first_size is {data.first_size}, more than the {size} pixels that it grows to",
+            hint="make it smaller, or data.size larger",
+        )
     if data.growth_epochs and not data.first_size:
         raise BadInput("data.growth_epochs is given, and data.first_size is not", hint="give both, or neither")
     if 0 < data.test_resize < test_size:
