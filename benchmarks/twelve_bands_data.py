@@ -1,14 +1,15 @@
 """Make a data set like BigEarthNet from real pictures: 12 bands of Sentinel-2, several labels a patch.
 
     python benchmarks/twelve_bands_data.py DIR [--train 4000] [--test 1000] [--seed 0] [--fashion-mnist DIR]
-    allpull pack DIR/train DIR/train.pack --classes 19
-    allpull pack DIR/test DIR/test.pack --classes 19
+    allpull pack DIR/train DIR/packs/train --classes 19
+    allpull pack DIR/test DIR/packs/test --classes 19
 
 Clothing (Fashion-MNIST) and digits lie on a mottled ground. Each picture says where a kind of land is, and how much of
 it: a pixel of band b is Σ (share of each thing in it) × (the thing's reflectance in b), the linear mixing model
 (Keshava & Mustard 2002, IEEE Signal Processing Magazine 19), with haze, light and the sensor's noise. A label is told
-by shape and spectrum together: the labels of a family have nearly one spectrum, and most shapes stand for a label
-in more than one family. Training and test patches are made of different pictures, those of the sets' own parts.
+by shape and spectrum together: the labels of a family have one spectrum, which varies from thing to thing, and all
+shapes but one stand for labels of two families. Training and test patches are made of different pictures, those of
+the sets' own parts.
 
 A patch follows from (seed, part, its number) alone, so a smaller set is the beginning of a larger one. The folder is
 what `allpull pack` reads as ``bigearthnet``; besides the labels each patch's JSON lists the pictures in it.
@@ -37,25 +38,27 @@ HALVES: tuple[Half, ...] = ("train", "test")
 
 METRES = {"B02": 10, "B03": 10, "B04": 10, "B08": 10, "B01": 60, "B09": 60}  # a pixel; the other bands have 20
 SIGNAL_TO_NOISE = np.array([129, 154, 168, 142, 117, 89, 105, 174, 72, 114, 100, 100], np.float32)
-"""Of each band, as specified (ESA, Sentinel-2 User Handbook 2015, table 1)."""
-NOISE_TIMES = 4.0  # noisier than specified: what lies above a ground varies more than what the sensor adds
+"""Of each band, as specified (ESA, Sentinel-2 User Handbook, 2015)."""
+NOISE_AT = 0.15  # reflectance that the ratios are taken at, about that of their reference radiances
 FULL = 10_000  # digital numbers of reflectance 1, as in Sentinel-2's products
 MATERIALS: dict[str, tuple[float, ...]] = {
     "green": (0.03, 0.04, 0.08, 0.04, 0.10, 0.28, 0.36, 0.38, 0.40, 0.40, 0.20, 0.09),
     "dry": (0.08, 0.10, 0.14, 0.18, 0.22, 0.26, 0.29, 0.31, 0.33, 0.34, 0.36, 0.26),
     "soil": (0.10, 0.12, 0.17, 0.23, 0.26, 0.28, 0.30, 0.32, 0.34, 0.35, 0.41, 0.37),
     "stone": (0.16, 0.18, 0.20, 0.22, 0.23, 0.24, 0.25, 0.26, 0.27, 0.27, 0.29, 0.27),
+    "sand": (0.20, 0.24, 0.30, 0.36, 0.39, 0.41, 0.43, 0.44, 0.46, 0.47, 0.54, 0.50),
     "water": (0.07, 0.06, 0.05, 0.03, 0.025, 0.02, 0.02, 0.015, 0.015, 0.012, 0.008, 0.006),
 }
 """Reflectance in the twelve bands: rounded by hand after the usual curves of such materials, not measured ones."""
 FAMILIES: dict[str, tuple[float, ...]] = {
-    "built": (0.05, 0.05, 0.15, 0.70, 0.05),
-    "field": (0.35, 0.30, 0.35, 0.00, 0.00),
-    "forest": (0.80, 0.05, 0.05, 0.00, 0.10),
-    "open": (0.10, 0.60, 0.15, 0.15, 0.00),
-    "wet": (0.15, 0.05, 0.00, 0.05, 0.75),
+    "built": (0.05, 0.05, 0.10, 0.80, 0.00, 0.00),
+    "field": (0.55, 0.15, 0.30, 0.00, 0.00, 0.00),
+    "forest": (0.85, 0.00, 0.05, 0.00, 0.00, 0.10),
+    "open": (0.05, 0.35, 0.00, 0.10, 0.50, 0.00),
+    "wet": (0.15, 0.05, 0.00, 0.05, 0.00, 0.75),
 }
 """Share of each of ``MATERIALS`` in the things of a family."""
+GROUND = ((0.05, 0.15, 0.80, 0.00, 0.00, 0.00), (0.25, 0.65, 0.10, 0.00, 0.00, 0.00))  # what things lie on: bare, grown
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +155,12 @@ def _ground(pictures: Pictures, chance: np.random.Generator, half: Half) -> tupl
     for _ in range(3):
         picture, which = pictures.draw(chance, CLOTHING, half)
         used.append([CLOTHING, half, which])
-        blurred = _resized(_resized(picture, 9), 2 * SIDE)  # larger than the patch, which shows a part of it
+        blurred = _resized(_resized(picture, 14), 2 * SIDE)  # larger than the patch, which shows a part of it
         top, left = chance.integers(SIDE, size=2)
-        mottle += np.rot90(blurred[top : top + SIDE, left : left + SIDE], chance.integers(4)) / 3
+        mottle += np.rot90(blurred[top : top + SIDE, left : left + SIDE], int(chance.integers(4))) / 3
     share = np.clip(chance.uniform(0.1, 0.5) + 0.5 * mottle, 0, 1)[..., None]
-    one, other = (_materials(chance, weights) for weights in ((0.1, 0.2, 0.7, 0.0, 0.0), (0.4, 0.5, 0.1, 0.0, 0.0)))
-    return share * one + (1 - share) * other, used
+    bare, grown = (_materials(chance, shares) for shares in GROUND)
+    return share * bare + (1 - share) * grown, used
 
 
 def _laid(picture: Floats, chance: np.random.Generator, place: int) -> Floats:
@@ -179,11 +182,12 @@ def _spectrum(chance: np.random.Generator, family: str) -> Floats:
 def _materials(chance: np.random.Generator, shares: tuple[float, ...]) -> Floats:
     """Reflectance [12] of a mixture around ``shares``, which varies from thing to thing."""
     drawn = chance.dirichlet(np.array(shares) * SPREAD + 0.02)
-    return (drawn @ np.array(list(MATERIALS.values()))).astype(np.float32)
+    mixture: Floats = (drawn @ np.array(list(MATERIALS.values()))).astype(np.float32)
+    return mixture
 
 
 def _seen(scene: Floats, chance: np.random.Generator) -> dict[str, npt.NDArray[np.uint16]]:
-    """What the sensor makes of reflectances [120, 120, 12]: each band averaged over its pixels, with light and noise."""
+    """What the sensor makes of reflectances [120, 120, 12]: each band averaged over its pixels, hazy, lit and noisy."""
     haze = np.float32(chance.uniform(0, 0.03)) * np.array([1, 0.8, 0.5, 0.3, *[0.1] * 8], np.float32)  # blue scatters
     light = np.float32(chance.uniform(0.85, 1.15))
     bands = {}
@@ -191,14 +195,15 @@ def _seen(scene: Floats, chance: np.random.Generator) -> dict[str, npt.NDArray[n
         side = 10 * SIDE // METRES.get(band, 20)
         block = SIDE // side
         seen = scene[..., index].reshape(side, block, side, block).mean((1, 3)) * light + haze[index]
-        noise = chance.standard_normal((side, side), np.float32) * (NOISE_TIMES / SIGNAL_TO_NOISE[index])
-        bands[band] = np.rint((seen * (1 + noise)).clip(0, 6) * FULL).astype(np.uint16)
+        noise = chance.standard_normal((side, side), np.float32) * (NOISE_AT / SIGNAL_TO_NOISE[index])
+        bands[band] = np.rint((seen + noise).clip(0, 6) * FULL).astype(np.uint16)
     return bands
 
 
 def _resized(picture: Floats, side: int) -> Floats:
     bilinear = Image.Resampling.BILINEAR
-    return np.asarray(Image.fromarray(picture).resize((side, side), bilinear))
+    resized: Floats = np.asarray(Image.fromarray(picture).resize((side, side), bilinear))
+    return resized
 
 
 def write_half(root: Path, half: Half, patches: int, seed: int, pictures: Pictures) -> Path:
@@ -231,7 +236,7 @@ def main() -> None:
     parser.add_argument("--fashion-mnist", default="", help="folder of its IDX files; not given: Debian's")
     options = parser.parse_args()
     pictures = Pictures(options.fashion_mnist)
-    for half, patches in (("train", options.train), ("test", options.test)):
+    for half, patches in zip(HALVES, (options.train, options.test), strict=True):
         written = write_half(options.directory, half, patches, options.seed, pictures)
         print(f"{written}: {patches:,} patches", flush=True)
 
