@@ -343,3 +343,32 @@ def test_the_timeline_has_the_same_parts_as_the_phases(buffers: Any) -> None:
         by_rank = parts.group_by("rank", maintain_order=True).agg(pl.col(name).mean())[name].to_list()
         assert by_rank == pytest.approx((times.mean(axis=0) * 1e9).tolist()), name
     assert parts["blocked"].to_list() == [0] * (2 * STEPS)
+
+
+@pytest.mark.parametrize(
+    ("parallel", "missed"),
+    [(None, True), ({}, True), ({"overlap": False}, False), ({"strategy": "fsdp", "overlap": True}, False)],
+)
+def test_arrivals_are_missed_only_where_gradients_are_reduced_inside_backward(
+    make_records: MakeAny,
+    make_calls: MakeAny,
+    make_kind: MakeAny,
+    make_log: MakeAny,
+    make_data: MakeAny,
+    parallel: Any,
+    missed: bool,
+) -> None:
+    """Two ranks that call an all-reduce after backward, to which rank 1 comes 10 ms late: known by the call itself."""
+    spans = {"forward": [[20, 30]] * STEPS, "backward": [[50, 50]] * STEPS}
+    records = make_records([[100, 100]] * STEPS, **spans, collective=[[30, 20]] * STEPS)
+    calls = [
+        (rank, step, 0, step, 100 * step + 70 + 10 * rank, 30 - 10 * rank, 100 * step + 100)
+        for step in range(STEPS)
+        for rank in (0, 1)
+    ]
+    logs = {rank: make_log(rank, collective_kinds=(make_kind("all_reduce", 2, id=0),)) for rank in (0, 1)}
+    spec = {} if parallel is None else {"parallel": parallel}
+    phases = phases_of(make_data(records, 2, collectives=make_calls(calls), events=logs, spec=spec))
+    assert per_rank_ms(phases, "wait") == [10, 0]
+    assert per_rank_ms(phases, "transfer") == [20, 20]
+    assert any("arrivals at collectives were not recorded" in gap for gap in phases.gaps) is missed

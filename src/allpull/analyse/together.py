@@ -65,5 +65,10 @@ def together(run: RunData) -> Together:
 
 
 def _reduces(run: RunData) -> bool:
-    """Whether gradients are reduced inside backward: our trainer does; of a program DDP's buckets tell."""
-    return run.record.kind != "run" or any(log.buckets for log in run.events.values())
+    """Whether gradients are reduced inside backward: of our trainer its options tell, of a program DDP's buckets."""
+    if run.record.kind == "run":
+        return any(log.buckets for log in run.events.values())
+    asked = run.record.spec.get("parallel")
+    if not isinstance(asked, dict):  # a rehearsal, or an older training: they had no choice
+        return True
+    return asked.get("strategy", "ddp") == "ddp" and asked.get("overlap", True) is True

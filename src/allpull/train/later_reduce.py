@@ -39,14 +39,11 @@ class LaterReduce:
         return nullcontext()
 
     def after_backward(self) -> None:
-        """Give each parameter the mean of its gradients over the ranks; a collective. All is sent, then waited for."""
-        sent = []
+        """Give each parameter the mean of its gradients over the ranks; a collective. One bucket after the other."""
         for bucket in self.buckets:
             flat = torch.cat([gradient_of(parameter).flatten() for parameter in bucket])
             flat = flat.to(self._sent_as or flat.dtype).div_(self._ranks)  # before the sum, which could overflow
-            sent.append((bucket, flat, dist.all_reduce(flat, async_op=True)))
-        for bucket, flat, work in sent:
-            work.wait()
+            dist.all_reduce(flat)
             for parameter, mean in zip(bucket, torch.split(flat, [one.numel() for one in bucket]), strict=True):
                 gradient_of(parameter).copy_(mean.view_as(parameter))
 
