@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from allpull.config.load import recipes
-from allpull.load.dataset import DATASETS
+from allpull.load import feed
 from allpull.schema.base import tag
 
 
@@ -18,7 +18,7 @@ def listing(*, recipes: bool, models: bool, data: bool, as_json: bool) -> str:
     if models:
         found["models"] = model_list()
     if data:
-        found["data"] = [{"name": name} for name in DATASETS.names()]
+        found["data"] = [{"name": name} for name in feed.known()]
     if as_json:
         return json.dumps({"schema": tag("list"), **found}, indent=1)
     return "\n".join("  ".join(_words(item)).rstrip() for items in found.values() for item in items)

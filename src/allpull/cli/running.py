@@ -24,7 +24,7 @@ from allpull.launch.mpi import hosts_of
 from allpull.launch.outcome import describe
 from allpull.launch.script import sbatch_script
 from allpull.launch.slurm import prepare_script
-from allpull.load.dataset import DATASETS
+from allpull.load import feed
 from allpull.report.plain import printable
 from allpull.schema.run import RunRecord
 from allpull.schema.spec import RunSpec
@@ -95,7 +95,7 @@ def check_parts(spec: RunSpec) -> None:
     """
     if spec.model.name.partition(":")[0] not in (*MODELS.names(), *LIBRARIES):
         raise UnknownName("model", spec.model.name, MODELS.names())
-    DATASETS.load(spec.data.name)(spec.data.path)
+    feed.check(spec.data)
     if spec.train.resume and not Path(spec.train.resume).exists():
         raise BadInput(f"cannot go on from {spec.train.resume}: no such file or directory", hint="give a run directory")
 

@@ -19,6 +19,7 @@ def of_the_trainer(spec: RunSpec) -> Iterator[str]:
     """
     yield from _of_the_data(spec.data)
     yield from _of_the_model(spec.model)
+    yield from _of_both(spec.data, spec.model, spec.train)
     yield from _of_training(spec.train, spec.model, spec.launch.ranks)
     yield from _of_sharing(spec.parallel, spec.train)
 
@@ -49,6 +50,18 @@ def _of_the_model(model: ModelSpec) -> Iterator[str]:
         yield "model.norm_scale: with model.norm = none there is no scale to leave out"
 
 
+def _of_both(data: DataSpec, model: ModelSpec, train: TrainSpec) -> Iterator[str]:
+    if model.head == "flatten" and data.first_size:
+        yield "data.first_size: with model.head = flatten a model takes pictures of one size only"
+    if model.head == "flatten" and data.test_size not in (0, data.size):
+        yield f"data.test_size: with model.head = flatten a model takes pictures of one size only, {data.size:,} pixels"
+    if data.first_size and data.growth_epochs >= train.epochs:
+        yield (
+            f"data.growth_epochs: after {data.growth_epochs:,} epochs pictures would have their full size, and "
+            f"train.epochs = {train.epochs:,}; nothing would be trained on it"
+        )
+
+
 def _of_training(train: TrainSpec, model: ModelSpec, ranks: int) -> Iterator[str]:
     if train.nesterov and train.optimizer != "sgd":
         yield f"train.nesterov: train.optimizer = {train.optimizer} has no such momentum; it is for sgd"
@@ -67,19 +80,28 @@ def _of_training(train: TrainSpec, model: ModelSpec, ranks: int) -> Iterator[str
 
 def _of_sharing(parallel: ParallelSpec, train: TrainSpec) -> Iterator[str]:
     if parallel.strategy == "fsdp":
-        options = ("bucket_mb", "bucket_view", "static_graph", "broadcast_buffers", "compression", "overlap")
+        options = (
+            "bucket_mb",
+            "bucket_view",
+            "batched_copy",
+            "static_graph",
+            "broadcast_buffers",
+            "compression",
+            "overlap",
+        )
         for name in options:
             if getattr(parallel, name) != getattr(PLAIN_DDP, name):
                 yield f"parallel.{name}: it is an option of ddp, and parallel.strategy is fsdp"
-        if train.evaluation == "serial":
-            yield "train.evaluation: with parallel.strategy = fsdp no rank has the whole model, so none evaluates alone"
         if train.precision == "o2":
             yield "train.precision: o2 keeps the weights twice on each rank, which parallel.strategy = fsdp is to avoid"
         if train.cuda_graph:
             yield "train.cuda_graph: steps of parallel.strategy = fsdp are not recorded"
     if parallel.static_graph and train.accumulate > 1:
         yield "parallel.static_graph: gradients accumulated over parts of a batch are exchanged only with the last one"
-    if not parallel.overlap and parallel.compression != "none":
-        yield "parallel.compression: it hooks into the exchange during backward; parallel.overlap = false has none"
+    if not parallel.overlap:
+        if parallel.compression == "powersgd":
+            yield "parallel.compression: powersgd hooks into the exchange during backward; parallel.overlap = false has none"
+        if parallel.broadcast_buffers:
+            yield "parallel.broadcast_buffers: it comes with ddp's own exchange, and parallel.overlap is false"
     if train.cuda_graph and train.accumulate > 1:
         yield "train.cuda_graph: a step in several parts (train.accumulate) is not recorded"
