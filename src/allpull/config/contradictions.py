@@ -100,7 +100,7 @@ def _of_sharing(parallel: ParallelSpec, train: TrainSpec) -> Iterator[str]:
         yield "parallel.static_graph: gradients accumulated over parts of a batch are exchanged only with the last one"
     if not parallel.overlap:
         if parallel.compression == "powersgd":
-            yield "parallel.compression: powersgd hooks into the exchange during backward, and parallel.overlap is false"
+            yield "parallel.compression: powersgd hooks into the exchange within backward; parallel.overlap is false"
         if parallel.broadcast_buffers:
             yield "parallel.broadcast_buffers: it comes with ddp's own exchange, and parallel.overlap is false"
     if train.cuda_graph and train.accumulate > 1:
