@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from allpull.cli.probe import specification
+from allpull.cli.probing import specification
 from allpull.errors import AllpullError
 
 pytestmark = pytest.mark.torch

@@ -65,5 +65,5 @@ def test_each_verb_is_a_file_of_its_own(group: Any) -> None:
 
 def test_whatever_reads_answers_in_json(group: Any) -> None:
     commands = dict(all_commands(group))
-    for name in ("show", "compare", "doctor", "train", "probe allreduce", "probe clock"):
+    for name in ("show", "compare", "doctor", "train", "probe allreduce", "probe clock", "probe loader"):
         assert any("--json" in one.opts for one in commands[name].params), name

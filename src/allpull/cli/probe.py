@@ -2,50 +2,34 @@
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from allpull.cli.say import answer, note
+from allpull.cli.probe_compute import compute
+from allpull.cli.probe_loader import loader
+from allpull.cli.probe_storage import storage
+from allpull.cli.probing import Ranks, Sets, Where, parse_seconds, run, specification
+from allpull.cli.say import answer
 from allpull.cli.show import AsJson
 from allpull.cli.train import Out
 from allpull.errors import BadInput
-from allpull.units import parse_bytes, parse_time_s, show_bytes, show_spread, show_time
+from allpull.units import parse_bytes, show_bytes, show_spread, show_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from allpull.schema.results import AllreduceResult, ClockOffset, ClockResult, Interval, RingFit
-    from allpull.schema.run import RunRecord
-    from allpull.schema.spec import RunSpec
 
 MAX_SIZE = 1 << 34
-MAX_RANKS = 65536
 SIZES = "8,64KiB,1MiB,8MiB,64MiB"
-MAX_PROBE_S = 3600.0
-AUTO = "auto"
-USELESS = ("data.", "model.", "train.", "watch.", "slurm.array")  # what says something to a training alone
 
-probe = typer.Typer(help="Measure what limits a job: collectives, clocks.", no_args_is_help=True, rich_markup_mode=None)
-
-Ranks = Annotated[
-    int | None,
-    typer.Option(
-        "-n",
-        "--ranks",
-        help="Ranks, one process each. Not given: those of a cluster file, else one a host, at least 2.",
-    ),
-]
-Where = Annotated[
-    str | None, typer.Option("--launcher", metavar="NAME[:ARGUMENT]", help="Where ranks run, as for allpull train.")
-]
-Sets = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one option, such as launch.hosts=2.")
-]
+probe = typer.Typer(
+    help="Measure what limits a job: collectives, clocks, loading, storage, computing.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
 
 @probe.command()
@@ -95,9 +79,7 @@ def clock(  # noqa: PLR0917  as above
     from allpull.schema.probes import ClockAnswer  # noqa: PLC0415
     from allpull.schema.results import ClockResult  # noqa: PLC0415
 
-    seconds = parse_time_s(duration)
-    if not 0 < seconds <= MAX_PROBE_S:
-        raise BadInput(f"--for {duration} is not between 0 and an hour", hint="10s is enough for most hosts")
+    seconds = parse_seconds(duration)
     record, directory = run("clock", specification("clock", ranks, launcher, sets or []), out, {"seconds": seconds})
     found = read_probe(directory, "clock", ClockAnswer)
     offsets = [offset for one in found.against for offset in compare_host(one.host, one.pings, record.hosts)]
@@ -105,72 +87,8 @@ def clock(  # noqa: PLR0917  as above
     answer(result.model_dump_json(by_alias=True, indent=1) if as_json else clock_table(result))
 
 
-def count_ranks(asked: int | None, launcher: str, hosts: int = 1) -> int:
-    """How many ranks to start: as many as were asked for, else as the cluster file has, else one a host, at least 2.
-
-    ``hosts`` are those that were asked for or found, as far as the launcher itself does not name them.
-
-    Raises:
-        BadInput: they cannot be started, or the cluster file or host list holds faults.
-    """
-    from allpull.launch.launcher import choose  # noqa: PLC0415  pydantic is not needed for --help
-    from allpull.launch.ssh import read_hosts  # noqa: PLC0415
-    from allpull.rehearse.launcher import Rehearse  # noqa: PLC0415
-
-    if asked is not None:
-        if not 1 <= asked <= MAX_RANKS:
-            raise BadInput(f"-n {asked}: between 1 and {MAX_RANKS} ranks can be asked for", hint="such as -n 4")
-        return asked
-    name, _, argument = launcher.partition(":")
-    chosen = choose(launcher) if name == "rehearse" else None
-    if isinstance(chosen, Rehearse):
-        return chosen.ranks
-    return max(2, len(read_hosts(argument)) if name == "ssh" else hosts)
-
-
-def specification(name: str, ranks: int | None, launcher: str | None, sets: Sequence[str]) -> RunSpec:
-    """The specification of the probe called ``name``, on the launcher that was asked for, or else is found here.
-
-    Raises:
-        BadInput: an option makes no sense, or is one of a training.
-    """
-    from allpull.cli import running  # noqa: PLC0415  pydantic is not needed for --help
-    from allpull.config.load import bare_spec  # noqa: PLC0415
-    from allpull.launch.launcher import choose  # noqa: PLC0415
-
-    given = {key.strip(): value.strip() for key, _, value in (text.partition("=") for text in sets)}
-    useless = next((key for key in given if key.startswith(USELESS)), None)
-    if useless is not None:
-        raise BadInput(
-            f"--set {useless}: a probe has no use for it", hint="launch., ssh., slurm. and container. it has"
-        )
-    where = launcher or given.get("launch.launcher", "").strip("\"'") or AUTO
-    if ranks is None and given.get("launch.ranks", "").isdecimal():
-        ranks = int(given["launch.ranks"])
-    said = given.get("launch.hosts", "")
-    hosts = int(said[:9]) if said.isdecimal() else running.find_hosts(where, os.environ).hosts
-    count = count_ranks(ranks, where, hosts)
-    ours = [f"launch.ranks={count}", f"launch.launcher={json.dumps(where)}"]
-    spec = running.settle(bare_spec([f"name=probe-{name}", *sets, *ours]), os.environ, sets)
-    choose(spec.launch.launcher)
-    running.check_restarts(spec)
-    return spec
-
-
-def run(name: str, spec: RunSpec, out: Path, options: dict[str, object]) -> tuple[RunRecord, Path]:
-    """Run the probe called ``name`` as a job of its own; its final record and its run directory."""
-    from allpull.cli import running  # noqa: PLC0415  pydantic is not needed for --help
-    from allpull.launch.execute import execute  # noqa: PLC0415
-    from allpull.launch.job import prepare  # noqa: PLC0415
-    from allpull.launch.launcher import choose  # noqa: PLC0415
-
-    running.need_torch()
-    chosen = choose(spec.launch.launcher)
-    job = prepare(spec, kind="probe", module=f"allpull.probe.{name}", command=[*sys.argv], out=out, options=options)
-    record = execute(job, chosen, lambda: None, note)
-    note(f"run directory: {job.directory}")
-    running.pass_on(record)
-    return record, job.directory
+for verb in (loader, storage, compute):
+    probe.command()(verb)
 
 
 def parse_sizes(text: str) -> list[int]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from allpull.errors import AllpullError
 from allpull.rundir.write import private_folder, whole_json
 
 ANSWER = "probes/{name}.json"
@@ -23,6 +26,21 @@ class Meeting:
     rank: int
     ranks: int
     device: torch.device
+
+    @property
+    def ranks_per_host(self) -> int:
+        """Ranks of each host; those of one host follow each other."""
+        return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+    @property
+    def first_here(self) -> bool:
+        """Whether this is the first rank of its host."""
+        return self.rank % self.ranks_per_host == 0
+
+    def wait(self) -> None:
+        """Wait until every rank is here."""
+        if self.ranks > 1:
+            dist.barrier()
 
     def gather(self, values: torch.Tensor) -> torch.Tensor:
         """``values`` of all ranks, stacked: shape (ranks, *values.shape)."""
@@ -44,6 +62,30 @@ def meet(threads: int) -> Meeting:
     if ranks > 1:
         dist.init_process_group("nccl" if on_gpu else "gloo")
     return Meeting(rank=rank, ranks=ranks, device=device)
+
+
+def crews(ranks: int, ranks_per_host: int) -> list[int]:
+    """How many of ``ranks`` work at once, one measurement after the other: 1, 2, 4 …, those of one host, all.
+
+    >>> crews(12, 3)
+    [1, 2, 3, 4, 8, 12]
+    """
+    powers = [1 << power for power in range(ranks.bit_length()) if 1 << power < ranks]
+    return sorted({*powers, min(ranks, ranks_per_host), ranks})
+
+
+def run(probe: Callable[[str], None]) -> None:
+    """Run one rank of a probe; what the user can mend ends it with one clear error.
+
+    Raises:
+        SystemExit: as the launcher expects it of ranks that failed.
+    """
+    try:
+        probe(sys.argv[1])
+    except AllpullError as error:
+        if error.hint:
+            sys.stderr.write(f"hint: {error.hint}\n")
+        raise SystemExit(error.exit_code) from error
 
 
 def read_job(job_file: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from allpull.schema import compared, counters, events, explained, host, reported, results, run, steps
+from allpull.schema import compared, counters, events, explained, host, probed, probes, reported, results, run, steps
 from allpull.schema.base import VERSION
 
 DOCUMENTED: dict[str, Any] = {
@@ -22,6 +22,12 @@ DOCUMENTED: dict[str, Any] = {
     "explain": explained.ExplainResult,
     "compare": compared.CompareResult,
     "report": reported.ScalingReport,
+    "probes-loader": probes.LoaderAnswer,
+    "probes-storage": probes.StorageAnswer,
+    "probes-compute": probes.ComputeAnswer,
+    "loader": probed.LoaderResult,
+    "storage": probed.StorageResult,
+    "compute": probed.ComputeResult,
 }
 """File stem → type. Add a record here and `make reference` writes its schema."""
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from allpull.schema.base import Record
 
 Ping = Annotated[list[int], Field(min_length=8, max_length=8)]
+LoaderState = Literal["cold", "warm", "cached", "memory"]
+StorageOp = Literal["write", "read", "random read", "create", "stat", "open", "unlink"]
+StorageWay = Literal["direct", "dropped", "cached"]
+Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 
 
 class Repetitions(Record):
@@ -42,3 +46,166 @@ class ClockAnswer(Record):
     schema_: str = Field(alias="schema")
     hosts: int = Field(ge=1)
     against: list[Pings]
+
+
+Seconds = Annotated[float, Field(ge=0)]
+
+
+class LoaderWindow(Record):
+    """A stretch of one rank's loading."""
+
+    samples: int = Field(ge=0)
+    seconds: float = Field(ge=0)
+
+
+class LoaderDraw(Record):
+    """What one rank drew in one point."""
+
+    windows: list[LoaderWindow]
+    samples: int = Field(ge=0, description="of all windows and the first batch, which is in none")
+    cpu_s: float = Field(ge=0, description="of all threads of the rank meanwhile")
+
+
+class LoaderMeasured(Record):
+    """One point: so many ranks at once, each with so many threads, from files in one state."""
+
+    ranks: int = Field(ge=1)
+    threads: int = Field(ge=1, description="of each rank")
+    state: LoaderState
+    resident: float | None = Field(
+        description="share of the files in host 0's page cache as the point began; None: the system does not tell"
+    )
+    draws: list[LoaderDraw] = Field(description="by rank")
+
+
+class LoaderShuffle(Record):
+    """What the order of epoch 0 is worth, with as many ranks as were started."""
+
+    quality: float | None = Field(
+        description="share of neighbours in the pack that come into different global batches, divided by that of a "
+        "full shuffle; None: one batch holds all"
+    )
+    records_per_read: float = Field(description="mean length of the runs of neighbours that one rank gets by one read")
+    seen_share: float = Field(ge=0, le=1, description="of the records, the least share that a rank ever sees")
+    label_distance: float | None = Field(
+        description="largest total variation distance between the labels that a rank sees and those of all records; "
+        "None: several labels a record"
+    )
+    label_distance_by_chance: float | None = Field(description="the same where records are dealt out by chance")
+
+
+class LoaderAnswer(Record):
+    """``probes/loader.json``."""
+
+    schema_: str = Field(alias="schema")
+    data: str
+    kind: str = Field(description="kind of the pack; memory: a data set that is all in memory")
+    records: int = Field(ge=1)
+    bytes_per_sample: float = Field(gt=0, description="as stored, mean over the records")
+    size: int = Field(ge=1, description="pixels of a side that the model sees")
+    batch: int = Field(ge=1, description="samples of a rank's batch")
+    resizer: str | None
+    ranks: int = Field(ge=1)
+    ranks_per_host: int = Field(ge=1)
+    cores: int = Field(ge=1, description="CPUs that the ranks of a host may use, of the host that has fewest")
+    shuffle: LoaderShuffle | None = Field(description="None: in memory, where every shuffle is a full one")
+    odd: int = Field(ge=0, description="samples that needed another decoder or could not be decoded, on rank 0")
+    points: list[LoaderMeasured]
+    left_out: list[str] = Field(description="what was asked for and could not be measured, and why")
+
+
+class StoragePart(Record):
+    """One repetition on one rank."""
+
+    ops: int = Field(ge=0)
+    seconds: float = Field(ge=0)
+
+
+class StorageMeasured(Record):
+    """One operation, of one size, by so many ranks at once with so many threads each."""
+
+    ranks: int = Field(ge=1)
+    threads: int = Field(ge=1, description="of each rank")
+    op: StorageOp
+    size_bytes: int = Field(ge=0, description="of one operation; 0: it moves no data")
+    parts: list[list[StoragePart]] = Field(description="by repetition, then by rank")
+
+
+class StorageAnswer(Record):
+    """``probes/storage.json``."""
+
+    schema_: str = Field(alias="schema")
+    path: str
+    file_system: str | None = Field(description="on host 0")
+    file_bytes: int = Field(ge=1, description="of each rank's own file")
+    way: StorageWay
+    why: str = Field(description="why reads do not go past the page cache; empty where they do")
+    ceiling_ops_per_s: float = Field(
+        gt=0, description="4 KiB reads a second of one thread from the page cache: what the probe itself can do"
+    )
+    ranks: int = Field(ge=1)
+    ranks_per_host: int = Field(ge=1)
+    points: list[StorageMeasured]
+
+
+class ComputeMeasured(Record):
+    """The steps of one batch size, precision and number of threads, in seconds."""
+
+    batch: int = Field(ge=1)
+    precision: Precision
+    threads: int = Field(ge=1)
+    step_s: list[Seconds] = Field(min_length=1)
+    forward_s: list[Seconds]
+    backward_s: list[Seconds]
+    optimizer_s: list[Seconds]
+    issue_s: list[Seconds] | None = Field(
+        description="in which the host gave the step to an accelerator; None: the CPU computes itself"
+    )
+
+
+class BucketMeasured(Record):
+    """One bucket of gradients, in the order in which they became ready."""
+
+    size_bytes: int = Field(ge=1)
+    ready_s: list[Seconds] = Field(min_length=1, description="after backward began, of each step")
+
+
+class BucketsMeasured(Record):
+    """The buckets of DistributedDataParallel on one rank, which has nobody to wait for."""
+
+    batch: int = Field(ge=1)
+    precision: Precision
+    threads: int = Field(ge=1)
+    backward_s: list[Seconds] = Field(min_length=1)
+    buckets: list[BucketMeasured]
+
+
+class Noise(Record):
+    """How steady the machine was: the same piece of work, again and again."""
+
+    median_s: float = Field(gt=0)
+    p95_over_fastest: float = Field(ge=1, description="95th percentile ÷ the fastest; 1 on a quiet machine")
+    load_1min: float | None
+
+
+class ComputeAnswer(Record):
+    """``probes/compute.json``."""
+
+    schema_: str = Field(alias="schema")
+    model: str
+    device: str
+    channels: int = Field(ge=1)
+    classes: int = Field(ge=1)
+    size: int = Field(ge=1, description="pixels of a side")
+    parameters: int = Field(ge=0, description="that are trained")
+    flop_per_sample: float | None = Field(
+        description="forward and backward, a multiplication and an addition counted as two; None: not counted"
+    )
+    matmul_flop_per_s: dict[str, float] = Field(
+        description="precision → what a large matrix product reaches here, with the most threads asked for"
+    )
+    bucket_bytes: int = Field(ge=1, description="largest size of a bucket that was asked for")
+    noise: list[Noise] = Field(description="before and after the measurement")
+    points: list[ComputeMeasured]
+    buckets: list[BucketsMeasured]
+    left_out: list[str] = Field(description="what was asked for and could not be measured, and why")

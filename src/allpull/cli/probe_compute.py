@@ -1,0 +1,180 @@
+"""``allpull probe compute``: how long a training step of a model takes, by batch, precision and threads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from allpull.cli.probing import Sets, Where, is_here, parse_counts, parse_seconds, run, specification, table
+from allpull.cli.say import answer
+from allpull.cli.show import AsJson
+from allpull.cli.train import Out
+from allpull.errors import BadInput, UnknownName
+from allpull.units import parse_bytes, percent, show_bytes, show_count, show_time
+
+if TYPE_CHECKING:
+    from allpull.schema.probed import ComputeBuckets, ComputeFit, ComputePoint, ComputeResult
+    from allpull.schema.results import Interval
+
+BUILDER = "allpull.train.models.build:build"  # by name: rooms on one floor do not import each other
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+MOST_BATCH, MOST_SIZE, MOST_THREADS = 1 << 20, 8192, 4096
+MOST_CHANNELS, MOST_CLASSES = 4096, 1 << 20
+NOISY = 1.25  # 95th percentile over the fastest of the same work, from which on figures say little
+USED = tuple(
+    f"model.{name}" for name in ("width", "norm", "norm_scale", "conv_bias", "stride", "head", "zero_init", "blur_pool")
+)
+
+Model = Annotated[str, typer.Argument(help="A model of allpull train --list-models, torchvision:NAME or timm:NAME.")]
+Batches = Annotated[str, typer.Option("--batch", help="Batch sizes, such as 1,2,4,8.")]
+Precisions = Annotated[str, typer.Option("--precision", help="Arithmetic: fp32, tf32, bf16 or fp16, or several.")]
+Threads = Annotated[
+    str | None, typer.Option("--threads", help="Threads of torch, such as 1,2. Not given: all cores of this machine.")
+]
+Size = Annotated[int, typer.Option("--size", min=1, max=MOST_SIZE, help="Pixels of a side; Inception-v3 has 299.")]
+Channels = Annotated[int, typer.Option("--channels", min=1, max=MOST_CHANNELS, help="Channels of an image.")]
+Classes = Annotated[int, typer.Option("--classes", min=1, max=MOST_CLASSES, help="Classes that it tells apart.")]
+BucketSize = Annotated[str, typer.Option("--bucket-size", help="Largest size of a bucket of gradients.")]
+Duration = Annotated[str, typer.Option("--for", help="Time of each line of the table.")]
+
+
+def compute(  # noqa: PLR0917  one parameter an option, called by typer alone
+    model: Model,
+    batches: Batches = "1,2,4,8,16,32",
+    precisions: Precisions = "fp32,bf16",
+    threads: Threads = None,
+    size: Size = 224,
+    channels: Channels = 3,
+    classes: Classes = 1000,
+    bucket_size: BucketSize = "25MiB",
+    duration: Duration = "2s",
+    launcher: Where = None,
+    sets: Sets = None,
+    out: Out = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Time training steps of a model: by batch, precision and threads, and when each bucket of gradients is ready."""
+    from allpull.analyse.computing import computed  # noqa: PLC0415  numpy is not needed for --help
+    from allpull.cli import running  # noqa: PLC0415
+    from allpull.rundir.probes import read_probe  # noqa: PLC0415
+    from allpull.schema.probes import ComputeAnswer  # noqa: PLC0415
+    from allpull.train.models import LIBRARIES, MODELS  # noqa: PLC0415
+
+    if model.partition(":")[0] not in (*MODELS.names(), *LIBRARIES):
+        raise UnknownName("model", model, MODELS.names())
+    options: dict[str, object] = {
+        "builder": BUILDER,
+        "batches": parse_counts(batches, "--batch", most=MOST_BATCH),
+        "precisions": parse_precisions(precisions),
+        "threads": parse_counts(threads or str(cores()), "--threads", most=MOST_THREADS),
+        "size": size,
+        "channels": channels,
+        "classes": classes,
+        "bucket_bytes": parse_bytes(bucket_size),
+        "seconds": parse_seconds(duration),
+    }
+    if not options["bucket_bytes"]:
+        raise BadInput(f"--bucket-size {bucket_size}: a bucket holds something", hint="such as 25MiB")
+    if any(text.partition("=")[0].strip() == "model.name" for text in sets or []):
+        raise BadInput("--set model.name: the model is given without it", hint=f"as in allpull probe compute {model}")
+    one_host = [] if any(text.startswith("launch.hosts") for text in sets or []) else ["launch.hosts=1"]
+    given = [*(sets or []), *one_host, f"model.name={model}"]
+    spec = specification("compute", 1, launcher, given, uses=(*USED, "model.name"), least=1)
+    if is_here(spec):
+        running.need_torch()
+        from allpull.train.models.count import trainable_parameters  # noqa: PLC0415  torch: only now
+
+        trainable_parameters(spec.model, channels=channels, classes=classes, pixels=(size, size))
+    record, directory = run("compute", spec, out, options)
+    result = computed(read_probe(directory, "compute", ComputeAnswer), record.id)
+    answer(result.model_dump_json(by_alias=True, indent=1) if as_json else compute_table(result))
+
+
+def cores() -> int:
+    """CPUs that we may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def parse_precisions(text: str) -> list[str]:
+    """Names of arithmetics, in the order of the table.
+
+    Raises:
+        UnknownName: one is none.
+    """
+    words = [word.strip() for word in text.split(",")]
+    odd = next((word for word in words if word not in PRECISIONS), None)
+    if odd is not None:
+        raise UnknownName("precision", odd, PRECISIONS)
+    return [name for name in PRECISIONS if name in words]
+
+
+def compute_table(result: ComputeResult) -> str:
+    """The table, and what it means in words."""
+    issued = any(one.issue_s is not None for one in result.points)
+    head = ["precision", "threads", "batch", "step", "9 in 10", "forward", "backward", "optimizer"]
+    head += [*(["issue"] if issued else []), "images/s", "FLOP/s", "of matmul"]
+    return "\n".join([table(head, [row(one, issued=issued) for one in result.points]), "", *words(result)])
+
+
+def row(one: ComputePoint, *, issued: bool) -> list[str]:
+    """One line."""
+    return [
+        one.precision,
+        f"{one.threads}",
+        f"{one.batch}",
+        show_time(one.step_s.median),
+        f"{show_time(one.step_s.low)} to {show_time(one.step_s.high)}",
+        *(show_time(part) for part in (one.forward_s, one.backward_s, one.optimizer_s)),
+        *(["" if one.issue_s is None else show_time(one.issue_s)] if issued else []),
+        show_count(one.samples_per_s),
+        "?" if one.flop_per_s is None else f"{show_count(one.flop_per_s / 1e9)} G",
+        "?" if one.peak_share is None else percent(one.peak_share),
+    ]
+
+
+def words(result: ComputeResult) -> Iterator[str]:
+    """One sentence a line."""
+    yield (
+        f"{result.model} on {result.device}: {result.parameters:,} parameters, {result.channels} × {result.size} × "
+        f"{result.size} pixels, {result.classes:,} classes."
+    )
+    yield from (fit_words(one) for one in result.fits if one.part == "step")
+    for found in result.buckets:
+        yield bucket_words(found)
+    worst = max(one.p95_over_fastest for one in result.noise)
+    busy = "; it is busy, and figures say little" if worst > NOISY else ""
+    yield f"Noise of the machine: the same work takes up to {worst:.2f} times as long as at best (95 %){busy}."
+    yield from (f"Left out: {reason}." for reason in result.left_out)
+
+
+def fit_words(fit: ComputeFit) -> str:
+    """What the line says, with how well it holds."""
+    where = f"{fit.precision}, {fit.threads} thread{'s' * (fit.threads != 1)}"
+    line = f"{shown_time(fit.fixed_s)} + {shown_time(fit.per_sample_s)} a sample"
+    off = f"off by at most {percent(fit.worst_error)}"
+    if fit.knee is None or fit.floor_s is None:
+        return f"Step ({where}): {line}; {off}. No launch-bound knee among these batches."
+    knee = show_count(fit.knee.value)
+    if fit.knee.low is not None and fit.knee.high is not None:
+        knee += f" ({show_count(fit.knee.low)} to {show_count(fit.knee.high)})"
+    return f"Step ({where}): {line}, but {shown_time(fit.floor_s)} at least; {off}. Launch-bound below batch {knee}."
+
+
+def shown_time(one: Interval) -> str:
+    """A time with its interval."""
+    if one.low is None or one.high is None:
+        return show_time(one.value)
+    return f"{show_time(one.value)} ({show_time(one.low)} to {show_time(one.high)})"
+
+
+def bucket_words(found: ComputeBuckets) -> str:
+    """When each bucket is ready."""
+    each = ", ".join(f"{show_bytes(one.size_bytes)} at {percent(one.ready_share)}" for one in found.buckets)
+    return (
+        f"Buckets ({found.precision}, batch {found.batch}): {each} of backward, which takes "
+        f"{show_time(found.backward_s.median)}."
+    )

@@ -1,0 +1,144 @@
+"""``allpull probe storage``: what a file system gives, to one host and to several at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from shutil import rmtree
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from allpull.cli.probe_loader import range_of
+from allpull.cli.probing import Sets, Where, is_here, parse_counts, parse_seconds, run, specification, table
+from allpull.cli.say import answer
+from allpull.cli.show import AsJson
+from allpull.cli.train import Out
+from allpull.errors import BadInput
+from allpull.units import parse_bytes, percent, show_bytes, show_count
+
+if TYPE_CHECKING:
+    from allpull.schema.probed import StoragePoint, StorageResult
+
+MOST_THREADS = 1024
+PAGE_BYTES, MOST_READ_BYTES = 4096, 1 << 26
+LEAST_FILE_BYTES, MOST_FILE_BYTES = 1 << 22, 1 << 40
+
+Place = Annotated[Path, typer.Argument(help="A folder on the storage that is to be measured.", metavar="PATH")]
+Hosts = Annotated[
+    int | None,
+    typer.Option(
+        "-n", "--ranks", help="Ranks, one process each; 1, 2, 4 … of them read at once. Not given: one a host."
+    ),
+]
+Sizes = Annotated[str, typer.Option("--sizes", help="Sizes of random reads: multiples of 4 KiB.")]
+Threads = Annotated[str, typer.Option("--threads", help="Threads of a rank, such as 1,4.")]
+FileSize = Annotated[str, typer.Option("--file-size", help="Size of each rank's own file.")]
+Duration = Annotated[str, typer.Option("--for", help="Time of each line of the table.")]
+
+
+def storage(  # noqa: PLR0917  one parameter an option, called by typer alone
+    place: Place,
+    ranks: Hosts = None,
+    sizes: Sizes = "4KiB,128KiB,1MiB",
+    threads: Threads = "1,4",
+    file_size: FileSize = "256MiB",
+    duration: Duration = "1s",
+    launcher: Where = None,
+    sets: Sets = None,
+    out: Out = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Time a file system: bytes/s and operations/s by size and threads, from one host and from several at once."""
+    from allpull.analyse.storing import stored  # noqa: PLC0415  numpy is not needed for --help
+    from allpull.probe.disk import check_space  # noqa: PLC0415
+    from allpull.rundir.probes import read_probe  # noqa: PLC0415
+    from allpull.schema.probes import StorageAnswer  # noqa: PLC0415
+
+    file_bytes, read_bytes = parse_bytes(file_size), parse_reads(sizes)
+    if not max(LEAST_FILE_BYTES, *read_bytes) <= file_bytes <= MOST_FILE_BYTES:
+        raise BadInput(
+            f"--file-size {file_size} is not between 4 MiB and 1 TiB, or smaller than a read", hint="such as 1GiB"
+        )
+    spec = specification("storage", ranks, launcher, sets or [], least=1)
+    folder = place.resolve()
+    name = f".allpull-probe-{os.urandom(6).hex()}"
+    options: dict[str, object] = {
+        "path": str(folder),
+        "name": name,
+        "sizes": read_bytes,
+        "threads": parse_counts(threads, "--threads", most=MOST_THREADS),
+        "file_bytes": file_bytes // PAGE_BYTES * PAGE_BYTES,
+        "seconds": parse_seconds(duration),
+    }
+    if is_here(spec):
+        check_space(folder, file_bytes * spec.launch.ranks)
+    try:
+        record, directory = run("storage", spec, out, options)
+    finally:  # ranks clean up behind themselves, but for one that was killed
+        for left in folder.glob(f"{name}-*"):
+            rmtree(left, ignore_errors=True)
+    result = stored(read_probe(directory, "storage", StorageAnswer), record.id)
+    answer(result.model_dump_json(by_alias=True, indent=1) if as_json else storage_table(result))
+
+
+def parse_reads(text: str) -> list[int]:
+    """Sizes of reads in bytes, smallest first.
+
+    Raises:
+        BadInput: one is no multiple of a page, or too large.
+
+    >>> parse_reads("1MiB,4KiB")
+    [4096, 1048576]
+    """
+    sizes = {parse_bytes(word.strip()) for word in text.split(",")}
+    odd = next((size for size in sorted(sizes) if size % PAGE_BYTES or not 0 < size <= MOST_READ_BYTES), None)
+    if odd is not None:
+        raise BadInput(
+            f"--sizes {text}: {odd:,} bytes is no multiple of 4 KiB up to 64 MiB", hint="such as --sizes 4KiB,1MiB"
+        )
+    return sorted(sizes)
+
+
+def storage_table(result: StorageResult) -> str:
+    """The table, and what it means in words."""
+    several = result.hosts > 1
+    head = ["operation", "size", "hosts", "ranks", "threads", "a second", "9 in 10", "bytes/s", "a host"]
+    head += ["of one alone"] if several else []
+    return "\n".join([table(head, [row(one, several=several) for one in result.points]), "", *words(result)])
+
+
+def row(one: StoragePoint, *, several: bool) -> list[str]:
+    """One line."""
+    share = "" if one.of_alone is None else percent(one.of_alone)
+    return [
+        one.op,
+        show_bytes(one.size_bytes) if one.size_bytes else "",
+        f"{one.hosts}",
+        f"{one.ranks}",
+        f"{one.threads}",
+        show_count(one.ops_per_s.median),
+        range_of(one.ops_per_s),
+        "" if one.bytes_per_s is None else f"{show_bytes(one.bytes_per_s.median)}/s",
+        show_count(one.per_host_ops_per_s),
+        *([share] if several else []),
+    ]
+
+
+def words(result: StorageResult) -> Iterator[str]:
+    """One sentence a line."""
+    kind = f" ({result.file_system})" if result.file_system else ""
+    yield f"{result.path}{kind}: a file of {show_bytes(result.file_bytes)} a rank, which is gone."
+    yield WAYS[result.way].format(why=result.why)
+    yield (
+        f"This process itself can do {show_count(result.ceiling_ops_per_s)} reads a second from memory by one thread: "
+        "rates near it say nothing of the storage. stat and open find what create has just left in this host's caches."
+    )
+
+
+WAYS = {
+    "direct": "Reads went past the page cache (O_DIRECT); caches of servers and disks are in the figures.",
+    "dropped": "Reads went through the page cache, which was emptied before each repetition: {why}.",
+    "cached": "Reads came from memory, not from the storage: {why}.",
+}

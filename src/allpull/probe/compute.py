@@ -1,0 +1,191 @@
+"""Time training steps of one model by batch, precision and threads: the rank of ``allpull probe compute``."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from allpull.errors import BadInput
+from allpull.probe.buckets import alone, ready_times
+from allpull.probe.ranks import answer, meet, read_job, run
+from allpull.probe.stepping import Moments, Trained, matmul_flop_per_s, noise, set_precision
+from allpull.schema.spec import RunSpec, from_plain
+
+WARMUP = 3
+LEAST, MOST = 5, 500  # steps of a point: enough for a median, and no more than a figure needs
+PATIENCE = 15.0  # a batch that would take more than this many times the asked seconds is left out
+PEAK_S = 0.5  # for the matrix product
+NOISE_S, NOISE_SIDE = 0.5, 192  # a piece of work of some 100 µs
+PARTS = ("forward_s", "backward_s", "optimizer_s")
+FAULTS = (RuntimeError, ValueError)  # by which torch says that memory is short or a layer does not work so
+
+
+class Setting:
+    """What all points share: how to make the model, and where it computes."""
+
+    def __init__(self, job: dict[str, Any], device: torch.device) -> None:
+        asked, self.device = job["options"], device
+        self.classes, self.shape = asked["classes"], (asked["channels"], asked["size"], asked["size"])
+        module, _, name = asked["builder"].partition(":")
+        self._build: Callable[..., nn.Module] = getattr(importlib.import_module(module), name)
+        self._spec = from_plain(RunSpec, job["spec"]).model
+        self.parameters = sum(one.numel() for one in self.model().parameters() if one.requires_grad)
+
+    def model(self) -> nn.Module:
+        """The model with the same weights each time, the channels of a pixel together in memory.
+
+        Raises:
+            AllpullError: no such model, or it is not for such images.
+        """
+        torch.manual_seed(0)
+        model = self._build(self._spec, channels=self.shape[0], classes=self.classes, pixels=self.shape[1:])
+        return model.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+
+    def images(self, batch: int) -> torch.Tensor:
+        """A batch of noise."""
+        return noise((batch, *self.shape), self.device)
+
+
+def main(job_file: str) -> None:
+    """Measure all points of the job and write ``probes/compute.json``."""
+    job = read_job(job_file)
+    asked, device = job["options"], meet(job["spec"]["launch"]["threads"]).device
+    setting = Setting(job, device)
+    before, left_out = quiet(), list[str]()
+    points = list(measure(setting, asked, left_out))
+    if not points:
+        raise BadInput("nothing could be measured: " + "; ".join(left_out[:3]), hint="try smaller batches")
+    buckets = list(measure_buckets(setting, asked, points, left_out))
+    torch.set_num_threads(max(asked["threads"]))
+    precisions = list(dict.fromkeys(point["precision"] for point in points))
+    answer(
+        job,
+        "compute",
+        {
+            "schema": "allpull.compute/1.2",
+            "model": job["spec"]["model"]["name"],
+            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+            **{name: asked[name] for name in ("channels", "classes", "size", "bucket_bytes")},
+            "parameters": setting.parameters,
+            "flop_per_sample": flop_per_sample(setting),
+            "matmul_flop_per_s": {name: matmul_flop_per_s(name, device, PEAK_S) for name in precisions},
+            "noise": [before, quiet()],
+            "points": points,
+            "buckets": buckets,
+            "left_out": left_out,
+        },
+    )
+
+
+def measure(setting: Setting, asked: dict[str, Any], left_out: list[str]) -> Iterator[dict[str, Any]]:
+    """The points in turn; why others cannot be had goes to ``left_out``."""
+    for precision in asked["precisions"]:
+        if precision == "tf32" and setting.device.type != "cuda":
+            left_out.append("tf32: only GPUs have it")
+            continue
+        for threads in asked["threads"]:
+            torch.set_num_threads(threads)
+            set_precision(precision)
+            where = f"{precision}, {threads} thread{'s' * (threads != 1)}"
+            model, s_per_sample = setting.model(), 0.0
+            for batch in asked["batches"]:
+                expected_s = s_per_sample * batch * (WARMUP + LEAST)
+                if expected_s > PATIENCE * asked["seconds"]:
+                    left_out.append(f"{where}, batch {batch} and more: it would take some {expected_s:.0f} s")
+                    break
+                try:
+                    found = timed(model, setting.images(batch), setting.classes, precision, asked["seconds"])
+                except FAULTS as fault:
+                    first = (str(fault).splitlines() or [type(fault).__name__])[0][:200]
+                    left_out.append(f"{where}, batch {batch} and more: {first}")
+                    break
+                s_per_sample = float(np.median(found["step_s"])) / batch
+                yield {"batch": batch, "precision": precision, "threads": threads, **found}
+
+
+def timed(model: nn.Module, images: torch.Tensor, classes: int, precision: str, seconds: float) -> dict[str, Any]:
+    """Steps for about ``seconds``: of each its time and those of its parts, as ``schema.probes.ComputeMeasured``."""
+    trained = Trained(model, images=images, classes=classes, precision=precision)
+    first = Moments(images.device)
+    for _ in range(WARMUP):
+        trained.step(first.mark)
+    typical_s = sum(first.between()[-3:])
+    count = min(MOST, max(LEAST, int(seconds / max(typical_s, 1e-6))))
+    moments = Moments(images.device)
+    for _ in range(count):
+        trained.step(moments.mark)
+    gaps = [*moments.between(), 0.0]  # begin, forward, backward, optimizer: four moments a step, then the next begins
+    found: dict[str, Any] = {name: gaps[place::4] for place, name in enumerate(PARTS)}
+    found["step_s"] = [sum(gaps[start : start + 3]) for start in range(0, len(gaps), 4)]
+    host = moments.host_s
+    issue_s = [host[start + 3] - host[start] for start in range(0, len(host), 4)]
+    return {**found, "issue_s": issue_s if images.device.type == "cuda" else None}
+
+
+def measure_buckets(
+    setting: Setting, asked: dict[str, Any], points: list[dict[str, Any]], left_out: list[str]
+) -> Iterator[dict[str, Any]]:
+    """Of each precision the buckets with the largest batch that could be measured, and the most threads."""
+    for precision in dict.fromkeys(point["precision"] for point in points):
+        of_it = [point for point in points if point["precision"] == precision]
+        largest = max(of_it, key=lambda point: (point["batch"], point["threads"]))
+        set_precision(precision)
+        torch.set_num_threads(largest["threads"])
+        typical_s = float(np.median(largest["step_s"]))
+        steps = min(MOST, max(LEAST, math.ceil(asked["seconds"] / typical_s)))
+        told = {name: largest[name] for name in ("batch", "precision", "threads")}
+        try:
+            with alone(setting.device):
+                found = ready_times(
+                    setting.model(),
+                    setting.images(largest["batch"]),
+                    classes=setting.classes,
+                    precision=precision,
+                    bucket_bytes=asked["bucket_bytes"],
+                    steps=steps,
+                )
+        except FAULTS as fault:
+            left_out.append(f"buckets, {precision}: {(str(fault).splitlines() or ['?'])[0][:200]}")
+        else:
+            yield {**told, **found}
+
+
+def flop_per_sample(setting: Setting) -> float | None:
+    """Floating-point operations of forward and backward, by torch's own count; None where it cannot count them."""
+    batch = 2  # batch statistics need two values
+    try:
+        model, images = setting.model(), setting.images(batch)
+        with FlopCounterMode(display=False) as counter:
+            model(images).sum().backward()
+        return float(counter.get_total_flops()) / batch or None
+    except FAULTS:
+        return None
+
+
+def quiet() -> dict[str, float | None]:
+    """How steady the machine is now, as ``schema.probes.Noise``: a small matrix product, again and again."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    left, times_s = torch.ones(NOISE_SIDE, NOISE_SIDE), list[float]()
+    end = time.perf_counter() + NOISE_S
+    while time.perf_counter() < end:
+        began = time.perf_counter()
+        torch.mm(left, left)
+        times_s.append(time.perf_counter() - began)
+    torch.set_num_threads(threads)
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    worst = float(np.quantile(times_s, 0.95)) / min(times_s)
+    return {"median_s": float(np.median(times_s)), "p95_over_fastest": worst, "load_1min": load}
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,182 @@
+"""Time the loader without a model: one rank of ``allpull probe loader``.
+
+A point is so many ranks at once, each with so many threads, from files in one state. Its time is cut into windows that
+follow each other, so that rates come with their spread; the first batch, which waits for threads to start, is in none.
+All cold and warm points come before the cached ones: the files are read into the page cache once.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from allpull.load.alone import drain
+from allpull.load.batches import Batch
+from allpull.load.packed import PackedSource
+from allpull.probe import pagecache
+from allpull.probe.loaded import Subject, again, epochs, look_at, shuffle, until
+from allpull.probe.ranks import Meeting, answer, crews, meet, part, read_job, run
+
+WINDOWS = 5  # of a point: the fewest that show a spread
+UNKNOWN = -1.0  # stands for None between ranks
+FILES_STATES = ("cold", "warm", "cached")
+PASSES = (("cold", "warm"), ("cached",), ("memory",))
+PREPARED = {"cold": pagecache.drop, "cached": pagecache.fill}
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What one rank found of a point: samples and seconds of each window, all samples, CPU seconds, odd records."""
+
+    windows: list[tuple[int, float]]
+    samples: int
+    cpu_s: float
+    odd: frozenset[int] = frozenset()
+
+
+def main(job_file: str) -> None:
+    """Measure all points of the job; rank 0 writes ``probes/loader.json``."""
+    job = read_job(job_file)
+    asked, meeting = job["options"], meet(job["spec"]["launch"]["threads"])
+    subject = look_at(asked["data"], job["spec"]["data"], batch=asked["batch"], ranks=meeting.ranks)
+    cores = int(meeting.gather(torch.tensor([usable_cores()])).min())
+    threads = asked["threads"] or crews(cores, 1)
+    points, left_out = measure(meeting, subject, asked, threads if subject.shards else [1])
+    if meeting.rank == 0:
+        source = subject.open(rank=0, ranks=1, threads=1)
+        answer(
+            job,
+            "loader",
+            {
+                "schema": "allpull.loader/1.2",
+                **{name: getattr(subject, name) for name in ("kind", "records", "bytes_per_sample", "size", "batch")},
+                "data": subject.name,
+                "resizer": getattr(source, "resizer", None),
+                "ranks": meeting.ranks,
+                "ranks_per_host": meeting.ranks_per_host,
+                "cores": cores,
+                "shuffle": shuffle(subject, meeting.ranks),
+                "odd": len(set().union(*(point.pop("odd") for point in points))),
+                "points": points,
+                "left_out": left_out,
+            },
+        )
+    part()
+
+
+def measure(
+    meeting: Meeting, subject: Subject, asked: dict[str, Any], threads: list[int]
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """All points that can be had, and why others cannot."""
+    wanted = [state for state in FILES_STATES if state in asked["states"]] if subject.shards else ["memory"]
+    cells = [(crew, each) for crew in crews(meeting.ranks, meeting.ranks_per_host) for each in threads]
+    points: list[dict[str, Any]] = []
+    left_out: list[str] = []
+    for together in PASSES:
+        for crew, each in cells:
+            for state in [one for one in together if one in wanted]:
+                trouble = prepare(meeting, subject, state)
+                found = None if trouble else point(meeting, subject, (crew, each, state), asked["seconds"])
+                if found:
+                    points.append(found)
+                else:
+                    alone = f"an epoch of {crew} rank{'s' * (crew != 1)} has one batch; take a smaller --batch"
+                    left_out.append(f"{state}: {trouble or alone}")
+    return points, list(dict.fromkeys(left_out))
+
+
+def prepare(meeting: Meeting, subject: Subject, state: str) -> str:
+    """Bring the files of every host into ``state``; why that is not so, on whichever host, or ""."""
+    trouble = ""
+    if meeting.first_here and state in PREPARED:
+        trouble = PREPARED[state](subject.shards)
+    troubled = meeting.gather(torch.tensor([1 if trouble else 0])).flatten().tolist()
+    if any(troubled):
+        return trouble or f"not so on the host of rank {troubled.index(1)}"
+    return ""
+
+
+def point(meeting: Meeting, subject: Subject, cell: tuple[int, int, str], seconds: float) -> dict[str, Any] | None:
+    """One point: ranks below the first number of ``cell`` load, the others wait. None: some rank had one batch only."""
+    crew, threads, state = cell
+    resident = pagecache.resident_share(subject.shards) if meeting.rank == 0 else None
+    told = Told([], 0, 0.0)
+    source = subject.open(rank=meeting.rank, ranks=crew, threads=threads) if meeting.rank < crew else None
+    meeting.wait()
+    if source is not None:
+        told = load(source, seconds, once=state == "cold")
+    everyone = meeting.gather(flat(told))[:crew]
+    draws = [unflat(row) for row in everyone.tolist()]
+    if any(not sum(samples for samples, _ in draw.windows) for draw in draws):
+        return None
+    return {
+        "ranks": crew,
+        "threads": threads,
+        "state": state,
+        "resident": resident,
+        "odd": told.odd,
+        "draws": [
+            {
+                "windows": [{"samples": samples, "seconds": wall_s} for samples, wall_s in draw.windows],
+                "samples": draw.samples,
+                "cpu_s": draw.cpu_s,
+            }
+            for draw in draws
+        ],
+    }
+
+
+def load(source: Any, seconds: float, *, once: bool) -> Told:
+    """Take batches from ``source`` for ``seconds``, or until its epoch ends where that is to be seen ``once``."""
+    windows: list[tuple[int, float]] = []
+    samples = 0
+    last: Batch | None = None
+    began, cpu_began = time.perf_counter(), time.process_time()
+
+    def seen(batches: Iterator[Batch]) -> Iterator[Batch]:
+        nonlocal samples, last
+        for batch in batches:
+            samples, last = samples + batch.samples, batch
+            yield batch
+
+    with closing(epochs(source, once=once)) as made:
+        batches = seen(made)
+        next(batches, None)
+        for number in range(1, WINDOWS + 1):
+            end = began + seconds * number / WINDOWS
+            window = drain(again(last, until(batches, lambda end=end: time.perf_counter() >= end)))
+            if window.batches:
+                windows.append((window.samples, window.wall_s))
+        cpu_s = time.process_time() - cpu_began
+    if not isinstance(source, PackedSource):
+        return Told(windows, samples, cpu_s)
+    source.close()
+    return Told(windows, samples, cpu_s, frozenset(remark.record for remark in source.odd.listed))
+
+
+def flat(told: Told) -> torch.Tensor:
+    """What ranks tell each other, of one length: windows that were not reached are negative."""
+    rows = [*told.windows, *[(UNKNOWN, UNKNOWN)] * (WINDOWS - len(told.windows))]
+    return torch.tensor([*(value for row in rows for value in row), told.samples, told.cpu_s], dtype=torch.float64)
+
+
+def unflat(values: list[float]) -> Told:
+    """The reverse of ``flat``; what was odd stays on its rank."""
+    pairs = zip(values[0 : 2 * WINDOWS : 2], values[1 : 2 * WINDOWS : 2], strict=True)
+    windows = [(int(samples), wall_s) for samples, wall_s in pairs if wall_s > UNKNOWN]
+    return Told(windows, int(values[-2]), values[-1])
+
+
+def usable_cores() -> int:
+    """CPUs that this rank may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+if __name__ == "__main__":
+    run(main)
