@@ -16,7 +16,7 @@ import pytest
 from allpull.analyse.storing import stored
 from allpull.errors import BadInput
 from allpull.probe import disk
-from allpull.probe.disk import PAGE_BYTES, Scratch, check_space, name_operations, names
+from allpull.probe.disk import PAGE_BYTES, Scratch, check_space, file_system, name_operations, names
 from allpull.rundir.probes import read_probe
 from allpull.schema.base import tag
 from allpull.schema.probes import StorageAnswer
@@ -99,8 +99,16 @@ def test_direct_reads_go_on_until_the_time_is_over(scratch):
 def test_pages_that_stay_in_memory_are_said_to(scratch, monkeypatch):
     monkeypatch.setattr(disk.pagecache, "drop_pages", lambda _: False)
     made = scratch(direct=False)
-    assert (made.way, "its pages stay in memory" in made.why) == ("cached", True)
+    assert (made.way, "out of memory" in made.why) == ("cached", True)
     assert made.read(size=MIB, random=True, threads=1, seconds=0.05).ops > 0
+    made.close()
+
+
+def test_memory_is_not_taken_for_a_disk_because_it_allows_direct_reads():
+    if file_system(Path("/dev/shm")) != "tmpfs" or not os.access("/dev/shm", os.W_OK):
+        pytest.skip("no tmpfs in /dev/shm")
+    made = Scratch(Path("/dev/shm"), SIZE, f"allpull-test-{os.getpid()}")
+    assert made.way == "cached"
     made.close()
 
 

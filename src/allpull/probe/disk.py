@@ -71,8 +71,8 @@ class Scratch:
             os.close(self._direct)
             self._direct, self.why = -1, "the file system takes O_DIRECT and does not read by it"
         self.way: StorageWay = "direct" if self._direct >= 0 else "dropped"
-        if self._direct < 0 and not self._drop():
-            self.way, self.why = "cached", f"{self.why}, and its pages stay in memory"
+        if not self._drop():  # as in tmpfs, which takes O_DIRECT too
+            self.way, self.why = "cached", "the pages of its files cannot be put out of memory"
 
     def close(self) -> None:
         """Close it, which removes it."""
