@@ -1,0 +1,171 @@
+"""Record a whole training step once as a CUDA graph and play it back, or say why it is made call by call.
+
+A step of a small network is thousands of launches, and a fast GPU waits for the host that makes them; played back it
+is one. What PyTorch's notes on CUDA graphs ask for is done here: a few ordinary steps beforehand, all on the one side
+stream on which the step is recorded, inputs that are copied to fixed addresses, a learning rate that is a tensor.
+
+The steps beforehand are steps of the training, and recording runs nothing, so a recorded training is the same training.
+Only the step that was seen ``WARM_UP_STEPS`` times in a row is recorded: a ragged last batch, which never is, stays
+as it is, and pictures of another size (progressive resizing) replace the recording in time.
+
+No GPU was at hand when this was written: ``CudaRecorder`` follows the documentation and has not run. All else is tested
+with a recorder that is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Protocol, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from allpull.train.lars import Lars
+
+WARM_UP_STEPS = 11  # what PyTorch's notes ask of DistributedDataParallel, which settles down within ten
+LONGEST_REASON = 300  # characters
+
+T = TypeVar("T")
+
+
+class Recorder(Protocol):
+    """What a device offers to run, and to record and play back."""
+
+    def run(self, work: Callable[[], T]) -> T:
+        """The result of ``work``, done in the place where recordings are made, after what was begun elsewhere."""
+        ...
+
+    def record(self, work: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        """What plays ``work`` back and returns its result; it is recorded without being done."""
+        ...
+
+
+class CudaRecorder:
+    """CUDA graphs on ``device``, on one stream that is beside the usual one and in step with it.
+
+    DistributedDataParallel is to be made within ``run``: its gradients belong to the stream on which it was made.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def run(self, work: Callable[[], T]) -> T:
+        """The result of ``work``, done on the side stream; the usual one waits for it, the host does not."""
+        usual = torch.cuda.current_stream(self.device)
+        self.stream.wait_stream(usual)
+        with torch.cuda.stream(self.stream):
+            result = work()
+        usual.wait_stream(self.stream)
+        return result
+
+    def record(self, work: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        """What plays ``work`` back and returns its result, which the next time overwrites."""
+        graph = torch.cuda.CUDAGraph()
+        # thread_local: threads of the loader may go on pinning memory, which in the default mode spoils a recording
+        with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
+            result = work()
+
+        def play() -> Tensor:
+            graph.replay()
+            return result
+
+        return play
+
+
+class StepGraph:
+    """Training steps that are played back where they can be.
+
+    ``step`` (tensors, then constants) makes a whole step, from forward to cleared gradients, and returns one tensor,
+    such as its loss; nothing in it may wait for the device. ``forget`` drops what a step that broke off has left, its
+    gradients above all. Without a ``recorder`` steps are simply made, and ``reason`` says why; where recording fails,
+    ``reason`` says so from then on.
+    """
+
+    def __init__(
+        self,
+        step: Callable[..., Tensor],
+        forget: Callable[[], None],
+        recorder: Recorder | None,
+        reason: str = "",
+    ) -> None:
+        self.reason = reason
+        self._step = step
+        self._forget = forget
+        self._recorder = recorder
+        self._kind: Hashable = None
+        self._seen = 0
+        self._recorded: Hashable = None
+        self._fixed: tuple[Tensor, ...] = ()
+        self._play: Callable[[], Tensor] | None = None
+
+    def __call__(self, *inputs: Tensor, constants: tuple[Hashable, ...] = ()) -> Tensor:
+        """One step on ``inputs``, device tensors; ``constants`` are what else it depends on, such as sample counts.
+
+        The result is the caller's to keep.
+        """
+        recorder = self._recorder
+        if recorder is None:
+            return self._step(*inputs, *constants)
+        kind = (constants, *((value.shape, value.stride(), value.dtype) for value in inputs))
+        self._seen = self._seen + 1 if kind == self._kind else 1
+        self._kind = kind
+        if self._seen > WARM_UP_STEPS and kind != self._recorded and not self.reason:
+            self._record(recorder, inputs, constants)
+        if self._play is not None and kind == self._recorded:
+            return recorder.run(lambda: self._played(inputs))
+        return recorder.run(lambda: self._step(*inputs, *constants))
+
+    @property
+    def playing(self) -> bool:
+        """Whether the last step was played back."""
+        return self._play is not None and self._kind == self._recorded
+
+    def _record(self, recorder: Recorder, inputs: tuple[Tensor, ...], constants: tuple[Hashable, ...]) -> None:
+        self._play, self._recorded = None, None  # its memory, before more is taken
+        fixed = tuple(value.clone() for value in inputs)
+        try:
+            self._play = recorder.record(lambda: self._step(*fixed, *constants))
+        except Exception as error:  # noqa: BLE001  whatever spoils a recording, steps can be made without
+            first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+            self.reason = f"the step cannot be recorded: {first}"[:LONGEST_REASON]
+            self._forget()
+            return
+        self._fixed, self._recorded = fixed, self._kind
+
+    def _played(self, inputs: tuple[Tensor, ...]) -> Tensor:
+        assert self._play is not None
+        for fixed, value in zip(self._fixed, inputs, strict=True):
+            fixed.copy_(value, non_blocking=True)
+        return self._play().clone()
+
+
+def obstacle(optimizer: torch.optim.Optimizer, device: torch.device, *, ranks: int, scaled: bool) -> str:
+    """Why steps of ``optimizer`` on ``device``, shared by ``ranks``, cannot be recorded; "": perhaps they can.
+
+    ``scaled``: with loss scaling, of which the host must not be asked.
+    """
+    if device.type != "cuda":
+        return f"CUDA graphs need a GPU, and this rank computes on {device.type}"
+    if ranks > 1 and dist.get_backend() != "nccl":
+        return f"gradients go through {dist.get_backend()}, and only NCCL's exchange can be recorded"
+    if any(hasattr(weight, "full_tensor") for group in optimizer.param_groups for weight in group["params"]):
+        return "weights are shared out among the ranks (fsdp), and collected with other addresses in each step"
+    name = type(optimizer).__name__
+    if scaled and not getattr(optimizer, "_step_supports_amp_scaling", False):
+        return f"loss scaling with {name} asks the host in each step whether to leave it out, unless {name} is fused"
+    asks = [group for group in optimizer.param_groups if not group.get("fused") and not group.get("capturable")]
+    if asks and not isinstance(optimizer, Lars):
+        return f"{name} reads its learning rate on the host, unless it is fused"
+    return ""
+
+
+def hold_rate(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
+    """Make the learning rate of each group a tensor on ``device``, which a recorded step reads anew each time.
+
+    To be called before the first step, after the optimizer's state was loaded if it is, since that puts a rate of its
+    own there.
+    """
+    for group in optimizer.param_groups:
+        group["lr"] = torch.as_tensor(group["lr"], dtype=torch.float32).to(device, copy=True)
