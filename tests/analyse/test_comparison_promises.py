@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import allpull
 from allpull.analyse.promises import MOST, kept, promises
-from allpull.errors import RunDirError
-from allpull.rundir.derived import EXPLAINED, read_explained
+from allpull.rundir.derived import EXPLAINED, KEY, keep_explained, read_explained
+from allpull.rundir.read import RunData, read_run
 from allpull.schema.base import tag
 from allpull.schema.compared import Difference, Kept
 from allpull.schema.explained import ExplainResult
@@ -142,23 +144,76 @@ def test_a_promise_is_broken_only_where_the_intervals_are_apart(came: Interval |
 # ---------------------------------------------------------------------- where it is kept
 
 
-def test_what_explain_kept_is_read_and_another_runs_is_not(tmp_path: Path) -> None:
-    assert read_explained(tmp_path, "run-0") is None
-    (tmp_path / "derived").mkdir()
-    assert read_explained(tmp_path, "run-0") is None
-    (tmp_path / EXPLAINED).write_text(explained(finding("slow-rank", 1.2)).model_dump_json(by_alias=True))
-    found = read_explained(tmp_path, "run-0")
+KEPT = Path(__file__).parent.parent / "runs/v1.1"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunData:
+    """A real run, and beside it what `allpull explain` would keep."""
+    shutil.copytree(KEPT, tmp_path / "run")
+    data = read_run(tmp_path / "run")
+    result = explained(finding("slow-rank", 1.2)).model_copy(update={"run": data.record.id})
+    keep_explained(data.directory, data.record, result)
+    return data
+
+
+def test_what_explain_kept_is_read(run: RunData) -> None:
+    found = read_explained(run.directory, run.record)
     assert found is not None
     assert found.findings[0].rule == "slow-rank"
-    assert read_explained(tmp_path, "a copy of it") is None
+
+
+def test_nothing_kept_is_nothing_read(run: RunData) -> None:
+    shutil.rmtree(run.directory / "derived")
+    assert read_explained(run.directory, run.record) is None
+    (run.directory / "derived").mkdir()
+    assert read_explained(run.directory, run.record) is None
+
+
+@pytest.mark.parametrize("name", ["run.json", "steps/rank-00001.jsonl", "events/rank-00000.jsonl"])
+def test_what_was_kept_of_other_records_is_not_read(run: RunData, name: str) -> None:
+    path = run.directory / name
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    assert read_explained(run.directory, run.record) is None
+    path.write_bytes(whole)
+    assert read_explained(run.directory, run.record) is not None
+    path.unlink()
+    assert read_explained(run.directory, run.record) is None
+
+
+def test_what_a_cut_run_gave_is_not_read_once_its_records_are_whole_again(run: RunData) -> None:
+    path = run.directory / "steps/rank-00000.jsonl"
+    whole = path.read_text()
+    path.write_text("".join(whole.splitlines(keepends=True)[:20]))
+    keep_explained(run.directory, run.record, explained().model_copy(update={"run": run.record.id}))
+    path.write_text(whole)
+    assert read_explained(run.directory, run.record) is None
+
+
+def test_what_another_allpull_kept_is_not_read(run: RunData, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(allpull, "__version__", "0.0.1")
+    assert read_explained(run.directory, run.record) is None
+
+
+def test_a_run_that_goes_on_keeps_nothing(run: RunData) -> None:
+    running = run.record.model_copy(update={"status": "running"})
+    assert read_explained(run.directory, running) is None
+    shutil.rmtree(run.directory / "derived")
+    keep_explained(run.directory, running, explained())
+    assert not (run.directory / "derived").exists()
+
+
+def test_what_was_explained_against_a_reference_or_of_another_run_is_not_read(run: RunData) -> None:
+    for changes in ({"reference": "another", "run": run.record.id}, {"run": "another"}):
+        keep_explained(run.directory, run.record, explained().model_copy(update=changes))
+        assert read_explained(run.directory, run.record) is None
 
 
 @pytest.mark.parametrize(
     "content", ["", "{", "[]", '{"schema": "allpull.show/1.1"}', '{"schema": "allpull.explain/1.1"}']
 )
-def test_a_damaged_one_says_how_to_make_it_again(content: str, tmp_path: Path) -> None:
-    (tmp_path / "derived").mkdir()
-    (tmp_path / EXPLAINED).write_text(content)
-    with pytest.raises(RunDirError) as refused:
-        read_explained(tmp_path, "run-0")
-    assert "allpull explain" in refused.value.hint
+@pytest.mark.parametrize("name", [EXPLAINED, KEY])
+def test_a_damaged_one_is_made_again(run: RunData, name: str, content: str) -> None:
+    (run.directory / name).write_text(content)
+    assert read_explained(run.directory, run.record) is None

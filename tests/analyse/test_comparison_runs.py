@@ -7,11 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import typer
 
+from allpull.analyse.agreement import RUN_OPTIONS, facts
 from allpull.analyse.comparison import Asked, Sides, compare
 from allpull.analyse.figure import parse_figure
 from allpull.analyse.gate import parse_gate
 from allpull.analyse.measures import METRICS
+from allpull.cli import app
 from allpull.errors import BadInput
 from allpull.rundir.read import RunData
 from allpull.schema.compared import CompareResult, Difference
@@ -258,6 +261,41 @@ def test_programs_are_told_apart_by_their_script_and_differ_by_their_options(
     assert found["--amp"].after == "given"
     with pytest.raises(BadInput, match=r"program: other\.py before, train\.py after"):
         compare(Sides(before=[program(1, "other.py")], after=[program(2, "train.py")]), Asked())
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        ["/usr/bin/allpull", "run", "-n", "2", "--", "train.py", "--lr", "1"],
+        ["/usr/bin/allpull", "run", "-n", "2", "--out", "there.py", "train.py", "--lr", "1"],
+        ["/site/allpull/__main__.py", "run", "--ranks=2", "train.py", "--lr", "1"],
+        ["/site/allpull/__main__.py", "run", "-n2", "--set", "a=b", "--", "train.py", "--lr", "1"],
+    ],
+)
+def test_the_program_is_the_users_however_allpull_was_started(
+    make_run: Callable[..., RunData], before: list[str]
+) -> None:
+    runs = [
+        make_run(number, kind="run", command=[*words, "--lr", "1"])
+        for number, words in enumerate(
+            (before[:-2], ["allpull", "run", "train.py"], ["__main__.py", "run", "other.py"])
+        )
+    ]
+    assert set(differing(compare(Sides(before=runs[:1], after=runs[1:2]), Asked()))) == {"seed"}
+    with pytest.raises(BadInput, match=r"program: train\.py before, other\.py after"):
+        compare(Sides(before=runs[:1], after=runs[2:]), Asked())
+
+
+def test_an_import_states_no_program(make_run: Callable[..., RunData]) -> None:
+    one, other = (make_run(number, kind="run", command=["allpull", "import", f"{number}.json"]) for number in (1, 2))
+    assert "program" not in facts(one).key
+    assert set(differing(compare(Sides(before=[one], after=[other]), Asked()))) == {"seed"}
+
+
+def test_the_options_of_run_with_a_value_are_those_of_its_command_line() -> None:
+    command = typer.main.get_command(app)
+    options = [one for one in command.commands["run"].params if one.param_type_name == "option"]
+    assert {name for one in options if not one.is_flag for name in one.opts} == set(RUN_OPTIONS)
 
 
 def test_repeats_must_be_repeats(make_run: Callable[..., RunData], alike: Callable[..., Sides]) -> None:

@@ -16,9 +16,10 @@ from typer.testing import CliRunner
 from allpull.cli import app
 from allpull.cli.compare import each_after
 from allpull.explain.explained import explain
-from allpull.rundir.derived import EXPLAINED
+from allpull.rundir.derived import EXPLAINED, keep_explained
 from allpull.rundir.read import read_run
 from allpull.schema.document import json_schema
+from allpull.schema.explained import ExplainResult
 
 KEPT = Path(__file__).parent.parent / "runs/v1.1"
 MOMENTS = ("begin_ns", "end_ns", "arrival_ns", "done_ns")
@@ -34,8 +35,8 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Path:
             minute = 2 * number + (name == "after")
             run = folder / name / f"run-{number}"
             stretched(run, factor, f"{name}-{number}", f"2026-11-21T04:{minute:02d}:00Z")
-            (run / "derived").mkdir(exist_ok=True)  # as `allpull explain` keeps it: tests explain each run once
-            (run / EXPLAINED).write_text(explain(read_run(run)).result.model_dump_json(by_alias=True))
+            data = read_run(run)  # as `allpull explain` keeps it: tests explain each run once
+            keep_explained(run, data.record, explain(data).result)
     return folder
 
 
@@ -228,14 +229,33 @@ def test_a_promise_is_read_and_a_damaged_one_is_done_without(
     slow = tmp_path / "slow"  # what is slower is before here, and its fault is mended
     shutil.copytree(sides / "after", slow)
     for number in range(3):
-        text = "{" if number == 1 else json.dumps({**SLOW_RANK, "run": f"after-{number}"})
-        (slow / f"run-{number}" / EXPLAINED).write_text(text)
+        run = slow / f"run-{number}"
+        result = ExplainResult.model_validate({**SLOW_RANK, "run": f"after-{number}"})
+        keep_explained(run, read_run(run).record, result)
+    (slow / "run-1" / EXPLAINED).write_text("{")
     done = compare(str(slow), "--with", "before")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("faster: throughput")
     assert "slow-rank (rank 3): 1.10× (1.08 to 1.12) promised, 1.10× (" in done.words
     assert "as promised; it is gone" in done.words
-    assert "run-1/derived/explain.json" in done.stderr
+
+
+def test_a_promise_of_records_that_are_no_more_is_not_read(
+    compare: Callable[..., Done], sides: Path, tmp_path: Path
+) -> None:
+    slow = tmp_path / "slow"
+    shutil.copytree(sides / "after", slow)
+    for number in range(3):
+        run = slow / f"run-{number}"
+        whole = (run / "steps/rank-00000.jsonl").read_text()
+        (run / "steps/rank-00000.jsonl").write_text("".join(whole.splitlines(keepends=True)[:12]))
+        result = ExplainResult.model_validate({**SLOW_RANK, "run": f"after-{number}"})
+        keep_explained(run, read_run(run).record, result)  # as explain did while these records were cut
+        (run / "steps/rank-00000.jsonl").write_text(whole)
+    done = compare(str(slow), "--with", "before")
+    assert done.returncode == 0, done.stderr
+    assert "rank 3 is slow" not in done.stdout
+    assert "slow-rank" not in done.stdout
 
 
 SLOW_RANK = {

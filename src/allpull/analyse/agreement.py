@@ -24,6 +24,11 @@ NOT_TOLD = {"name", "launch.port", "launch.ranks", "launch.hosts"}
 REPEATED = {"train.seed", "seed", "host names"}
 """What repeats of one thing differ in, as they should."""
 
+VERBS = ("run", "import")
+"""Of allpull, that leave runs whose program is the user's own."""
+RUN_OPTIONS = ("-n", "--ranks", "--launcher", "--out", "--name", "--trace", "--steps", "--set")
+"""Options of `allpull run` that take a value; a test holds them against its command line."""
+
 MAX_NAMED = 8  # facts in an error or a note; all of them stand in the answer
 MAX_VALUE = 200  # characters of a name or a value in the answer
 
@@ -53,7 +58,7 @@ def facts(run: RunData) -> Facts:
     other = {name: value for name, value in options.items() if name not in key}
     if record.kind == "run":
         program, given = _program(record.command)
-        key["program"] = program
+        key |= {"program": program} if program else {}
         other |= given
     other |= {f"version of {name}": text for name, text in record.versions.items() if text and name != "torch"}
     other |= dict(record.environment)
@@ -142,8 +147,10 @@ def _program(command: Sequence[str]) -> tuple[str, dict[str, str]]:
 
     >>> _program(["allpull", "run", "--", "torchrun", "--nproc-per-node=2", "a/train.py", "--lr", "1", "--amp"])
     ('train.py', {'started by': 'torchrun --nproc-per-node=2', '--lr': '1', '--amp': 'given'})
+    >>> _program(["src/allpull/__main__.py", "run", "-n", "2", "train.py"])
+    ('train.py', {})
     """
-    words = list(command[command.index("--") + 1 :]) if "--" in command else list(command)
+    words = _users(command)
     if not words:
         return "", {}
     scripts = [index for index, word in enumerate(words) if word.endswith(".py")]
@@ -151,6 +158,23 @@ def _program(command: Sequence[str]) -> tuple[str, dict[str, str]]:
     at = (scripts or modules or [0])[0]
     started_by = {"started by": " ".join(words[:at])} if at else {}
     return PurePath(words[at]).name, {**started_by, **_options(words[at + 1 :])}
+
+
+def _users(command: Sequence[str]) -> list[str]:
+    """The words of the user's own command; those before are allpull's, however it was started. [] after an import."""
+    if len(command) < 2 or command[1] not in VERBS:
+        return list(command)
+    if command[1] != "run":
+        return []
+    rest = iter(command[2:])
+    for word in rest:
+        if word == "--":
+            return list(rest)
+        if not word.startswith("-"):
+            return [word, *rest]
+        if word in RUN_OPTIONS:
+            next(rest, None)
+    return []
 
 
 def _options(words: Sequence[str]) -> dict[str, str]:

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperCommand
 
 from allpull.cli.say import answer, note
-from allpull.errors import BadInput, RunDirError
+from allpull.errors import BadInput
 
 if TYPE_CHECKING:
     from allpull.rundir.read import RunData
@@ -150,19 +150,11 @@ def _read(places: Sequence[Path], *, skip_damaged: bool) -> list[RunData]:
 
 
 def _explained(runs: Sequence[RunData]) -> dict[str, ExplainResult]:
-    """What `allpull explain` kept of ``runs``, or says of them now."""
+    """What `allpull explain` kept of ``runs`` as they stand, or says of them now."""
     from allpull.explain.explained import explain  # noqa: PLC0415
     from allpull.rundir.derived import read_explained  # noqa: PLC0415
 
-    found = {}
-    for run in runs:
-        try:
-            kept = read_explained(run.directory, run.record.id)
-        except RunDirError as error:
-            note(f"{error.message}; explained anew")
-            kept = None
-        found[run.record.id] = kept or explain(run).result
-    return found
+    return {run.record.id: read_explained(run.directory, run.record) or explain(run).result for run in runs}
 
 
 def _show(result: CompareResult) -> None:

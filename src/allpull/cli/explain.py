@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from allpull.rundir.read import RunData
-    from allpull.schema.explained import ExplainResult
 
 Run = Annotated[Path | None, typer.Argument(help="Run directory.", metavar="RUN")]
 References = Annotated[
@@ -47,11 +46,12 @@ def explain(  # noqa: PLR0917  typer reads the options
     if run is None:
         raise BadInput("no run is named", hint="allpull explain RUN; or --rules for what can be found")
     from allpull.explain.explained import explain as explained  # noqa: PLC0415  polars is not needed for --help
+    from allpull.rundir.derived import keep_explained  # noqa: PLC0415
 
     data = _read(run, skip_damaged=skip_damaged)
     others = [_read(one, skip_damaged=skip_damaged) for one in reference or []]
     result = explained(data, others).result
-    _keep(data.directory, result)
+    keep_explained(data.directory, data.record, result)
     if as_json:
         answer(result.model_dump_json(by_alias=True, indent=1))
         return
@@ -76,21 +76,6 @@ def _read(place: Path, *, skip_damaged: bool) -> RunData:
             hint=f"name one of them, such as {directories[-1].name}",
         )
     return read_run(directories[0], skip_damaged=skip_damaged)
-
-
-def _keep(directory: Path, result: ExplainResult) -> None:
-    """Keep ``result`` beside the run, for `allpull compare`; a directory that cannot be written to keeps nothing."""
-    from allpull.rundir.derived import EXPLAINED  # noqa: PLC0415
-    from allpull.rundir.write import private_folder, whole_file  # noqa: PLC0415
-
-    path = directory / EXPLAINED
-    if path.is_symlink() or path.parent.is_symlink():
-        return  # it would lead out of the run directory
-    try:
-        private_folder(str(path.parent))
-        whole_file(str(path), result.model_dump_json(by_alias=True, indent=1) + "\n")
-    except OSError:
-        return
 
 
 def _manual(slug: str | None, *, as_json: bool) -> None:
