@@ -105,3 +105,14 @@ def _of_sharing(parallel: ParallelSpec, train: TrainSpec) -> Iterator[str]:
             yield "parallel.broadcast_buffers: it comes with ddp's own exchange, and parallel.overlap is false"
     if train.cuda_graph and train.accumulate > 1:
         yield "train.cuda_graph: a step in several parts (train.accumulate) is not recorded"
+    if train.cuda_graph and train.compile in {"reduce-overhead", "max-autotune"}:
+        yield f"train.cuda_graph: train.compile = {train.compile} records graphs of its own; choose one"
+    if train.compile != "none" and parallel.bucket_mb and min(parallel.bucket_mb) < 1:
+        yield "parallel.bucket_mb: torch.compile cuts the model at buckets, and cannot where they are below 1 MiB"
+    if train.compile != "none" and parallel.static_graph:
+        yield "parallel.static_graph: PyTorch does not offer it together with train.compile"
+    if parallel.compression == "powersgd" and train.precision in {"fp16", "o2"}:
+        yield (
+            f"parallel.compression: powersgd would keep the infinities that train.precision = {train.precision} "
+            "lets come and go; use bf16"
+        )
