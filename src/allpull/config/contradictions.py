@@ -8,6 +8,7 @@ from allpull.schema.spec import RunSpec
 from allpull.schema.trainspec import DataSpec, ModelSpec, ParallelSpec, TrainSpec
 
 PLAIN_DDP = ParallelSpec()
+OF_DDP = ("bucket_mb", "bucket_view", "batched_copy", "static_graph", "broadcast_buffers", "compression", "overlap")
 
 
 def of_the_trainer(spec: RunSpec) -> Iterator[str]:
@@ -22,6 +23,7 @@ def of_the_trainer(spec: RunSpec) -> Iterator[str]:
     yield from _of_both(spec.data, spec.model, spec.train)
     yield from _of_training(spec.train, spec.model, spec.launch.ranks)
     yield from _of_sharing(spec.parallel, spec.train)
+    yield from _of_translating(spec.parallel, spec.train)
 
 
 def _of_the_data(data: DataSpec) -> Iterator[str]:
@@ -79,30 +81,34 @@ def _of_training(train: TrainSpec, model: ModelSpec, ranks: int) -> Iterator[str
 
 
 def _of_sharing(parallel: ParallelSpec, train: TrainSpec) -> Iterator[str]:
-    if parallel.strategy == "fsdp":
-        options = (
-            "bucket_mb",
-            "bucket_view",
-            "batched_copy",
-            "static_graph",
-            "broadcast_buffers",
-            "compression",
-            "overlap",
-        )
-        for name in options:
-            if getattr(parallel, name) != getattr(PLAIN_DDP, name):
-                yield f"parallel.{name}: it is an option of ddp, and parallel.strategy is fsdp"
-        if train.precision == "o2":
-            yield "train.precision: o2 keeps the weights twice on each rank, which parallel.strategy = fsdp is to avoid"
-        if train.cuda_graph:
-            yield "train.cuda_graph: steps of parallel.strategy = fsdp are not recorded"
+    yield from _of_fsdp(parallel, train) if parallel.strategy == "fsdp" else _of_ddp(parallel, train)
+
+
+def _of_fsdp(parallel: ParallelSpec, train: TrainSpec) -> Iterator[str]:
+    for name in OF_DDP:
+        if getattr(parallel, name) != getattr(PLAIN_DDP, name):
+            yield f"parallel.{name}: it is an option of ddp, and parallel.strategy is fsdp"
+    if train.precision == "o2":
+        yield "train.precision: o2 keeps the weights twice on each rank, which parallel.strategy = fsdp is to avoid"
+    if train.cuda_graph:
+        yield "train.cuda_graph: steps of parallel.strategy = fsdp are not recorded"
+
+
+def _of_ddp(parallel: ParallelSpec, train: TrainSpec) -> Iterator[str]:
     if parallel.static_graph and train.accumulate > 1:
         yield "parallel.static_graph: gradients accumulated over parts of a batch are exchanged only with the last one"
-    if not parallel.overlap:
-        if parallel.compression == "powersgd":
-            yield "parallel.compression: powersgd hooks into the exchange within backward; parallel.overlap is false"
-        if parallel.broadcast_buffers:
-            yield "parallel.broadcast_buffers: it comes with ddp's own exchange, and parallel.overlap is false"
+    if parallel.compression == "powersgd" and not parallel.overlap:
+        yield "parallel.compression: powersgd hooks into the exchange within backward; parallel.overlap is false"
+    if parallel.compression == "powersgd" and train.precision in {"fp16", "o2"}:
+        yield (
+            f"parallel.compression: powersgd would keep the infinities that train.precision = {train.precision} "
+            "lets come and go; use bf16"
+        )
+    if parallel.broadcast_buffers and not parallel.overlap:
+        yield "parallel.broadcast_buffers: it comes with ddp's own exchange, and parallel.overlap is false"
+
+
+def _of_translating(parallel: ParallelSpec, train: TrainSpec) -> Iterator[str]:
     if train.cuda_graph and train.accumulate > 1:
         yield "train.cuda_graph: a step in several parts (train.accumulate) is not recorded"
     if train.cuda_graph and train.compile in {"reduce-overhead", "max-autotune"}:
@@ -111,8 +117,3 @@ def _of_sharing(parallel: ParallelSpec, train: TrainSpec) -> Iterator[str]:
         yield "parallel.bucket_mb: torch.compile cuts the model at buckets, and cannot where they are below 1 MiB"
     if train.compile != "none" and parallel.static_graph:
         yield "parallel.static_graph: PyTorch does not offer it together with train.compile"
-    if parallel.compression == "powersgd" and train.precision in {"fp16", "o2"}:
-        yield (
-            f"parallel.compression: powersgd would keep the infinities that train.precision = {train.precision} "
-            "lets come and go; use bf16"
-        )
