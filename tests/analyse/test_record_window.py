@@ -18,6 +18,7 @@ from allpull.analyse.record_window import NoWindow, record_window
 from allpull.analyse.together import together
 from allpull.analyse.window import CALL, REDUCE, STEP, Window
 from allpull.replay.engine import replay
+from allpull.replay.useful import sequential, useful_s
 from allpull.rundir.read import RunData, read_run
 from allpull.schema.events import DeviceStep
 
@@ -437,9 +438,29 @@ def test_others_wait_for_a_call_that_one_rank_makes_inside_its_evaluation(make: 
     assert window.wall_s - worked_s(window) == pytest.approx(np.array([[0.002, 0.047]] * 2))
 
 
-def test_calls_in_which_all_ranks_evaluate_are_part_of_evaluation(make: dict[str, Any]) -> None:
+@pytest.mark.parametrize("phase", ["evaluation", "checkpoint"])
+def test_to_wait_inside_an_evaluation_is_not_to_evaluate(make: dict[str, Any], phase: str) -> None:
+    """Both ranks are in the phase for 52 ms. Rank 0 works for 50 of them; rank 1 waits for the score after 5."""
+    steps = make["records"]([[100.0, 100.0]] * 2, **{phase: [[52, 52]] * 2}, collective=[[2, 47]] * 2)
+    rows = [(0, step, 0, step, 100 * step + 50, 2, 100 * step + 52) for step in (0, 1)]
+    rows += [(1, step, 0, step, 100 * step + 5, 47, 100 * step + 52) for step in (0, 1)]
+    logs = {rank: make["log"](rank, collective_kinds=(make["kind"]("all_reduce", 2, inside=phase),)) for rank in (0, 1)}
+    window = window_of(make["data"](steps, 2, kind="run", events=logs, collectives=make["calls"](rows)))
+    assert window.kind.tolist() == [CALL, STEP] * 2
+    assert window.uses == (f"all_reduce in {phase}",)
+    assert ms_per_step(window, phase) == [50, 5]
+    assert window.wall_s - worked_s(window) == pytest.approx(np.array([[0.002, 0.047]] * 2))
+    alone_s = sum(sequential(window).values())
+    assert alone_s.sum(axis=0) == pytest.approx([0.1, 0.01])
+    assert useful_s(window).sum() == 0
+
+
+def test_evaluation_that_all_ranks_share_stays_useful_though_they_meet_in_it(make: dict[str, Any]) -> None:
     run = called(make, "all_reduce", [(10, 30, 40), (30, 10, 40)], inside="evaluation")
-    assert refused(run) == "no collective of these steps could be matched across ranks: nobody is seen to wait"
+    shared = run.steps.with_columns((pl.lit(40) * MS).cast(pl.Int64).alias("evaluation_ns"))
+    window = window_of(replace(run, steps=shared))
+    assert ms_per_step(window, "evaluation") == [10, 30]
+    assert useful_s(window).mean(axis=0) == pytest.approx([0.01, 0.03])
 
 
 def test_calls_that_nobody_waited_for_or_that_find_no_mate_are_no_events(make: dict[str, Any]) -> None:

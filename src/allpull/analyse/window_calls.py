@@ -9,7 +9,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from allpull.analyse.grid import Floats
-from allpull.analyse.matching import NOT_ROOTED, OPAQUE, ROOTED, Matched
+from allpull.analyse.matching import NOT_ROOTED, ROOTED, Matched
 from allpull.analyse.window import WORK, Bools
 from allpull.units import NS_PER_S
 
@@ -87,8 +87,8 @@ def moments(steps: pl.DataFrame, ranks: int) -> Moments:
 def calls(matched: Matched, numbers: Ints, ranks: int, origin_ns: int) -> Calls:
     """The ``matched`` calls in steps ``numbers``, which are consecutive.
 
-    Left out are those in which all ranks were in an evaluation or a checkpoint, those that no rank ever waited for,
-    and those of which ranks do not agree on the step.
+    Those within an evaluation or a checkpoint are among them: who waits there for a rank that does all of it alone does
+    not evaluate. Left out are those that no rank ever waited for, and those of which ranks do not agree on the step.
     """
     uses = _uses(matched.uses)
     found = _kept(matched.calls.join(uses, on="use", how="inner", maintain_order="left"), numbers)
@@ -124,7 +124,7 @@ def calls(matched: Matched, numbers: Ints, ranks: int, origin_ns: int) -> Calls:
 
 
 def _uses(uses: pl.DataFrame) -> pl.DataFrame:
-    """What each use is called, and where it stands: columns use, name, place, root, opaque."""
+    """What each use is called, and where it stands: columns use, name, place, root."""
     rooted, not_rooted = (
         pl.any_horizontal(pl.col("op").str.starts_with(begin) for begin in of) for of in (ROOTED, NOT_ROOTED)
     )
@@ -135,7 +135,6 @@ def _uses(uses: pl.DataFrame) -> pl.DataFrame:
         .replace_strict(list(WORK), list(range(len(WORK))), default=NOWHERE, return_dtype=pl.Int8)
         .alias("place"),
         pl.when(rooted & ~not_rooted).then("root").fill_null(-1).alias("root"),
-        pl.col("inside").is_in(OPAQUE).fill_null(value=False).alias("opaque"),
     )
 
 
@@ -149,13 +148,11 @@ def _kept(found: pl.DataFrame, numbers: Ints) -> pl.DataFrame:
         .agg(
             step.min().alias("first"),
             step.max().alias("last"),
-            pl.col("opaque").all(),
             pl.col("end_ns").count().alias("blocks"),
         )
         .filter(
             pl.col("first") == pl.col("last"),
             pl.col("first").is_between(int(numbers[0]), int(numbers[-1])),
-            ~pl.col("opaque"),
             pl.col("blocks") > 0,
         )
         .select("match")
