@@ -12,6 +12,7 @@ from tests.importers.made import MS, Job, document, gloo_events, nccl_events, pl
 
 from allpull.analyse.run import metrics
 from allpull.analyse.together import together
+from allpull.errors import BadInput
 from allpull.importers.assemble import Imported, import_traces
 from allpull.rundir.read import RunData, read_run
 
@@ -205,6 +206,47 @@ def test_ranks_of_different_calls_do_not_match(tmp_path: Path) -> None:
     assert "none of 16 collectives was seen on more than one rank" in done.unmatched
 
 
+@pytest.mark.parametrize("gloo", [True, False], ids=["gloo", "nccl"])
+@pytest.mark.parametrize("missing", [0, 1])
+def test_what_is_said_to_match_is_what_the_analysis_matches(tmp_path: Path, gloo: bool, missing: int) -> None:
+    job = Job(ranks=3, steps=4, call_ms=0.5)
+    folder = save_all(tmp_path / "traces", job, gloo=gloo)
+    for rank in range(3 - missing, 3):
+        (folder / f"rank-{rank}.json.gz").unlink()
+    done, run = imported(folder, tmp_path / "runs")
+    matched = together(run).matched
+    if missing:
+        assert "; 0 of 12 collectives seen on all ranks that took part" in done.summary
+        assert "12 of 12 collectives were seen on several ranks, and none on all" in str(done.unmatched)
+        assert done.gaps[0] == done.unmatched
+        assert matched.unmatched == matched.calls.height > 0
+    else:
+        assert "; 12 of 12 collectives seen on all ranks that took part" in done.summary
+        assert done.unmatched is None
+        assert matched.unmatched == 0 < matched.calls.height
+
+
+def test_files_of_several_jobs_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    for rank, job in enumerate((LATE, Job(ranks=64, steps=4))):
+        save(folder / f"rank-{rank}.json", document(job, rank, gloo_events(LATE, rank)))
+    with pytest.raises(BadInput, match="several jobs: they tell different numbers of ranks") as refused:
+        import_traces([folder], out=tmp_path / "runs")
+    assert "rank-0.json: 2" in str(refused.value)
+    assert "rank-1.json: 64" in str(refused.value)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_jobs_are_told_apart_by_the_group_of_all_ranks_where_no_header_tells(tmp_path: Path) -> None:
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    for rank, job in enumerate((LATE, Job(ranks=3, steps=4))):
+        save(folder / f"rank-{rank}.json", document(job, rank, nccl_events(job, rank), told=False))
+    with pytest.raises(BadInput, match="several jobs"):
+        import_traces([folder], out=tmp_path / "runs")
+
+
 @pytest.mark.parametrize("told", [True, False], ids=["distributedInfo", "file names"])
 def test_ranks_are_told_by_the_trace_or_by_its_name(tmp_path: Path, told: bool) -> None:
     done, run = imported(save_all(tmp_path / "traces", LATE, told=told), tmp_path / "runs")
@@ -383,7 +425,10 @@ def test_what_is_imported_can_be_shown_and_reported(tmp_path: Path, run_cli: Any
     done = run_cli("import", str(folder), "-o", str(tmp_path / "runs"), "--name", "job <b>")
     assert done.returncode == 0, done.stderr
     directory = done.stderr.splitlines()[-1].removeprefix("run directory: ")
-    assert "2 ranks, 4 steps each, told by ProfilerStep; 8 of 8 collectives seen on all of them" in done.stderr
+    assert (
+        "2 ranks, 4 steps each, told by ProfilerStep; 8 of 8 collectives seen on all ranks that took part"
+        in done.stderr
+    )
     shown = run_cli("show", directory, "--json")
     assert shown.returncode == 0, shown.stderr
     assert json.loads(shown.stdout)["runs"][0]["phases"]["wait"] == pytest.approx(0.003, abs=1e-5)

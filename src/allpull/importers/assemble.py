@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from allpull.errors import BadInput
+from allpull.importers import one_job
 from allpull.importers.calls import Call
 from allpull.importers.clocks import Clocks, Key, apart, estimate
 from allpull.importers.directory import write
@@ -35,7 +36,7 @@ Calls = Mapping[int, Mapping[Key, Call]]
 class Imported:
     """What an import made: the run directory, what it holds in words, and what it lacks.
 
-    ``unmatched``: why no collective of one rank could be set beside one of another; None: some could.
+    ``unmatched``: why no collective was seen on all ranks that took part, so that no waiting is known; None: some were.
     """
 
     directory: Path
@@ -52,10 +53,12 @@ def import_traces(
     ``told`` hears of each file that will take a while.
 
     Raises:
-        BadInput: there is no trace, nothing in any of them can be used, or the directory cannot be written.
+        BadInput: there is no trace, nothing in any of them can be used, they are of several jobs, or the directory
+            cannot be written.
     """
     said: list[str] = []
     parts = _read(find(places, said), told or _nobody)
+    one_job.check(parts)
     joined = join(parts)
     if not joined.ranks:
         reasons = "; ".join([*said, *joined.gaps][:3])
@@ -66,11 +69,11 @@ def import_traces(
     calls = {rank.rank: keyed(rank) for rank in joined.ranks}
     joined = _with_own_clocks(joined, calls)
     clocks = estimate(calls, joined.host_of) if len(joined.ranks) > 1 else None
-    matches = _matches(calls)
-    unmatched = _why_unmatched(joined, calls, matches)
+    seen = _seen(calls)
+    unmatched = _why_unmatched(joined, seen)
     gaps = _bounded([*([unmatched] if unmatched else []), *said, *joined.gaps, *_gaps(joined, calls, clocks)])
     directory = write(joined, clocks, gaps, out=out, name=name or _name(places), places=places)
-    summary = f"{_summary(joined, matches)}{_clock_words(clocks)}"
+    summary = f"{_summary(joined, seen)}{_clock_words(clocks)}"
     return Imported(directory=directory, summary=summary, gaps=tuple(gaps), unmatched=unmatched)
 
 
@@ -109,25 +112,45 @@ def _name(places: Sequence[Path]) -> str:
     return shown_path(Path(name)).partition(".")[0] or "traces"
 
 
-def _matches(calls: Calls) -> Counter[int]:
-    """How many collectives were seen on how many ranks."""
-    seen = Counter(key for its in calls.values() for key in its)
-    return Counter(seen.values())
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """Collectives, each once: all, those of more than one rank here, and those of all ranks that took part.
+
+    Only of the last kind does the analysis know who waited for whom.
+    """
+
+    total: int
+    shared: int
+    whole: int
 
 
-def _why_unmatched(joined: Joined, calls: Calls, matches: Counter[int]) -> str | None:
-    """Why nothing of one rank was set beside anything of another, where that is so."""
-    if len(joined.ranks) == 1 or any(ranks > 1 for ranks in matches):
+def _seen(calls: Calls) -> Seen:
+    ranks = Counter(key for its in calls.values() for key in its)
+    group_ranks = {key: call.use.group_ranks for its in calls.values() for key, call in its.items()}
+    return Seen(
+        total=len(ranks),
+        shared=sum(1 for count in ranks.values() if count > 1),
+        whole=sum(1 for key, count in ranks.items() if count == group_ranks[key]),
+    )
+
+
+def _why_unmatched(joined: Joined, seen: Seen) -> str | None:
+    """Why of no collective all ranks that took part are here, where that is so."""
+    if len(joined.ranks) == 1 or seen.whole:
         return None
-    if not any(calls.values()):
+    if not seen.total:
         return (
             f"NOTHING MATCHED: no collective was recognised in the traces of {len(joined.ranks):,} ranks, by metadata"
             " or by name; what ranks waited for each other is not known, and is part of their other phases"
         )
-    count = sum(len(its) for its in calls.values())
+    if seen.shared:
+        return (
+            f"NOTHING MATCHED: {seen.shared:,} of {counted(seen.total, 'collective')} were seen on several ranks, and"
+            " none on all that took part: the others left no traces, and who waited for whom is not known"
+        )
     return (
-        f"NOTHING MATCHED: none of {counted(count, 'collective')} was seen on more than one rank; what ranks waited for"
-        " each other is not known (are these traces of one run, and of the same steps?)"
+        f"NOTHING MATCHED: none of {counted(seen.total, 'collective')} was seen on more than one rank; what ranks"
+        " waited for each other is not known (are these traces of one run, and of the same steps?)"
     )
 
 
@@ -166,15 +189,14 @@ def _bounded(gaps: Sequence[str]) -> list[str]:
     return cut if len(cut) <= MAX_GAPS else [*cut[: MAX_GAPS - 1], f"and {len(cut) - MAX_GAPS + 1:,} more such gaps"]
 
 
-def _summary(joined: Joined, matches: Counter[int]) -> str:
+def _summary(joined: Joined, seen: Seen) -> str:
     steps = [len(rank.steps) for rank in joined.ranks]
     span = f"{min(steps):,}" if min(steps) == max(steps) else f"{min(steps):,} to {max(steps):,}"
     boundary = ", ".join(sorted({rank.boundary for rank in joined.ranks}))
-    whole = sum(count for ranks, count in matches.items() if ranks == len(joined.ranks))
     words = f"{counted(len(joined.ranks), 'rank')}, {span} step{'s' if max(steps) > 1 else ''} each, told by {boundary}"
     if len(joined.ranks) == 1:
-        return f"{words}; {counted(matches.total(), 'collective')}"
-    return f"{words}; {whole:,} of {counted(matches.total(), 'collective')} seen on all of them"
+        return f"{words}; {counted(seen.total, 'collective')}"
+    return f"{words}; {seen.whole:,} of {counted(seen.total, 'collective')} seen on all ranks that took part"
 
 
 def _clock_words(clocks: Clocks | None) -> str:
