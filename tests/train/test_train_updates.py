@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -9,13 +11,13 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from allpull.errors import BadInput  # noqa: E402
 from allpull.schema.spec import ModelSpec, TrainSpec  # noqa: E402
 from allpull.train import schedule  # noqa: E402
 from allpull.train.average import Average, decay_of  # noqa: E402
-from allpull.train.lars import Lars, lars  # noqa: E402
+from allpull.train.lars import Lars  # noqa: E402
+from allpull.train.masters import Masters  # noqa: E402
 from allpull.train.models.build import build  # noqa: E402
-from allpull.train.optimise import learning_rate  # noqa: E402
+from allpull.train.optimise import lars, learning_rate  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -90,27 +92,44 @@ def test_lars_passes_over_what_has_no_gradient_and_calls_its_closure():
     assert (moving < 1).all()
 
 
-@given(st.floats(0, 0.999), st.lists(st.floats(-10, 10), min_size=1, max_size=8))
-def test_the_average_is_the_sum_with_falling_weights(decay, values):
+@given(st.floats(0.05, 1000), st.lists(st.floats(-10, 10), min_size=1, max_size=8))
+def test_the_average_is_the_sum_with_falling_weights(half_life, values):
     layer = torch.nn.Linear(1, 1, bias=False, dtype=torch.float64)
     layer.weight.data.fill_(1.0)
-    average = Average(layer, decay=decay)
-    for value in values:
+    average = Average(layer, half_life_steps=half_life)
+    for step, value in enumerate(values, 1):
         layer.weight.data.fill_(value)
-        average.update()
-    n = len(values)
+        average.after(step)
+    n, decay = len(values), 0.5 ** (1 / half_life)
     expected = decay**n + sum((1 - decay) * decay ** (n - 1 - i) * value for i, value in enumerate(values))
-    assert average.state_dict()["weight"].item() == pytest.approx(expected, abs=1e-9)
+    with average.in_place():
+        assert layer.weight.item() == pytest.approx(expected, abs=1e-9)
+
+
+def test_the_average_moves_at_its_turns_alone():
+    layer = torch.nn.Linear(1, 1, bias=False, dtype=torch.float64)
+    layer.weight.data.fill_(0.0)
+    average = Average(layer, half_life_steps=3, every_steps=3)
+    found = []
+    layer.weight.data.fill_(1.0)
+    for step in range(1, 8):
+        average.after(step)
+        with average.in_place():
+            found.append(layer.weight.item())
+    assert found == [0.0, 0.0, 0.5, 0.5, 0.5, 0.75, 0.75]
+    average.restart()
+    with average.in_place():
+        assert layer.weight.item() == 1.0
 
 
 def test_the_network_has_the_average_only_within_also_after_an_error():
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
-    average = Average(model, decay=0.5)
+    average = Average(model, half_life_steps=1)
     start = model[0].weight.detach().clone()
     with torch.no_grad():
         model[0].weight.add_(2.0)
         model[1].running_mean.add_(4.0)
-    average.update()
+    average.after(1)
 
     def look_and_fail():
         with average.in_place():
@@ -124,16 +143,19 @@ def test_the_network_has_the_average_only_within_also_after_an_error():
     assert model[1].running_mean.tolist() == [4.0, 4.0]
 
 
-def test_an_average_goes_on_from_a_checkpoint_of_the_same_network_only():
-    first, second = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
-    saved = Average(first, decay=0.9)
-    loaded = Average(second, decay=0.9)
-    loaded.load_state_dict(saved.state_dict())
-    assert torch.equal(loaded.state_dict()["weight"], first.weight)
-    with pytest.raises(BadInput, match="another network"):
-        loaded.load_state_dict(Average(torch.nn.Linear(3, 2), decay=0.9).state_dict())
-    with pytest.raises(BadInput, match="less than 1"):
-        Average(first, decay=1.0)
+def test_of_a_network_in_half_precision_the_masters_are_averaged():
+    """A step of 2⁻¹⁴ is lost in float16 beside 1, and so would be an average of float16."""
+    layer = torch.nn.Linear(1, 1, bias=False)
+    layer.weight.data.fill_(1.0)
+    masters = Masters(layer)
+    average = Average(layer, half_life_steps=1, masters=masters)
+    masters.weights["weight"].data.add_(2**-14)
+    masters.give_weights()
+    average.after(1)
+    with average.in_place():
+        assert layer.state_dict()["weight"].item() == 1 + 2**-15
+        assert layer.weight.dtype == torch.float16
+    assert layer.state_dict()["weight"].item() == 1 + 2**-14
 
 
 @given(st.floats(1, 1e5), st.integers(1, 100))
@@ -143,16 +165,16 @@ def test_a_half_life_halves(half_life, every):
 
 @settings(deadline=None)
 @given(st.integers(0, 400), st.integers(1, 37), st.floats(0, 6), st.floats(0.001, 10), st.integers(1, 4096))
-def test_schedules_are_bit_for_bit_those_of_the_training_loop(step, steps_per_epoch, warmup_epochs, lr, batch):
-    warmup = warmup_epochs * steps_per_epoch
-    peak = lr * batch / 256
-    for kind in ("cosine", "step"):
-        spec = TrainSpec(epochs=10, lr=lr, warmup_epochs=warmup_epochs, schedule=kind, step_epochs=3.0)
-        used = learning_rate(spec, global_batch=batch, step=step, steps_per_epoch=steps_per_epoch)
-        if kind == "cosine":
-            assert schedule.cosine(peak, step, warmup_steps=warmup, steps=10 * steps_per_epoch) == used
-        else:
-            assert schedule.stepped(peak, step, warmup_steps=warmup, every_steps=3.0 * steps_per_epoch) == used
+def test_the_cosine_is_bit_for_bit_this_one(step, steps_per_epoch, warmup_epochs, lr, batch):
+    """Trainings of last year are to be repeated to the last digit."""
+    warmup, peak = warmup_epochs * steps_per_epoch, lr * batch / 256
+    if step + 1 <= warmup:
+        expected = peak * (step + 1) / warmup
+    else:
+        done = (step - warmup) / max(1.0, 10 * steps_per_epoch - warmup)
+        expected = round(peak * 0.5 * (1 + math.cos(math.pi * min(1.0, done))), 12)
+    spec = TrainSpec(epochs=10, lr=lr, warmup_epochs=warmup_epochs)
+    assert learning_rate(spec, global_batch=batch, step=step, steps_per_epoch=steps_per_epoch) == expected
 
 
 @given(st.floats(0, 50), st.integers(51, 300), st.floats(0.5, 4))

@@ -28,8 +28,7 @@ def main(job_file: str) -> None:
     except AllpullError as error:
         raise SystemExit(error.exit_code) from error
     if ranks.rank == 0 and history.score is not None and not history.warned:
-        score = history.score
-        print(f"test top-1 {score.top1:.4f}, top-5 {score.top5:.4f}, loss {score.loss:.4f} ({score.samples} samples)")  # noqa: T201
+        print(history.score.words())  # noqa: T201
     if history.warned:
         tell_agent(os.environ)
         ranks.meet()  # before anyone leaves

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from allpull.errors import BadInput
+from allpull.train.lars import own_part
+from allpull.train.masters import Masters
 
 
 def decay_of(half_life_steps: float, *, every_steps: int = 1) -> float:
@@ -23,49 +24,43 @@ def decay_of(half_life_steps: float, *, every_steps: int = 1) -> float:
 class Average:
     """The average of parameters and of floating-point buffers, such as batch statistics; it begins at their values.
 
-    average ← decay · average + (1 − decay) · value, with ``0 ≤ decay < 1``, all tensors together. Make it when the
-    network stands on its device: it holds the tensors that the network has then.
+    average ← decay · average + (1 − decay) · value after each ``every_steps``, where the share of a value halves in
+    ``half_life_steps``; all tensors together. Of weights that ranks share each has its part, and of a network in half
+    precision the ``masters`` are averaged. Make it when the network is shared out and stands where it is trained: it
+    holds the tensors that there are then.
     """
 
-    def __init__(self, model: nn.Module, *, decay: float) -> None:
-        if not 0 <= decay < 1:
-            raise BadInput(f"decay of the average is {decay:g}; it must be at least 0 and less than 1")
-        self.decay = decay
-        named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-        self.live = {name: value.detach() for name, value in named.items() if value.is_floating_point()}
-        self.average = {name: value.clone() for name, value in self.live.items()}
+    def __init__(
+        self, model: nn.Module, *, half_life_steps: float, every_steps: int = 1, masters: Masters | None = None
+    ) -> None:
+        self.decay = decay_of(half_life_steps, every_steps=every_steps)
+        self._every_steps = every_steps
+        self._masters = masters
+        exact = masters.weights if masters else {}
+        named = {**dict(model.named_parameters()), **dict(model.named_buffers()), **exact}
+        self._live = [own_part(value) for value in named.values() if value.is_floating_point()]
+        self._average = [value.clone() for value in self._live]
 
-    def update(self) -> None:
-        """Move towards the present values."""
-        with torch.no_grad():
-            torch._foreach_lerp_([*self.average.values()], [*self.live.values()], 1 - self.decay)
+    def after(self, step: int) -> None:
+        """Move towards the present values, if it is time: ``step`` steps are done."""
+        if step % self._every_steps == 0:
+            torch._foreach_lerp_(self._average, self._live, 1 - self.decay)
+
+    def restart(self) -> None:
+        """Begin anew at the present values."""
+        torch._foreach_copy_(self._average, self._live)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """Within it the network has the averages; afterwards it has its own values again, also after an error."""
-        own = {name: value.clone() for name, value in self.live.items()}
-        self._put(self.live, self.average)
+        own = [value.clone() for value in self._live]
+        self._put(self._average)
         try:
             yield
         finally:
-            self._put(self.live, own)
+            self._put(own)
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """The averages by name, for a checkpoint."""
-        return dict(self.average)
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Go on from ``state_dict``.
-
-        Raises:
-            BadInput: it is of another network; nothing was changed.
-        """
-        shapes = {name: value.shape for name, value in self.average.items()}
-        if {name: value.shape for name, value in state.items()} != shapes:
-            raise BadInput("the averaged weights are those of another network")
-        self._put(self.average, state)
-
-    @staticmethod
-    def _put(into: dict[str, Tensor], values: dict[str, Tensor]) -> None:
-        with torch.no_grad():
-            torch._foreach_copy_([*into.values()], [values[name] for name in into])
+    def _put(self, values: list[Tensor]) -> None:
+        torch._foreach_copy_(self._live, values)
+        if self._masters:
+            self._masters.give_weights()

@@ -2,176 +2,278 @@
 
 from __future__ import annotations
 
-import os
-import pickle
-import shutil
-from dataclasses import asdict, dataclass
+import warnings
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from allpull.errors import BadInput
 from allpull.rundir import layout
-from allpull.rundir.write import private_folder
+from allpull.train.average import Average
+from allpull.train.beside import Beside, write_whole
 from allpull.train.ranks import Ranks
-from allpull.units import show_bytes
+from allpull.train.stored import Cut, OfRank, Progress, Stored, Unusable, plain, read
+from allpull.train.strategy import Shared
+from allpull.train.together import least, named_of_all
 
-FORMAT = 1
+__all__ = ["PATTERN", "Checkpoints", "Cut", "Parts", "Progress"]
+
 PATTERN = "step-*.pt"
-WORDS = {"global_batch": "global batch", "samples": "samples", "seed": "seed", "dtype": "arithmetic"}
+WORDS = {
+    "global_batch": "global batch",
+    "samples": "samples",
+    "seed": "seed",
+    "dtype": "arithmetic",
+    "order": "order of samples",
+}
 """The fields of ``Cut``, in words."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Progress:
-    """Where the training stands: ``step`` optimizer steps are done, ``in_epoch`` of them in ``epoch``.
+class Stateful(Protocol):
+    """Something with a state of numbers, such as the scale of a loss."""
 
-    ``losses`` are the mean losses over the global batch of this epoch's steps so far.
-    """
+    def state_dict(self) -> dict[str, Any]:
+        """The state."""
 
-    step: int = 0
-    epoch: int = 0
-    in_epoch: int = 0
-    losses: list[float]
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
-    """What decides which sample comes when, and how exactly it is counted: the same for all of one epoch."""
+class Parts:
+    """What a checkpoint is of."""
 
-    global_batch: int
-    samples: int
-    seed: int
-    dtype: str
+    shared: Shared
+    optimizer: torch.optim.Optimizer
+    precision: Stateful | None = None
+    average: Average | None = None
 
 
-def save(
-    folder: Path,
-    progress: Progress,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    ranks: Ranks,
-    *,
-    cut: Cut,
-    keep: int,
-) -> None:
-    """Write a checkpoint by rename and drop all but the newest ``keep``; a collective: every rank calls it.
+class Checkpoints:
+    """The checkpoints of one training in ``folder``, of which the newest ``keep`` stay; rank 0 writes.
 
-    Batch statistics are kept for each rank, so that resuming on as many ranks is exact.
-
-    Raises:
-        BadInput: it cannot be written; older checkpoints are untouched.
+    ``asynchronous``: they are written while the training goes on, one at a time.
     """
-    buffers = ranks.gather_buffers(model)
-    if ranks.rank != 0:
-        return
-    private_folder(str(folder))
-    content = {
-        "format": FORMAT,
-        "step": progress.step,
-        "epoch": progress.epoch,
-        "in_epoch": progress.in_epoch,
-        "losses": progress.losses,
-        "cut": asdict(cut),
-        "model": model.state_dict(),
-        "optimizer": optimizer.state_dict(),
-        "buffers": buffers,
-    }
-    path = folder / f"step-{progress.step:010d}.pt"
-    scratch = path.with_suffix(".tmp")
-    try:
-        with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            torch.save(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        scratch.replace(path)
-    except (OSError, RuntimeError) as error:  # torch's writer turns a full disk into a RuntimeError of its own
-        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
-        free = shutil.disk_usage(folder).free
-        raise BadInput(
-            f"cannot write checkpoint {path}: {reason} ({show_bytes(free)} free there)",
-            hint="make room, or give another place with --out; --resume goes on from the checkpoint before",
-        ) from error
-    finally:
-        scratch.unlink(missing_ok=True)
-    for old in sorted(folder.glob(PATTERN))[:-keep]:
-        old.unlink()
 
+    def __init__(
+        self, folder: Path, ranks: Ranks, parts: Parts, *, cut: Cut, keep: int, asynchronous: bool = False
+    ) -> None:
+        self.folder = folder
+        self.ranks = ranks
+        self.parts = parts
+        self.cut = cut
+        self.keep = keep
+        self._asynchronous = asynchronous
+        self._beside = Beside()
 
-def restore(place: Path, model: nn.Module, optimizer: torch.optim.Optimizer, ranks: Ranks, *, cut: Cut) -> Progress:
-    """Put the newest whole checkpoint of ``place`` (a run directory or one file) into model and optimizer.
+    def save(self, progress: Progress) -> None:
+        """Save the training as it stands; it may go on when this returns. A collective: every rank calls it.
 
-    On another number of ranks every rank gets the mean of the batch statistics.
+        Raises:
+            BadInput: this checkpoint, or the one that was being written, cannot be; older ones are untouched.
+        """
+        self._beside.wait()  # before another copy of everything is made
+        stored = self._stored(progress)
+        if stored is None:
+            return
+        self._beside.start(partial(self._write, stored))
+        if not self._asynchronous:
+            self._beside.wait()
 
-    Raises:
-        BadInput: there is none, none can be read, it is of another network, or it stands within an epoch that was
-            cut into other batches.
-    """
-    stored, path = _newest(place)
-    theirs, ours = stored["cut"], asdict(cut)
-    differing = [name for name in ours if theirs[name] != ours[name]]
-    if stored["in_epoch"] and differing:
-        name = differing[0]
-        raise BadInput(
-            f"{path} stands within an epoch of {WORDS[name]} {theirs[name]}, this training has {ours[name]}",
-            hint="keep it as it was, or go on from the end of an epoch: samples would be repeated or skipped",
-        )
-    try:
-        model.load_state_dict(stored["model"])
-        optimizer.load_state_dict(stored["optimizer"])
-    except (RuntimeError, ValueError, KeyError) as error:
-        first = " ".join(line.strip() for line in str(error).splitlines()[:2])[:300]
-        raise BadInput(
-            f"{path} is of another network: {first}", hint="resume with the recipe it was made by"
-        ) from error
-    everyone = stored["buffers"]
-    if len(everyone) == ranks.ranks:
-        _put(model, everyone[ranks.rank])
-    else:
-        _put(model, {name: _mean([theirs[name] for theirs in everyone]) for name in everyone[0]})
-    return Progress(
-        step=stored["step"], epoch=stored["epoch"], in_epoch=stored["in_epoch"], losses=list(stored["losses"])
-    )
+    def finish(self) -> None:
+        """Wait until all is written; no rank should end before. A collective.
 
+        Raises:
+            BadInput: the last checkpoint cannot be written.
+        """
+        self._beside.wait()
+        self.ranks.meet()
 
-def _newest(place: Path) -> tuple[dict[str, Any], Path]:
-    candidates = [place] if place.is_file() else sorted((place / layout.CHECKPOINTS).glob(PATTERN), reverse=True)
-    problem = "no checkpoint there"
-    for path in candidates:
+    def restore(self, place: Path) -> Progress:
+        """Put the newest whole checkpoint of ``place`` (a run directory or one file) into all parts. A collective.
+
+        On another number of ranks every rank gets the mean of the batch statistics. The optimizer's settings stay as
+        they are: it is its memory that is restored.
+
+        Raises:
+            BadInput: there is none that all ranks can read, it is of another network, or it stands within an epoch
+                that was cut into other batches.
+        """
+        stored, path = self._agreed(place)
+        self._check_cut(stored, path)
         try:
-            stored = torch.load(path, map_location="cpu", weights_only=True)
-        except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-            problem = f"{path.name} cannot be read: {str(error).splitlines()[0][:200]}"
-            continue
-        if isinstance(stored, dict) and stored.get("format") == FORMAT and _is_whole(stored):
-            return stored, path
-        problem = f"{path.name} is no checkpoint of this trainer"
-    raise BadInput(f"cannot go on from {place}: {problem}", hint="give the run directory of a training")
+            self._put(stored)
+        except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+            first = " ".join(line.strip() for line in str(error).splitlines()[:2])[:300]
+            raise BadInput(
+                f"{path} is of another network: {first}", hint="resume with the recipe it was made by"
+            ) from error
+        if self.parts.average and stored.average is None and self.ranks.rank == 0:
+            warnings.warn(f"{path.name} has no moving average: it begins at the weights of now", stacklevel=2)
+        return stored.progress
+
+    def _stored(self, progress: Progress) -> Stored | None:
+        """A copy of everything, on rank 0."""
+        shared, average = self.parts.shared, self.parts.average
+        model = shared.model_state()
+        optimizer = shared.optimizer_state(self.parts.optimizer)
+        own = {f"buffers/{name}": buffer for name, buffer in shared.model.named_buffers()}
+        own |= {f"random/{name}": state for name, state in _random(self.ranks.device).items()}
+        averaged: dict[str, Tensor] | None = None
+        with average.in_place() if average else nullcontext():
+            if average:
+                averaged = shared.model_state()
+                own |= {f"average/{name}": buffer.clone() for name, buffer in shared.model.named_buffers()}
+        everyone = named_of_all(own, self.ranks)
+        if self.ranks.rank != 0:
+            return None
+        precision = self.parts.precision.state_dict() if self.parts.precision else {}
+        kind = type(self.parts.optimizer).__name__
+        return Stored(
+            progress=Progress(
+                step=progress.step,
+                epoch=progress.epoch,
+                in_epoch=progress.in_epoch,
+                losses=[*progress.losses],
+            ),
+            cut=self.cut,
+            model=model,
+            optimizer={
+                "kind": kind,
+                "state": optimizer["state"],
+                "param_groups": plain(optimizer["param_groups"]),
+            },
+            precision=plain(precision),
+            average=averaged,
+            ranks=[_of_rank(one) for one in everyone],
+        )
+
+    def _write(self, stored: Stored) -> None:
+        """Write ``stored``, and drop the oldest. Newer ones stay: they could not be read, or they are another's."""
+        path = self.folder / f"step-{stored.progress.step:010d}.pt"
+        write_whole(path, stored.content())
+        older = sorted(one for one in self.folder.glob(PATTERN) if one.name < path.name)
+        for old in older[: max(0, len(older) - self.keep + 1)]:
+            old.unlink(missing_ok=True)
+
+    def _agreed(self, place: Path) -> tuple[Stored, Path]:
+        """The newest checkpoint that every rank can read."""
+        newest = _Newest(place)
+        found = newest.before()
+        everyone = False
+        while not everyone:  # each time around, one rank at least goes further back
+            step = least(found[0].progress.step if found else -1, self.ranks)
+            if step < 0:
+                problem = newest.problem or "another rank cannot read one there"
+                raise BadInput(f"cannot go on from {place}: {problem}", hint="give the run directory of a training")
+            if found and found[0].progress.step > step:
+                found = newest.before(step + 1)
+            everyone = least(int(found is not None and found[0].progress.step == step), self.ranks) == 1
+        assert found is not None
+        if newest.problem and self.ranks.rank == 0:
+            warnings.warn(f"{newest.problem}: going on from {found[1].name}", stacklevel=3)
+        return found
+
+    def _check_cut(self, stored: Stored, path: Path) -> None:
+        if not stored.progress.in_epoch:
+            return
+        for name, word in WORDS.items():
+            theirs, ours = getattr(stored.cut, name), getattr(self.cut, name)
+            if theirs != ours:
+                raise BadInput(
+                    f"{path} stands within an epoch of {word} {theirs}, this training has {ours}",
+                    hint="keep it as it was, or go on from the end of an epoch: samples would be repeated or skipped",
+                )
+
+    def _put(self, stored: Stored) -> None:
+        shared, average = self.parts.shared, self.parts.average
+        mine = stored.ranks[self.ranks.rank] if len(stored.ranks) == self.ranks.ranks else None
+        if average and stored.average is not None:
+            shared.load_model_state(stored.average)
+            _put_buffers(shared.model, mine.average if mine else _mean([one.average for one in stored.ranks]))
+            average.restart()
+        shared.load_model_state(stored.model)
+        _put_buffers(shared.model, mine.buffers if mine else _mean([one.buffers for one in stored.ranks]))
+        if average and stored.average is None:
+            average.restart()
+        self._put_memory(stored.optimizer)
+        if self.parts.precision:
+            self.parts.precision.load_state_dict(stored.precision)
+        if mine:
+            _put_random(mine.random, self.ranks.device)
+
+    def _put_memory(self, theirs: dict[str, Any]) -> None:
+        """What the optimizer remembers of each parameter; its settings are those of this training."""
+        optimizer = self.parts.optimizer
+        ours = optimizer.state_dict()["param_groups"]
+        if theirs["kind"] != type(optimizer).__name__:
+            raise ValueError(f"its optimizer is {theirs['kind']}, ours {type(optimizer).__name__}")
+        if [len(group["params"]) for group in theirs["param_groups"]] != [len(group["params"]) for group in ours]:
+            raise ValueError("its optimizer has other groups of parameters")
+        self.parts.shared.load_optimizer_state(optimizer, {"state": theirs["state"], "param_groups": ours})
+        for parameter, about in optimizer.state.items():
+            if any(known is not None and known.shape != parameter.shape for known in about.values()):
+                raise ValueError("its optimizer has other parameters")
 
 
-def _is_whole(stored: dict[str, Any]) -> bool:
-    """Whether everything is there that is used without a further look."""
-    counts = [stored.get(name) for name in ("step", "epoch", "in_epoch")]
-    cut, buffers, losses = stored.get("cut"), stored.get("buffers"), stored.get("losses")
-    return (
-        all(isinstance(count, int) and count >= 0 for count in counts)
-        and isinstance(cut, dict)
-        and set(cut) == set(WORDS)
-        and isinstance(buffers, list)
-        and len(buffers) > 0
-        and all(isinstance(one, dict) for one in buffers)
-        and isinstance(losses, list)
-        and all(isinstance(loss, float) for loss in losses)
-    )
+class _Newest:
+    """Looks for the newest checkpoint of ``place`` that can be read; ``problem``: the last that could not, and why."""
+
+    def __init__(self, place: Path) -> None:
+        alone = place.is_file()
+        self._left = [place] if alone else sorted((place / layout.CHECKPOINTS).glob(PATTERN), reverse=True)
+        self.problem = "" if self._left else "no checkpoint there"
+
+    def before(self, step: int | None = None) -> tuple[Stored, Path] | None:
+        """The next one back, of less than ``step`` steps; None: there is none."""
+        while self._left:
+            path = self._left.pop(0)
+            try:
+                stored = read(path)
+            except Unusable as unusable:
+                self.problem = f"{path.name} {unusable}"
+                continue
+            if step is None or stored.progress.step < step:
+                return stored, path
+        return None
 
 
-def _put(model: nn.Module, values: dict[str, torch.Tensor]) -> None:
+def _of_rank(own: dict[str, Tensor]) -> OfRank:
+    parts: dict[str, dict[str, Tensor]] = {"buffers": {}, "average": {}, "random": {}}
+    for name, value in own.items():
+        part, _, rest = name.partition("/")
+        parts[part][rest] = value
+    return OfRank(**parts)
+
+
+def _put_buffers(model: nn.Module, values: dict[str, Tensor]) -> None:
     for name, buffer in model.named_buffers():
+        if values[name].shape != buffer.shape:
+            raise ValueError(f"{name} is {[*values[name].shape]}, ours {[*buffer.shape]}")
         buffer.copy_(values[name])
 
 
-def _mean(values: list[torch.Tensor]) -> torch.Tensor:
-    stacked = torch.stack(values)
-    return stacked.mean(0) if stacked.is_floating_point() else stacked[0]
+def _mean(values: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The mean over ranks of what is a floating-point number; of counts, those of rank 0."""
+    return {
+        name: torch.stack([one[name] for one in values]).mean(0) if value.is_floating_point() else value
+        for name, value in values[0].items()
+    }
+
+
+def _random(device: torch.device) -> dict[str, Tensor]:
+    """The states of torch's random numbers, which dropout draws."""
+    found = {"cpu": torch.get_rng_state()}
+    return {**found, "cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else found
+
+
+def _put_random(states: dict[str, Tensor], device: torch.device) -> None:
+    if "cpu" in states:
+        torch.set_rng_state(states["cpu"])
+    if "cuda" in states and device.type == "cuda":
+        torch.cuda.set_rng_state(states["cuda"], device)

@@ -1,50 +1,85 @@
-"""Exact evaluation on any number of ranks: every sample once, no padding, one reduction at the end."""
+"""Exact evaluation on any number of ranks: every sample once, none padded, and one sum at the end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from allpull.load.batches import Batch, evaluation_batches
-from allpull.load.dataset import Part
+from allpull import marks
+from allpull.load.batches import Batch
+from allpull.train.average import Average
 from allpull.train.ranks import Ranks
+from allpull.train.score import Score, tally_of
+from allpull.train.strategy import Shared
 
-TOP = 5
+
+class Samples(Protocol):
+    """The test samples: those of ``rank`` if they are shared out to ``ranks``, each to one, in batches.
+
+    Of a batch the first ``samples`` rows count, of ``global_samples`` that there were to see.
+    """
+
+    def __call__(self, *, rank: int, ranks: int) -> Iterator[Batch]:
+        """Its batches; a rank may have none."""
+
+
+def called(network: nn.Module, images: Tensor) -> Tensor:
+    """``network`` of ``images``, as it is."""
+    logits: Tensor = network(images)
+    return logits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Score:
-    """How good the model is on ``samples`` samples: mean loss, top-1 and top-5 as fractions."""
+class Examination:
+    """How a network is scored, the same in each evaluation.
 
-    loss: float
-    top1: float
-    top5: float
+    ``samples`` are those of the whole test part. ``prepare`` makes of a batch what the network takes, and its targets;
+    ``forward`` calls the network on them, in the precision of the training. ``serial``: rank 0 sees all samples, and
+    the others wait for it.
+    """
+
+    classes: int
     samples: int
+    prepare: Callable[[Batch], tuple[Tensor, Tensor]]
+    multi_label: bool = False
+    serial: bool = False
+    forward: Callable[[nn.Module, Tensor], Tensor] = called
 
 
 def evaluate(
-    model: nn.Module, part: Part, ranks: Ranks, *, size: int, to_tensors: Callable[[Batch], tuple[Tensor, Tensor]]
+    shared: Shared, samples: Samples, ranks: Ranks, how: Examination, *, average: Average | None = None
 ) -> Score:
-    """Score ``model`` (not wrapped) on ``part``, ``size`` samples a rank and pass.
+    """Score the network, or its moving average, with the batch statistics averaged over ranks; every rank calls it.
+
+    All ranks get the same score. Those that evaluate stand in the phase ``evaluation`` meanwhile.
 
     Raises:
-        RuntimeError: the ranks together did not see each sample exactly once.
+        RuntimeError: the ranks together were not given each sample exactly once.
+        BadInput: there was no sample to see.
     """
-    # [summed loss, right at first guess, right within five, samples]; counts are exact in float64 up to 2^53
-    sums = torch.zeros(4, dtype=torch.float64, device=ranks.device)
-    model.eval()
-    with torch.no_grad():
-        for batch in evaluation_batches(part, rank=ranks.rank, ranks=ranks.ranks, size=size):
-            images, labels = to_tensors(batch)
-            logits = model(images)
-            guesses = logits.topk(min(TOP, logits.shape[1]), dim=1).indices == labels[:, None]
-            loss = nn.functional.cross_entropy(logits, labels, reduction="sum")
-            sums += torch.stack([loss.double(), guesses[:, 0].sum(), guesses.sum(), torch.tensor(len(labels))])
-    model.train()
-    loss_sum, right1, right5, samples = ranks.total(sums).tolist()
-    if samples != len(part):
-        raise RuntimeError(f"evaluated {samples:.0f} samples of {len(part)}")
-    return Score(loss=loss_sum / samples, top1=right1 / samples, top5=right5 / samples, samples=int(samples))
+    takes_part = ranks.rank == 0 or not how.serial
+    place, places = (0, 1) if how.serial else (ranks.rank, ranks.ranks)
+    tally = tally_of(how.classes, multi_label=how.multi_label, device=ranks.device)
+    given = 0
+    phase: AbstractContextManager[None] = marks.phase("evaluation") if takes_part else nullcontext()
+    # the average before the whole: ranks gather the weights that are there then
+    with phase, average.in_place() if average else nullcontext(), shared.whole():
+        ranks.average_buffers(shared.model)
+        shared.model.eval()
+        with torch.no_grad():
+            for batch in samples(rank=place, ranks=places) if takes_part else ():
+                images, targets = how.prepare(batch)
+                logits = how.forward(shared.model, images)
+                tally.add(logits[: batch.samples], targets[: batch.samples])
+                given += batch.global_samples
+        shared.model.train()
+        given = int(ranks.total(torch.tensor(given, device=ranks.device)).item())
+        score = tally.score(ranks)
+    if given != how.samples:
+        raise RuntimeError(f"evaluated {given} samples of {how.samples}")
+    return score

@@ -6,10 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-
-from allpull.schema.trainspec import TrainSpec
-from allpull.train.optimise import split_by_decay
+import torch.distributed as dist
+from torch import Tensor
 
 TRUST = 0.001  # the paper's η for AlexNet and ResNet-50
 
@@ -19,7 +17,8 @@ class Lars(torch.optim.Optimizer):
 
     λ = trust · ‖w‖ / (‖g‖ + weight_decay · ‖w‖), v ← momentum · v + lr · λ · (g + weight_decay · w), w ← w − v.
     Where ‖w‖ or ‖g‖ is 0, which the paper leaves open, λ = 1. A group with ``adapt`` false has λ = 1 throughout.
-    Tensors of a group are stepped together, and none of their values is read by the host.
+    Tensors of a group are stepped together, and none of their values is read by the host. Of weights that ranks share
+    each steps its part, with the norms of the whole.
     """
 
     def __init__(
@@ -43,25 +42,20 @@ class Lars(torch.optim.Optimizer):
         weights: list[Tensor] = [weight for weight in group["params"] if weight.grad is not None]
         if not weights:
             return
-        gradients = [weight.grad for weight in weights if weight.grad is not None]
-        rates = self._local_rates(weights, gradients, group)
+        momenta = [own_part(self._momentum(weight)) for weight in weights]
+        mesh = getattr(weights[0], "device_mesh", None)
+        gradients = [own_part(weight.grad) for weight in weights if weight.grad is not None]
+        weights = [own_part(weight) for weight in weights]
         updates = list(torch._foreach_add(gradients, weights, alpha=group["weight_decay"]))
-        if rates is not None:
-            torch._foreach_mul_(updates, rates)
-        momenta = [self._momentum(weight) for weight in weights]
+        if group["adapt"]:
+            torch._foreach_mul_(updates, _local_rates(_norms(weights, gradients, mesh), group))
         torch._foreach_mul_(momenta, group["momentum"])
-        torch._foreach_add_(momenta, updates, alpha=group["lr"])
+        if isinstance(group["lr"], Tensor):  # as in a CUDA graph; alpha would be read by the host
+            torch._foreach_mul_(updates, group["lr"])
+            torch._foreach_add_(momenta, updates)
+        else:
+            torch._foreach_add_(momenta, updates, alpha=group["lr"])
         torch._foreach_sub_(weights, momenta)
-
-    def _local_rates(
-        self, weights: list[Tensor], gradients: list[Tensor], group: dict[str, Any]
-    ) -> list[Tensor] | None:
-        if not group["adapt"]:
-            return None
-        weight = torch.stack(list(torch._foreach_norm(weights)))
-        gradient = torch.stack(list(torch._foreach_norm(gradients)))
-        rate = group["trust"] * weight / (gradient + group["weight_decay"] * weight)
-        return list(torch.where((weight > 0) & (gradient > 0), rate, torch.ones_like(rate)).unbind())
 
     def _momentum(self, weight: Tensor) -> Tensor:
         state = self.state[weight]
@@ -71,11 +65,24 @@ class Lars(torch.optim.Optimizer):
         return momentum
 
 
-def lars(model: nn.Module, spec: TrainSpec) -> Lars:
-    """LARS over ``model``; norms and biases, known by the type of their module, are neither decayed nor adapted."""
-    decayed, free = split_by_decay(model)
-    groups = [
-        {"params": decayed, "weight_decay": spec.weight_decay},
-        {"params": free, "weight_decay": 0.0, "adapt": False},
-    ]
-    return Lars(groups, lr=spec.lr, momentum=spec.momentum)
+def own_part(value: Tensor) -> Tensor:
+    """What this rank holds of ``value``, in the same memory: all of it, unless ranks share it (FSDP)."""
+    own = value.detach()
+    part: Tensor = own.to_local() if hasattr(own, "to_local") else own  # importing DTensor would take half a second
+    return part
+
+
+def _norms(weights: list[Tensor], gradients: list[Tensor], mesh: Any) -> Tensor:
+    """Norms of whole weights and whole gradients, [2, tensors]; a collective where ranks of ``mesh`` share them."""
+    norms = torch.stack([torch.stack(list(torch._foreach_norm(some))) for some in (weights, gradients)])
+    if mesh is None:
+        return norms
+    squares = norms.square()
+    dist.all_reduce(squares, group=mesh.get_group())
+    return squares.sqrt()
+
+
+def _local_rates(norms: Tensor, group: dict[str, Any]) -> list[Tensor]:
+    weight, gradient = norms
+    rate = group["trust"] * weight / (gradient + group["weight_decay"] * weight)
+    return list(torch.where((weight > 0) & (gradient > 0), rate, torch.ones_like(rate)).unbind())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,16 +11,19 @@ from torch import Tensor, nn
 
 from allpull import marks
 from allpull.errors import BadInput
-from allpull.load.batches import Batch, Plan, training_batches
+from allpull.load.batches import Batch, Plan, evaluation_batches, training_batches
 from allpull.load.dataset import read
 from allpull.rundir import layout
 from allpull.schema.spec import RunSpec
-from allpull.train import checkpoint
-from allpull.train.evaluate import Score, evaluate
+from allpull.train.checkpoint import Checkpoints, Cut, Parts, Progress
+from allpull.train.evaluate import Examination, evaluate
 from allpull.train.models.build import build
-from allpull.train.optimise import learning_rate, sgd
+from allpull.train.objective import summed_loss
+from allpull.train.optimise import learning_rate, optimizer_of, set_rate
 from allpull.train.ranks import Ranks
+from allpull.train.score import Score
 from allpull.train.stop import Stop
+from allpull.train.strategy import Alone, Shared
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,6 +51,7 @@ def train(spec: RunSpec, ranks: Ranks, directory: Path, warned: Callable[[], boo
             break
     if training.progress.epoch >= spec.train.epochs and training.history.score is None:
         training.evaluate()  # it had ended when it was started again, and its records stand in those of the last time
+    training.checkpoints.finish()
     return training.history
 
 
@@ -58,7 +62,6 @@ class Training:
         self.spec = spec
         self.ranks = ranks
         self.stop = Stop(ranks, warned)
-        self.checkpoints = checkpoints
         self.data = data = read(spec.data.name, spec.data.path)
         self.samples = data.train.first(spec.data.limit)
         self.dtype = getattr(torch, spec.model.dtype)
@@ -67,8 +70,9 @@ class Training:
         self.model: nn.Module = build(spec.model, channels=data.channels, classes=data.classes, pixels=data.pixels)
         # channels-last convolutions are 1.2 to 1.4 times as fast here, and images are stored that way
         self.model.to(ranks.device, self.dtype, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.optimizer = sgd(self.model, spec.train)
+        self.optimizer = optimizer_of(self.model, spec.train)
         self.wrapped = ranks.wrap(self.model)  # before restoring: it gives every rank the buffers of rank 0
+        self.shared = Shared(model=self.model, module=self.wrapped, exchange=Alone(), rank=ranks.rank)
 
         self.plan = Plan(
             global_batch=spec.global_batch,
@@ -78,19 +82,23 @@ class Training:
             shift_pixels=spec.data.shift_pixels,
             flip=spec.data.flip,
         )
-        self.cut = checkpoint.Cut(
-            global_batch=spec.global_batch,
-            samples=len(self.samples),
-            seed=spec.train.seed,
-            dtype=spec.model.dtype,
+        self.checkpoints = Checkpoints(
+            checkpoints,
+            ranks,
+            Parts(shared=self.shared, optimizer=self.optimizer),
+            cut=Cut(
+                global_batch=spec.global_batch, samples=len(self.samples), seed=spec.train.seed, dtype=spec.model.dtype
+            ),
+            keep=spec.train.keep_checkpoints,
+            asynchronous=spec.train.async_checkpoint,
         )
         self.steps_per_epoch = self.plan.steps(self.samples)
         marks.metric("steps_per_epoch", self.steps_per_epoch)
         self.history = History()
         self.pending: list[Tensor] = []  # losses of this rank that the others have not been told yet
-        self.progress = checkpoint.Progress(losses=[])
+        self.progress = Progress(losses=[])
         if spec.train.resume:
-            self.progress = checkpoint.restore(Path(spec.train.resume), self.model, self.optimizer, ranks, cut=self.cut)
+            self.progress = self.checkpoints.restore(Path(spec.train.resume))
         again = spec.train.resume == str(checkpoints.parent)  # by a queue or an agent, not by a user
         if self.progress.epoch >= spec.train.epochs and not again:
             raise BadInput(
@@ -112,7 +120,6 @@ class Training:
             self.history.warned = self.stop.after(progress.step)
             if self.history.warned or progress.step == train.stop_after:
                 self.save()
-                self.ranks.meet()  # a rank that left now would have rank 0 ended in the middle of writing
                 return False
             if train.checkpoint_every and progress.step % train.checkpoint_every == 0:
                 self.save()
@@ -131,7 +138,7 @@ class Training:
         train, progress = self.spec.train, self.progress
         with marks.phase("forward"):
             logits = self.wrapped(images)
-            summed = nn.functional.cross_entropy(logits, labels, reduction="sum", label_smoothing=train.label_smoothing)
+            summed = summed_loss(logits, labels, label_smoothing=train.label_smoothing)
             share = summed * min(batch.samples, 1) / batch.global_samples  # a borrowed sample counts as 0
         with marks.phase("backward"):
             torch.autograd.backward(share * self.ranks.ranks)  # DDP divides the sum over ranks by their number
@@ -142,8 +149,7 @@ class Training:
                 step=progress.step,
                 steps_per_epoch=self.steps_per_epoch,
             )
-            for group in self.optimizer.param_groups:
-                group["lr"] = rate
+            set_rate(self.optimizer, rate)
             self.optimizer.step()
             self.optimizer.zero_grad()
         self.pending.append(share.detach().double())
@@ -174,26 +180,19 @@ class Training:
 
     def evaluate(self) -> None:
         """Score the model on the test part, with batch statistics averaged over ranks."""
-        with marks.phase("evaluation"):
-            self.ranks.average_buffers(self.model)
-            score = evaluate(
-                self.model, self.data.test, self.ranks, size=self.spec.train.evaluate_batch, to_tensors=self.tensors
-            )
-        self.history.score = score
-        marks.metric("test_loss", score.loss)
-        marks.metric("test_top1", score.top1)
-        marks.metric("test_top5", score.top5)
+        train, test = self.spec.train, self.data.test
+        serial = train.evaluation == "serial"
+        how = Examination(classes=self.data.classes, samples=len(test), prepare=self.tensors, serial=serial)
+
+        def samples(*, rank: int, ranks: int) -> Iterator[Batch]:
+            return evaluation_batches(test, rank=rank, ranks=ranks, size=train.evaluate_batch)
+
+        self.history.score = evaluate(self.shared, samples, self.ranks, how)
+        for name, value in self.history.score.metrics().items():
+            marks.metric(name, value)
 
     def save(self) -> None:
-        """Write a checkpoint."""
+        """Save the training as it stands."""
         self.share_losses()
         with marks.phase("checkpoint"):
-            checkpoint.save(
-                self.checkpoints,
-                self.progress,
-                self.model,
-                self.optimizer,
-                self.ranks,
-                cut=self.cut,
-                keep=self.spec.train.keep_checkpoints,
-            )
+            self.checkpoints.save(self.progress)

@@ -1,16 +1,30 @@
-"""SGD with decay where decay belongs, and the learning rate as a pure function of the step."""
+"""The optimizer, with decay where decay belongs, and the learning rate as a pure function of the step."""
 
 from __future__ import annotations
 
-import math
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from allpull.schema.trainspec import TrainSpec
+from allpull.train import schedule
+from allpull.train.lars import Lars
 
 NORM_LAYERS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.LocalResponseNorm)
 REFERENCE_BATCH = 256  # the batch that a learning rate is given for (Goyal et al. 2017)
+
+
+def optimizer_of(model: nn.Module, spec: TrainSpec, *, captured: bool = False) -> torch.optim.Optimizer:
+    """What updates the parameters of ``model``, which stand where they will be trained.
+
+    ``captured``: its steps are recorded in a CUDA graph, so that the learning rate has to be a tensor.
+    """
+    made = lars(model, spec) if spec.optimizer == "lars" else sgd(model, spec)
+    if captured:
+        for group in made.param_groups:
+            group["lr"] = torch.tensor(spec.lr, device=group["params"][0].device if group["params"] else None)
+    return made
 
 
 def sgd(model: nn.Module, spec: TrainSpec) -> torch.optim.SGD:
@@ -19,9 +33,27 @@ def sgd(model: nn.Module, spec: TrainSpec) -> torch.optim.SGD:
     By name (``"bn" in name``) 8 of the 106 batch-norm parameters of a ResNet-50 would be decayed: those of the
     down-sampling shortcuts.
     """
+    # one kernel a step on a GPU, which torch lacks for parameters that ranks share; else one call a kind of operation
+    fused = all(parameter.is_cuda and not hasattr(parameter, "to_local") for parameter in model.parameters())
+    return torch.optim.SGD(
+        _groups(model, spec),
+        lr=spec.lr,
+        momentum=spec.momentum,
+        nesterov=spec.nesterov,
+        fused=fused,
+        foreach=not fused,
+    )
+
+
+def lars(model: nn.Module, spec: TrainSpec) -> Lars:
+    """LARS over ``model``; norms and biases, known by the type of their module, are neither decayed nor adapted."""
+    decayed, free = _groups(model, spec)
+    return Lars([decayed, {**free, "adapt": False}], lr=spec.lr, momentum=spec.momentum)
+
+
+def _groups(model: nn.Module, spec: TrainSpec) -> list[dict[str, Any]]:
     decayed, free = split_by_decay(model)
-    groups = [{"params": decayed, "weight_decay": spec.weight_decay}, {"params": free, "weight_decay": 0.0}]
-    return torch.optim.SGD(groups, lr=spec.lr, momentum=spec.momentum, foreach=True)
+    return [{"params": decayed, "weight_decay": spec.weight_decay}, {"params": free, "weight_decay": 0.0}]
 
 
 def split_by_decay(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
@@ -42,8 +74,8 @@ def split_by_decay(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parame
 def learning_rate(spec: TrainSpec, *, global_batch: int, step: int, steps_per_epoch: int) -> float:
     """The learning rate of global step ``step`` (from 0).
 
-    The peak is ``spec.lr`` · global batch / 256, reached linearly over the warm-up (Goyal et al. 2017); then half
-    a cosine to 0 at the end (Loshchilov & Hutter 2016), or a tenth after each ``spec.step_epochs``.
+    The peak is ``spec.lr`` · global batch / 256, reached linearly over the warm-up (Goyal et al. 2017), and then
+    ``spec.schedule`` to the end of the last epoch.
 
     >>> spec = TrainSpec(epochs=10, lr=0.1, warmup_epochs=1.0)
     >>> learning_rate(spec, global_batch=512, step=9, steps_per_epoch=10)
@@ -52,11 +84,20 @@ def learning_rate(spec: TrainSpec, *, global_batch: int, step: int, steps_per_ep
     0.1
     """
     peak = spec.lr * global_batch / REFERENCE_BATCH
-    warmup = spec.warmup_epochs * steps_per_epoch
-    if step + 1 <= warmup:
-        return peak * (step + 1) / warmup
+    warmup, steps = spec.warmup_epochs * steps_per_epoch, spec.epochs * steps_per_epoch
     if spec.schedule == "step":
-        return float(peak * 0.1 ** math.floor(step / (spec.step_epochs * steps_per_epoch)))
-    total = spec.epochs * steps_per_epoch
-    done = (step - warmup) / max(1.0, total - warmup)
-    return round(peak * 0.5 * (1 + math.cos(math.pi * min(1.0, done))), 12)
+        return schedule.stepped(peak, step, warmup_steps=warmup, every_steps=spec.step_epochs * steps_per_epoch)
+    if spec.schedule == "polynomial":
+        return schedule.polynomial(peak, step, warmup_steps=warmup, steps=steps, power=spec.power)
+    if spec.schedule == "constant":
+        return schedule.constant(peak, step, warmup_steps=warmup)
+    return schedule.cosine(peak, step, warmup_steps=warmup, steps=steps)
+
+
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Give all groups of ``optimizer`` the learning rate ``rate``, in place where it is a tensor."""
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate

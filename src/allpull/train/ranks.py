@@ -1,4 +1,4 @@
-"""This rank among the others: joining, adding up, averaging, gathering."""
+"""This rank among the others: joining, adding up, averaging."""
 
 from __future__ import annotations
 
@@ -40,21 +40,6 @@ class Ranks:
             flat /= self.ranks
             for buffer, mean in zip(buffers, torch.split(flat, [b.numel() for b in buffers]), strict=True):
                 buffer.copy_(mean.view_as(buffer))
-
-    def gather_buffers(self, model: nn.Module) -> list[dict[str, Tensor]]:
-        """Every rank's buffers, on every rank, in the order of ranks."""
-        own = {name: buffer.cpu() for name, buffer in model.named_buffers()}
-        if self.ranks == 1:
-            return [own]
-        everyone: list[dict[str, Tensor]] = [
-            {name: torch.empty_like(b) for name, b in own.items()} for _ in range(self.ranks)
-        ]
-        for name, buffer in own.items():
-            slots = [theirs[name].to(self.device) for theirs in everyone]
-            dist.all_gather(slots, buffer.to(self.device))
-            for theirs, slot in zip(everyone, slots, strict=True):
-                theirs[name] = slot.cpu()
-        return everyone
 
     def meet(self) -> None:
         """Wait until every rank is here."""

@@ -1,4 +1,4 @@
-"""The learning rate of a step as pure functions: a linear warm-up, then steps, half a cosine or a polynomial.
+"""The learning rate of a step as pure functions: a linear warm-up, then steps, half a cosine, a polynomial or a line.
 
 ``peak`` is the rate at the end of the warm-up, ``step`` counts from 0, and lengths are in steps and may be fractions.
 """
@@ -45,6 +45,15 @@ def polynomial(peak: float, step: int, *, warmup_steps: float, steps: float, pow
     if step + 1 <= warmup_steps:
         return _warm(peak, step, warmup_steps)
     return float(peak * (1 - max(0.0, _done(step, warmup_steps, steps))) ** power)
+
+
+def constant(peak: float, step: int, *, warmup_steps: float) -> float:
+    """As it is after the warm-up.
+
+    >>> [constant(0.4, step, warmup_steps=4) for step in (0, 3, 4, 1000)]
+    [0.1, 0.4, 0.4, 0.4]
+    """
+    return _warm(peak, step, warmup_steps) if step + 1 <= warmup_steps else peak
 
 
 def _warm(peak: float, step: int, warmup_steps: float) -> float:
