@@ -6,8 +6,8 @@ Trains a recipe by the command line with seeds 0, 1, … on each number of ranks
 last checkpoint's answers to the test part, by scikit-learn (which must be installed), and stands beside what the
 trainer recorded: accuracy, or for several labels a sample micro and macro F1 and mean average precision.
 `fashion-mnist` needs Debian's package dataset-fashion-mnist, or its folder with --data; for `twelve-bands` the set is
-made (twelve_bands_data.py) and packed first, unless --data gives a folder with the packs ``train`` and ``test``. Wall
-times are context only.
+made (twelve_bands_data.py) and packed first, in 2.6 GB of room for temporary files, unless --data gives a folder with
+the packs ``train`` and ``test``. Wall times are context only.
 
 Each number of ranks is held against the first one. The question is whether they have one mean, and Welch's test answers
 it without taking their spreads to be equal (Welch 1947, Biometrika 34; degrees of freedom: Satterthwaite 1946,
@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import shutil
 import statistics
 import subprocess
 import sys
@@ -49,6 +50,7 @@ from allpull.rundir import layout
 from allpull.rundir.read import find_runs, read_run
 from allpull.schema.spec import RunSpec, from_plain
 from allpull.schema.trainspec import DataSpec
+from allpull.train.checkpoint import PATTERN
 from allpull.train.models.build import build
 from allpull.train.stored import Stored
 from allpull.train.stored import read as read_checkpoint
@@ -81,7 +83,7 @@ class TestPart:
 
 
 def test_part(data: DataSpec) -> TestPart:
-    """The test part of what was trained on, with the training part's mean and deviation."""
+    """The test part of what was trained on, with the mean and deviation of the training part; packs are to be raw."""
     if data.name != "pack":
         dataset = read_dataset(data.name, data.path)
         mean, std, test = dataset.mean, dataset.std, dataset.test
@@ -138,7 +140,7 @@ def examined(directory: Path) -> dict[str, Any]:
     run = read_run(directory)
     spec = from_plain(RunSpec, run.record.spec)
     test = test_part(spec.data)
-    newest = max((directory / layout.CHECKPOINTS).iterdir())
+    newest = max((directory / layout.CHECKPOINTS).glob(PATTERN))
     found = scores(answers(network(spec, read_checkpoint(newest), test), test), test.labels)
     return {
         "global_batch": spec.global_batch,
@@ -239,14 +241,15 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"scores": found, "largest_difference_to_recorded": max(off, default=None)}
 
 
-def make_bands(folder: Path, train: int, test: int, fashion_mnist: str) -> Path:
-    """Make and pack the 12-band set below ``folder``; the folder of its two packs."""
-    pictures = twelve_bands_data.Pictures(fashion_mnist)
+def make_bands(folder: Path, train: int, test: int) -> Path:
+    """Make and pack the 12-band set below ``folder``, 0.4 MB a patch; the folder of its two packs."""
+    pictures = twelve_bands_data.Pictures()
     for half, patches in zip(twelve_bands_data.HALVES, (train, test), strict=True):
         written = twelve_bands_data.write_half(folder, half, patches, 0, pictures)
         packed = folder / "packs" / half
         command = [sys.executable, "-m", "allpull", "pack", str(written), str(packed), "--classes", str(CLASSES)]
         subprocess.run(command, check=True)
+        shutil.rmtree(written)
     return folder / "packs"
 
 
@@ -265,7 +268,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         data = options.data
         if data is None and options.recipe == TWELVE_BANDS:
-            data = make_bands(Path(scratch), options.train_patches, options.test_patches, "")
+            data = make_bands(Path(scratch), options.train_patches, options.test_patches)
         told = [f"data.path={data.resolve()}"] if data is not None else []
         rows = [
             {"seed": seed, **trained(options.recipe, ranks, [*told, f"train.seed={seed}", *options.set])}
