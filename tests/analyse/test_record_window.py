@@ -177,13 +177,14 @@ def test_records_that_contradict_themselves_still_close(
     def table(least: int, most: int) -> list[list[int]]:
         return [[data.draw(st.integers(least, most)) for _ in range(2)] for _ in range(3)]
 
+    arrival = table(-50, 150)
     steps = make_records(
         [[100, 100]] * 3,
         forward=table(0, 120),
         backward=table(0, 120),
         evaluation=table(0, 60),
-        arrival=table(-50, 150),
-        done=table(-50, 150),
+        arrival=arrival,
+        done=[[max(own) + data.draw(st.integers(-5, 60)) for _ in own] for own in arrival],
     )
     calls = []
     for seq in range(data.draw(st.integers(0, 5))):

@@ -91,7 +91,55 @@ def test_time_that_passes_between_steps_ends_a_series() -> None:
     usual_ns = 67 * MS
     assert steps_of(later(run, usual_ns // 100, from_step=8)) == [0, 19]  # that much is the error of clocks
     assert steps_of(later(run, usual_ns, from_step=8)) == [8, 19]
-    assert steps_of(later(run, -usual_ns, from_step=8, ranks=(2,))) == [8, 19]  # a clock that jumps
+
+
+@pytest.mark.parametrize("by_ms", [-67, 67, 10**6, -(10**6)])
+def test_a_clock_that_jumps_leaves_the_steps_before_it(by_ms: int) -> None:
+    window = window_of(later(records(Program(steps=20)), by_ms * MS, from_step=8, ranks=(2,)))
+    assert window.steps[[0, -1]].tolist() == [0, 7]
+    (gap,) = window.gaps
+    assert gap.startswith("in 12 of 20 steps a rank had reduced gradients before another had its own, by up to ")
+    assert window.measured_s == pytest.approx(8 * 0.067, rel=0.1)
+
+
+def test_steps_that_one_rank_counts_from_elsewhere_are_refused() -> None:
+    run = records(Program(steps=20))
+
+    def moved(frame: pl.DataFrame) -> pl.DataFrame:
+        return frame.with_columns(pl.when(pl.col("rank") == 1).then(pl.col("step") + 3).otherwise("step").alias("step"))
+
+    shifted = replace(run, steps=moved(run.steps), ready=moved(run.ready), collectives=moved(run.collectives))
+    assert refused(shifted) == (
+        "in 17 of 17 steps a rank had reduced gradients before another had its own, by up to 200 ms: "
+        "moments of these ranks do not compare"
+    )
+
+
+def test_ranks_whose_steps_lie_apart_are_not_one_training() -> None:
+    """Nothing but calls, each of which returned at once: no reduction contradicts a clock that is 1,000 s ahead."""
+    run = records(Program(ranks=2, reduces=False, meet="all_reduce", meet_ms=0.0, begin_ms=[0, 0]))
+    assert window_of(run).ranks == 2
+    assert refused(later(run, 1000 * 1000 * MS, ranks=(1,))) == (
+        "a rank began these steps 16 min 39 s after another had ended them: their clocks do not compare"
+    )
+
+
+def scored(steps: list[int], count: int = 40, **more: Any) -> RunData:
+    """A run with an evaluation in each of ``steps``."""
+    seconds = np.where(np.isin(np.arange(count), steps), 30, 0)[:, None]
+    return records(Program(steps=count, work={"evaluation": seconds, **more}))
+
+
+def test_a_window_has_what_comes_now_and_then_as_often_as_it_comes() -> None:
+    assert steps_of(scored([7, 15, 23, 31, 39])) == [0, 39]
+    assert steps_of(scored([7, 15, 23, 31], 38)) == [6, 37]  # 32 steps, four evaluations
+    assert steps_of(scored([7, 15, 23, 31, 36], 37)) == [5, 36]  # the last comes when the training ends
+    assert steps_of(scored([7], 38)) == [0, 37]  # nothing says how often
+    assert steps_of(scored([3, 9, 30], 38)) == [0, 37]
+    saved = np.where(np.isin(np.arange(40), [4, 14, 24, 34]), 30, 0)[:, None]
+    assert steps_of(scored([1, 5, 9, 13, 17, 21, 25, 29, 33, 37], 40, checkpoint=saved)) == [0, 39]  # 20 divides 40
+    assert steps_of(scored([7, 15, 23, 31, 39], 40, checkpoint=saved)) == [0, 39]  # and so does the common 40
+    assert steps_of(scored([0, 7, 14, 21, 28, 35], 40, checkpoint=saved)) == [5, 39]  # 70 does not fit: evaluations
 
 
 def test_a_resumed_training_begins_another_series() -> None:

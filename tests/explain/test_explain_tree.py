@@ -279,9 +279,9 @@ def test_without_samples_nothing_is_said_of_scaling() -> None:
     assert efficiency(one).computational is None
 
 
-def test_odd_steps_stay_as_many_in_every_resample() -> None:
-    """Two evaluations in 40 steps: drawn among all steps there would be none to six, and the factor would be unsure."""
-    scored = only(4, 40, seconds=0.500, rank=0, every=20)
+def test_odd_steps_stay_as_many_in_every_resample_of_whole_periods() -> None:
+    """Four evaluations in 40 steps: drawn among all steps there would be none to ten, and the factor would be unsure."""
+    scored = only(4, 40, seconds=0.500, rank=0, every=10)
     one = window(4, 40, evaluation=scored, **EIGHT, bucket_s=0.002 + jitter(1, 40, sd_s=1e-4))
     shown = efficiency(one).sequential
     assert shown.low is not None

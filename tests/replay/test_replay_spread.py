@@ -12,7 +12,7 @@ from tests.replay.windows import window
 
 from allpull.analyse.statistics import ratio_interval
 from allpull.replay.engine import replay
-from allpull.replay.spread import Drawn, drawn, ratio
+from allpull.replay.spread import Drawn, as_often, drawn, ratio
 from allpull.replay.useful import useful_s
 from allpull.replay.whatif import without_transfer
 
@@ -124,6 +124,40 @@ def test_odd_steps_stay_as_many_in_every_resample() -> None:
     mixed = drawn(series, ORDINARY, lambda sums: sums[..., 1], moves=times)
     assert mixed.resampled is not None
     assert mixed.resampled.std() > 1
+
+
+def test_rare_steps_are_covered_wherever_the_window_begins() -> None:
+    """1.5 s every 8 steps of 0.2: a share of 1.5/(1.5 + 1.6). Windows of 12 to 31 steps hold one more or less."""
+    missed = []
+    for trial in range(300):
+        rng = np.random.default_rng(trial)
+        steps, first = int(rng.integers(12, 32)), int(rng.integers(8))
+        odd = np.arange(steps) % 8 == first
+        scored_s = np.where(odd, 1.5 + rng.normal(0, 0.002, steps), 0.0)
+        found = ratio(scored_s, scored_s + 0.2 + rng.normal(0, 0.001, steps), odd)
+        if not covered(found, 1.5 / 3.1):
+            missed.append((steps, first))
+    assert len(missed) <= 0.08 * 300
+
+
+def test_whole_periods_of_three_events_are_no_matter_of_chance() -> None:
+    def width(steps: int) -> float:
+        odd = np.arange(steps) % 8 == 7
+        shown = ratio(np.where(odd, 1.5, 0.0), np.where(odd, 1.7, 0.2), odd).interval()
+        assert shown.low is not None
+        assert shown.high is not None
+        return shown.high - shown.low
+
+    assert [width(steps) < 1e-9 for steps in (16, 24, 25, 32, 35)] == [False, True, False, True, False]
+    assert width(16) > width(25) > width(35) > 0.1
+
+
+def test_a_state_that_lasts_is_no_event() -> None:
+    since = np.arange(60) >= 31
+    assert as_often(since)
+    assert not as_often(np.arange(60) == 31)
+    assert as_often(ORDINARY)
+    assert as_often(~ORDINARY)
 
 
 def test_two_windows_make_a_ratio_less_sure_than_one() -> None:

@@ -43,6 +43,12 @@ def record_window(whole: Together, run: RunData, *, windows: BucketWindows | Non
     steps = shortened(steps, ranks=ranks, events=_count(whole, steps), buckets=_buckets(run, steps))
     records = in_window(whole.steps, steps.steps)
     of = moments(records, ranks)
+    apart_s = float(of.begin_s[0].max() - of.end_s[-1].min())
+    if apart_s > whole.clock.slack_ns / NS_PER_S:
+        by = show_time(apart_s)
+        return NoWindow(
+            reason=f"a rank began these steps {by} after another had ended them: their clocks do not compare"
+        )
     found, gaps = _calls(whole, steps, of)
     events = recorded(of, found, whole.clock.bound_s or 0.0)
     if ranks > 1 and not ((events.kind == REDUCE).any() or events.meets.any()):

@@ -1,8 +1,10 @@
-"""Choose the steps that a window is made of: consecutive, on all ranks, after warm-up, whole epochs if there are any.
+"""Choose the steps that a window is made of: consecutive, on all ranks, after warm-up, in whole periods.
 
 Warm-up is as recorded, and DDP's buckets must be those of the whole window. Steps with an evaluation, a checkpoint or
-the first batch of an epoch stay in it: they cost what they cost, and as often as they come. So where epochs are short
-enough, their length divides the window's.
+the first batch of an epoch stay in it: they cost what they cost, and as often as they come (``window_periods``).
+
+Nobody has the reduced gradients before everybody has their own. Steps of which moments say so are left out: a clock
+that jumped, or steps that one rank counts from elsewhere, would be waiting that never was.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from numpy.typing import NDArray
 
 from allpull.analyse.together import Together
 from allpull.analyse.window import Bools
+from allpull.analyse.window_periods import whole_periods
 from allpull.rundir.beside import EventLog
 from allpull.rundir.gaps import counted, named_ranks
 from allpull.rundir.read import RunData
@@ -28,6 +31,7 @@ ODD = ("first_batch", "evaluation", "checkpoint")
 BREAK_SHARE = 0.05  # of a step: between one step and the next there is nothing; what is longer happened elsewhere
 BREAK_NS = 1_000_000  # below this the clocks of a device and its host, or of two hosts, may be as far apart
 SLOWER = 1.1  # a profiler that costs more than this makes other steps of those that it watches
+SOUND_STEPS = 8  # in a row, where others contradict themselves: fewer may be sound by chance
 MAX_CELLS = 2**24  # events or buckets × ranks: a window of so many fits 2 GB
 MAX_EVENTS = 100_000  # each costs a replay some 10 µs
 
@@ -50,27 +54,45 @@ class Chosen:
 
 def chosen(whole: Together, run: RunData) -> Chosen | NoWindow:
     """The steps of a window of ``run``: the longest series that one can be made of, the later one of two."""
+    reason = _unrecorded(whole, run)
+    if reason is not None:
+        return NoWindow(reason=reason)
+    table = _table(whole.steps, run.record.ranks)
+    usable = table["whole"].to_numpy() & ~table["warmup"].to_numpy()
+    if not usable.any():
+        return NoWindow(reason=_nothing_usable(whole.steps, table, run.record.ranks))
+    limit_ns = _limit_ns(whole, table)
+    breaks = _breaks(whole, table, limit_ns) | _recut(table["step"].to_numpy(), run.events)
+    usable, slow = _without_slow_traced(table, usable)
+    sound, strange = _without_contradictions(table, usable, limit_ns)
+    rows = _longest(table["step"].to_numpy(), sound, breaks) if sound.any() else slice(0, 0)
+    if strange is not None and rows.stop - rows.start < SOUND_STEPS:
+        return NoWindow(reason=f"{strange}: moments of these ranks do not compare")
+    rows = whole_periods(rows, table)
+    odd = np.logical_or.reduce([table[tag].to_numpy() for tag in ODD])
+    gaps = (slow, None if strange is None else f"{strange}: the window lies between them")
+    return Chosen(steps=table["step"].to_numpy()[rows], odd=odd[rows], gaps=tuple(gap for gap in gaps if gap))
+
+
+def _unrecorded(whole: Together, run: RunData) -> str | None:
+    """Why ``run`` cannot have a window, whatever its steps; None: it may."""
     ranks = run.record.ranks
     if len(run.headers) < ranks:
         missing = (rank for rank in range(ranks) if rank not in run.headers)
-        return NoWindow(reason=f"{named_ranks(missing, ranks - len(run.headers))} left no step records")
+        return f"{named_ranks(missing, ranks - len(run.headers))} left no step records"
     if whole.steps.is_empty():
-        return NoWindow(reason="no step was recorded")
+        return "no step was recorded"
     if not whole.clock.compares:
-        return NoWindow(reason="the clocks of the hosts are not aligned: who waited for whom is not known")
-    table = _table(whole.steps, ranks)
+        return "the clocks of the hosts are not aligned: who waited for whom is not known"
+    return None
+
+
+def _nothing_usable(steps: pl.DataFrame, table: pl.DataFrame, ranks: int) -> str:
+    """Why no step of ``table`` can be in a window."""
     if not table["whole"].any():
-        return NoWindow(reason=f"no step was recorded by all {ranks:,} ranks{_apart(whole.steps)}")
-    usable = table["whole"].to_numpy() & ~table["warmup"].to_numpy()
-    if not usable.any():
-        count = counted(int(table["whole"].sum()), "step")
-        return NoWindow(reason=f"there is nothing but warm-up: all ranks recorded {count}, and more of them are needed")
-    breaks = _breaks(whole, table) | _recut(table["step"].to_numpy(), run.events)
-    usable, gap = _without_slow_traced(table, usable)
-    rows = _longest(table["step"].to_numpy(), usable, breaks)
-    rows = _whole_epochs(rows, table)
-    odd = np.logical_or.reduce([table[tag].to_numpy() for tag in ODD])
-    return Chosen(steps=table["step"].to_numpy()[rows], odd=odd[rows], gaps=(gap,) if gap else ())
+        return f"no step was recorded by all {ranks:,} ranks{_apart(steps)}"
+    count = counted(int(table["whole"].sum()), "step")
+    return f"there is nothing but warm-up: all ranks recorded {count}, and more of them are needed"
 
 
 def shortened(steps: Chosen, *, ranks: int, events: int, buckets: int) -> Chosen:
@@ -85,7 +107,11 @@ def shortened(steps: Chosen, *, ranks: int, events: int, buckets: int) -> Chosen
 
 
 def _table(records: pl.DataFrame, ranks: int) -> pl.DataFrame:
-    """One row a step: step, epoch, whole, wall (ns, of the slowest rank), and tags of any rank."""
+    """One row a step: step, epoch, whole, wall (ns, of the slowest rank), too_soon (ns), and tags of any rank.
+
+    ``too_soon``: how long before the last rank had its own gradients the first had the reduced ones, below 0 if it had
+    not; null where neither is known.
+    """
     tags = ("warmup", "resumed", "traced", *ODD)
     return (
         records.lazy()
@@ -94,6 +120,7 @@ def _table(records: pl.DataFrame, ranks: int) -> pl.DataFrame:
             pl.col("epoch").max(),
             (pl.len() == ranks).alias("whole"),
             (pl.col("end_ns") - pl.col("begin_ns")).max().alias("wall"),
+            (pl.col("arrival_ns").max() - pl.col("done_ns").min()).alias("too_soon"),
             *(pl.col(f"tag_{tag}").any().alias(tag) for tag in tags),
         )
         .sort("step")
@@ -110,10 +137,14 @@ def _apart(records: pl.DataFrame) -> str:
     return "".join(f"{mark} rank {rank} has steps {a} to {b}" for mark, (rank, a, b) in ((":", early), (",", late)))
 
 
-def _breaks(whole: Together, table: pl.DataFrame) -> Bools:
-    """Steps that do not begin when the one before ended, on any rank, or with which a training was resumed."""
+def _limit_ns(whole: Together, table: pl.DataFrame) -> int:
+    """What two moments that should follow each other may be apart the other way round, or not at once."""
     usual_ns = int(np.median(table["wall"].to_numpy()))
-    limit_ns = max(BREAK_NS + whole.clock.slack_ns, round(BREAK_SHARE * usual_ns))
+    return max(BREAK_NS + whole.clock.slack_ns, round(BREAK_SHARE * usual_ns))
+
+
+def _breaks(whole: Together, table: pl.DataFrame, limit_ns: int) -> Bools:
+    """Steps that do not begin when the one before ended, on any rank, or with which a training was resumed."""
     same_rank = pl.col("rank") == pl.col("rank").shift(1)
     apart_ns = (pl.col("begin_ns") - pl.col("end_ns").shift(1)).abs()
     broken = whole.steps.filter(same_rank & (apart_ns > limit_ns))["step"].unique()
@@ -143,6 +174,17 @@ def _without_slow_traced(table: pl.DataFrame, usable: Bools) -> tuple[Bools, str
     return usable & ~traced, f"{took}: the window lies between them"
 
 
+def _without_contradictions(table: pl.DataFrame, usable: Bools, limit_ns: int) -> tuple[Bools, str | None]:
+    """``usable`` without steps in which gradients were reduced before all ranks had theirs; and by how much."""
+    too_soon = table["too_soon"].fill_null(-1).to_numpy()
+    wrong = usable & (too_soon > limit_ns)
+    if not wrong.any():
+        return usable, None
+    by = show_time(float(too_soon[wrong].max()) / NS_PER_S)
+    of_all = f"{int(wrong.sum()):,} of {counted(int(usable.sum()), 'step')}"
+    return usable & ~wrong, f"in {of_all} a rank had reduced gradients before another had its own, by up to {by}"
+
+
 def _longest(steps: NDArray[np.int64], usable: Bools, breaks: Bools) -> slice:
     """Rows of the longest series of consecutive usable steps without a break in it; the last of several."""
     begins = usable & (breaks | ~np.append([False], usable[:-1]) | np.append([True], np.diff(steps) != 1))
@@ -150,17 +192,3 @@ def _longest(steps: NDArray[np.int64], usable: Bools, breaks: Bools) -> slice:
     ends = np.flatnonzero(usable & ~np.append(usable[1:] & ~begins[1:], [False])) + 1
     best = starts.size - 1 - int(np.argmax((ends - starts)[::-1]))
     return slice(int(starts[best]), int(ends[best]))
-
-
-def _whole_epochs(rows: slice, table: pl.DataFrame) -> slice:
-    """The end of ``rows``, as long as some epochs are together; all of them where one epoch is longer."""
-    epoch = table["epoch"].to_numpy()
-    begins = np.flatnonzero(np.diff(epoch)) + 1
-    if epoch.size and table["first_batch"][0]:
-        begins = np.append([0], begins)
-    lengths = np.diff(table["step"].to_numpy()[begins])
-    if not lengths.size:
-        return rows
-    length = int(np.median(lengths))
-    count = rows.stop - rows.start
-    return slice(rows.stop - count // length * length, rows.stop) if count >= length else rows

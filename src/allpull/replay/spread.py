@@ -3,7 +3,11 @@
 Replays are not repeated for it. A replay says what each step adds to its time, so that sums of these increments over
 resampled steps are resampled times: of two replays, the same steps are drawn for both, and what is common to them goes
 out of their ratio. Steps follow each other in blocks (``analyse.statistics``). Odd steps, such as those with an
-evaluation, are resampled among themselves: every resample has as many as the window, or it would be another training.
+evaluation, are resampled among themselves: drawn among all steps, there would be none to twice as many of them.
+
+How many a window has is itself a matter of where it begins, unless it is whole periods of them. What comes every p
+steps comes in n of them ⌊n/p⌋ or ⌈n/p⌉ times, which is less than one from the n/p of the long run; so resamples have
+up to one more or less, in place of ordinary steps. Two events have one distance, and say nothing of a period.
 
 A window is short, often 20 to 100 steps, and then its blocks are too short as well: of 60 steps whose autocorrelation
 is 0.6, resamples spread by two thirds of what they should, and intervals of "95 %" cover 82 %. So the spread is held to
@@ -34,6 +38,8 @@ from allpull.analyse.statistics import (
 )
 from allpull.analyse.window import Bools
 from allpull.schema.results import Interval
+
+EVENTS = 3  # two equal distances: fewer events do not show that they come at a period
 
 Statistic = Callable[[Floats], Floats]
 """Totals over steps, shape (…, columns), to a number each, shape (…)."""
@@ -117,9 +123,32 @@ def drawn(series: Floats, odd: Bools, statistic: Statistic, *, moves: Floats, se
         part, totals_of_part = _part(_grouped(series[chosen]), _grouped(moves[chosen][:, None])[:, 0], rng)
         totals += totals_of_part
         parts.append(part)
+    if not as_often(odd):
+        more = rng.uniform(-1.0, 1.0, RESAMPLES)
+        totals += more[:, None] * (series[odd].mean(axis=0) - series[~odd].mean(axis=0))
+        apart = float(moves[odd].mean() - moves[~odd].mean())
+        parts.append(Part(variance=apart**2 / 3, freedom=float(MAX_POINTS)))  # of a uniform number from −1 to 1
     with np.errstate(divide="ignore", invalid="ignore"):  # whoever asks for an interval looks for what is not finite
         resampled = statistic(totals)
     return Drawn(value=value, resampled=resampled, blocks=_blocks(parts))
+
+
+def as_often(odd: Bools) -> bool:
+    """Whether a window has as many ``odd`` steps, (steps,), as the long run: none, nothing else, or whole periods.
+
+    A stretch of ``MIN_POINTS`` or more is no event but another state of things, and as long as it was.
+
+    >>> as_often(np.arange(32) % 8 == 7), as_often(np.arange(35) % 8 == 7), as_often(np.arange(16) % 8 == 7)
+    (True, False, False)
+    """
+    steps = odd.size
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], odd, [False]]).astype(np.int8)))
+    begins, ends = edges[::2], edges[1::2]
+    if not begins.size or odd.all() or (ends - begins).max() >= MIN_POINTS:
+        return True
+    periods = np.flatnonzero(steps % np.arange(1, steps // 2 + 1) == 0) + 1
+    is_whole = any((odd[period:] == odd[:-period]).all() for period in periods.tolist())
+    return begins.size >= EVENTS and is_whole
 
 
 def _part(series: Floats, moves: Floats, rng: np.random.Generator) -> tuple[Part, Floats]:

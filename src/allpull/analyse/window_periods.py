@@ -1,0 +1,58 @@
+"""Cut a window to whole periods: of epochs, and of evaluations and checkpoints that come every so many steps.
+
+What comes every p steps is in n of them ⌊n/p⌋ or ⌈n/p⌉ times, by where the window happens to begin. Where n is a
+multiple of p it is there as often as in the long run: so its cost is right, and no matter of chance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+PERIODIC = ("evaluation", "checkpoint")
+"""Tags of steps that may come at a period of their own."""
+
+
+def whole_periods(rows: slice, table: pl.DataFrame) -> slice:
+    """The end of ``rows``, as long as some whole periods are together; all of them where none fits.
+
+    ``table`` has the columns step, epoch, first_batch and those of ``PERIODIC``, a row a step. Periods that do not fit
+    together into ``rows`` are taken in turn: epochs come first, then evaluations, then checkpoints.
+    """
+    count, length = rows.stop - rows.start, 1
+    for period in _periods(table):
+        together = math.lcm(length, period)
+        if together <= count:
+            length = together
+    return slice(rows.stop - count // length * length, rows.stop)
+
+
+def _periods(table: pl.DataFrame) -> Iterator[int]:
+    """The periods of a run, in steps; those that there are."""
+    steps = table["step"].to_numpy()
+    epoch = table["epoch"].to_numpy()
+    begins = np.flatnonzero(np.diff(epoch)) + 1
+    if epoch.size and table["first_batch"][0]:
+        begins = np.append([0], begins)
+    lengths = np.diff(steps[begins])
+    if lengths.size:
+        yield int(np.median(lengths))
+    for tag in PERIODIC:
+        period = _period(steps[table[tag].to_numpy()])
+        if period is not None:
+            yield period
+
+
+def _period(steps: NDArray[np.int64]) -> int | None:
+    """After how many steps each of ``steps`` follows the one before; None where that differs.
+
+    The last may come sooner: a training ends with an evaluation, whatever its number of steps.
+    """
+    gaps = np.diff(steps)
+    if gaps.size > 1 and gaps[-1] < gaps[0]:
+        gaps = gaps[:-1]
+    return int(gaps[0]) if gaps.size and (gaps == gaps[0]).all() else None
