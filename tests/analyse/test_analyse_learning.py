@@ -32,6 +32,12 @@ def test_a_test_metric_is_known_when_its_epoch_is_done(make_log: MakeLog) -> Non
     assert learning.last_value({0: log}, "test_top1") == 0.9
 
 
+def test_scores_of_several_labels_are_curves_too(make_log: MakeLog) -> None:
+    names = ["test_loss", "test_f1_micro", "test_f1_macro", "test_map"]
+    log = make_log(metrics=tuple(metric(name, 0.5, 10, 0) for name in reversed(names)))
+    assert [curve.name for curve in learning.curves({0: log})] == names
+
+
 def test_training_loss_stands_within_its_epoch(make_log: MakeLog) -> None:
     losses = tuple(metric("train_loss", 2.0, step, step // 40) for step in (10, 20, 60))
     said = make_log(metrics=(metric("steps_per_epoch", 40, 0, 0), *losses))

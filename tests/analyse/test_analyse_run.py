@@ -105,11 +105,12 @@ def test_ragged_steps_are_left_out_and_never_stand_for_the_others(
     assert none.throughput is None
 
 
-def test_a_null_accuracy_is_a_gap(make_records: MakeRecords, make_data: MakeData, make_log: Any) -> None:
-    null = Metric(kind="metric", name="test_top1", value=None, step=1, epoch=0, t_ns=1)
+@pytest.mark.parametrize("name", ["test_top1", "test_map"])
+def test_a_null_accuracy_is_a_gap(make_records: MakeRecords, make_data: MakeData, make_log: Any, name: str) -> None:
+    null = Metric(kind="metric", name=name, value=None, step=1, epoch=0, t_ns=1)
     found = metrics(make_data(make_records([[10.0]] * 9), 1, events={0: make_log(metrics=(null,))}))
     assert found.accuracy is None
-    assert "test_top1 of the last evaluation is null: it could not be computed" in found.gaps
+    assert f"{name} of the last evaluation is null: it could not be computed" in found.gaps
 
 
 def same(one: RunMetrics, other: RunMetrics, *, seconds: float = 1.0) -> None:

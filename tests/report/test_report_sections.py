@@ -240,6 +240,25 @@ def test_learning_draws_what_was_recorded_in_percent_and_leaves_gaps_open():
     assert "loss" not in charts(made)
 
 
+def test_scores_of_several_labels_are_drawn_and_stand_in_the_table():
+    run = {**metrics(1), "accuracy": None, "accuracy_top5": None}
+    scores = {"test_map": [0.3, 0.5], "test_f1_micro": [0.2, 0.4], "test_f1_macro": [0.1, 0.25]}
+    curves = [{"name": name, "epochs": [1, 2], "values": values} for name, values in scores.items()]
+    made = report([run], details=[detail(run, curves=curves)])
+    learnt = blocks(made)["learning"]
+    assert "Mean average precision over labels in the last test: 50.0 %" in text_of(learnt)
+    (table,) = parts(learnt, Table)
+    named = dict(zip(table.columns, table.rows[0], strict=True))
+    assert (named["Test mAP"], named["Test micro F1"], named["Test macro F1"]) == ("50.0 %", "40.0 %", "25.0 %")
+    drawn = charts(made)["accuracy"]
+    assert {(row["curve"], row["value"]) for row in rows(drawn)[0]} == {
+        (curve, 100 * value)
+        for curve, name in (("mAP", "test_map"), ("micro F1", "test_f1_micro"), ("macro F1", "test_f1_macro"))
+        for value in scores[name]
+    }
+    assert "Full lines: mAP; dashed: micro F1; dotted: macro F1." in drawn.caption
+
+
 def test_curves_that_are_not_drawn_are_named():
     assert "not drawn: lr" in text_of(blocks(three())["learning"])
 

@@ -10,7 +10,10 @@ from allpull.rundir.beside import EventLog
 from allpull.schema.events import Metric
 from allpull.schema.results import Curve
 
-CURVES = ("train_loss", "test_loss", "test_top1", "test_top5")
+SHARES = ("test_top1", "test_top5", "test_f1_micro", "test_f1_macro", "test_map")
+"""How good a network is: right answers of one label a sample; F1 and mean average precision of several."""
+
+CURVES = ("train_loss", "test_loss", *SHARES)
 MAX_CURVE_POINTS = 2000  # more than a page can show
 
 

@@ -52,7 +52,7 @@ METRICS: Mapping[str, Metric] = {
         *(Metric(name=f"efficiency.{name}", unit="share", scale="difference", more_is="better") for name in FACTORS),
         *(
             Metric(name=name, unit="share", scale="difference", more_is="better", by_seed=True)
-            for name in ("test_top1", "test_top5")
+            for name in learning.SHARES
         ),
     )
 }
@@ -86,7 +86,7 @@ def measures(run: RunData, explained: ExplainResult | None = None) -> Measures:
         found[f"phases.{name}"] = None if seconds is None else _mean(seconds.mean(axis=1))
     found |= _pauses(window, whole, ranks)
     found |= _factors(explained)
-    for name in ("test_top1", "test_top5"):
+    for name in learning.SHARES:
         value = learning.last_value(run.events, name)
         found[name] = None if value is None else Measured(value=value, error=0.0)
     return Measures(

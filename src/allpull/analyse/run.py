@@ -135,6 +135,7 @@ def _gaps_of_reading(run: RunData, *, is_measured: bool) -> Iterator[str]:
 
 
 def _gaps_of_accuracy(run: RunData) -> Iterator[str]:
-    found = learning.metrics_named(run.events, "test_top1")
-    if found and found[-1].value is None:
-        yield "test_top1 of the last evaluation is null: it could not be computed"
+    for name in ("test_top1", "test_map"):
+        found = learning.metrics_named(run.events, name)
+        if found and found[-1].value is None:
+            yield f"{name} of the last evaluation is null: it could not be computed"

@@ -10,6 +10,9 @@ from typing import Any
 
 from allpull.rundir import layout
 
+TOLD = {"test_top1": "accuracy", "test_map": "mAP"}
+"""What is said of an evaluated epoch: the metric that its kind of labels has, in words."""
+
 CHUNK = 1 << 20  # at most this much per look; a record that grows faster is caught up with later
 
 
@@ -71,6 +74,6 @@ class Follower:
                 self.steps_per_epoch = int(value)
             elif name == "train_loss":
                 self._loss = value
-            elif name == "test_top1" and isinstance(event.get("epoch"), int):
+            elif isinstance(name, str) and name in TOLD and isinstance(event.get("epoch"), int):
                 loss = "" if self._loss is None else f", loss {self._loss:.3f}"
-                yield event["epoch"], f"test accuracy {value:.1%}{loss}"
+                yield event["epoch"], f"test {TOLD[name]} {value:.1%}{loss}"

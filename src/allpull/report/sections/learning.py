@@ -19,8 +19,16 @@ from allpull.units import show_count
 
 TITLE = "What was learnt"
 LOSSES = {"train_loss": "training", "test_loss": "test"}
-ACCURACIES = {"test_top1": "top-1", "test_top5": "top-5"}
-DASHES = ([1, 0], [5, 3])
+ACCURACIES = {
+    "test_top1": "top-1",
+    "test_top5": "top-5",
+    "test_map": "mAP",
+    "test_f1_micro": "micro F1",
+    "test_f1_macro": "macro F1",
+}
+SEVERAL = ("test_map", "test_f1_micro", "test_f1_macro")
+DASHES = {"Full lines": [1, 0], "dashed": [5, 3], "dotted": [1, 3], "dash-dotted": [6, 3, 1, 3], "long dashes": [10, 3]}
+"""How the curves of one chart differ, in the order of its table."""
 
 
 def block(report: ScalingReport) -> Block:
@@ -55,13 +63,19 @@ def _known(detail: RunDetail) -> bool:
 
 def _lead(pairs: Sequence[tuple[str, RunDetail]]) -> str:
     reached = [(label, detail.metrics.accuracy) for label, detail in pairs if detail.metrics.accuracy is not None]
+    precise = [(label, last) for label, detail in pairs if (last := _last(detail, "test_map")) is not None]
+    if not reached and precise:
+        return f"Mean average precision over labels in the last test: {_listed(precise)}."
     if not reached:
         return "The loss on the training samples as training went on."
     if len(reached) == 1:
         return f"In the last test, {percent(reached[0][1])} of the answers were right."
-    listed = joined([f"{percent(accuracy)} with {label}" for label, accuracy in reached[:3]])
-    more = f", and {len(reached) - 3} more in the table" if len(reached) > 3 else ""
-    return f"Right answers in the last test: {listed}{more}."
+    return f"Right answers in the last test: {_listed(reached)}."
+
+
+def _listed(scores: Sequence[tuple[str, float]]) -> str:
+    more = f", and {len(scores) - 3} more in the table" if len(scores) > 3 else ""
+    return joined([f"{percent(score)} with {label}" for label, score in scores[:3]]) + more
 
 
 def _rows(chosen: Sequence[tuple[str, RunDetail]], curves: dict[str, str], factor: float) -> list[dict[str, Any]]:
@@ -83,7 +97,7 @@ def _chart(slug: str, title: str, y_title: str, rows: Sequence[dict[str, Any]]) 
     base = alt.Chart(data(rows)).encode(x=x, y=y, color=colour)
     line = base.mark_line(strokeWidth=2)
     if len(curves) > 1:
-        dash = alt.Scale(domain=curves, range=list(DASHES))
+        dash = alt.Scale(domain=curves, range=[*DASHES.values()][: len(curves)])
         line = line.encode(strokeDash=alt.StrokeDash("curve:N", scale=dash, legend=LINE_KEY))
     tooltip = [
         alt.Tooltip("run:N", title="run"),
@@ -94,7 +108,8 @@ def _chart(slug: str, title: str, y_title: str, rows: Sequence[dict[str, Any]]) 
     # Points are for the pointer; of many, they would hide their line.
     point = base.mark_point(filled=True, size=30, opacity=1 if len(rows) <= 60 else 0).encode(tooltip=tooltip)
     chart = alt.layer(line, point)
-    dashed = f" Full lines: {curves[0]}; dashed: {curves[1]}." if len(curves) > 1 else ""
+    ways = [f"{way}: {curve}" for way, curve in zip(DASHES, curves, strict=False)]
+    dashed = f" {'; '.join(ways)}." if len(curves) > 1 else ""
     return Chart(
         slug=slug,
         title=title,
@@ -106,20 +121,24 @@ def _chart(slug: str, title: str, y_title: str, rows: Sequence[dict[str, Any]]) 
 
 
 def _table(pairs: Sequence[tuple[str, RunDetail]]) -> Table:
+    """Of scores, top-1 and top-5, and those of several labels a sample where a run has them."""
+    several = [name for name in SEVERAL if any(_last(detail, name) is not None for _, detail in pairs)]
     rows = [
         (
             label,
-            _last(detail, "train_loss"),
+            ABSENT if (loss := _last(detail, "train_loss")) is None else show_count(loss),
             percent(detail.metrics.accuracy),
             percent(detail.metrics.accuracy_top5),
+            *(percent(_last(detail, name)) for name in several),
             f"{detail.metrics.global_batch:,}" if detail.metrics.global_batch else ABSENT,
         )
         for label, detail in pairs
     ]
-    columns = ("Run", "Last training loss", "Test top-1", "Test top-5", "Global batch")
+    scores = [f"Test {ACCURACIES[name]}" for name in several]
+    columns = ("Run", "Last training loss", "Test top-1", "Test top-5", *scores, "Global batch")
     return Table(caption="Where learning ended", columns=columns, rows=rows)
 
 
-def _last(detail: RunDetail, name: str) -> str:
+def _last(detail: RunDetail, name: str) -> float | None:
     values = [value for curve in detail.curves if curve.name == name for value in curve.values if value is not None]
-    return show_count(values[-1]) if values else ABSENT
+    return values[-1] if values else None
