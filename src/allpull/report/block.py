@@ -97,6 +97,21 @@ class Cards:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Callout:
+    """What a reader who stops after one screen takes along: ``label`` says what ``title`` is.
+
+    Empty ``price`` and ``remedy`` are left out; ``more`` is the text of a link to the findings, empty for none.
+    """
+
+    kind: ClassVar[str] = "callout"
+    label: str
+    title: str
+    price: str = ""
+    remedy: str = ""
+    more: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
     """Words and what they mean."""
 
@@ -132,7 +147,7 @@ class Chart:
     spec: Mapping[str, Any] = field(repr=False)
 
 
-Part = Text | Points | Notice | Tiles | Table | Cards | Terms | Log | Chart
+Part = Text | Points | Notice | Tiles | Table | Cards | Callout | Terms | Log | Chart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

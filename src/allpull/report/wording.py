@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from allpull.report.plain import short
-from allpull.schema.results import Interval, RunMetrics, Scaling
+from allpull.schema.results import Interval, RunMetrics, Scaling, ShowResult
 from allpull.units import show_count, show_spread
 
 ABSENT = "–"
@@ -60,6 +60,27 @@ def times(ratio: float | None) -> str:
     return ABSENT if ratio is None else f"{ratio:,.{2 if abs(ratio) < 10 else 1}f}×"
 
 
+def ranged(interval: Interval | None) -> str:
+    """A ratio with its 95 % interval, to as many digits as tell the bounds apart, four at most.
+
+    An interval from 1, which is no gain at all, to the value itself says that the value is an upper bound.
+
+    >>> ranged(Interval(value=1.2695, low=1.2662, high=1.2711)), ranged(Interval(value=1.3, low=None, high=None))
+    ('1.270× (1.266× to 1.271×)', '1.30×')
+    >>> ranged(Interval(value=2.44, low=1.0, high=2.44))
+    'at most 2.44×'
+    """
+    if interval is None or interval.low is None or interval.high is None:
+        return times(None if interval is None else interval.value)
+    if interval.low <= 1 and interval.high == interval.value > 1:
+        return f"at most {times(interval.value)}"
+    for digits in range(2 if abs(interval.value) < 10 else 1, 5):
+        shown = [f"{bound:,.{digits}f}×" for bound in (interval.low, interval.high)]
+        if shown[0] != shown[1]:
+            return f"{interval.value:,.{digits}f}× ({shown[0]} to {shown[1]})"
+    return f"{times(interval.value)} (known to four digits)"
+
+
 def spread(interval: Interval | None) -> str:
     """A value ± half the width of its 95 % interval; the value alone where the interval is not known.
 
@@ -88,6 +109,11 @@ def labels(runs: Sequence[RunMetrics]) -> list[str]:
     if _distinct(named):
         return named
     return [f"{ranks} · run {number}" for number, ranks in enumerate(by_ranks, start=1)]
+
+
+def listed_gaps(show: ShowResult) -> list[str]:
+    """What is missing of each run, each line with the run's label."""
+    return [f"{label}: {gap}" for label, run in zip(labels(show.runs), show.runs, strict=True) for gap in run.gaps]
 
 
 def _distinct(names: Sequence[str]) -> bool:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from allpull.report.block import Block, Card, Cards, Notice, Part, Points, Text
 from allpull.report.explaining import explained
-from allpull.report.wording import ABSENT, counted, percent, times
+from allpull.report.wording import counted, percent, ranged
 from allpull.schema.explained import Evidence, ExplainResult, Finding
 from allpull.schema.reported import ScalingReport
-from allpull.schema.results import Interval
 from allpull.units import show_bytes, show_count, show_time
 
 TITLE = "What to change first"
@@ -37,17 +36,25 @@ def block(report: ScalingReport) -> Block | None:
 
 def _lead(result: ExplainResult, priced: list[Finding]) -> str:
     if not priced:
-        return result.healthy or "Nothing was found that costs more than the noise of this run."
+        return result.healthy or "No finding has a price; the notes below say what could not be told."
     first = priced[0]
-    gain = "" if first.gain is None else f" Without it, training would be {_gain(first.gain)} as fast."
+    gain = "" if first.gain is None else f" {price(first)}"
     more = (
         "" if len(priced) == 1 else f" {counted(len(priced) - 1, 'smaller finding')} follow{'s' * (len(priced) == 2)}."
     )
     return f"{first.title}.{gain}{more}"
 
 
+def price(finding: Finding) -> str:
+    """What ``finding`` costs and what its remedy buys, in a sentence; empty where nothing prices it."""
+    if finding.loss_s_per_step is None or finding.gain is None:
+        return ""
+    cost = f"{show_time(finding.loss_s_per_step)} of each step, {percent(finding.loss_share)}"
+    return f"It costs {cost}; without it, training would be {ranged(finding.gain)} as fast."
+
+
 def _card(finding: Finding) -> Card:
-    facts = [("gain", _gain(finding.gain))]
+    facts = [("gain", ranged(finding.gain))]
     if finding.loss_s_per_step is not None:
         facts.append(("costs per step", f"{show_time(finding.loss_s_per_step)} ({percent(finding.loss_share)})"))
     facts.append(("ranks", _listed(finding.ranks, "all")))
@@ -61,14 +68,6 @@ def _card(finding: Finding) -> Card:
         evidence=[(one.what, _value(one), one.source) for one in finding.evidence],
         caveat=f"When this may be wrong: {finding.wrong_when}",
     )
-
-
-def _gain(gain: Interval | None) -> str:
-    if gain is None:
-        return ABSENT
-    if gain.low is None or gain.high is None:
-        return times(gain.value)
-    return f"{times(gain.value)} ({times(gain.low)} to {times(gain.high)})"
 
 
 def _listed(items: list[int] | list[str], everyone: str) -> str:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import altair as alt
 
 from allpull.report.block import Block, Chart, Part, Table, Text, Tone
-from allpull.report.chart import data, spec
+from allpull.report.chart import MUTED, data, spec
 from allpull.report.colours import PHASES, QUIET
-from allpull.report.explaining import explained
+from allpull.report.explaining import Against, against, explained, factor_of
+from allpull.report.waterfall import Bar, Step, bars
 from allpull.report.wording import ABSENT, counted, percent, times
 from allpull.schema.explained import Efficiency, ExplainResult
 from allpull.schema.reported import ScalingReport
@@ -22,7 +23,16 @@ TITLE = "Where the speed-up goes"
 GOOD, FAIR = 0.9, 0.8  # POP: above 0.8 is acceptable
 BAR_PX, FRAME_PX = 34, 70
 EXACT = 1e-4  # of the measured time: a smaller difference is rounding
-SMALL = 0.002  # of the ideal: a bar that nobody would see
+WORTH = 1.005  # a gain below it is none: it reads 1.00×
+INSIDE = 0.25  # of the widest bar: a bar as long as this has room for its number
+COARSE = 0.005  # below it, a change would read 0.00
+REST = "counted otherwise"
+NUMBERS: dict[str, tuple[Literal["left", "right"], int, str]] = {
+    "inside": ("right", -6, "white"),
+    "before": ("right", -5, MUTED),
+    "after": ("left", 5, MUTED),
+}
+"""Where the number of a bar stands → how it is set there, how far off, and its colour."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +53,9 @@ FACTORS = (
     Factor(field="transfer", name="transfer", plain="exchanging gradients that computing does not hide"),
 )
 """From the ideal down to the measured; the tree is read the other way round."""
+COMPUTATIONAL = Factor(
+    field="computational", name="computational scaling", plain="a sample takes a rank longer than at the reference"
+)
 
 
 def block(report: ScalingReport) -> Block | None:
@@ -51,99 +64,166 @@ def block(report: ScalingReport) -> Block | None:
     if detail is None or detail.result.efficiency is None:
         return None
     result, tree = detail.result, detail.result.efficiency
-    parts: list[Part] = [_chart(result.ranks, tree), _table(result, tree), Text(text=_method(result), quiet=True)]
-    return Block(title=TITLE, lead=_lead(result.ranks, tree), parts=parts)
+    compared = against(report, result)
+    drawn = _bars(result.ranks, tree, compared)
+    parts: list[Part] = [_chart(drawn, compared)] if drawn else []
+    parts.append(_table(result, tree, compared))
+    if compared is not None:
+        parts.append(Text(text=_two_numbers(compared)))
+    parts.append(Text(text=_method(result), quiet=True))
+    return Block(title=TITLE, lead=_lead(result.ranks, tree, drawn, compared), parts=parts)
 
 
-def _lead(ranks: int, tree: Efficiency) -> str:
-    worst = min(FACTORS, key=lambda factor: _of(tree, factor.field).value)
-    share = tree.parallel.value
-    worth = f"{counted(ranks, 'rank')} do the work of {ranks * share:.1f}: {percent(share)} of their time is useful."
-    return worth if share > GOOD else f"{worth} Most of the rest: {worst.plain}."
+def _bars(ranks: int, tree: Efficiency, compared: Against | None) -> list[Bar]:
+    """The waterfall, in speed-up where there is a reference, else in ranks; [] where a factor was not measured."""
+    factors = [*([COMPUTATIONAL] if compared else []), *FACTORS]
+    found = [(factor, factor_of(tree, factor.field)) for factor in factors]
+    steps = [Step(name=one.name, plain=one.plain, factor=value.value) for one, value in found if value is not None]
+    if len(steps) < len(found):
+        return []
+    if compared is None:
+        return bars(float(ranks), steps)
+    return bars(compared.ideal, steps, compared.speedup, rest=REST)
 
 
-def _of(tree: Efficiency, field: str) -> Interval:
-    found: Interval = getattr(tree, field)
-    return found
+def _lead(ranks: int, tree: Efficiency, drawn: Sequence[Bar], compared: Against | None) -> str:
+    whole = factor_of(tree, "parallel")
+    if whole is None or not drawn:
+        return "How much of the time ranks computed is not known: some ranks of the job left no records."
+    worst = min(drawn[1:-1], key=lambda bar: bar.change, default=None)
+    largest = "" if worst is None or worst.change >= 0 else worst.plain
+    if compared is not None:
+        reached = f"{counted(ranks, 'rank')} are {times(compared.speedup)} as fast as {compared.reference_ranks:,}; "
+        ideal = f"{times(compared.ideal)} would be ideal."
+        return f"{reached}{ideal}" + (f" Most is lost because {_clause(largest)}." if largest else "")
+    does = "does" if ranks == 1 else "do"
+    share = whole.value
+    worth = (
+        f"{counted(ranks, 'rank')} {does} the work of {ranks * share:.1f}: {percent(share)} of their time is useful."
+    )
+    return worth if share > GOOD or not largest else f"{worth} Most of the rest: {largest}."
 
 
-def _chart(ranks: int, tree: Efficiency) -> Chart:
-    rows: list[dict[str, Any]] = [_bar("ideal", 0.0, float(ranks), "ends", f"{ranks} ranks")]
-    left = float(ranks)
-    for factor in FACTORS:
-        after = left * _of(tree, factor.field).value
-        if left - after > SMALL * ranks:
-            rows.append(_bar(factor.name, after, left, "lost", f"−{left - after:.2f} ranks: {factor.plain}"))
-        left = after
-    rows.append(_bar("measured", 0.0, left, "ends", f"{left:.2f} ranks' worth"))
-    colours = alt.Scale(domain=["ends", "lost"], range=[PHASES["backward"], PHASES["wait"]])
+def _clause(plain: str) -> str:
+    """What falls with a factor, as it stands after "because".
+
+    >>> _clause("waiting for data"), _clause("another rank is late each step")
+    ('of waiting for data', 'another rank is late each step')
+    """
+    return f"of {plain}" if plain.startswith(("waiting", "exchanging", "copies")) else plain
+
+
+def _chart(drawn: Sequence[Bar], compared: Against | None) -> Chart:
+    unit = "×" if compared else ""
+    widest = max(bar.end for bar in drawn)
+    rows = [_row(bar, widest, unit) for bar in drawn]
     base = alt.Chart(data(rows)).encode(y=alt.Y("what:N", sort=None, title=None, scale=alt.Scale(paddingInner=0.25)))
-    bars = base.mark_bar().encode(
-        x=alt.X("begin:Q", title="Worth of ranks", scale=alt.Scale(domain=[0, ranks], nice=False)),
-        x2="end:Q",
-        color=alt.Color("kind:N", scale=colours, legend=None),
+    kinds = {"ends": PHASES["backward"], "lost": PHASES["wait"], "gained": PHASES["optimizer"]}
+    title = "Speed-up" if compared else "Worth of ranks"
+    filled = base.mark_bar().encode(
+        x=alt.X("from:Q", title=title, scale=alt.Scale(domain=[0, widest], nice=False), axis=alt.Axis(tickCount=5)),
+        x2="to:Q",
+        color=alt.Color("kind:N", scale=alt.Scale(domain=list(kinds), range=list(kinds.values())), legend=None),
         tooltip=[alt.Tooltip("what:N", title=" "), alt.Tooltip("said:N", title=" ")],
     )
-    rule = alt.Chart(data([{"at": ranks}])).mark_rule(strokeDash=[4, 3], color=QUIET).encode(x="at:Q")
+    numbers = [_numbers(rows, side) for side in ("inside", "before", "after")]
+    ideal = alt.Chart(data([{"at": drawn[0].end}]))
+    rule = ideal.mark_rule(strokeDash=[4, 3], color=QUIET).encode(x="at:Q")
+    counting = f" “{REST}” is explained below the table." if any(bar.name == REST for bar in drawn) else ""
     return Chart(
         slug="losses",
         title="From ideal to measured",
-        caption="Each bar begins where the one above ends: what is left of the ranks' time after that loss.",
+        caption=f"Each bar begins where the one above ends; together they lead from ideal to measured.{counting}",
         height_px=FRAME_PX + BAR_PX * len(rows),
         axis_characters=max(len(row["what"]) for row in rows),
-        spec=spec(alt.layer(bars, rule)),
+        spec=spec(alt.layer(rule, filled, *numbers)),
     )
 
 
-def _bar(what: str, begin: float, end: float, kind: str, said: str) -> dict[str, Any]:
-    return {"what": what, "begin": begin, "end": end, "kind": kind, "said": said}
+def _row(bar: Bar, widest: float, unit: str) -> dict[str, Any]:
+    """A bar as it is drawn, and where its number stands: inside, before it or after it."""
+    low, high = min(bar.begin, bar.end), max(bar.begin, bar.end)
+    number = f"{bar.end:.2f}{unit}" if bar.kind == "ends" else f"{_signed(bar.change)}{unit}"
+    side = "inside" if high - low > INSIDE * widest else "before" if low > INSIDE * widest else "after"
+    said = f"{number}: {bar.plain}" if bar.plain else number
+    places = {"from": low, "to": high, "at": low if side == "before" else high, "side": side}
+    return {"what": bar.name, "kind": bar.kind, "number": number, "said": said, **places}
 
 
-def _table(result: ExplainResult, tree: Efficiency) -> Table:
-    rows: list[tuple[str, ...]] = [
-        (
-            "Parallel efficiency",
-            "useful share of the ranks' time: the product of the six below",
-            *_numbers(tree.parallel),
-            ABSENT,
-        )
-    ]
-    for factor in reversed(FACTORS):
-        gain = result.gains.get(factor.field)
-        rows.append(
-            (
-                f"  {factor.name.capitalize()}",
-                f"falls when: {factor.plain}",
-                *_numbers(_of(tree, factor.field)),
-                times(gain),
-            )
-        )
-    tones = {(row, 2): _tone(value) for row, value in enumerate(_values(tree))}
-    if tree.computational is not None and tree.global_ is not None:
-        rows.append(
-            (
-                "Computational scaling",
-                "work per sample at the reference over that here",
-                *_numbers(tree.computational),
-                ABSENT,
-            )
-        )
-        rows.append(("Global efficiency", "measured speed-up over the ideal one", *_numbers(tree.global_), ABSENT))
-        tones |= {(len(rows) - 2, 2): _tone(tree.computational.value), (len(rows) - 1, 2): _tone(tree.global_.value)}
+def _signed(change: float) -> str:
+    """A change with its sign, to a hundredth, or to one digit below it.
+
+    >>> _signed(-0.654), _signed(0.0031)
+    ('−0.65', '+0.003')
+    """
+    size = abs(change)
+    return f"{'−' if change < 0 else '+'}{f'{size:.2f}' if size >= COARSE else f'{size:.1g}'}"
+
+
+def _numbers(rows: Sequence[dict[str, Any]], side: str) -> alt.Chart:
+    marked = alt.Chart(data([row for row in rows if row["side"] == side]))
+    align, dx, colour = NUMBERS[side]
+    text: alt.Chart = marked.mark_text(align=align, dx=dx, color=colour).encode(
+        x="at:Q", y=alt.Y("what:N", sort=None, title=None), text="number:N"
+    )
+    return text
+
+
+def _table(result: ExplainResult, tree: Efficiency, compared: Against | None) -> Table:
+    rows: list[tuple[str, ...]] = []
+    tones: dict[tuple[int, int], Tone] = {}
+    for name, what, field in _lines(compared):
+        found = factor_of(tree, field)
+        gain = result.gains.get(field)
+        shown = ABSENT if gain is None else times(gain) if gain >= WORTH else "none"
+        if found is not None:
+            tones[len(rows), 2] = _tone(found.value)
+        rows.append((name, what, *_shown(found), shown))
     return Table(
         caption="The efficiency tree",
-        columns=("Factor", "What it is", "Value", "95 % interval", "Gain if only this were gone"),
+        columns=("Factor", "What it is", "Value", "95 % interval", "Gain if gone"),
         rows=rows,
         words=2,
         tones=tones,
     )
 
 
-def _values(tree: Efficiency) -> Sequence[float]:
-    return [tree.parallel.value, *(_of(tree, factor.field).value for factor in reversed(FACTORS))]
+def _lines(compared: Against | None) -> Iterator[tuple[str, str, str]]:
+    """Name, meaning and field of each line of the tree."""
+    whole = "share of the ranks' time in which they compute: the product of the six below"
+    yield "Parallel efficiency", whole, "parallel"
+    for factor in reversed(FACTORS):
+        yield f"  {factor.name.capitalize()}", f"falls when: {factor.plain}", factor.field
+    if compared is not None:
+        yield (
+            "Computational scaling",
+            "time that a rank computes for a sample, at the reference over here",
+            "computational",
+        )
+        meaning = (
+            "parallel efficiency × computational scaling: samples/s, over those of as many ranks that compute all the "
+            "time, as fast as the reference's"
+        )
+        yield "Global efficiency", meaning, "global_"
 
 
-def _numbers(interval: Interval) -> tuple[str, str]:
+def _two_numbers(compared: Against) -> str:
+    """Why global efficiency is not the scaling efficiency of the first screen."""
+    at_the_top = percent(compared.efficiency)
+    both = f"Global efficiency is {percent(compared.whole)}, the scaling efficiency at the top {at_the_top}"
+    if abs(compared.whole - compared.efficiency) < WORTH - 1:
+        return f"{both}: they agree."
+    apart = times(abs(compared.speedup - compared.ideal * compared.whole))
+    return (
+        f"{both}, and both are right: they count otherwise, which is the bar of {apart} above. The scaling efficiency "
+        "compares with the reference as it ran, the global one with ranks that compute all the time; and it leaves out "
+        "steps with evaluations or checkpoints and the first of each epoch, which are counted in here."
+    )
+
+
+def _shown(interval: Interval | None) -> tuple[str, str]:
+    if interval is None:
+        return ABSENT, ABSENT
     if interval.low is None or interval.high is None:
         return f"{interval.value:.3f}", ABSENT
     return f"{interval.value:.3f}", f"{interval.low:.3f} to {interval.high:.3f}"

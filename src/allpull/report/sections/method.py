@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from allpull.report.block import Block, Table, Terms
+from allpull.report.block import Block, Notice, Table, Terms
 from allpull.report.plain import short
-from allpull.report.wording import ABSENT, counted, labels, percent
+from allpull.report.sections.summary import MOST_GAPS
+from allpull.report.wording import ABSENT, counted, labels, listed_gaps, percent
 from allpull.schema.reported import ScalingReport
 from allpull.schema.results import RunMetrics
 
@@ -66,7 +67,9 @@ def block(report: ScalingReport) -> Block:
     used = sum(run.steady.used for run in runs)
     left_out = sum(sum(run.steady.left_out.values()) for run in runs)
     lead = f"Rates rest on {counted(used, 'steady step')}; {counted(left_out, 'step')} {_were(left_out)} left out."
-    return Block(title=TITLE, lead=lead, parts=[_table(runs), Terms(pairs=list(DEFINITIONS.items()))])
+    gaps = listed_gaps(report.show)
+    missing = [Notice(title="What is missing", items=gaps)] if len(gaps) > MOST_GAPS else []
+    return Block(title=TITLE, lead=lead, parts=[_table(runs), Terms(pairs=list(DEFINITIONS.items())), *missing])
 
 
 def _were(number: int) -> str:

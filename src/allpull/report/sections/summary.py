@@ -1,26 +1,32 @@
-"""The answer on the first screen: what scaling did, in words, in large numbers and in one table."""
+"""The answer on the first screen: what scaling did, what to change first, large numbers and one table."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from allpull.report.block import Block, Log, Notice, Part, Points, Table, Text, Tile, Tiles
+from allpull.report.block import Block, Callout, Log, Notice, Part, Points, Table, Text, Tile, Tiles
+from allpull.report.explaining import explained, factor_of, first_finding
 from allpull.report.plain import short
+from allpull.report.sections.findings import price
 from allpull.report.wording import (
     ABSENT,
+    NAME_CHARACTERS,
     SCALING_WORDS,
     counted,
     labels,
+    listed_gaps,
     percent,
     rank_counts,
     spread,
     times,
 )
+from allpull.schema.explained import ExplainResult
 from allpull.schema.reported import ScalingReport
 from allpull.schema.results import Interval, RunDetail, RunMetrics, ShowResult
 from allpull.units import show_time
 
 LOG_LINES = 20
+MOST_GAPS = 4  # on the first screen; all of them stand at the end of the page
 STATUS_CHARACTERS = 20
 LEGEND = (
     "A rank is one copy of the program; all ranks train the same model together, each on its share of the data. "
@@ -30,19 +36,72 @@ LEGEND = (
 
 
 def block(report: ScalingReport) -> Block:
-    """The summary of ``report``; its lead is the first of the report's words."""
+    """What scaling did, what to change first and what that buys, then the numbers; what is missing comes last."""
     show = report.show
     widest = max(show.runs, key=lambda run: run.ranks)
-    tiles = list(_tiles(widest, alone=len(show.runs) == 1))
-    parts: list[Part] = [Tiles(tiles=tiles)] if tiles else []
-    if report.words[1:]:
-        parts.append(Points(items=report.words[1:]))
+    detail = explained(report)
+    useful = _useful(detail.result, widest) if detail else None
+    tiles = list(_tiles(widest, useful, alone=len(show.runs) == 1))
+    said = [_without_gaps(sentence, show.runs) for sentence in report.words]
+    lead = said[0] if said else f"{counted(len(show.runs), 'run')} on {rank_counts(show.runs)}."
+    if useful is not None:
+        lead = _alone(widest, useful)
+    else:
+        said = said[1:]
+    parts: list[Part] = [*([_first(detail.result)] if detail and _has_first(detail.result) else [])]
+    parts += [Tiles(tiles=tiles)] if tiles else []
+    parts += [Points(items=said)] if said else []
     parts += [_table(show), Text(text=LEGEND, quiet=True), *_failures(report), *_cautions(show)]
-    lead = report.words[0] if report.words else f"{counted(len(show.runs), 'run')} on {rank_counts(show.runs)}."
     return Block(title="What it means", lead=lead, parts=parts)
 
 
-def _tiles(run: RunMetrics, *, alone: bool) -> Iterator[Tile]:
+def _useful(result: ExplainResult, run: RunMetrics) -> Interval | None:
+    """The useful share of the ranks' time, where no speed-up stands for the run; None: not known."""
+    if run.efficiency is not None or result.run != run.run or result.efficiency is None:
+        return None
+    return factor_of(result.efficiency, "parallel")
+
+
+def _alone(run: RunMetrics, useful: Interval) -> str:
+    """What one run did, where there is nothing to compare it with."""
+    rate = f"{spread(run.throughput)} samples/s" if run.throughput is not None else ""
+    step = f"a step of {show_time(run.step_s.median)}" if run.step_s is not None else ""
+    what = (
+        f" on {counted(run.ranks, 'rank')}: {rate or step}, " if rate or step else f" on {counted(run.ranks, 'rank')}: "
+    )
+    whose = "its" if run.ranks == 1 else "the ranks'"
+    return f"{short(run.name, NAME_CHARACTERS)}{what}and {percent(useful.value)} of {whose} time is useful work."
+
+
+def _without_gaps(sentence: str, runs: Sequence[RunMetrics]) -> str:
+    """``sentence`` without a list of what is missing, which stands below."""
+    for run in runs:
+        head, found, _ = sentence.partition(f": {run.gaps[0]}") if run.gaps else (sentence, "", "")
+        if found:
+            return f"{head}."
+    return sentence
+
+
+def _has_first(result: ExplainResult) -> bool:
+    return first_finding(result) is not None or result.healthy is not None
+
+
+def _first(result: ExplainResult) -> Callout:
+    """The finding that costs most, or that there is none."""
+    first = first_finding(result)
+    if first is None:
+        return Callout(label="What to change first", title=result.healthy or "")
+    others = len(result.findings) - 1
+    return Callout(
+        label="What to change first",
+        title=first.title,
+        price=price(first),
+        remedy=first.remedy,
+        more=f"What that rests on, and {counted(others, 'more finding')}" if others else "What that rests on",
+    )
+
+
+def _tiles(run: RunMetrics, useful: Interval | None, *, alone: bool) -> Iterator[Tile]:
     ranks = counted(run.ranks, "rank")
     if run.speedup is not None and not alone:
         yield Tile(value=times(run.speedup), label=f"speed-up on {ranks}", detail=_range(run.speedup_interval, times))
@@ -50,6 +109,8 @@ def _tiles(run: RunMetrics, *, alone: bool) -> Iterator[Tile]:
         yield Tile(
             value=percent(run.efficiency), label="scaling efficiency", detail=_range(run.efficiency_interval, percent)
         )
+    if useful is not None:
+        yield Tile(value=percent(useful.value), label="useful work", detail="of the ranks' time: parallel efficiency")
     if run.throughput is not None:
         value, _, half_width = spread(run.throughput).partition(" ± ")
         detail = (f"± {half_width} over " if half_width else "over ") + counted(run.steady.used, "steady step")
@@ -116,6 +177,8 @@ def _failure(detail: RunDetail) -> str:
 
 
 def _cautions(show: ShowResult) -> Iterator[Notice]:
-    gaps = [f"{label}: {gap}" for label, run in zip(labels(show.runs), show.runs, strict=True) for gap in run.gaps]
+    gaps = listed_gaps(show)
+    if len(gaps) > MOST_GAPS:
+        gaps = [*gaps[: MOST_GAPS - 1], f"and {len(gaps) - MOST_GAPS + 1:,} more gaps, listed at the end of this page"]
     if show.notes or gaps:
         yield Notice(title="Keep in mind", items=[*show.notes, *gaps])

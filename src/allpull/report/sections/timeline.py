@@ -29,7 +29,7 @@ def block(report: ScalingReport) -> Block | None:
     ranks = len({part.rank for part in detail.timeline} - {None})
     steps = len({part.step for part in detail.timeline})
     of = f"{counted(steps, 'step')} of {counted(ranks, 'rank')}"
-    lead = f"{of}, begin and end as recorded; drag to move, scroll to zoom."
+    lead = f"{of}, beside each other on one clock; drag to move, scroll to zoom."
     return Block(title=TITLE, lead=lead, parts=[_chart(detail.timeline)])
 
 
@@ -71,7 +71,11 @@ def _chart(parts: list[TimelinePart]) -> Chart:
     return Chart(
         slug="timeline",
         title="What each rank did",
-        caption="Waiting is being ready before the last rank is; a bucket is on the network while backward goes on.",
+        caption=(
+            "Meetings of ranks stand where they were recorded; between two of them, phases are as long as measured and "
+            "stand in one fixed order, as their own was not recorded. Waiting is being ready before the last rank is; "
+            "a bucket is on the network while backward goes on."
+        ),
         height_px=FRAME_PX + LANE_PX * len(lanes),
         key_characters=max(len(name) for name in drawn),
         axis_characters=max(len(lane) for lane in lanes),
