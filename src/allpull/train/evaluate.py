@@ -14,7 +14,7 @@ from allpull import marks
 from allpull.load.batches import Batch
 from allpull.train.average import Average
 from allpull.train.ranks import Ranks
-from allpull.train.score import Score, tally_of
+from allpull.train.score import Score, Tally, tally_of
 from allpull.train.strategy import Shared
 
 
@@ -70,16 +70,24 @@ def evaluate(
     # the average before the whole: ranks gather the weights that are there then
     with phase, average.in_place() if average else nullcontext(), shared.whole():
         ranks.average_buffers(shared.model)
-        shared.model.eval()
-        with torch.no_grad():
-            for batch in samples(rank=place, ranks=places) if takes_part else ():
-                images, targets = how.prepare(batch)
-                logits = how.forward(shared.model, images)
-                tally.add(logits[: batch.samples], targets[: batch.samples])
-                given += batch.global_samples
-        shared.model.train()
+        if takes_part:  # whoever watches takes ``eval`` for the begin of an evaluation
+            given = _examine(shared.model, samples(rank=place, ranks=places), how, tally)
         given = int(ranks.total(torch.tensor(given, device=ranks.device)).item())
         score = tally.score(ranks)
     if given != how.samples:
         raise RuntimeError(f"evaluated {given} samples of {how.samples}")
     return score
+
+
+def _examine(network: nn.Module, batches: Iterator[Batch], how: Examination, tally: Tally) -> int:
+    """Count the answers to ``batches``; how many samples there were to see."""
+    given = 0
+    network.eval()
+    with torch.no_grad():
+        for batch in batches:
+            images, targets = how.prepare(batch)
+            logits = how.forward(network, images)
+            tally.add(logits[: batch.samples], targets[: batch.samples])
+            given += batch.global_samples
+    network.train()
+    return given
