@@ -324,9 +324,13 @@ def test_a_barrier_between_phases_comes_after_the_evaluation_of_one_rank() -> No
     assert replay(window).end_s == pytest.approx(recorded_ends_s(window), abs=EXACT_S)
 
 
-def test_what_an_accelerator_did_not_do_is_host() -> None:
-    """Of 77 ms it was busy for 70: 65 in phases, 1 reducing, 4 in what no phase knows. 1 was input, 6 nothing."""
-    run = records(Program(ranks=2, steps=4, meet="all_reduce", meet_ms=0, work={"tail_pause": 10}))
+@pytest.mark.parametrize("called_ms", [0, 2])
+def test_what_an_accelerator_did_not_do_is_host(called_ms: int) -> None:
+    """Of 77 ms it was busy for 70: 65 in phases, 1 reducing, 4 in what no phase knows. 1 was input, 6 nothing.
+
+    An accelerator that is in a collective which the program called does not stand empty.
+    """
+    run = records(Program(ranks=2, steps=4, meet="all_reduce", meet_ms=called_ms, work={"tail_pause": 10}))
     shared = [name for name in DeviceStep.model_fields if name in run.steps.columns]
     logs = {
         rank: replace(
@@ -339,9 +343,9 @@ def test_what_an_accelerator_did_not_do_is_host() -> None:
         for rank in (0, 1)
     }
     window = window_of(replace(run, events=logs))
-    assert window.wall_s == pytest.approx(np.full((4, 2), 0.077))
+    assert window.wall_s == pytest.approx(np.full((4, 2), 0.077 + called_ms / 1000))
     assert ms_per_step(window, "host") == [6, 6]
-    assert ms_per_step(window, "other") == [4, 4]
+    assert ms_per_step(window, "other") == [4 + called_ms, 4 + called_ms]
     assert ms_per_step(window, "input") == [1, 1]
     assert replay(window).end_s == pytest.approx(recorded_ends_s(window), abs=EXACT_S)
     assert window.uses == ()

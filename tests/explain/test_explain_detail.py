@@ -7,7 +7,20 @@ import pytest
 from tests.replay.windows import Call, late, window
 
 from allpull.analyse.blame import blame
-from allpull.explain.detail import MAP_RANKS, MAP_STEPS, lateness, ordinary_steps, shown_ranks, timeline
+from allpull.analyse.window import Window
+from allpull.explain.detail import (
+    MAP_RANKS,
+    MAP_STEPS,
+    MOST_PAIRS,
+    detail,
+    lateness,
+    ordinary_steps,
+    shown_ranks,
+    timeline,
+    waiting,
+)
+from allpull.schema.base import tag
+from allpull.schema.explained import ExplainResult, PhaseTimes, WindowSeen
 
 FAULTY = {
     "forward": 0.010,
@@ -67,3 +80,57 @@ def test_a_map_of_many_ranks_keeps_the_culprit_and_a_page_holds_it():
 def test_ranks_are_spread_from_the_first_to_the_last():
     assert shown_ranks(10, 4).tolist() == [0, 3, 6, 9]
     assert shown_ranks(3, 8, [2]).tolist() == [0, 1, 2]
+
+
+def test_who_waited_for_whom_and_why_sums_to_what_was_waited():
+    made = window(4, 30, **FAULTY)
+    charged = blame(made)
+    found = waiting(made, charged)
+    assert found is not None
+    assert found.caused_s_per_step is not None
+    caused = np.array(found.caused_s_per_step)
+    assert caused.sum() == pytest.approx(charged.wait_s.sum() / 30)
+    by_reason = np.sum(list(found.phases.values()), axis=0) + found.unattributed
+    assert by_reason == pytest.approx(caused.sum(axis=1))
+    assert found.phases["backward"][2] > 0.9 * caused[2].sum() > 0.030
+    assert [pair.culprit for pair in found.pairs] == [2, 2, 2]
+    assert sum(pair.seconds for pair in found.pairs) == pytest.approx(caused[2].sum())
+    assert detail(made_result(made), made, charged).caused_s_per_step == found.caused_s_per_step
+
+
+def test_of_many_ranks_the_pairs_that_waited_longest_stand_for_the_table():
+    made = window(100, 20, forward=0.01, backward=0.02 + late(100, 20, rank=41, by_s=0.01), bucket_s=0.001)
+    found = waiting(made, blame(made))
+    assert found is not None
+    assert found.caused_s_per_step is None
+    assert len(found.pairs) == MOST_PAIRS
+    assert {pair.culprit for pair in found.pairs} == {41}
+    assert len(found.unattributed) == 100
+
+
+def test_where_nobody_waits_there_is_nobody_to_wait_for():
+    alone = window(1, 10, forward=0.01)
+    assert waiting(alone, blame(alone)) is None
+
+
+def made_result(made: Window) -> ExplainResult:
+    """As much of an answer as a drawing needs."""
+    nothing = PhaseTimes(mean={}, per_rank={})
+    seen = WindowSeen(steps=made.steps.size, seconds=made.measured_s, first_step=0, last_step=1, level="bucket")
+    return ExplainResult(
+        schema=tag("explain"),
+        run="made",
+        reference=None,
+        ranks=made.ranks,
+        hosts=1,
+        window=seen,
+        efficiency=None,
+        gains={},
+        simulation_error=None,
+        clock_error_s=None,
+        phases=nothing,
+        waiting=waiting(made, blame(made)),
+        findings=[],
+        healthy=None,
+        notes=[],
+    )

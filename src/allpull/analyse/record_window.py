@@ -75,6 +75,7 @@ def record_window(whole: Together, run: RunData, *, windows: BucketWindows | Non
         level=level,
         bound_s=whole.clock.bound_s or 0.0,
         gaps=(*steps.gaps, *gaps, *more_gaps, *_gaps(of, events)),
+        complete=whole.complete,
     )
 
 
@@ -139,6 +140,7 @@ def _phases(records: pl.DataFrame, of: Moments, events: Recorded) -> tuple[dict[
     np.add.at(called_s, events.step_of[at], blocked_s)
     if "busy_ns" not in records.columns:
         return seconds, None
+    called_s += np.nan_to_num(_matrix(records, "collective_ns", ranks)) / NS_PER_S  # none of them is an event
     busy_s = _matrix(records, "busy_ns", ranks) / NS_PER_S
     wall_s = of.end_s - of.begin_s
     found = with_host(seconds, reducing_s=of.reduced_s, called_s=called_s, busy_s=busy_s, wall_s=wall_s)

@@ -84,18 +84,21 @@ def walk(window: Window) -> Walked:
     )
 
 
-def moments(window: Window) -> Iterator[tuple[int, Floats, Floats, int]]:
+def moments(window: Window, begins_s: Floats | None = None) -> Iterator[tuple[int, Floats, Floats, int]]:
     """Each event with when ranks stand at it and when they go on, (ranks,), and the bucket that its end follows from.
 
     This is the recurrence at the head of ``analyse.window``: a loop over events, each of them on all ranks at once.
-    The bucket is ``NO_BUCKET`` where nothing is reduced.
+    The bucket is ``NO_BUCKET`` where nothing is reduced. ``begins_s`` (steps, ranks): when ranks begin each step,
+    whenever they ended the one before; None: then.
     """
     work_s = total_work_s(window)
     lane = window.reductions
     after_s = None if lane is None else lane_s(lane)
     now_s = window.begin_s.astype(np.float64)
-    place = 0
-    for event, kind in enumerate(window.kind.tolist()):
+    place, begun = 0, -1
+    for event, (kind, step) in enumerate(zip(window.kind.tolist(), window.step_of.tolist(), strict=True)):
+        if begins_s is not None and step != begun:
+            now_s, begun = begins_s[step], step
         stand_s = now_s + work_s[event]
         now_s, bucket = stand_s, NO_BUCKET
         if kind == CALL:

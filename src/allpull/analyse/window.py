@@ -73,7 +73,8 @@ class Window:
     elsewhere. ``reductions`` go with the ``REDUCE`` events in their order; None: there are none.
 
     ``measured_s``: from the first begin to the last end, as recorded. ``level``: "bucket" where the buckets are known.
-    ``bound_s``: how wrong the time between two ranks may be. ``gaps``: in words, what could not be used.
+    ``bound_s``: how wrong the time between two ranks may be. ``gaps``: in words, what could not be used. ``complete``:
+    these are all ranks of the job; where they are not, others may have come later to the reductions.
     """
 
     steps: NDArray[np.int64]
@@ -95,6 +96,7 @@ class Window:
     level: Level
     bound_s: float
     gaps: tuple[str, ...] = ()
+    complete: bool = True
 
     @property
     def ranks(self) -> int:

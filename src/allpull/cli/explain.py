@@ -56,8 +56,12 @@ def explain(  # noqa: PLR0917  typer reads the options
         answer(result.model_dump_json(by_alias=True, indent=1))
         return
     from allpull.report.explained import explained as shown  # noqa: PLC0415
+    from allpull.report.waiting import waiting  # noqa: PLC0415
 
     _print(shown(result))
+    table = waiting(result)
+    if table is not None:
+        _print(table)
 
 
 def _read(place: Path, *, skip_damaged: bool) -> RunData:

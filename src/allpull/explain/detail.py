@@ -12,10 +12,12 @@ from allpull.analyse.grid import Floats
 from allpull.analyse.thinning import evenly
 from allpull.analyse.walk import Walked, walk
 from allpull.analyse.window import STEP, WORK, Window
-from allpull.schema.explained import ExplainDetail, ExplainResult, LatenessMap, TimelinePart
+from allpull.schema.explained import Caused, ExplainDetail, ExplainResult, LatenessMap, TimelinePart, Waiting
 
 MAP_STEPS, MAP_RANKS = 200, 64  # what a page can draw and an eye can tell apart
 TABLE_RANKS = 16
+MOST_PAIRS = 32  # the rest of what many ranks waited for each other
+LEAST_PAIR = 1e-3  # of all waiting: less is chance
 DRAWN_STEPS, DRAWN_RANKS = 3, 16
 SHORT_S = 1e-6  # a part that is shorter is nothing to draw
 
@@ -24,15 +26,33 @@ def detail(result: ExplainResult, window: Window | None, blame: Blame | None) ->
     """What a report draws of ``result``, which rests on ``window`` and ``blame``."""
     if window is None or not window.steps.size:
         return ExplainDetail(result=result, lateness=None, caused_s_per_step=None, timeline=[])
-    caused = None
-    if blame is not None and window.ranks <= TABLE_RANKS and blame.caused_s.any():
-        caused = (blame.caused_s / window.steps.size).tolist()
+    waited = None if blame is None else waiting(window, blame)
     culprits = sorted({rank for finding in result.findings for rank in finding.ranks})
     return ExplainDetail(
         result=result,
         lateness=None if blame is None else lateness(window, blame, culprits),
-        caused_s_per_step=caused,
+        caused_s_per_step=None if waited is None else waited.caused_s_per_step,
         timeline=list(timeline(window, culprits)),
+    )
+
+
+def waiting(window: Window, blame: Blame) -> Waiting | None:
+    """Who waited for whom in ``window``, and for what; None where nobody did."""
+    if not blame.caused_s.any():
+        return None
+    steps = max(1, window.steps.size)
+    caused_s = blame.caused_s / steps
+    largest = np.argsort(caused_s, axis=None)[::-1][:MOST_PAIRS]
+    culprits, victims = np.unravel_index(largest, caused_s.shape)
+    return Waiting(
+        caused_s_per_step=caused_s.tolist() if window.ranks <= TABLE_RANKS else None,
+        pairs=[
+            Caused(culprit=culprit, victim=victim, seconds=float(caused_s[culprit, victim]))
+            for culprit, victim in zip(culprits.tolist(), victims.tolist(), strict=True)
+            if caused_s[culprit, victim] > LEAST_PAIR * caused_s.sum()
+        ],
+        phases={name: (seconds / steps).tolist() for name, seconds in blame.by_phase.items() if seconds.any()},
+        unattributed=(blame.unattributed_s / steps).tolist(),
     )
 
 

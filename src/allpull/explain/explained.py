@@ -11,6 +11,8 @@ from allpull.analyse.blame import Blame, blame
 from allpull.analyse.record_window import NoWindow, record_window
 from allpull.analyse.together import Together, together
 from allpull.analyse.window import WORK, Window
+from allpull.analyse.windows import bucket_windows
+from allpull.explain.detail import waiting
 from allpull.explain.facts import Facts, elsewhere, first_batches, gather
 from allpull.explain.findings import findings
 from allpull.explain.lanes import with_links
@@ -40,13 +42,14 @@ class Explained:
 def explain(run: RunData, references: Sequence[RunData] = ()) -> Explained:
     """``run`` explained, against the one of ``references`` with the fewest ranks, where there are any."""
     whole = together(run)
-    recorded = record_window(whole, run)
+    profiled = bucket_windows(run)
+    recorded = record_window(whole, run, windows=profiled)
     if isinstance(recorded, NoWindow):
         return Explained(result=_without_window(run, whole, recorded))
     machine = machine_of(run, recorded.steps)
     network = network_of(machine)
     window = with_links(recorded, None if network.busy_share is None else network.busy_share * step_s(recorded))
-    compared = [(one, seen) for one in references if isinstance(seen := record_window(together(one), one), Window)]
+    compared = [(one, seen) for one in references if isinstance(seen := _window_of(one), Window)]
     others = [found for one, seen in compared if (found := elsewhere(one, seen)) is not None]
     reference, against = min(compared, key=lambda pair: pair[1].ranks, default=(None, None))
     charged = blame(window)
@@ -70,11 +73,16 @@ def explain(run: RunData, references: Sequence[RunData] = ()) -> Explained:
         simulation_error=grown.simulation_error,
         clock_error_s=whole.clock.bound_s,
         phases=_phases(window, charged),
+        waiting=waiting(window, charged),
         findings=list(answers.findings),
         healthy=_healthy(grown.efficiency, facts) if all(one.advice for one in answers.findings) else None,
-        notes=[*_about(facts, grown), *answers.notes, *missing, *window.gaps, *run.gaps],
+        notes=[*_about(facts, grown), *answers.notes, *missing, *window.gaps, *profiled.gaps, *run.gaps],
     )
     return Explained(result=result, window=window, blame=charged)
+
+
+def _window_of(run: RunData) -> Window | NoWindow:
+    return record_window(together(run), run, windows=bucket_windows(run))
 
 
 def _without_window(run: RunData, whole: Together, window: NoWindow) -> ExplainResult:
@@ -141,7 +149,8 @@ def _about(facts: Facts, grown: TreeResult) -> list[str]:
         said.append(f"{facts.window.steps.size:,} steps are too few to tell late ranks from chance")
     if grown.simulation_error is not None and grown.simulation_error > INDICATIVE:
         said.append(
-            f"the replay misses the measured time by {percent(grown.simulation_error, 1)}: all of this is indicative"
+            "a replay with the transfers of other steps misses the measured time by "
+            f"{percent(grown.simulation_error, 1)}: all of this is indicative"
         )
     queued = facts.machine.queued_s
     if facts.machine.is_rehearsal and queued is not None and float(np.median(queued)) >= CROWDED:

@@ -14,6 +14,12 @@ balance are those of the POP Centre (Wagner, Mohr, Giménez & Labarta 2017, "A s
 analysis", IPTW), with T1 for the time on an ideal network; where nothing but useful work and collectives is in a
 window, they are the same numbers. The order of the factors matters, so beside each stands the gain if only its loss
 were gone, from a replay of its own.
+
+Where only some ranks of a job were recorded, others may have come later than all of them: how long they waited, how
+much of it was transfer, and who was slow are not known. Then nothing is replayed; times are those of the mean rank, and
+one factor, collectives, stands for all that it was blocked::
+
+    collectives · input · sequential · orchestration = parallel
 """
 
 from __future__ import annotations
@@ -25,11 +31,14 @@ from itertools import pairwise
 import numpy as np
 
 from allpull.analyse.grid import Floats
+from allpull.analyse.walk import walk
 from allpull.analyse.window import Bools, Window
 from allpull.replay.engine import Played, replay
+from allpull.replay.held_out import held_out_error
 from allpull.replay.spread import Drawn, drawn, ratio
-from allpull.replay.useful import useful_s
+from allpull.replay.useful import sequential, useful_s
 from allpull.replay.whatif import (
+    ORCHESTRATION,
     alone,
     without_input,
     without_orchestration,
@@ -58,8 +67,8 @@ class TreeResult:
     """The tree of a window.
 
     ``efficiency`` is None, and ``gains`` are empty, where no useful work was recorded. ``gains``: factor → speed-up
-    ratio if only its loss were gone. ``simulation_error`` is |T0 − measured| ÷ measured, None where nothing was
-    measured. ``played`` is the replay behind T0, ``useful_s`` (steps, ranks) the useful work.
+    ratio if only its loss were gone. ``simulation_error`` is that of ``held_out_error``, None where nothing tells.
+    ``played`` is the replay behind T0, ``useful_s`` (steps, ranks) the useful work.
     """
 
     efficiency: Efficiency | None
@@ -77,10 +86,12 @@ def tree(window: Window, reference: Window | None = None) -> TreeResult:
     base = alone(window)
     played = replay(base)
     work_s = useful_s(base)
-    measured = window.measured_s
-    error = abs(played.total_s - measured) / measured if measured > 0 else None
+    error = held_out_error(window)
     if not work_s.sum() > 0:
         return TreeResult(efficiency=None, gains={}, simulation_error=error, played=played, useful_s=work_s)
+    if not window.complete:
+        efficiency, gains = _of_some(window, work_s)
+        return TreeResult(efficiency=efficiency, gains=gains, simulation_error=error, played=played, useful_s=work_s)
     increments = [played.step_s]
     ideal = base
     for removed in REMOVALS.values():
@@ -109,6 +120,33 @@ def _efficiency(window: Window, increments: Sequence[Floats], work_s: Floats, re
             "global": whole,
         }
     )
+
+
+def _of_some(window: Window, work_s: Floats) -> tuple[Efficiency, dict[str, float]]:
+    """The factors and gains that some ranks of a job tell by themselves; ``work_s`` (steps, ranks) is useful work."""
+    blocked_s = np.zeros_like(work_s)
+    np.add.at(blocked_s, window.step_of, walk(window).blocked_s)
+    alone_s = np.zeros_like(work_s)
+    for seconds in sequential(window).values():
+        np.add.at(alone_s, window.step_of, seconds)
+    lost = {
+        "collectives": blocked_s.mean(axis=1),
+        "input": window.per_step("input").mean(axis=1),
+        "sequential": alone_s.mean(axis=1),
+        "orchestration": sum(window.per_step(name).mean(axis=1) for name in ORCHESTRATION),
+    }
+    left_s = [work_s.mean(axis=1)]
+    for seconds in reversed(lost.values()):
+        left_s.insert(0, left_s[0] + seconds)
+    whole_s = float(left_s[0].sum())
+    factors = {
+        name: _factor(ratio(after, before, window.odd))
+        for name, (before, after) in zip(lost, pairwise(left_s), strict=True)
+    }
+    unknown = dict.fromkeys(("transfer", "serialisation", "load_balance", "computational", "global"))
+    parallel = _factor(ratio(left_s[-1], left_s[0], window.odd))
+    gains = {name: whole_s / (whole_s - float(seconds.sum())) for name, seconds in lost.items()}
+    return Efficiency.model_validate({**unknown, **factors, "parallel": parallel}), gains
 
 
 def _factor(found: Drawn) -> Interval:

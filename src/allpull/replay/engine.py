@@ -36,9 +36,22 @@ class Played:
 
 def replay(window: Window) -> Played:
     """When each rank of ``window`` ends each step."""
-    end_s = np.zeros((window.steps.size, window.ranks))
-    for event, _, leave_s, _ in moments(window):
-        if window.kind[event] == STEP:
-            end_s[window.step_of[event]] = leave_s
+    end_s = _ends_s(window, None)
     step_s = np.diff(end_s.max(axis=1), prepend=0.0) if end_s.size else np.zeros(window.steps.size)
     return Played(end_s=end_s, step_s=step_s)
+
+
+def replay_each(window: Window, begins_s: Floats) -> Floats:
+    """When each rank ends each step that it begins at ``begins_s``, both of shape (steps, ranks).
+
+    Every step is played by itself: what goes wrong in one is not carried into the next.
+    """
+    return _ends_s(window, begins_s)
+
+
+def _ends_s(window: Window, begins_s: Floats | None) -> Floats:
+    end_s = np.zeros((window.steps.size, window.ranks))
+    for event, _, leave_s, _ in moments(window, begins_s):
+        if window.kind[event] == STEP:
+            end_s[window.step_of[event]] = leave_s
+    return end_s

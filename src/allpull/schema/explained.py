@@ -23,15 +23,19 @@ class WindowSeen(Record):
 
 
 class Efficiency(Record):
-    """The efficiency tree: parallel is the product of the six factors before load balance and it."""
+    """The efficiency tree: parallel is the product of the factors from transfer to load balance, or of those known."""
 
     parallel: Interval
-    transfer: Interval
+    transfer: Interval | None = Field(description="None where not all ranks of the job were recorded")
     input: Interval
     sequential: Interval
     orchestration: Interval
-    serialisation: Interval
-    load_balance: Interval
+    serialisation: Interval | None = Field(description="None where not all ranks of the job were recorded")
+    load_balance: Interval | None = Field(description="None where not all ranks of the job were recorded")
+    collectives: Interval | None = Field(
+        default=None,
+        description="all that the recorded ranks were blocked, in place of these three where they are None",
+    )
     computational: Interval | None = Field(description="None without a reference run")
     global_: Interval | None = Field(alias="global", description="None without a reference run")
 
@@ -70,6 +74,27 @@ class Finding(Record):
     advice: bool = False
 
 
+class Caused(Record):
+    """How long one rank waited for another, s a step."""
+
+    culprit: int
+    victim: int
+    seconds: float
+
+
+class Waiting(Record):
+    """Who made whom wait, and by what, s a step of the window; phases and unattributed sum to the rows."""
+
+    caused_s_per_step: list[list[float]] | None = Field(
+        description="row: who was late, column: who waited; None: more ranks than a page shows, and pairs stand for it"
+    )
+    pairs: list[Caused] = Field(description="those that waited longest first, and no more than say something")
+    phases: dict[str, list[float]] = Field(
+        description="phase, or transfer → by rank the waiting of others that this phase of it caused"
+    )
+    unattributed: list[float] = Field(description="by rank the waiting of others of which no phase was the cause")
+
+
 class ExplainResult(Record):
     """One run explained."""
 
@@ -81,9 +106,13 @@ class ExplainResult(Record):
     window: WindowSeen
     efficiency: Efficiency | None = Field(description="None: too few steps, or moments of ranks do not compare")
     gains: dict[str, float] = Field(description="factor → speed-up ratio if only this were gone")
-    simulation_error: float | None = Field(description="|replayed − measured| ÷ measured; above 0.05 all is indicative")
+    simulation_error: float | None = Field(
+        description="by how much steps come out wrong where each half of them is replayed with the transfers of the "
+        "other: |replayed − measured| ÷ measured, mean of ranks; above 0.05 all is indicative"
+    )
     clock_error_s: float | None
     phases: PhaseTimes
+    waiting: Waiting | None = Field(default=None, description="None: one rank, or nobody waited")
     findings: list[Finding] = Field(description="largest gain first")
     healthy: str | None = Field(description="one sentence, where nothing was found")
     notes: list[str] = Field(description="what was left out or is not resolvable, in words")

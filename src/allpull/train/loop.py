@@ -4,31 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from allpull import marks
 from allpull.errors import BadInput
-from allpull.load.batches import Batch, Plan, evaluation_batches, training_batches
-from allpull.load.dataset import read
+from allpull.load.batches import Batch
+from allpull.load.feed import open_feed
 from allpull.rundir import layout
 from allpull.schema.spec import RunSpec
-from allpull.train.checkpoint import Checkpoints, Cut, Parts, Progress
+from allpull.train.checkpoint import Progress
 from allpull.train.evaluate import Examination, evaluate
-from allpull.train.models.build import build
+from allpull.train.graph import StepGraph
+from allpull.train.learner import checkpoints_of, learner_of
+from allpull.train.losses import Losses
 from allpull.train.objective import summed_loss
-from allpull.train.optimise import learning_rate, optimizer_of, set_rate
+from allpull.train.optimise import learning_rate, set_rate
+from allpull.train.prepare import Prepare
 from allpull.train.ranks import Ranks
 from allpull.train.score import Score
 from allpull.train.stop import Stop
-from allpull.train.strategy import Alone, Shared
 
 
 @dataclass(slots=True, kw_only=True)
 class History:
-    """What a training leaves: the mean loss of each step done here, the last score, and was it ``warned`` to stop."""
+    """What a training leaves: the mean ``losses`` of steps done here, the last score, and was it ``warned`` to stop."""
 
     losses: list[float] = field(default_factory=list)
     score: Score | None = None
@@ -46,153 +49,146 @@ def train(spec: RunSpec, ranks: Ranks, directory: Path, warned: Callable[[], boo
         AllpullError: the data or the checkpoint to go on from cannot be used.
     """
     training = Training(spec, ranks, directory / layout.CHECKPOINTS, warned)
-    while training.progress.epoch < spec.train.epochs:
-        if not training.epoch():
-            break
-    if training.progress.epoch >= spec.train.epochs and training.history.score is None:
-        training.evaluate()  # it had ended when it was started again, and its records stand in those of the last time
-    training.checkpoints.finish()
+    try:
+        while training.progress.epoch < spec.train.epochs:
+            if not training.epoch():
+                break
+        if training.progress.epoch >= spec.train.epochs and training.history.score is None:
+            training.evaluate()  # it had ended when it was started again, and its records stand in those of last time
+        training.checkpoints.finish()
+    finally:
+        training.feed.close()
+    training.history.losses = training.losses.here
     return training.history
 
 
 class Training:
-    """One rank's share of a training: what it learns with, and how far it is."""
+    """One rank's share of a training: its data, what it learns with, and how far it is."""
 
     def __init__(self, spec: RunSpec, ranks: Ranks, checkpoints: Path, warned: Callable[[], bool]) -> None:
-        self.spec = spec
-        self.ranks = ranks
-        self.stop = Stop(ranks, warned)
-        self.data = data = read(spec.data.name, spec.data.path)
-        self.samples = data.train.first(spec.data.limit)
-        self.dtype = getattr(torch, spec.model.dtype)
-
-        torch.manual_seed(spec.train.seed)
-        self.model: nn.Module = build(spec.model, channels=data.channels, classes=data.classes, pixels=data.pixels)
-        # channels-last convolutions are 1.2 to 1.4 times as fast here, and images are stored that way
-        self.model.to(ranks.device, self.dtype, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.optimizer = optimizer_of(self.model, spec.train)
-        self.wrapped = ranks.wrap(self.model)  # before restoring: it gives every rank the buffers of rank 0
-        self.shared = Shared(model=self.model, module=self.wrapped, exchange=Alone(), rank=ranks.rank)
-
-        self.plan = Plan(
-            global_batch=spec.global_batch,
+        train, dtype = spec.train, getattr(torch, spec.model.dtype)
+        self.spec, self.ranks, self.stop = spec, ranks, Stop(ranks, warned)
+        self.feed = open_feed(
+            spec.data,
             rank=ranks.rank,
             ranks=ranks.ranks,
-            seed=spec.train.seed,
-            shift_pixels=spec.data.shift_pixels,
-            flip=spec.data.flip,
+            global_batch=spec.global_batch,
+            seed=train.seed,
+            epochs=train.epochs,
         )
-        self.checkpoints = Checkpoints(
-            checkpoints,
-            ranks,
-            Parts(shared=self.shared, optimizer=self.optimizer),
-            cut=Cut(
-                global_batch=spec.global_batch, samples=len(self.samples), seed=spec.train.seed, dtype=spec.model.dtype
-            ),
-            keep=spec.train.keep_checkpoints,
-            asynchronous=spec.train.async_checkpoint,
-        )
-        self.steps_per_epoch = self.plan.steps(self.samples)
-        marks.metric("steps_per_epoch", self.steps_per_epoch)
-        self.history = History()
-        self.pending: list[Tensor] = []  # losses of this rank that the others have not been told yet
-        self.progress = Progress(losses=[])
-        if spec.train.resume:
-            self.progress = self.checkpoints.restore(Path(spec.train.resume))
-        again = spec.train.resume == str(checkpoints.parent)  # by a queue or an agent, not by a user
-        if self.progress.epoch >= spec.train.epochs and not again:
+        self.facts = facts = self.feed.facts
+        self.prepare = Prepare(facts, device=ranks.device, dtype=dtype, mixup=spec.data.mixup, seed=train.seed)
+        self.learner = learner = learner_of(spec, facts, ranks)
+        self.make_step = StepGraph(self.learn, learner.forget, learner.recorder, learner.not_recorded)
+        self.checkpoints = checkpoints_of(spec, facts, ranks, learner, checkpoints)
+        marks.metric("steps_per_epoch", self.feed.steps)
+        self.losses, self.history = Losses(ranks), History()
+        self.progress = self.checkpoints.restore(Path(train.resume)) if train.resume else Progress(losses=[])
+        self.losses.of_epoch = self.progress.losses
+        again = train.resume == str(checkpoints.parent)  # by a queue or an agent, not by a user
+        if self.progress.epoch >= train.epochs and not again:
             raise BadInput(
-                f"{spec.train.resume} has already trained {self.progress.epoch} epochs, and train.epochs is"
-                f" {spec.train.epochs}",
+                f"{train.resume} has already trained {self.progress.epoch} epochs, and train.epochs is {train.epochs}",
                 hint="ask for more epochs with --set train.epochs=…",
             )
+        learner.ready()
 
     def epoch(self) -> bool:
         """Train one epoch, or what is left of it, and score it; False: stopped within it, as was asked or warned."""
         train, progress = self.spec.train, self.progress
         marks.epoch(progress.epoch, progress.step)
-        batches = training_batches(self.samples, self.plan, epoch=progress.epoch, first_step=progress.in_epoch)
-        while progress.in_epoch < self.steps_per_epoch:
+        batches = self.feed.training(progress.epoch, progress.in_epoch)
+        while progress.in_epoch < self.feed.steps:
             with marks.phase("input"):
                 batch = next(batches)
-                images, labels = self.tensors(batch)
-            self.step(batch, images, labels)
+            with marks.phase(self.prepare.phase):
+                images, targets = self.prepare(batch, step=progress.step)
+            self.step(batch, images, targets)
             self.history.warned = self.stop.after(progress.step)
             if self.history.warned or progress.step == train.stop_after:
                 self.save()
                 return False
             if train.checkpoint_every and progress.step % train.checkpoint_every == 0:
                 self.save()
-        self.share_losses()
-        self.tell_losses()
-        progress.epoch, progress.in_epoch, progress.losses = progress.epoch + 1, 0, []
+        self.losses.share()
+        self.losses.tell(progress.step, every=train.log_every)
+        progress.epoch, progress.in_epoch = progress.epoch + 1, 0
         last = progress.epoch == train.epochs
         if last or progress.epoch % train.evaluate_every == 0:
             self.evaluate()
         if last or not train.checkpoint_every:
             self.save()
+        if self.ranks.rank == 0:
+            self.learner.complain(self.make_step.reason)
         return True
 
-    def step(self, batch: Batch, images: Tensor, labels: Tensor) -> None:
-        """One optimizer step on one global batch, of which ``images`` and ``labels`` are this rank's part."""
-        train, progress = self.spec.train, self.progress
-        with marks.phase("forward"):
-            logits = self.wrapped(images)
-            summed = summed_loss(logits, labels, label_smoothing=train.label_smoothing)
-            share = summed * min(batch.samples, 1) / batch.global_samples  # a borrowed sample counts as 0
-        with marks.phase("backward"):
-            torch.autograd.backward(share * self.ranks.ranks)  # DDP divides the sum over ranks by their number
-        with marks.phase("optimizer"):
-            rate = learning_rate(
-                train,
-                global_batch=self.spec.global_batch,
-                step=progress.step,
-                steps_per_epoch=self.steps_per_epoch,
-            )
-            set_rate(self.optimizer, rate)
-            self.optimizer.step()
-            self.optimizer.zero_grad()
-        self.pending.append(share.detach().double())
+    def step(self, batch: Batch, images: Tensor, targets: Tensor) -> None:
+        """One step on one global batch, of which ``images`` and ``targets`` are this rank's part."""
+        learner, progress = self.learner, self.progress
+        rate = learning_rate(
+            self.spec.train,
+            global_batch=self.spec.global_batch,
+            step=progress.step,
+            steps_per_epoch=self.feed.steps,
+        )
+        set_rate(learner.optimizer, rate)
+        with learner.whole():
+            loss = self.make_step(images, targets, constants=(batch.samples, batch.global_samples))
+        self.losses.add(loss)
         marks.step(batch.samples)
         progress.step += 1
         progress.in_epoch += 1
+        if learner.average:
+            learner.average.after(progress.step)
 
-    def tensors(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Normalised images [n, channels, height, width], channels last in memory, and labels [n]."""
-        images = torch.from_numpy(batch.images).to(self.ranks.device).permute(0, 3, 1, 2).to(self.dtype)
-        return (images - self.data.mean) / self.data.std, torch.from_numpy(batch.labels).to(self.ranks.device)
-
-    def share_losses(self) -> None:
-        """Add up the losses of all ranks since the last time: one reduction, not one a step."""
-        if self.pending:
-            losses = self.ranks.total(torch.stack(self.pending)).tolist()
-            self.progress.losses += losses
-            self.history.losses += losses
-            self.pending.clear()
-
-    def tell_losses(self) -> None:
-        """Tell the losses of the epoch that has just ended, as means over ``train.log_every`` steps."""
-        losses, every = self.progress.losses, self.spec.train.log_every
-        first = self.progress.step - len(losses)
-        for start in range(0, len(losses), every):
-            some = losses[start : start + every]
-            marks.metric("train_loss", sum(some) / len(some), first + start + len(some))
+    def learn(self, images: Tensor, targets: Tensor, samples: int, global_samples: int) -> Tensor:
+        """Forward, backward and optimizer; this rank's share of the mean loss over the global batch."""
+        train, learner = self.spec.train, self.learner
+        losses = []
+        for number, (seen, wanted) in enumerate(parts(images, targets, train.accumulate), start=1):
+            counts = int(samples > 0 and number <= len(images))  # what is borrowed to have any at all counts as 0
+            learner.weight.value = float(counts)
+            with learner.shared.micro(last=number == train.accumulate):
+                with learner.phase("forward"):
+                    logits = learner.predicted(seen)
+                    summed = summed_loss(
+                        logits, wanted, label_smoothing=train.label_smoothing, multi_label=self.facts.multi_label
+                    )
+                    share = summed * counts / global_samples
+                with learner.phase("backward"):
+                    learner.precision.backward(share * self.ranks.ranks)  # sharing divides the sum over ranks by them
+            losses.append(share.detach())
+        learner.shared.after_backward()
+        with learner.phase("optimizer"):
+            clip = partial(learner.shared.clip, train.clip_norm) if train.clip_norm else None
+            learner.precision.step(learner.optimizer, clip)
+        return sum(losses[1:], losses[0])
 
     def evaluate(self) -> None:
-        """Score the model on the test part, with batch statistics averaged over ranks."""
-        train, test = self.spec.train, self.data.test
-        serial = train.evaluation == "serial"
-        how = Examination(classes=self.data.classes, samples=len(test), prepare=self.tensors, serial=serial)
-
-        def samples(*, rank: int, ranks: int) -> Iterator[Batch]:
-            return evaluation_batches(test, rank=rank, ranks=ranks, size=train.evaluate_batch)
-
-        self.history.score = evaluate(self.shared, samples, self.ranks, how)
-        for name, value in self.history.score.metrics().items():
+        """Score the model, or its moving average, on the test part, with batch statistics averaged over ranks."""
+        train, learner = self.spec.train, self.learner
+        how = Examination(
+            classes=self.facts.classes,
+            samples=self.facts.test_samples,
+            prepare=self.prepare,
+            multi_label=self.facts.multi_label,
+            serial=train.evaluation == "serial",
+            forward=learner.examined,
+        )
+        samples = partial(self.feed.evaluation, train.evaluate_batch)
+        self.history.score = evaluate(learner.shared, samples, self.ranks, how, average=learner.average)
+        for name, value in {**self.history.score.metrics(), **learner.precision.tell()}.items():
             marks.metric(name, value)
 
     def save(self) -> None:
         """Save the training as it stands."""
-        self.share_losses()
+        self.losses.share()
+        self.progress.losses = self.losses.of_epoch
         with marks.phase("checkpoint"):
             self.checkpoints.save(self.progress)
+
+
+def parts(images: Tensor, targets: Tensor, count: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """``count`` parts of a batch, as even as can be; where there are fewer samples, the first stands in."""
+    for seen, wanted in zip(images.tensor_split(count), targets.tensor_split(count), strict=True):
+        yield (seen, wanted) if len(seen) else (images[:1], targets[:1])

@@ -15,16 +15,9 @@ NORM_LAYERS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RM
 REFERENCE_BATCH = 256  # the batch that a learning rate is given for (Goyal et al. 2017)
 
 
-def optimizer_of(model: nn.Module, spec: TrainSpec, *, captured: bool = False) -> torch.optim.Optimizer:
-    """What updates the parameters of ``model``, which stand where they will be trained.
-
-    ``captured``: its steps are recorded in a CUDA graph, so that the learning rate has to be a tensor.
-    """
-    made = lars(model, spec) if spec.optimizer == "lars" else sgd(model, spec)
-    if captured:
-        for group in made.param_groups:
-            group["lr"] = torch.tensor(spec.lr, device=group["params"][0].device if group["params"] else None)
-    return made
+def optimizer_of(model: nn.Module, spec: TrainSpec) -> torch.optim.Optimizer:
+    """What updates the parameters of ``model``, which stand where they will be trained."""
+    return lars(model, spec) if spec.optimizer == "lars" else sgd(model, spec)
 
 
 def sgd(model: nn.Module, spec: TrainSpec) -> torch.optim.SGD:

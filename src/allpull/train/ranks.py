@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import os
-import warnings
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
-from torch.nn.parallel import DistributedDataParallel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,18 +51,6 @@ class Ranks:
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         return PrefixStore(f"allpull/{attempt}", TCPStore(address, port, is_master=False, wait_for_workers=False))
-
-    def wrap(self, model: nn.Module) -> nn.Module:
-        """The model with its gradients averaged over ranks; batch statistics stay each rank's own until evaluated."""
-        if self.ranks == 1:
-            return model
-        # torch 2.13 renamed the switch; before, broadcast_buffers also governs the broadcast at construction.
-        names = inspect.signature(DistributedDataParallel).parameters
-        quiet = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"
-        # 1×1 convolutions on CPU make gradients of other strides than their bucket; harmless (pytorch #47163)
-        warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
-        options: dict[str, Any] = {quiet: False, "gradient_as_bucket_view": True}
-        return DistributedDataParallel(model, **options)
 
 
 def join(threads: int) -> Ranks:
