@@ -432,5 +432,8 @@ def test_what_is_imported_can_be_shown_and_reported(tmp_path: Path, run_cli: Any
     shown = run_cli("show", directory, "--json")
     assert shown.returncode == 0, shown.stderr
     assert json.loads(shown.stdout)["runs"][0]["phases"]["wait"] == pytest.approx(0.003, abs=1e-5)
+    words = " ".join(run_cli("show", directory).stdout.replace("•", " ").split())
+    assert "has no throughput. " in words
+    assert words.count("samples of some steps were not recorded") == 1  # among the gaps, and in no sentence
     drawn = run_cli("show", directory, "--perfetto", str(tmp_path / "all.json"))
     assert drawn.returncode == 0, drawn.stderr

@@ -5,8 +5,11 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from report_samples import three
+
 from allpull.schema.base import tag
 from allpull.schema.explained import ExplainDetail
+from allpull.schema.reported import ScalingReport
 
 RANKS, STEPS = 8, 60
 FACTORS = {
@@ -98,6 +101,18 @@ def explained(**changes: Any) -> ExplainDetail:
             "timeline": list(_timeline()),
         }
     )
+
+
+def against_one_rank(*, speedup: float | None = 1.18, computational: float = 0.5) -> ScalingReport:
+    """The largest of three runs explained against the smallest; ``speedup`` is what its metrics say."""
+    tree = efficiency()
+    values = {"computational": computational, "global": tree["parallel"]["value"] * computational}
+    scale = {name: {"value": value, "low": None, "high": None} for name, value in values.items()}
+    made = three()
+    last = made.show.runs[-1].model_copy(update={"speedup": speedup, "efficiency": speedup and speedup / 4})
+    show = made.show.model_copy(update={"runs": [*made.show.runs[:-1], last]})
+    detail = explained(run=last.run, reference=show.reference, ranks=4, efficiency={**tree, **scale})
+    return made.model_copy(update={"show": show, "explained": [detail]})
 
 
 def _timeline() -> Any:

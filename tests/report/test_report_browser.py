@@ -3,6 +3,7 @@
 import shutil
 
 import pytest
+from explained_samples import against_one_rank
 from report_samples import hostile, metrics, report, three
 
 from allpull.report import html
@@ -24,6 +25,8 @@ LONG = "a-long-name-without-any-place-to-break-it-" * 6
 PAGES = {
     "three": three,
     "hostile": hostile,
+    "explained": against_one_rank,
+    "slower": lambda: against_one_rank(speedup=0.08, computational=0.1),
     "doublings": lambda: report([metrics(2**power) for power in range(8)]),
     "many": lambda: report([metrics(2, name=f"{number}{LONG}", gaps=[LONG]) for number in range(20)]),
 }

@@ -6,16 +6,17 @@ import math
 from itertools import pairwise
 
 import pytest
-from explained_samples import FACTORS, RANKS, efficiency, explained, finding
+from explained_samples import FACTORS, RANKS, against_one_rank, explained, finding
 from hypothesis import given
 from hypothesis import strategies as st
 from report_samples import HOSTILE, one, three
 
-from allpull.report.block import Callout, Cards, Chart, Notice, Table, Text, Tiles
+from allpull.report.block import Callout, Cards, Chart, Notice, Points, Table, Text, Tiles
 from allpull.report.html import render
 from allpull.report.sections import blocks
 from allpull.report.sections.losses import FACTORS as DRAWN
 from allpull.report.waterfall import Step, bars
+from allpull.units import show_time
 
 NEW = ("findings", "losses", "timeline", "lateness")
 
@@ -41,18 +42,6 @@ def drawn(block):
 
 def signed(bar):
     return float(bar["number"].replace("−", "-").rstrip("×"))
-
-
-def against_one_rank(speedup=1.18, computational=0.5, **changes):
-    """The largest of three runs explained against the smallest; ``speedup`` is what its metrics say."""
-    tree = efficiency()
-    values = {"computational": computational, "global": tree["parallel"]["value"] * computational}
-    scale = {name: {"value": value, "low": None, "high": None} for name, value in values.items()}
-    made = three()
-    last = made.show.runs[-1].model_copy(update={"speedup": speedup, "efficiency": speedup and speedup / 4, **changes})
-    show = made.show.model_copy(update={"runs": [*made.show.runs[:-1], last]})
-    detail = explained(run=last.run, reference=show.reference, ranks=4, efficiency={**tree, **scale})
-    return made.model_copy(update={"show": show, "explained": [detail]})
 
 
 def test_the_waterfall_ends_at_what_is_measured_and_its_bars_meet():
@@ -186,7 +175,8 @@ def test_what_is_missing_is_no_headline():
     update = {"show": made.show.model_copy(update={"runs": [run]}), "words": words}
     update["details"] = [made.details[0].model_copy(update={"metrics": run})]
     found = blocks(made.model_copy(update=update))
-    assert found["summary"].lead == "digits on 1 rank has no throughput."
+    assert found["summary"].lead == f"digits on 1 rank: a step of {show_time(run.step_s.median)}."
+    assert "digits on 1 rank has no throughput." in parts(found["summary"], Points)[0].items
     (notice,) = parts(found["summary"], Notice)
     assert notice.items == [
         "1 rank: gap 0",
@@ -198,6 +188,7 @@ def test_what_is_missing_is_no_headline():
     explained_too = [explained(run=run.run, ranks=1)]
     lead = blocks(made.model_copy(update={**update, "explained": explained_too}))["summary"].lead
     assert lead.startswith("digits on 1 rank: a step of")
+    assert lead.endswith("of its time is useful work.")
 
 
 def test_a_healthy_run_has_that_on_its_first_screen():

@@ -15,6 +15,7 @@ from allpull.explain.explained import explain
 from allpull.explain.scaling import words
 from allpull.report import terminal
 from allpull.report.seen import seen
+from allpull.report.wording import without_gaps
 from allpull.rundir.read import RunData, find_runs, read_run
 from allpull.schema.base import tag
 from allpull.schema.reported import ScalingReport
@@ -63,7 +64,7 @@ def print_report(report: ScalingReport) -> None:
         if len(report.show.runs) == 1:
             console.print(terminal.phases(report.show))
             console.print(seen(report.show.runs[0]))
-        console.print(terminal.words(report.words))
+        console.print(terminal.words([without_gaps(sentence, report.show.runs) for sentence in report.words]))
         missing = [f"{run.run}: {gap}" for run in report.show.runs for gap in run.gaps]
         if report.show.notes or missing:
             console.print("Note:")

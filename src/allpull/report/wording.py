@@ -116,6 +116,15 @@ def listed_gaps(show: ShowResult) -> list[str]:
     return [f"{label}: {gap}" for label, run in zip(labels(show.runs), show.runs, strict=True) for gap in run.gaps]
 
 
+def without_gaps(sentence: str, runs: Sequence[RunMetrics]) -> str:
+    """``sentence`` without a list of what is missing of one of ``runs``, which stands elsewhere."""
+    for run in runs:
+        head, found, _ = sentence.partition(f": {run.gaps[0]}") if run.gaps else (sentence, "", "")
+        if found:
+            return f"{head}."
+    return sentence
+
+
 def _distinct(names: Sequence[str]) -> bool:
     return len(set(names)) == len(names)
 

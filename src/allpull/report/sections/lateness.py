@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import count
+
 import altair as alt
 
 from allpull.report.block import Block, Chart, Part, Table
@@ -15,6 +19,8 @@ from allpull.units import show_time
 TITLE = "Who is late, and when"
 ROW_PX, FRAME_PX, MOST_PX = 18, 80, 620
 TABLE_RANKS = 16
+FEW_STEPS = 8  # labels of steps that a phone has room for
+EDGE = 0.05  # of the steps: a label on these would stand over the end of the axis
 CALM_S = 1e-3  # a map of nothing but noise keeps a scale that says so
 
 
@@ -37,6 +43,25 @@ def _lead(lateness: LatenessMap) -> str:
     return f"Rank {lateness.ranks[worst]} is the latest: {show_time(means[worst])} after the median of all, on average."
 
 
+def labelled(steps: Sequence[int]) -> list[int]:
+    """Of ``steps``, ascending, those that have a label: some, spread evenly, none so near an end that it is cut off.
+
+    >>> labelled(range(5, 65)), labelled([3, 4])
+    ([10, 20, 30, 40, 50, 60], [3, 4])
+    """
+    if len(steps) <= FEW_STEPS:
+        return list(steps)
+    apart = next(size for size in _round_numbers() if (steps[-1] - steps[0]) / size <= FEW_STEPS)
+    margin = len(steps) * EDGE
+    near = {bisect_left(steps, number) for number in range(steps[0] // apart * apart, steps[-1] + 1, apart)}
+    return [steps[place] for place in sorted(near) if margin <= place < len(steps) - margin]
+
+
+def _round_numbers() -> Iterator[int]:
+    """1, 2, 5, 10, 20, 50 and so on."""
+    return (digit * 10**power for power in count() for digit in (1, 2, 5))
+
+
 def _chart(lateness: LatenessMap) -> Chart:
     highest = max((late for row in lateness.late_s for late in row), default=0.0)
     factor, unit = time_unit(max(highest, CALM_S))
@@ -50,7 +75,7 @@ def _chart(lateness: LatenessMap) -> Chart:
         alt.Chart(data(rows))
         .mark_rect(stroke=None)
         .encode(
-            x=alt.X("step:O", title="Step", axis=alt.Axis(labelOverlap=True, labelAngle=0, tickCount=12)),
+            x=alt.X("step:O", title="Step", axis=alt.Axis(values=labelled(lateness.steps), labelAngle=0)),
             y=alt.Y("rank:O", title="Rank"),
             color=alt.Color("late:Q", scale=colours, legend=alt.Legend(title=f"Late ({unit})", gradientLength=180)),
             tooltip=[

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from allpull.report.block import Block, Callout, Log, Notice, Part, Points, Table, Text, Tile, Tiles
 from allpull.report.explaining import explained, factor_of, first_finding
@@ -19,6 +19,7 @@ from allpull.report.wording import (
     rank_counts,
     spread,
     times,
+    without_gaps,
 )
 from allpull.schema.explained import ExplainResult
 from allpull.schema.reported import ScalingReport
@@ -42,9 +43,9 @@ def block(report: ScalingReport) -> Block:
     detail = explained(report)
     useful = _useful(detail.result, widest) if detail else None
     tiles = list(_tiles(widest, useful, alone=len(show.runs) == 1))
-    said = [_without_gaps(sentence, show.runs) for sentence in report.words]
+    said = [without_gaps(sentence, show.runs) for sentence in report.words]
     lead = said[0] if said else f"{counted(len(show.runs), 'run')} on {rank_counts(show.runs)}."
-    if useful is not None:
+    if useful is not None or (len(show.runs) == 1 and widest.throughput is None and widest.step_s is not None):
         lead = _alone(widest, useful)
     else:
         said = said[1:]
@@ -62,24 +63,16 @@ def _useful(result: ExplainResult, run: RunMetrics) -> Interval | None:
     return factor_of(result.efficiency, "parallel")
 
 
-def _alone(run: RunMetrics, useful: Interval) -> str:
+def _alone(run: RunMetrics, useful: Interval | None) -> str:
     """What one run did, where there is nothing to compare it with."""
-    rate = f"{spread(run.throughput)} samples/s" if run.throughput is not None else ""
-    step = f"a step of {show_time(run.step_s.median)}" if run.step_s is not None else ""
-    what = (
-        f" on {counted(run.ranks, 'rank')}: {rate or step}, " if rate or step else f" on {counted(run.ranks, 'rank')}: "
-    )
-    whose = "its" if run.ranks == 1 else "the ranks'"
-    return f"{short(run.name, NAME_CHARACTERS)}{what}and {percent(useful.value)} of {whose} time is useful work."
-
-
-def _without_gaps(sentence: str, runs: Sequence[RunMetrics]) -> str:
-    """``sentence`` without a list of what is missing, which stands below."""
-    for run in runs:
-        head, found, _ = sentence.partition(f": {run.gaps[0]}") if run.gaps else (sentence, "", "")
-        if found:
-            return f"{head}."
-    return sentence
+    measured = [f"{spread(run.throughput)} samples/s"] if run.throughput is not None else []
+    if run.step_s is not None and not measured:
+        measured = [f"a step of {show_time(run.step_s.median)}"]
+    if useful is not None:
+        whose = "its" if run.ranks == 1 else "the ranks'"
+        measured.append(f"{percent(useful.value)} of {whose} time is useful work")
+    name = short(run.name, NAME_CHARACTERS)
+    return f"{name} on {counted(run.ranks, 'rank')}: {', and '.join(measured)}."
 
 
 def _has_first(result: ExplainResult) -> bool:
