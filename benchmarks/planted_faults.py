@@ -4,8 +4,8 @@
 
 Each case of `fault_cases.py` is rehearsed: real ranks, real DDP and Gloo, over shaped links between virtual hosts, with
 faults whose size the explanation never sees. What a fault costs is measured, too, and not by us: the same cluster
-without it, rehearsed in the same minute, has a shorter step. The promised loss must be within 25 % of that difference
-or three noise floors, the floor being how far two such rehearsals differ by themselves.
+without it, rehearsed in the same minute, takes less time for as many samples. The promised loss must be within 25 % of
+that difference or three noise floors, the floor being how far two such rehearsals differ by themselves.
 
 The result is a confusion matrix, planted by found. It takes an hour, on a machine with nothing else to do, and needs
 what `allpull rehearse` needs.
@@ -37,12 +37,22 @@ LARGE = 0.05  # share of the step: a wrong rule above it is an error of its own 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heard:
-    """What `allpull explain --json` said of one rehearsal, and the job's mean step over the explained window."""
+    """What `allpull explain --json` said of one rehearsal, and the job's mean step over the explained window.
+
+    ``samples`` are those of a step, over all ranks: where a shard is too large there are more of them. 1: they do not
+    differ among the runs that are compared.
+    """
 
     findings: list[dict[str, Any]]
     step_s: float
     simulation_error: float | None
     notes: list[str]
+    samples: float = 1.0
+
+    @property
+    def sample_s(self) -> float:
+        """Seconds a sample of the job."""
+        return self.step_s / self.samples
 
     @property
     def priced(self) -> list[dict[str, Any]]:
@@ -58,10 +68,12 @@ def rehearse(case: Case, folder: Path, *, planted: bool = True) -> Heard:
     run_allpull("rehearse", str(cluster), "--steps", str(case.steps), "--out", str(folder / "runs"))
     run = max((folder / "runs").iterdir())
     said = json.loads(run_allpull("explain", str(run), "--json"))
+    shown = json.loads(run_allpull("show", str(run), "--json"))["runs"][0]
     window = said["window"]
     return Heard(
         findings=said["findings"],
         step_s=window["seconds"] / max(1, window["steps"]),
+        samples=shown["samples_per_rank_step"] * shown["ranks"],
         simulation_error=said["simulation_error"],
         notes=said["notes"],
     )
@@ -90,7 +102,10 @@ def matches(finding: dict[str, Any], expected: Expected) -> bool:
 
 
 def judge(case: Case, heard: Heard, base_s: float | None, floor_s: float) -> dict[str, Any]:
-    """One row of the result: what was planted and found, the sizes, and what is wrong."""
+    """One row of the result: what was planted and found, the sizes, and what is wrong.
+
+    ``base_s`` is what as many samples take without the fault; None where that was not measured.
+    """
     wrong: list[str] = []
     taken: list[dict[str, Any]] = []
     for expected in case.expected:
@@ -172,14 +187,14 @@ def measure(chosen: Sequence[Case], folder: Path) -> list[dict[str, Any]]:
     for case in chosen:
         place = folder / case.name
         if case.faults and case.cluster not in bases:
-            times = [rehearse(case, folder / f"{case.name}-without-{turn}", planted=False).step_s for turn in (1, 2)]
-            bases[case.cluster] = times
+            without = [rehearse(case, folder / f"{case.name}-without-{turn}", planted=False) for turn in (1, 2)]
+            bases[case.cluster] = [one.sample_s for one in without]
         try:
             heard = rehearse(case, place)
         except (RuntimeError, subprocess.TimeoutExpired, ValueError) as error:
             rows.append(_failed(case, error))
         else:
-            times = bases.get(case.cluster, [])
+            times = [sample_s * heard.samples for sample_s in bases.get(case.cluster, [])]
             base_s = statistics.mean(times) if case.faults and times else None
             floor_s = abs(times[0] - times[1]) / math.sqrt(2) if len(times) == 2 else 0.0
             rows.append(judge(case, heard, base_s, max(floor_s, 0.005 * heard.step_s)))

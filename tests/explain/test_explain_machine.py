@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -117,3 +118,25 @@ def test_hosts_and_their_ranks():
     assert machine.ranks_of("node2") == (2, 3)
     assert machine.busy_share("node1") == pytest.approx(0.75)
     assert machine.busy_share("node2") is None
+
+
+def told(tmp_path, kind: str, **train: object) -> Machine:
+    data = run(tmp_path)
+    data = replace(data, record=data.record.model_copy(update={"kind": kind, "spec": {"train": train}}))
+    return machine_of(data, np.arange(10))
+
+
+def test_what_the_trainer_was_told_is_known_of_its_own_runs_alone(tmp_path):
+    trained = told(tmp_path, "train", precision="bf16", compile="reduce-overhead")
+    assert (trained.precision, trained.compiled) == ("bf16", True)
+    assert told(tmp_path, "train", precision="fp32", compile="none").compiled is False
+    script = told(tmp_path, "run", precision="bf16", compile="default")
+    assert (script.precision, script.compiled) == (None, None)
+    odd = told(tmp_path, "train", precision=3, compile=None)
+    assert (odd.precision, odd.compiled) == (None, None)
+
+
+def test_accelerators_are_those_of_each_host():
+    machine = Machine(hosts=hosts_of(4), gpus={"node1": ("V100", "V100"), "node2": ()})
+    assert machine.accelerators == ("V100",)
+    assert Machine(hosts=hosts_of(4)).accelerators == ()

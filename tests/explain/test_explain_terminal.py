@@ -13,13 +13,14 @@ from allpull.explain.tree import tree
 from allpull.report.explained import explained, rule, rules
 from allpull.schema.base import tag
 from allpull.schema.explained import ExplainResult, PhaseTimes, WindowSeen
+from allpull.schema.results import Interval
 
 HOSTILE = "[bold]no[/bold]\x1b[31m\x07de"
 
 
 def result(**changes) -> ExplainResult:
     one = job(8, backward=late(8, STEPS, rank=3, by_s=0.02))
-    of = facts(one, Machine(hosts=(*hosts_of(3), HOSTILE, *hosts_of(8)[4:]), accelerators=("V100",)))
+    of = facts(one, Machine(hosts=(*hosts_of(3), HOSTILE, *hosts_of(8)[4:]), gpus={"node1": ("V100",)}))
     grown = tree(one)
     answer = findings(of)
     made = ExplainResult(
@@ -86,3 +87,40 @@ def test_the_manual_is_printed_as_text() -> None:
     assert "[x]" in printed(rules({"[x]": "a rule."}), 60)
     page = printed(rule("slow", "A rule.", {"What it is": "one\ntwo\n\nthree"}), 60)
     assert page.split() == ["slow", "A", "rule.", "What", "it", "is", "one", "two", "three"]
+
+
+def test_a_finding_says_when_it_is_wrong_once_for_each_rule() -> None:
+    slow = job(8, backward=late(8, STEPS, rank=3, by_s=0.02) + late(8, STEPS, rank=6, by_s=0.03))
+    answer = findings(facts(slow, Machine(hosts=hosts_of(8)))).findings
+    assert {one.rule for one in answer} == {"slow-rank"}
+    text = " ".join(printed(explained(result(findings=list(answer))), 100).split())
+    assert text.count("When it is wrong: Where the data of one rank are harder") == 1
+
+
+def test_an_upper_bound_is_called_one() -> None:
+    (one,) = [each for each in result().findings if each.rule == "slow-rank"]
+    bound = one.model_copy(update={"gain": Interval(value=1.35, low=1.0, high=1.35)})
+    assert "training is at most 1.35× as fast." in printed(explained(result(findings=[bound])), 200)
+    surely = one.model_copy(update={"gain": Interval(value=1.35, low=1.12, high=1.35)})
+    assert "at most 1.35× as fast (surely 1.12×)." in printed(explained(result(findings=[surely])), 200)
+    told = one.model_copy(update={"gain": Interval(value=1.35, low=1.31, high=1.38)})
+    text = printed(explained(result(findings=[told])), 200)
+    assert "training is 1.35× as fast (1.31× to 1.38×)." in text
+    assert "at most" not in text
+
+
+def test_a_loss_that_another_takes_the_place_of_is_no_gain() -> None:
+    text = printed(explained(result(gains={"serialisation": 0.99, "transfer": 1.2})), 120)
+    assert "0.99×" not in text
+    assert "none" in text
+    assert "1.20×" in text
+
+
+def test_of_some_ranks_of_a_job_only_what_they_were_blocked_is_told() -> None:
+    one = result()
+    assert one.efficiency is not None
+    unknown = dict.fromkeys(("transfer", "serialisation", "load_balance"))
+    some = one.efficiency.model_copy(update={**unknown, "collectives": Interval(value=0.7, low=0.6, high=0.8)})
+    text = printed(explained(result(efficiency=some)), 120)
+    assert "  collectives" in text
+    assert "load balance" not in text

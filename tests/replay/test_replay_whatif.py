@@ -33,6 +33,8 @@ SHORTENINGS: dict[str, Callable[[Window], Window]] = {
     "transfers that show": whatif.overlapped,
     "half of the bytes": lambda one: whatif.with_network(one, rate_factor=2.0),
     "latency": lambda one: whatif.with_network(one, latency_now_s=1e-3),
+    "half of the bytes, and what hosts take": lambda one: whatif.faster(one, 2.0, hosts_s=0.004),
+    "what all do between phases": lambda one: whatif.without_common(one, ("other", "copy")),
     "half of the input": lambda one: whatif.scaled(one, ("input",), 0.5),
 }
 
@@ -184,11 +186,39 @@ def test_twice_the_rate_halves_the_bytes_and_leaves_the_latency() -> None:
     assert total_s(whatif.with_network(one, latency_s=0.001)) == pytest.approx(10 * (0.020 + 0.028 + 0.002))
 
 
+def test_what_is_common_is_what_the_lower_median_rank_takes() -> None:
+    one = window(2, 10, other=[0.010, 0.040], forward=0.010)
+    assert total_s(one) == pytest.approx(10 * 0.050)
+    assert total_s(whatif.without_common(one, ("other",))) == pytest.approx(10 * 0.040)
+    in_turn = window(3, 9, other=0.001 + rotating(3, 9, by_s=0.020), forward=0.010)
+    assert total_s(whatif.without_common(in_turn, ("other",))) == pytest.approx(9 * 0.030)
+
+
 def test_a_changed_network_changes_the_collectives_of_the_program() -> None:
     call = Call(use="all_reduce", at="end", transfer_s=0.008)
     one = window(2, 10, forward=0.010, calls=[call], reduces=False)
     assert total_s(whatif.with_network(one, rate_factor=4)) == pytest.approx(10 * 0.012)
     assert total_s(whatif.with_network(one, latency_s=0.001)) == pytest.approx(10 * 0.019)
+
+
+@given(SEEDS, st.floats(1.0, 100.0), st.floats(0.0, 0.05))
+def test_what_hosts_take_lies_between_a_fast_network_and_the_one_that_was(
+    seed: int, factor: float, each_s: float
+) -> None:
+    one = anything(seed)
+    kept = replay(whatif.faster(one, factor, hosts_s=each_s)).end_s
+    assert (kept >= replay(whatif.with_network(one, rate_factor=factor)).end_s - EXACT).all()
+    assert (kept <= replay(one).end_s + EXACT).all()
+    assert total_s(whatif.faster(one, factor)) == total_s(whatif.with_network(one, rate_factor=factor))
+    assert total_s(whatif.faster(one, factor, hosts_s=np.inf)) == total_s(one)
+
+
+def test_hosts_take_their_time_for_the_last_bucket_and_its_tail() -> None:
+    one = window(2, 10, backward=0.020, bucket_s=[0.013, 0.013], lead_s=[0.0, 0.0], tail_s=0.002)
+    assert total_s(whatif.faster(one, np.inf, hosts_s=0.005)) == pytest.approx(10 * (0.020 + 0.010))
+    assert total_s(whatif.faster(one, np.inf, hosts_s=np.array([0.0, 0.005]))) == pytest.approx(10 * (0.020 + 0.005))
+    assert total_s(whatif.faster(one, np.inf, hosts_s=np.array([0.0, 0.014]))) == pytest.approx(10 * (0.020 + 0.014))
+    assert total_s(whatif.faster(one, 2.0, hosts_s=np.array([0.0, 1.0]))) == pytest.approx(10 * (0.020 + 0.0215))
 
 
 @given(SEEDS, st.floats(1.0, 100.0))

@@ -12,7 +12,7 @@ share of a step that its rule can tell from jitter.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -65,7 +65,7 @@ def findings(facts: Facts) -> Found:
         price = _price(facts, one.without, [other.without for other in others if other.without is not None])
         said = _unsure(one, price, facts)
         if said is None:
-            kept.append(_finding(one, price, facts))
+            kept.append(_finding(one, _within(one, price, facts), facts))
         elif said:
             notes.append(said)
     kept.sort(key=lambda finding: -(finding.gain.value if finding.gain is not None else 0.0))
@@ -99,6 +99,17 @@ def _price(facts: Facts, without: Without, others: Sequence[Without]) -> _Price:
         gain=_gain(recorded_s, before_s, after_s, facts.window),
         alone_s=float((recorded_s - alone_s).sum()) / steps,
     )
+
+
+def _within(one: Suspect, price: _Price, facts: Facts) -> _Price:
+    """``price`` with a gain from what is surely gone to what may be, where ``one`` knows them."""
+    if one.bounds is None:
+        return price
+    ends = [price.gain, *(_price(facts, without, ()).gain for without in one.bounds)]
+    low = min((gain.low for gain in ends if gain.low is not None), default=None)
+    high = max((gain.high for gain in ends if gain.high is not None), default=None)
+    value = price.gain.value
+    return replace(price, gain=Interval(value=value, low=low, high=value if one.bounds[1] is one.without else high))
 
 
 def _gain(recorded_s: Floats, before_s: Floats, after_s: Floats, window: Window) -> Interval:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
@@ -37,12 +37,15 @@ class Machine:
 
     ``hosts``: of each rank. ``queued_s`` and ``cpu_s`` (ranks,): seconds a second that the threads of a rank and its
     helpers waited for a CPU, and that they had one. ``cpus`` are those of each host that ranks may use.
-    ``started``: the most processes that a rank had, itself included.
+    ``started``: the most processes that a rank had, itself included. ``gpus``: host → the names of its accelerators.
+    ``precision`` and ``compiled``: what allpull's own trainer was told of arithmetic, and whether to compile.
     """
 
     hosts: tuple[str, ...]
     is_rehearsal: bool = False
-    accelerators: tuple[str, ...] = ()
+    gpus: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    precision: str | None = None
+    compiled: bool | None = None
     vector: tuple[str, ...] = ()
     torch_vector: str | None = None
     cpus: Mapping[str, float] | None = None
@@ -54,6 +57,11 @@ class Machine:
     read_bytes_per_s: float | None = None
     storage_read_bytes_per_s: float | None = None
     recording_share: float | None = None
+
+    @property
+    def accelerators(self) -> tuple[str, ...]:
+        """The kinds of accelerators of all hosts, each once."""
+        return tuple(dict.fromkeys(name for names in self.gpus.values() for name in names))
 
     @property
     def host_names(self) -> tuple[str, ...]:
@@ -85,10 +93,14 @@ def machine_of(run: RunData, steps: NDArray[np.int64]) -> Machine:
         for name, of in known.items()
     }
     vectors = [set(of.cpu.vector) for of in run.hosts]
+    trained = _trained(run)
+    compiled = trained.get("compile")
     return Machine(
         hosts=hosts,
         is_rehearsal=run.record.kind == "rehearse",
-        accelerators=tuple(dict.fromkeys(gpu for of in run.hosts for gpu in of.gpus)),
+        gpus={host.host: tuple(host.gpus) for host in run.hosts},
+        precision=trained.get("precision"),
+        compiled=None if compiled is None else compiled != "none",
         vector=tuple(sorted(set.intersection(*vectors))) if vectors else (),
         torch_vector=run.record.versions.get("torch_cpu") or run.record.environment.get("ATEN_CPU_CAPABILITY"),
         cpus={name: count for name, count in cpus.items() if np.isfinite(count)} or None,
@@ -101,6 +113,12 @@ def machine_of(run: RunData, steps: NDArray[np.int64]) -> Machine:
         storage_read_bytes_per_s=reading.storage_read_bytes_per_s,
         recording_share=overhead.recording(of_steps(run.steps, steps)).share,
     )
+
+
+def _trained(run: RunData) -> dict[str, str]:
+    """What allpull's own trainer was told, its words alone; of a script of the user's nothing is known."""
+    told = run.record.spec.get("train") if run.record.kind == "train" else None
+    return {name: value for name, value in told.items() if isinstance(value, str)} if isinstance(told, dict) else {}
 
 
 def _inside(samples: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:

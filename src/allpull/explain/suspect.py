@@ -26,6 +26,9 @@ class Suspect:
 
     ``ranks`` and ``hosts`` are the culprits; empty: all of them. The first of ``evidence`` is the size of the fault
     itself. ``least_share``: of a step, below which it is not told.
+
+    ``bounds``: where ``without`` is an estimate, what is surely gone and what may be gone at the most. The interval of
+    the gain then reaches from the one to the other; where the second is ``without`` itself, its value is the upper end.
     """
 
     rule: str
@@ -37,6 +40,7 @@ class Suspect:
     ranks: tuple[int, ...] = ()
     hosts: tuple[str, ...] = ()
     least_share: float = MIN_SHARE
+    bounds: tuple[Without, Without] | None = None
 
 
 def seconds(what: str, found: Interval | float, source: str) -> Evidence:

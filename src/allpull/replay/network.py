@@ -43,6 +43,24 @@ def with_network(
     )
 
 
+def faster(window: Window, rate_factor: float, hosts_s: float | Floats = 0.0) -> Window:
+    """Bytes go ``rate_factor`` ≥ 1 times as fast, and hosts hand them on as slowly as before.
+
+    What a host takes to read, add up and send on what comes in is hidden while more of it is under way, and shows when
+    that comes faster. A transfer, of a last bucket with its tail, becomes no shorter than ``hosts_s`` unless it was:
+    one number for all of them, or one for each bucket, (buckets,), the largest of which holds for calls.
+    """
+    quick = with_network(window, rate_factor=rate_factor)
+    called_s = np.maximum(quick.transfer_s, np.minimum(window.transfer_s, np.max(hosts_s)))
+    lane, before = quick.reductions, window.reductions
+    if lane is None or before is None:
+        return replace(quick, transfer_s=called_s)
+    seconds = np.maximum(lane.seconds, np.minimum(before.seconds, hosts_s))
+    left_s = np.maximum(np.ravel(hosts_s)[-1] - seconds[:, -1:], 0.0)
+    tail_s = np.maximum(lane.tail_s, np.minimum(before.tail_s, left_s))
+    return replace(quick, transfer_s=called_s, reductions=replace(lane, seconds=seconds, tail_s=tail_s))
+
+
 def overlapped(window: Window) -> Window:
     """The reduction begins with backward and is done behind it, as far as that is long enough.
 

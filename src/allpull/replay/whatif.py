@@ -12,9 +12,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from allpull.analyse.grid import Floats
 from allpull.analyse.window import CALL, Bools, Window
 from allpull.replay.levelled import all_like_mean, all_like_median, like_median, without_persistence, without_rotation
-from allpull.replay.network import alone, overlapped, with_buckets, with_network, without_transfer
+from allpull.replay.network import alone, faster, overlapped, with_buckets, with_network, without_transfer
 from allpull.replay.useful import sequential
 
 __all__ = [
@@ -22,12 +23,15 @@ __all__ = [
     "all_like_median",
     "alone",
     "evaluation_spread",
+    "faster",
     "like_median",
+    "lower_median",
     "overlapped",
     "scaled",
     "with_buckets",
     "with_network",
     "without_calls",
+    "without_common",
     "without_first_batches",
     "without_input",
     "without_orchestration",
@@ -45,6 +49,34 @@ ORCHESTRATION = ("copy", "host", "other")
 def without_work(window: Window, phases: Collection[str]) -> Window:
     """``phases`` take no time on any rank: without checkpoints; or with evaluation as a job of its own."""
     return replace(window, work={name: seconds for name, seconds in window.work.items() if name not in phases})
+
+
+def lower_median(seconds: Floats) -> Floats:
+    """The lower of the two middle values over ranks, (…, ranks) → (…,): what at least half of the ranks take.
+
+    Of two ranks it is the smaller, where the median would give each half of what only one of them takes.
+
+    >>> lower_median(np.array([[0.010, 0.040], [0.020, 0.010]]))
+    array([0.01, 0.01])
+    """
+    place = (seconds.shape[-1] - 1) // 2
+    middle: Floats = np.partition(seconds, place, axis=-1)[..., place]
+    return middle
+
+
+def without_common(window: Window, phases: Collection[str]) -> Window:
+    """What ranks spend in ``phases`` alike is gone: in each step no more than what the lower median rank takes.
+
+    What a rank takes beyond that stays: it is late by it, which is a loss of its own.
+    """
+    work = dict(window.work)
+    for name in phases:
+        if name in work:
+            seconds = window.per_step(name)
+            left_s = np.maximum(seconds - lower_median(seconds)[:, None], 0.0)
+            left = np.divide(left_s, seconds, out=np.zeros_like(seconds), where=seconds > 0)
+            work[name] = work[name] * left[window.step_of]
+    return replace(window, work=work)
 
 
 def without_input(window: Window) -> Window:
@@ -99,10 +131,13 @@ def without_calls(window: Window, uses: Collection[str]) -> Window:
     )
 
 
-def scaled(window: Window, phases: Collection[str], factor: float, ranks: Collection[int] | None = None) -> Window:
+def scaled(
+    window: Window, phases: Collection[str], factor: float | Floats, ranks: Collection[int] | None = None
+) -> Window:
     """``phases`` take ``factor`` times as long, on ``ranks`` (None: all): twice the loader workers, say, are 0.5.
 
-    Where backward is among them, its buckets become ready as much sooner or later.
+    ``factor`` is one number, or one for each rank of the job, shape (ranks,). Where backward is among the phases, its
+    buckets become ready as much sooner or later.
     """
     chosen = np.isin(np.arange(window.ranks), list(range(window.ranks) if ranks is None else ranks))
     factors = np.where(chosen, factor, 1.0)

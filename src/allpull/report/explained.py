@@ -37,6 +37,7 @@ FACTORS = (
     ("orchestration", "  orchestration", "copies, and work between the phases"),
     ("serialisation", "  serialisation", "another rank is late each step"),
     ("load_balance", "  load balance", "the same rank is late each step"),
+    ("collectives", "  collectives", "blocked in them: waiting or exchanging, for not all ranks were recorded"),
     ("computational", "computational scaling", "useful time per sample at the reference over that here"),
     ("global_", "global efficiency", "parallel efficiency × computational scaling"),
 )
@@ -76,9 +77,11 @@ class _Explained:
             yield _tree(result.efficiency, result.gains, wide=options.max_width >= WIDE)
         if result.healthy:
             yield Text(printable(result.healthy))
+        doubted: set[str] = set()
         for number, finding in enumerate(result.findings, start=1):
             yield Text()
-            yield from _finding(number, finding)
+            yield from _finding(number, finding, doubts=finding.rule not in doubted)
+            doubted.add(finding.rule)
         notes = result.notes
         if notes:
             shown = [
@@ -132,7 +135,7 @@ def _tree(tree: Efficiency, gains: Mapping[str, float], *, wide: bool) -> Table:
         cells = [
             Text(name),
             Text(_factor(found), style=_tone(found.value)),
-            Text(ABSENT if gain is None else times(gain)),
+            Text(_if_gone(gain)),
         ]
         table.add_row(*cells, *([Text(lost)] if wide else []))
     return table
@@ -147,13 +150,25 @@ def _factor(found: Interval) -> str:
     return f"{found.value:.{digits}f} ± {half:.{digits}f}"
 
 
+def _if_gone(gain: float | None) -> str:
+    """The speed-up without one kind of loss; none where another loss takes its place.
+
+    >>> _if_gone(1.25), _if_gone(0.99), _if_gone(None)
+    ('1.25×', 'none', '–')
+    """
+    if gain is None:
+        return ABSENT
+    return times(gain) if round(gain, 2) >= 1 else "none"
+
+
 def _tone(value: float) -> str:
     if value >= GOOD:
         return "green"
     return "yellow" if value >= FAIR else "red"
 
 
-def _finding(number: int, finding: Finding) -> Iterator[RenderableType]:
+def _finding(number: int, finding: Finding, *, doubts: bool) -> Iterator[RenderableType]:
+    """One finding; ``doubts``: with when it is wrong, which is said once for all findings of a rule."""
     yield Text.assemble(
         (f"{number}. ", "bold"), (printable(finding.title), "bold"), (f"  [{printable(finding.rule)}]", "dim")
     )
@@ -161,15 +176,37 @@ def _finding(number: int, finding: Finding) -> Iterator[RenderableType]:
     yield from (Padding(Text(printable(line)), (0, 0, 0, INDENT)) for line in lines)
     shown = [f"{one.what}: {value(one)} ({one.source})" for one in finding.evidence[:MOST_EVIDENCE]]
     yield Padding(words(shown), (0, 0, 0, INDENT))
+    if doubts and finding.wrong_when:
+        yield Padding(Text(printable(f"When it is wrong: {finding.wrong_when}"), style="dim"), (0, 0, 0, INDENT))
 
 
 def _price(finding: Finding) -> str:
+    """What a finding costs and what it buys; an upper bound where the interval of the gain ends with its value."""
     if finding.loss_s_per_step is None or finding.gain is None:
         return "Advice: nothing that this run measured can price it."
     gain = finding.gain
-    sure = "" if gain.low is None or gain.high is None else f" ({times(gain.low)} to {times(gain.high)})"
     cost = f"{show_time(finding.loss_s_per_step)} a step, {percent(finding.loss_share)} of it"
-    return f"It costs {cost}; without it training is {times(gain.value)} as fast{sure}."
+    if gain.low is not None and gain.high is not None and gain.low < gain.high <= gain.value:
+        surely = f" (surely {times(gain.low)})" if round(gain.low, 2) > 1 else ""
+        return f"It costs at most {cost}; without it training is at most {times(gain.value)} as fast{surely}."
+    return f"It costs {cost}; without it training is {times(gain.value)} as fast{_range(gain)}."
+
+
+def _range(gain: Interval) -> str:
+    """The interval of a speed-up, to the digit in which its ends differ; empty where there is none to speak of.
+
+    >>> _range(Interval(value=1.27, low=1.22, high=1.31)), _range(Interval(value=1.27, low=1.271, high=1.274))
+    (' (1.22× to 1.31×)', ' (1.271× to 1.274×)')
+    >>> _range(Interval(value=1.27, low=1.27, high=1.27)), _range(Interval(value=1.27, low=None, high=None))
+    ('', '')
+    """
+    if gain.low is None or gain.high is None:
+        return ""
+    for shown in (times, "{:,.3f}×".format):
+        low, high = shown(gain.low), shown(gain.high)
+        if low != high:
+            return f" ({low} to {high})"
+    return ""
 
 
 def value(one: Evidence) -> str:

@@ -7,7 +7,7 @@ How it is found
     By what is left of a step when all known phases and collectives are taken from it: the phase `other`.
 
 What it costs
-    The replay without it, on all ranks.
+    The replay without it, as far as ranks have it in common: what one of them takes longer is `slow-rank`.
 
 What to do
     Find out what it is: mark it (`with allpull.marks.phase("metrics"):`), or look at a profiler window
@@ -22,12 +22,10 @@ from __future__ import annotations
 
 from functools import partial
 
-import numpy as np
-
 from allpull.explain.facts import Facts
 from allpull.explain.late import is_work
 from allpull.explain.suspect import Suspect, seconds, share
-from allpull.replay.whatif import without_work
+from allpull.replay.whatif import lower_median, without_common
 from allpull.units import show_time
 
 LEAST = 0.05  # of a step: a loop has to do something between its phases
@@ -35,7 +33,7 @@ LEAST = 0.05  # of a step: a loop has to do something between its phases
 
 def find(facts: Facts) -> list[Suspect]:
     """The job, where all ranks spend time in no known phase."""
-    other_s = float(np.median(facts.mean_s("other")))
+    other_s = float(lower_median(facts.mean_s("other")))
     if other_s < LEAST * facts.step_s or not is_work(facts.window, "other"):
         return []
     return [
@@ -45,10 +43,10 @@ def find(facts: Facts) -> list[Suspect]:
             title=f"{show_time(other_s)} a step go by between the known phases, on all ranks",
             remedy='mark what happens there (with allpull.marks.phase("metrics"):) or look at it: allpull run --trace',
             evidence=(
-                seconds("work in no known phase, median rank", other_s, facts.span),
+                seconds("work in no known phase, what at least half of the ranks take", other_s, facts.span),
                 share("of a step", other_s / facts.step_s, facts.span),
             ),
-            without=partial(without_work, phases=("other",)),
+            without=partial(without_common, phases=("other",)),
             least_share=LEAST,
         )
     ]

@@ -7,7 +7,7 @@ How it is found
     By the phase `copy`: what of copies from the host the device had to wait for.
 
 What it costs
-    The replay without it, on all ranks.
+    The replay without it, as far as ranks have it in common: what one of them takes longer is `slow-rank`.
 
 What to do
     `DataLoader(pin_memory=True)` and `batch.to(device, non_blocking=True)`; send bytes and convert them on the device.
@@ -20,11 +20,9 @@ from __future__ import annotations
 
 from functools import partial
 
-import numpy as np
-
 from allpull.explain.facts import Facts
 from allpull.explain.suspect import Suspect, seconds, share
-from allpull.replay.whatif import without_work
+from allpull.replay.whatif import lower_median, without_common
 from allpull.units import show_time
 
 LEAST = 0.05  # of a step: a batch has to get there in some way
@@ -32,7 +30,7 @@ LEAST = 0.05  # of a step: a batch has to get there in some way
 
 def find(facts: Facts) -> list[Suspect]:
     """The job, where copies are waited for."""
-    copied_s = float(np.median(facts.mean_s("copy")))
+    copied_s = float(lower_median(facts.mean_s("copy")))
     if copied_s < LEAST * facts.step_s:
         return []
     return [
@@ -42,10 +40,12 @@ def find(facts: Facts) -> list[Suspect]:
             title=f"Accelerators wait {show_time(copied_s)} a step for batches to be copied to them",
             remedy="DataLoader(pin_memory=True) and batch.to(device, non_blocking=True); send bytes",
             evidence=(
-                seconds("copies that the device waited for, median rank", copied_s, facts.span),
+                seconds(
+                    "copies that the device waited for, what at least half of the ranks take", copied_s, facts.span
+                ),
                 share("of a step", copied_s / facts.step_s, facts.span),
             ),
-            without=partial(without_work, phases=("copy",)),
+            without=partial(without_common, phases=("copy",)),
             least_share=LEAST,
         )
     ]

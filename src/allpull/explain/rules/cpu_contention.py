@@ -10,8 +10,10 @@ How it is found
     all ranks wait alike, what they waited is taken from their computing.
 
 What it costs
-    The replay with the work of late ranks like the median of the others'; where all wait, with their computing
-    shortened by what they waited for a CPU, which is an upper bound: helper threads wait, too.
+    The replay with the work of late ranks like the median of the others'. Where all wait, the replay with computing
+    shortened by what they waited for a CPU, and by nine tenths at most. That is an upper bound, and said to be one:
+    several threads of a rank wait at once, and helpers may wait without holding it up. With accelerators, only what
+    they wait for their hosts can become shorter; time between phases may be sleep, and stays.
 
 What to do
     Give every rank cores of its own: `--set launch.bind=cores`, `srun --cpu-bind=cores --cpus-per-task=…`,
@@ -27,7 +29,6 @@ When it is wrong
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -36,11 +37,13 @@ from allpull.analyse.grid import Floats
 from allpull.analyse.window import Window
 from allpull.explain.facts import Facts
 from allpull.explain.late import COMPUTING, CROWDED, per_step
-from allpull.explain.suspect import Suspect, seconds, share
-from allpull.replay.whatif import like_median
+from allpull.explain.suspect import Suspect, Without, seconds, share
+from allpull.replay.whatif import like_median, scaled
 from allpull.schema.explained import Evidence
-from allpull.units import percent, show_time
+from allpull.units import show_time
 
+ON_CPUS = ("forward", "backward", "optimizer")
+ON_HOSTS = ("copy", "host")  # of ranks with accelerators, which do the computing
 AT_MOST = 0.9  # of computing: the rest it had a CPU, for it came to its end
 
 
@@ -88,17 +91,19 @@ def _some(facts: Facts, queued: Floats) -> Suspect:
 
 def _all(facts: Facts, crowded: float) -> Suspect:
     waited_s = crowded * facts.step_s
+    without = _uncrowded(facts, waited_s)
     return Suspect(
         rule="cpu-contention",
         kind="job",
-        title=f"Ranks had to wait for a CPU {percent(min(1.0, crowded))} of the time, {show_time(waited_s)} a step",
+        title=f"The threads of each rank wait {show_time(waited_s)} a step for a CPU, all together",
         remedy="give each rank cores of its own: --set launch.bind=cores, srun --cpu-bind=cores --cpus-per-task=…, "
         "sbatch --exclusive; or fewer threads: OMP_NUM_THREADS, num_workers",
         evidence=(
-            seconds("how long the median rank could run and had no CPU", waited_s, "schedstat of the ranks"),
+            seconds("how long threads of the median rank could run and had no CPU", waited_s, "schedstat of the ranks"),
             *_cpus(facts),
         ),
-        without=partial(_uncrowded, shares=_shares(facts, waited_s)),
+        without=without,
+        bounds=(_as_recorded, without),
         least_share=CROWDED / 2,
     )
 
@@ -112,15 +117,15 @@ def _cpus(facts: Facts) -> tuple[Evidence, ...]:
     )
 
 
-def _shares(facts: Facts, waited_s: float) -> Floats:
-    """What is left of the computing of each rank without waiting ``waited_s`` a step for a CPU, shape (ranks,)."""
-    computing_s = per_step(facts.window, COMPUTING).mean(axis=0)
-    gone_s = np.minimum(waited_s, AT_MOST * computing_s)
-    left: Floats = 1 - np.divide(gone_s, computing_s, out=np.zeros_like(computing_s), where=computing_s > 0)
-    return left
+def _uncrowded(facts: Facts, waited_s: float) -> Without:
+    """What takes CPUs is shorter by ``waited_s`` a step, as far as it goes, on all ranks."""
+    phases = ON_HOSTS if "host" in facts.window.work else ON_CPUS
+    on_cpus_s = per_step(facts.window, phases).mean(axis=0)
+    gone_s = np.minimum(waited_s, AT_MOST * on_cpus_s)
+    left: Floats = 1 - np.divide(gone_s, on_cpus_s, out=np.zeros_like(on_cpus_s), where=on_cpus_s > 0)
+    return partial(scaled, phases=phases, factor=left)
 
 
-def _uncrowded(window: Window, shares: Floats) -> Window:
-    work = {name: seconds * shares if name in COMPUTING else seconds for name, seconds in window.work.items()}
-    lane = window.reductions
-    return replace(window, work=work, reductions=None if lane is None else replace(lane, lead_s=lane.lead_s * shares))
+def _as_recorded(window: Window) -> Window:
+    """Nothing is surely gone: the threads that waited may all have been helpers."""
+    return window

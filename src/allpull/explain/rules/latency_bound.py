@@ -48,7 +48,8 @@ def find(facts: Facts) -> list[Suspect]:
         Suspect(
             rule="latency-bound",
             kind="job",
-            title=f"Each of {lane.buckets} buckets takes at least {show_time(each_s)} for its messages to go round",
+            title=f"{'Each bucket' if lane.buckets > 1 else 'The one bucket'} of a step takes at least "
+            f"{show_time(each_s)} for its messages to go round",
             remedy="larger buckets: DDP(model, bucket_cap_mb=100), or HOROVOD_FUSION_THRESHOLD=134217728; hosts near "
             "each other: sbatch --switches=1",
             evidence=(

@@ -7,11 +7,12 @@ How it is found
     By the phase `host`: time in which the device had nothing to do and no batch, collective or copy was waited for.
 
 What it costs
-    The replay without it, on all ranks.
+    The replay without it, as far as ranks have it in common: what one of them takes longer is `slow-rank`.
 
 What to do
     `torch.compile(model, mode="reduce-overhead")` (CUDA graphs), larger batches, fewer calls that wait for the device
-    (`.item()`, `print` of a tensor), fused optimizers (`fused=True`).
+    (`.item()`, `print` of a tensor), fused optimizers (`fused=True`). In allpull's own trainer
+    `--set train.compile=reduce-overhead`, and where the model is compiled already, `--set train.cuda_graph=true`.
 
 When it is wrong
     Profilers slow down the host, and then make it look guilty.
@@ -21,11 +22,9 @@ from __future__ import annotations
 
 from functools import partial
 
-import numpy as np
-
 from allpull.explain.facts import Facts
 from allpull.explain.suspect import Suspect, seconds, share
-from allpull.replay.whatif import without_work
+from allpull.replay.whatif import lower_median, without_common
 from allpull.units import show_time
 
 LEAST = 0.05  # of a step: some gap between kernels is left in the best of programs
@@ -33,7 +32,7 @@ LEAST = 0.05  # of a step: some gap between kernels is left in the best of progr
 
 def find(facts: Facts) -> list[Suspect]:
     """The job, where devices stand empty."""
-    empty_s = float(np.median(facts.mean_s("host")))
+    empty_s = float(lower_median(facts.mean_s("host")))
     if empty_s < LEAST * facts.step_s:
         return []
     return [
@@ -41,12 +40,24 @@ def find(facts: Facts) -> list[Suspect]:
             rule="launch-bound",
             kind="job",
             title=f"Accelerators stand empty {show_time(empty_s)} a step while their hosts issue work",
-            remedy='torch.compile(model, mode="reduce-overhead"), larger batches, fewer .item() calls',
+            remedy=_remedy(facts.machine.compiled),
             evidence=(
-                seconds("the device is empty while the host issues work, median rank", empty_s, facts.span),
+                seconds(
+                    "the device is empty while the host issues work, what at least half of the ranks take",
+                    empty_s,
+                    facts.span,
+                ),
                 share("of a step", empty_s / facts.step_s, facts.span),
             ),
-            without=partial(without_work, phases=("host",)),
+            without=partial(without_common, phases=("host",)),
             least_share=LEAST,
         )
     ]
+
+
+def _remedy(compiled: bool | None) -> str:
+    """What to do, by whether the model is compiled already; None: a script that does not say."""
+    rest = "larger batches, fewer .item() calls, fused optimizers"
+    if compiled is None:
+        return f'torch.compile(model, mode="reduce-overhead"), {rest}'
+    return f"--set train.cuda_graph=true, {rest}" if compiled else f"--set train.compile=reduce-overhead, {rest}"

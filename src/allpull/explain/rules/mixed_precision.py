@@ -5,18 +5,20 @@ What it is
     too, where gradients are exchanged in them.
 
 How it is found
-    The ranks have accelerators, and forward and backward take at least half of the time.
+    The ranks have accelerators, and forward and backward take at least half of the time. A run of allpull's own trainer
+    says in which precision it trains: one that is in 16 bits already is not advised.
 
 What it costs
-    No measurement of this run can price it: it is advice, with the command that measures it. It is said of a run that
-    may use it already, for precision is not recorded.
+    No measurement of this run can price it: it is advice, with the command that measures it. It is said of scripts that
+    may use it already, for what they compute in is not recorded.
 
 What to do
     `with torch.autocast("cuda", dtype=torch.bfloat16):` around forward and loss, and
-    `torch.set_float32_matmul_precision("high")`; then `allpull compare BEFORE --with AFTER`.
+    `torch.set_float32_matmul_precision("high")`; in allpull's own trainer `--set train.precision=bf16`. Then
+    `allpull compare BEFORE --with AFTER`.
 
 When it is wrong
-    Where the network already trains in 16 bits, or memory and not arithmetic limits it. Accuracy has to be looked at.
+    Where a script already trains in 16 bits, or memory and not arithmetic limits it. Accuracy has to be looked at.
 """
 
 from __future__ import annotations
@@ -28,11 +30,14 @@ from allpull.explain.late import per_step
 from allpull.explain.suspect import Suspect, share
 
 MOST = 0.5  # of the time: below it other things come first
+WIDE = ("fp32", "tf32")
+"""What allpull's own trainer may train in that is not 16 bits."""
 
 
 def find(facts: Facts) -> list[Suspect]:
     """Advice, where accelerators compute most of the time."""
-    if not facts.machine.accelerators or not facts.step_s > 0:
+    told = facts.machine.precision
+    if not facts.machine.accelerators or not facts.step_s > 0 or (told is not None and told not in WIDE):
         return []
     part = float(np.median(per_step(facts.window, ("forward", "backward")).mean(axis=0))) / facts.step_s
     if part < MOST:
@@ -41,9 +46,15 @@ def find(facts: Facts) -> list[Suspect]:
         Suspect(
             rule="mixed-precision",
             kind="advice",
-            title="Most of the time accelerators compute: 16-bit arithmetic may be faster, if it is not used yet",
-            remedy='with torch.autocast("cuda", dtype=torch.bfloat16): around forward; measure it: '
-            "allpull compare BEFORE --with AFTER",
+            title="Most of the time accelerators compute: 16-bit arithmetic may be faster"
+            f"{', if it is not used yet' if told is None else ''}",
+            remedy=f"{_remedy(told)}; measure it: allpull compare BEFORE --with AFTER",
             evidence=(share("of the time is forward and backward, median rank", part, facts.span),),
         )
     ]
+
+
+def _remedy(told: str | None) -> str:
+    if told is not None:
+        return f"--set train.precision=bf16 (now {told})"
+    return 'with torch.autocast("cuda", dtype=torch.bfloat16): around forward'

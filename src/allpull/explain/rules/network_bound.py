@@ -11,7 +11,7 @@ How it is found
     that takes the time, and nothing is said.
 
 What it costs
-    The replay in which the network's share of every transfer is gone.
+    The replay in which the network's share of every transfer is gone, and hosts take what they take, as in `slow-link`.
 
 What to do
     A faster interface, if there is one (`NCCL_SOCKET_IFNAME`, `GLOO_SOCKET_IFNAME`, `--set launch.interface=ib0`);
@@ -21,21 +21,21 @@ What to do
 When it is wrong
     Connections that are not TCP are not seen, and then all blocked time is taken for the network's. A host that is too
     busy to read from its network keeps the connection of its neighbour busy. What hosts take to hand gradients on is
-    not told from a network that takes as long: the price is an upper bound where it is a few percent of a step.
+    hidden behind a network that takes as long. Outside of rehearsals the price is an upper bound because of that, and
+    its interval begins where the last bucket takes as long as it did; where it is not known when buckets were ready,
+    the exchange is one bucket, and nothing is sure. No network that one can buy takes no time, either.
 """
 
 from __future__ import annotations
-
-from functools import partial
 
 import numpy as np
 
 from allpull.analyse.window import REDUCE
 from allpull.explain.facts import Facts
+from allpull.explain.handing_on import hosts_s, on_faster, said
 from allpull.explain.network import LEAST
 from allpull.explain.rules.slow_link import SOURCE, moved
-from allpull.explain.suspect import Suspect, rate, seconds, share
-from allpull.replay.whatif import with_network
+from allpull.explain.suspect import MIN_SHARE, Suspect, rate, seconds, share
 from allpull.schema.explained import Evidence
 from allpull.units import show_time
 
@@ -54,6 +54,7 @@ def find(facts: Facts) -> list[Suspect]:
     if exposed_s <= 0 or part <= 0:
         return []
     measured = facts.network.rate
+    without, bounds = on_faster(facts, 1 / (1 - min(part, ALMOST_ALL)))
     return [
         Suspect(
             rule="network-bound",
@@ -64,9 +65,11 @@ def find(facts: Facts) -> list[Suspect]:
                 seconds("transfer that backward does not hide", exposed_s, facts.span),
                 *moved(facts)[1:],
                 *(() if measured is None else (rate("what the ways between hosts gave", measured, SOURCE),)),
+                *said(facts),
                 *_seen(part, busy),
             ),
-            without=partial(with_network, rate_factor=1 / (1 - min(part, ALMOST_ALL))),
+            without=without,
+            bounds=bounds,
             least_share=_least(facts),
         )
     ]
@@ -87,15 +90,18 @@ def _least(facts: Facts) -> float:
     if len(facts.machine.host_names) < 2:
         return WITHIN
     busy = facts.network.usually_busy
-    return LEAST if busy is not None and busy >= BUSY else CERTAIN
+    if busy is None or busy < BUSY:
+        return CERTAIN
+    return LEAST if hosts_s(facts) is None else MIN_SHARE  # of what hosts take nothing is left in the price
 
 
 def _remedy(facts: Facts) -> str:
     hosts = len(facts.machine.host_names)
     if hosts < 2:
+        joined = "; see how GPUs are joined: nvidia-smi topo -m" if facts.machine.accelerators else ""
         return (
             "let gradients be exchanged less often (no_sync() over several batches, a larger batch a rank), or among "
-            "fewer ranks with more threads each; of GPUs see how they are joined: nvidia-smi topo -m"
+            f"fewer ranks with more threads each{joined}"
         )
     less = "send less: fp16_compress_hook, no_sync() over several batches, a larger batch a rank"
     ends = ". Two hosts have one way between them, so which end of it is slow cannot be told" if hosts == 2 else ""

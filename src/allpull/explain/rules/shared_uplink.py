@@ -9,7 +9,8 @@ How it is found
     of hosts, and inside the groups all are more than twice as fast.
 
 What it costs
-    The replay with transfers as fast as the ways inside the groups would make them.
+    The replay with transfers as fast as the ways inside the groups would make them, and with what hosts take as in
+    `slow-link`.
 
 What to do
     Ask for hosts on one switch: `sbatch --switches=1@00:30:00`, or `--set slurm.switches=1@00:30:00`. Where one switch
@@ -17,18 +18,15 @@ What to do
 
 When it is wrong
     Two slow hosts on one side look like a slow uplink. Rates are those of TCP: what goes over InfiniBand verbs is not
-    seen.
+    seen. What hosts take to hand gradients on is hidden while the uplink is slow, as in `slow-link`.
 """
 
 from __future__ import annotations
 
-from functools import partial
-
 from allpull.explain.facts import Facts
-from allpull.explain.network import LEAST
+from allpull.explain.handing_on import on_faster, said
 from allpull.explain.rules.slow_link import moved, rates
 from allpull.explain.suspect import Suspect
-from allpull.replay.whatif import with_network
 from allpull.units import percent
 
 
@@ -37,6 +35,7 @@ def find(facts: Facts) -> list[Suspect]:
     network = facts.network
     if len(network.groups) != 2 or network.slow_host is not None:
         return []
+    without, bounds = on_faster(facts, network.faster)
     named = " and ".join(", ".join(group) for group in network.groups)
     return [
         Suspect(
@@ -44,8 +43,8 @@ def find(facts: Facts) -> list[Suspect]:
             kind="job",
             title=f"Between {named} the network gives {percent(1 / network.faster)} of what it gives among them",
             remedy="ask for hosts on one switch: sbatch --switches=1@00:30:00, or --set slurm.switches=1@00:30:00",
-            evidence=(*rates(network), *moved(facts)),
-            without=partial(with_network, rate_factor=network.faster),
-            least_share=LEAST,
+            evidence=(*rates(network), *moved(facts), *said(facts)),
+            without=without,
+            bounds=bounds,
         )
     ]

@@ -9,7 +9,9 @@ How it is found
     end at one host, and are less than half as fast as any other. It takes three hosts: two have one way between them.
 
 What it costs
-    The replay with transfers as fast as the other ways would make them.
+    The replay with transfers as fast as the other ways would make them. What hosts take themselves to hand a bucket on
+    stays: in a rehearsal the CPU time of ranks tells it. Elsewhere nothing does, so that the price is an upper bound,
+    and its interval begins where the last bucket takes as long as it did.
 
 What to do
     `ethtool DEVICE` for its speed and `ethtool -S DEVICE` for errors, `ibstat` on InfiniBand; until it is mended,
@@ -17,19 +19,19 @@ What to do
 
 When it is wrong
     Rates are those of TCP: what goes over InfiniBand verbs or shared memory is not seen. A host whose CPU cannot serve
-    its link looks like one with a slow link.
+    its link looks like one with a slow link. What hosts take to hand gradients on is hidden while the link is slow: the
+    price is off by as much as that is not known, a few percent of a step, and its interval allows for it.
 """
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 
+from allpull.explain.advice import leave_out, quoted
 from allpull.explain.facts import Facts
-from allpull.explain.network import LEAST, Network
+from allpull.explain.handing_on import on_faster, said
+from allpull.explain.network import Network
 from allpull.explain.suspect import Suspect, count, rate, seconds, size
-from allpull.replay.whatif import with_network
 from allpull.schema.explained import Evidence
 from allpull.units import percent
 
@@ -42,16 +44,17 @@ def find(facts: Facts) -> list[Suspect]:
     host = network.slow_host
     if host is None:
         return []
+    without, bounds = on_faster(facts, network.faster)
     return [
         Suspect(
             rule="slow-link",
             kind="job",
             title=f"The link of {host} gives {percent(1 / network.faster)} of what the other links give",
-            remedy=f"look at the port of {host}: ethtool DEVICE for its speed, ethtool -S DEVICE for errors; "
-            f"until it is mended, leave the host out: sbatch --exclude={host}",
-            evidence=(*rates(network), *moved(facts)),
-            without=partial(with_network, rate_factor=network.faster),
-            least_share=LEAST,
+            remedy=f"look at the port of {quoted([host])}: ethtool DEVICE for its speed, ethtool -S DEVICE for errors"
+            f"{leave_out(facts.machine, host)}",
+            evidence=(*rates(network), *moved(facts), *said(facts)),
+            without=without,
+            bounds=bounds,
             ranks=facts.machine.ranks_of(host),
             hosts=(host,),
         )

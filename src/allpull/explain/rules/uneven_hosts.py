@@ -11,8 +11,8 @@ What it costs
     The replay with the work of all its ranks like the median of the others'.
 
 What to do
-    Compare it with the others: `lscpu`, `cpupower frequency-info`, `nvidia-smi -q -d CLOCK,POWER,PERFORMANCE`. Ask for
-    equal hosts (`sbatch --constraint=…`), or leave it out (`sbatch --exclude=HOST`).
+    Compare it with the others: `lscpu`, `cpupower frequency-info`, of GPUs `nvidia-smi -q -d CLOCK,PERFORMANCE`. Ask
+    for equal hosts (`sbatch --constraint=…`), or leave it out (`sbatch --exclude=HOST`).
 
 When it is wrong
     With few ranks a host, two ranks that are slow for two reasons look like a slow host.
@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from allpull.explain.advice import clocks, leave_out, quoted
 from allpull.explain.facts import Facts
 from allpull.explain.late import COMPUTING
 from allpull.explain.suspect import Suspect, seconds
@@ -40,8 +41,8 @@ def find(facts: Facts) -> list[Suspect]:
                 rule="uneven-hosts",
                 kind="late",
                 title=f"All {len(ranks)} ranks of {host} compute longer than the others, by {show_time(mean_s)} a step",
-                remedy=f"compare {host} with the others: cpupower frequency-info, nvidia-smi -q -d CLOCK,POWER; "
-                f"ask for equal hosts with sbatch --constraint, or leave it out: sbatch --exclude={host}",
+                remedy=f"compare {quoted([host])} with the others: lscpu, {clocks(facts.machine, host)}; "
+                f"ask for equal hosts with sbatch --constraint{leave_out(facts.machine, host)}",
                 evidence=(
                     seconds(f"how much longer ranks of {host} compute, their mean", mean_s, facts.span),
                     *(seconds(f"of rank {one.rank}", one.size, facts.span) for one in late),
