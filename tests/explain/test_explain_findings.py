@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.explain.made import STEPS, found, hosts_of, job, ring
-from tests.replay.windows import Call, anything, late, only, relabelled, stretched
+from tests.explain.made import STEPS, facts, found, hosts_of, job, ring
+from tests.replay.windows import Call, anything, late, only, relabelled, rotating, stretched
 
 from allpull.explain.findings import set_in
 from allpull.explain.machine import Machine
@@ -75,6 +75,68 @@ def test_a_fault_that_sets_in_half_way_is_sure_all_the_same() -> None:
     assert one.gain is not None
     assert one.gain.low is not None
     assert one.gain.low > 1.15
+
+
+def test_rotating_lateness_does_not_silence_what_concerns_the_whole_job() -> None:
+    """Lateness in turn raises the noise floor of ranks above what the evaluation costs, which is sure all the same."""
+    barrier = Call(use="barrier", at="begin", steps=tuple(range(3, STEPS, 8)))
+    scored = only(8, STEPS, seconds=0.1, rank=0, every=8, first=3)
+    both = job(8, evaluation=scored, backward=rotating(8, STEPS, by_s=0.06), calls=[barrier])
+    floor_s = facts(both, EIGHT).floor_s
+    assert floor_s is not None
+    assert floor_s > 0.0125
+    answer = {one.rule: one.loss_s_per_step for one in found(both, EIGHT).findings}
+    assert answer == pytest.approx({"rotating-imbalance": 0.06, "sequential-evaluation": 0.0125}, rel=0.1)
+
+
+@pytest.mark.parametrize("share", [0.03, 0.08, 0.15])
+def test_nothing_that_may_cost_more_than_two_percent_goes_by_without_a_word(share: float) -> None:
+    """Gradients within one host have to take a quarter of a step to be a fault; what takes less is noted."""
+    one_host = Machine(hosts=("node1",) * 4)
+    answer = found(job(4, bucket_s=(0.0, 0.0, 0.062 * share / (1 - share))), one_host)
+    assert answer.findings == ()
+    assert answer.undecided
+    (note,) = answer.notes
+    assert "exchange of gradients" in note
+    assert "it may cost" in note
+
+
+@given(SEEDS)
+@settings(max_examples=40)
+def test_a_suspect_is_a_finding_or_noted_or_small(seed: int) -> None:
+    one = anything(seed, steps=12)
+    answer = found(one, Machine(hosts=hosts_of(one.ranks)))
+    assert answer.undecided == any("it may cost" in note for note in answer.notes)
+
+
+@pytest.mark.parametrize("steps", [8, 10, 15, 20, 25])
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_where_one_loader_has_all_the_waiting_it_is_named_and_not_all_ranks(ranks: int, steps: int) -> None:
+    machine = Machine(hosts=hosts_of(ranks))
+    one = job(ranks, steps=steps, input=0.0002 + late(ranks, steps, rank=1, by_s=0.03))
+    (finding,) = found(one, machine).findings
+    assert (finding.rule, finding.ranks) == ("slow-loader-rank", [1])
+    assert finding.loss_s_per_step == pytest.approx(0.03, rel=0.1)
+
+
+@given(SEEDS, st.integers(2, 8), st.integers(8, 30))
+@settings(max_examples=40)
+def test_all_ranks_wait_only_where_half_of_them_do(seed: int, ranks: int, steps: int) -> None:
+    """However unsteady the loaders of fewer than half of the ranks, and whether they stand out or not."""
+    drawn = np.random.default_rng(seed).exponential(0.05, (steps, ranks))
+    drawn[:, (ranks + 1) // 2 - 1 :] = 0
+    answer = found(job(ranks, steps=steps, input=drawn), Machine(hosts=hosts_of(ranks)))
+    assert "input-bound" not in [one.rule for one in answer.findings]
+
+
+def test_what_one_of_two_loaders_waits_longer_is_not_promised_to_both() -> None:
+    """Both wait 20 ms, and one up to 300 ms more now and then: more workers on all ranks buy the 20 ms."""
+    stalls = np.zeros((20, 2))
+    stalls[[3, 11], 1] = 0.3
+    findings = {
+        one.rule: one for one in found(job(2, steps=20, input=0.02 + stalls), Machine(hosts=("a", "b"))).findings
+    }
+    assert findings["input-bound"].loss_s_per_step == pytest.approx(0.02, rel=0.1)
 
 
 def test_a_loss_sets_in_where_it_begins() -> None:

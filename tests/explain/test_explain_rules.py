@@ -347,14 +347,5 @@ def test_collectives_that_were_not_matched_are_nobodys_work() -> None:
     assert set(rules(replace(waited, gaps=()), EIGHT)) == {"between-phases", "slow-rank"}
 
 
-def test_of_very_many_slow_ranks_the_slowest_are_priced() -> None:
-    slow = np.zeros((STEPS, 32))
-    slow[:, :12] = 0.02 + 0.001 * np.arange(12)
-    answer = found(job(32, forward=slow), Machine(hosts=tuple(f"n{rank}" for rank in range(32))))
-    assert {one.rule for one in answer.findings} == {"slow-rank"}
-    assert answer.findings[0].ranks == [11]
-    assert "4 more ranks" in answer.notes[0]
-
-
 def test_buckets_are_those_of_the_window() -> None:
     assert facts(job(4)).window.reductions.buckets == len(BUCKETS)

@@ -14,7 +14,7 @@ from allpull.analyse.window import WORK, Window
 from allpull.analyse.windows import bucket_windows
 from allpull.explain.detail import waiting
 from allpull.explain.facts import Facts, elsewhere, first_batches, gather
-from allpull.explain.findings import findings
+from allpull.explain.findings import Found, findings
 from allpull.explain.lanes import with_links
 from allpull.explain.late import CROWDED, step_s
 from allpull.explain.machine import machine_of
@@ -27,6 +27,7 @@ from allpull.units import percent, show_time
 
 INDICATIVE = 0.05  # of the measured time: a replay that misses it by more explains another run
 BUSY = 0.8  # POP: what is acceptable; a run that computes less is not healthy, though nothing is to blame
+BLIND = 0.1  # of a step: a run in which a rank may be later than that unseen is not called healthy
 NAMES = (*WORK, "wait", "transfer")
 
 
@@ -75,7 +76,7 @@ def explain(run: RunData, references: Sequence[RunData] = ()) -> Explained:
         phases=_phases(window, charged),
         waiting=waiting(window, charged),
         findings=list(answers.findings),
-        healthy=_healthy(grown.efficiency, facts) if all(one.advice for one in answers.findings) else None,
+        healthy=_healthy(grown.efficiency, facts, answers),
         notes=[*_about(facts, grown), *answers.notes, *missing, *window.gaps, *profiled.gaps, *run.gaps],
     )
     return Explained(result=result, window=window, blame=charged)
@@ -128,25 +129,31 @@ def _phases(window: Window, charged: Blame) -> PhaseTimes:
     )
 
 
-def _healthy(efficiency: Efficiency | None, facts: Facts) -> str:
-    """The one sentence on a run in which nothing was found."""
-    noise = f"Nothing stands out above the noise of {show_time(facts.floor_s)} a step"
+def _healthy(efficiency: Efficiency | None, facts: Facts, answers: Found) -> str | None:
+    """The one sentence on a run in which nothing was found; None where a fault could be there and not be seen."""
+    floor_s = facts.floor_s
+    is_blind = floor_s is not None and floor_s > BLIND * facts.step_s
+    if any(not one.advice for one in answers.findings) or facts.is_too_short or is_blind:
+        return None
+    above = "" if floor_s is None else f" above the noise of {show_time(floor_s)} a step"
+    doubts = ", though what notes tell of may cost something" if answers.undecided else ""
     if efficiency is None:
-        return f"{noise}."
-    share = efficiency.parallel.value
-    if share < BUSY:
-        return f"{noise}, though the ranks compute only {percent(share)} of the time: the rest has no one cause."
-    return f"{noise}, and the ranks compute {percent(share)} of the time."
+        return f"Nothing stands out{above}{doubts}."
+    share = percent(efficiency.parallel.value)
+    if efficiency.parallel.value < BUSY:
+        return f"Nothing stands out{above}{doubts}; yet the ranks compute only {share} of the time."
+    return f"Nothing stands out{above}{doubts}, and the ranks compute {share} of the time."
 
 
 def _about(facts: Facts, grown: TreeResult) -> list[str]:
     """What to keep in mind of all that is said."""
     said = []
-    if facts.window.ranks > 1 and np.isfinite(facts.late.floor_s):
+    if facts.floor_s is not None:
         floor = f"{show_time(facts.floor_s)} a step ({percent(facts.floor_s / facts.step_s, 1)})"
         said.append(f"a rank that is late by less than {floor} cannot be told from chance in {facts.span}")
-    elif facts.window.ranks > 1:
-        said.append(f"{facts.window.steps.size:,} steps are too few to tell late ranks from chance")
+    elif facts.is_too_short:
+        steps = facts.window.steps.size
+        said.append(f"{'one step is' if steps == 1 else f'{steps:,} steps are'} too few to tell a fault from chance")
     if grown.simulation_error is not None and grown.simulation_error > INDICATIVE:
         said.append(
             "a replay with the transfers of other steps misses the measured time by "

@@ -10,6 +10,7 @@ import polars as pl
 
 from allpull.analyse.blame import Blame
 from allpull.analyse.grid import Floats, of_steps
+from allpull.analyse.statistics import MIN_POINTS
 from allpull.analyse.together import Together
 from allpull.analyse.window import Bools, Window
 from allpull.explain.late import Late, late_ranks
@@ -51,9 +52,17 @@ class Facts:
         return self.played.total_s / max(1, self.window.steps.size)
 
     @property
-    def floor_s(self) -> float:
-        """What of a step cannot be told from chance, nor from errors of the clocks."""
-        return max(self.late.floor_s if np.isfinite(self.late.floor_s) else 0.0, self.window.bound_s)
+    def floor_s(self) -> float | None:
+        """Up to what lateness a rank cannot be told from chance, nor from errors of the clocks, s a step.
+
+        None: one rank alone, or too few steps to tell any.
+        """
+        return max(self.late.floor_s, self.window.bound_s) if np.isfinite(self.late.floor_s) else None
+
+    @property
+    def is_too_short(self) -> bool:
+        """Whether there are too few steps to tell any fault from chance."""
+        return self.window.steps.size < MIN_POINTS
 
     @property
     def crowded_share(self) -> float | None:

@@ -5,12 +5,15 @@ are late at the same meetings only the last one shows, so each late rank is pric
 what is left over with all of them gone. What concerns the whole job is priced as recorded: a rank whose lateness a busy
 network hides costs nothing while it does, and a note says so.
 
-A finding is kept where the low end of its gain is above 1, and its loss above the noise floor and above the least
-share of a step that its rule can tell from jitter.
+A finding is kept where the low end of its gain is above 1, and its loss above the errors of the clocks and above the
+least share of a step that its rule can tell from jitter. The noise floor is that of ranks which are late, so only they,
+and what is left without them, have to be above it. What may cost more than ``MIN_SHARE`` of a step and is not kept is
+said in a note.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -22,9 +25,10 @@ from allpull.analyse.window import Window
 from allpull.explain.facts import Facts
 from allpull.explain.manual import section
 from allpull.explain.rules import RULES, names
-from allpull.explain.suspect import Suspect, Without, seconds
+from allpull.explain.suspect import MIN_SHARE, Suspect, Without, seconds
 from allpull.replay.engine import replay
 from allpull.replay.spread import drawn
+from allpull.rundir.gaps import counted
 from allpull.schema.explained import Finding
 from allpull.schema.results import Interval
 from allpull.units import percent, show_time
@@ -36,10 +40,22 @@ MOST_OF_A_RULE = 8  # suspects of one rule that are priced, the largest: each co
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """All findings, largest gain first and advice last; and in words what was seen and is no finding."""
+    """All findings, largest gain first and advice last; and in words what was seen and is no finding.
+
+    ``undecided``: whether something may cost more than ``MIN_SHARE`` of a step, and a note says so.
+    """
 
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
+    undecided: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Unsure:
+    """Why a suspect is no finding. ``note`` is None where it is too small to be told of."""
+
+    note: str | None = None
+    may_cost: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -53,47 +69,67 @@ class _Price:
 
 def findings(facts: Facts) -> Found:
     """What is wrong in ``facts``."""
-    suspected, more = _suspected(facts)
+    suspected, unpriced = _suspected(facts)
+    mended = facts.window
+    for one in unpriced:
+        mended = mended if one.kind != "late" or one.without is None else one.without(mended)
     late = [one for one in suspected if one.kind == "late"]
     kept: list[Finding] = []
-    notes = [f"{count:,} more ranks that {slug} would name are not priced" for slug, count in more.items()]
+    doubts: list[_Unsure] = []
     for one in suspected:
         if one.without is None:
             kept.append(_finding(one, None, facts))
             continue
-        others = [other for other in late if other is not one] if one.kind in ("late", "rest") else []
-        price = _price(facts, one.without, [other.without for other in others if other.without is not None])
-        said = _unsure(one, price, facts)
-        if said is None:
+        base = facts.window
+        if one.kind in ("late", "rest"):
+            others = [other.without for other in late if other is not one and other.without is not None]
+            base = _without(mended, others)
+        price = _price(facts, one.without, base)
+        doubt = _doubt(one, price, facts)
+        if doubt is None:
             kept.append(_finding(one, _within(one, price, facts), facts))
-        elif said:
-            notes.append(said)
+        else:
+            doubts.append(doubt)
     kept.sort(key=lambda finding: -(finding.gain.value if finding.gain is not None else 0.0))
-    return Found(findings=tuple(kept), notes=tuple(notes))
+    return Found(
+        findings=tuple(kept),
+        notes=(*_not_priced(unpriced, facts), *(doubt.note for doubt in doubts if doubt.note is not None)),
+        undecided=any(doubt.may_cost for doubt in doubts),
+    )
 
 
-def _suspected(facts: Facts) -> tuple[list[Suspect], dict[str, int]]:
-    """What all rules suspect, and by rule of how many more it is left at that."""
+def _suspected(facts: Facts) -> tuple[list[Suspect], list[Suspect]]:
+    """What all rules suspect: the largest of each rule, which are priced, and those that are not."""
     suspected: list[Suspect] = []
-    more: dict[str, int] = {}
+    more: list[Suspect] = []
     for slug in names():
         of_rule: list[Suspect] = RULES.load(slug)(facts)
         suspected += of_rule[:MOST_OF_A_RULE]
-        if len(of_rule) > MOST_OF_A_RULE:
-            more[slug] = len(of_rule) - MOST_OF_A_RULE
+        more += of_rule[MOST_OF_A_RULE:]
     return suspected, more
 
 
-def _price(facts: Facts, without: Without, others: Sequence[Without]) -> _Price:
-    """The price of one suspect, with ``others`` gone."""
-    base = facts.window
-    for other in others:
-        base = other(base)
-    before_s = replay(base).step_s if others else facts.played.step_s
-    after_s = replay(without(base)).step_s
+def _not_priced(unpriced: Sequence[Suspect], facts: Facts) -> list[str]:
+    """How much more each rule would say that is worth a word."""
+    worth_s = MIN_SHARE * facts.step_s
+    by_rule = Counter(one.rule for one in unpriced if one.evidence and one.evidence[0].value >= worth_s)
+    return [f"{counted(number, 'more suspect')} of {rule} not priced" for rule, number in by_rule.items()]
+
+
+def _without(window: Window, gone: Sequence[Without]) -> Window:
+    for one in gone:
+        window = one(window)
+    return window
+
+
+def _price(facts: Facts, without: Without, base: Window) -> _Price:
+    """The price of one suspect in ``base``, which is the window, or the window without what else is late."""
     recorded_s = facts.played.step_s
+    is_recorded = base is facts.window
+    before_s = recorded_s if is_recorded else replay(base).step_s
+    after_s = replay(without(base)).step_s
+    alone_s = after_s if is_recorded else replay(without(facts.window)).step_s
     steps = max(1, recorded_s.size)
-    alone_s = after_s if not others else replay(without(facts.window)).step_s
     return _Price(
         loss_s=float((before_s - after_s).sum()) / steps,
         gain=_gain(recorded_s, before_s, after_s, facts.window),
@@ -105,7 +141,7 @@ def _within(one: Suspect, price: _Price, facts: Facts) -> _Price:
     """``price`` with a gain from what is surely gone to what may be, where ``one`` knows them."""
     if one.bounds is None:
         return price
-    ends = [price.gain, *(_price(facts, without, ()).gain for without in one.bounds)]
+    ends = [price.gain, *(_price(facts, without, facts.window).gain for without in one.bounds)]
     low = min((gain.low for gain in ends if gain.low is not None), default=None)
     high = max((gain.high for gain in ends if gain.high is not None), default=None)
     value = price.gain.value
@@ -148,22 +184,32 @@ def set_in(loss_s: Floats) -> int | None:
     return cut if after > 0 and before < NOT_YET * after else None
 
 
-def _unsure(one: Suspect, price: _Price, facts: Facts) -> str | None:
-    """Why ``one`` is no finding: a note, or nothing where it is too small to be told; None where it is one."""
-    step_s = facts.step_s
+def _doubt(one: Suspect, price: _Price, facts: Facts) -> _Unsure | None:
+    """Why ``one`` is no finding; None where it is one."""
     own_s = one.evidence[0].value if one.kind == "late" and one.evidence else 0.0
-    if own_s and own_s < facts.window.bound_s:
-        bound = show_time(facts.window.bound_s)
-        return f"{one.title}: not resolvable, for the clocks of the hosts are aligned to within {bound}"
-    if price.loss_s < max(one.least_share * step_s, facts.floor_s):
-        if own_s < max(one.least_share * step_s, facts.floor_s):
-            return ""
-        costs = show_time(max(price.loss_s, 0.0))
-        return f"{one.title}: it costs nothing now ({costs} a step), for what else is slow hides it"
+    bound_s = facts.window.bound_s
+    if own_s and own_s < bound_s:
+        why = f"not resolvable, for the clocks of the hosts are aligned to within {show_time(bound_s)}"
+        return _Unsure(note=f"{one.title}: {why}")
+    worth_s = MIN_SHARE * facts.step_s
+    told_s = _told_from_s(one, facts)
+    costs = f"{show_time(max(price.loss_s, 0.0))} a step"
+    may = f"{one.title}: it may cost {costs}, {percent(price.loss_s / facts.step_s, 1)}"
+    if price.loss_s < min(worth_s, told_s):
+        hidden = f"{one.title}: it costs nothing now ({costs}), for what else is slow hides it"
+        return _Unsure(note=hidden if own_s >= told_s else None)
+    if price.loss_s < told_s:
+        return _Unsure(note=f"{may}, but below {show_time(told_s)} that is not sure here", may_cost=True)
     if price.gain.low is None or price.gain.low <= 1:
-        cost = f"{show_time(price.loss_s)} a step, {percent(price.loss_s / step_s)}"
-        return f"{one.title}: it may cost {cost}, but that is not sure over {facts.window.steps.size:,} steps"
+        span = counted(facts.window.steps.size, "step")
+        return _Unsure(note=f"{may}, but that is not sure over {span}", may_cost=True)
     return None
+
+
+def _told_from_s(one: Suspect, facts: Facts) -> float:
+    """The least loss, s a step, that can be told from jitter, from errors of the clocks and, of ranks, from chance."""
+    floor_s = (facts.floor_s or 0.0) if one.kind in ("late", "rest") else 0.0
+    return max(one.least_share * facts.step_s, facts.window.bound_s, floor_s)
 
 
 def _finding(one: Suspect, price: _Price | None, facts: Facts) -> Finding:

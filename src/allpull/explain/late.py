@@ -11,7 +11,7 @@ Of the longer work
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -27,6 +27,7 @@ BY_SAMPLE = ("forward", "backward")
 """Work that grows with the samples of a step."""
 UNEVEN = 0.01  # of the samples of the median rank: less is the rounding of shards
 BY_SAMPLES_SHARE = 0.5  # of the time that more samples should take: a rank that takes less has them for nothing
+NEGLIGIBLE = 0.005  # of a step: whoever is later by less is no reason for anything
 CROWDED = 0.10  # of the time: less goes to whatever else a machine has to do
 CROWDED_MORE = 2.0  # times what the others wait: late ranks wait somewhat more for a CPU than others do
 CONTENDED_SHARE = 0.5  # of its lateness: a rank that waited so long for a CPU is late because of that
@@ -52,6 +53,17 @@ class Late:
     uneven: tuple[Uneven, ...] = ()
     floor_s: float = float("inf")
 
+    @property
+    def computing(self) -> frozenset[int]:
+        """All ranks that compute longer, whatever the cause: no model for others."""
+        slow = (self.slow, self.contended, *(ranks for _, ranks in self.slow_hosts))
+        return frozenset(one.rank for kind in slow for one in kind) | {one.rank for one in self.uneven}
+
+    @property
+    def loading(self) -> frozenset[int]:
+        """All ranks whose loaders are behind."""
+        return frozenset(one.rank for one in self.loaders)
+
 
 def late_ranks(window: Window, machine: Machine) -> Late:
     """Every rank of ``window`` whose work stands out."""
@@ -61,8 +73,10 @@ def late_ranks(window: Window, machine: Machine) -> Late:
     uneven = _uneven(by_sample, share)
     has_more = np.array([rank in {one.rank for one in uneven} for rank in range(window.ranks)], dtype=np.bool_)
     computing = standing_out(by_sample / np.where(has_more, share, 1.0) + rest)
-    contended = [one for one in computing.ranks if _is_contended(one, window, machine)]
-    slow = [one for one in computing.ranks if one not in contended]
+    least_s = NEGLIGIBLE * step_s(window)
+    out = [one for one in computing.ranks if one.size.value >= least_s]
+    contended = [one for one in out if _is_contended(one, window, machine)]
+    slow = [one for one in out if one not in contended]
     hosts = _whole_hosts(slow, machine)
     of_hosts = {one.rank for _, ranks in hosts for one in ranks}
     loader = standing_out(per_step(window, ("input",)))
@@ -70,7 +84,7 @@ def late_ranks(window: Window, machine: Machine) -> Late:
         slow=tuple(one for one in slow if one.rank not in of_hosts),
         slow_hosts=hosts,
         contended=tuple(contended),
-        loaders=loader.ranks,
+        loaders=tuple(one for one in loader.ranks if one.size.value >= least_s),
         uneven=uneven,
         floor_s=computing.floor_s,
     )
@@ -97,15 +111,6 @@ def sample_shares(window: Window) -> Floats:
         return np.ones(window.ranks)
     shares: Floats = samples / median
     return shares
-
-
-def scaled_rank(window: Window, rank: int, factor: float) -> Window:
-    """``rank`` takes ``factor`` times as long for what grows with its samples; its buckets are ready as much sooner."""
-    factors = np.ones(window.ranks)
-    factors[rank] = factor
-    work = {name: seconds * factors if name in BY_SAMPLE else seconds for name, seconds in window.work.items()}
-    lane = window.reductions
-    return replace(window, work=work, reductions=None if lane is None else replace(lane, lead_s=lane.lead_s * factors))
 
 
 def _uneven(by_sample: Floats, share: Floats) -> tuple[Uneven, ...]:
@@ -145,4 +150,4 @@ def _whole_hosts(slow: list[Outstanding], machine: Machine) -> tuple[tuple[str, 
         ranks = machine.ranks_of(host)
         if clean and len(ranks) > 1 and all(rank in late for rank in ranks):
             found.append((host, tuple(late[rank] for rank in ranks)))
-    return tuple(found)
+    return tuple(sorted(found, key=lambda one: -sum(each.size.value for each in one[1]) / len(one[1])))

@@ -21,18 +21,24 @@ _Usual = Callable[[Floats], Floats]
 """(…, ranks) → (…, 1): what is usual among ranks."""
 
 
-def like_median(window: Window, ranks: Collection[int], phases: Collection[str] = EVERY_DAY) -> Window:
+def like_median(
+    window: Window, ranks: Collection[int], phases: Collection[str] = EVERY_DAY, unlike: Collection[int] = ()
+) -> Window:
     """``ranks`` work in ``phases`` as long as the median of the other ranks does, event by event.
 
-    Nothing changes where there are no other ranks.
+    Ranks ``unlike`` stay as they are and are no model for others, but where there are none besides. Nothing changes
+    where there are no other ranks at all.
     """
     chosen = np.isin(np.arange(window.ranks), list(ranks))
     if chosen.all() or not chosen.any():
         return window
+    models = ~chosen & ~np.isin(np.arange(window.ranks), list(unlike))
+    if not models.any():
+        models = ~chosen
 
     def levelled(seconds: Floats) -> Floats:
         changed = seconds.copy()
-        changed[..., chosen] = _median(seconds[..., ~chosen])
+        changed[..., chosen] = _median(seconds[..., models])
         return changed
 
     return _changed(window, phases, levelled)

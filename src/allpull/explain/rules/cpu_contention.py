@@ -83,7 +83,7 @@ def _some(facts: Facts, queued: Floats) -> Suspect:
             ),
             share("the same of the median rank", float(np.median(queued)), "schedstat of the ranks"),
         ),
-        without=partial(like_median, ranks=ranks, phases=COMPUTING),
+        without=partial(like_median, ranks=ranks, phases=COMPUTING, unlike=facts.late.computing),
         ranks=ranks,
         hosts=tuple(hosts),
     )

@@ -5,9 +5,9 @@ What it is
     do not help.
 
 How it is found
-    By the time in `input` of the median rank in ordinary steps. The first batch of an epoch is `first-batch-stall`, one
-    rank that waits longer than the others `slow-loader-rank`; where the loaders already keep all CPUs busy, it is
-    `preprocess-offline`.
+    By the time in `input` that at least half of the ranks wait in ordinary steps; of two ranks, the one that waits
+    less. The first batch of an epoch is `first-batch-stall`, one rank that waits longer than the others
+    `slow-loader-rank`; where the loaders already keep all CPUs busy, it is `preprocess-offline`.
 
 What it costs
     The replay without that waiting.
@@ -44,7 +44,10 @@ def find(facts: Facts) -> list[Suspect]:
             kind="job",
             title=f"All ranks wait {show_time(waited.value)} a step for their data",
             remedy=_remedy(facts),
-            evidence=(seconds("what the median rank waits for its loader", waited, facts.span), *reading(facts)),
+            evidence=(
+                seconds("what at least half of the ranks wait for their loaders", waited, facts.span),
+                *reading(facts),
+            ),
             without=partial(
                 without_common_input, first=facts.first, behind=tuple(one.rank for one in facts.late.loaders)
             ),

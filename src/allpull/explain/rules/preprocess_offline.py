@@ -41,7 +41,10 @@ def find(facts: Facts) -> list[Suspect]:
             title=f"All ranks wait {show_time(waited.value)} a step for their data, and the loaders use every CPU",
             remedy="preprocess offline: decode and resize the samples once, before training, or on the accelerator "
             "(torchvision.transforms.v2, DALI); else more CPUs a rank: sbatch --cpus-per-task=…",
-            evidence=(seconds("what the median rank waits for its loader", waited, facts.span), *reading(facts)),
+            evidence=(
+                seconds("what at least half of the ranks wait for their loaders", waited, facts.span),
+                *reading(facts),
+            ),
             without=partial(
                 without_common_input, first=facts.first, behind=tuple(one.rank for one in facts.late.loaders)
             ),

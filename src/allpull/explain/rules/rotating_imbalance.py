@@ -114,7 +114,5 @@ def _departures(work_s: Floats) -> Floats:
 
 def _equal_ranks(facts: Facts) -> list[int]:
     """Ranks that do not stand out."""
-    late = facts.late
-    out = {one.rank for kind in (late.slow, late.contended, late.loaders, late.uneven) for one in kind}
-    out |= {one.rank for _, ranks in late.slow_hosts for one in ranks}
+    out = facts.late.computing | facts.late.loading
     return [rank for rank in range(facts.window.ranks) if rank not in out]

@@ -4,8 +4,8 @@ What it is
     The loader of one rank is behind: a slow disk or network mount on its host, fewer workers, other files.
 
 How it is found
-    By its time in `input` against the median of the other ranks in each step, as in `slow-rank`. What all ranks wait
-    for their loaders is `input-bound`.
+    By its time in `input` against that of the other ranks in each step, as in `slow-rank`. What all ranks wait for
+    their loaders is `input-bound`.
 
 What it costs
     The replay with the input of this rank like the median of the others'.
@@ -22,34 +22,44 @@ from __future__ import annotations
 
 from functools import partial
 
+from allpull.explain.advice import quoted
+from allpull.explain.alike import Group, groups, who
 from allpull.explain.facts import Facts
-from allpull.explain.persistent import Outstanding
 from allpull.explain.rules.slow_rank import waited
 from allpull.explain.suspect import Suspect, seconds
 from allpull.replay.whatif import like_median
-from allpull.units import show_time
 
 
 def find(facts: Facts) -> list[Suspect]:
     """The ranks whose loaders are behind."""
-    return [_suspect(one, facts) for one in facts.late.loaders]
+    return [_suspect(group, facts) for group in groups(facts.late.loaders, lambda one: one.steady)]
 
 
-def _suspect(one: Outstanding, facts: Facts) -> Suspect:
-    often = "" if one.steady else " now and then"
-    host = facts.machine.hosts[one.rank] or "its host"
+def _suspect(group: Group, facts: Facts) -> Suspect:
+    ranks = list(group.ranks)
+    is_one = len(ranks) == 1
+    wait = f"{facts.on(ranks[0])} waits" if is_one else f"{who(ranks, facts.machine)} wait"
+    longer = f"{group.span()} a step longer for {'its' if is_one else 'their'} data than the others"
+    which = f"rank {ranks[0]}" if is_one else "the latest of them"
     return Suspect(
         rule="slow-loader-rank",
         kind="late",
-        title=f"{facts.on(one.rank)} waits {show_time(one.size.value)} a step longer for its data "
-        f"than the others{often}",
-        remedy=f"see what {host} reads from (findmnt, iostat -x 1) and with how many workers; copy its data to a local "
-        f"disk, or give that rank more of them: DataLoader(num_workers=…)",
+        title=f"{wait} {longer}{'' if group.steady else ' now and then'}",
+        remedy=_remedy(ranks, facts),
         evidence=(
-            seconds(f"how much longer rank {one.rank} waits for its loader than the others", one.size, facts.span),
-            seconds("what it waits in all", float(facts.mean_s("input")[one.rank]), facts.span),
-            *waited(one.rank, facts),
+            seconds(f"how much longer {which} waits for its loader than the others", group.size, facts.span),
+            seconds("what it waits in all", float(facts.mean_s("input")[group.members[0].rank]), facts.span),
+            *waited(ranks, facts),
         ),
-        without=partial(like_median, ranks=(one.rank,), phases=("input",)),
-        ranks=(one.rank,),
+        without=partial(like_median, ranks=group.ranks, phases=("input",), unlike=facts.late.loading),
+        ranks=group.ranks,
+    )
+
+
+def _remedy(ranks: list[int], facts: Facts) -> str:
+    hosts = facts.hosts_of(ranks)
+    where = f"{quoted(hosts)} {'reads' if len(hosts) == 1 else 'read'}" if hosts else "its host reads"
+    return (
+        f"see what {where} from (findmnt, iostat -x 1) and with how many workers; copy the data to local disks, or "
+        f"give {'that rank' if len(ranks) == 1 else 'these ranks'} more of them: DataLoader(num_workers=…)"
     )

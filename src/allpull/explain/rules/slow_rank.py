@@ -6,10 +6,12 @@ What it is
 
 How it is found
     By its own work: copies, forward, backward without the collectives in it, optimizer and what stands between phases,
-    against the median of the other ranks in each step. It stands out if its mean excess is larger than chance makes
-    the largest one when ranks are relabelled at random. What the others wait for is not needed for that, so a delay
-    inside backward is not taken for a slow network, nor a slow network for a late rank. What more samples, a slow
-    loader or a crowded CPU explain is left to their own rules, and so is a whole host of slow ranks.
+    against that of the other ranks in each step. It stands out if that is more than its own steps vary by (Student's t,
+    one false alarm in ten thousand runs of independent steps), or if its mean excess is larger than chance makes the
+    largest one when ranks are relabelled at random. What the others wait for is not needed for that, so a delay inside
+    backward is not taken for a slow network, nor a slow network for a late rank. What more samples, a slow loader or a
+    crowded CPU explain is left to their own rules, and so is a whole host of slow ranks. Three and more that are late
+    by much the same and in one phase are one finding.
 
 What it costs
     The replay with this rank's work like the median of the others': less than the excess where a busy network hides
@@ -26,16 +28,21 @@ When it is wrong
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
+import numpy as np
+
+from allpull.analyse.grid import Floats
 from allpull.analyse.window import Window
+from allpull.explain.advice import clocks, leave_out, quoted
+from allpull.explain.alike import Group, groups, who
 from allpull.explain.facts import Facts
 from allpull.explain.late import COMPUTING, per_step
-from allpull.explain.persistent import Outstanding, by_phase
+from allpull.explain.persistent import by_phase
 from allpull.explain.suspect import Suspect, Without, count, seconds
 from allpull.replay.whatif import like_median, scaled
 from allpull.schema.explained import Evidence
-from allpull.units import show_time
 
 WHERE = {
     "copy": "copying to the device",
@@ -50,58 +57,80 @@ WHERE = {
 
 def find(facts: Facts) -> list[Suspect]:
     """The ranks that compute longer than the others."""
-    return [_suspect(one, facts) for one in facts.late.slow]
+    if not facts.late.slow:
+        return []
+    excess = by_phase({name: facts.window.per_step(name) for name in COMPUTING if name in facts.window.work})
+    more = {one.rank: one.size.value for one in facts.late.uneven}
+    order = list(excess)
+    largest = np.array([excess[name] for name in order]).argmax(axis=0)
+    where = {one.rank: order[largest[one.rank]] for one in facts.late.slow}
+    found = groups(facts.late.slow, lambda one: (where[one.rank], one.steady, one.rank if one.rank in more else None))
+    return [_suspect(group, facts, excess, where[group.members[0].rank]) for group in found]
 
 
-def _suspect(one: Outstanding, facts: Facts) -> Suspect:
-    where, _ = next(iter(excess(one.rank, facts).items()))
-    often = "" if one.steady else " now and then"
-    host = facts.machine.hosts[one.rank]
-    leave = f"; until then leave it out: sbatch --exclude={host}" if len(facts.machine.host_names) > 1 else ""
+def _suspect(group: Group, facts: Facts, excess: Mapping[str, Floats], where: str) -> Suspect:
+    ranks = list(group.ranks)
+    is_one = len(ranks) == 1
+    compute = f"{facts.on(ranks[0])} computes" if is_one else f"{who(ranks, facts.machine)} compute"
+    often = "" if group.steady else " now and then"
+    which = f"rank {ranks[0]}" if is_one else "the latest of them"
+    each = {name: float(seconds_[ranks].mean()) for name, seconds_ in excess.items()}
     return Suspect(
         rule="slow-rank",
         kind="late",
-        title=f"{facts.on(one.rank)} computes {show_time(one.size.value)} a step longer than the others"
-        f"{often}, most of it {WHERE[where]}",
-        remedy=f"see what {host or 'its host'} does otherwise: nvidia-smi -q -d CLOCK,PERFORMANCE for clocks and heat, "
-        f"top for other programs, taskset -p for its cores{leave}",
+        title=f"{compute} {group.span()} a step longer than the others{often}, most of it {WHERE[where]}",
+        remedy=_remedy_one(ranks[0], facts) if is_one else _remedy_many(ranks, facts),
         evidence=(
-            seconds(f"how much longer rank {one.rank} computes than the median of the others", one.size, facts.span),
+            seconds(f"how much longer {which} computes than the median of the others", group.size, facts.span),
             *(
-                seconds(f"of it {WHERE[name]}", value, facts.span)
-                for name, value in excess(one.rank, facts).items()
-                if value > facts.floor_s
+                seconds(f"of it {WHERE[name]}{'' if is_one else ', mean of all of them'}", value, facts.span)
+                for name, value in sorted(each.items(), key=lambda one: -one[1])
+                if value > (facts.floor_s or 0.0)
             ),
-            *waited(one.rank, facts),
+            *waited(ranks, facts),
         ),
-        without=_without(one, facts),
-        ranks=(one.rank,),
+        without=_without(group, facts),
+        ranks=group.ranks,
     )
 
 
-def excess(rank: int, facts: Facts) -> dict[str, float]:
-    """By how much ``rank`` exceeds the others in each phase of computing, s a step, the largest first."""
-    return by_phase({name: facts.window.per_step(name) for name in COMPUTING if name in facts.window.work}, rank)
+def _remedy_one(rank: int, facts: Facts) -> str:
+    host = facts.machine.hosts[rank]
+    return (
+        f"see what {quoted([host]) if host else 'its host'} does otherwise: {clocks(facts.machine, host)} for clocks "
+        f"and heat, top for other programs, taskset -p for its cores{leave_out(facts.machine, host)}"
+    )
 
 
-def waited(rank: int, facts: Facts) -> tuple[Evidence, ...]:
-    """What the others waited for ``rank``, and how often it was the last."""
+def _remedy_many(ranks: list[int], facts: Facts) -> str:
+    hosts = facts.hosts_of(ranks)
+    return (
+        "see what they have in common: work that the program gives them alone, the cores and memory they are bound to "
+        f"(taskset -p, numactl --show), the place in the host; {clocks(facts.machine, *hosts)} for clocks and heat"
+    )
+
+
+def waited(ranks: list[int], facts: Facts) -> tuple[Evidence, ...]:
+    """What the others waited for ``ranks``; of one, how often it was the last."""
     if facts.blame is None:
         return ()
-    steps = max(1, facts.window.steps.size)
-    victims = max(1, facts.window.ranks - 1)
-    caused_s = float(facts.blame.caused_s[rank].sum()) / steps / victims
+    others = np.setdiff1d(np.arange(facts.window.ranks), ranks)
+    caused_s = float(facts.blame.caused_s[ranks][:, others].sum()) / max(1, facts.window.steps.size * others.size)
+    source = f"collectives of {facts.span}"
+    if len(ranks) > 1:
+        return (seconds("what each other rank waited for them", caused_s, source),)
     return (
-        seconds(f"what each other rank waited for rank {rank}", caused_s, f"collectives of {facts.span}"),
-        count(f"meetings of {facts.blame.meetings:,} to which it came last", int(facts.blame.last[rank]), facts.span),
+        seconds(f"what each other rank waited for rank {ranks[0]}", caused_s, source),
+        count(f"meetings of {facts.blame.meetings:,} to which it came last", facts.blame.last[ranks[0]], facts.span),
     )
 
 
-def _without(one: Outstanding, facts: Facts) -> Without:
-    """Its work like that of the others; of a rank that has more samples as well, only what these do not explain."""
+def _without(group: Group, facts: Facts) -> Without:
+    """Their work like that of the others; of a rank that has more samples as well, only what these do not explain."""
+    one = group.members[0]
     more_s = sum(uneven.size.value for uneven in facts.late.uneven if uneven.rank == one.rank)
     if not more_s:
-        return partial(like_median, ranks=(one.rank,), phases=COMPUTING)
+        return partial(like_median, ranks=group.ranks, phases=COMPUTING, unlike=facts.late.computing)
     own_s = float(per_step(facts.window, COMPUTING)[:, one.rank].mean()) - more_s
     factor = max(0.0, 1 - one.size.value / own_s) if own_s > 0 else 1.0
 

@@ -47,7 +47,7 @@ def find(facts: Facts) -> list[Suspect]:
                     seconds(f"how much longer ranks of {host} compute, their mean", mean_s, facts.span),
                     *(seconds(f"of rank {one.rank}", one.size, facts.span) for one in late),
                 ),
-                without=partial(like_median, ranks=ranks, phases=COMPUTING),
+                without=partial(like_median, ranks=ranks, phases=COMPUTING, unlike=facts.late.computing),
                 ranks=ranks,
                 hosts=(host,),
             )

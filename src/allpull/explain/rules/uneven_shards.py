@@ -52,7 +52,7 @@ def _suspect(one: Uneven, facts: Facts) -> Suspect:
         evidence=(
             seconds(f"what its extra samples take rank {one.rank}", one.size, facts.span),
             share("its samples over those of the median rank", one.share, facts.span),
-            *waited(one.rank, facts),
+            *waited([one.rank], facts),
         ),
         without=partial(scaled, phases=BY_SAMPLE, factor=shared_out(sample_shares(facts.window), one.rank)),
         ranks=(one.rank,),
