@@ -95,6 +95,7 @@ LONG_MS = (200, 500, 1500)
 LINK_SHARES = (0.08, 0.05, 0.03)
 UPLINK_SHARES = (0.04, 0.03, 0.02)
 """What is left of a rate: with more, backward hides what it costs, or this machine's own cores are as slow."""
+WIDE_SHARE = 0.065  # longer steps hide more: with 0.08 it would cost these less than 1 % of a step
 
 
 def cases() -> Iterator[Case]:
@@ -190,8 +191,9 @@ def _network() -> Iterator[Case]:
         )
         thin = Cluster(hosts=2, ranks_per_host=2, link=f"{100 * share:g} Gbit/s")
         yield Case(name=f"thin-network-4r-x{share}", cluster=thin, expected=(Expected(rule="network-bound"),))
-        wide = Cluster(hosts=4, ranks_per_host=2, forward_ms=100.0, backward_ms=200.0, link=f"{100 * share:g} Gbit/s")
-        yield Case(name=f"thin-network-8r-x{share}", cluster=wide, expected=(Expected(rule="network-bound"),))
+        kept = min(share, WIDE_SHARE)
+        wide = Cluster(hosts=4, ranks_per_host=2, forward_ms=100.0, backward_ms=200.0, link=f"{100 * kept:g} Gbit/s")
+        yield Case(name=f"thin-network-8r-x{kept}", cluster=wide, expected=(Expected(rule="network-bound"),))
     throttled = {"kind": "slow-link", "host": 2, "factor": 0.05, "from_s": 4}
     yield Case(
         name="throttled-8r",
