@@ -259,6 +259,12 @@ def powersgd(ranks):
     side = Side(ranks, norm="batch", compression="powersgd", powersgd_start=2).train(range(5))
     weights = torch.cat([parameter.detach().flatten() for parameter in side.model.parameters()])
     found["network"] = [across(weights), bool(weights.isfinite().all())]
+    many = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(8)))  # each in a bucket of its own
+    parallel = ParallelSpec(compression="powersgd", powersgd_start=2, bucket_mb=(0.01,))
+    shared = share_out(many, parallel, ranks)
+    for _ in range(6):
+        shared.module(torch.randn(4, 64, generator=made)).square().sum().backward()
+    found["many buckets"] = across(torch.cat([layer.weight.grad.flatten() for layer in many]))
     return found
 
 

@@ -125,6 +125,7 @@ def test_powersgd_sends_a_matrix_of_its_rank_exactly(found: list[Found]) -> None
         assert told["2"][2] < 1e-5  # 1e-8 is added to norms
         assert told["2"][3] == 0
         assert told["network"] == [0, True]
+        assert told["many buckets"] == 0  # and that it came to its end: Gloo has two threads
 
 
 def test_a_norm_over_ranks_is_that_of_one_rank_with_all_samples(found: list[Found]) -> None:

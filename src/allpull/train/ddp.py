@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
@@ -108,4 +109,25 @@ def compress(module: DistributedDataParallel, parallel: ParallelSpec) -> None:
             start_powerSGD_iter=parallel.powersgd_start,
             orthogonalization_epsilon=SMALLEST_NORM,
         )
-        module.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+        hook = powerSGD_hook.powerSGD_hook if dist.get_backend() == "nccl" else OneByOne()
+        module.register_comm_hook(state, lambda state, bucket: hook(state, bucket))  # noqa: PLW0108  it refuses types that are text
+
+
+class OneByOne:
+    """PowerSGD with one bucket under way at a time, for Gloo.
+
+    torch's hook waits for a collective within the callback of another. Gloo has two threads, and they run callbacks as
+    well as collectives: with two buckets under way both would wait for what neither of them can begin.
+    """
+
+    def __init__(self) -> None:
+        self._before: torch.futures.Future[torch.Tensor] | None = None
+
+    def __call__(
+        self, state: powerSGD_hook.PowerSGDState, bucket: dist.GradBucket
+    ) -> torch.futures.Future[torch.Tensor]:
+        """The averaged gradients of ``bucket``, once the bucket before it is done."""
+        if self._before is not None:
+            self._before.wait()
+        self._before = powerSGD_hook.powerSGD_hook(state, bucket)
+        return self._before
