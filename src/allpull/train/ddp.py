@@ -124,7 +124,7 @@ class OneByOne:
         self._before: torch.futures.Future[torch.Tensor] | None = None
 
     def __call__(
-        self, state: powerSGD_hook.PowerSGDState, bucket: dist.GradBucket
+        self, state: powerSGD_hook.PowerSGDState, bucket: Any
     ) -> torch.futures.Future[torch.Tensor]:
         """The averaged gradients of ``bucket``, once the bucket before it is done."""
         if self._before is not None:
