@@ -20,6 +20,7 @@ from allpull.train.models import MODELS  # noqa: E402
 from allpull.train.models.blur import Blur  # noqa: E402
 from allpull.train.models.build import build  # noqa: E402
 from allpull.train.models.count import trainable_parameters  # noqa: E402
+from allpull.train.models.strided import Pointwise  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -235,3 +236,20 @@ def test_names_of_libraries_are_handed_on(monkeypatch):
 
 def test_every_name_of_the_table_counts():
     assert all(trainable_parameters(name) > 0 for name in MODELS.names())
+
+
+@pytest.mark.parametrize("channels_in", [2, 15, 16])
+@pytest.mark.parametrize("pixels", [7, 8])
+def test_a_strided_convolution_of_few_channels_is_the_same_convolution(channels_in: int, pixels: int) -> None:
+    """Few channels go another way, around a fault of oneDNN; in float64 torch's own way is sound for all."""
+    torch.manual_seed(0)
+    ours = Pointwise(channels_in, 8, 2, bias=True).double()
+    x, y = (torch.randn(3, channels_in, pixels, pixels, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    y.data = x.data.clone()
+    plain = torch.nn.functional.conv2d(y, ours.weight, ours.bias, stride=2)
+    found = ours(x)
+    assert torch.allclose(found, plain, rtol=1e-12)
+    weights = torch.randn_like(plain)
+    (found * weights).sum().backward()
+    (plain * weights).sum().backward()
+    assert torch.allclose(x.grad, y.grad, rtol=1e-12)

@@ -123,9 +123,7 @@ class OneByOne:
     def __init__(self) -> None:
         self._before: torch.futures.Future[torch.Tensor] | None = None
 
-    def __call__(
-        self, state: powerSGD_hook.PowerSGDState, bucket: Any
-    ) -> torch.futures.Future[torch.Tensor]:
+    def __call__(self, state: powerSGD_hook.PowerSGDState, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         """The averaged gradients of ``bucket``, once the bucket before it is done."""
         if self._before is not None:
             self._before.wait()

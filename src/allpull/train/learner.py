@@ -122,7 +122,8 @@ def learner_of(spec: RunSpec, facts: Facts, ranks: Ranks) -> Learner:
 def checkpoints_of(spec: RunSpec, facts: Facts, ranks: Ranks, learner: Learner, folder: Path) -> Checkpoints:
     """The checkpoints of a training in ``folder``, with all of ``learner`` in them."""
     data, train = spec.data, spec.train
-    dealt = f"block {data.block}, mixed {data.mixed}, by files {data.by_files}"
+    files = f"by files of {ranks.ranks} ranks" if data.by_files else "by batches"
+    dealt = f"blocks of {data.block}, {data.mixed} of them mixed, dealt {files}"
     return Checkpoints(
         folder,
         ranks,

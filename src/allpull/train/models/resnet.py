@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from allpull.train.models.norms import Norm, norm_maker
+from allpull.train.models.strided import Pointwise
 
 WIDTH = 16  # channels of the first stage, unless asked otherwise
 
@@ -27,7 +28,7 @@ class Block(nn.Module):
         self.norm2 = norm(channels)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or channels_in != channels:
-            self.shortcut = nn.Sequential(nn.Conv2d(channels_in, channels, 1, stride, bias=False), norm(channels))
+            self.shortcut = nn.Sequential(Pointwise(channels_in, channels, stride, bias=False), norm(channels))
 
     def forward(self, x: Tensor) -> Tensor:
         """[n, channels_in, h, w] → [n, channels, h / stride, w / stride]."""

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from allpull.errors import BadInput
 from allpull.train.models.blur import Blur, blurred_max_pool
 from allpull.train.models.norms import Norm, norm_maker
+from allpull.train.models.strided import Pointwise
 
 WIDTH = 64  # channels of the first stage, unless asked otherwise
 EXPANSION = 4  # of a bottleneck: channels out over channels within
@@ -34,6 +35,8 @@ class Layers:
 
     def conv(self, channels_in: int, channels: int, size: int, stride: int = 1) -> nn.Conv2d:
         """A convolution that keeps the image's size, but for the stride."""
+        if size == 1:
+            return Pointwise(channels_in, channels, stride, bias=self.conv_bias)
         return nn.Conv2d(channels_in, channels, size, stride, size // 2, bias=self.conv_bias)
 
     def blur(self, channels_in: int, stride: int) -> nn.Module:
