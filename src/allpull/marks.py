@@ -1,4 +1,4 @@
-"""Words that a training loop may say: phase, step, epoch, metric. Standard library only.
+"""Words that a training loop may say: phase, step, epoch, metric, remark. Standard library only.
 
 Nobody listening, each costs a fraction of a microsecond and does nothing. An observer (``allpull.observe``)
 listens by ``listen(recorder)``; the trainer, and any loop of the user's, speaks without knowing who does.
@@ -27,6 +27,10 @@ class Listener(Protocol):
 
     def metric(self, name: str, value: Optional[float], step: Optional[int]) -> None:
         """A quantity of the training itself, such as ``test_top1``, as of ``step`` (None: of now)."""
+        ...
+
+    def remark(self, text: str) -> None:
+        """Something that whoever reads the run should know, such as what was asked for and is not so."""
         ...
 
 
@@ -88,3 +92,9 @@ def metric(name: str, value: Optional[float], step: Optional[int] = None) -> Non
     """
     if _listener is not None:
         _listener.metric(name, value, step)
+
+
+def remark(text: str) -> None:
+    """Say what whoever reads the run should know, such as what was asked for and is not so."""
+    if _listener is not None:
+        _listener.remark(text)

@@ -124,7 +124,7 @@ def show_bytes(size: float) -> str:
     """
     for bound, unit in _BYTE_STEPS:
         if abs(size) >= bound:
-            return f"{size / bound:.3g} {unit}"
+            return f"{show_count(size / bound) if size / bound >= 1000 else f'{size / bound:.3g}'} {unit}"
     return f"{size:.0f} B"
 
 

@@ -33,6 +33,8 @@ def _lines(follower: Follower, spec: RunSpec, title: str) -> Iterator[Callable[[
     def look() -> None:
         for epoch, values in follower.epochs():
             note(f"{title}: epoch {epoch + 1}/{spec.train.epochs} {values}")
+        for text in follower.remarks():
+            note(text)
 
     yield look
     look()
@@ -51,6 +53,8 @@ def _bar(follower: Follower, spec: RunSpec, title: str) -> Iterator[Callable[[],
                 progress.update(task, total=total, completed=follower.steps_done())
             if state:
                 progress.update(task, state=state)
+            for text in follower.remarks():
+                progress.console.print(text, markup=False, highlight=False)
 
         yield look
         look()

@@ -234,6 +234,12 @@ class Recorder:
         often = name.startswith("train_")  # told many times an epoch; what is told once must not be thinned out
         self.journal.event({**event, "step": at, "epoch": self._epoch, "t_ns": now}, now, keep=not often)
 
+    def remark(self, text: str) -> None:
+        """Something that whoever reads the run should know."""
+        now = self._clock_ns()
+        said, _ = redact.text(text[:1000])
+        self.journal.event({"kind": "remark", "text": said, "t_ns": now}, now)
+
     def restarted(self, attempt: int, steps_before: int) -> None:
         """This rank goes on after an earlier attempt, which had recorded ``steps_before`` steps."""
         now = self._clock_ns()

@@ -30,6 +30,7 @@ from allpull.schema.events import (
     EventsHeader,
     Metric,
     Raised,
+    Remark,
     Rest,
     Restarted,
     Span,
@@ -113,6 +114,7 @@ class EventLog:
     cut_off: bool
     damaged: int
     collective_kinds: tuple[CollectiveKind, ...] = ()
+    remarks: tuple[Remark, ...] = ()
     buckets: tuple[Buckets, ...] = ()
     traces: tuple[TraceWindow, ...] = ()
     device_steps: tuple[DeviceStep, ...] = ()
@@ -174,6 +176,7 @@ def read_events(root: Path, rank: int, *, skip_damaged: bool) -> EventLog | None
         cut_off=lines.cut_off,
         damaged=damaged,
         collective_kinds=_of(CollectiveKind, events),
+        remarks=_of(Remark, events),
         buckets=_of(Buckets, events),
         traces=_of(TraceWindow, events),
         device_steps=_of(DeviceStep, events),

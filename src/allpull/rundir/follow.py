@@ -55,6 +55,7 @@ class Follower:
         self._last_step = -1
         self._loss: float | None = None
         self.steps_per_epoch = 0
+        self._remarks: list[str] = []
 
     def steps_done(self) -> int:
         """Steps that rank 0 has recorded."""
@@ -67,6 +68,8 @@ class Follower:
     def epochs(self) -> Iterator[tuple[int, str]]:
         """Each newly evaluated epoch with its values in words."""
         for event in self._events.new():
+            if event.get("kind") == "remark" and isinstance(event.get("text"), str):
+                self._remarks.append(event["text"])
             if event.get("kind") != "metric" or not isinstance(event.get("value"), int | float):
                 continue
             name, value = event.get("name"), event["value"]
@@ -77,3 +80,8 @@ class Follower:
             elif isinstance(name, str) and name in TOLD and isinstance(event.get("epoch"), int):
                 loss = "" if self._loss is None else f", loss {self._loss:.3f}"
                 yield event["epoch"], f"test {TOLD[name]} {value:.1%}{loss}"
+
+    def remarks(self) -> list[str]:
+        """What was remarked since the call before, as far as ``epochs`` has read."""
+        found, self._remarks = self._remarks, []
+        return found

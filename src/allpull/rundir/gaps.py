@@ -69,6 +69,7 @@ def of_events(record: RunRecord, ranks: set[int], events: Mapping[int, EventLog]
         redone = counted(max(0, log.restarted[-1].steps_before - log.epochs[0].step), "step")
         times = counted(log.restarted[-1].attempt, "time")
         yield f"{named_ranks(again)} started again {times}; {redone} of rank {rank} were lost and done again"
+    yield from dict.fromkeys(one.text[:300] for log in events.values() for one in log.remarks[:SHOWN_RANKS])
     yield from _switched_off(events)
     thinned = {rank: log.thinned[-1].keep_one_in for rank, log in events.items() if log.thinned}
     if thinned:

@@ -85,6 +85,14 @@ class SwitchedOff(Record):
     t_ns: int
 
 
+class Remark(Record):
+    """What the program wants known, such as what was asked for and is not so."""
+
+    kind: Literal["remark"]
+    text: str
+    t_ns: int
+
+
 class Restarted(Record):
     """This rank goes on after an attempt that ended badly; its first step is the first that is done again."""
 
@@ -195,6 +203,7 @@ Event = Annotated[
     | Raised
     | Thinned
     | SwitchedOff
+    | Remark
     | Restarted
     | CollectiveKind
     | Buckets

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -42,6 +41,7 @@ class Learner:
     weight: SampleWeight
     recorder: CudaRecorder | None
     not_recorded: str
+    said: set[str] = field(default_factory=set)
 
     def phase(self, name: str) -> AbstractContextManager[None]:
         """A phase within a step; a step that is played back has none within, and counts as one phase."""
@@ -69,13 +69,16 @@ class Learner:
         """Drop what a step that broke off has left."""
         self.precision.forget(self.optimizer)
 
-    def complain(self, not_recorded: str) -> None:
-        """Warn of what was asked for and is not so; to be asked when steps have been made, and said once."""
-        untranslated = self.compiled.why_not()
-        if untranslated:
-            warnings.warn(f"train.compile: the network, or part of it, runs untranslated: {untranslated}", stacklevel=2)
-        if not_recorded:
-            warnings.warn(f"train.cuda_graph: steps are made call by call: {not_recorded}", stacklevel=2)
+    def remark(self, not_recorded: str) -> None:
+        """Say once what was asked for and is not so; to be called when steps have been made."""
+        reasons = {
+            "train.compile: the network, or part of it, runs untranslated": self.compiled.why_not(),
+            "train.cuda_graph: steps are made call by call": not_recorded,
+        }
+        for what, reason in reasons.items():
+            if reason and what not in self.said:
+                self.said.add(what)
+                marks.remark(f"{what}: {reason}")
 
 
 def learner_of(spec: RunSpec, facts: Facts, ranks: Ranks) -> Learner:

@@ -118,8 +118,7 @@ class Training:
             self.evaluate()
         if last or not train.checkpoint_every:
             self.save()
-        if self.ranks.rank == 0:
-            self.learner.complain(self.make_step.reason)
+        self.learner.remark(self.make_step.reason)
         return True
 
     def step(self, batch: Batch, images: Tensor, targets: Tensor) -> None:

@@ -53,6 +53,12 @@ class Words:
         if recorder is not None:
             recorder.metric(name, value, step)
 
+    def remark(self, text: str) -> None:
+        """Something to know of the run."""
+        recorder = self._watcher.ready()
+        if recorder is not None:
+            recorder.remark(text)
+
 
 class _Phase:
     """One phase that the program names; it may be entered again while it is open."""
