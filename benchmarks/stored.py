@@ -25,7 +25,7 @@ def keep(path: Path | None, result: dict[str, Any]) -> None:
     place = script.relative_to(ROOT) if script.is_relative_to(ROOT) else script.name
     stored = {
         "command": shlex.join(["python", str(place), *sys.argv[1:]]),
-        "commit": _git("rev-parse", "HEAD"),
+        "commit": commit(),
         "dirty": bool(_git("status", "--porcelain", "--untracked-files=no", "--", "src", "benchmarks/*.py")),
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "versions": {"python": platform.python_version(), **package_versions()},
@@ -35,6 +35,11 @@ def keep(path: Path | None, result: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(stored, indent=1) + "\n")
     if path is not None:
         whole_json(str(path), stored)
+
+
+def commit() -> str:
+    """That of the sources."""
+    return _git("rev-parse", "HEAD")
 
 
 def _git(*arguments: str) -> str:
