@@ -18,8 +18,8 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import statistics
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile

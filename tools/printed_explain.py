@@ -47,7 +47,9 @@ def planted_faults(measured: Stored) -> list[str]:
         f"fault or more, {faulty - len(wrong) + measured['false_alarms']} were right in rule, ranks, hosts and size."
     )
     errors = ["", "What was not:", "", *(f"- {one}" for one in wrong)] if wrong else []
-    return [*confusion(measured), "", sums, *errors, "", *sizes(measured)]
+    made_at = ", ".join(f"`{commit[:10]}` ({count})" for commit, count in measured.get("rehearsed_at", {}).items())
+    rehearsed = ["", f"Rehearsed at commit {made_at}, and explained at the one below."] if made_at else []
+    return [*confusion(measured), "", sums, *errors, "", *sizes(measured), *rehearsed]
 
 
 def claix_like(measured: Stored) -> list[str]:
