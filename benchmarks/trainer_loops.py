@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,6 @@ FRAMEWORKS = ROOT / "build" / "frameworks"
 ON_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")
 CHANNELS, CLASSES = 3, 4
-SGD = {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-4}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,22 +166,22 @@ def network_of(setting: Setting) -> nn.Module:
     return build(ModelSpec(name=setting.model), channels=CHANNELS, classes=CLASSES, pixels=pixels)
 
 
-def ours(setting: Setting, stop: Stopwatch, *more: str) -> None:
-    """The trainer of allpull as it is, by ``train``, in one rank that nobody observes."""
+def sgd(model: nn.Module) -> torch.optim.SGD:
+    """The optimizer of PyTorch's ImageNet example."""
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
+
+
+def ours(setting: Setting, stop: Stopwatch, more: tuple[str, ...] = ()) -> None:
+    """The trainer of allpull as it is, by ``train``, in one rank that nobody observes; ``more`` options than all."""
     spec = load_spec(setting.recipe, setting.options(*more))
     with tempfile.TemporaryDirectory() as scratch:
         train(spec, join(setting.threads), Path(scratch), stop)
 
 
-def cached(setting: Setting, stop: Stopwatch) -> None:
-    """The trainer of allpull on one batch again and again: what it would do if data were free."""
-    ours(setting, stop, "data.cached=true")
-
-
 def example(setting: Setting, stop: Stopwatch, layout: torch.memory_format = torch.contiguous_format) -> None:
     """The loop of PyTorch's ImageNet example, which has its loss and accuracy told in each step."""
     model = network_of(setting).to(DEVICE, memory_format=layout)  # type: ignore[call-overload]  # torch's stubs
-    criterion, optimizer = nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), **SGD)
+    criterion, optimizer = nn.CrossEntropyLoss(), sgd(model)
     loss_sum, right = 0.0, 0.0
     model.train()
     for images, target in loader_of(setting):
@@ -199,11 +199,6 @@ def example(setting: Setting, stop: Stopwatch, layout: torch.memory_format = tor
             break
 
 
-def example_channels_last(setting: Setting, stop: Stopwatch) -> None:
-    """The same loop with the two words added by which networks and images have their channels last."""
-    example(setting, stop, torch.channels_last)
-
-
 def lightning(setting: Setting, stop: Stopwatch) -> None:
     """Lightning's Trainer, with nothing logged, saved or drawn."""
     pl = import_module("lightning.pytorch")
@@ -219,7 +214,7 @@ def lightning(setting: Setting, stop: Stopwatch) -> None:
             return self.criterion(self.network(images), target)
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.SGD(self.parameters(), **SGD)
+            return sgd(self)
 
         def on_train_batch_end(self, *_: object) -> None:
             stop()
@@ -229,10 +224,7 @@ def lightning(setting: Setting, stop: Stopwatch) -> None:
         devices=1,
         precision=precision,
         max_steps=setting.in_all,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
+        **dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False),
     )
     trainer.fit(Classifier(), loader_of(setting))
 
@@ -242,7 +234,7 @@ def accelerate(setting: Setting, stop: Stopwatch) -> None:
     precision = "bf16" if setting.precision == "bf16" else "no"
     accelerator = import_module("accelerate").Accelerator(cpu=not ON_GPU, mixed_precision=precision)
     model, criterion = network_of(setting), nn.CrossEntropyLoss()
-    optimizer = torch.optim.SGD(model.parameters(), **SGD)
+    optimizer = sgd(model)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader_of(setting))
     model.train()
     for images, target in loader:
@@ -264,11 +256,10 @@ def timm(setting: Setting, stop: Stopwatch) -> None:
         is_training=True,
         color_jitter=0.0,
         num_workers=setting.workers,
-        pin_memory=ON_GPU,
         device=DEVICE,
     )
     model.to(DEVICE, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs
-    criterion, optimizer = nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), **SGD)
+    criterion, optimizer = nn.CrossEntropyLoss(), sgd(model)
     model.train()
     for images, target in loader:
         with torch.autocast(DEVICE.type, torch.bfloat16, enabled=setting.precision == "bf16"):
@@ -282,13 +273,14 @@ def timm(setting: Setting, stop: Stopwatch) -> None:
 
 LOOPS: dict[str, Callable[[Setting, Stopwatch], None]] = {
     "allpull": ours,
-    "allpull, cached batch": cached,
+    "allpull, cached batch": partial(ours, more=("data.cached=true",)),
     "example": example,
-    "example, channels last": example_channels_last,
+    "example, channels last": partial(example, layout=torch.channels_last),
     "Lightning": lightning,
     "accelerate": accelerate,
     "timm": timm,
 }
+"""Way of training → the loop; a cached batch again and again is what allpull would do if data were free."""
 
 
 def main(name: str, words: str) -> None:

@@ -57,7 +57,7 @@ PRECISIONS = ("fp32", "bf16")
 SPARE = 4  # batches that nobody trains on, so that loaders have work until the clock is stopped
 TIMEOUT_S = 1200
 
-FULL = {"pictures": 320, "size": 128, "batch": 16, "steps": 12, "warm_up": 4, "rounds": 3, "threads": "1,2"}
+FULL = {"pictures": 192, "size": 128, "batch": 16, "steps": 6, "warm_up": 2, "rounds": 3, "threads": "1,2"}
 QUICK = {"pictures": 64, "size": 64, "batch": 8, "steps": 3, "warm_up": 1, "rounds": 1, "threads": "1"}
 
 PEAKS = {
@@ -201,7 +201,7 @@ def flop_per_image(setting: Setting) -> float:
     batch = 2  # batch statistics need two values
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
         network_of(setting)(torch.zeros(batch, CHANNELS, setting.size, setting.size)).sum().backward()
-    return counter.get_total_flops() / batch
+    return float(counter.get_total_flops()) / batch
 
 
 def versions() -> dict[str, str | None]:
@@ -217,9 +217,20 @@ def prepare(options: argparse.Namespace, scratch: Path) -> Setting:
     pack = write_pack(plan(listing, Recipe(kind="jpeg"), Layout(seed=0)), scratch / "pack", workers=1).directory
     recipe = scratch / "recipe.toml"
     recipe.write_text('name = "trainer-peers"\n', encoding="utf-8")
-    same = {name: getattr(options, name) for name in ("model", "size", "batch", "warm_up", "steps", "workers")}
-    places = {"folder": str(folder), "pack": str(pack), "recipe": str(recipe)}
-    return Setting(**same, **places, precision="fp32", threads=1, sets=tuple(options.set))
+    return Setting(
+        precision=PRECISIONS[0],
+        threads=1,
+        workers=options.workers,
+        model=options.model,
+        size=options.size,
+        batch=options.batch,
+        warm_up=options.warm_up,
+        steps=options.steps,
+        folder=str(folder),
+        pack=str(pack),
+        recipe=str(recipe),
+        sets=tuple(options.set),
+    )
 
 
 def asked() -> argparse.Namespace:
