@@ -121,8 +121,12 @@ def test_settings_of_the_optimizer_are_those_of_the_training_that_goes_on(tmp_pa
 
 def test_another_optimizer_has_nothing_to_go_on_from(tmp_path):
     checkpoints(tmp_path, parts(steps=1)).save(progress(2))
-    with pytest.raises(BadInput, match="optimizer is SGD, ours Lars"):
-        checkpoints(tmp_path, parts(optimizer="lars")).restore(tmp_path)
+    other = parts(optimizer="lars")
+    before = everything(other)
+    with pytest.raises(BadInput, match="optimizer is SGD, ours Lars") as refused:
+        checkpoints(tmp_path, other).restore(tmp_path)
+    assert "network" not in str(refused.value)  # which is the same one
+    assert same(everything(other), before)
 
 
 def test_checkpoints_of_the_first_format_are_still_read(tmp_path):

@@ -101,11 +101,17 @@ class Checkpoints:
         they are: it is its memory that is restored.
 
         Raises:
-            BadInput: there is none that all ranks can read, it is of another network, or it stands within an epoch
-                that was cut into other batches.
+            BadInput: there is none that all ranks can read, it is of another network or optimizer, or it stands
+                within an epoch that was cut into other batches.
         """
         stored, path = self._agreed(place)
         self._check_cut(stored, path)
+        theirs, ours = stored.optimizer["kind"], type(self.parts.optimizer).__name__
+        if theirs != ours:
+            raise BadInput(
+                f"{path} cannot be gone on from: its optimizer is {theirs[:40]}, ours {ours}",
+                hint="keep train.optimizer as it was",
+            )
         try:
             self._put(stored)
         except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -211,8 +217,6 @@ class Checkpoints:
         """What the optimizer remembers of each parameter; its settings are those of this training."""
         optimizer = self.parts.optimizer
         ours = optimizer.state_dict()["param_groups"]
-        if theirs["kind"] != type(optimizer).__name__:
-            raise ValueError(f"its optimizer is {theirs['kind']}, ours {type(optimizer).__name__}")
         if [len(group["params"]) for group in theirs["param_groups"]] != [len(group["params"]) for group in ours]:
             raise ValueError("its optimizer has other groups of parameters")
         self.parts.shared.load_optimizer_state(optimizer, {"state": theirs["state"], "param_groups": ours})
