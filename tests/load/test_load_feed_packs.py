@@ -360,6 +360,12 @@ def test_options_that_contradict_each_other_are_refused(data_folder, options, me
             door(spec(data_folder, **options))
 
 
+def test_a_recipe_that_shifts_pictures_is_told_what_to_set(data_folder):
+    with pytest.raises(BadInput) as refused:
+        check(spec(data_folder, shift_pixels=1))
+    assert "set it to 0" in refused.value.hint
+
+
 def test_packs_that_do_not_belong_together_are_refused(folder, data_folder, make_pack, tmp_path):
     other = tmp_path / "other classes"
     shutil.copytree(folder / "class 1", other / "class 1")

@@ -198,7 +198,7 @@ def looks(data: DataSpec, own: int | None) -> tuple[Look, Look]:
         BadInput: sizes contradict each other.
     """
     if data.shift_pixels:
-        raise BadInput("data.shift_pixels is not for packs", hint="data.crop = random shifts as well")
+        raise BadInput("data.shift_pixels is not for packs", hint="set it to 0; data.crop = random shifts as well")
     size = data.size or own or USUAL_PIXELS
     test_size = data.test_size or size
     if data.first_size > size:
