@@ -145,7 +145,7 @@ def measure(bench: Bench) -> tuple[Found, dict[str, str]]:
                     absent[way] = str(failed)
                     continue
                 found.setdefault((setting.precision, setting.threads, way), []).append(rate)
-                where = f"{setting.precision} {setting.threads} threads"
+                where = f"{setting.precision}, threads: {setting.threads},"
                 print(f"{turn} {where} {way:24} {rate.images_per_s:8.1f} images/s", file=sys.stderr, flush=True)
     return {key: rates for key, rates in found.items() if key[2] not in absent}, absent
 
