@@ -97,7 +97,6 @@ MEASUREMENTS = (
         name="claix_like",
         script="claix_like.py",
         about="a rehearsal of what the CLAIX study met, explained (a minute; root)",
-        stored=False,
     ),
     Measurement(
         name="real_faults",
@@ -110,7 +109,6 @@ MEASUREMENTS = (
         script="planted_faults.py",
         arguments=("--keep", "build/planted"),
         about="whether `allpull explain` finds planted faults and no others (an hour, minutes the next time; root)",
-        stored=False,
     ),
     Measurement(name="fashion_mnist", script="fashion_mnist.py", about="accuracy on Fashion-MNIST (tens of minutes)"),
 )

@@ -87,6 +87,18 @@ def test_promises_are_kept(results: dict[str, dict[str, Any]]) -> None:
         assert all(len(groups) == 1 for groups in trained["agreement"].values()), "launchers change the training"
     if "fashion_mnist" in results:
         assert results["fashion_mnist"]["result"]["accuracy"] >= promises.fashion_mnist
+    if "planted_faults" in results:
+        planted = results["planted_faults"]["result"]
+        assert planted["healthy"] >= 60, "no alarm on 59 healthy runs is what below 5 % false alarms takes"
+        assert planted["false_alarms"] == 0
+        assert planted["right"] == planted["cases"] >= 150
+        for rule, found in planted["confusion"].items():
+            assert list(found) == ["nothing" if rule == "healthy" else rule]
+    if "claix_like" in results:
+        said = results["claix_like"]["result"]
+        rules = [one["rule"] for one in said["findings"] if one["gain"] is not None]
+        assert rules == ["sequential-evaluation", "network-bound", "input-bound"]
+        assert abs(said["efficiency"]["parallel"]["median"] - said["study"]["parallel"]) < 0.05
     if "identical_runs" in results:
         for kind in ("training", "rehearsal"):
             compared = results["identical_runs"]["result"][kind]
