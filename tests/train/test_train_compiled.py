@@ -134,6 +134,7 @@ def test_without_a_compiler_the_network_runs_as_it_is_and_says_why(no_compiler):
     assert len(translate.why_not()) <= LONGEST_REASON
 
 
+@pytest.mark.slow
 def test_a_backward_that_cannot_be_translated_is_found_before_it_runs(monkeypatch):
     compiler = importlib.import_module("torch._inductor.compile_fx")
     if not hasattr(importlib.import_module("torch._functorch.config"), "force_non_lazy_backward_lowering"):
