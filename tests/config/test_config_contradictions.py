@@ -21,6 +21,7 @@ from allpull.schema.spec import RunSpec
         ({"data": {"first_size": 64}, "model": {"head": "flatten"}}, "data.first_size"),
         ({"data": {"size": 120, "test_size": 128}, "model": {"head": "flatten"}}, "data.test_size"),
         ({"data": {"first_size": 64, "growth_epochs": 10}, "train": {"epochs": 10}}, "data.growth_epochs"),
+        ({"data": {"first_size": 64}, "train": {"epochs": 1}}, "data.growth_epochs"),
         ({"model": {"zero_init": True, "norm": "none"}}, "model.zero_init"),
         ({"model": {"norm_scale": False, "norm": "none"}}, "model.norm_scale"),
         ({"train": {"nesterov": True, "momentum": 0.0}}, "train.nesterov"),

@@ -57,9 +57,9 @@ def _of_both(data: DataSpec, model: ModelSpec, train: TrainSpec) -> Iterator[str
         yield "data.first_size: with model.head = flatten a model takes pictures of one size only"
     if model.head == "flatten" and data.test_size not in (0, data.size):
         yield f"data.test_size: with model.head = flatten a model takes pictures of one size only, {data.size:,} pixels"
-    if data.first_size and data.growth_epochs >= train.epochs:
+    if data.first_size and (train.epochs == 1 or data.growth_epochs >= train.epochs):
         yield (
-            f"data.growth_epochs: after {data.growth_epochs:,} epochs pictures would have their full size, and "
+            f"data.growth_epochs: after {max(1, data.growth_epochs):,} epochs pictures would have their full size, and "
             f"train.epochs = {train.epochs:,}; nothing would be trained on it"
         )
 

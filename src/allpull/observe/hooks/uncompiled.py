@@ -11,12 +11,13 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any, Callable, Iterator, Set
 
 OURS = __name__.partition(".observe.")[0] + "."
+LEARNED = OURS + "train."  # the reference trainer's networks, which are there to be compiled
 
 
 def leave_uncompiled(skip: Callable[[CodeType], Any]) -> None:
-    """Have dynamo run every function of ours as it is; ``skip`` is its word for that."""
+    """Have dynamo run every function of ours as it is, but for networks; ``skip`` is its word for that."""
     for name, module in list(sys.modules.items()):
-        if name.startswith(OURS):
+        if name.startswith(OURS) and not name.startswith(LEARNED):
             for code in codes_of(module):
                 skip(code)
 
