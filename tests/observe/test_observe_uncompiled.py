@@ -6,9 +6,9 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from allpull import marks  # noqa: E402
-from allpull.observe.hooks.uncompiled import leave_uncompiled  # noqa: E402
-from allpull.train.models import resnet  # noqa: E402
+from allpull import marks
+from allpull.observe.hooks.uncompiled import leave_uncompiled
+from allpull.train.models import resnet
 
 pytestmark = pytest.mark.torch
 
