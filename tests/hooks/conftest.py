@@ -78,8 +78,10 @@ class Watched:
 Watch = Callable[..., Watched]
 
 GLOO_ABORTS = "terminate called without an active exception"
-"""What a program says that ends without destroying its group, once in some hundred times, also where nobody observes it:
-a thread of Gloo's is still there when the interpreter takes its objects down."""
+"""What a program says that ends without destroying its group, once in hundreds of times, observed or not.
+
+A thread of Gloo's is still there when the interpreter takes its objects down.
+"""
 
 
 @pytest.fixture(autouse=True)
