@@ -40,8 +40,8 @@ HOSTS = 2
 RANKS = 4
 LINK = "1 Gbit/s"
 TIMEOUT_S = 600
-STATE = ("model", "optimizer", "buffers")
-"""Parts of a checkpoint that decide how a training goes on; buffers are the batch statistics of each rank."""
+STATE = ("model", "optimizer", "ranks")
+"""Parts of a checkpoint that decide how a training goes on; of ranks: their batch statistics and random numbers."""
 
 COMPARED = ("steps", "samples", "train_loss", "test_loss", "accuracy", "curves_sha256", "state_sha256")
 """What should not depend on where ranks run."""

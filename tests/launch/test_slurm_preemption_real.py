@@ -72,7 +72,7 @@ def state(directory: Path) -> dict[str, object]:
     """What the newest checkpoint holds of the network."""
     newest = max((directory / "checkpoints").glob("*.pt"))
     stored = torch.load(newest, weights_only=True)
-    return {"step": stored["step"], **stored["model"], **{f"{k}0": v for k, v in stored["buffers"][0].items()}}
+    return {"step": stored["step"], **stored["model"], **{f"{k}0": v for k, v in stored["ranks"][0]["buffers"].items()}}
 
 
 def requeued(cluster: SlurmCluster, number: str) -> None:
