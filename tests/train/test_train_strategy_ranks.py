@@ -2,41 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 pytestmark = pytest.mark.ranks
-PROGRAM = Path(__file__).with_name("strategy_ranks.py")
 EXACT = 1e-12  # of weights around 1 in float64, after some steps
 NORMED = 1e-10  # the same, with batch statistics in between
-LIMIT_S = 240
 
 Found = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
+def found(found_by_two_ranks: Callable[[str], list[Found]]) -> list[Found]:
     """What each of two ranks found out."""
-    folder = tmp_path_factory.mktemp("strategies")
-    with (folder / "said").open("w+") as said:
-        started = [
-            subprocess.Popen([sys.executable, str(PROGRAM), str(folder), str(rank)], stdout=said, stderr=said)
-            for rank in range(2)
-        ]
-        try:
-            codes = [rank.wait(LIMIT_S) for rank in started]
-        finally:
-            for rank in started:
-                rank.kill()
-        said.seek(0)
-        assert codes == [0, 0], said.read()[-4000:]
-    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(2)]
+    return found_by_two_ranks("strategy_ranks.py")
 
 
 def each(found: list[Found], check: str) -> Iterator[Any]:

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from allpull.cli.probing import Sets, Where, is_here, parse_counts, parse_seconds, run, specification, table
+from allpull.cli.probing import (
+    Sets,
+    Where,
+    is_here,
+    parse_counts,
+    parse_names,
+    parse_seconds,
+    run,
+    specification,
+    table,
+)
 from allpull.cli.say import answer
 from allpull.cli.show import AsJson
 from allpull.cli.train import Out
@@ -69,7 +79,7 @@ def compute(  # noqa: PLR0917  one parameter an option, called by typer alone
     options: dict[str, object] = {
         "builder": BUILDER,
         "batches": parse_counts(batches, "--batch", most=MOST_BATCH),
-        "precisions": parse_precisions(precisions),
+        "precisions": parse_names(precisions, "precision", PRECISIONS),
         "threads": parse_counts(threads or str(cores()), "--threads", most=MOST_THREADS),
         "size": size,
         "channels": channels,
@@ -97,19 +107,6 @@ def compute(  # noqa: PLR0917  one parameter an option, called by typer alone
 def cores() -> int:
     """CPUs that we may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def parse_precisions(text: str) -> list[str]:
-    """Names of arithmetics, in the order of the table.
-
-    Raises:
-        UnknownName: one is none.
-    """
-    words = [word.strip() for word in text.split(",")]
-    odd = next((word for word in words if word not in PRECISIONS), None)
-    if odd is not None:
-        raise UnknownName("precision", odd, PRECISIONS)
-    return [name for name in PRECISIONS if name in words]
 
 
 def compute_table(result: ComputeResult) -> str:

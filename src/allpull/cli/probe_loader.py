@@ -9,11 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from allpull.cli.probing import Sets, Where, is_here, parse_counts, parse_seconds, run, specification, table
+from allpull.cli.probing import (
+    Sets,
+    Where,
+    is_here,
+    parse_counts,
+    parse_names,
+    parse_seconds,
+    run,
+    specification,
+    table,
+)
 from allpull.cli.say import answer
 from allpull.cli.show import AsJson
 from allpull.cli.train import Out
-from allpull.errors import UnknownName
 from allpull.units import percent, show_bytes, show_count
 
 if TYPE_CHECKING:
@@ -78,7 +87,7 @@ def loader(  # noqa: PLR0917  one parameter an option, called by typer alone
     spec = specification("loader", ranks, launcher, sets, uses=uses, least=1)
     options: dict[str, object] = {
         "data": data if in_memory else str(Path(data).resolve()),
-        "states": parse_states(states),
+        "states": parse_names(states, "state of the page cache", STATES),
         "threads": parse_counts(threads, "--threads", most=MOST_THREADS) if threads else [],
         "batch": batch,
         "seconds": parse_seconds(duration),
@@ -88,19 +97,6 @@ def loader(  # noqa: PLR0917  one parameter an option, called by typer alone
     record, directory = run("loader", spec, out, options)
     result = loaded(read_probe(directory, "loader", LoaderAnswer), record.id)
     answer(result.model_dump_json(by_alias=True, indent=1) if as_json else loader_table(result))
-
-
-def parse_states(text: str) -> list[str]:
-    """States of the page cache, in the order in which they are measured.
-
-    Raises:
-        UnknownName: one is none.
-    """
-    words = [word.strip() for word in text.split(",")]
-    odd = next((word for word in words if word not in STATES), None)
-    if odd is not None:
-        raise UnknownName("state of the page cache", odd, STATES)
-    return [state for state in STATES if state in words]
 
 
 def loader_table(result: LoaderResult) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from allpull.cli.say import note
-from allpull.errors import BadInput
+from allpull.errors import BadInput, UnknownName
 from allpull.units import parse_time_s
 
 if TYPE_CHECKING:
@@ -131,6 +131,22 @@ def parse_counts(text: str, option: str, *, most: int) -> list[int]:
     if odd is not None:
         raise BadInput(f"{option} {text}: '{odd}' is not a number between 1 and {most:,}", hint=f"such as {option} 1,2")
     return sorted({int(word) for word in words})
+
+
+def parse_names(text: str, kind: str, known: Sequence[str]) -> list[str]:
+    """Those of ``known`` that ``text`` names, with commas, in the order of ``known``.
+
+    Raises:
+        UnknownName: one is none of them; ``kind`` says of what.
+
+    >>> parse_names("warm,cold", "state", ("cold", "warm", "cached"))
+    ['cold', 'warm']
+    """
+    words = [word.strip() for word in text.split(",")]
+    odd = next((word for word in words if word not in known), None)
+    if odd is not None:
+        raise UnknownName(kind, odd, known)
+    return [name for name in known if name in words]
 
 
 def parse_seconds(text: str, option: str = "--for") -> float:

@@ -1,0 +1,38 @@
+"""Two real ranks that check something together."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+LIMIT_S = 240
+
+
+@pytest.fixture(scope="session")
+def found_by_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[dict[str, Any]]]:
+    """``found_by_two_ranks(program)`` runs a file of this folder as two ranks; what each of them found out."""
+
+    def run(program: str) -> list[dict[str, Any]]:
+        path = Path(__file__).with_name(program)
+        folder = tmp_path_factory.mktemp(path.stem)
+        with (folder / "said").open("w+") as said:
+            started = [
+                subprocess.Popen([sys.executable, str(path), str(folder), str(rank)], stdout=said, stderr=said)
+                for rank in range(2)
+            ]
+            try:
+                codes = [rank.wait(LIMIT_S) for rank in started]
+            finally:
+                for rank in started:
+                    rank.kill()
+            said.seek(0)
+            assert codes == [0, 0], said.read()[-4000:]
+        return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(2)]
+
+    return run
