@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -76,6 +76,7 @@ class Watched:
 
 
 Watch = Callable[..., Watched]
+Ended = TypeVar("Ended")
 
 GLOO_ABORTS = "terminate called without an active exception"
 """What a program says that ends without destroying its group, once in hundreds of times, observed or not.
@@ -98,11 +99,7 @@ def watched(tmp_path: Path) -> Watch:
     """``watched(source)`` runs a program; ``start`` goes before its file, ``watch`` is what was asked for."""
 
     def run(source: str, *arguments: str, **how: Any) -> Watched:
-        for _ in range(3):
-            done = once(source, *arguments, **how)
-            if GLOO_ABORTS not in done.err:
-                break
-        return done
+        return _unless_gloo_aborts(lambda: once(source, *arguments, **how), lambda done: done.err)
 
     def once(
         source: str, *arguments: str, start: tuple[str, ...] = (sys.executable,), watch: Any = None, **env: str
@@ -141,11 +138,24 @@ def plain(source: str, tmp_path: Path, *arguments: str, start: tuple[str, ...] =
     program.write_text(textwrap.dedent(source))
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **env}
     command = [*start, str(program), *arguments]
-    done = subprocess.run(
-        command, env=environment, cwd=folder, capture_output=True, text=True, timeout=120, check=False
-    )
+
+    def run() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command, env=environment, cwd=folder, capture_output=True, text=True, timeout=120, check=False
+        )
+
+    done = _unless_gloo_aborts(run, lambda done: done.stderr)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def _unless_gloo_aborts(run: Callable[[], Ended], errors: Callable[[Ended], str]) -> Ended:
+    """What ``run()`` gives, begun again at most twice where Gloo ended it; ``errors`` is what a run printed as such."""
+    for _ in range(3):
+        done = run()
+        if GLOO_ABORTS not in errors(done):
+            break
+    return done
 
 
 def _lines(path: Path) -> list[Any]:
