@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.explain.made import STEPS, facts, found, hosts_of, job, ring
 from tests.replay.windows import Call, anything, late, only, relabelled, rotating, stretched
 
+from allpull.analyse.worth import worth
 from allpull.explain.findings import set_in
 from allpull.explain.machine import Machine
 
@@ -46,6 +47,33 @@ def test_faults_of_two_kinds_are_both_priced_in_full(evaluates_s: float, late_s:
     wanted = {"sequential-evaluation": evaluates_s / 8, "slow-rank": late_s}
     assert {one.rule: one.loss_s_per_step for one in answer} == pytest.approx(wanted, rel=0.15)
     assert [one.rule for one in answer] == sorted(wanted, key=lambda rule: -wanted[rule])
+
+
+@pytest.mark.parametrize(
+    ("late_s", "order"), [(0.02, ("network-bound", "slow-rank")), (0.04, ("slow-rank", "network-bound"))]
+)
+def test_an_upper_bound_counts_for_half_of_what_is_in_doubt(late_s: float, order: tuple[str, str]) -> None:
+    """One bucket of 60 ms, of which hosts may take any part: it may buy nothing, and more than the late rank does."""
+    network = replace(EIGHT, ways=ring(4, busy_share=0.9))
+    answer = found(job(8, forward=late(8, STEPS, rank=3, by_s=late_s), bucket_s=(0.0, 0.0, 0.06)), network).findings
+    assert tuple(one.rule for one in answer) == order
+    gains = {one.rule: one.gain for one in answer}
+    bound, known = gains["network-bound"], gains["slow-rank"]
+    assert bound is not None
+    assert known is not None
+    assert bound.is_at_most
+    assert not known.is_at_most
+    assert bound.value > known.value
+
+
+def test_where_hosts_are_known_to_take_no_part_the_network_is_an_estimate_and_the_larger_fault_stands_first() -> None:
+    """In a rehearsal the CPU time of ranks tells it."""
+    nothing = np.full(8, 1e-4)
+    network = replace(EIGHT, ways=ring(4, busy_share=0.9), is_rehearsal=True, cpu_s=nothing, queued_s=nothing)
+    both = job(8, forward=late(8, STEPS, rank=3, by_s=0.04), bucket_s=(0.0, 0.0, 0.06))
+    answer = found(both, network).findings
+    assert [one.rule for one in answer] == ["network-bound", "slow-rank"]
+    assert not any(one.gain.is_at_most for one in answer if one.gain is not None)
 
 
 def test_a_delay_that_a_busy_network_hides_costs_nothing_and_a_note_says_so() -> None:
@@ -159,7 +187,7 @@ def test_whatever_happens_prices_are_possible_and_in_order(seed: int) -> None:
     one = anything(seed)
     answer = found(one, Machine(hosts=hosts_of(one.ranks))).findings
     priced = [each for each in answer if not each.advice]
-    gains = [each.gain.value for each in priced if each.gain is not None]
+    gains = [worth(each.gain) for each in priced]
     assert gains == sorted(gains, reverse=True)
     for each in priced:
         assert each.loss_share is not None

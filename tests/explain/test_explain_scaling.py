@@ -100,6 +100,22 @@ def test_runs_of_other_work_get_no_speed_up():
     assert not any("times as fast" in line for line in lines)
 
 
+def test_what_is_missing_is_one_short_sentence_however_much_it_is():
+    run = metrics(2, 5000, {"forward": 10.0}).model_copy(update={"throughput": None})
+    sentences = {
+        count: said(run.model_copy(update={"gaps": [f"gap {number}" for number in range(count)]}))[0]
+        for count in (0, 1, 2, 3, 500)
+    }
+    head = "made on 2 ranks has no throughput: "
+    assert sentences == {
+        0: f"{head}nothing was recorded.",
+        1: f"{head}gap 0.",
+        2: f"{head}gap 0; gap 1.",
+        3: f"{head}gap 0; gap 1; and 1 more gap.",
+        500: f"{head}gap 0; gap 1; and 498 more gaps.",
+    }
+
+
 def test_a_run_that_failed_says_how():
     run = metrics(2, 5000, {"forward": 10.0})
     ended = Exit(code=137, rank=1, host="n1", signal="SIGKILL")

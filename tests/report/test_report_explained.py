@@ -171,7 +171,7 @@ def test_what_is_missing_is_no_headline():
     made = one()
     gaps = [f"gap {number}" for number in range(9)]
     run = made.show.runs[0].model_copy(update={"gaps": gaps, "throughput": None})
-    words = [f"{run.name} on 1 rank has no throughput: {'; '.join(gaps)}."]
+    words = [f"{run.name} on 1 rank has no throughput: {'; '.join(gaps[:2])}; and 7 more gaps."]
     update = {"show": made.show.model_copy(update={"runs": [run]}), "words": words}
     update["details"] = [made.details[0].model_copy(update={"metrics": run})]
     found = blocks(made.model_copy(update=update))
@@ -216,6 +216,22 @@ def test_findings_are_cards_and_advice_has_no_price():
     assert dict(cards.cards[0].facts)["gain"] == "1.10× (1.08× to 1.12×)"
     assert "gain" not in dict(cards.cards[2].facts)
     assert cards.cards[0].evidence[0] == ("waiting that rank 3 caused", "31 ms", "steps 5 to 60 of all ranks")
+
+
+def test_an_upper_bound_is_called_one_on_the_card_and_on_the_first_screen():
+    """Every number that may be less says so: the cost, the share and the speed-up."""
+    thin = finding("network-bound", "The network is slow", 0.06, gain={"value": 2.44, "low": 1.31, "high": 2.44})
+    made = blocks(with_explanation(findings=[thin]))
+    said = "It costs at most 60 ms of each step, 25.0 %; without it, training would be at most 2.44× as fast"
+    (first,) = parts(made["summary"], Callout)
+    assert first.price == f"{said} (surely 1.31×)."
+    assert said in made["findings"].lead
+    (cards,) = parts(made["findings"], Cards)
+    facts = dict(cards.cards[0].facts)
+    assert facts["gain"] == "at most 2.44× (surely 1.31×)"
+    assert facts["costs per step"] == "at most 60 ms (25.0 %)"
+    thin["gain"] = {"value": 2.44, "low": 1.0, "high": 2.44}
+    assert blocks(with_explanation(findings=[thin]))["summary"].parts[0].price == f"{said}."
 
 
 def test_a_healthy_run_is_said_to_be_healthy():

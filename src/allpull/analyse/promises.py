@@ -11,6 +11,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from allpull.analyse.worth import worth
 from allpull.schema.compared import Difference, Kept, Promise, State
 from allpull.schema.explained import ExplainResult, Finding
 from allpull.schema.results import Interval
@@ -110,7 +111,7 @@ def _followed(explained: Sequence[ExplainResult]) -> list[Followed]:
         )
         for same in often
     ]
-    return sorted(found, key=lambda one: -one.gain.value)
+    return sorted(found, key=lambda one: -worth(one.gain))
 
 
 def _key(finding: Finding) -> tuple[str, tuple[int, ...]]:

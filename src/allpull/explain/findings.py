@@ -9,6 +9,9 @@ A finding is kept where the low end of its gain is above 1, and its loss above t
 least share of a step that its rule can tell from jitter. The noise floor is that of ranks which are late, so only they,
 and what is left without them, have to be above it. What may cost more than ``MIN_SHARE`` of a step and is not kept is
 said in a note.
+
+What is kept is put in order by its gain. One that is an upper bound counts for half of what is in doubt of it, so that
+"at most twice as fast, or no faster at all" does not stand above a remedy that surely makes it 1.5 times as fast.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ import numpy as np
 from allpull.analyse.grid import Floats
 from allpull.analyse.statistics import MIN_POINTS
 from allpull.analyse.window import Window
+from allpull.analyse.worth import worth
 from allpull.explain.facts import Facts
 from allpull.explain.manual import section
 from allpull.explain.rules import RULES, names
@@ -40,7 +44,7 @@ MOST_OF_A_RULE = 8  # suspects of one rule that are priced, the largest: each co
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """All findings, largest gain first and advice last; and in words what was seen and is no finding.
+    """All findings, largest gain first (``worth``) and advice last; and in words what was seen and is no finding.
 
     ``undecided``: whether something may cost more than ``MIN_SHARE`` of a step, and a note says so.
     """
@@ -90,7 +94,7 @@ def findings(facts: Facts) -> Found:
             kept.append(_finding(one, _within(one, price, facts), facts))
         else:
             doubts.append(doubt)
-    kept.sort(key=lambda finding: -(finding.gain.value if finding.gain is not None else 0.0))
+    kept.sort(key=lambda finding: -worth(finding.gain))
     return Found(
         findings=tuple(kept),
         notes=(*_not_priced(unpriced, facts), *(doubt.note for doubt in doubts if doubt.note is not None)),

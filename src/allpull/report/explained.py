@@ -17,7 +17,7 @@ from rich.text import Text
 from allpull.report.plain import printable
 from allpull.report.seen import rate
 from allpull.report.terminal import words
-from allpull.report.wording import ABSENT, counted, percent, times
+from allpull.report.wording import ABSENT, bounded, counted, percent, sure, times
 from allpull.schema.explained import Efficiency, Evidence, ExplainResult, Finding
 from allpull.schema.results import Interval
 from allpull.units import show_bytes, show_count, show_time
@@ -181,14 +181,13 @@ def _finding(number: int, finding: Finding, *, doubts: bool) -> Iterator[Rendera
 
 
 def _price(finding: Finding) -> str:
-    """What a finding costs and what it buys; an upper bound where the interval of the gain ends with its value."""
+    """What a finding costs and what it buys, or what both are at most."""
     if finding.loss_s_per_step is None or finding.gain is None:
         return "Advice: nothing that this run measured can price it."
     gain = finding.gain
     cost = f"{show_time(finding.loss_s_per_step)} a step, {percent(finding.loss_share)} of it"
-    if gain.low is not None and gain.high is not None and gain.low < gain.high <= gain.value:
-        surely = f" (surely {times(gain.low)})" if round(gain.low, 2) > 1 else ""
-        return f"It costs at most {cost}; without it training is at most {times(gain.value)} as fast{surely}."
+    if gain.is_at_most:
+        return f"It costs at most {cost}; without it training is {bounded(gain)} as fast{sure(gain)}."
     return f"It costs {cost}; without it training is {times(gain.value)} as fast{_range(gain)}."
 
 

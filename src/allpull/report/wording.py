@@ -63,22 +63,42 @@ def times(ratio: float | None) -> str:
 def ranged(interval: Interval | None) -> str:
     """A ratio with its 95 % interval, to as many digits as tell the bounds apart, four at most.
 
-    An interval from 1, which is no gain at all, to the value itself says that the value is an upper bound.
+    Of an upper bound it says what is sure, where that is a gain.
 
     >>> ranged(Interval(value=1.2695, low=1.2662, high=1.2711)), ranged(Interval(value=1.3, low=None, high=None))
     ('1.270× (1.266× to 1.271×)', '1.30×')
     >>> ranged(Interval(value=2.44, low=1.0, high=2.44))
     'at most 2.44×'
+    >>> ranged(Interval(value=2.44, low=1.31, high=2.44))
+    'at most 2.44× (surely 1.31×)'
     """
     if interval is None or interval.low is None or interval.high is None:
         return times(None if interval is None else interval.value)
-    if interval.low <= 1 and interval.high == interval.value > 1:
-        return f"at most {times(interval.value)}"
+    if interval.is_at_most and interval.value > 1:
+        return f"{bounded(interval)}{sure(interval)}"
     for digits in range(2 if abs(interval.value) < 10 else 1, 5):
         shown = [f"{bound:,.{digits}f}×" for bound in (interval.low, interval.high)]
         if shown[0] != shown[1]:
             return f"{interval.value:,.{digits}f}× ({shown[0]} to {shown[1]})"
     return f"{times(interval.value)} (known to four digits)"
+
+
+def bounded(bound: Interval) -> str:
+    """A ratio that is an upper bound.
+
+    >>> bounded(Interval(value=2.44, low=1.0, high=2.44))
+    'at most 2.44×'
+    """
+    return f"at most {times(bound.value)}"
+
+
+def sure(bound: Interval) -> str:
+    """What of a ratio that is an upper bound is sure, as it stands behind it; empty where that is no gain.
+
+    >>> sure(Interval(value=2.44, low=1.31, high=2.44)), sure(Interval(value=2.44, low=1.001, high=2.44))
+    (' (surely 1.31×)', '')
+    """
+    return f" (surely {times(bound.low)})" if bound.low is not None and round(bound.low, 2) > 1 else ""
 
 
 def spread(interval: Interval | None) -> str:

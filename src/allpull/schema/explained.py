@@ -113,7 +113,9 @@ class ExplainResult(Record):
     clock_error_s: float | None
     phases: PhaseTimes
     waiting: Waiting | None = Field(default=None, description="None: one rank, or nobody waited")
-    findings: list[Finding] = Field(description="largest gain first")
+    findings: list[Finding] = Field(
+        description="largest gain first; one that is an upper bound (high = value) counts for half of what is in doubt"
+    )
     healthy: str | None = Field(description="one sentence, where nothing was found")
     notes: list[str] = Field(description="what was left out or is not resolvable, in words")
 

@@ -20,6 +20,17 @@ class Interval(Record):
     low: float | None
     high: float | None
 
+    @property
+    def is_at_most(self) -> bool:
+        """Whether ``value`` is an upper bound, at which the interval ends, and ``low`` is what is sure.
+
+        An estimate lies within its interval; of a quantity that does not vary all three are the same.
+
+        >>> Interval(value=2.4, low=1.0, high=2.4).is_at_most, Interval(value=2.4, low=2.3, high=2.5).is_at_most
+        (True, False)
+        """
+        return self.low is not None and self.high is not None and self.low < self.high <= self.value
+
 
 class StepTime(Record):
     """Step times over the steady window, in seconds."""

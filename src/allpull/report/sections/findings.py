@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from allpull.report.block import Block, Card, Cards, Notice, Part, Points, Text
 from allpull.report.explaining import explained
-from allpull.report.wording import counted, percent, ranged
+from allpull.report.wording import bounded, counted, percent, ranged, sure
 from allpull.schema.explained import Evidence, ExplainResult, Finding
 from allpull.schema.reported import ScalingReport
 from allpull.units import show_bytes, show_count, show_time
@@ -50,13 +50,18 @@ def price(finding: Finding) -> str:
     if finding.loss_s_per_step is None or finding.gain is None:
         return ""
     cost = f"{show_time(finding.loss_s_per_step)} of each step, {percent(finding.loss_share)}"
+    if finding.gain.is_at_most:
+        fast = f"{bounded(finding.gain)} as fast{sure(finding.gain)}"
+        return f"It costs at most {cost}; without it, training would be {fast}."
     return f"It costs {cost}; without it, training would be {ranged(finding.gain)} as fast."
 
 
 def _card(finding: Finding) -> Card:
     facts = [("gain", ranged(finding.gain))]
     if finding.loss_s_per_step is not None:
-        facts.append(("costs per step", f"{show_time(finding.loss_s_per_step)} ({percent(finding.loss_share)})"))
+        most = "at most " if finding.gain is not None and finding.gain.is_at_most else ""
+        cost = f"{most}{show_time(finding.loss_s_per_step)} ({percent(finding.loss_share)})"
+        facts.append(("costs per step", cost))
     facts.append(("ranks", _listed(finding.ranks, "all")))
     if finding.hosts:
         facts.append(("hosts", _listed(finding.hosts, "all")))
