@@ -8,7 +8,7 @@ from typing import Any
 
 from allpull.launch.endings import read_all_ended, read_ended, read_ranks_ended
 from allpull.launch.job import prospect
-from allpull.launch.outcome import exit_of, versions_of
+from allpull.launch.outcome import describe, exit_of, versions_of
 from allpull.rundir import layout
 from allpull.schema.spec import RunSpec
 
@@ -74,6 +74,18 @@ def test_under_mpirun_the_blamed_rank_and_those_that_raised_failed_and_no_others
     assert [(host.host, [failure.rank for failure in host.failures]) for host in ended] == [("n1", [1]), ("n2", [3])]
     end = exit_of(ended)
     assert (end.rank, end.host, end.exception, end.code) == (3, "n2", "ValueError: no such label", 1)
+
+
+def test_the_hint_of_the_exception_that_ended_the_job_comes_with_it(tmp_path):
+    told = {"host": "n1", "code": 1, "failures": [{"rank": 0, "exit_code": 1}, {"rank": 1, "exit_code": 1}]}
+    write(tmp_path, layout.ended_file("n1"), told)
+    write(tmp_path, layout.events_file(0), {}, raised("connection closed", 50))
+    write(tmp_path, layout.events_file(1), {}, {**raised("no labels", 40), "hint": "get the labels"})
+    end = exit_of([read_ended(tmp_path, "n1", 1)])
+    assert (end.exception, end.hint) == ("ValueError: no labels", "get the labels")
+    assert describe(end) == "rank 1 on n1 failed: ValueError: no labels; hint: get the labels"
+    write(tmp_path, layout.events_file(1), {}, raised("no labels", 40))
+    assert exit_of([read_ended(tmp_path, "n1", 1)]).hint is None
 
 
 def test_when_all_went_well_an_exception_that_was_caught_is_no_failure(tmp_path):

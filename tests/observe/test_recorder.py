@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allpull import marks
+from allpull.errors import BadInput
 from allpull.observe import journal, recorder
 from allpull.observe.identity import Identity
 from allpull.observe.recorder import Recorder
@@ -201,6 +202,27 @@ def test_an_exception_and_the_missing_end_are_recorded(loop):
     kinds = [event.kind for event in events_of(folder)]
     assert "exception" in kinds
     assert "end" not in kinds
+
+
+class Trap(Exception):
+    """An exception of somebody's, which does more than it should when it is asked for a hint."""
+
+    @property
+    def hint(self) -> str:
+        raise SystemExit(3)
+
+
+def test_what_an_error_advises_is_recorded_and_masked_and_other_attributes_of_that_name_are_left_alone(loop):
+    _, recorder, folder = loop
+    recorder.raised(BadInput("no labels", hint="set password=hunter2"))
+    recorder.raised(BadInput("no labels"))
+    recorder.raised(Trap("no"))
+    odd = ValueError("no")
+    odd.hint = ["no text"]  # type: ignore[attr-defined]  # libraries give their exceptions attributes of any kind
+    recorder.raised(odd)
+    recorder.close(ended_well=False)
+    hints = [event.hint for event in events_of(folder) if event.kind == "exception"]
+    assert hints == ["set password=[redacted]", None, None, None]
 
 
 @given(st.lists(st.sampled_from(["input", "forward", "backward", "mine", "evaluation"]), max_size=30))

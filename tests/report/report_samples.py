@@ -165,7 +165,15 @@ def hostile(text: str = HOSTILE) -> ScalingReport:
     cpu = {"model": text, "architecture": text, "vector": [text]}
     texts = {"os": text, "kernel": text, "file_system": text, "clock_source": text, "driver": text, "gpus": [text]}
     machine = host(text, cpu=cpu, fingerprint=text, nics=[{"name": text}], **texts)
-    ended = {"code": 1, "rank": 0, "host": text, "signal": text, "exception": text, "log_tail": [text] * 3}
+    ended = {
+        "code": 1,
+        "rank": 0,
+        "host": text,
+        "signal": text,
+        "exception": text,
+        "hint": text,
+        "log_tail": [text] * 3,
+    }
     changes: dict[str, Any] = {
         "created_utc": text,
         "command": [text, text],

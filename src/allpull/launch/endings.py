@@ -10,6 +10,7 @@ from typing import Any
 from allpull.launch.outcome import TAIL_BYTES, Ended, RankFailure, log_tail
 from allpull.observe.versions import PACKAGES
 from allpull.rundir import layout, redact
+from allpull.schema.events import Raised
 
 MAX_REASON = 500  # characters
 
@@ -53,8 +54,7 @@ def read_ranks_ended(
         if host is None and rank not in blamed:
             continue
         failures = hosts.setdefault(host or "?", [])
-        exception, _ = _exception(directory / layout.events_file(rank)) if code else (None, None)
-        if rank in blamed or exception is not None:
+        if rank in blamed or (code and _exception(directory / layout.events_file(rank)) is not None):
             failures.append(_failure(directory, host or "?", {"rank": rank, "exit_code": blamed.get(rank, 1)}))
     if not hosts:
         reason = "mpirun started no rank" if code else None
@@ -117,31 +117,31 @@ def _failure(directory: Path, host: str, told: dict[str, Any]) -> RankFailure:
 
 def failure_of(directory: Path, rank: int, host: str, *, exit_code: int) -> RankFailure:
     """The failure of ``rank`` on ``host``, with the exception that it recorded, if it did."""
-    exception, raised_ns = _exception(directory / layout.events_file(rank))
+    raised = _exception(directory / layout.events_file(rank))
     boot_id, ahead_ns = _clock_of(_header(directory, rank))
     return RankFailure(
         rank=rank,
         host=host,
         exit_code=exit_code,
-        exception=exception,
-        raised_ns=raised_ns,
+        exception=None if raised is None else f"{raised.type}: {raised.message}",
+        hint=None if raised is None else raised.hint,
+        raised_ns=None if raised is None else raised.t_ns,
         boot_id=boot_id,
         realtime_ahead_ns=ahead_ns,
         log_tail=log_tail(directory / layout.log_file(rank)),
     )
 
 
-def _exception(events: Path) -> tuple[str | None, int | None]:
-    """The last exception that a rank recorded, as "type: message" and the time, or nothing."""
+def _exception(events: Path) -> Raised | None:
+    """The last exception that a rank recorded, or nothing."""
     try:
         with events.open("rb") as file:
             file.seek(max(0, events.stat().st_size - TAIL_BYTES))
             lines = file.read(TAIL_BYTES).splitlines()
     except OSError:
-        return None, None
+        return None
     for line in reversed(lines):
         if b'"exception"' in line:
-            with contextlib.suppress(ValueError, KeyError, TypeError):
-                event = json.loads(line)
-                return f"{event['type']}: {event['message']}", int(event["t_ns"])
-    return None, None
+            with contextlib.suppress(ValueError):
+                return Raised.model_validate_json(line)
+    return None

@@ -33,6 +33,7 @@ class RankFailure:
     host: str
     exit_code: int
     exception: str | None = None
+    hint: str | None = None
     raised_ns: int | None = None
     boot_id: str | None = None
     realtime_ahead_ns: int = 0
@@ -121,6 +122,7 @@ def exit_of(ended: Sequence[Ended]) -> Exit:
         host=first.host,
         signal=_signal_name(number) if number else None,
         exception=first.exception,
+        hint=first.hint,
         reason=reason,
         log_tail=list(first.log_tail),
     )
@@ -140,6 +142,8 @@ def describe(exit_: Exit) -> str:
     'rank 1 on n1 was ended by SIGKILL'
     >>> describe(Exit(code=1, rank=0, host="n1", exception="ValueError: no"))
     'rank 0 on n1 failed: ValueError: no'
+    >>> describe(Exit(code=1, rank=0, host="n1", exception="BadInput: no digits at data", hint="get them"))
+    'rank 0 on n1 failed: BadInput: no digits at data; hint: get them'
     >>> describe(Exit(code=143, reason="Slurm ended the job at its time limit"))
     'Slurm ended the job at its time limit'
     """
@@ -149,7 +153,8 @@ def describe(exit_: Exit) -> str:
         what = f"was ended by {exit_.signal}"
     else:
         what = f"failed: {exit_.exception or f'exit code {exit_.code}, no Python exception'}"
-    return f"rank {exit_.rank} on {exit_.host} {what}" + (f"; {exit_.reason}" if exit_.reason else "")
+    more = [exit_.reason, f"hint: {exit_.hint}" if exit_.hint else None]
+    return "; ".join([f"rank {exit_.rank} on {exit_.host} {what}", *(text for text in more if text)])
 
 
 def log_tail(path: Path, lines: int = TAIL_LINES) -> tuple[str, ...]:

@@ -247,9 +247,11 @@ class Recorder:
 
     def raised(self, error: BaseException) -> None:
         """The exception that ends this rank."""
-        now = self._clock_ns()
-        message, _ = redact.text(str(error)[:4000])
-        self.journal.event({"kind": "exception", "type": type(error).__name__, "message": message, "t_ns": now}, now)
+        now, message = self._clock_ns(), redact.text(str(error)[:4000])[0]
+        hint = vars(error).get("hint")  # of an ``AllpullError``; getattr might run code of the user's
+        advice = {"hint": redact.text(hint[:1000])[0]} if isinstance(hint, str) and hint else {}
+        event = {"kind": "exception", "type": type(error).__name__, "message": message, **advice, "t_ns": now}
+        self.journal.event(event, now)
 
     def close(self, *, ended_well: bool) -> None:
         """Write what is buffered; ``ended_well``: with the mark that the rank ended by itself."""

@@ -64,6 +64,7 @@ class Raised(Record):
     kind: Literal["exception"]
     type: str
     message: str
+    hint: str | None = Field(None, description="what to do about it, where the exception says so")
     t_ns: int
 
 

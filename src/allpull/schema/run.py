@@ -19,6 +19,7 @@ class Exit(Record):
     host: str | None = None
     signal: str | None = Field(None, description="name of the signal that ended the rank, such as SIGKILL")
     exception: str | None = Field(None, description="type and message of the exception that ended the rank")
+    hint: str | None = Field(None, description="what to do about that exception, where it says so")
     reason: str | None = Field(None, description="in words, what ended the job where it was no rank: a time limit, say")
     log_tail: list[str] = Field(default_factory=list, max_length=200, description="last lines of its log")
 

@@ -166,7 +166,8 @@ def _failure(detail: RunDetail) -> str:
     who = "the job" if end.rank is None else f"rank {end.rank}{f' on {end.host}' if end.host else ''}"
     how = f"was ended by {end.signal}" if end.signal else f"ended with exit code {end.code}"
     why = end.exception or end.reason
-    return f"{who} {how}{f': {why}' if why else ''}"
+    hint = f" (hint: {end.hint})" if end.hint else ""
+    return f"{who} {how}{f': {why}' if why else ''}{hint}"
 
 
 def _cautions(show: ShowResult) -> Iterator[Notice]:
