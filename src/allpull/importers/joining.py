@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from allpull.importers import one_job
 from allpull.importers.calls import Call
 from allpull.importers.clocks import Key
 from allpull.importers.kineto import MAX_RANKS
@@ -63,9 +64,14 @@ class Joined:
 
 
 def join(parts: Sequence[Part]) -> Joined:
-    """One run of ``parts``; parts without a step are left out, and named."""
+    """One run of ``parts``; parts without a step are left out, and named.
+
+    Raises:
+        BadInput: their recordings lie too far apart for one.
+    """
     gaps = [gap for part in parts for gap in part.gaps]
     by_rank = _by_rank(parts, gaps)
+    one_job.check_times(by_rank)
     size = _size(by_rank, gaps)
     by_rank = _sized(by_rank, size)
     found = {told: whole for told, its in by_rank.items() if (whole := _merged(told, its, gaps))}
