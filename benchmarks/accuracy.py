@@ -1,13 +1,15 @@
 """How well the shipped recipes learn, on one rank and on several, and whether the number of ranks matters.
 
-    python benchmarks/accuracy.py --recipe digits [--ranks 1 --ranks 2] [--seeds 3] [--set OPTION=VALUE] [--output FILE]
+    python benchmarks/accuracy.py --recipe digits [--ranks 1 --ranks 2] [--seeds 3] [--set OPTION=VALUE]
+        [--keep DIR] [--output FILE]
 
 Trains a recipe by the command line with seeds 0, 1, … on each number of ranks. What is kept was computed here from the
 last checkpoint's answers to the test part, by scikit-learn (which must be installed), and stands beside what the
 trainer recorded: accuracy, or for several labels a sample micro and macro F1 and mean average precision.
 `fashion-mnist` needs Debian's package dataset-fashion-mnist, or its folder with --data; for `twelve-bands` the set is
 made (twelve_bands_data.py) and packed first, in 2.6 GB of room for temporary files, unless --data gives a folder with
-the packs ``train`` and ``test``. Wall times are context only.
+the packs ``train`` and ``test``. Wall times are context only. With ``--keep`` what a run gave stays in DIR, and a study
+that was broken off goes on with the next one; only runs of the same commit and options count.
 
 Each number of ranks is held against the first one. The question is whether they have one mean, and Welch's test answers
 it without taking their spreads to be equal (Welch 1947, Biometrika 34; degrees of freedom: Satterthwaite 1946,
@@ -20,6 +22,7 @@ a rank, so two ranks make half as many steps; --set train.global_batch=N has all
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import shutil
 import statistics
@@ -48,13 +51,14 @@ from allpull.load.statistics import channel_statistics
 from allpull.pack.read import Pack
 from allpull.rundir import layout
 from allpull.rundir.read import find_runs, read_run
+from allpull.rundir.write import whole_json
 from allpull.schema.spec import RunSpec, from_plain
 from allpull.schema.trainspec import DataSpec
 from allpull.train.checkpoint import PATTERN
 from allpull.train.models.build import build
 from allpull.train.stored import Stored
 from allpull.train.stored import read as read_checkpoint
-from stored import keep
+from stored import commit, keep
 
 TWELVE_BANDS = "twelve-bands"
 RECIPES = ("digits", "fashion-mnist", TWELVE_BANDS)
@@ -166,6 +170,20 @@ def trained(recipe: str, ranks: int, options: Sequence[str]) -> dict[str, Any]:
         return {"ranks": ranks, **examined(directory), "wall_s": round(wall_s, 1)}
 
 
+def once(recipe: str, ranks: int, seed: int, options: argparse.Namespace, data: Sequence[str]) -> dict[str, Any]:
+    """What came of a run; one that is in the folder ``options.keep`` already is not made again."""
+    asked = {"recipe": recipe, "ranks": ranks, "seed": seed, "set": options.set, "commit": commit()}
+    place = options.keep and options.keep / f"{recipe}-{ranks}-{seed}.json"
+    before = json.loads(place.read_text("utf-8")) if place and place.is_file() else {}
+    if before.get("asked") == asked:
+        return dict(before["row"])
+    row = {"seed": seed, **trained(recipe, ranks, [*data, f"train.seed={seed}", *options.set])}
+    if place:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        whole_json(str(place), {"asked": asked, "row": row})
+    return row
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """Whether ``score`` has one mean on ``ranks`` and on ``base`` ranks; ``difference`` is the former − the latter.
@@ -263,6 +281,7 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="OPTION=VALUE", help="as for allpull train")
     parser.add_argument("--train-patches", type=int, default=TRAIN_PATCHES, help="of twelve-bands, where it is made")
     parser.add_argument("--test-patches", type=int, default=TEST_PATCHES)
+    parser.add_argument("--keep", type=Path, help="folder for what each run gave; those in it are not made again")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
@@ -271,7 +290,7 @@ def main() -> None:
             data = make_bands(Path(scratch), options.train_patches, options.test_patches)
         told = [f"data.path={data.resolve()}"] if data is not None else []
         rows = [
-            {"seed": seed, **trained(options.recipe, ranks, [*told, f"train.seed={seed}", *options.set])}
+            once(options.recipe, ranks, seed, options, told)
             for seed in range(options.seeds)
             for ranks in options.ranks or (1, 2)
         ]

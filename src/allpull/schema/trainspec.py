@@ -79,7 +79,7 @@ class ModelSpec:
 
     name: str = option("resnet8", "model: a name from `allpull train --list-models`")
     width: int = option(
-        0, "channels of the first stage; 0: the network's own (16 if for small images, else 64)", ge=0, le=1024
+        0, "channels of the first stage; 0: the network's own (16 for resnet8, 14 and 20, else 64)", ge=0, le=1024
     )
     norm: Literal["batch", "group", "none"] = option(
         "batch", "normalisation: batch, group (no batch statistics) or none"

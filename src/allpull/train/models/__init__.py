@@ -14,6 +14,7 @@ MODELS = Table(
         "resnet34": "allpull.train.models.resnet_imagenet:resnet34",
         "resnet50": "allpull.train.models.resnet_imagenet:resnet50",
         "resnet8": "allpull.train.models.resnet:resnet8",
+        "resnet9": "allpull.train.models.resnet9:resnet9",
         "vgg16": "allpull.train.models.vgg:vgg16",
         "vgg16_bn": "allpull.train.models.vgg:vgg16_bn",
     },
