@@ -53,6 +53,7 @@ def test_all_faults_of_a_file_and_of_the_options_are_reported_at_once(run_cli, t
         (("--set", "data.name=cifar"), "no data set 'cifar'"),
         (("-n", "0"), "launch.ranks"),
         (("--set", "train.global_batch=1", "-n", "2"), "global_batch"),
+        (("--set", "model.head=flatten", "-n", "2"), "model.name = resnet8 has no such option"),
     ],
 )
 def test_wrong_options_are_refused_before_anything_starts(run_cli, tmp_path, option, expected):

@@ -50,3 +50,11 @@ def test_a_training_that_had_ended_when_it_was_started_again_is_scored_once_more
     assert [history.score.loss] == done.metric("test_loss")
     with pytest.raises(BadInput, match="has already trained 1 epochs"):
         train(replace(spec, train=replace(spec.train, resume=str(done.directory))), alone, tmp_path)
+
+
+@pytest.mark.ranks
+def test_who_asked_to_stop_is_told_that_it_did_and_a_single_rank_that_it_shares_nothing(train_digits):
+    done = train_digits(1, "train.stop_after=3", "data.limit=256", "parallel.strategy=fsdp", "observe.counters=false")
+    assert done.code == 0, done.err
+    assert "stopped after 3 steps in all, as was asked" in " ".join(done.err.split())
+    assert "parallel.strategy: a single rank has nobody to share weights with" in " ".join(done.err.split())

@@ -339,7 +339,7 @@ def test_resuming_from_nothing_says_so(tmp_path):
     ("changed", "words"),
     [
         ("global_batch", "global batch"),
-        ("samples", "samples"),
+        ("samples", "number of samples"),
         ("seed", "seed"),
         ("dtype", "arithmetic"),
         ("order", "order of samples"),
@@ -349,7 +349,7 @@ def test_resuming_within_an_epoch_refuses_another_order_of_samples(tmp_path, cha
     made = parts()
     checkpoints(tmp_path, made).save(progress(2))
     other = dataclasses.replace(CUT, **{changed: "other" if changed in ("dtype", "order") else 7})
-    with pytest.raises(BadInput, match=f"within an epoch of {words}"):
+    with pytest.raises(BadInput, match=f"in the middle of an epoch, and the {words}"):
         checkpoints(tmp_path, made, cut=other).restore(tmp_path)
     at_its_end = Progress(step=3, epoch=2, in_epoch=0, losses=[])
     checkpoints(tmp_path, made).save(at_its_end)

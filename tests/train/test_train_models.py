@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import sys
 import types
 
@@ -14,6 +15,7 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from allpull.config.checks import find_contradictions  # noqa: E402
+from allpull.config.contradictions import OF_FAMILY  # noqa: E402
 from allpull.errors import BadInput, MissingPart, UnknownName  # noqa: E402
 from allpull.schema.spec import ModelSpec, RunSpec  # noqa: E402
 from allpull.train.models import MODELS  # noqa: E402
@@ -197,7 +199,9 @@ def test_a_name_nobody_knows_is_told_with_its_neighbour():
 
 def test_options_that_contradict_each_other_are_found_before_torch_is_needed():
     def found(**options):
-        return [line.split(":")[0] for line in find_contradictions(RunSpec(model=ModelSpec(**options)))]
+        return [
+            line.split(":")[0] for line in find_contradictions(RunSpec(model=ModelSpec(name="resnet50", **options)))
+        ]
 
     assert found(zero_init=True, norm="none") == found(zero_init=True, norm_scale=False) == ["model.zero_init"]
     assert found(norm_scale=False, norm="none") == ["model.norm_scale"]
@@ -253,3 +257,10 @@ def test_a_strided_convolution_of_few_channels_is_the_same_convolution(channels_
     (found * weights).sum().backward()
     (plain * weights).sum().backward()
     assert torch.allclose(x.grad, y.grad, rtol=1e-12)
+
+
+def test_options_that_only_some_families_have_are_those_that_their_builders_take():
+    """What is refused before ranks start is what ``build`` would refuse in each of them."""
+    common = {"channels", "classes", "width", "norm", "pixels", "with_norm", "blocks", "kind"}
+    taken = {name: {*inspect.signature(MODELS.load(name)).parameters} - common for name in MODELS.builtin}
+    assert {name: set(OF_FAMILY[name]) for name in taken} == taken

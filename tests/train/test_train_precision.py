@@ -21,7 +21,7 @@ from allpull.schema.trainspec import ModelSpec, TrainSpec  # noqa: E402
 from allpull.train.lars import Lars  # noqa: E402
 from allpull.train.models.build import build  # noqa: E402
 from allpull.train.optimise import sgd  # noqa: E402
-from allpull.train.precision import AMPERE, Precision, allow_tf32, missing, moved  # noqa: E402
+from allpull.train.precision import AMPERE, Precision, allow_tf32, check_here, missing, moved  # noqa: E402
 
 pytestmark = pytest.mark.torch
 CPU = torch.device("cpu")
@@ -345,6 +345,9 @@ def test_devices_without_the_arithmetic_are_refused_with_what_to_take(monkeypatc
     with pytest.raises(MissingPart, match=r"train.precision=tf32: TF32 is a way of NVIDIA GPUs") as caught:
         Precision("tf32", CPU)
     assert caught.value.hint == "take train.precision=fp32"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(MissingPart, match=r"train.precision=tf32"):
+        check_here("tf32")
     gpu = torch.device("cuda", 0)
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "Tesla V100")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import types
 
 import pytest
 
@@ -14,6 +15,7 @@ from allpull.errors import BadInput, MissingPart  # noqa: E402
 from allpull.schema.trainspec import ParallelSpec  # noqa: E402
 from allpull.train import ddp  # noqa: E402
 from allpull.train.fsdp import LARGE, blocks  # noqa: E402
+from allpull.train.full_state import Host  # noqa: E402
 from allpull.train.later_reduce import fill  # noqa: E402
 from allpull.train.models import MODELS  # noqa: E402
 from allpull.train.models.sync_norm import sync_norms  # noqa: E402
@@ -54,6 +56,39 @@ def test_what_is_saved_is_a_copy():
     optimizer.step()
     assert torch.equal(kept["weight"], before[0])
     assert torch.equal(memory["state"][0]["momentum_buffer"], before[1])
+
+
+def test_copies_from_a_gpu_are_begun_one_after_the_other_and_waited_for_once():
+    """By stand-ins: a tensor that says it is on a GPU, streams that note who waits for them."""
+    noted = []
+
+    class OnGpu(torch.Tensor):
+        device = torch.device("cuda", 0)
+
+    class Room:
+        def copy_(self, value, *, non_blocking):
+            noted.append(("copy", float(value.sum()), non_blocking))
+            return self
+
+    class Cuda:
+        @staticmethod
+        def current_stream(device):
+            return types.SimpleNamespace(synchronize=lambda: noted.append(("wait", str(device))))
+
+    values = [torch.full((2,), float(number)).as_subclass(OnGpu) for number in range(3)]
+    with Host(Cuda, lambda _value: Room()) as host:
+        assert all(isinstance(host.copy(value, rank=0), Room) for value in values)
+        assert host.copy(values[0], rank=1) is None
+    assert noted == [("copy", 0.0, True), ("copy", 2.0, True), ("copy", 4.0, True), ("wait", "cuda:0")]
+
+
+def test_copies_from_a_cpu_wait_for_nothing():
+    value = torch.arange(6.0).reshape(2, 3).t()
+    with Host(cuda=None) as host:
+        copy = host.copy(value, rank=0)
+    assert copy.data_ptr() != value.data_ptr()
+    assert torch.equal(copy, value)
+    assert copy.stride() == value.stride()
 
 
 def test_a_state_for_another_number_of_parameters_is_refused():

@@ -80,6 +80,9 @@ def check_restarts(spec: RunSpec) -> None:
         )
 
 
+HERE = ("local", "rehearse")
+"""Launchers whose ranks have the devices of this machine."""
+
 NO_RESTARTS = {
     "mpi": "an MPI job ends as a whole when one of its ranks does",
     "rehearse": "a rank that fails on a virtual cluster ends the job, as a planted fault should",
@@ -92,10 +95,15 @@ def check_parts(spec: RunSpec) -> None:
 
     Raises:
         BadInput: no such model or data set, its files are missing or damaged, or there is nothing to go on from.
+        MissingPart: ranks would be here, and no device here computes in what was asked for.
     """
     if spec.model.name.partition(":")[0] not in (*MODELS.names(), *LIBRARIES):
         raise UnknownName("model", spec.model.name, MODELS.names())
     feed.check(spec.data)
+    if spec.train.precision == "tf32" and spec.launch.launcher.partition(":")[0] in HERE:
+        from allpull.train.precision import check_here  # noqa: PLC0415  torch takes seconds, and few ask for tf32
+
+        check_here(spec.train.precision)
     if spec.train.resume and not Path(spec.train.resume).exists():
         raise BadInput(f"cannot go on from {spec.train.resume}: no such file or directory", hint="give a run directory")
 

@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 from allpull.schema.spec import RunSpec
 from allpull.schema.trainspec import DataSpec, ModelSpec, ParallelSpec, TrainSpec
 
 PLAIN_DDP = ParallelSpec()
+OF_FAMILY: dict[str, tuple[str, ...]] = {
+    "resnet8": (),
+    "resnet9": (),
+    "resnet14": (),
+    "resnet20": (),
+    "vgg16": (),
+    "vgg16_bn": (),
+    "inception_v3": ("norm_scale",),
+    **dict.fromkeys(
+        ("resnet18", "resnet34", "resnet50", "resnet101"),
+        ("norm_scale", "conv_bias", "stride", "head", "zero_init", "blur_pool"),
+    ),
+}
+"""Model → the options that not all have; a copy of what its builder takes, which could not be asked without torch."""
+PLAIN_MODEL = ModelSpec()
 OF_DDP = ("bucket_mb", "bucket_view", "batched_copy", "static_graph", "broadcast_buffers", "compression", "overlap")
 
 
@@ -45,6 +61,10 @@ def _of_the_data(data: DataSpec) -> Iterator[str]:
 
 
 def _of_the_model(model: ModelSpec) -> Iterator[str]:
+    own = OF_FAMILY.get(model.name)
+    for name in () if own is None else sorted({*chain(*OF_FAMILY.values())} - {*own}):
+        if getattr(model, name) != getattr(PLAIN_MODEL, name):
+            yield f"model.{name}: model.name = {model.name} has no such option; leave it at its default"
     if model.zero_init and (model.norm == "none" or not model.norm_scale):
         why = "model.norm = none" if model.norm == "none" else "model.norm_scale = false"
         yield f"model.zero_init: with {why} there is no trained scale that could start at 0"

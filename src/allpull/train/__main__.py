@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from allpull import marks
 from allpull.errors import AllpullError
 from allpull.rundir import layout
 from allpull.schema.spec import RunSpec, from_plain
@@ -27,8 +28,10 @@ def main(job_file: str) -> None:
         history = train(spec, ranks, Path(job["directory"]), warned)
     except AllpullError as error:
         raise SystemExit(error.exit_code) from error
-    if ranks.rank == 0 and history.score is not None and not history.warned:
+    if ranks.rank == 0 and history.score is not None and history.ended:
         print(history.score.words())  # noqa: T201
+    if not history.ended and not history.warned:
+        marks.remark(f"train.stop_after: stopped after {spec.train.stop_after:,} steps in all, as was asked")
     if history.warned:
         tell_agent(os.environ)
         ranks.meet()  # before anyone leaves

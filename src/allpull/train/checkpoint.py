@@ -25,13 +25,13 @@ __all__ = ["PATTERN", "Checkpoints", "Cut", "Parts", "Progress"]
 
 PATTERN = "step-*.pt"
 WORDS = {
-    "global_batch": "global batch",
-    "samples": "samples",
-    "seed": "seed",
-    "dtype": "arithmetic",
-    "order": "order of samples",
+    "global_batch": ("the global batch", "train.global_batch, or the ranks and train.batch,"),
+    "samples": ("the number of samples", "the data set and data.limit"),
+    "seed": ("the seed", "train.seed"),
+    "dtype": ("the arithmetic", "model.dtype"),
+    "order": ("the order of samples", "data.block, data.mixed, data.by_files and, with that, the number of ranks"),
 }
-"""The fields of ``Cut``, in words."""
+"""The fields of ``Cut``, in words, and what they follow from."""
 
 
 class Stateful(Protocol):
@@ -188,12 +188,13 @@ class Checkpoints:
     def _check_cut(self, stored: Stored, path: Path) -> None:
         if not stored.progress.in_epoch:
             return
-        for name, word in WORDS.items():
+        for name, (word, options) in WORDS.items():
             theirs, ours = getattr(stored.cut, name), getattr(self.cut, name)
             if theirs != ours:
                 raise BadInput(
-                    f"{path} stands within an epoch of {word} {theirs}, this training has {ours}",
-                    hint="keep it as it was, or go on from the end of an epoch: samples would be repeated or skipped",
+                    f"{path} stands in the middle of an epoch, and {word} is another now, so that samples would be "
+                    f"repeated or skipped; then: {theirs or 'that of a data set in memory'}; now: {ours}",
+                    hint=f"keep {options} as before, or go on from the end of an epoch",
                 )
 
     def _put(self, stored: Stored) -> None:

@@ -98,6 +98,8 @@ def learner_of(spec: RunSpec, facts: Facts, ranks: Ranks) -> Learner:
     precision.prepare(model)
     recorder = CudaRecorder(ranks.device) if train.cuda_graph and ranks.device.type == "cuda" else None
     at: Callable[[Callable[[], Shared]], Shared] = recorder.run if recorder else _now
+    if spec.parallel.strategy == "fsdp" and ranks.ranks == 1:
+        marks.remark("parallel.strategy: a single rank has nobody to share weights with, and trains without fsdp")
     shared = at(lambda: share_out(model, spec.parallel, ranks, translate=compiled))
     optimizer = optimizer_of(model, train)  # after sharing, which may put other parameters there
     precision.attach(optimizer)

@@ -31,11 +31,15 @@ from allpull.train.stop import Stop
 
 @dataclass(slots=True, kw_only=True)
 class History:
-    """What a training leaves: the mean ``losses`` of steps done here, the last score, and was it ``warned`` to stop."""
+    """What a training leaves: the mean ``losses`` of steps done here, and the last score.
+
+    ``warned``: it stopped because it was warned; ``ended``: all epochs are done.
+    """
 
     losses: list[float] = field(default_factory=list)
     score: Score | None = None
     warned: bool = False
+    ended: bool = False
 
 
 def train(spec: RunSpec, ranks: Ranks, directory: Path, warned: Callable[[], bool] = lambda: False) -> History:
@@ -53,7 +57,8 @@ def train(spec: RunSpec, ranks: Ranks, directory: Path, warned: Callable[[], boo
         while training.progress.epoch < spec.train.epochs:
             if not training.epoch():
                 break
-        if training.progress.epoch >= spec.train.epochs and training.history.score is None:
+        training.history.ended = training.progress.epoch >= spec.train.epochs
+        if training.history.ended and training.history.score is None:
             training.evaluate()  # it had ended when it was started again, and its records stand in those of last time
         training.checkpoints.finish()
     finally:

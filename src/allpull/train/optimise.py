@@ -26,15 +26,18 @@ def sgd(model: nn.Module, spec: TrainSpec) -> torch.optim.SGD:
     By name (``"bn" in name``) 8 of the 106 batch-norm parameters of a ResNet-50 would be decayed: those of the
     down-sampling shortcuts.
     """
-    # one kernel a step on a GPU, which torch lacks for parameters that ranks share; else one call a kind of operation
-    fused = all(parameter.is_cuda and not hasattr(parameter, "to_local") for parameter in model.parameters())
+    on_gpu = all(parameter.is_cuda for parameter in model.parameters())
+    shared = any(hasattr(parameter, "to_local") for parameter in model.parameters())
+    # one kernel a step on a GPU, which torch lacks for parameters that ranks share: those have one call a kind of
+    # operation; on a CPU that makes a copy of all gradients, and takes half as long again as one tensor at a time
+    fused = on_gpu and not shared
     return torch.optim.SGD(
         _groups(model, spec),
         lr=spec.lr,
         momentum=spec.momentum,
         nesterov=spec.nesterov,
         fused=fused,
-        foreach=not fused,
+        foreach=(on_gpu or shared) and not fused,
     )
 
 

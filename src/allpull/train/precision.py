@@ -49,9 +49,7 @@ class Precision:
     """
 
     def __init__(self, name: str, device: torch.device) -> None:
-        problem = missing(name, device)
-        if problem:
-            raise MissingPart(f"train.precision={name}: {problem}", hint=f"take {instead(name)}")
+        check(name, device)
         if device.type == "cuda":
             allow_tf32(name != "fp32")
         self.name = name
@@ -197,6 +195,26 @@ def allow_tf32(allowed: bool) -> None:
     """
     torch.set_float32_matmul_precision("high" if allowed else "highest")
     torch.backends.cudnn.allow_tf32 = allowed
+
+
+def check_here(name: str) -> None:
+    """``check`` for a rank of this machine, before there is one.
+
+    Raises:
+        MissingPart: its device has no such arithmetic.
+    """
+    check(name, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+def check(name: str, device: torch.device) -> None:
+    """Make sure that ``device`` can compute in ``name``.
+
+    Raises:
+        MissingPart: it cannot.
+    """
+    problem = missing(name, device)
+    if problem:
+        raise MissingPart(f"train.precision={name}: {problem}", hint=f"take {instead(name)}")
 
 
 def missing(name: str, device: torch.device) -> str:
