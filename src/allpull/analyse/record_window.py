@@ -74,6 +74,7 @@ def record_window(whole: Together, run: RunData, *, windows: BucketWindows | Non
         measured_s=float(of.end_s[-1].max()),
         level=level,
         bound_s=whole.clock.bound_s or 0.0,
+        queued_s=_matrix(records, "queued_ns", ranks) / NS_PER_S if records["queued_ns"].null_count() == 0 else None,
         gaps=(*steps.gaps, *gaps, *more_gaps, *_gaps(of, events)),
         complete=whole.complete,
     )

@@ -72,6 +72,7 @@ class Window:
     absent. ``meets``, ``waits``, ``early_s``, ``transfer_s`` (events, ranks) are of calls, and False or 0
     elsewhere. ``reductions`` go with the ``REDUCE`` events in their order; None: there are none.
 
+    ``queued_s`` (steps, ranks): how long the thread that trains could run and had no CPU; None: not told of all steps.
     ``measured_s``: from the first begin to the last end, as recorded. ``level``: "bucket" where the buckets are known.
     ``bound_s``: how wrong the time between two ranks may be. ``gaps``: in words, what could not be used. ``complete``:
     these are all ranks of the job; where they are not, others may have come later to the reductions.
@@ -95,6 +96,7 @@ class Window:
     measured_s: float
     level: Level
     bound_s: float
+    queued_s: Floats | None = None
     gaps: tuple[str, ...] = ()
     complete: bool = True
 

@@ -12,11 +12,12 @@ from allpull.analyse.record_window import NoWindow, record_window
 from allpull.analyse.together import Together, together
 from allpull.analyse.window import WORK, Window
 from allpull.analyse.windows import bucket_windows
+from allpull.explain.crowding import CROWDED
 from allpull.explain.detail import waiting
 from allpull.explain.facts import Facts, elsewhere, first_batches, gather
 from allpull.explain.findings import Found, findings
 from allpull.explain.lanes import with_links
-from allpull.explain.late import CROWDED, step_s
+from allpull.explain.late import step_s
 from allpull.explain.machine import machine_of
 from allpull.explain.network import network_of
 from allpull.explain.tree import TreeResult, tree

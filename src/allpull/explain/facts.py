@@ -13,6 +13,7 @@ from allpull.analyse.grid import Floats, of_steps
 from allpull.analyse.statistics import MIN_POINTS
 from allpull.analyse.together import Together
 from allpull.analyse.window import Bools, Window
+from allpull.explain.crowding import crowded_share
 from allpull.explain.late import Late, late_ranks
 from allpull.explain.machine import Machine
 from allpull.explain.network import Network, network_of
@@ -66,14 +67,8 @@ class Facts:
 
     @property
     def crowded_share(self) -> float | None:
-        """Share of the time in which a process of the median rank could run and had no CPU; None: not measured.
-
-        The ranks of a rehearsal share one machine, whose own crowding says nothing of the cluster: None, too.
-        """
-        queued = self.machine.queued_s
-        if queued is None or self.machine.is_rehearsal:
-            return None
-        return float(np.median(queued)) / max(1, self.machine.started or 1)
+        """Share of the time in which the median rank could run and had no CPU; None: not known."""
+        return crowded_share(self.window, self.machine)
 
     @property
     def span(self) -> str:

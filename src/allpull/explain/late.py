@@ -4,7 +4,8 @@ Late ranks are told from networks by what they do themselves: their own work is 
 Of the longer work
 
 - what belongs to more samples is ``uneven``;
-- what was spent waiting for a CPU, by the kernel's own count, is ``contended``;
+- what was spent waiting for a CPU, by the kernel's own count, is ``contended``: step by step, where the thread that
+  trains told it (a rank may then be both contended and slow), else by how much of its lateness it explains;
 - what all ranks of a host share, and no rank of another host, is that of a ``slow_hosts``;
 - the rest of computing is that of ``slow`` ranks, and of the loader that of ``loaders``.
 """
@@ -17,19 +18,16 @@ import numpy as np
 
 from allpull.analyse.grid import Floats
 from allpull.analyse.window import Window
+from allpull.explain.crowding import COMPUTING, CROWDED, held_up, is_crowded, is_work, per_step
 from allpull.explain.machine import Machine
 from allpull.explain.persistent import Outstanding, mean_interval, standing_out
 from allpull.schema.results import Interval
 
-COMPUTING = ("copy", "forward", "backward", "optimizer", "host", "other")
-"""Work of a rank between its loader and its collectives."""
 BY_SAMPLE = ("forward", "backward")
 """Work that grows with the samples of a step."""
 UNEVEN = 0.01  # of the samples of the median rank: less is the rounding of shards
 BY_SAMPLES_SHARE = 0.5  # of the time that more samples should take: a rank that takes less has them for nothing
 NEGLIGIBLE = 0.005  # of a step: whoever is later by less is no reason for anything
-CROWDED = 0.10  # of the time: less goes to whatever else a machine has to do
-CROWDED_MORE = 2.0  # times what the others wait: late ranks wait somewhat more for a CPU than others do
 CONTENDED_SHARE = 0.5  # of its lateness: a rank that waited so long for a CPU is late because of that
 
 
@@ -72,11 +70,13 @@ def late_ranks(window: Window, machine: Machine) -> Late:
     rest = per_step(window, [name for name in COMPUTING if name not in BY_SAMPLE and is_work(window, name)])
     uneven = _uneven(by_sample, share)
     has_more = np.array([rank in {one.rank for one in uneven} for rank in range(window.ranks)], dtype=np.bool_)
-    computing = standing_out(by_sample / np.where(has_more, share, 1.0) + rest)
+    held_s = held_up(window, machine)
+    own_s = by_sample / np.where(has_more, share, 1.0) + rest
+    computing = standing_out(own_s if held_s is None else np.maximum(own_s - held_s, 0.0))
     least_s = NEGLIGIBLE * step_s(window)
     out = [one for one in computing.ranks if one.size.value >= least_s]
-    contended = [one for one in out if _is_contended(one, window, machine)]
-    slow = [one for one in out if one not in contended]
+    contended = [one for one in out if _is_contended(one, window, machine)] if held_s is None else _held(held_s, window)
+    slow = out if held_s is not None else [one for one in out if one not in contended]
     hosts = _whole_hosts(slow, machine)
     of_hosts = {one.rank for _, ranks in hosts for one in ranks}
     loader = standing_out(per_step(window, ("input",)))
@@ -88,19 +88,6 @@ def late_ranks(window: Window, machine: Machine) -> Late:
         uneven=uneven,
         floor_s=computing.floor_s,
     )
-
-
-def per_step(window: Window, phases: list[str] | tuple[str, ...]) -> Floats:
-    """Seconds of ``phases`` together by step and rank, shape (steps, ranks)."""
-    total = np.zeros((window.steps.size, window.ranks))
-    for name in phases:
-        total += window.per_step(name)
-    return total
-
-
-def is_work(window: Window, phase: str) -> bool:
-    """Whether ``phase`` is a rank's own work: ``other`` is not where it holds collectives that were not matched."""
-    return phase != "other" or not any("'other'" in gap for gap in window.gaps)
 
 
 def sample_shares(window: Window) -> Floats:
@@ -126,14 +113,19 @@ def _uneven(by_sample: Floats, share: Floats) -> tuple[Uneven, ...]:
     return tuple(sorted(found, key=lambda one: -one.size.value))
 
 
+def _held(held_s: Floats, window: Window) -> list[Outstanding]:
+    """The ranks that wait for a CPU far more than the others do, by ``held_s`` (steps, ranks)."""
+    shares = held_s.mean(axis=0) / step_s(window)
+    least_s = CROWDED * step_s(window)
+    return [one for one in standing_out(held_s).ranks if one.size.value >= least_s and is_crowded(one.rank, shares)]
+
+
 def _is_contended(one: Outstanding, window: Window, machine: Machine) -> bool:
     """Whether ``one`` waited for a CPU far more than the others did, and for most of the time that it is late."""
-    if machine.queued_s is None:
+    if machine.queued_s is None or not is_crowded(one.rank, machine.queued_s):
         return False
-    queued = float(machine.queued_s[one.rank])
-    usual = float(np.median(np.delete(machine.queued_s, one.rank)))
-    is_crowded = queued >= CROWDED and queued >= CROWDED_MORE * usual
-    return is_crowded and (queued - usual) * step_s(window) >= CONTENDED_SHARE * one.size.value
+    more = float(machine.queued_s[one.rank] - np.median(np.delete(machine.queued_s, one.rank)))
+    return more * step_s(window) >= CONTENDED_SHARE * one.size.value
 
 
 def step_s(window: Window) -> float:

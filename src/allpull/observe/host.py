@@ -17,7 +17,7 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 
 from .kernel import Tree, cpu_list, number
 
-SCHEMA = "allpull.host/1.2"  # schema.base.tag("host"): a rank's Python has no pydantic to ask it
+SCHEMA = "allpull.host/1.3"  # schema.base.tag("host"): a rank's Python has no pydantic to ask it
 MAX_NAME = 200  # characters
 MAX_NICS = 64  # a host of containers has hundreds of virtual ones
 SMI_TIMEOUT_S = 5.0  # nvidia-smi wakes sleeping devices, which takes seconds

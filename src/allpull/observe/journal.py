@@ -12,7 +12,7 @@ from ..rundir.write import Appender
 from .binding import bound_to
 from .identity import Identity
 
-VERSION = "1.2"  # of the records; schema.base.VERSION must be the same, which a test checks
+VERSION = "1.3"  # of the records; schema.base.VERSION must be the same, which a test checks
 CLOCK_EVERY_NS = 60_000_000_000  # often enough to see a clock step; drift of 20 ppm is 1.2 ms in that time
 
 

@@ -19,11 +19,12 @@ from .arrival import Ready
 from .cost import Cost
 from .identity import Identity
 from .journal import Journal
+from .runqueue import RunQueue
 from .span import Span
 from .stepline import BACKWARD, CHECKPOINT, EVALUATION, KNOWN, OPTIMIZER, Collective, Count, Cut, Lines, Step, both
 
 OPAQUE = (EVALUATION, CHECKPOINT)  # what happens inside belongs to them, forward passes included
-TAGS = 5  # where they stand in a ``Cut``
+TAGS = 6  # where they stand in a ``Cut``
 OTHERS = "others"  # what words of the user's are called for which there is no place left
 MOST_COLLECTIVES = 10_000  # of a step; a program that makes none would fill its memory with them
 
@@ -51,6 +52,7 @@ class Recorder:
         self._clock_ns = clock_ns
         self.live = live_words(directory, who.rank)
         self._warmup_left = warmup_steps
+        self._queue = RunQueue()
         self.arrival: Optional[Callable[[], Ready]] = None
         self.samples: Optional[int] = None
         self.passes: Optional[int] = None
@@ -62,9 +64,7 @@ class Recorder:
         self._spans: Dict[str, Span] = {name: Span(self, place) for place, name in enumerate(KNOWN)}
         self.stack: List[int] = []  # the phases that are open, one in another
         self.turned_ns = 0
-        self._begin_ns = 0
-        self._backward_end_ns = 0
-        self._opaque_begin_ns = 0
+        self._begin_ns = self._backward_end_ns = self._opaque_begin_ns = 0
         self._phases = 0  # of this step
         self._cut: Optional[Cut] = None
         self.is_cut = False  # a step has ended that is not written yet
@@ -170,7 +170,7 @@ class Recorder:
             ready = done = None
         tags = tuple(self.tags) if self.tags else ()
         collectives = tuple(self.collectives) if self.collectives else ()
-        cut = (now, ready, done, self.samples, self.passes, tags, collectives, *self._spent)
+        cut = (now, ready, done, self.samples, self.passes, self._queue.since(), tags, collectives, *self._spent)
         self._cut = cut if self._cut is None else both(self._cut, cut)
         self.is_cut = True
         self._spent = [0] * len(self._spent)
@@ -203,6 +203,7 @@ class Recorder:
         """What was added up so far is left out; the step begins now."""
         self.leave_until(0)
         self._spent = [0] * len(self._spent)
+        self._queue.since()
         self._begin_ns = self._clock_ns()
 
     def credit(self, place: int) -> None:

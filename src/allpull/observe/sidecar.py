@@ -29,7 +29,7 @@ from .interface import own_address
 from .kernel import Tree, Watched
 from .roster import Roster
 
-SCHEMA = "allpull.counters/1.2"
+SCHEMA = "allpull.counters/1.3"
 NO_PSUTIL = "no counters: psutil is not installed there"
 NICENESS = 10  # the ranks go first
 LOOK_S = 0.2  # how soon the end of PID, or a signal, is noticed

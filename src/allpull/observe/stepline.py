@@ -21,8 +21,8 @@ Collective = Tuple[int, int, int, Count, Count]
 """Kind, number in its group, begin, how long it blocked, end; the last two None where nobody waited for it."""
 
 Cut = Tuple[Any, ...]
-"""Where a step ended, when its gradients were ``Ready`` and done, samples, backward passes, tags and collectives of it,
-and the time by place; all times in ns.
+"""Where a step ended, when its gradients were ``Ready`` and done, its samples, backward passes, for how long its thread
+had no CPU, tags and collectives, and the time by place; all times in ns.
 
 A plain tuple, like ``Step``, of what no garbage collector follows: thousands of anything else, kept and freed over and
 over, would make it go through all the objects of the program now and then, for 4 µs a step.
@@ -35,15 +35,15 @@ Step = Tuple[Any, ...]
 def both(one: Cut, other: Cut) -> Cut:
     """A step that was cut twice: it ends where it was cut last, and what was added up until then is its own.
 
-    >>> both((5, (3,), 4, 16, 1, ("a",), (), 2, 0), (9, None, None, None, 1, (), (), 1, 3, 7))
-    (9, (3,), 4, 16, 2, ('a',), (), 3, 3, 7)
+    >>> both((5, (3,), 4, 16, 1, 2, ("a",), (), 2, 0), (9, None, None, None, 1, 3, (), (), 1, 3, 7))
+    (9, (3,), 4, 16, 2, 5, ('a',), (), 3, 3, 7)
     """
-    _, ready, done, samples, passes, tags, collectives, *totals = one
-    end, late_ready, late_done, more_samples, more_passes, more_tags, more_collectives, *later = other
+    _, ready, done, samples, passes, queued, tags, collectives, *totals = one
+    end, late_ready, late_done, more_samples, more_passes, more_queued, more_tags, more_collectives, *later = other
     if late_ready is not None:
         ready, done = late_ready, late_done
     totals += [0] * (len(later) - len(totals))  # the user's words may have become more
-    counts = (_sum(samples, more_samples), _sum(passes, more_passes))
+    counts = (_sum(samples, more_samples), _sum(passes, more_passes), _sum(queued, more_queued))
     sums = (spent + more for spent, more in zip(totals, later))  # noqa: B905  Python 3.9 has no strict
     return (end, ready, done, *counts, tags + more_tags, collectives + more_collectives, *sums)
 
@@ -62,7 +62,7 @@ class Lines:
 
     def line(self, step: Step) -> str:
         """The line of one step; they come in their order."""
-        number, epoch, begin, phases, end, ready, done, samples, passes, tags, collectives, *spent = step
+        number, epoch, begin, phases, end, ready, done, samples, passes, queued, tags, collectives, *spent = step
         for place in self._unseen:
             if spent[place]:
                 self._unseen = [other for other in self._unseen if not spent[other]]
@@ -78,6 +78,8 @@ class Lines:
             f'"checkpoint_ns":{spent[6]},"arrival_ns":{NULL if ready is None else ready[-1]},'
             f'"done_ns":{NULL if done is None else done},"recording_ns":{NULL if recorded is None else recorded}'
         )
+        if queued is not None:
+            line += f',"queued_ns":{queued}'
         if ready is not None and len(ready) > 1:
             line += f',"ready_ns":[{",".join(map(str, ready))}]'
         if tags:

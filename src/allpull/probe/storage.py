@@ -56,7 +56,7 @@ def main(job_file: str) -> None:
             job,
             "storage",
             {
-                "schema": "allpull.storage/1.2",
+                "schema": "allpull.storage/1.3",
                 **{name: asked[name] for name in ("path", "file_bytes")},
                 "file_system": file_system(folder),
                 "way": WAYS[worst],

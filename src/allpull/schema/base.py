@@ -8,6 +8,7 @@ Format history:
   profiler windows, buckets and times on the device; counters have pings between hosts and accelerators.
 - 1.2 (allpull 0.1.0): steps have the moment at which each bucket of gradients was ready. Of imported runs, run.json
   has gaps, and headers of steps how the clocks of hosts compared.
+- 1.3 (allpull 0.1.0): steps have how long the thread that trains waited for a CPU.
 
 A minor version adds optional fields, so an older reader may ignore them; a major version comes with an upgrade
 function, and one real run of every past version stays in the tests.
@@ -21,7 +22,7 @@ from pydantic import BaseModel, ConfigDict
 
 from allpull.errors import RunDirError
 
-VERSION = "1.2"
+VERSION = "1.3"
 
 _TAG = re.compile(r"allpull\.([a-z]+)/(\d{1,4})\.(\d{1,4})")
 
@@ -36,7 +37,7 @@ def tag(kind: str) -> str:
     """The ``schema`` field that begins every file of ``kind``.
 
     >>> tag("steps")
-    'allpull.steps/1.2'
+    'allpull.steps/1.3'
     """
     return f"allpull.{kind}/{VERSION}"
 

@@ -80,6 +80,7 @@ class StepRecord(Record):
     arrival_ns: int | None = Field(None, description="when the last gradient was ready: arrival at the collective")
     done_ns: int | None = Field(None, description="when the reduced gradients were back")
     recording_ns: int | None = Field(None, ge=0, description="time that recording the step before took")
+    queued_ns: int | None = Field(None, ge=0, description="the thread that trains could run and had no CPU")
     tags: list[Tag] = Field(default_factory=list, description="why rates leave this step out")
     named: dict[str, int] | None = Field(None, description="phases of the user's own, in ns")
     collective_ns: int | None = Field(

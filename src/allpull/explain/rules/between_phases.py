@@ -22,8 +22,8 @@ from __future__ import annotations
 
 from functools import partial
 
+from allpull.explain.crowding import is_work
 from allpull.explain.facts import Facts
-from allpull.explain.late import is_work
 from allpull.explain.suspect import Suspect, seconds, share
 from allpull.replay.whatif import lower_median, without_common
 from allpull.units import show_time

@@ -5,25 +5,25 @@ What it is
     computation is right and slow, and it looks like a slow network to whoever only sees the collectives.
 
 How it is found
-    By the kernel's own count: the time in which threads of a rank could run and had no CPU (`schedstat`). A rank that
-    is late, waited for a CPU twice as long as the others, and for most of its lateness, is late because of that. Where
-    all ranks wait alike, what they waited is taken from their computing.
+    By the kernel's own count (`schedstat`) of how long the thread that trains could run and had no CPU, step by step.
+    It is taken off what the rank computes before ranks are compared, and a rank is named whose wait stands out, is a
+    tenth of the step and twice that of the others. Where the median rank waits for a tenth of the time, all are told.
+    In runs recorded without it, with accelerators, and in rehearsals it is the sum over all threads of a rank, as its
+    host counts them: a late rank that waited twice as long as the others, and for most of its lateness.
 
 What it costs
-    The replay with the work of late ranks like the median of the others'. Where all wait, the replay with computing
-    shortened by what they waited for a CPU, and by nine tenths at most. That is an upper bound, and said to be one:
-    several threads of a rank wait at once, and helpers may wait without holding it up. With accelerators, only what
-    they wait for their hosts can become shorter; time between phases may be sleep, and stays.
+    The replay with computing shortened by what was waited. Where all wait alike, that is an upper bound, and said to
+    be one: a thread may also have been late to leave a collective, which is no computing; in sums over threads, helpers
+    may wait without holding anybody up. With accelerators, only what they wait for their hosts can become shorter.
 
 What to do
     Give every rank cores of its own: `--set launch.bind=cores`, `srun --cpu-bind=cores --cpus-per-task=…`,
     `sbatch --exclusive`; or fewer threads: `OMP_NUM_THREADS`, `num_workers`.
 
 When it is wrong
-    The count includes helper threads, which may wait without holding up the rank; where a rank has loader workers it is
-    shared out among its processes, which may be too little. In a rehearsal
-    all ranks share one machine, whose own crowding is no fault of the cluster: there only a host that waits longer
-    than the others is told.
+    Threads that the thread which trains waits for (OpenMP's, the loader's) may wait for a CPU, too: what that costs
+    counts as computing of the rank, or as its loader. In a rehearsal all ranks share one machine, whose own crowding is
+    no fault of the cluster: there only a host that waits longer than the others is told.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ import numpy as np
 
 from allpull.analyse.grid import Floats
 from allpull.analyse.window import Window
+from allpull.explain.crowding import COMPUTING, CROWDED, held_up, per_step, shortened, waiting_share
 from allpull.explain.facts import Facts
-from allpull.explain.late import COMPUTING, CROWDED, per_step
 from allpull.explain.suspect import Suspect, Without, seconds, share
 from allpull.replay.whatif import like_median, scaled
 from allpull.schema.explained import Evidence
@@ -49,20 +49,28 @@ AT_MOST = 0.9  # of computing: the rest it had a CPU, for it came to its end
 
 def find(facts: Facts) -> list[Suspect]:
     """The ranks that are late because they wait for a CPU; else all of them, where all wait."""
-    queued = facts.machine.queued_s
-    if queued is None:
+    shares = waiting_share(facts.window, facts.machine)
+    if shares is None:
         return []
     if facts.late.contended:
-        return [_some(facts, queued)]
+        return [_some(facts, shares)]
     crowded = facts.crowded_share
     return [_all(facts, crowded)] if crowded is not None and crowded >= CROWDED else []
 
 
-def _some(facts: Facts, queued: Floats) -> Suspect:
+def _some(facts: Facts, shares: Floats) -> Suspect:
     late = facts.late.contended
     ranks = tuple(sorted(one.rank for one in late))
     hosts = facts.hosts_of(ranks)
     named = f"Rank {ranks[0]}" if len(ranks) == 1 else f"Ranks {', '.join(str(rank) for rank in ranks)}"
+    what, source = _counted(facts)
+    is_exact = held_up(facts.window, facts.machine) is not None
+    longer = "have no CPU while they compute" if is_exact else "compute"
+    without = (
+        partial(shortened, gone_s={one.rank: one.size.value for one in late})
+        if is_exact
+        else partial(like_median, ranks=ranks, phases=COMPUTING, unlike=facts.late.computing)
+    )
     return Suspect(
         rule="cpu-contention",
         kind="late",
@@ -71,19 +79,14 @@ def _some(facts: Facts, queued: Floats) -> Suspect:
         "see with top what else runs there",
         evidence=(
             seconds(
-                "how much longer they compute than the median of the others",
+                f"how much longer they {longer} than the median of the others",
                 max((one.size for one in late), key=lambda size: size.value),
                 facts.span,
             ),
-            *(
-                share(
-                    f"of its time rank {rank} could run and had no CPU", float(queued[rank]), "schedstat of the ranks"
-                )
-                for rank in ranks
-            ),
-            share("the same of the median rank", float(np.median(queued)), "schedstat of the ranks"),
+            *(share(f"of its time {what} of rank {rank} had none", float(shares[rank]), source) for rank in ranks),
+            share("the same of the median rank", float(np.median(shares)), source),
         ),
-        without=partial(like_median, ranks=ranks, phases=COMPUTING, unlike=facts.late.computing),
+        without=without,
         ranks=ranks,
         hosts=tuple(hosts),
     )
@@ -92,20 +95,28 @@ def _some(facts: Facts, queued: Floats) -> Suspect:
 def _all(facts: Facts, crowded: float) -> Suspect:
     waited_s = crowded * facts.step_s
     without = _uncrowded(facts, waited_s)
+    what, source = _counted(facts)
     return Suspect(
         rule="cpu-contention",
         kind="job",
-        title=f"The threads of each rank wait {show_time(waited_s)} a step for a CPU, all together",
+        title=f"The ranks wait {show_time(waited_s)} a step for a CPU, all of them",
         remedy="give each rank cores of its own: --set launch.bind=cores, srun --cpu-bind=cores --cpus-per-task=…, "
         "sbatch --exclusive; or fewer threads: OMP_NUM_THREADS, num_workers",
         evidence=(
-            seconds("how long threads of the median rank could run and had no CPU", waited_s, "schedstat of the ranks"),
+            seconds(f"how long {what} of the median rank could run and had none", waited_s, source),
             *_cpus(facts),
         ),
         without=without,
         bounds=(_as_recorded, without),
         least_share=CROWDED / 2,
     )
+
+
+def _counted(facts: Facts) -> tuple[str, str]:
+    """Which threads were counted, and where that comes from."""
+    if held_up(facts.window, facts.machine) is not None:
+        return "the thread that trains", f"schedstat of that thread in {facts.span}"
+    return "the threads", "schedstat of the ranks"
 
 
 def _cpus(facts: Facts) -> tuple[Evidence, ...]:

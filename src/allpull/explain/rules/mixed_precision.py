@@ -25,8 +25,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from allpull.explain.crowding import per_step
 from allpull.explain.facts import Facts
-from allpull.explain.late import per_step
 from allpull.explain.suspect import Suspect, share
 
 MOST = 0.5  # of the time: below it other things come first

@@ -5,7 +5,8 @@ What it is
     backward, and all ranks stand still after it.
 
 How it is found
-    By when each bucket was ready: most of the bytes become ready in the last tenth of backward.
+    By when each bucket was ready: most of the bytes become ready in the last tenth of backward. Where CPUs compute and
+    have no time left, nothing is told: an exchange during backward would take its time from backward.
 
 What it costs
     The replay in which the exchange goes on all through backward, as far as that is long enough.
@@ -31,6 +32,7 @@ from allpull.units import percent
 
 LATE = 0.1  # of backward: what is ready only then finds no backward to hide behind
 MOST = 0.8  # of the bytes
+FULL = 0.8  # of the CPUs: above it, an exchange and a backward pass take time from each other
 LEAST = 0.05  # of a step: overlap has a price of its own, which the replay does not know
 
 
@@ -38,6 +40,8 @@ def find(facts: Facts) -> list[Suspect]:
     """The job, where gradients become ready all at once."""
     lane = facts.window.reductions
     if lane is None or facts.window.level != "bucket" or facts.window.ranks < 2 or not lane.seconds.size:
+        return []
+    if not _has_processors_left(facts):
         return []
     backward_s = facts.window.work.get("backward", np.zeros((facts.window.events, facts.window.ranks)))
     backward_s = backward_s[facts.window.kind == REDUCE]
@@ -61,3 +65,12 @@ def find(facts: Facts) -> list[Suspect]:
             least_share=LEAST,
         )
     ]
+
+
+def _has_processors_left(facts: Facts) -> bool:
+    """Whether an exchange finds a processor during backward: an accelerator's, or a CPU that computes nothing."""
+    machine = facts.machine
+    if machine.is_rehearsal or machine.accelerators:
+        return True
+    busy = [machine.busy_share(host) for host in machine.host_names]
+    return all(one is None or one < FULL for one in busy)

@@ -33,8 +33,8 @@ import numpy as np
 from allpull.analyse.grid import Floats
 from allpull.analyse.statistics import MIN_POINTS
 from allpull.analyse.window import REDUCE, Window
+from allpull.explain.crowding import COMPUTING, CROWDED, held_up, per_step
 from allpull.explain.facts import Facts
-from allpull.explain.late import COMPUTING, CROWDED, per_step
 from allpull.explain.loader import common_input
 from allpull.explain.persistent import mean_interval
 from allpull.explain.rules.slow_rank import WHERE
@@ -53,7 +53,9 @@ def find(facts: Facts) -> list[Suspect]:
     if ordinary.sum() < MIN_POINTS or len(equal) < MIN_RANKS or (facts.crowded_share or 0.0) >= CROWDED:
         return []
     phases = COMPUTING if common_input(facts) is not None else (*COMPUTING, "input")
-    departs = _departures(per_step(window, phases))[ordinary][:, equal]
+    held_s = held_up(window, facts.machine)
+    own_s = per_step(window, phases) - (0.0 if held_s is None else held_s)
+    departs = _departures(own_s)[ordinary][:, equal]
     behind = departs.max(axis=1) - np.median(departs, axis=1)
     if float(np.median(behind)) < ROTATES * facts.step_s:
         return []

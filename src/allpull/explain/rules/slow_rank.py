@@ -34,11 +34,10 @@ from functools import partial
 import numpy as np
 
 from allpull.analyse.grid import Floats
-from allpull.analyse.window import Window
 from allpull.explain.advice import clocks, leave_out, quoted
 from allpull.explain.alike import Group, groups, who
+from allpull.explain.crowding import COMPUTING, per_step, shortened
 from allpull.explain.facts import Facts
-from allpull.explain.late import COMPUTING, per_step
 from allpull.explain.persistent import by_phase
 from allpull.explain.suspect import Suspect, Without, count, seconds
 from allpull.replay.whatif import like_median, scaled
@@ -60,7 +59,7 @@ def find(facts: Facts) -> list[Suspect]:
     if not facts.late.slow:
         return []
     excess = by_phase({name: facts.window.per_step(name) for name in COMPUTING if name in facts.window.work})
-    more = {one.rank: one.size.value for one in facts.late.uneven}
+    more = _with_other_causes(facts)
     order = list(excess)
     largest = np.array([excess[name] for name in order]).argmax(axis=0)
     where = {one.rank: order[largest[one.rank]] for one in facts.late.slow}
@@ -126,15 +125,18 @@ def waited(ranks: list[int], facts: Facts) -> tuple[Evidence, ...]:
 
 
 def _without(group: Group, facts: Facts) -> Without:
-    """Their work like that of the others; of a rank that has more samples as well, only what these do not explain."""
+    """Their work like that of the others; of a rank with other causes as well, only what these do not explain."""
     one = group.members[0]
     more_s = sum(uneven.size.value for uneven in facts.late.uneven if uneven.rank == one.rank)
-    if not more_s:
-        return partial(like_median, ranks=group.ranks, phases=COMPUTING, unlike=facts.late.computing)
-    own_s = float(per_step(facts.window, COMPUTING)[:, one.rank].mean()) - more_s
-    factor = max(0.0, 1 - one.size.value / own_s) if own_s > 0 else 1.0
+    if more_s:  # what is left of the rank without them is smaller by that share
+        own_s = float(per_step(facts.window, COMPUTING)[:, one.rank].mean()) - more_s
+        factor = max(0.0, 1 - one.size.value / own_s) if own_s > 0 else 1.0
+        return partial(scaled, phases=COMPUTING, factor=factor, ranks=group.ranks)
+    if one.rank in _with_other_causes(facts):
+        return partial(shortened, gone_s={one.rank: one.size.value})
+    return partial(like_median, ranks=group.ranks, phases=COMPUTING, unlike=facts.late.computing)
 
-    def without(window: Window) -> Window:
-        return scaled(window, COMPUTING, factor, (one.rank,))
 
-    return without
+def _with_other_causes(facts: Facts) -> set[int]:
+    """Ranks that also have more samples, or wait for a CPU."""
+    return {one.rank for one in facts.late.uneven} | {one.rank for one in facts.late.contended}

@@ -23,8 +23,8 @@ from __future__ import annotations
 from functools import partial
 
 from allpull.explain.advice import clocks, leave_out, quoted
+from allpull.explain.crowding import COMPUTING
 from allpull.explain.facts import Facts
-from allpull.explain.late import COMPUTING
 from allpull.explain.suspect import Suspect, seconds
 from allpull.replay.whatif import like_median
 from allpull.units import show_time

@@ -1,0 +1,69 @@
+"""What the thread that trains waited for a CPU is told from what a rank does itself, step by step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.explain.made import STEPS, found, hosts_of, job, rules
+
+from allpull.analyse.window import Window
+from allpull.explain.machine import Machine
+
+TWO = Machine(hosts=("node1", "node1"))
+
+
+def held(
+    ranks: int = 2, *, mean_s: tuple[float, ...], sd_s: float, own_s: tuple[float, ...] | None = None, seed: int = 3
+) -> Window:
+    """A window whose ranks had no CPU for ``mean_s`` a step, and computed ``own_s`` longer of themselves."""
+    rng = np.random.default_rng(seed)
+    queued_s = np.maximum(np.array(mean_s) + rng.normal(0.0, sd_s, (STEPS, ranks)), 0.0)
+    more_s = queued_s + (0.0 if own_s is None else np.array(own_s))
+    return replace(job(ranks, forward=more_s), queued_s=queued_s)
+
+
+def test_a_rank_that_waits_for_a_cpu_is_crowded_and_not_slow() -> None:
+    findings = found(held(mean_s=(0.001, 0.030), sd_s=0.002), TWO).findings
+    assert [(one.rule, one.ranks) for one in findings] == [("cpu-contention", [1])]
+    assert findings[0].evidence[0].value == pytest.approx(0.029, abs=0.001)
+
+
+def test_a_rank_that_is_late_by_itself_is_found_below_the_noise_of_a_crowded_machine() -> None:
+    one = held(mean_s=(0.008, 0.008), sd_s=0.010, own_s=(0.0, 0.005))
+    assert "slow-rank" not in rules(replace(one, queued_s=None), TWO)
+    findings = found(one, TWO).findings
+    slow = [found_ for found_ in findings if found_.rule == "slow-rank"]
+    assert [found_.ranks for found_ in slow] == [[1]]
+    assert slow[0].evidence[0].value == pytest.approx(0.005, rel=0.1)
+
+
+def test_a_rank_may_be_both() -> None:
+    findings = found(held(mean_s=(0.001, 0.040), sd_s=0.001, own_s=(0.0, 0.015)), TWO).findings
+    assert {one.rule: one.ranks for one in findings} == {"cpu-contention": [1], "slow-rank": [1]}
+    size = {one.rule: one.evidence[0].value for one in findings}
+    assert size == {"cpu-contention": pytest.approx(0.039, rel=0.05), "slow-rank": pytest.approx(0.015, rel=0.05)}
+    cost = {one.rule: one.loss_s_per_step for one in findings}
+    assert cost["cpu-contention"] == pytest.approx(0.039, rel=0.1)
+    assert cost["slow-rank"] == pytest.approx(0.015, rel=0.15)
+
+
+def test_all_that_wait_alike_are_told_at_most() -> None:
+    finding = found(held(mean_s=(0.050, 0.050), sd_s=0.003), TWO).findings[0]
+    assert (finding.rule, finding.ranks) == ("cpu-contention", [])
+    assert finding.gain is not None
+    assert finding.gain.low == pytest.approx(1.0)
+    assert finding.gain.high == pytest.approx(finding.gain.value)
+    assert finding.evidence[0].value == pytest.approx(0.050, rel=0.05)
+
+
+def test_chance_that_a_crowded_machine_makes_rotates_no_fault_into_the_program() -> None:
+    one = held(4, mean_s=(0.004,) * 4, sd_s=0.012)
+    assert "rotating-imbalance" in rules(replace(one, queued_s=None))
+    assert "rotating-imbalance" not in rules(one)
+
+
+def test_a_rehearsal_has_no_use_for_the_thread_that_stands_for_an_accelerator() -> None:
+    machine = Machine(hosts=hosts_of(2), is_rehearsal=True)
+    assert rules(held(mean_s=(0.0, 0.030), sd_s=0.002), machine) == ["slow-rank"]
