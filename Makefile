@@ -23,12 +23,13 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)   ## train on 1 and 2 ranks, compare, write a report
 	$(BIN)/allpull demo
 
-# What takes a whole machine (launchers, virtual clusters, this house itself) runs alone, the rest two files at a time.
-ALONE := tests/house tests/launch tests/rehearse
+# What needs hosts of its own or a quiet machine runs alone, the rest two files at a time in their order: what is long
+# comes before the doctests, which fill up the end.
+ALONE := (ssh or slurm or root or alone)
 
 test: $(READY)   ## everything that CI checks
-	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile $(ALONE:%=--ignore=%)
-	$(BIN)/python -m pytest -m "not slow" $(ALONE)
+	$(BIN)/python -m pytest -m "not slow and not $(ALONE)" -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -m "not slow and $(ALONE)" tests
 
 slow: $(READY)   ## the tests that take longer than CI has: restarts, queues, containers and frameworks, all real
 	$(BIN)/python -m pytest -m slow

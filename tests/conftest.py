@@ -20,6 +20,10 @@ from hypothesis import settings
 settings.register_profile("house", deadline=None, derandomize=True)
 settings.load_profile("house")
 
+# Where workers share the cores, threads of torch that wait for each other spin: ten times the work for nothing.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what needs torch or Chromium where they are missing, and say so."""

@@ -97,6 +97,7 @@ def test_no_step_is_lost_and_the_weights_are_those_of_an_undisturbed_run(
         preemptive.run("sbatch", "--partition=high", "--exclusive", "--nodes=2", "--output=/dev/null", "--wrap=true")
     else:
         preemptive.run("scancel", "--batch", "--signal=USR1", number)
+    undisturbed = train_digits(2, *OPTIONS, f"train.epochs={epochs}")  # while Slurm ends the job, and holds it back
     requeued(preemptive, number)
     _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, err
@@ -106,7 +107,6 @@ def test_no_step_is_lost_and_the_weights_are_those_of_an_undisturbed_run(
         assert done == list(range(epochs * STEPS_PER_EPOCH))
         assert 10 < len(steps(tmp_path, rank, "attempts/0/")) < len(done)
     (directory,) = tmp_path.glob("*digits*")
-    undisturbed = train_digits(2, *OPTIONS, f"train.epochs={epochs}")
     ours, theirs = state(directory), state(undisturbed.directory)
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(torch.as_tensor(ours[name]), torch.as_tensor(theirs[name])) for name in ours)

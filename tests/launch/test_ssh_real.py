@@ -20,7 +20,7 @@ SMALL = ("--set", "data.limit=256", "--set", "train.batch=16", "--set", "launch.
 
 
 def none_left(hosts: SshHosts) -> bool:
-    _, alive = psutil.wait_procs(hosts.processes(), timeout=20)
+    _, alive = psutil.wait_procs(hosts.processes(), timeout=60)
     return not alive
 
 
@@ -55,31 +55,21 @@ def test_four_ranks_on_two_hosts_that_share_no_folder(run_cli, ssh_hosts, tmp_pa
     assert not [name for name in new if name.startswith(("allpull", "torchelastic"))]  # what was made was removed
 
 
-def test_shipped_code_and_a_host_file(run_cli, ssh_hosts, tmp_path):
-    hostfile = tmp_path / "hosts"
-    hostfile.write_text("# ours\nnode1 slots=2\nnode2  # the other\n")
-    done = train(
-        run_cli, ssh_hosts, tmp_path / "runs", "--set", "train.epochs=1", "--set", "ssh.ship=true",
-        launcher=f"ssh:{hostfile}", ranks=2,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-
-
 def test_a_crash_on_one_host_ends_the_other_and_is_named(run_cli, ssh_hosts, tmp_path):
     process = start(ssh_hosts, tmp_path / "runs")
-    wait_for_steps(ssh_hosts, 4)
-    victim = next(p for p in ssh_hosts.processes() if p.environ().get("RANK") == "3")
+    wait_for_steps(ssh_hosts, 2)
+    victim = next(p for p in ssh_hosts.processes() if p.environ().get("RANK") == "1")
     victim.kill()
     _, err = process.communicate(timeout=120)
     assert process.returncode == 137, err
-    assert "rank 3 on node2 was ended by SIGKILL" in err
+    assert "rank 1 on node2 was ended by SIGKILL" in err
     assert none_left(ssh_hosts)
 
 
-@pytest.mark.parametrize(("number", "ranks"), [(signal.SIGINT, 4), (signal.SIGKILL, 2)])
-def test_nothing_is_orphaned_when_we_are_stopped(ssh_hosts, tmp_path, number, ranks):
-    process = start(ssh_hosts, tmp_path / "runs", ranks=ranks)
-    wait_for_steps(ssh_hosts, ranks)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_is_orphaned_when_we_are_stopped(ssh_hosts, tmp_path, number):
+    process = start(ssh_hosts, tmp_path / "runs")
+    wait_for_steps(ssh_hosts, 2)
     process.send_signal(number)
     process.communicate(timeout=120)
     assert process.returncode == (130 if number == signal.SIGINT else -signal.SIGKILL)
@@ -87,7 +77,11 @@ def test_nothing_is_orphaned_when_we_are_stopped(ssh_hosts, tmp_path, number, ra
 
 
 def test_a_warning_reaches_the_ranks_of_all_hosts_which_save_and_stop(ssh_hosts, tmp_path):
-    process = start(ssh_hosts, tmp_path / "runs", "--set", "launch.grace_s=30", ranks=2)
+    """The hosts are those of a file and have our code from us, because each training costs seconds."""
+    hostfile = tmp_path / "hosts"
+    hostfile.write_text("# ours\nnode1 slots=2\nnode2  # the other\n")
+    options = ("--set", "launch.grace_s=60", "--set", "ssh.ship=true")
+    process = start(ssh_hosts, tmp_path / "runs", *options, launcher=f"ssh:{hostfile}")
     wait_for_steps(ssh_hosts, 2)
     process.send_signal(signal.SIGUSR1)
     _, err = process.communicate(timeout=120)
@@ -100,8 +94,9 @@ def test_a_warning_reaches_the_ranks_of_all_hosts_which_save_and_stop(ssh_hosts,
     assert none_left(ssh_hosts)
 
 
-def start(hosts, out: Path, *options: str, ranks: int = 4) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "allpull", "train", "digits", "-n", str(ranks), "--launcher", "ssh:node[1-2]"]
+def start(hosts, out: Path, *options: str, launcher: str = "ssh:node[1-2]") -> subprocess.Popen[str]:
+    """A training of two ranks, one a host, that ends when it is ended."""
+    command = [sys.executable, "-m", "allpull", "train", "digits", "-n", "2", "--launcher", launcher]
     command += ["--out", str(out), *SMALL, "--set", "train.epochs=5000", *options]
     environment = {**os.environ, **hosts.environment}
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -155,7 +155,7 @@ def test_a_model_is_measured_at_every_batch(probed, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("resnet9",), "no model 'resnet9'"),
+        (("resnet7",), "no model 'resnet7'"),
         (("resnet8", "--for", "0s"), "not between 0 and an hour"),
         (("resnet8", "--precision", "fp8"), "no precision 'fp8'"),
         (("resnet8", "--batch", "0"), "'0' is not a number"),

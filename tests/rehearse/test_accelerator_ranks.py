@@ -83,6 +83,7 @@ def rehearsal(tmp_path_factory):
     return run_ranks(tmp_path_factory.mktemp("runs"), "allpull.rehearse.ranks", FAULTY, STEPS)
 
 
+@pytest.mark.alone
 def test_a_rank_slow_in_backward_makes_the_other_wait_for_it(rehearsal):
     """The other rank is blocked for the delay, the slow one is not, and before the fault began neither was."""
     fast, slow = ([blocked_s(step) for step in records(rehearsal, "steps", rank)] for rank in (0, 1))
@@ -92,6 +93,7 @@ def test_a_rank_slow_in_backward_makes_the_other_wait_for_it(rehearsal):
     assert statistics.median(took[FROM_STEP:]) - statistics.median(took[:FROM_STEP]) > DELAY_S / 2
 
 
+@pytest.mark.alone
 def test_rank_0_evaluates_and_saves_alone_and_all_evaluate_together_at_the_end_of_an_epoch(rehearsal):
     spans: dict[int, list[tuple[str, int]]] = {}
     for rank in (0, 1):
@@ -103,6 +105,7 @@ def test_rank_0_evaluates_and_saves_alone_and_all_evaluate_together_at_the_end_o
     assert set(spans[0]) == epochs | alone
 
 
+@pytest.mark.alone
 def test_samples_follow_the_shards(rehearsal):
     assert {step["samples"] for step in records(rehearsal, "steps", 0)} == {32}
     assert {step["samples"] for step in records(rehearsal, "steps", 1)} == {64}

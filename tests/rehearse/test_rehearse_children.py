@@ -11,7 +11,10 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGCHLD"), reason="children are forked")
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.skipif(not hasattr(signal, "SIGCHLD"), reason="children are forked"),
+]
 
 PRELUDE = """
 import dataclasses, json, os, signal, sys, time
@@ -42,7 +45,7 @@ def tell(ended):
 def attended(program: str) -> Any:
     """(failures, signal that stopped us, exit code), as ``program`` tells."""
     code = PRELUDE + textwrap.dedent(program)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

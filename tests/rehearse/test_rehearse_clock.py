@@ -17,6 +17,8 @@ from allpull.analyse.alignment import align
 from allpull.rehearse import clock
 from allpull.rundir.read import read_run
 
+pytestmark = pytest.mark.alone  # two clocks are looked at one after the other, and compared
+
 LIBRARY = clock.library()
 needs_library = pytest.mark.skipif(LIBRARY is None, reason="no libfaketime here (apt install faketime)")
 

@@ -237,11 +237,11 @@ class TestEndings:
 
     def test_an_exception_is_named_with_its_rank_and_the_other_hosts_ranks_are_ended(self, rehearsed):
         program = (
-            "import os, time\nif os.environ['RANK'] == '1':\n    raise ValueError('no such label')\ntime.sleep(60)\n"
+            "import os, time\nif os.environ['RANK'] == '1':\n    raise ValueError('no such label')\ntime.sleep(300)\n"
         )
         began = time.monotonic()
         record, job = rehearsed(TWO_HOSTS, program)
-        assert time.monotonic() - began < 50
+        assert time.monotonic() - began < 250
         assert record.exit is not None
         assert (record.exit.code, record.exit.rank, record.exit.host) == (1, 1, "node1")
         assert record.exit.exception == "ValueError: no such label"
@@ -289,7 +289,7 @@ def owner(tmp_path):
     (tmp_path / "program.py").write_text(LOOP)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     process = subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path)], env=environment, stderr=subprocess.PIPE)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     logs: list[Path] = []
     while time.monotonic() < deadline and process.poll() is None:
         logs = [path for path in tmp_path.glob("runs/*/job/logs/rank-*.log") if path.stat().st_size > 32]
@@ -305,7 +305,7 @@ def owner(tmp_path):
     state.end_all(cluster)
 
 
-def gone(cluster: str, within_s: float = 20.0) -> bool:
+def gone(cluster: str, within_s: float = 60.0) -> bool:
     deadline = time.monotonic() + within_s
     while alive(cluster) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -328,7 +328,7 @@ class TestOwner:
         process.wait()
         assert gone(cluster)
         path = state.folder() / f"{cluster}.json"
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while path.exists() and time.monotonic() < deadline:
             time.sleep(0.05)
         assert not path.exists()

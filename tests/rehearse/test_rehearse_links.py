@@ -11,7 +11,7 @@ from allpull.rundir.read import read_run
 pytestmark = [pytest.mark.root, pytest.mark.ranks, pytest.mark.usefixtures("leaves_nothing")]
 
 MBIT, SLOWER = 200, 0.4
-ELEMENTS, TIMES = 500_000, 15
+ELEMENTS, TIMES = 500_000, 9
 CLUSTER = f"""
 [cluster]
 hosts = 4

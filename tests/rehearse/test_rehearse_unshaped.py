@@ -33,6 +33,7 @@ rank = 0
 
 
 @pytest.mark.ranks
+@pytest.mark.alone
 def test_faults_of_the_accelerator_act_and_the_others_are_named_as_idle(run_cli, tmp_path):
     (tmp_path / "c.toml").write_text(CLUSTER)
     done = run_cli("rehearse", "c.toml", "--unshaped", "--steps", "10", cwd=tmp_path)

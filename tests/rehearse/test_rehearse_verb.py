@@ -30,7 +30,7 @@ def test_rehearse_leaves_a_whole_run_with_its_truth(run_cli, tmp_path):
         "[[faults]]\nkind = 'slow-rank'\nrank = 1\nwhere = 'backward'\ndelay = '60 ms'\n"
     )
     (tmp_path / "c.toml").write_text(text.replace('link = "400 Mbit/s"', 'link = "10 Gbit/s"\nshrink = 50'))
-    done = run_cli("rehearse", "c.toml", "--steps", "20", cwd=tmp_path)
+    done = run_cli("rehearse", "c.toml", "--steps", "15", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     (directory,) = (tmp_path / "runs").iterdir()
     assert json.loads((directory / "truth.json").read_text())["faults"][0]["delay_s"] == 0.06
@@ -39,7 +39,7 @@ def test_rehearse_leaves_a_whole_run_with_its_truth(run_cli, tmp_path):
     assert (record["global_batch"], record["seed"]) == (16, None)
     asked = record["spec"]["rehearsal"]
     assert asked["sha256"] == hashlib.sha256((tmp_path / "c.toml").read_bytes()).hexdigest()
-    assert (asked["steps"], asked["shrink"], asked["accelerator"]["model"]) == (20, 50.0, "resnet18")
+    assert (asked["steps"], asked["shrink"], asked["accelerator"]["model"]) == (15, 50.0, "resnet18")
     assert asked["network"]["links_bytes_per_s"] == [1.25e9, 1.25e9]
     assert "slow-rank" not in json.dumps(record)
     run = json.loads(run_cli("show", str(directory), "--json").stdout)["runs"][0]
@@ -65,7 +65,7 @@ def test_a_planted_clock_is_found_within_its_own_bound(run_cli, tmp_path):
 def test_a_shaped_link_gives_the_bandwidth_that_was_asked_for(run_cli, tmp_path):
     """TCP's share of 400 Mbit/s is 95.6 %; the fit of a probe finds the link (coarse: make proof has the table)."""
     (tmp_path / "c.toml").write_text(CLUSTER)
-    command = ("probe", "allreduce", "-n", "2", "--launcher", "rehearse:c.toml", "--sizes", "4MiB,16MiB", "--json")
+    command = ("probe", "allreduce", "-n", "2", "--launcher", "rehearse:c.toml", "--sizes", "2MiB,8MiB", "--json")
     done = run_cli(*command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     link = json.loads(done.stdout)["fit"]["link_bytes_per_s"]["value"]
