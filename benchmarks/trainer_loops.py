@@ -15,79 +15,47 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 import torch
-from PIL import Image
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
 
 from allpull.config.load import load_spec
-from allpull.load.crop import DRAWS, Look, views
-from allpull.load.order import uniforms
 from allpull.schema.trainspec import ModelSpec
 from allpull.train.loop import train
 from allpull.train.models.build import build
 from allpull.train.precision import allow_tf32
 from allpull.train.ranks import join
-from loader_peers import MEAN, STD
 from stored import ROOT
+from trainer_data import ON_GPU, RATE, Setting, loader_of
 
 FRAMEWORKS = ROOT / "build" / "frameworks"
-ON_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")
 CHANNELS, CLASSES = 3, 4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """What is trained, on what, and how: ``steps`` are timed, after ``warm_up`` steps that are not.
-
-    ``folder`` has the pictures as files, a folder a class, ``pack`` the same ones packed. ``threads`` compute, and
-    ``workers`` load: threads of allpull's, processes of torch's DataLoader. ``sets`` are more options of allpull's.
-    """
-
-    precision: str
-    threads: int
-    workers: int
-    model: str
-    size: int
-    batch: int
-    warm_up: int
-    steps: int
-    folder: str
-    pack: str
-    recipe: str
-    sets: tuple[str, ...] = ()
-
-    @property
-    def in_all(self) -> int:
-        """Steps that are made."""
-        return self.warm_up + self.steps
-
-    def options(self, *more: str) -> list[str]:
-        """Options of allpull's that ask for this, as ``--set`` takes them."""
-        return [
-            *("data.name=pack", f"data.path={self.pack}", f"data.test_path={self.pack}", f"data.size={self.size}"),
-            *("data.flip=true", f"data.threads={self.workers}", f"model.name={self.model}", "train.epochs=1"),
-            *(f"train.batch={self.batch}", f"train.precision={self.precision}", f"launch.threads={self.threads}"),
-            *(*more, *self.sets),
-        ]
+SIDE = 2048  # of the matrices whose product shows what the device can do
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """How fast the timed steps were; CPU time is of all threads and of the loader's processes, None: not measured."""
+    """How fast the timed steps were, and the losses of the first step and the last; None: not measured.
+
+    CPU time is of all threads and of the loader's processes.
+    """
 
     images_per_s: float
     cpu_s_per_image: float | None = None
+    first_loss: float | None = None
+    last_loss: float | None = None
+
+
+Losses = list[Tensor | float]
+"""Of each step; on a GPU they stay there."""
 
 
 class Stopwatch:
@@ -107,11 +75,16 @@ class Stopwatch:
             self._read.append((time.perf_counter(), _cpu_s()))
         return self._ended >= self._setting.in_all
 
-    def rate(self) -> Rate:
-        """What was found; all steps must have been made."""
+    def rate(self, losses: Sequence[Tensor | float]) -> Rate:
+        """What was found; all steps must have been made, of ``losses``."""
         (begin_s, begin_cpu_s), (end_s, end_cpu_s) = self._read
         images = self._setting.steps * self._setting.batch
-        return Rate(images_per_s=images / (end_s - begin_s), cpu_s_per_image=(end_cpu_s - begin_cpu_s) / images)
+        return Rate(
+            images_per_s=images / (end_s - begin_s),
+            cpu_s_per_image=(end_cpu_s - begin_cpu_s) / images,
+            first_loss=float(losses[0]),
+            last_loss=float(losses[-1]),
+        )
 
 
 def _cpu_s() -> float:
@@ -124,41 +97,6 @@ def _cpu_s() -> float:
     return time.process_time() + children_s
 
 
-class Files(Dataset[tuple[Tensor, int]]):
-    """ImageFolder with RandomResizedCrop, RandomHorizontalFlip, ToTensor and Normalize, as torchvision's with Pillow.
-
-    Boxes are drawn as allpull draws them, which is how torchvision does it too, but not from the same numbers.
-    """
-
-    def __init__(self, folder: Path, size: int) -> None:
-        self._files = sorted(folder.rglob("*.jpg"))
-        classes = sorted({path.parent.name for path in self._files})
-        self._labels = [classes.index(path.parent.name) for path in self._files]
-        self._look = Look(size=size, mirror=True)
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-    def __getitem__(self, number: int) -> tuple[Tensor, int]:
-        with Image.open(self._files[number]) as file:
-            picture = file.convert("RGB")
-        draws = uniforms(0, 0, np.array([number]), DRAWS)
-        (view,) = views(self._look, np.array([[picture.height, picture.width]]), draws)
-        box, side = view.box, self._look.size
-        cut = picture.crop((box.left, box.top, box.left + box.width, box.top + box.height))
-        made = cut.resize((side, side), Image.Resampling.BILINEAR)
-        if view.mirrored:
-            made = made.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        tensor = torch.from_numpy(np.array(made)).permute(2, 0, 1).contiguous().float().div_(255)
-        return tensor.sub_(MEAN[:, None, None]).div_(STD[:, None, None]), self._labels[number]
-
-
-def loader_of(setting: Setting) -> DataLoader[tuple[Tensor, int]]:
-    """The pictures as PyTorch's ImageNet example loads them."""
-    files = Files(Path(setting.folder), setting.size)
-    return DataLoader(files, batch_size=setting.batch, shuffle=True, num_workers=setting.workers, pin_memory=ON_GPU)
-
-
 def network_of(setting: Setting) -> nn.Module:
     """The network that all of them train."""
     torch.manual_seed(0)
@@ -167,22 +105,22 @@ def network_of(setting: Setting) -> nn.Module:
 
 
 def sgd(model: nn.Module) -> torch.optim.SGD:
-    """The optimizer of PyTorch's ImageNet example."""
-    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
+    """The optimizer of PyTorch's ImageNet example, at a lower rate."""
+    return torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9, weight_decay=1e-4)
 
 
-def ours(setting: Setting, stop: Stopwatch, more: tuple[str, ...] = ()) -> None:
+def ours(setting: Setting, stop: Stopwatch, more: tuple[str, ...] = ()) -> Losses:
     """The trainer of allpull as it is, by ``train``, in one rank that nobody observes; ``more`` options than all."""
     spec = load_spec(setting.recipe, setting.options(*more))
     with tempfile.TemporaryDirectory() as scratch:
-        train(spec, join(setting.threads), Path(scratch), stop)
+        return [*train(spec, join(setting.threads), Path(scratch), stop).losses]
 
 
-def example(setting: Setting, stop: Stopwatch, layout: torch.memory_format = torch.contiguous_format) -> None:
+def example(setting: Setting, stop: Stopwatch, layout: torch.memory_format = torch.contiguous_format) -> Losses:
     """The loop of PyTorch's ImageNet example, which has its loss and accuracy told in each step."""
     model = network_of(setting).to(DEVICE, memory_format=layout)  # type: ignore[call-overload]  # torch's stubs
     criterion, optimizer = nn.CrossEntropyLoss(), sgd(model)
-    loss_sum, right = 0.0, 0.0
+    losses, right = Losses(), 0.0
     model.train()
     for images, target in loader_of(setting):
         images = images.to(DEVICE, non_blocking=True, memory_format=layout)  # noqa: PLW2901  as it is written there
@@ -190,19 +128,21 @@ def example(setting: Setting, stop: Stopwatch, layout: torch.memory_format = tor
         with torch.autocast(DEVICE.type, torch.bfloat16, enabled=setting.precision == "bf16"):
             output = model(images)
             loss = criterion(output, target)
-        loss_sum += loss.item() * len(images)
+        losses.append(loss.item())
         right += (output.argmax(1) == target).sum().item()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         if stop():
             break
+    return losses
 
 
-def lightning(setting: Setting, stop: Stopwatch) -> None:
+def lightning(setting: Setting, stop: Stopwatch) -> Losses:
     """Lightning's Trainer, with nothing logged, saved or drawn."""
     pl = import_module("lightning.pytorch")
     precision = "bf16-mixed" if setting.precision == "bf16" else "32-true"
+    losses = Losses()
 
     class Classifier(pl.LightningModule):  # type: ignore[misc,name-defined]  # installed elsewhere, or not
         def __init__(self) -> None:
@@ -211,7 +151,9 @@ def lightning(setting: Setting, stop: Stopwatch) -> None:
 
         def training_step(self, batch: list[Tensor], _: int) -> Any:
             images, target = batch
-            return self.criterion(self.network(images), target)
+            loss = self.criterion(self.network(images), target)
+            losses.append(loss.detach())
+            return loss
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return sgd(self)
@@ -227,26 +169,30 @@ def lightning(setting: Setting, stop: Stopwatch) -> None:
         **dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False),
     )
     trainer.fit(Classifier(), loader_of(setting))
+    return losses
 
 
-def accelerate(setting: Setting, stop: Stopwatch) -> None:
+def accelerate(setting: Setting, stop: Stopwatch) -> Losses:
     """The loop of accelerate's own examples."""
     precision = "bf16" if setting.precision == "bf16" else "no"
     accelerator = import_module("accelerate").Accelerator(cpu=not ON_GPU, mixed_precision=precision)
     model, criterion = network_of(setting), nn.CrossEntropyLoss()
     optimizer = sgd(model)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader_of(setting))
+    losses = Losses()
     model.train()
     for images, target in loader:
         loss = criterion(model(images), target)
+        losses.append(loss.detach())
         accelerator.backward(loss)
         optimizer.step()
         optimizer.zero_grad()
         if stop():
             break
+    return losses
 
 
-def timm(setting: Setting, stop: Stopwatch) -> None:
+def timm(setting: Setting, stop: Stopwatch) -> Losses:
     """The loop and loader of timm's train.py: normalised on the device, channels last, nothing told in between."""
     data, model = import_module("timm.data"), network_of(setting)
     loader = data.create_loader(
@@ -260,40 +206,61 @@ def timm(setting: Setting, stop: Stopwatch) -> None:
     )
     model.to(DEVICE, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs
     criterion, optimizer = nn.CrossEntropyLoss(), sgd(model)
+    losses = Losses()
     model.train()
     for images, target in loader:
         with torch.autocast(DEVICE.type, torch.bfloat16, enabled=setting.precision == "bf16"):
             loss = criterion(model(images.contiguous(memory_format=torch.channels_last)), target)
+        losses.append(loss.detach())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         if stop():
             break
+    return losses
 
 
-LOOPS: dict[str, Callable[[Setting, Stopwatch], None]] = {
+def products_per_s(precision: str) -> float:
+    """Floating-point operations a second in products of large square matrices, the best of ten, in ``precision``."""
+    left, right = (torch.randn(SIDE, SIDE, device=DEVICE) for _ in range(2))
+    if precision == "bf16":
+        left, right = left.bfloat16(), right.bfloat16()
+    best_s = float("inf")
+    for _ in range(10):
+        begin_s = time.perf_counter()
+        left @ right
+        if ON_GPU:
+            torch.cuda.synchronize()
+        best_s = min(best_s, time.perf_counter() - begin_s)
+    return 2 * SIDE**3 / best_s
+
+
+LOOPS: dict[str, Callable[[Setting, Stopwatch], Losses]] = {
     "allpull": ours,
-    "allpull, cached batch": partial(ours, more=("data.cached=true",)),
+    "allpull, compiled": partial(ours, more=("train.compile=default",)),
     "example": example,
     "example, channels last": partial(example, layout=torch.channels_last),
     "Lightning": lightning,
     "accelerate": accelerate,
     "timm": timm,
 }
-"""Way of training → the loop; a cached batch again and again is what allpull would do if data were free."""
+"""Way of training → the loop, which returns the loss of each step."""
 
 
 def main(name: str, words: str) -> None:
-    """Train as ``words`` say, and print the rate."""
+    """Train as ``words`` say, and print the rate; with ``products`` for a name, that of multiplying matrices."""
     fields = json.loads(words)
     setting = Setting(**{**fields, "sets": tuple(fields["sets"])})
     sys.path.append(str(FRAMEWORKS))  # last: what the environment has itself comes before
     torch.set_num_threads(setting.threads)
     if ON_GPU:
         allow_tf32(setting.precision != "fp32")  # as allpull's fp32 means it, for all of them
+    if name == "products":
+        print(products_per_s(setting.precision))
+        return
     stop = Stopwatch(setting)
-    LOOPS[name](setting, stop)
-    print(json.dumps(asdict(stop.rate())))
+    losses = LOOPS[name](setting, stop)
+    print(json.dumps(asdict(stop.rate(losses))))
 
 
 if __name__ == "__main__":

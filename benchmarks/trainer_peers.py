@@ -1,23 +1,29 @@
 """Images per second of the reference trainer beside others: same network, same pictures, in turns.
 
     python benchmarks/trainer_peers.py [--quick] [--model resnet18] [--pictures N] [--size N] [--batch N] [--steps N]
-        [--rounds N] [--threads 1,2] [--workers N] [--set OPTION=VALUE] [--output FILE]
+        [--rounds N] [--threads 1,2] [--workers N] [--set OPTION=VALUE] [--keep FILE] [--output FILE]
 
 The others (``trainer_loops.py``) are the loop of PyTorch's ImageNet example as it is, and again with channels last,
-Lightning, and accelerate. They read JPEG files by a DataLoader with Pillow; allpull reads a pack of the same bytes.
-``allpull`` is ``train`` in a process where nobody observes, ``allpull, observed`` the command `allpull train`, read
-from its run directory, and ``allpull, cached batch`` has one batch again and again, as if data were free: the first
-over the last is real over synthetic. All load with ``--workers`` beside the threads that compute: threads here,
-processes there. All compute what the precision says; neither compiles, unless ``--set`` has allpull do so.
+Lightning, and accelerate. ``allpull`` is ``train`` in a process where nobody observes, ``allpull, observed`` the
+command `allpull train`, read from its run directory, and ``allpull, compiled`` has ``train.compile=default``, whose
+first step, which translates, is not timed. All compute what the precision says.
+
+**pictures**: the others read JPEG files by a DataLoader with Pillow; allpull reads a pack of the same bytes, by its own
+decoder. All load with ``--workers`` beside the threads that compute: threads here, processes there. There are enough
+pictures for no loader to run dry, and they come from the page cache. **one batch**: all train on one batch, the same
+numbers for all, again and again, as if data were free: with the same initial weights and optimizer they have the same
+losses, which is checked. The first over the second is real over synthetic.
 
 Each measurement is a process of its own; after steps that warm up, the wall time of ``--steps`` is taken, and CPU time
 beside it. Ways take turns, in an order drawn anew in each round, and ratios are of the same round, so that a busy
-machine disturbs them less than it does rates. Pictures (those of ``loader_peers.py``) are enough for no loader to run
-dry, and come from the page cache. A peer that is not installed is reported with the reason; `make frameworks` brings
-Lightning and accelerate. ``--quick`` shows in a minute that all of it works, and nothing more.
+machine disturbs them less than it does rates; ratios of CPU time are disturbed least. ``products`` is the rate at which
+the device multiplies large matrices, measured in each round as well: what a way computes over that is its share of the
+peak. A peer that is not installed is reported with the reason; `make frameworks` brings Lightning and accelerate.
+``--keep`` remembers each measurement, so that a comparison that was broken off goes on. ``--quick`` shows in a minute
+that all of it works, and nothing more.
 
-Where torch finds a GPU, all train on it, timm as well, and the share of the data sheet's peak stands beside the rates.
-Nobody has tried that yet: this was written, and has run, on machines without one.
+Where torch finds a GPU, all train on it, timm as well. Nobody has tried that yet: this was written, and has run, on
+machines without one.
 """
 
 from __future__ import annotations
@@ -27,15 +33,14 @@ import importlib.metadata
 import json
 import os
 import random
-import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -45,31 +50,30 @@ from allpull.pack.plan import Layout, plan
 from allpull.pack.sources import SOURCES
 from allpull.pack.write import write_pack
 from allpull.rundir.read import find_runs, read_run
-from loader_peers import make_folder
+from loader_paths import make_folder
 from stored import ROOT, keep
-from trainer_loops import CHANNELS, FRAMEWORKS, LOOPS, ON_GPU, Rate, Setting, network_of
+from trainer_data import DATA, ON_GPU, ONE_BATCH, PICTURES, SPARE, Setting
+from trainer_loops import CHANNELS, FRAMEWORKS, LOOPS, Rate, network_of
+from trainer_table import (
+    EXAMPLE,
+    OBSERVED,
+    OURS,
+    Case,
+    Found,
+    Products,
+    observed_over_unobserved,
+    real_over_synthetic,
+    summary,
+)
 
 CHILD = ROOT / "benchmarks" / "trainer_loops.py"
-OURS, OBSERVED, CACHED, EXAMPLE = "allpull", "allpull, observed", "allpull, cached batch", "example"
-ALWAYS = (OURS, OBSERVED, CACHED, EXAMPLE, "example, channels last")
+ALWAYS = (OURS, OBSERVED, "allpull, compiled", EXAMPLE, "example, channels last")
 PACKAGES = ("lightning", "accelerate", "timm")
 PRECISIONS = ("fp32", "bf16")
-SPARE = 4  # batches that nobody trains on, so that loaders have work until the clock is stopped
 TIMEOUT_S = 1200
 
-FULL = {"pictures": 192, "size": 128, "batch": 16, "steps": 6, "warm_up": 2, "rounds": 3, "threads": "1,2"}
+FULL = {"pictures": 192, "size": 128, "batch": 16, "steps": 6, "warm_up": 2, "rounds": 3, "threads": "1"}
 QUICK = {"pictures": 64, "size": 64, "batch": 8, "steps": 3, "warm_up": 1, "rounds": 1, "threads": "1"}
-
-PEAKS = {
-    "NVIDIA A100-SXM4-40GB": {"fp32": 19.5e12, "bf16": 312e12},
-    "NVIDIA A100-SXM4-80GB": {"fp32": 19.5e12, "bf16": 312e12},
-    "NVIDIA H100 80GB HBM3": {"fp32": 67e12, "bf16": 989e12},
-    "NVIDIA H200": {"fp32": 67e12, "bf16": 989e12},
-}
-"""Device → FLOP/s by precision, dense, as in NVIDIA's data sheets; fp32 is without TF32."""
-
-Found = dict[tuple[str, int, str], list[Rate]]
-"""Precision, threads and way → a rate of each round."""
 
 
 class Failed(Exception):
@@ -86,12 +90,32 @@ class Bench:
 
     def settings(self) -> Iterator[Setting]:
         """Each that is to be measured."""
-        for threads, precision in product(self.threads, PRECISIONS):
-            yield replace(self.setting, threads=threads, precision=precision)
+        for threads, precision, data in product(self.threads, PRECISIONS, DATA):
+            yield replace(self.setting, threads=threads, precision=precision, data=data)
 
 
-def observed(setting: Setting) -> Rate:
-    """The rate of `allpull train`, from the step records that it leaves.
+class Kept:
+    """Answers of measurements, in a file where one is given: a line each, of its name and what it said."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path, self._known = path, dict[str, str]()
+        if path is not None and path.exists():
+            lines = path.read_text(encoding="utf-8").splitlines()
+            self._known = dict(map(json.loads, lines))
+
+    def __call__(self, name: str, measure: Callable[[], str]) -> str:
+        """What ``measure`` says, or said before under that name."""
+        if name not in self._known:
+            self._known[name] = measure()
+            if self._path is not None:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                with self._path.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps([name, self._known[name]]) + "\n")
+        return self._known[name]
+
+
+def observed(setting: Setting) -> str:
+    """The rate of `allpull train`, as JSON, from the step records that it leaves.
 
     Raises:
         Failed: it did not train.
@@ -103,17 +127,16 @@ def observed(setting: Setting) -> Rate:
         (directory,) = find_runs(Path(out))
         ends_ns = read_run(directory).steps["end_ns"].to_list()
     taken_s = (ends_ns[setting.in_all - 1] - ends_ns[setting.warm_up - 1]) / 1e9
-    return Rate(images_per_s=setting.steps * setting.batch / taken_s)
+    return json.dumps(asdict(Rate(images_per_s=setting.steps * setting.batch / taken_s)))
 
 
-def child(way: str, setting: Setting) -> Rate:
-    """The rate of one of ``LOOPS``, in a process of its own.
+def child(way: str, setting: Setting) -> str:
+    """The rate of one of ``LOOPS``, as JSON, or of products of matrices, in a process of its own.
 
     Raises:
         Failed: it is not installed, or ended with an error.
     """
-    said = _output([sys.executable, str(CHILD), way, json.dumps(asdict(setting))], setting)
-    return Rate(**json.loads(said.splitlines()[-1]))
+    return _output([sys.executable, str(CHILD), way, json.dumps(asdict(setting))], setting).splitlines()[-1]
 
 
 def _output(command: Sequence[str], setting: Setting) -> str:
@@ -124,76 +147,42 @@ def _output(command: Sequence[str], setting: Setting) -> str:
     return done.stdout
 
 
-def measure(bench: Bench) -> tuple[Found, dict[str, str]]:
-    """The rates of all ways, and which peers could not be had, with the reason.
+def ways_of(setting: Setting) -> list[str]:
+    """The ways that are compared: nobody else observes, and timm brings a loader of its own."""
+    if setting.data == ONE_BATCH:
+        return [way for way in LOOPS if way != "timm"]
+    return [*LOOPS, OBSERVED]
+
+
+def measure(bench: Bench, kept: Kept) -> tuple[Found, Products, dict[str, str]]:
+    """The rates of all ways, and of products, and which peers could not be had, with the reason.
 
     Raises:
         Failed: one that has to be there could not.
     """
     found: Found = {}
+    products: Products = {}
     absent = {} if ON_GPU else {"timm": "compared on a GPU only"}
     chance = random.Random(0)
     for turn in range(bench.rounds):
         for setting in bench.settings():
-            ways = [way for way in (*LOOPS, OBSERVED) if way not in absent]
-            for way in chance.sample(ways, len(ways)):
+            case = Case(precision=setting.precision, threads=setting.threads, data=setting.data)
+            where = f"{turn} {case.precision}, threads: {case.threads}, {case.data}"
+            best = float(kept(f"{where}: products", partial(child, "products", setting)))
+            products[case.precision, case.threads] = max(best, products.get((case.precision, case.threads), 0.0))
+            ways = ways_of(setting)
+            for way in (one for one in chance.sample(ways, len(ways)) if one not in absent):
+                work = partial(observed, setting) if way == OBSERVED else partial(child, way, setting)
                 try:
-                    rate = observed(setting) if way == OBSERVED else child(way, setting)
+                    rate = Rate(**json.loads(kept(f"{where}: {way}", work)))
                 except Failed as failed:
                     if way in ALWAYS or turn:  # a peer that is there for one round is there for all
                         raise
                     absent[way] = str(failed)
                     continue
-                found.setdefault((setting.precision, setting.threads, way), []).append(rate)
-                where = f"{setting.precision}, threads: {setting.threads},"
-                print(f"{turn} {where} {way:24} {rate.images_per_s:8.1f} images/s", file=sys.stderr, flush=True)
-    return {key: rates for key, rates in found.items() if key[2] not in absent}, absent
-
-
-def summary(found: Found, flop_per_image: float, device: str) -> list[dict[str, Any]]:
-    """A row for each precision, number of threads and way: images/s, CPU time, and ratios to the example's loop."""
-    rows: list[dict[str, Any]] = []
-    for (precision, threads, way), rates in sorted(found.items()):
-        images_per_s = [rate.images_per_s for rate in rates]
-        cpu_s = [rate.cpu_s_per_image for rate in rates if rate.cpu_s_per_image is not None]
-        peak = PEAKS.get(device, {}).get(precision)
-        rows.append(
-            {
-                "precision": precision,
-                "threads": threads,
-                "way": way,
-                "images_per_s": _spread(images_per_s, 1),
-                "times_example": _spread(_ratios(rates, found[precision, threads, EXAMPLE]), 3),
-                "cpu_ms_per_image": round(statistics.median(cpu_s) * 1e3, 2) if cpu_s else None,
-                "share_of_peak": round(statistics.median(images_per_s) * flop_per_image / peak, 4) if peak else None,
-            }
-        )
-    return rows
-
-
-def within(found: Found) -> list[dict[str, Any]]:
-    """What data and observation cost allpull's own trainer: ratios of rates within a round."""
-    rows: list[dict[str, Any]] = []
-    for precision, threads in sorted({key[:2] for key in found}):
-        real, seen, free = (found[precision, threads, way] for way in (OURS, OBSERVED, CACHED))
-        rows.append(
-            {
-                "precision": precision,
-                "threads": threads,
-                "real_over_cached": _spread(_ratios(real, free), 3),
-                "observed_over_unobserved": _spread(_ratios(seen, real), 3),
-            }
-        )
-    return rows
-
-
-def _ratios(rates: Sequence[Rate], base: Sequence[Rate]) -> list[float]:
-    return [one.images_per_s / other.images_per_s for one, other in zip(rates, base, strict=True)]
-
-
-def _spread(values: Sequence[float], digits: int) -> dict[str, float]:
-    spread = {"median": statistics.median(values), "low": min(values), "high": max(values)}
-    return {name: round(value, digits) for name, value in spread.items()}
+                found.setdefault(case, {}).setdefault(way, []).append(rate)
+                print(f"{where}: {way:24} {rate.images_per_s:8.1f} images/s", file=sys.stderr, flush=True)
+    return {case: {way: of[way] for way in of if way not in absent} for case, of in found.items()}, products, absent
 
 
 def flop_per_image(setting: Setting) -> float:
@@ -219,6 +208,7 @@ def prepare(options: argparse.Namespace, scratch: Path) -> Setting:
     recipe.write_text('name = "trainer-peers"\n', encoding="utf-8")
     return Setting(
         precision=PRECISIONS[0],
+        data=PICTURES,
         threads=1,
         workers=options.workers,
         model=options.model,
@@ -243,6 +233,7 @@ def asked() -> argparse.Namespace:
     parser.add_argument("--threads", help="numbers of computing threads, with commas")
     parser.add_argument("--workers", type=int, default=1, help="of each loader: threads of allpull's, or processes")
     parser.add_argument("--set", action="append", default=[], metavar="OPTION=VALUE", help="more options of allpull's")
+    parser.add_argument("--keep", type=Path, help="remember measurements here, and go on from those of last time")
     parser.add_argument("--output", type=Path, help="store the result here")
     parser.set_defaults(**(QUICK if parser.parse_known_args()[0].quick else FULL))
     options = parser.parse_args()
@@ -258,19 +249,21 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         setting = prepare(options, Path(scratch))
         threads = tuple(int(one) for one in options.threads.split(","))
-        found, absent = measure(Bench(setting=setting, threads=threads, rounds=options.rounds))
-    device = torch.cuda.get_device_name() if ON_GPU else "cpu"
+        bench = Bench(setting=setting, threads=threads, rounds=options.rounds)
+        found, products, absent = measure(bench, Kept(options.keep))
     work = flop_per_image(setting)
     about = ("model", "size", "batch", "warm_up", "steps", "rounds", "pictures", "workers", "set")
     keep(
         options.output,
         {
             **{name: getattr(options, name) for name in about},
-            "device": device,
+            "device": torch.cuda.get_device_name() if ON_GPU else "cpu",
             "flop_per_image": work,
+            "products_flop_per_s": {f"{name}, threads: {threads}": rate for (name, threads), rate in products.items()},
             "peers": versions(),
-            "rows": summary(found, work, device),
-            "within": within(found),
+            "rows": summary(found, work, products),
+            "real_over_synthetic": real_over_synthetic(found),
+            "observed_over_unobserved": observed_over_unobserved(found),
             "absent": absent,
         },
     )
