@@ -5,8 +5,10 @@ What it is
     backward, and all ranks stand still after it.
 
 How it is found
-    By when each bucket was ready: most of the bytes become ready in the last tenth of backward. Where CPUs compute and
-    have no time left, nothing is told: an exchange during backward would take its time from backward.
+    By when each bucket was ready: most of the bytes become ready in the last tenth of backward. Nothing is told of less
+    than 1 MiB of gradients, which is the smallest bucket that DDP makes by itself (`_DEFAULT_FIRST_BUCKET_BYTES`):
+    below, messages cost by their number. Nor is it where CPUs compute and have no time left, for an exchange during
+    backward would take its time from backward.
 
 What it costs
     The replay in which the exchange goes on all through backward, as far as that is long enough.
@@ -32,7 +34,8 @@ from allpull.units import percent
 
 LATE = 0.1  # of backward: what is ready only then finds no backward to hide behind
 MOST = 0.8  # of the bytes
-FULL = 0.8  # of the CPUs: above it, an exchange and a backward pass take time from each other
+SMALLEST_BYTES = 1 << 20  # of a bucket that DDP makes where it is not told otherwise
+FULL = 0.8  # of the CPUs: where ranks want more, an exchange and a backward pass take time from each other
 LEAST = 0.05  # of a step: overlap has a price of its own, which the replay does not know
 
 
@@ -41,10 +44,10 @@ def find(facts: Facts) -> list[Suspect]:
     lane = facts.window.reductions
     if lane is None or facts.window.level != "bucket" or facts.window.ranks < 2 or not lane.seconds.size:
         return []
-    if not _has_processors_left(facts):
-        return []
     backward_s = facts.window.work.get("backward", np.zeros((facts.window.events, facts.window.ranks)))
     backward_s = backward_s[facts.window.kind == REDUCE]
+    if (lane.size_bytes is not None and lane.size_bytes.sum() < SMALLEST_BYTES) or not _has_processors_left(facts):
+        return []
     sizes = np.ones(lane.buckets) if lane.size_bytes is None else lane.size_bytes.astype(np.float64)
     late = (np.median(lane.lead_s, axis=(0, 2)) <= LATE * float(np.median(backward_s))) @ sizes / sizes.sum()
     if late < MOST:
@@ -70,7 +73,10 @@ def find(facts: Facts) -> list[Suspect]:
 def _has_processors_left(facts: Facts) -> bool:
     """Whether an exchange finds a processor during backward: an accelerator's, or a CPU that computes nothing."""
     machine = facts.machine
-    if machine.is_rehearsal or machine.accelerators:
+    if machine.is_rehearsal or machine.accelerators or machine.cpu_s is None or machine.cpus is None:
         return True
-    busy = [machine.busy_share(host) for host in machine.host_names]
-    return all(one is None or one < FULL for one in busy)
+    wanted = machine.cpu_s if machine.queued_s is None else machine.cpu_s + machine.queued_s
+    return all(
+        float(wanted[list(machine.ranks_of(host))].sum()) < FULL * machine.cpus.get(host, np.inf)
+        for host in machine.host_names
+    )
