@@ -12,10 +12,13 @@ from tests.pack.conftest import as_jpeg
 from allpull.errors import BadInput
 from allpull.load.alone import drain
 from allpull.load.batches import Plan
-from allpull.load.crop import DRAWS, Look, views
+from allpull.load.crop import DRAWS, Look, View, views
+from allpull.load.decode import Stored
+from allpull.load.job import jobs, read
 from allpull.load.order import uniforms
 from allpull.load.packed import PackedSource, Reading
 from allpull.load.resize import resize_antialiased
+from allpull.pack.crop import Box
 from allpull.pack.pixels import decode
 from allpull.pack.read import Pack
 
@@ -227,3 +230,42 @@ def test_the_loader_alone_is_timed_from_its_second_batch_on(folder, make_pack):
     ticks = iter([10.0, 14.0])
     drained = drain(source.training(0), clock=lambda: next(ticks))
     assert (drained.batches, drained.samples, drained.wall_s, drained.samples_per_s) == (5, 33, 4.0, 33 / 4)
+
+
+def test_nothing_below_a_crop_is_decoded_and_little_of_raw_pixels_is_read(folder, make_pack, monkeypatch):
+    """The last third of each record is overwritten; views of the first third are what they were, and nothing is odd."""
+    for kind in ("jpeg", "raw"):
+        path = make_pack(folder, kind=kind, to=kind).directory
+        source = source_of(path)
+        view = View(box=Box(top=3, left=5, height=30, width=40))
+        stored = [Stored.of(source.pack, record) for record in range(40)]
+        tall = [one for one in stored if one.row.height > 200]
+        assert len(tall) > 10
+        for one in tall:
+            slots = np.zeros((2, 32, 32, 3), np.uint8)
+            damaged = bytearray(one.whole)
+            damaged[len(damaged) * 2 // 3 : -2] = bytes(len(damaged) - 2 - len(damaged) * 2 // 3)
+            assert source.decoder.into(slots[0], one, view) == ""
+            assert source.decoder.into(slots[1], Stored(one.row, bytes(damaged), one.dtype), view) == ""
+            assert np.array_equal(*slots)
+    asked = []
+    stretch = source.pack.stretch
+    monkeypatch.setattr(source.pack, "stretch", lambda *place: asked.append(place[2]) or stretch(*place))
+    list(source.training(0))
+    lengths = source.pack.rows["length"].astype(int)
+    assert sum(asked) < 0.9 * lengths.sum()
+
+
+def test_neighbours_are_read_at_once_into_the_memory_of_the_thread(folder, make_pack):
+    path = make_pack(folder, kind="jpeg", shard_bytes=60_000).directory
+    source = source_of(path)
+    records = np.array([7, 3, 4, 5, 6, 20, 39, 0])
+    seen = [View(box=Box(top=0, left=0, height=1, width=1))] * 8
+    (job,) = jobs(source.pack, 0, records, seen)
+    assert [one.record for one in job.samples] == sorted(records)
+    assert [records[one.slot] for one in job.samples] == sorted(records)
+    memory = np.zeros(1 << 20, np.uint8).data
+    found = [bytes(one.whole) for one in read(source.pack, job.samples, memory)]
+    assert found == [bytes(source.pack.whole(record)) for record in sorted(records)]
+    small = [bytes(one.whole) for one in read(source.pack, job.samples, memory[:10])]
+    assert small == found  # what has no room there gets its own

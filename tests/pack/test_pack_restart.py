@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from tests.pack.conftest import as_jpeg
 
-from allpull.pack.crop import Box, crop
+from allpull.pack.crop import LEFT_OVER, Box, crop, shortened
 from allpull.pack.format import PackError
 from allpull.pack.jpeg import NotJpeg, parse_jpeg
 from allpull.pack.restart import best_interval, find_segments, parse_segments, with_restarts
@@ -161,3 +161,24 @@ def test_any_bytes_are_refused_by_name(text):
         parse_jpeg(b"\xff\xd8" + text)
     with pytest.raises(PackError):
         parse_segments(text, 1000)
+
+
+@pytest.mark.parametrize("form", ["4:2:0", "4:2:2", "4:4:4", "own tables"])
+def test_a_jpeg_with_a_smaller_height_has_the_pixels_of_the_whole(photos, form):
+    original = as_jpeg(photos[0].resize((331, 200)), **FORMS[form])
+    whole = pixels(original)
+    for bottom in (1, 15, 17, 100, 160):
+        jpeg, height = shortened(original, (200, 331), bottom)
+        assert bottom < height < bottom + 20
+        found = simplejpeg.decode_jpeg(jpeg, "RGB", strict=False)
+        assert found.shape == (height, 331, 3)
+        assert np.array_equal(found[:bottom], whole[:bottom])
+        with pytest.raises(ValueError, match=LEFT_OVER):
+            pixels(jpeg)
+    assert shortened(original, (200, 331), 199) is None  # nothing to win
+    assert shortened(original, (200, 330), 50) is None
+
+
+@pytest.mark.parametrize("options", [{"progressive": True}, {"restart_marker_rows": 1}])
+def test_what_must_be_decoded_to_its_end_is_not_shortened(photos, options):
+    assert shortened(as_jpeg(photos[0].resize((331, 200)), **options), (200, 331), 20) is None

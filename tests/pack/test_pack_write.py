@@ -59,6 +59,9 @@ def test_records_are_the_source(folder, make_pack, kind):
                 small = decode(pack.record(number))[0].astype(int)
                 assert min(small.shape[:2]) == 96
                 assert np.abs(small - resized(whole, 96)).mean() < 6  # JPEG's loss at quality 90, and no other
+                part = pack.crop(number, Box(top=5, left=30, height=40, width=50))
+                found = decode(part.jpeg)[0][part.box.top :, part.box.left :][:40, :50]
+                assert np.array_equal(found, small[5:45, 30:80])
             row = pack.rows[number]
             if kind != "raw":
                 assert decode(pack.record(number))[0].shape[:2] == (row["height"], row["width"])

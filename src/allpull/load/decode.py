@@ -12,35 +12,37 @@ import numpy as np
 from allpull.errors import BadInput
 from allpull.load.crop import Look, View
 from allpull.load.resize import Array, Resizing, resize_middle, turn
-from allpull.pack.crop import Box, crop
-from allpull.pack.format import JPEG, JPEG_SEGMENTS, PICTURE, RAW, Buffer, Header, PackError, Rows
+from allpull.pack.crop import LEFT_OVER, Box, crop, shortened
+from allpull.pack.format import JPEG, JPEG_SEGMENTS, PICTURE, RAW, Buffer, Header, PackError, Row, Rows
 from allpull.pack.pixels import MAX_PIXELS, Refused, check_size, decode, import_simplejpeg
 from allpull.pack.read import Pack
 
+WORTH_ROWS = 16  # below a crop: fewer are decoded as fast as they are left out
 KEPT_BYTES = 1 << 23  # of each thread's own memory for decoding; larger pictures get theirs from the system
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Stored:
-    """A record as it was read: ``whole`` with its table of ``tail`` bytes, and what the index says of it."""
+    """A record as it was read: ``row`` of the index, and ``whole`` with its table of ``row.tail`` bytes.
 
+    Of raw pixels, which are of type ``dtype``, ``whole`` may begin at the row of pixels ``first`` and end before the
+    last: what a view does not show need not be read.
+    """
+
+    row: Row
     whole: Buffer
-    codec: int
-    tail: int
-    shape: tuple[int, int, int]
-    dtype: str
+    dtype: np.dtype[Any]
+    first: int = 0
 
     @classmethod
-    def of(cls, pack: Pack, index: int, whole: Buffer) -> Stored:
-        """Record ``index``, whose bytes are ``whole``."""
-        row = pack.rows[index]
-        shape = int(row["height"]), int(row["width"]), int(row["channels"])
-        return cls(whole=whole, codec=int(row["codec"]), tail=int(row["tail"]), shape=shape, dtype=pack.header.dtype)
+    def of(cls, pack: Pack, index: int) -> Stored:
+        """Record ``index``, read now, all of it."""
+        return cls(Row(*pack.rows[index].tolist()), pack.whole(index), np.dtype(pack.header.dtype))
 
     @property
     def picture(self) -> Buffer:
         """The bytes without the table."""
-        return memoryview(self.whole)[: len(self.whole) - self.tail]
+        return memoryview(self.whole)[: len(self.whole) - self.row.tail]
 
 
 class Decoder:
@@ -79,28 +81,29 @@ class Decoder:
         Raises:
             Refused: as ``into``.
         """
-        height, width, _ = stored.shape
-        if stored.codec == RAW:
-            whole: Array = np.frombuffer(stored.whole, stored.dtype).reshape(stored.shape)
-            return _cut(whole, box), ""
+        row = stored.row
+        height, width = row.height, row.width
+        if row.codec == RAW:
+            return _raw(stored, box), ""
         check_size(height, width, self.max_pixels)
-        if stored.codec == JPEG_SEGMENTS and (box.height, box.width) != (height, width):
+        if row.codec == JPEG_SEGMENTS and (box.height, box.width) != (height, width):
             try:
-                part = crop(stored.whole, stored.tail, box)
+                part = crop(stored.whole, row.tail, box)
                 return _cut(self._jpeg(part.jpeg, None), part.box), ""
             except (PackError, ValueError, IndexError):
                 odd = "damaged table of segments"  # the picture itself may be well
         else:
             odd = ""
-        if stored.codec in (JPEG, JPEG_SEGMENTS):
+        if row.codec in (JPEG, JPEG_SEGMENTS):
             try:
-                return _cut(self._jpeg(stored.picture, (height, width)), box), odd
+                top = self._top(stored, box) if row.codec == JPEG else None
+                return _cut(self._jpeg(stored.picture, (height, width)) if top is None else top, box), odd
             except ValueError:  # also what libjpeg only warns of
                 pass
         pixels, found = decode(stored.picture, max_pixels=self.max_pixels)
         if pixels.shape[:2] != (height, width):
             raise Refused("another size than the index says")
-        return _cut(pixels, box), found or odd if stored.codec == PICTURE else found or odd or "JPEG of another kind"
+        return _cut(pixels, box), found or odd if row.codec == PICTURE else found or odd or "JPEG of another kind"
 
     def _jpeg(self, data: Buffer, size: tuple[int, int] | None) -> Array:
         """A JPEG by the fast decoder, into this thread's memory; ValueError where it will not, or has another size."""
@@ -115,11 +118,32 @@ class Decoder:
         )
         return pixels
 
+    def _top(self, stored: Stored, box: Box) -> Array | None:
+        """The picture down to where the box ends; None where that saves nothing or goes wrong: decode it whole then."""
+        row, bottom = stored.row, box.top + box.height
+        if row.height - bottom < WORTH_ROWS or row.height * row.width * 3 > KEPT_BYTES:
+            return None
+        short = shortened(stored.picture, (row.height, row.width), bottom)
+        if short is None:
+            return None
+        size = short[1], row.width
+        try:
+            return self._jpeg(short[0], size)
+        except ValueError as error:  # pixels are in memory when libjpeg finds what is left over
+            done: Array = self._memory()[: size[0] * size[1] * 3].reshape(*size, 3)
+            return done if LEFT_OVER in str(error) else None
+
     def _memory(self) -> Any:
         """Memory that stays mapped: fresh pages for each picture cost a tenth of its decoding."""
         if not hasattr(self._own, "memory"):
             self._own.memory = np.empty(KEPT_BYTES, np.uint8)
         return self._own.memory
+
+
+def _raw(stored: Stored, box: Box) -> Array:
+    row, top = stored.row, box.top - stored.first
+    pixels: Array = np.frombuffer(stored.whole, stored.dtype).reshape(-1, row.width, row.channels)
+    return pixels[top : top + box.height, box.left : box.left + box.width]
 
 
 def _cut(pixels: Array, box: Box) -> Array:

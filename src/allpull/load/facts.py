@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from allpull.load.batches import Batch
+from allpull.load.odd import Odd
 
 HELD = 2  # batches that stay valid: the one just taken and the one before, so that its copy to a device may go on
 
@@ -49,8 +50,8 @@ class Feed(Protocol):
         ...
 
     @property
-    def odd(self) -> Mapping[tuple[str, str], int]:
-        """Samples that were odd so far, by (what was odd, what was done); this rank's, of both parts."""
+    def odd(self) -> Mapping[str, Odd]:
+        """Samples of this rank that were odd so far, of the parts ``train`` and ``test``; empty where none can be."""
         ...
 
     def pixels(self, epoch: int) -> tuple[int, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import repeat
 
@@ -11,12 +10,13 @@ from allpull.errors import BadInput
 from allpull.load.batches import Batch, Plan, evaluation_batches, training_batches
 from allpull.load.dataset import Dataset
 from allpull.load.facts import Facts
+from allpull.load.odd import Odd
 from allpull.load.pool import slots
 from allpull.schema.trainspec import DataSpec
 
 FOR_PACKS = (
     *("test_path", "test_size", "test_resize", "first_size", "growth_epochs", "crop", "min_area", "turn", "threads"),
-    *("ahead", "block", "mixed", "by_files", "on_odd", "access", "resizer", "fast_decode"),
+    *("ahead", "block", "mixed", "by_files", "on_odd", "odd_limit", "access", "resizer", "fast_decode"),
 )
 """Options of ``DataSpec`` that say something of packs alone."""
 
@@ -50,9 +50,9 @@ class MemoryFeed:
         return self._plan.steps(self._train)
 
     @property
-    def odd(self) -> Mapping[tuple[str, str], int]:
+    def odd(self) -> Mapping[str, Odd]:
         """None: what is in memory has been decoded."""
-        return Counter()
+        return {}
 
     def pixels(self, epoch: int) -> tuple[int, int]:  # noqa: ARG002  the same in all epochs
         """See ``facts.Feed``."""

@@ -7,17 +7,39 @@ from collections import Counter
 from dataclasses import dataclass, field
 from threading import Lock
 
+import numpy as np
+
+from allpull.errors import BadInput
+from allpull.load.order import Indices
+
 MAX_LISTED = 10_000  # of a pack in which everything is odd, the counts are enough
+SKIPPED = -1  # in the place of a record's number
+LEFT_OUT, REPLACED, BY_PILLOW = "left out", "another in its place", "decoded by Pillow"
+PARTS = {"train": "to train on", "test": "to test on"}
 
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """Record ``record`` of the pack, in ``epoch``: what was odd, and what was done about it."""
+    """Record ``record`` of the pack, in ``epoch``: what was odd, and what was done about it.
+
+    ``instead`` is the record that was shown in its place.
+    """
 
     epoch: int
     record: int
     reason: str
     done: str
+    instead: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Samples that were taken, and of these: left out, shown by another in their place, decoded by Pillow."""
+
+    seen: int = 0
+    left_out: int = 0
+    replaced: int = 0
+    by_pillow: int = 0
 
 
 @dataclass(slots=True)
@@ -28,6 +50,8 @@ class Odd:
     listed: list[Remark] = field(default_factory=list)
     _lock: Lock = field(default_factory=Lock)
     _said: int = 0
+    _given: int = 0
+    _taken: Counts = field(default_factory=Counts)
 
     def note(self, remark: Remark) -> None:
         """Count and list one."""
@@ -35,6 +59,37 @@ class Odd:
             self.counts[remark.reason, remark.done] += 1
             if len(self.listed) < MAX_LISTED:
                 self.listed.append(remark)
+
+    def take(self, wanted: Indices, shown: Indices, counted: int) -> int:
+        """A batch has been taken: of its records ``wanted`` [n] it has ``shown`` [n], or ``SKIPPED``.
+
+        ``counted`` is n, or 0 for what is borrowed. Returns how many have no record of their own in it.
+        """
+        if not counted:
+            return 0
+        left_out = int(np.count_nonzero(shown == SKIPPED))
+        lost = int(np.count_nonzero(shown != wanted))
+        one = self._taken
+        self._taken = Counts(
+            seen=one.seen + counted,
+            left_out=one.left_out + left_out,
+            replaced=one.replaced + lost - left_out,
+        )
+        return lost
+
+    def taken(self) -> Counts:
+        """What was taken so far."""
+        with self._lock:
+            by_pillow = sum(count for (_, done), count in self.counts.items() if done == BY_PILLOW)
+        one = self._taken
+        return Counts(seen=one.seen, left_out=one.left_out, replaced=one.replaced, by_pillow=by_pillow)
+
+    def news(self) -> list[Remark]:
+        """The remarks that were listed since the call before."""
+        with self._lock:
+            found = self.listed[self._given :]
+            self._given = len(self.listed)
+        return found
 
     def say(self, where: str) -> None:
         """Warn of what has come since the last time."""
@@ -44,3 +99,11 @@ class Odd:
             common = ", ".join(f"{count} × {reason}: {done}" for (reason, done), count in self.counts.most_common(5))
         if news:
             warnings.warn(f"{where}: {news} odd samples; in all {common}", stacklevel=3)
+
+
+def too_many(lost: int, samples: int, limit: float, part: str) -> BadInput:
+    """The error of an epoch that has lost more than the share ``limit`` of the ``samples`` of a part."""
+    return BadInput(
+        f"{lost:,} of {samples:,} samples {PARTS[part]} could not be decoded, more than data.odd_limit = {limit:.3g}",
+        hint="allpull pack verify names damaged records; or set data.odd_limit higher, to train without them",
+    )

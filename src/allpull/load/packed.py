@@ -7,7 +7,8 @@ another number of ranks. ``Reading.by_files`` is the exception that one asks for
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterable, Iterator
+import threading
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import repeat
@@ -22,19 +23,16 @@ from allpull.load.batches import Batch, Plan
 from allpull.load.crop import DRAWS, Look, View, views
 from allpull.load.dataset import Labels
 from allpull.load.decode import Decoder, Stored, form
-from allpull.load.odd import Odd, Remark
+from allpull.load.job import JOB_BYTES, Job, Wanted, jobs, read
+from allpull.load.odd import BY_PILLOW, LEFT_OUT, REPLACED, SKIPPED, Odd, Remark, too_many
 from allpull.load.order import Indices, uniforms
 from allpull.load.pool import Ring, slots
 from allpull.load.resize import Array, Resizer, resizing
 from allpull.load.share import Share, Shares, limited
-from allpull.pack.format import Buffer
 from allpull.pack.pixels import Refused
 from allpull.pack.read import Access, Pack
 
 SUBSTITUTES = 8  # tries to find a record that can be decoded in place of one that cannot
-JOB_RECORDS = 16  # smaller jobs share the work better among threads, larger ones cost less and read longer
-JOB_BYTES = 1 << 23
-LEFT_OUT = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +42,9 @@ class Reading:
     ``threads`` of this rank make ``ahead`` batches in advance; ``held`` stay valid (see ``pool.Ring``). ``block`` and
     ``mixed``: see ``shuffle``. ``by_files``: a rank opens only files of its own. ``on_odd``: what cannot be decoded
     is left out ("skip": its share of the step's mean is zero) or gives its place to another record ("substitute",
-    drawn from (seed, epoch, sample)). ``cached``: the first batch again and again, which is what a trainer could do
-    if data were free. ``limit``: only so many records, the first of each rank's files or of all; 0: all.
+    drawn from (seed, epoch, sample)); above the share ``odd_limit`` of an epoch it is an error. ``cached``: the first
+    batch again and again, which is what a trainer could do if data were free. ``limit``: only so many records, the
+    first of each rank's files or of all; 0: all.
     """
 
     threads: int = 2
@@ -55,21 +54,12 @@ class Reading:
     mixed: int = 1
     by_files: bool = False
     on_odd: Literal["skip", "substitute"] = "skip"
+    odd_limit: float = 1.0
     resizer: Resizer = "auto"
     fast: bool = False
     access: Access = "read"
     cached: bool = False
     limit: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """One job: records in the order of the pack, their views, and the rows of the slot that they fill."""
-
-    epoch: int
-    records: list[int]
-    rows: list[int]
-    views: list[View]
 
 
 class PackedSource:
@@ -105,6 +95,7 @@ class PackedSource:
         self.pack = Pack.open(
             directory, access=self.reading.access, shards=splits[plan.rank].shards if splits else None
         )
+        self._own = threading.local()
         self._begun: WeakSet[Generator[Batch]] = WeakSet()
         self._idle: dict[int, Ring] = {}  # by batch size: fresh memory for each epoch costs more than decoding into it
         self._sizes = np.stack([self.pack.rows["height"], self.pack.rows["width"]], axis=1).astype(np.int64)
@@ -176,13 +167,17 @@ class PackedSource:
             return slot[: math.prod(slot_shape)].reshape(slot_shape)
 
         ring = self._idle.pop(largest, None) or self._ring(largest)
-        jobs = (self._pieces(epoch, share.records) for share in shares())
+        batches = (self._jobs(epoch, share.records) for share in shares())
+        lost, too_much = 0, self.reading.odd_limit * len(self)
         try:
-            with closing(ring.run(jobs, lambda piece, slot: self._fill(piece, as_images(slot)))) as filled:
+            with closing(ring.run(batches, lambda job, slot: self._fill(job, as_images(slot)))) as filled:
                 for share, one in zip(shares(), filled, strict=True):
                     found = np.empty(len(share.records), np.int64)
-                    for piece, records in zip(one.jobs, one.outcomes, strict=True):
-                        found[piece.rows] = records
+                    for job, records in zip(one.jobs, one.outcomes, strict=True):
+                        found[[sample.slot for sample in job.samples]] = records
+                    lost += self.odd.take(share.records, found, share.counted)
+                    if lost > too_much:  # on this rank alone: the epoch need not end to know
+                        raise too_many(lost, len(self), self.reading.odd_limit, "train")
                     yield self._batch(share, as_images(one.slot), found)
         finally:
             self._idle[largest] = ring
@@ -194,7 +189,7 @@ class PackedSource:
 
     def _batch(self, share: Share, slot: Array, found: Indices) -> Batch:
         """Those that could be decoded, moved together; at least one row, which then does not count."""
-        good = found != LEFT_OUT
+        good = found != SKIPPED
         if not good.all():
             slot[: good.sum()] = slot[: len(found)][good]
             found = found[good] if good.any() else np.array([share.records[0]])
@@ -214,54 +209,44 @@ class PackedSource:
         bits = np.unpackbits(self.pack.bits[records], axis=1, count=len(header.classes), bitorder="little")
         return bits.astype(np.int64)
 
-    def _pieces(self, epoch: int, records: Indices) -> list[Piece]:
-        """The jobs of a batch: sorted as in the pack, so that neighbours come by one read."""
+    def _jobs(self, epoch: int, records: Indices) -> list[Job]:
         draws = uniforms(self.shares.plan.seed, epoch, records, DRAWS)
-        seen = views(self.look, self._sizes[records], draws)
-        rows = np.argsort(records, kind="stable")
-        lengths = self.pack.rows["length"][records]
-        pieces: list[Piece] = []
-        room = 0
-        for row in rows.tolist():
-            if not pieces or len(pieces[-1].rows) >= JOB_RECORDS or lengths[row] > room:
-                pieces.append(Piece(epoch, [], [], []))
-                room = JOB_BYTES
-            pieces[-1].records.append(int(records[row]))
-            pieces[-1].rows.append(row)
-            pieces[-1].views.append(seen[row])
-            room -= int(lengths[row])
-        return pieces
+        return jobs(self.pack, epoch, records, views(self.look, self._sizes[records], draws))
 
-    def _fill(self, piece: Piece, slot: Array) -> list[int]:
-        """Do a job; the record that each row shows in the end, or LEFT_OUT."""
-        read = _read(self.pack, piece.records)
-        return [
-            self._sample(piece.epoch, record, whole, view, slot[row])
-            for record, whole, view, row in zip(piece.records, read, piece.views, piece.rows, strict=True)
-        ]
+    def _fill(self, job: Job, slot: Array) -> list[int]:
+        """Do a job; the record that each sample shows in the end, or SKIPPED."""
+        read_ones = read(self.pack, job.samples, self._memory())
+        return [self._sample(job.epoch, one, next(read_ones), slot[one.slot]) for one in job.samples]
 
-    def _sample(self, epoch: int, record: int, whole: Buffer, view: View, slot: Array) -> int:
-        reason = self._into(epoch, record, whole, view, slot)
+    def _memory(self) -> memoryview:
+        """This thread's memory for what it reads."""
+        memory: memoryview | None = getattr(self._own, "memory", None)
+        if memory is None:
+            memory = self._own.memory = np.empty(JOB_BYTES, np.uint8).data
+        return memory
+
+    def _sample(self, epoch: int, wanted: Wanted, stored: Stored, slot: Array) -> int:
+        record = wanted.record
+        reason = self._into(epoch, record, stored, wanted.view, slot)
         if not reason:
             return record
         if self.reading.on_odd == "substitute":
             for other in self._others(epoch, record):
-                view = self._view(epoch, other)
-                if not self._into(epoch, other, self.pack.whole(other), view, slot):
-                    self.odd.note(Remark(epoch, record, reason, f"record {other} in its place"))
+                if not self._into(epoch, other, Stored.of(self.pack, other), self._view(epoch, other), slot):
+                    self.odd.note(Remark(epoch, record, reason, REPLACED, other))
                     return other
         slot[:] = 0
-        self.odd.note(Remark(epoch, record, reason, "left out"))
-        return LEFT_OUT
+        self.odd.note(Remark(epoch, record, reason, LEFT_OUT))
+        return SKIPPED
 
-    def _into(self, epoch: int, record: int, whole: Buffer, view: View, slot: Array) -> str:
+    def _into(self, epoch: int, record: int, stored: Stored, view: View, slot: Array) -> str:
         """Why a record could not be decoded, or ""."""
         try:
-            odd = self.decoder.into(slot, Stored.of(self.pack, record, whole), view)
+            odd = self.decoder.into(slot, stored, view)
         except Refused as refused:
             return str(refused)
         if odd:
-            self.odd.note(Remark(epoch, record, odd, "decoded by Pillow"))
+            self.odd.note(Remark(epoch, record, odd, BY_PILLOW))
         return ""
 
     def _view(self, epoch: int, record: int) -> View:
@@ -273,12 +258,3 @@ class PackedSource:
         drawn = uniforms(self.shares.plan.seed, epoch, np.array([record]), DRAWS + SUBSTITUTES)[0, DRAWS:]
         own = self.shares.own
         return [own[int(one * len(own))] for one in drawn]
-
-
-def _read(pack: Pack, records: list[int]) -> Iterable[Buffer]:
-    """The bytes of ascending ``records``; neighbours by one read."""
-    start = 0
-    for at in range(1, len(records) + 1):
-        if at == len(records) or records[at] != records[at - 1] + 1:
-            yield from pack.wholes(range(records[start], records[at - 1] + 1))
-            start = at

