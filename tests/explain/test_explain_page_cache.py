@@ -1,4 +1,4 @@
-"""A real rank that reads what the kernel keeps in memory: it is said that storage was not measured, and at what rate."""
+"""A real rank that reads what the kernel keeps in memory: it is told, with the rate at which it read."""
 
 from __future__ import annotations
 
