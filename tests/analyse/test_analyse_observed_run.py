@@ -47,6 +47,7 @@ for epoch in range(2):
         time.sleep(0.3)
         model.train()
     dist.barrier()
+dist.destroy_process_group()  # else Gloo's threads may abort the process as it ends
 """
 
 

@@ -518,7 +518,8 @@ def pretended(tmp_path: Path) -> Watched:
     program = tmp_path / "program.py"
     network = "model = nn.parallel.DistributedDataParallel(model)\n"
     loop = LOOP.replace("optimizer.zero_grad()", "x.to('meta'); optimizer.zero_grad()")
-    program.write_text(PRETENDING + TRAINING.replace("optimizer =", network + "optimizer =") + loop)
+    end = "dist.destroy_process_group()\n"  # else Gloo's threads may abort the process as it ends
+    program.write_text(PRETENDING + TRAINING.replace("optimizer =", network + "optimizer =") + loop + end)
     done = subprocess.run(
         [sys.executable, str(program)],
         env={**os.environ, "JOB": str(job), "OMP_NUM_THREADS": "1"},

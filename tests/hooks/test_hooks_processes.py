@@ -139,7 +139,7 @@ print("done")
     assert len(run.steps()) == 5
 
 
-@pytest.mark.parametrize("flag", ["-I", "-E"])
+@pytest.mark.parametrize("flag", ["-I", pytest.param("-E", marks=pytest.mark.slow)])
 def test_a_python_that_ignores_its_environment_is_left_alone(watched: Watch, flag: str) -> None:
     run = watched(TRAINING + LOOP, start=(sys.executable, flag))
     assert (run.code, run.ranks, run.processes()) == (0, [], [])
@@ -153,7 +153,7 @@ def test_a_full_disk_ends_the_record_and_not_the_program(watched: Watch) -> None
     assert "recording stopped" in run.err
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_the_thread_that_first_asks_for_gradients_is_the_one_that_trains(watched: Watch, threads: int) -> None:
     run = watched(
         "import torch, threading\nfrom torch import nn\ndef train(start):\n"

@@ -34,7 +34,11 @@ THREE_IN_SIX = {"trace_every": 6, "trace_steps": 3, "trace_first": 3}
     [
         ("with profiler(2, 2) as own:\n    for _ in train(14): own.step()\n", []),
         ("for _ in train(4): pass\nwith profiler(0, 1) as own:\n    for _ in train(10): own.step()\n", [(3, 1)]),
-        ("for _ in train(7): pass\nwith profiler(1, 0) as own:\n    for _ in train(7): own.step()\n", [(3, 3)]),
+        pytest.param(
+            "for _ in train(7): pass\nwith profiler(1, 0) as own:\n    for _ in train(7): own.step()\n",
+            [(3, 3)],
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_windows_make_way_for_a_profiler_of_the_programs_own(

@@ -224,7 +224,7 @@ def slurm_cluster(folder: Path) -> Iterator[SlurmCluster]:
         for daemon in reversed(daemons):
             daemon.terminate()
         for daemon in daemons:
-            daemon.wait(30)
+            daemon.wait(60)
 
 
 @dataclass(frozen=True, kw_only=True)

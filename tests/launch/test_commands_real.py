@@ -31,6 +31,7 @@ dist.barrier()
 print("out", dist.get_rank(), sys.flags.optimize, *sys.argv[1:], round(time.time()), flush=True)
 sys.stderr.write(f"err {dist.get_rank()}\\n")  # at once: mpirun mixes the pieces of several ranks
 dist.barrier()  # else the agent may end the other before it has printed
+dist.destroy_process_group()  # else Gloo's threads may abort the process as it ends
 sys.exit(5 if "fail" in sys.argv and dist.get_rank() == 1 else 0)
 """
 QUIET = ("--set", "observe.counters=false", "--set", "launch.grace_s=3")

@@ -210,7 +210,7 @@ def test_a_container_on_another_host_ends_with_its_connection(
     finally:
         process.kill()
         process.wait()
-    assert psutil.wait_procs(inside, timeout=30)[1] == []
+    assert psutil.wait_procs(inside, timeout=60)[1] == []
 
 
 SAY = "import json, os; print(json.dumps({**os.environ, 'here': os.getcwd()}))\n"
@@ -285,7 +285,7 @@ def test_a_guarded_container_ends_with_whoever_started_it(program: Callable[...,
     finally:
         starter.send_signal(signal.SIGKILL)
         starter.wait()
-    _, alive = psutil.wait_procs(inside, timeout=20)
+    _, alive = psutil.wait_procs(inside, timeout=60)
     for process in alive:
         process.kill()
     assert not alive

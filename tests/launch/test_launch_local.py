@@ -123,14 +123,14 @@ def pid_of(directory: Path, rank: int) -> int:
 
 
 def gone(family: list[psutil.Process]) -> bool:
-    _, alive = psutil.wait_procs(family, timeout=20)
+    _, alive = psutil.wait_procs(family, timeout=60)
     return not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
 
 
 def test_a_killed_rank_ends_the_job_and_leaves_a_directory_that_reads(long_training, run_cli):
     process, directory, family = long_training
     os.kill(pid_of(directory, 1), signal.SIGKILL)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=120)
     assert process.returncode == 128 + 9
     assert f"rank 1 on {socket.gethostname()} was ended by SIGKILL" in err
     assert gone(family)
@@ -142,11 +142,13 @@ def test_a_killed_rank_ends_the_job_and_leaves_a_directory_that_reads(long_train
     assert any("rank 1" in gap and "without" in gap for gap in run["gaps"])
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGTERM, 143)]
+)
 def test_a_signal_ends_every_process(long_training, number, code):
     process, directory, family = long_training
     process.send_signal(number)
-    process.communicate(timeout=60)
+    process.communicate(timeout=120)
     assert process.returncode == code
     assert gone(family)
     record = json.loads((directory / "run.json").read_text())
@@ -160,7 +162,7 @@ def test_an_impatient_user_gets_the_same_ending(long_training):
     for _ in range(4):
         process.send_signal(signal.SIGINT)
         time.sleep(0.2)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "Traceback" not in err
     assert gone(family)

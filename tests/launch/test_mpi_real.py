@@ -63,7 +63,7 @@ def processes_of(directory: Path) -> list[psutil.Process]:
 
 
 def none_left(directory: Path) -> bool:
-    _, alive = psutil.wait_procs(processes_of(directory), timeout=20)
+    _, alive = psutil.wait_procs(processes_of(directory), timeout=60)
     return not alive
 
 

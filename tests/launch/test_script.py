@@ -257,7 +257,7 @@ def shell(tmp_path: Path, fakes: dict[str, str]) -> Iterator[Callable[..., subpr
         started.append(
             subprocess.Popen(["bash", "-c", script], env=everything, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
         )
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while code is not None and not ((tmp_path / "started").exists() and (tmp_path / "started").read_text()):
             assert time.monotonic() < deadline
             time.sleep(0.02)
@@ -279,7 +279,7 @@ def test_near_the_limit_ranks_are_warned_and_the_job_requeued_a_bounded_number_o
 ) -> None:
     process = shell(138, **({"SLURM_RESTART_COUNT": restarts} if restarts else {}))
     process.send_signal(signal.SIGUSR1)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=120)
     assert process.returncode == 138
     assert said(tmp_path) == ["scancel --signal=USR1 70123", *(["scontrol requeue 70123"] if again else [])]
     assert ("used up" in err) is not again
@@ -292,7 +292,7 @@ def test_ranks_that_stopped_at_a_warning_of_others_are_requeued(
     """Slurm tells only the ranks when it preempts, and anyone may tell one of them."""
     process = shell(code)
     os.kill(int((tmp_path / "started").read_text()), signal.SIGUSR1)
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
     assert process.returncode == code
     assert said(tmp_path) == ["scontrol requeue 70123"]
 
@@ -304,7 +304,7 @@ def test_what_ended_by_itself_is_not_done_again(
     """Also where the warning came a moment before."""
     process = shell(code)
     process.send_signal(signal.SIGUSR1)
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
     assert process.returncode == code
     assert said(tmp_path) == ["scancel --signal=USR1 70123"]
 
@@ -313,7 +313,7 @@ def test_a_run_that_nobody_warns_ends_as_its_ranks_do(
     tmp_path: Path, shell: Callable[..., subprocess.Popen[str]]
 ) -> None:
     process = shell(None)
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
     assert (process.returncode, said(tmp_path)) == (0, [])
 
 
@@ -322,7 +322,7 @@ def test_of_an_array_only_the_run_itself_is_warned_and_requeued(
 ) -> None:
     process = shell(138, array="0-2", **ARRAY)
     process.send_signal(signal.SIGUSR1)
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
     assert said(tmp_path) == ["scancel --signal=USR1 70123_2", "scontrol requeue 70123_2"]
 
 

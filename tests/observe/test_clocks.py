@@ -182,7 +182,7 @@ def wait_for_pings(run: Path, host: str, count: int) -> None:
 
 
 def end(process: subprocess.Popen[str]) -> None:
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=120)
     assert (process.returncode, errors) == (0, "")
 
 

@@ -93,8 +93,11 @@ def same(ours: object, theirs: object) -> bool:
 
 
 def test_one_warned_rank_stops_all_and_nothing_is_lost(start, train_digits):
-    """Weights, momentum, batch statistics of each rank and every loss are those of a run that nobody warned."""
-    run = start(2)
+    """Weights, momentum, batch statistics of each rank and every loss are those of a run that nobody warned.
+
+    And though ranks that fail may be started again, those that were warned are not.
+    """
+    run = start(2, "launch.max_restarts=3")
     one = max(run.ranks(), key=lambda process: int(process.environ()["RANK"]))
     one.send_signal(signal.SIGUSR1)
     code, err = run.end()
@@ -102,6 +105,7 @@ def test_one_warned_rank_stops_all_and_nothing_is_lost(start, train_digits):
     assert "stopped at a warning (SIGUSR1); --resume " in err
     record = json.loads((run.directory / "run.json").read_text())
     assert (record["status"], record["exit"]["code"], record["exit"]["rank"]) == ("cancelled", WARNED, None)
+    assert not (run.directory / "attempts").exists()
     (stopped,) = saved(run.directory)
     assert 10 <= stopped < EPOCHS * STEPS_PER_EPOCH
     assert last_steps(run.directory, 2) == {stopped}
@@ -141,15 +145,6 @@ def until_ignored(process: psutil.Process) -> None:
             return
         time.sleep(0.01)
     raise AssertionError("it was not warned")
-
-
-def test_ranks_that_may_be_restarted_are_not_when_they_were_warned(start):
-    run = start(2, "launch.max_restarts=3")
-    run.ranks()[0].send_signal(signal.SIGUSR1)
-    code, err = run.end()
-    assert code == WARNED, err
-    assert not (run.directory / "attempts").exists()
-    assert last_steps(run.directory, 2) == set(saved(run.directory))
 
 
 def test_a_rank_alone_stops_after_its_step(start):

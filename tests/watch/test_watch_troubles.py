@@ -199,7 +199,7 @@ def test_a_real_rank_that_hangs_is_named_while_it_does(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(program)]
     running = subprocess.Popen(command, env=environment, cwd=tmp_path, stderr=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 180
         while not (tmp_path / "hanging").exists() and time.monotonic() < deadline:
             time.sleep(0.2)
         found = []
