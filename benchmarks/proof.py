@@ -110,7 +110,27 @@ MEASUREMENTS = (
         arguments=("--keep", "build/planted"),
         about="whether `allpull explain` finds planted faults and no others (an hour, minutes the next time; root)",
     ),
-    Measurement(name="fashion_mnist", script="fashion_mnist.py", about="accuracy on Fashion-MNIST (tens of minutes)"),
+    Measurement(
+        name="accuracy_digits",
+        script="accuracy.py",
+        arguments=("--recipe", "digits", "--seeds", "5", "--keep", "build/accuracy"),
+        about="accuracy on the digits, five seeds on one rank and on two (minutes; scikit-learn)",
+        stored=False,
+    ),
+    Measurement(
+        name="accuracy_fashion_mnist",
+        script="accuracy.py",
+        arguments=("--recipe", "fashion-mnist", "--keep", "build/accuracy"),
+        about="accuracy on Fashion-MNIST, three seeds on one rank and on two (an hour; scikit-learn)",
+        stored=False,
+    ),
+    Measurement(
+        name="accuracy_twelve_bands",
+        script="accuracy.py",
+        arguments=("--recipe", "twelve-bands", "--seeds", "2", "--keep", "build/accuracy"),
+        about="scores of several labels on 12 bands, two seeds on one rank and on two (half an hour; scikit-learn)",
+        stored=False,
+    ),
 )
 """All of them, shortest first. A new one is a script here and a line in this table."""
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import printed_accuracy
 import printed_explain
 from allpull.units import percent, show_count, show_spread, show_time
 
@@ -123,10 +124,10 @@ def _figures(results: dict[str, Stored]) -> Iterator[tuple[str, str, str]]:
         slowest = undisturbed["slowest_rank_over_alone"]
         what = f"step of the slowest of {undisturbed['ranks']} virtual accelerators ÷ that of one alone"
         yield what, f"{slowest['median']:.3f} ({slowest['low']:.3f} to {slowest['high']:.3f})", "undisturbed_ranks"
-    if "fashion_mnist" in results:
-        fashion = results["fashion_mnist"]["result"]
-        accuracy = f"{percent(fashion['accuracy'], 1)} after {fashion['epochs']} epochs on {_ranks(fashion['ranks'])}"
-        yield "top-1 accuracy of the recipe `fashion-mnist`", accuracy, "fashion_mnist"
+    for name in ("accuracy_digits", "accuracy_fashion_mnist"):
+        if name in results:
+            study = results[name]["result"]
+            yield f"top-1 accuracy of the recipe `{study['recipe']}`", printed_accuracy.means(study), name
 
 
 def launchers(results: dict[str, Stored]) -> str:
@@ -231,6 +232,14 @@ def explained(name: str, lines: Callable[[Stored], list[str]]) -> Callable[[dict
 
 
 COMPARED_WORDS = {
+def accuracy(results: dict[str, Stored]) -> str:
+    """How well the shipped recipes learn, on each number of ranks."""
+    if not results:
+        return NOT_YET
+    lines = printed_accuracy.accuracy(result["result"] for result in results.values())
+    return "\n".join([*lines, "", *_made_on(results.values())])
+
+
     "groups": "three with three",
     "singles": "one with one, and a stored figure",
     "blocks": "three with the next three",
@@ -359,11 +368,13 @@ BLOCKS = {
             "read_rate",
             "allreduce_table",
             "undisturbed_ranks",
-            "fashion_mnist",
+            "accuracy_digits",
+            "accuracy_fashion_mnist",
         ),
         show=figures,
     ),
     "launchers": Block(needs=("launchers",), show=launchers),
+    "accuracy": Block(needs=("accuracy_digits", "accuracy_fashion_mnist", "accuracy_twelve_bands"), show=accuracy),
     "scripts": Block(needs=("scripts",), show=scripts),
     "overhead": Block(needs=("overhead",), show=overhead),
     "overhead-inside": Block(needs=("overhead_inside",), show=overhead_inside),

@@ -69,9 +69,7 @@ def test_proof_knows_its_measurements_by_name(proof: Any, monkeypatch: pytest.Mo
 
 def test_promises_are_kept(results: dict[str, dict[str, Any]]) -> None:
     """What the project promises of its own speed and of its recipes, held against what was measured."""
-    promises = argparse.Namespace(
-        record_us=10.0, read_s=10.0, digits=0.97, fashion_mnist=0.90, false_alarms=0.02, pairs=150
-    )
+    promises = argparse.Namespace(record_us=10.0, read_s=10.0, digits=0.97, false_alarms=0.02, pairs=150)
     if "recording_cost" in results:
         assert results["recording_cost"]["result"]["step_record_us"]["median"] <= promises.record_us
     if "read_rate" in results:
@@ -85,8 +83,6 @@ def test_promises_are_kept(results: dict[str, dict[str, Any]]) -> None:
         assert [row["launcher"] for row in trained["rows"]] == ["local", "ssh", "mpi", "slurm", "rehearse"]
         assert all((row["exit_code"], row["status"]) == (0, "completed") for row in trained["rows"])
         assert all(len(groups) == 1 for groups in trained["agreement"].values()), "launchers change the training"
-    if "fashion_mnist" in results:
-        assert results["fashion_mnist"]["result"]["accuracy"] >= promises.fashion_mnist
     if "planted_faults" in results:
         planted = results["planted_faults"]["result"]
         assert planted["healthy"] >= 60, "no alarm on 59 healthy runs is what below 5 % false alarms takes"
@@ -107,3 +103,34 @@ def test_promises_are_kept(results: dict[str, dict[str, Any]]) -> None:
                 assert compared["identical"][way]["false_alarms"] < promises.false_alarms, (kind, way)
                 assert compared["identical"][way]["false_failures"] < promises.false_alarms, (kind, way)
             assert compared["planted"]["all"] == "slower", f"{kind}: a slow-down by 5 % is not found"
+
+
+LEAST_MEAN = {"accuracy_digits": 0.985, "accuracy_fashion_mnist": 0.93, "accuracy_twelve_bands": 0.8}
+LEAST_OF_A_SEED = {"accuracy_digits": 0.98, "accuracy_fashion_mnist": 0.93, "accuracy_twelve_bands": 0.8}
+RECORDED_WITHIN = {"accuracy_digits": 1e-9, "accuracy_fashion_mnist": 2e-3, "accuracy_twelve_bands": 1e-9}
+"""How far the trainer's own scores may be off: it evaluates in the recipe's precision, and what is stored in fp32."""
+SEEDS = {"accuracy_digits": 5, "accuracy_fashion_mnist": 3, "accuracy_twelve_bands": 2}
+
+
+@pytest.mark.parametrize("name", LEAST_MEAN)
+def test_recipes_learn_what_is_promised_on_any_number_of_ranks(
+    proof: Any, results: dict[str, dict[str, Any]], name: str
+) -> None:
+    """Every seed counts, and whether ranks matter is Welch's test's to say: 0 lies within the interval."""
+    if name not in results:
+        assert not next(one for one in proof.MEASUREMENTS if one.name == name).stored
+        pytest.skip("not measured yet")
+    study = results[name]["result"]
+    score = "accuracy" if "accuracy" in study["scores"] else "mean_average_precision"
+    by_ranks = study["scores"][score]["by_ranks"]
+    assert [row["ranks"] for row in by_ranks] == [1, 2]
+    for row in by_ranks:
+        assert len(row["values"]) >= SEEDS[name]
+        assert row["mean"] >= LEAST_MEAN[name], row
+        assert min(row["values"]) >= LEAST_OF_A_SEED[name], row
+    for found in study["scores"].values():
+        (compared,) = found["compared"]
+        assert compared["interval"][0] <= 0 <= compared["interval"][1], compared
+    assert study["largest_difference_to_recorded"] <= RECORDED_WITHIN[name], (
+        "the trainer's scores are not scikit-learn's"
+    )

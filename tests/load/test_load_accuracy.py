@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -69,6 +70,33 @@ def test_a_record_that_differs_is_shown(accuracy: Any) -> None:
     assert [one["mean"] for one in found["scores"]["accuracy"]["by_ranks"]] == [0.375, 0.625]
     assert [one["difference"] for one in found["scores"]["accuracy"]["compared"]] == [0.25]
     assert accuracy.summary(rows[:2])["scores"]["accuracy"]["compared"] == [], "one seed says nothing of the spread"
+
+
+def test_a_study_goes_on_where_it_was_broken_off(
+    accuracy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[tuple[int, list[str]]] = []
+
+    def trained(recipe: str, ranks: int, options: list[str]) -> dict[str, Any]:
+        made.append((ranks, options))
+        return {"ranks": ranks, "scores": {"accuracy": 0.5}}
+
+    monkeypatch.setattr(accuracy, "trained", trained)
+    monkeypatch.setattr(accuracy, "commit", lambda: "a" * 40)
+    asked = argparse.Namespace(keep=tmp_path / "kept", set=[])
+    first = accuracy.once("digits", 1, 0, asked, ["data.path=a"])
+    assert made == [(1, ["data.path=a", "train.seed=0"])]
+    assert accuracy.once("digits", 1, 0, asked, ["data.path=b"]) == first  # packs are made anew elsewhere
+    assert len(made) == 1
+    accuracy.once("digits", 2, 0, asked, [])
+    accuracy.once("digits", 1, 1, asked, [])
+    accuracy.once("digits", 1, 0, argparse.Namespace(keep=tmp_path / "kept", set=["train.epochs=1"]), [])
+    assert len(made) == 4, "another number of ranks, seed or option is another run"
+    monkeypatch.setattr(accuracy, "commit", lambda: "b" * 40)
+    accuracy.once("digits", 2, 0, asked, [])
+    assert len(made) == 5, "and so is that of other sources"
+    accuracy.once("digits", 2, 0, argparse.Namespace(keep=None, set=[]), [])
+    assert len(made) == 6
 
 
 @pytest.mark.ranks
