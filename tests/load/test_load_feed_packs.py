@@ -14,6 +14,7 @@ from tests.pack.conftest import as_jpeg
 from allpull.errors import BadInput
 from allpull.load import packed
 from allpull.load.feed import check
+from allpull.load.odd import LEFT_OUT, Counts
 from allpull.load.resize import resize_antialiased
 from allpull.load.shuffle import block_order
 from allpull.load.statistics import FEWEST, MOST, sample
@@ -53,7 +54,9 @@ def data_folder(made, tmp_path):
 
 
 def spec(data_folder, **options) -> DataSpec:
-    return DataSpec(**{"name": "pack", "path": str(data_folder), "size": 32, "resizer": "pillow", **options})
+    return DataSpec(
+        **{"odd_limit": 1.0, "name": "pack", "path": str(data_folder), "size": 32, "resizer": "pillow", **options}
+    )
 
 
 def copied(batches):
@@ -285,8 +288,11 @@ def test_odd_samples_are_left_out_counted_and_said(data_folder):
         tested = copied(feed.evaluation(5, rank=0, ranks=1))
     assert sum(len(labels) for _, labels, _ in tested) == 16
     assert sum(total for _, _, total in tested) == feed.facts.test_samples == 17
-    assert sum(feed.odd.values()) == 4
-    assert {done for _, done in feed.odd} == {"left out"}
+    train, test = (feed.odd[part] for part in ("train", "test"))
+    assert (train.taken(), test.taken()) == (Counts(seen=40, left_out=3), Counts(seen=17, left_out=1))
+    assert sorted(remark.record for remark in train.news()) == [0, 1, 2]
+    assert train.news() == []
+    assert {done for _, done in train.counts | test.counts} == {LEFT_OUT}
 
 
 @pytest.mark.filterwarnings("ignore:.*odd samples")
@@ -295,7 +301,26 @@ def test_substitutes_are_for_training_alone(data_folder):
     damage(data_folder / "val", [4])
     data = spec(data_folder, on_odd="substitute")
     assert [len(labels) for _, labels in together(data, 2)] == [7, 7, 7, 7, 7, 5]
-    assert len(evaluated(feed_of(data))[1]) == 16
+    feed = feed_of(data)
+    list(feed.training(0))
+    assert feed.odd["train"].taken() == Counts(seen=40, replaced=3)
+    shown = {remark.record: remark.instead for remark in feed.odd["train"].listed}
+    assert set(shown) == {0, 1, 2}
+    assert not {0, 1, 2, None} & set(shown.values())
+    assert len(evaluated(feed)[1]) == 16
+    assert feed.odd["test"].taken() == Counts(seen=17, left_out=1)
+
+
+@pytest.mark.filterwarnings("ignore:.*odd samples")
+@pytest.mark.parametrize("on_odd", ["skip", "substitute"])
+def test_an_epoch_ends_as_soon_as_a_rank_alone_has_lost_too_much(data_folder, on_odd):
+    """Half of 40 records are lost, and 5 may be: the sixth is met before the end, whatever is done with them."""
+    damage(data_folder / "train", list(range(20)))
+    feed = feed_of(spec(data_folder, odd_limit=0.125, on_odd=on_odd), global_batch=4)
+    with pytest.raises(BadInput, match=r"[6-9] of 40 samples to train on could not be decoded"):
+        list(feed.training(0))
+    assert feed.odd["train"].taken().seen < 40
+    assert sum(len(labels) for _, labels in together(spec(data_folder, odd_limit=0.5), 1)) == 20
 
 
 def test_memory_is_what_the_largest_pictures_need_and_stays_so(data_folder, monkeypatch):

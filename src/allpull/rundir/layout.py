@@ -45,6 +45,11 @@ def log_file(rank: int) -> str:
     return f"{LOGS}/rank-{rank:05d}.log"
 
 
+def odd_file(rank: int) -> str:
+    """Samples that ``rank`` could not take as they are."""
+    return f"{LOGS}/odd-{rank:05d}.jsonl"
+
+
 def counters_file(host: str) -> str:
     """The counters of ``host``."""
     return f"counters/{slug(host)}.jsonl"

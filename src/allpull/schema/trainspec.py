@@ -65,6 +65,12 @@ class DataSpec:
     on_odd: Literal["skip", "substitute"] = option(
         "skip", "packs: a training sample that cannot be decoded is left out, or another takes its place"
     )
+    odd_limit: float = option(
+        0.01,
+        "packs: share of the samples of a part that may be left out or replaced in an epoch; with more training stops",
+        ge=0,
+        le=1,
+    )
     access: Literal["read", "map"] = option("read", "packs: files are read, or mapped into memory")
     resizer: Literal["auto", "opencv", "pillow"] = option(
         "auto", "packs: what resizes training pictures; auto: OpenCV where it is installed"

@@ -22,6 +22,7 @@ from allpull.train.graph import StepGraph
 from allpull.train.learner import checkpoints_of, learner_of
 from allpull.train.losses import Losses
 from allpull.train.objective import summed_loss
+from allpull.train.odd import OddSamples
 from allpull.train.optimise import learning_rate, set_rate
 from allpull.train.prepare import Prepare
 from allpull.train.ranks import Ranks
@@ -54,14 +55,16 @@ def train(spec: RunSpec, ranks: Ranks, directory: Path, warned: Callable[[], boo
     """
     training = Training(spec, ranks, directory / layout.CHECKPOINTS, warned)
     try:
-        while training.progress.epoch < spec.train.epochs:
-            if not training.epoch():
-                break
+        going_on = True
+        while going_on and training.progress.epoch < spec.train.epochs:
+            going_on = training.epoch()
+            training.odd.tell(training.progress.epoch - going_on, training.progress.step)
         training.history.ended = training.progress.epoch >= spec.train.epochs
         if training.history.ended and training.history.score is None:
             training.evaluate()  # it had ended when it was started again, and its records stand in those of last time
         training.checkpoints.finish()
     finally:
+        training.odd.write()
         training.feed.close()
     training.history.losses = training.losses.here
     return training.history
@@ -82,6 +85,7 @@ class Training:
             epochs=train.epochs,
         )
         self.facts = facts = self.feed.facts
+        self.odd = OddSamples(self.feed.odd, ranks, checkpoints.parent, spec.data.odd_limit)
         self.prepare = Prepare(facts, device=ranks.device, dtype=dtype, mixup=spec.data.mixup, seed=train.seed)
         self.learner = learner = learner_of(spec, facts, ranks)
         self.make_step = StepGraph(self.learn, learner.forget, learner.recorder, learner.not_recorded)
@@ -130,10 +134,7 @@ class Training:
         """One step on one global batch, of which ``images`` and ``targets`` are this rank's part."""
         learner, progress = self.learner, self.progress
         rate = learning_rate(
-            self.spec.train,
-            global_batch=self.spec.global_batch,
-            step=progress.step,
-            steps_per_epoch=self.feed.steps,
+            self.spec.train, global_batch=self.spec.global_batch, step=progress.step, steps_per_epoch=self.feed.steps
         )
         set_rate(learner.optimizer, rate)
         with learner.whole():
