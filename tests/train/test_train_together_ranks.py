@@ -96,6 +96,16 @@ def test_what_is_each_ranks_own_comes_back_and_one_rank_gets_the_mean(found: lis
         assert told["own_of_ranks"]["far_from_mean"] < EXACT
 
 
+def test_each_rank_drops_units_of_its_own_also_after_going_on_from_one_rank(found: list[Found]) -> None:
+    """The weights begin alike, by the same seed; what is dropped is repeated when the training is."""
+    first, second = (told["dropped"] for told in found)
+    assert first["head"] == second["head"]
+    drawn = {tuple(told[when]) for told in (first, second) for when in ("begun", "gone on")}
+    assert len(drawn) == 4
+    for told in (first, second):
+        assert told["gone on"] == told["gone on again"]
+
+
 def test_ranks_go_on_from_the_newest_checkpoint_that_all_of_them_see(found: list[Found]) -> None:
     """Rank 0 has a torn 20 and a 30, rank 1 has not got the 30 yet: else each would go on from another step."""
     assert [told["seen_differently"]["agreed"] for told in found] == [10, 10]

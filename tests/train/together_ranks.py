@@ -18,10 +18,13 @@ from allpull import marks
 from allpull.errors import BadInput
 from allpull.load.batches import evaluation_batches
 from allpull.load.dataset import Part
-from allpull.schema.trainspec import ParallelSpec, TrainSpec
+from allpull.load.feed import open_feed
+from allpull.schema.spec import RunSpec
+from allpull.schema.trainspec import DataSpec, ModelSpec, ParallelSpec, TrainSpec
 from allpull.train.average import Average
 from allpull.train.checkpoint import Checkpoints, Cut, Parts, Progress
 from allpull.train.evaluate import Examination, evaluate
+from allpull.train.learner import checkpoints_of, learner_of
 from allpull.train.models import MODELS
 from allpull.train.optimise import optimizer_of
 from allpull.train.ranks import Ranks
@@ -259,6 +262,32 @@ def own_of_ranks(ranks, folder):
     }
 
 
+def dropped(ranks, folder):
+    """What dropout keeps of ones: at the beginning, and of a checkpoint of one rank that is gone on from on two."""
+    spec = RunSpec(
+        data=DataSpec(name="synthetic", size=32, limit=64),
+        model=ModelSpec(name="vgg16", width=2, norm="batch"),
+        train=TrainSpec(batch=8, seed=3),
+    )
+    facts = open_feed(spec.data, rank=0, ranks=1, global_batch=16, seed=3, epochs=1).facts
+    learner = learner_of(spec, facts, ranks)
+    found = {"head": float(next(learner.shared.model.parameters()).detach().double().sum()), "begun": kept()}
+    if ranks.rank == 0:
+        alone = checkpoints_of(spec, facts, ALONE, learner_of(spec, facts, ALONE), folder / "checkpoints")
+        alone.save(Progress(step=5, epoch=1, in_epoch=0, losses=[]))
+        alone.finish()
+    dist.barrier()
+    for time in ("gone on", "gone on again"):
+        checkpoints_of(spec, facts, ranks, learner, folder / "checkpoints").restore(folder)
+        found[time] = kept()
+    return found
+
+
+def kept():
+    """Which of 64 ones dropout keeps."""
+    return nn.functional.dropout(torch.ones(64)).tolist()
+
+
 def statistics(side):
     """The sum of each floating-point buffer, and of its average."""
     own = [float(buffer.sum()) for buffer in side.shared.model.buffers() if buffer.is_floating_point()]
@@ -296,6 +325,7 @@ CHECKS = [
     trained_after_evaluation,
     handed_over,
     own_of_ranks,
+    dropped,
     seen_differently,
 ]
 

@@ -16,6 +16,7 @@ from allpull.errors import BadInput
 from allpull.rundir import layout
 from allpull.train.average import Average
 from allpull.train.beside import Beside, write_whole
+from allpull.train.chance import chances, own_chance, put_chances
 from allpull.train.ranks import Ranks
 from allpull.train.stored import Cut, OfRank, Progress, Stored, Unusable, plain, read
 from allpull.train.strategy import Shared
@@ -97,8 +98,8 @@ class Checkpoints:
     def restore(self, place: Path) -> Progress:
         """Put the newest whole checkpoint of ``place`` (a run directory or one file) into all parts. A collective.
 
-        On another number of ranks every rank gets the mean of the batch statistics. The optimizer's settings stay as
-        they are: it is its memory that is restored.
+        On another number of ranks every rank gets the mean of the batch statistics, and its random numbers begin
+        anew. The optimizer's settings stay as they are: it is its memory that is restored.
 
         Raises:
             BadInput: there is none that all ranks can read, it is of another network or optimizer, or it stands
@@ -129,7 +130,7 @@ class Checkpoints:
         model = shared.model_state()
         optimizer = shared.optimizer_state(self.parts.optimizer)
         own = {f"buffers/{name}": buffer for name, buffer in shared.model.named_buffers()}
-        own |= {f"random/{name}": state for name, state in _random(self.ranks.device).items()}
+        own |= {f"random/{name}": state for name, state in chances(self.ranks.device).items()}
         averaged: dict[str, Tensor] | None = None
         with average.in_place() if average else nullcontext():
             if average:
@@ -211,8 +212,9 @@ class Checkpoints:
         self._put_memory(stored.optimizer)
         if self.parts.precision:
             self.parts.precision.load_state_dict(stored.precision)
+        own_chance(self.cut.seed, self.ranks.rank, stored.progress.step)
         if mine:
-            _put_random(mine.random, self.ranks.device)
+            put_chances(mine.random, self.ranks.device)
 
     def _put_memory(self, theirs: dict[str, Any]) -> None:
         """What the optimizer remembers of each parameter; its settings are those of this training."""
@@ -269,16 +271,3 @@ def _mean(values: list[dict[str, Tensor]]) -> dict[str, Tensor]:
         name: torch.stack([one[name] for one in values]).mean(0) if value.is_floating_point() else value
         for name, value in values[0].items()
     }
-
-
-def _random(device: torch.device) -> dict[str, Tensor]:
-    """The states of torch's random numbers, which dropout draws."""
-    found = {"cpu": torch.get_rng_state()}
-    return {**found, "cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else found
-
-
-def _put_random(states: dict[str, Tensor], device: torch.device) -> None:
-    if "cpu" in states:
-        torch.set_rng_state(states["cpu"])
-    if "cuda" in states and device.type == "cuda":
-        torch.cuda.set_rng_state(states["cuda"], device)

@@ -14,6 +14,7 @@ from allpull import marks
 from allpull.load.facts import Facts
 from allpull.schema.spec import RunSpec
 from allpull.train.average import Average
+from allpull.train.chance import own_chance
 from allpull.train.checkpoint import Checkpoints, Cut, Parts
 from allpull.train.compiled import Compiled
 from allpull.train.graph import CudaRecorder, hold_rate, obstacle
@@ -84,6 +85,8 @@ class Learner:
 def learner_of(spec: RunSpec, facts: Facts, ranks: Ranks) -> Learner:
     """What ``spec`` asks for, for the data of ``facts``; every rank calls it, and all begin with rank 0's weights.
 
+    What is drawn from torch's random numbers afterwards is each rank's own.
+
     Raises:
         AllpullError: there is no such network, device arithmetic or option here.
     """
@@ -111,6 +114,7 @@ def learner_of(spec: RunSpec, facts: Facts, ranks: Ranks) -> Learner:
         average = Average(
             model, half_life_steps=train.ema_half_life, every_steps=train.ema_every, masters=precision.masters
         )
+    own_chance(train.seed, ranks.rank)
     return Learner(
         shared=shared,
         precision=precision,
