@@ -98,6 +98,31 @@ def test_a_state_for_another_number_of_parameters_is_refused():
         shared.load_optimizer_state(two, one.state_dict())
 
 
+@pytest.mark.parametrize("fused", [False, True])
+def test_momentum_gets_the_layout_of_its_weight_whatever_it_was_saved_in(fused):
+    """Weights that FSDP2 shared are contiguous, ours channels last: a fused step takes memory for memory."""
+
+    def stepped(loaded_as):
+        torch.manual_seed(0)
+        model = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=fused)
+        momentum = {"weight": torch.arange(108.0).reshape(4, 3, 3, 3), "bias": torch.arange(4.0)}
+        memory = {number: {"momentum_buffer": momentum[name]} for number, name in enumerate(momentum)}
+        memory[0]["momentum_buffer"] = memory[0]["momentum_buffer"].to(memory_format=loaded_as)
+        shared = share_out(model, ParallelSpec(), ALONE)
+        shared.load_optimizer_state(optimizer, {**optimizer.state_dict(), "state": memory})
+        for weight, about in optimizer.state.items():
+            assert about["momentum_buffer"].stride() == weight.stride()
+            assert not about["momentum_buffer"].requires_grad
+            weight.grad = torch.zeros_like(weight)
+        before = model.weight.detach().clone()
+        optimizer.step()
+        assert torch.allclose(before - model.weight, 0.1 * 0.9 * momentum["weight"])
+        return model.weight.detach()
+
+    assert torch.equal(stepped(torch.contiguous_format), stepped(torch.channels_last))
+
+
 def test_by_default_nothing_is_asked_of_ddp_but_views_and_quiet_buffers():
     asked = ddp.options(ParallelSpec())
     assert set(asked.values()) == {False, True}

@@ -66,7 +66,7 @@ def load_full_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping[s
     memory = {}
     for number, about in state["state"].items():
         memory[number] = {
-            name: _shared_like(of.get(number), value) if isinstance(value, Tensor) else value
+            name: _laid_out_like(of.get(number), value) if isinstance(value, Tensor) else value
             for name, value in about.items()
         }
         for name, value in memory[number].items():
@@ -114,6 +114,20 @@ class Host:
 def _page_locked(value: Tensor) -> Tensor:
     """Room for a copy of ``value``, in the same layout."""
     return torch.empty_like(value, device="cpu", pin_memory=True)
+
+
+def _laid_out_like(weight: Any, value: Tensor) -> Tensor:
+    """This rank's part of ``value`` in the layout of ``weight``, if it is of that shape; else all of it as it is.
+
+    Strategies lay weights out differently, channels last or not. Fused SGD goes through the memory of a weight and its
+    momentum side by side: on a GPU it refuses those of other strides, and on a CPU (torch 2.13) it mixes them up.
+    """
+    if weight is None or weight.shape != value.shape:
+        return value
+    part = _shared_like(weight, value.contiguous())  # as FSDP2 lays out all that it shares
+    if hasattr(part, "device_mesh"):
+        return part
+    return torch.empty_like(weight, dtype=value.dtype, requires_grad=False).copy_(part)
 
 
 def _shared_like(own: Any, value: Tensor) -> Tensor:
