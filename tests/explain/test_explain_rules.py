@@ -151,7 +151,7 @@ PLANTED = (
     ),
     Planted(rule="launch-bound", made=lambda: job(8, host=0.02), loss_s=0.02),
     Planted(rule="copy-bound", made=lambda: job(8, copy=0.02), loss_s=0.02),
-    Planted(rule="between-phases", made=lambda: job(8, other=0.02), loss_s=0.02),
+    Planted(rule="between-phases", made=lambda: job(8, other=0.02), loss_s=0.02, is_bound=True),
     Planted(
         rule="observation-cost",
         made=lambda: job(8, other=0.002),

@@ -43,6 +43,11 @@ class Suspect:
     bounds: tuple[Without, Without] | None = None
 
 
+def as_recorded(window: Window) -> Window:
+    """The lower of ``bounds`` where nothing is surely gone."""
+    return window
+
+
 def seconds(what: str, found: Interval | float, source: str) -> Evidence:
     """Evidence in s a step."""
     if isinstance(found, Interval):

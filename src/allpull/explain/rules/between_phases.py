@@ -7,7 +7,8 @@ How it is found
     By what is left of a step when all known phases and collectives are taken from it: the phase `other`.
 
 What it costs
-    The replay without it, as far as ranks have it in common: what one of them takes longer is `slow-rank`.
+    At most what the replay without it saves, as far as ranks have it in common: some of it has to be done. What one
+    rank takes longer than the others is `slow-rank`.
 
 What to do
     Find out what it is: mark it (`with allpull.marks.phase("metrics"):`), or look at a profiler window
@@ -24,7 +25,7 @@ from functools import partial
 
 from allpull.explain.crowding import is_work
 from allpull.explain.facts import Facts
-from allpull.explain.suspect import Suspect, seconds, share
+from allpull.explain.suspect import Suspect, as_recorded, seconds, share
 from allpull.replay.whatif import lower_median, without_common
 from allpull.units import show_time
 
@@ -36,6 +37,7 @@ def find(facts: Facts) -> list[Suspect]:
     other_s = float(lower_median(facts.mean_s("other")))
     if other_s < LEAST * facts.step_s or not is_work(facts.window, "other"):
         return []
+    without = partial(without_common, phases=("other",))
     return [
         Suspect(
             rule="between-phases",
@@ -46,7 +48,8 @@ def find(facts: Facts) -> list[Suspect]:
                 seconds("work in no known phase, what at least half of the ranks take", other_s, facts.span),
                 share("of a step", other_s / facts.step_s, facts.span),
             ),
-            without=partial(without_common, phases=("other",)),
+            without=without,
+            bounds=(as_recorded, without),
             least_share=LEAST,
         )
     ]

@@ -34,10 +34,9 @@ from functools import partial
 import numpy as np
 
 from allpull.analyse.grid import Floats
-from allpull.analyse.window import Window
 from allpull.explain.crowding import COMPUTING, CROWDED, held_up, per_step, shortened, waiting_share
 from allpull.explain.facts import Facts
-from allpull.explain.suspect import Suspect, Without, seconds, share
+from allpull.explain.suspect import Suspect, Without, as_recorded, seconds, share
 from allpull.replay.whatif import like_median, scaled
 from allpull.schema.explained import Evidence
 from allpull.units import show_time
@@ -107,7 +106,7 @@ def _all(facts: Facts, crowded: float) -> Suspect:
             *_cpus(facts),
         ),
         without=without,
-        bounds=(_as_recorded, without),
+        bounds=(as_recorded, without),
         least_share=CROWDED / 2,
     )
 
@@ -135,8 +134,3 @@ def _uncrowded(facts: Facts, waited_s: float) -> Without:
     gone_s = np.minimum(waited_s, AT_MOST * on_cpus_s)
     left: Floats = 1 - np.divide(gone_s, on_cpus_s, out=np.zeros_like(on_cpus_s), where=on_cpus_s > 0)
     return partial(scaled, phases=phases, factor=left)
-
-
-def _as_recorded(window: Window) -> Window:
-    """Nothing is surely gone: the threads that waited may all have been helpers."""
-    return window
