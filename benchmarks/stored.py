@@ -7,6 +7,7 @@ import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -45,3 +46,23 @@ def commit() -> str:
 def _git(*arguments: str) -> str:
     answer = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
     return answer.stdout.strip()
+
+
+class Kept:
+    """Answers of measurements, in a file where one is given: a line each, of its name and what it said."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path, self._known = path, dict[str, str]()
+        if path is not None and path.exists():
+            lines = path.read_text(encoding="utf-8").splitlines()
+            self._known = dict(map(json.loads, lines))
+
+    def __call__(self, name: str, measure: Callable[[], str]) -> str:
+        """What ``measure`` says, or said before under that name."""
+        if name not in self._known:
+            self._known[name] = measure()
+            if self._path is not None:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                with self._path.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps([name, self._known[name]]) + "\n")
+        return self._known[name]

@@ -36,7 +36,7 @@ import random
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import product
@@ -51,7 +51,7 @@ from allpull.pack.sources import SOURCES
 from allpull.pack.write import write_pack
 from allpull.rundir.read import find_runs, read_run
 from loader_paths import make_folder
-from stored import ROOT, keep
+from stored import ROOT, Kept, keep
 from trainer_data import DATA, ON_GPU, ONE_BATCH, PICTURES, SPARE, Setting
 from trainer_loops import CHANNELS, FRAMEWORKS, LOOPS, Rate, network_of
 from trainer_table import (
@@ -92,26 +92,6 @@ class Bench:
         """Each that is to be measured."""
         for threads, precision, data in product(self.threads, PRECISIONS, DATA):
             yield replace(self.setting, threads=threads, precision=precision, data=data)
-
-
-class Kept:
-    """Answers of measurements, in a file where one is given: a line each, of its name and what it said."""
-
-    def __init__(self, path: Path | None) -> None:
-        self._path, self._known = path, dict[str, str]()
-        if path is not None and path.exists():
-            lines = path.read_text(encoding="utf-8").splitlines()
-            self._known = dict(map(json.loads, lines))
-
-    def __call__(self, name: str, measure: Callable[[], str]) -> str:
-        """What ``measure`` says, or said before under that name."""
-        if name not in self._known:
-            self._known[name] = measure()
-            if self._path is not None:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                with self._path.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps([name, self._known[name]]) + "\n")
-        return self._known[name]
 
 
 def observed(setting: Setting) -> str:
