@@ -47,8 +47,8 @@ from allpull.analyse.learning import last_value
 from allpull.analyse.student import beyond, quantile
 from allpull.load.dataset import read as read_dataset
 from allpull.load.packset import find
-from allpull.load.statistics import channel_statistics
 from allpull.pack.read import Pack
+from allpull.pack.statistics import statistics as channel_statistics
 from allpull.rundir import layout
 from allpull.rundir.read import find_runs, read_run
 from allpull.rundir.write import whole_json
@@ -96,7 +96,8 @@ def test_part(data: DataSpec) -> TestPart:
     with Pack.open(tested) as pack:
         images = np.stack([pack.pixels(record) for record in range(len(pack))])
         labels, classes = np.array(pack.labels), len(pack.header.classes)
-    found = channel_statistics(train, channels=images.shape[3], threads=1)
+    with Pack.open(train) as pack:
+        found = channel_statistics(pack, channels=images.shape[3], threads=1)
     return TestPart(images=images, labels=labels, classes=classes, mean=found.mean, std=found.std)
 
 

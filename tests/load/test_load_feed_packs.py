@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import threading
+from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,13 +19,15 @@ from allpull.load.feed import check
 from allpull.load.odd import LEFT_OUT, Counts
 from allpull.load.resize import resize_antialiased
 from allpull.load.shuffle import block_order
-from allpull.load.statistics import FEWEST, MOST, sample
+from allpull.pack import read
 from allpull.pack.encode import Recipe
-from allpull.pack.format import RECORD
+from allpull.pack.format import INDEX, RECORD, index_bytes, shard_name
 from allpull.pack.pixels import decode
+from allpull.pack.plain import open_plain
 from allpull.pack.plan import Layout, plan
-from allpull.pack.read import Pack
+from allpull.pack.read import Pack, read_index
 from allpull.pack.sources import SOURCES, guess
+from allpull.pack.statistics import FEWEST, MOST, sample
 from allpull.pack.write import write_pack
 from allpull.schema.trainspec import DataSpec
 
@@ -225,6 +229,42 @@ def test_statistics_are_those_of_the_pictures_on_every_rank(data_folder):
     square = np.mean([(picture**2).mean((0, 1)) for picture in pictures], axis=0)
     assert feeds[0].facts.mean == pytest.approx(mean)
     assert feeds[0].facts.std == pytest.approx(np.sqrt(square - mean**2))
+
+
+def test_a_pack_of_before_that_says_no_statistics_is_read_and_has_the_same(data_folder):
+    new = feed_of(spec(data_folder)).facts
+    header, rows, bits = read_index(data_folder / "train")
+    assert (header.mean, header.std) == (new.mean, new.std)
+    (data_folder / "train" / INDEX).write_bytes(index_bytes(replace(header, mean=(), std=()), rows, bits))
+    old = feed_of(spec(data_folder, threads=2)).facts
+    assert (old.mean, old.std) == (new.mean, new.std)
+
+
+def test_mean_and_deviation_may_be_said_instead_one_a_channel(data_folder):
+    said = feed_of(spec(data_folder, mean=(123.675, 116.28, 103.53))).facts
+    assert said.mean == (123.675, 116.28, 103.53)
+    assert said.std == feed_of(spec(data_folder)).facts.std
+    with pytest.raises(BadInput, match=r"data.std has 2 numbers, and the pictures have 3 channels"):
+        feed_of(spec(data_folder, std=(1.0, 2.0)))
+
+
+@pytest.mark.parametrize("by_files", [False, True])
+def test_a_rank_opens_an_index_once_and_with_files_of_its_own_no_others(
+    folder, make_pack, data_folder, monkeypatch, by_files
+):
+    shutil.rmtree(data_folder / "train")
+    shards = len(make_pack(folder, to="data/train", kind="raw", shard_bytes=1 << 20).header.shards)
+    assert shards > 4
+    opened = []
+    monkeypatch.setattr(read, "open_plain", lambda path: opened.append(path) or open_plain(path))
+    feed = feed_of(spec(data_folder, by_files=by_files), rank=1, ranks=2, global_batch=6)
+    list(feed.training(0))
+    found = Counter(str(path.relative_to(data_folder)) for path in opened)
+    assert set(found.values()) == {1}
+    own = feed._train.pack.split(1, 2).shards if by_files else range(shards)
+    assert 0 < len(own) < shards or not by_files
+    train = {f"train/{shard_name(number)}" for number in own}
+    assert set(found) == train | {"train/index.bin", "val/index.bin", "val/shard-00000.pack"}
 
 
 @pytest.mark.parametrize(("side", "count"), [(100, MOST), (1024, 128), (8000, FEWEST)])

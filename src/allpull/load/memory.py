@@ -15,8 +15,20 @@ from allpull.load.pool import slots
 from allpull.schema.trainspec import DataSpec
 
 FOR_PACKS = (
-    *("test_path", "test_size", "test_resize", "first_size", "growth_epochs", "crop", "min_area", "turn", "threads"),
-    *("ahead", "block", "mixed", "by_files", "on_odd", "odd_limit", "access", "resizer", "fast_decode"),
+    *("test_path", "test_size", "test_resize", "first_size", "growth_epochs", "crop", "min_area", "mean", "std"),
+    *(
+        "turn",
+        "threads",
+        "ahead",
+        "block",
+        "mixed",
+        "by_files",
+        "on_odd",
+        "odd_limit",
+        "access",
+        "resizer",
+        "fast_decode",
+    ),
 )
 """Options of ``DataSpec`` that say something of packs alone."""
 

@@ -30,7 +30,8 @@ from allpull.load.pool import Ring, slots
 from allpull.load.resize import Array, Resizer, resizing
 from allpull.load.share import Share, Shares, limited
 from allpull.pack.pixels import Refused
-from allpull.pack.read import Access, Pack
+from allpull.pack.read import Access, Index, Pack, read_index
+from allpull.pack.split import split_shards
 
 SUBSTITUTES = 8  # tries to find a record that can be decoded in place of one that cannot
 
@@ -68,8 +69,10 @@ class PackedSource:
     ``odd`` says which samples were odd, ``resizer`` what training resizes by, ``shares`` which records are whose.
     """
 
-    def __init__(self, directory: Path | str, plan: Plan, look: Look, reading: Reading | None = None) -> None:
-        """Open the pack.
+    def __init__(
+        self, directory: Path | str, plan: Plan, look: Look, reading: Reading | None = None, index: Index | None = None
+    ) -> None:
+        """Open the pack; ``index``: see ``pack.read.Pack``.
 
         Raises:
             BadInput: it is damaged, empty, or holds pixels of several shapes.
@@ -78,23 +81,26 @@ class PackedSource:
         if plan.shift_pixels or plan.flip:
             raise BadInput("shift_pixels and flip are not for packs", hint="set area and mirror of Look instead")
         self.look, self.reading, self.odd = look, reading or Reading(), Odd()
-        with Pack.open(directory, shards=range(0)) as index:
-            if len(index) == 0:
-                raise BadInput(f"{directory}: a pack without records", hint="see its skipped.txt")
-            splits = [index.split(rank, plan.ranks) for rank in range(plan.ranks)] if self.reading.by_files else None
-            self.channels, self.dtype = form(index.directory, index.header, index.rows)
+        directory = Path(directory)
+        index = index or read_index(directory)
+        header, rows, _ = index
+        if len(rows) == 0:
+            raise BadInput(f"{directory}: a pack without records", hint="see its skipped.txt")
+        splits = (
+            [split_shards(header, rank, plan.ranks) for rank in range(plan.ranks)] if self.reading.by_files else None
+        )
+        self.channels, self.dtype = form(directory, header, rows)
         self.shares = Shares(
             plan=plan,
-            parts=limited([one.records for one in splits] if splits else [range(len(index))], self.reading.limit),
+            parts=limited([one.records for one in splits] if splits else [range(len(rows))], self.reading.limit),
             block=self.reading.block,
             mixed=self.reading.mixed,
         )
         by = resizing(self.reading.resizer)
         self.resizer = by.name
         self.decoder = Decoder(look, by, fast=self.reading.fast)
-        self.pack = Pack.open(
-            directory, access=self.reading.access, shards=splits[plan.rank].shards if splits else None
-        )
+        own = splits[plan.rank].shards if splits else None
+        self.pack = Pack(directory, access=self.reading.access, shards=own, index=index)
         self._own = threading.local()
         self._begun: WeakSet[Generator[Batch]] = WeakSet()
         self._idle: dict[int, Ring] = {}  # by batch size: fresh memory for each epoch costs more than decoding into it

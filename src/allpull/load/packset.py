@@ -16,9 +16,9 @@ from allpull.load.facts import HELD, Facts
 from allpull.load.growth import growth
 from allpull.load.odd import Odd
 from allpull.load.packed import PackedSource, Reading
-from allpull.load.statistics import channel_statistics
 from allpull.pack.format import INDEX, Header, Rows
-from allpull.pack.read import read_index
+from allpull.pack.read import Index, Pack, read_index
+from allpull.pack.statistics import Statistics, statistics
 from allpull.schema.trainspec import DataSpec
 
 TRAIN, TESTS = "train", ("val", "test")
@@ -33,6 +33,8 @@ class PackSet:
 
     train: Path
     test: Path
+    index: Index
+    test_index: Index
     look: Look
     test_look: Look
     channels: int
@@ -57,12 +59,12 @@ class PackFeed:
         """
         found = examine(data)
         self._growth = growth(data.first_size, found.look.size, data.growth_epochs, epochs)
-        statistics = channel_statistics(found.train, channels=found.channels, threads=data.threads)
+        normal = _statistics(data, found)
         dealt = Plan(global_batch=plan.global_batch, rank=plan.rank, ranks=plan.ranks, seed=plan.seed)
-        self._train = PackedSource(found.train, dealt, found.look, _reading(data))
+        self._train = PackedSource(found.train, dealt, found.look, _reading(data), found.index)
         try:
             exact = Reading(threads=data.threads, ahead=data.ahead, held=HELD, resizer="pillow", access=data.access)
-            self._test = PackedSource(found.test, dealt, found.test_look, exact)
+            self._test = PackedSource(found.test, dealt, found.test_look, exact, found.test_index)
         except BaseException:
             self._train.close()
             raise
@@ -72,8 +74,8 @@ class PackFeed:
             multi_label=found.multi_label,
             pixels=(found.look.size, found.look.size),
             test_pixels=(found.test_look.size, found.test_look.size),
-            mean=statistics.mean,
-            std=statistics.std,
+            mean=normal.mean,
+            std=normal.std,
             samples=len(self._train),
             test_samples=found.test_samples,
         )
@@ -116,6 +118,26 @@ class PackFeed:
         self._test.close()
 
 
+def _statistics(data: DataSpec, found: PackSet) -> Statistics:
+    """Mean and deviation as ``data`` says them, else as the pack to train on does.
+
+    A pack of an older allpull says none: all its shards are opened then, once, to look at a sample of its records.
+    """
+    header, _, _ = found.index
+    mean, std = data.mean or header.mean, data.std or header.std
+    if not (mean and std):
+        with Pack(found.train, index=found.index) as pack:
+            own = statistics(pack, channels=found.channels, threads=data.threads)
+        mean, std = mean or own.mean, std or own.std
+    for name, numbers in (("mean", mean), ("std", std)):
+        if len(numbers) != found.channels:
+            raise BadInput(
+                f"data.{name} has {len(numbers)} numbers, and the pictures have {found.channels} channels",
+                hint="give one a channel, in units of the stored numbers (of 8 bits: 0 to 255)",
+            )
+    return Statistics(mean=mean, std=std)
+
+
 def _reading(data: DataSpec) -> Reading:
     return Reading(
         threads=data.threads,
@@ -141,8 +163,9 @@ def examine(data: DataSpec) -> PackSet:
         BadInput: as ``PackFeed``.
     """
     train, test = find(data)
-    header, rows, _ = read_index(train)
-    test_header, test_rows, _ = read_index(test)
+    index, test_index = read_index(train), read_index(test)
+    header, rows, _ = index
+    test_header, test_rows, _ = test_index
     channels = _agreed(train, header, rows)
     test_channels = _agreed(test, test_header, test_rows)
     _belong_together(train, header, test, test_header)
@@ -155,6 +178,8 @@ def examine(data: DataSpec) -> PackSet:
     return PackSet(
         train=train,
         test=test,
+        index=index,
+        test_index=test_index,
         look=look,
         test_look=test_look,
         channels=channels[0],

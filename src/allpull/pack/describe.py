@@ -44,6 +44,8 @@ def describe(directory: Path) -> dict[str, Any]:
         "height": _range(rows["height"]),
         "width": _range(rows["width"]),
         "record_bytes": _range(sizes),
+        "mean": list(header.mean) or None,
+        "std": list(header.std) or None,
         "table_bytes": int(rows["tail"].sum(dtype=np.int64)),
         "codecs": {CODEC_WORDS[number]: count for number, count in enumerate(codecs) if count},
         "skipped": header.skipped,

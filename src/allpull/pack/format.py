@@ -22,6 +22,7 @@ made of (keys, sizes, options), so that an index does not read another pack's sh
 from __future__ import annotations
 
 import json
+import math
 import zlib
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple, get_args
@@ -100,7 +101,8 @@ class Header:
     """What a pack is, beyond its rows.
 
     ``dtype`` is that of raw pixels; ``origin`` says how the pack was made (source, options, libraries); ``remarks``
-    counts what was done to odd samples, by what it was; ``skipped`` samples are in no record.
+    counts what was done to odd samples, by what it was; ``skipped`` samples are in no record. ``mean`` and ``std`` of
+    each channel are in units of the stored numbers; none where no such numbers are, or an older allpull made the pack.
     """
 
     pack: str
@@ -113,6 +115,8 @@ class Header:
     skipped: int
     remarks: dict[str, int]
     origin: dict[str, Any]
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
 
     @property
     def label_bytes(self) -> int:
@@ -187,11 +191,15 @@ def parse_header(text: bytes, where: str) -> Header:
             skipped=_count(value["skipped"], 1 << 40),
             remarks={_text(key, 4096): _count(count, 1 << 40) for key, count in dict(value["remarks"]).items()},
             origin=dict(value["origin"]),
+            mean=tuple(_finite(one) for one in _sequence(value.get("mean", []), MAX_CHANNELS)),
+            std=tuple(_finite(one) for one in _sequence(value.get("std", []), MAX_CHANNELS)),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise PackError(f"{where}: its header is damaged: {str(error)[:200]}", hint=COPY_AGAIN) from error
     if header.kind not in KINDS or header.dtype not in DTYPES:
         raise PackError(f"{where}: a kind of pack that this allpull does not know", hint="was it made by a newer one?")
+    if len(header.mean) != len(header.std) or not all(one > 0 for one in header.std):
+        raise PackError(f"{where}: a mean and a deviation that do not fit each other", hint=COPY_AGAIN)
     if sum(shard.records for shard in header.shards) != header.records:
         raise PackError(f"{where}: its shards hold another number of records than it says", hint=COPY_AGAIN)
     return header
@@ -243,6 +251,12 @@ def _count(value: object, limit: int) -> int:
     if type(value) is not int or not 0 <= value <= limit:
         raise ValueError(f"not a count up to {limit}")
     return value
+
+
+def _finite(value: object) -> float:
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError("not a finite number")
+    return float(value)
 
 
 def _text(value: object, limit: int) -> str:

@@ -44,10 +44,11 @@ from allpull.pack.plain import exactly, exactly_into, open_plain
 from allpull.pack.split import Split, split_shards
 
 Access = Literal["read", "map"]
+Index = tuple[Header, Rows, Bits]
 MAX_NAME_BYTES = 1 << 34
 
 
-def read_index(directory: Path) -> tuple[Header, Rows, Bits]:
+def read_index(directory: Path) -> Index:
     """Header, rows [records] and label bits [records, label bytes] of the pack in ``directory``; one open, checked.
 
     Raises:
@@ -80,14 +81,18 @@ class Pack:
     ``header`` says what it is; ``rows`` [records] hold offsets, sizes and labels (``format.RECORD``).
     """
 
-    def __init__(self, directory: Path, *, access: Access = "read", shards: range | None = None) -> None:
+    def __init__(
+        self, directory: Path, *, access: Access = "read", shards: range | None = None, index: Index | None = None
+    ) -> None:
         """Open the index and the shards; ``shards``, where given, are the only ones that are opened and readable.
+
+        ``index`` is that of ``read_index``, where it has been read already.
 
         Raises:
             PackError: something is missing, damaged, or another pack's.
         """
         self.directory, self.access, self._shards = directory, access, shards
-        self.header, self.rows, self.bits = read_index(directory)
+        self.header, self.rows, self.bits = index or read_index(directory)
         self._files: dict[int, tuple[int, Path]] = {}
         self._maps: dict[int, memoryview] = {}
         try:

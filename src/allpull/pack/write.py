@@ -10,7 +10,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +20,9 @@ from allpull.pack.format import INDEX, MAX_SHARDS, NAMES, ODD, SKIPPED, Bits, He
 from allpull.pack.journal import JOURNAL, Journal, Ledger
 from allpull.pack.parallel import CHUNK, Outcome, outcomes
 from allpull.pack.plan import Plan
-from allpull.pack.read import read_index
+from allpull.pack.read import Index, Pack, read_index
 from allpull.pack.sources import Entry
+from allpull.pack.statistics import statistics
 
 Progress = Callable[[int, int, int], None]
 """Called with samples done, samples in all, and bytes written."""
@@ -56,7 +57,7 @@ def write_pack(plan: Plan, directory: Path, *, workers: int = 1, progress: Progr
     resumed_from = journal.ledger.samples
     try:
         written = _write_records(plan, journal, workers, progress)
-        header = _complete(plan, journal)
+        header = _complete(plan, journal, workers)
     finally:
         journal.close()
     journal.remove()
@@ -102,7 +103,7 @@ def _write_one(journal: Journal, outcome: Outcome, shard_bytes: int) -> int:
     return len(outcome.data)
 
 
-def _complete(plan: Plan, journal: Journal) -> Header:
+def _complete(plan: Plan, journal: Journal, workers: int) -> Header:
     """Names, skipped samples, then the index: with its renaming the folder becomes a pack."""
     ledger = journal.ledger
     if not ledger.records:
@@ -130,8 +131,24 @@ def _complete(plan: Plan, journal: Journal) -> Header:
     )
     bits = _labels(ledger, entries, header)
     journal.close()  # the last shard is on disk before the index tells of it
-    _put(directory / INDEX, index_bytes(header, ledger.rows[: ledger.records], bits))
+    rows = ledger.rows[: ledger.records]
+    header = _with_statistics(directory, (header, rows, bits), workers)
+    _put(directory / INDEX, index_bytes(header, rows, bits))
     return header
+
+
+def _with_statistics(directory: Path, index: Index, threads: int) -> Header:
+    """The header with mean and deviation, where all records have as many channels, of finite numbers."""
+    header, rows, _ = index
+    channels = np.unique(rows["channels"])
+    if len(channels) > 1:
+        return header
+    with Pack(directory, index=index) as pack:
+        try:
+            found = statistics(pack, channels=int(channels[0]), threads=threads)
+        except BadInput:
+            return header  # who trains on it is told
+    return replace(header, mean=found.mean, std=found.std)
 
 
 def _labels(ledger: Ledger, entries: Sequence[Entry], header: Header) -> Bits:

@@ -51,6 +51,12 @@ class DataSpec:
         "random", "packs: train on a random part of each picture, resized, or on the whole of it"
     )
     min_area: float = option(0.08, "packs: least share of a picture that a random crop shows", gt=0, le=1)
+    mean: tuple[float, ...] = option(
+        (), "packs: mean of each channel, in units of the stored numbers; empty: that of the pack to train on"
+    )
+    std: tuple[float, ...] = option(
+        (), "packs: standard deviation of each channel, as data.mean; empty: that of the pack to train on", gt=0
+    )
     shift_pixels: int = option(0, "augmentation: shift by up to this many pixels each way (not for packs)", ge=0, le=16)
     flip: bool = option(False, "augmentation: mirror half of the samples left to right")
     turn: bool = option(False, "packs: turn by 0, 90, 180 or 270 degrees, as suits pictures from above")

@@ -1,28 +1,21 @@
-"""Mean and deviation of a pack's channels, from a fixed sample of its records: the same on every rank."""
+"""Mean and deviation of a pack's channels, from a fixed sample of its records: reckoned when the pack is made."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from allpull.errors import BadInput
-from allpull.load.crop import Look
-from allpull.load.decode import Decoder, Stored
-from allpull.load.resize import resizing
-from allpull.pack.crop import Box
-from allpull.pack.format import Rows
-from allpull.pack.pixels import Refused
+from allpull.pack.format import RAW, Rows
+from allpull.pack.pixels import Refused, decode
 from allpull.pack.read import Pack
 
 MOST, FEWEST = 256, 16  # records looked at: of 256 photographs the mean is within some 2 % of that of all
-PIXELS = (
-    1 << 27
-)  # looked at in all, where that allows more than the fewest: half a second of decoding for 256 of 0.5 Mpx
+PIXELS = 1 << 27  # looked at in all, where that allows more: half a second of decoding for 256 of 0.5 megapixels
 ROWS_PIXELS = 1 << 16  # taken to floating point at a time
 
 Sums = npt.NDArray[np.float64]
@@ -36,23 +29,25 @@ class Statistics:
     std: tuple[float, ...]
 
 
-def channel_statistics(directory: Path, *, channels: int, threads: int) -> Statistics:
-    """The statistics of the pack in ``directory``: of whole pictures, each with equal weight.
+def statistics(pack: Pack, *, channels: int, threads: int) -> Statistics:
+    """Those of ``pack``, of which every shard must be open: of whole pictures, each with equal weight.
 
-    The sample does not depend on rank, ranks, seed or threads. All shards are opened for it, and closed again.
+    The sample depends on the number and sizes of the records alone.
 
     Raises:
         BadInput: none of the sample can be decoded, or it holds numbers that are not finite.
     """
-    with Pack.open(directory) as pack, ThreadPoolExecutor(threads, thread_name_prefix="allpull-load") as pool:
-        decoder = Decoder(Look(size=1, crop="whole"), resizing("pillow"))
-        chosen = sample(pack.rows)
-        sums = list(pool.map(lambda record: _moments(decoder, pack, record, channels), chosen))
+    chosen = sample(pack.rows)
+    with ThreadPoolExecutor(threads, thread_name_prefix="allpull-load") as pool:
+        sums = list(pool.map(lambda record: _moments(pack, record, channels), chosen))
     found = np.array([one for one in sums if one is not None])
     if not len(found):
-        raise BadInput(f"{directory}: of {len(chosen)} records not one can be decoded", hint="try allpull pack verify")
+        where = pack.directory
+        raise BadInput(f"{where}: of {len(chosen)} records not one can be decoded", hint="try allpull pack verify")
     if not np.isfinite(found).all():
-        raise BadInput(f"{directory}: pixels that are not finite numbers", hint="mend the source and pack it again")
+        raise BadInput(
+            f"{pack.directory}: pixels that are not finite numbers", hint="mend the source and pack it again"
+        )
     mean, square = found.mean(axis=0)
     std = np.sqrt(np.maximum(square - mean**2, 0))
     return Statistics(mean=tuple(mean.tolist()), std=tuple(np.where(std > 0, std, 1.0).tolist()))
@@ -67,14 +62,14 @@ def sample(rows: Rows) -> list[int]:
     return chosen
 
 
-def _moments(decoder: Decoder, pack: Pack, record: int, channels: int) -> Sums | None:
+def _moments(pack: Pack, record: int, channels: int) -> Sums | None:
     """Means of the pixels and of their squares [2, channels]; None where they cannot be decoded."""
-    stored = Stored.of(pack, record)
+    row = pack.rows[record]
     try:
-        pixels, _ = decoder.pixels(stored, Box(top=0, left=0, height=stored.row.height, width=stored.row.width))
+        pixels = pack.pixels(record) if row["codec"] == RAW else decode(pack.record(record))[0]
     except Refused:
         return None
-    if pixels.shape[2] != channels:
+    if pixels.shape != (row["height"], row["width"], channels):
         return None
     return _means(pixels)
 
