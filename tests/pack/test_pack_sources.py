@@ -57,6 +57,27 @@ def test_links_that_leave_the_source_are_left_out_and_listed(tmp_path, jpeg):
     assert {Path(name).name for name, _ in found.left_out} == {"leaves.jpg", "nowhere.jpg", "circle", "pipe.jpg"}
 
 
+def test_files_that_are_called_otherwise_than_pictures_are_left_out_and_listed(tmp_path, jpeg, make_pack):
+    """What becomes of a file follows from its name; each is packed or listed, none is in neither."""
+    root = tmp_path / "root" / "cat"
+    root.mkdir(parents=True)
+    packed = {"a.JPEG", "b.jfif", ".hidden.jpg", "c.jpe"}
+    left_out = {
+        "d.avif": "not an ending of pictures: .avif",
+        "e f.HEIC": "not an ending of pictures: .heic",
+        "README": "no ending",
+        "._a.JPEG": "what macOS keeps beside a file",
+        ".DS_Store": "no ending",
+    }
+    for name in packed | set(left_out):
+        (root / name).write_bytes(jpeg)
+    done = make_pack(tmp_path / "root")
+    assert done.header.records == len(packed)
+    assert done.header.skipped == len(left_out)
+    lines = (done.directory / "skipped.txt").read_text().splitlines()
+    assert dict(line.split("\t") for line in lines) == {f"cat/{name}": why for name, why in left_out.items()}
+
+
 def test_a_file_that_became_a_link_since_is_refused(tmp_path, jpeg, make_pack):
     (tmp_path / "root" / "a").mkdir(parents=True)
     for name in ("one.jpg", "two.jpg"):
@@ -126,6 +147,34 @@ def test_webdataset_shards(tmp_path, jpeg, make_pack):
         }
     assert found["train-1.tar:002.jpg"] == (3, jpeg + bytes([1, 2]))
     assert len(found) == 6
+
+
+def test_members_of_a_tar_that_belong_to_no_picture_are_left_out_and_listed(tmp_path, jpeg):
+    """What stands beside a picture, before or after it, belongs to that sample: nothing to tell of."""
+    members = {"1.json": b"{}", "1.jpg": jpeg, "1.cls": b"0", "1.txt": b"a cat", "2.avif": jpeg, "2.cls": b"1"}
+    found = tars(tar_of(tmp_path / "a.tar", {**members, "cat/._1.jpg": b"", "cat/._2.jpg": b""}))
+    assert [entry.key for entry in found.entries] == ["a.tar:1.jpg"]
+    assert found.left_out == [
+        ("a.tar:2.avif", "not an ending of pictures: .avif"),
+        ("a.tar:cat/._1.jpg", "what macOS keeps beside a file"),
+        ("a.tar:cat/._2.jpg", "what macOS keeps beside a file"),
+        ("a.tar:2.cls", "a label without a picture"),
+    ]
+
+
+@pytest.mark.parametrize("name", ["a.tar.gz", "a.tgz", "a.tar.zst"])
+def test_a_compressed_tar_is_called_one_and_not_missing(tmp_path, name):
+    (tmp_path / name).write_bytes(b"")
+    for place, words in ((tmp_path / name, "a compressed tar file"), (tmp_path, "holds compressed tar files")):
+        with pytest.raises(BadInput, match=words) as refused:
+            guess(place)
+        assert "make plain .tar of it" in refused.value.hint
+
+
+def test_a_file_that_is_no_data_set_is_not_called_missing(tmp_path):
+    (tmp_path / "a.zip").write_bytes(b"")
+    with pytest.raises(BadInput, match="neither tar nor npz"):
+        guess(tmp_path / "a.zip")
 
 
 def test_class_folders_in_a_tar(tmp_path, jpeg):

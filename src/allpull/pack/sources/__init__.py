@@ -15,6 +15,8 @@ from allpull.pack.format import Kind
 from allpull.registry import Table
 
 MAX_ONLY_BYTES = 1 << 30
+COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tar.lz4", ".tar.Z")
+PLAIN = "unpack it and give the folder, or make plain .tar of it: gunzip, bunzip2, unxz, zstd -d"
 KEYS_HINT = "names are those in names.txt of a pack: paths below SRC, patches, members as FILE.tar:NAME"
 
 Sample = bytes | npt.NDArray[np.generic]
@@ -104,6 +106,14 @@ def guess(path: Path) -> str:
         return "arrays"
     if path.is_file() and path.name.endswith(".tar"):
         return "tar"
+    if path.is_file() and path.name.endswith(COMPRESSED):
+        raise BadInput(
+            f"{path}: a compressed tar file, of which no member can be read without all before it", hint=PLAIN
+        )
+    if path.is_file():
+        raise BadInput(
+            f"{path}: a file that is neither tar nor npz", hint="give the data set's folder, or see --source"
+        )
     if not path.is_dir():
         raise BadInput(f"{path}: no such folder, tar or npz file", hint="give the data set's folder")
     names = sorted(entry.name for entry in path.iterdir())
@@ -114,6 +124,8 @@ def guess(path: Path) -> str:
     if any(name.endswith(".tar") for name in names):
         return "tar"
     first = next((path / name for name in names if (path / name).is_dir()), None)
+    if first is None and any(name.endswith(COMPRESSED) for name in names):
+        raise BadInput(f"{path}: holds compressed tar files, which cannot be read at random", hint=PLAIN)
     if first is None:
         hint = "an ImageFolder has a folder for each class; see --source"
         raise BadInput(f"{path}: holds no data set that is known", hint=hint)

@@ -13,7 +13,7 @@ from allpull.pack.format import MAX_CLASSES, MAX_RECORDS, Kind
 from allpull.pack.pixels import Refused
 from allpull.pack.sources import Entry, Listing, Sample
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif")
+SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif")
 MAX_DEPTH = 16  # of folders in a class; deeper ones are a trap
 
 
@@ -47,16 +47,34 @@ def listing(path: Path, classes: int | None = None) -> Listing:
     entries: list[Entry] = []
     left_out: list[tuple[str, str]] = []
     for label, name in enumerate(names):
-        for relative, status, reason in _files(root, name, 0):
+        for relative, status, other in _files(root, name, 0):
+            reason = other or unlike_pictures(relative)
             if reason:
                 left_out.append((relative, reason))
-            elif status is not None and relative.lower().endswith(SUFFIXES):
+            elif status is not None:
                 entries.append(Entry(key=relative, place=(), size_bytes=status.st_size, labels=(label,)))
         if len(entries) > MAX_RECORDS:
             raise BadInput(f"{path}: more than {MAX_RECORDS:,} pictures", hint="make several packs")
     if not entries:
         raise BadInput(f"{path}: no pictures in its {len(names)} folders", hint=f"they end in {' '.join(SUFFIXES)}")
     return Listing(source=ImageFolder(root, tuple(names)), entries=entries, left_out=left_out)
+
+
+def unlike_pictures(name: str) -> str:
+    """Why a file called ``name`` is not taken for a picture, or "": what decides is its ending, as in torchvision.
+
+    >>> unlike_pictures("cat/1.JPEG"), unlike_pictures("cat/1.avif"), unlike_pictures("cat/README")
+    ('', 'not an ending of pictures: .avif', 'no ending')
+    >>> unlike_pictures("cat/._1.jpg")
+    'what macOS keeps beside a file'
+    """
+    last = name.rpartition("/")[2]
+    if last.startswith("._"):
+        return "what macOS keeps beside a file"
+    suffix = Path(last).suffix.lower()
+    if suffix in SUFFIXES:
+        return ""
+    return f"not an ending of pictures: {suffix}" if suffix else "no ending"
 
 
 def _files(root: Path, relative: str, depth: int) -> Iterator[tuple[str, os.stat_result | None, str]]:

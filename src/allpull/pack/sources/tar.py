@@ -18,9 +18,10 @@ from allpull.pack.format import MAX_RECORDS, Kind, PackError
 from allpull.pack.pixels import Refused
 from allpull.pack.plain import open_plain
 from allpull.pack.sources import Entry, Listing, Sample
-from allpull.pack.sources.imagefolder import SUFFIXES
+from allpull.pack.sources.imagefolder import SUFFIXES, unlike_pictures
 
 MAX_LABEL_BYTES = 4096
+ALONE = "a label without a picture"
 Member = tuple[int, int, int]  # number of the tar file, offset, bytes
 
 
@@ -52,24 +53,30 @@ def listing(path: Path, classes: int | None = None) -> Listing:
     files = (path,) if path.is_file() else tuple(sorted(path.glob("*.tar")))
     pictures: dict[str, tuple[str, Member]] = {}
     labels: dict[str, Member] = {}
+    others: list[tuple[str, str, str]] = []  # belong to a sample where a picture of their stem comes, before or after
     left_out: list[tuple[str, str]] = []
     for number, file in enumerate(files):
-        for name, member, reason in _members(file, number):
+        for name, member, odd in _members(file, number):
             stem, suffix = _parts(name)
             key = f"{number}/{stem}"  # the same stem in another tar is another sample
-            if reason:
-                left_out.append((f"{file.name}:{name}", reason))
+            if odd:
+                left_out.append((f"{file.name}:{name}", odd))
             elif suffix == ".cls":
                 labels[key] = member
-            elif suffix.endswith(SUFFIXES):
-                if key in pictures:
-                    left_out.append((f"{file.name}:{name}", "a second picture of one name"))
-                else:
-                    pictures[key] = (name, member)
+            elif reason := unlike_pictures(name):
+                others.append((key, f"{file.name}:{name}", reason))
+            elif key in pictures:
+                left_out.append((f"{file.name}:{name}", "a second picture of one name"))
+            else:
+                pictures[key] = (name, member)
             if len(pictures) > MAX_RECORDS:
                 raise BadInput(f"{path}: more than {MAX_RECORDS:,} pictures", hint="make several packs")
     if not pictures:
         raise BadInput(f"{path}: no pictures", hint=f"they end in {' '.join(SUFFIXES)}")
+    left_out += [(name, reason) for key, name, reason in others if key not in pictures]
+    left_out += [
+        (f"{files[labels[key][0]].name}:{key.partition('/')[2]}.cls", ALONE) for key in sorted(labels.keys() - pictures)
+    ]
     words = {key: _word(files, labels.get(key), name) for key, (name, _) in pictures.items()}
     names = _class_names(set(words.values()), classes, path)
     numbers = {name: number for number, name in enumerate(names)}
