@@ -53,6 +53,7 @@ def explained(run_cli, tmp_path: Path):
 
 
 @pytest.mark.ranks
+@pytest.mark.alone
 def test_two_planted_faults_are_named_the_larger_first_with_their_sizes(explained) -> None:
     found = explained(CLUSTER + SLOW + EVALUATES)["findings"]
     assert [(one["rule"], one["ranks"]) for one in found[:2]] == [("slow-rank", [2]), ("sequential-evaluation", [0])]

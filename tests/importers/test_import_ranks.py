@@ -14,7 +14,7 @@ from allpull.analyse.together import Together, together
 from allpull.importers.assemble import import_traces
 from allpull.rundir.read import RunData, find_runs, read_run
 
-pytestmark = [pytest.mark.torch, pytest.mark.ranks]
+pytestmark = [pytest.mark.torch, pytest.mark.ranks, pytest.mark.alone]  # clocks are compared to a millisecond
 
 LATE_MS = 40
 PROGRAM = f"""
