@@ -96,6 +96,22 @@ def test_opencv_resizes_what_pillow_does(dtype, channels):
     assert np.array_equal(slot, mirrored)
 
 
+@pytest.mark.parametrize("channels", [128, 129, 300])
+def test_opencv_resizes_and_mirrors_any_number_of_channels_as_each_alone(channels):
+    """Its arrays end at 128 channels; EnMAP has 224 bands, AVIRIS too."""
+    pytest.importorskip("cv2")
+    opencv = resizing("opencv")
+    cube = np.random.default_rng(0).integers(0, 10_000, (31, 23, channels), np.uint16)
+    slot, alone = np.zeros((16, 16, channels), np.uint16), np.zeros((16, 16, 1), np.uint16)
+    opencv.resize(cube, slot)
+    for channel in (0, 127, channels - 1):
+        opencv.resize(np.ascontiguousarray(cube[..., channel : channel + 1]), alone)
+        assert np.array_equal(slot[..., channel], alone[..., 0])
+    mirrored = slot[:, ::-1].copy()
+    opencv.mirror(slot)
+    assert np.array_equal(slot, mirrored)
+
+
 @pytest.mark.parametrize(("dtype", "channels"), [(np.uint8, 3), (np.uint16, 12), (np.float32, 1)])
 def test_slots_are_turned_where_they_lie(dtype, channels):
     slot = np.random.default_rng(0).integers(0, 250, (9, 9, channels)).astype(dtype)

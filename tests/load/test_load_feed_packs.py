@@ -456,6 +456,16 @@ def test_a_test_part_may_lack_the_last_classes_and_must_have_the_same_bands(tmp_
         check(spec(tmp_path / "a", test_path=str(tmp_path / "c")))
 
 
+def test_hyperspectral_pictures_are_trained_on_with_any_resizer(tmp_path, make_pack):
+    cubes = np.random.default_rng(0).integers(0, 4000, (4, 20, 20, 224), np.uint16)
+    np.savez(tmp_path / "a.npz", images=cubes, labels=np.arange(4) % 2)
+    path = make_pack(tmp_path / "a.npz", to="a", dtype="<u2").directory
+    for resizer in ("auto", "pillow"):
+        feed = feed_of(spec(path, test_path=str(path), size=12, flip=True, resizer=resizer), global_batch=4)
+        (batch,) = feed.training(0)
+        assert (batch.samples, batch.images.shape) == (4, (4, 12, 12, 224))
+
+
 def test_pixels_that_are_no_numbers_are_refused_before_training(tmp_path, make_pack):
     images = np.zeros((4, 4, 4, 1), np.float32)
     images[2, 1, 1] = np.nan

@@ -24,6 +24,7 @@ Resize = Callable[[Array, Array], None]
 """From pixels [height, width, channels] into a slot [height, width, channels] of the same type."""
 Mirror = Callable[[Array], None]
 """Left and right of a slot exchanged, where it lies."""
+OPENCV_CHANNELS = 128  # of one array, since its version 5; hyperspectral sensors have some 220
 Edges = tuple[float, float, float, float]  # left, top, right, bottom, in pixels of the source
 
 
@@ -56,13 +57,23 @@ def resizing(name: Resizer) -> Resizing:
 
 def _opencv(cv2: Any) -> Resizing:
     def resize(pixels: Array, slot: Array) -> None:
+        channels = slot.shape[2]
+        size = slot.shape[1], slot.shape[0]
         if pixels.shape == slot.shape:
             slot[:] = pixels
+        elif channels <= OPENCV_CHANNELS:
+            cv2.resize(pixels, size, dst=slot, interpolation=cv2.INTER_LINEAR)
         else:
-            cv2.resize(pixels, (slot.shape[1], slot.shape[0]), dst=slot, interpolation=cv2.INTER_LINEAR)
+            for first in range(0, channels, OPENCV_CHANNELS):
+                some = slice(first, min(first + OPENCV_CHANNELS, channels))
+                made = cv2.resize(np.ascontiguousarray(pixels[..., some]), size, interpolation=cv2.INTER_LINEAR)
+                slot[..., some] = made.reshape(*slot.shape[:2], -1)  # of one channel it makes a plane
 
     def mirror(slot: Array) -> None:
-        cv2.flip(slot, 1, dst=slot)
+        if slot.shape[2] <= OPENCV_CHANNELS:
+            cv2.flip(slot, 1, dst=slot)
+        else:
+            turn(slot)
 
     return Resizing("opencv", resize, mirror)
 
