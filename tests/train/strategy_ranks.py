@@ -4,6 +4,7 @@ Each check returns numbers, which the tests of ``test_train_strategy_ranks.py`` 
 starting those takes longer than all checks.
 """
 
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -12,7 +13,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from allpull.errors import MissingPart
 from allpull.schema.trainspec import ParallelSpec
+from allpull.train import ddp
 from allpull.train.models import MODELS
 from allpull.train.models.sync_norm import SyncNorm, sync_norms
 from allpull.train.ranks import Ranks
@@ -190,6 +193,40 @@ def handed_over(ranks):
     return found
 
 
+def broken_off(ranks):
+    """A backward that breaks off on both ranks, between steps, against one rank without any; and on one rank alone."""
+    reference = state(Side(ALONE).train(range(4)))
+    found = {}
+    for name in ("default", "sizes", "copies", "static", "later"):
+        side = Side(ranks, **STRATEGIES[name]).train(range(2))
+        weight = [*side.model.parameters()][4]
+
+        def fails(_gradient):
+            raise ArithmeticError
+
+        hook = weight.register_hook(fails)
+        try:
+            side.backward(9)
+        except ArithmeticError:
+            hook.remove()
+        side.shared.forget()
+        side.optimizer.zero_grad()
+        own = state(side.train(range(2, 4)))
+        found[name] = far(own, reference) if ranks.rank == 0 else 0.0
+    return found
+
+
+def one_broke_off(ranks):
+    """What the rank is told whose backward breaks off while the other's does not."""
+    side, ddp.FORGET_S = Side(ranks).train([0]), 0.2
+    try:
+        if ranks.rank == 1:
+            side.shared.forget()
+    except MissingPart as error:
+        return error.message
+    return ""
+
+
 def of_another_network(ranks):
     """What is said of a state that does not fit."""
     said = []
@@ -340,6 +377,8 @@ CHECKS = [
     clipped,
     evaluated,
     handed_over,
+    broken_off,
+    one_broke_off,
     of_another_network,
     own_statistics,
     compressed,
@@ -354,6 +393,8 @@ def main(folder, rank):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=RANKS)
     ranks = Ranks(rank=rank, ranks=RANKS, device=torch.device("cpu"))
+    asks = itertools.count()  # each time anew, as if for the first
+    Ranks.store = lambda _: dist.PrefixStore(str(next(asks)), dist.FileStore(str(folder / "store"), RANKS))
     asked = sys.argv[3:] or [check.__name__ for check in CHECKS]
     found = {check.__name__: check(ranks) for check in CHECKS if check.__name__ in asked}
     (folder / f"rank-{rank}.json").write_text(json.dumps(found))

@@ -53,8 +53,13 @@ def test_a_training_that_had_ended_when_it_was_started_again_is_scored_once_more
 
 
 @pytest.mark.ranks
-def test_who_asked_to_stop_is_told_that_it_did_and_a_single_rank_that_it_shares_nothing(train_digits):
-    done = train_digits(1, "train.stop_after=3", "data.limit=256", "parallel.strategy=fsdp", "observe.counters=false")
+def test_who_stops_within_an_epoch_is_told_what_was_not_as_asked_and_has_a_curve(train_digits):
+    short = ("train.stop_after=3", "data.limit=256", "train.log_every=2", "observe.counters=false")
+    done = train_digits(1, *short, "parallel.strategy=fsdp")
     assert done.code == 0, done.err
+    assert len(done.metric("train_loss")) == 1  # the mean of two steps; the third alone is no point yet
+    if not torch.cuda.is_available():
+        other = train_digits(1, *short, "train.cuda_graph=true")
+        assert "train.cuda_graph: steps are made call by call: CUDA graphs need a GPU" in " ".join(other.err.split())
     assert "stopped after 3 steps in all, as was asked" in " ".join(done.err.split())
     assert "parallel.strategy: a single rank has nobody to share weights with" in " ".join(done.err.split())

@@ -5,6 +5,7 @@ There is no GPU in tests: a stand-in records a step by keeping it, so that playi
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import types
 
@@ -17,7 +18,8 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from torch import nn  # noqa: E402
 
-from allpull.train.graph import WARM_UP_STEPS, StepGraph, hold_rate, obstacle  # noqa: E402
+from allpull import marks  # noqa: E402
+from allpull.train.graph import WARM_UP_STEPS, CudaRecorder, StepGraph, hold_rate, obstacle  # noqa: E402
 from allpull.train.lars import Lars  # noqa: E402
 from allpull.train.optimise import set_rate  # noqa: E402
 from allpull.train.precision import Precision  # noqa: E402
@@ -162,6 +164,84 @@ def test_a_recording_that_fails_is_not_tried_again_and_leaves_nothing_behind():
     assert played.graph.reason == "the step cannot be recorded: operation not permitted when stream is capturing"
     assert not played.graph.playing
     assert_same(played, plain)
+
+
+class Heard:
+    """Hears remarks."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def remark(self, text: str) -> None:
+        self.texts.append(text)
+
+
+@pytest.fixture
+def heard():
+    listener = Heard()
+    before = marks.listen(listener)
+    yield listener.texts
+    marks.listen(before)
+
+
+class Spoiled:
+    """The end of a recording that was spoiled within: as with torch, an error of its own, and on the same stream."""
+
+    def __init__(self, streams: list[object] | None = None, stream: object = None) -> None:
+        self.streams, self.stream = streams, stream
+
+    def __enter__(self) -> None:
+        if self.streams is not None:
+            self.streams.append(self.stream)
+
+    def __exit__(self, *error: object) -> None:
+        raise RuntimeError("operation failed due to a previous error during capture")
+
+
+def test_the_reason_is_the_first_error_and_is_said_at_once(heard):
+    tape = Tape()
+    played, _ = pair(tape)
+    honest = played.graph._step
+
+    def step(*inputs):
+        if tape.recording:
+            raise RuntimeError("item() in the loss\nCompile with …")
+        return honest(*inputs)
+
+    def record(work):
+        tape.recording = True
+        try:
+            with Spoiled():
+                work()
+        finally:
+            tape.recording = False
+
+    tape.recording, tape.record, played.graph._step = False, record, step
+    played.train([4] * (WARM_UP_STEPS + 1))
+    assert played.graph.reason == "the step cannot be recorded: item() in the loss"
+    assert heard == ["train.cuda_graph: steps are made call by call: the step cannot be recorded: item() in the loss"]
+
+
+def test_a_recording_that_fails_leaves_the_side_stream(monkeypatch):
+    """By stand-ins for torch's streams and graphs: whatever they leave behind, the stream is the usual one again."""
+    streams: list[object] = ["usual"]
+
+    @contextlib.contextmanager
+    def on(stream):
+        depth = len(streams)
+        streams.append(stream)
+        try:
+            yield
+        finally:
+            del streams[depth:]
+
+    monkeypatch.setattr(torch.cuda, "Stream", lambda _device: "side")
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: None)
+    monkeypatch.setattr(torch.cuda, "stream", on)
+    monkeypatch.setattr(torch.cuda, "graph", lambda _graph, stream, capture_error_mode: Spoiled(streams, stream))
+    with pytest.raises(RuntimeError, match="previous error"):
+        CudaRecorder(CPU).record(lambda: torch.zeros(()))
+    assert streams == ["usual"]
 
 
 def test_obstacles_are_known_beforehand(monkeypatch):

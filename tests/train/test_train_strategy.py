@@ -153,7 +153,7 @@ def test_a_static_graph_takes_no_parts_of_a_batch():
         static_graph = True
 
     with pytest.raises(BadInput, match="static_graph"):
-        ddp.Ddp(Static()).micro(last=False)
+        ddp.Ddp(Static(), ALONE).micro(last=False)
 
 
 def test_buckets_are_filled_in_order_and_the_last_size_repeats():

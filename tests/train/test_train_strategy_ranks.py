@@ -74,6 +74,16 @@ def test_what_one_strategy_saved_another_one_loads(found: list[Found]) -> None:
             assert moved == 0
 
 
+def test_a_training_goes_on_exactly_after_a_backward_that_broke_off(found: list[Found]) -> None:
+    """As the recording of a step may; DistributedDataParallel would wait for the rest of its buckets."""
+    assert len(found[0]["broken_off"]) == 5
+    assert max(found[0]["broken_off"].values()) < EXACT
+
+
+def test_a_backward_that_broke_off_on_one_rank_alone_is_an_error_and_no_hang(found: list[Found]) -> None:
+    assert list(each(found, "one_broke_off")) == ["", "the step could be recorded on some ranks, and not on rank 1"]
+
+
 def test_a_state_of_another_network_is_refused(found: list[Found]) -> None:
     for told in each(found, "of_another_network"):
         assert len(told) == 4

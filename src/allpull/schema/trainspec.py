@@ -155,7 +155,9 @@ class TrainSpec:
     keep_checkpoints: int = option(2, "checkpoints kept, newest last", ge=1, le=1000)
     stop_after: int = option(0, "stop after this many steps in all, as if interrupted; 0: never", ge=0)
     resume: str = option("", "run directory or checkpoint file to go on from; empty: start anew")
-    log_every: int = option(10, "steps between points of the training-loss curve", ge=1)
+    log_every: int = option(
+        10, "steps between points of the training-loss curve, which is told ten points at a time", ge=1
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,15 +15,18 @@ from torch.nn.parallel import DistributedDataParallel
 
 from allpull.errors import BadInput, MissingPart
 from allpull.schema.trainspec import ParallelSpec
+from allpull.train.ranks import Ranks
 
+FORGET_S = 60.0  # hosts of ranks are seconds apart at most, and a device's collective waits ten minutes
 SMALLEST_NORM = 1e-8  # added to norms of PowerSGD's columns: a layer whose gradients are all 0 would give 0/0
 
 
 class Ddp:
     """A network whose gradients DistributedDataParallel averages, in backward."""
 
-    def __init__(self, module: DistributedDataParallel) -> None:
+    def __init__(self, module: DistributedDataParallel, ranks: Ranks) -> None:
         self.module = module
+        self._ranks = ranks
 
     def micro(self, *, last: bool) -> AbstractContextManager[None]:
         """Gradients of parts add up in each rank, and are exchanged in the backward of the last one.
@@ -45,8 +48,29 @@ class Ddp:
         """Every rank has all weights anyway."""
         return nullcontext()
 
+    def forget(self) -> None:
+        """Have torch wait no more for the buckets of a backward that broke off.
 
-def wrap(model: nn.Module, parallel: ParallelSpec) -> Ddp:
+        It then agrees upon buckets anew in the next steps, in a collective: one rank alone would wait there for ever.
+
+        Raises:
+            MissingPart: other ranks go on as they were, or this version of torch cannot.
+        """
+        reset = getattr(self.module.reducer, "_reset_state", None)
+        if reset is None:
+            raise MissingPart(
+                f"DistributedDataParallel of torch {torch.__version__} cannot go on after a backward that broke off",
+                hint="leave train.cuda_graph off",
+            )
+        if not self._ranks.all_say("broke off", FORGET_S):
+            raise MissingPart(
+                f"the step could be recorded on some ranks, and not on rank {self._ranks.rank}",
+                hint="leave train.cuda_graph off; what this rank said before is why it could not",
+            )
+        reset()
+
+
+def wrap(model: nn.Module, parallel: ParallelSpec, ranks: Ranks) -> Ddp:
     """``model`` in DistributedDataParallel as ``parallel`` says; it gets the weights and buffers of rank 0.
 
     By default batch statistics stay each rank's own until they are evaluated.
@@ -60,7 +84,7 @@ def wrap(model: nn.Module, parallel: ParallelSpec) -> Ddp:
         model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # torch's stub lacks it
     module = DistributedDataParallel(model, **options(parallel))
     compress(module, parallel)
-    return Ddp(module)
+    return Ddp(module, ranks)
 
 
 def options(parallel: ParallelSpec) -> dict[str, Any]:

@@ -48,6 +48,9 @@ class Fsdp:
                 part.reshard()
                 part.set_reshard_after_forward(self._reshard and part is not self._root, recurse=False)
 
+    def forget(self) -> None:
+        """Steps that collect weights are never recorded (``graph.obstacle``), and nothing else breaks off."""
+
 
 def share(model: nn.Module, ranks: Ranks, *, reshard: bool) -> Fsdp:
     """Share ``model`` out over all ranks, in place: its parameters are others afterwards."""

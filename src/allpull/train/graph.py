@@ -21,10 +21,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from allpull import marks
 from allpull.train.lars import Lars
 
 WARM_UP_STEPS = 11  # what PyTorch's notes ask of DistributedDataParallel, which settles down within ten
 LONGEST_REASON = 300  # characters
+NOT_RECORDED = "train.cuda_graph: steps are made call by call"
 
 T = TypeVar("T")
 
@@ -63,8 +65,12 @@ class CudaRecorder:
     def record(self, work: Callable[[], Tensor]) -> Callable[[], Tensor]:
         """What plays ``work`` back and returns its result, which the next time overwrites."""
         graph = torch.cuda.CUDAGraph()
-        # thread_local: threads of the loader may go on pinning memory, which in the default mode spoils a recording
-        with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
+        # thread_local: threads of the loader may go on pinning memory, which in the default mode spoils a recording.
+        # The outer `with` leaves the side stream in any case; torch (2.13) stays there where a recording has failed.
+        with (
+            torch.cuda.stream(self.stream),
+            torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"),
+        ):
             result = work()
 
         def play() -> Tensor:
@@ -80,7 +86,7 @@ class StepGraph:
     ``step`` (tensors, then constants) makes a whole step, from forward to cleared gradients, and returns one tensor,
     such as its loss; nothing in it may wait for the device. ``forget`` drops what a step that broke off has left, its
     gradients above all. Without a ``recorder`` steps are simply made, and ``reason`` says why; where recording fails,
-    ``reason`` says so from then on.
+    ``reason`` says so from then on, and a remark at once.
     """
 
     def __init__(
@@ -125,11 +131,21 @@ class StepGraph:
     def _record(self, recorder: Recorder, inputs: tuple[Tensor, ...], constants: tuple[Hashable, ...]) -> None:
         self._play, self._recorded = None, None  # its memory, before more is taken
         fixed = tuple(value.clone() for value in inputs)
+        broke_off: list[Exception] = []
+
+        def work() -> Tensor:
+            try:
+                return self._step(*fixed, *constants)
+            except Exception as error:
+                broke_off.append(error)
+                raise
+
         try:
-            self._play = recorder.record(lambda: self._step(*fixed, *constants))
+            self._play = recorder.record(work)
         except Exception as error:  # noqa: BLE001  whatever spoils a recording, steps can be made without
-            first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-            self.reason = f"the step cannot be recorded: {first}"[:LONGEST_REASON]
+            # the step's own, if it has one: the end of a recording that it spoiled fails with another
+            self.reason = f"the step cannot be recorded: {_shortly((*broke_off, error)[0])}"[:LONGEST_REASON]
+            marks.remark(f"{NOT_RECORDED}: {self.reason}")
             self._forget()
             return
         self._fixed, self._recorded = fixed, self._kind
@@ -139,6 +155,11 @@ class StepGraph:
         for fixed, value in zip(self._fixed, inputs, strict=True):
             fixed.copy_(value, non_blocking=True)
         return self._play().clone()
+
+
+def _shortly(error: Exception) -> str:
+    """The first line that ``error`` says."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def obstacle(optimizer: torch.optim.Optimizer, device: torch.device, *, ranks: int, scaled: bool) -> str:

@@ -51,6 +51,9 @@ class LaterReduce:
         """Every rank has all weights anyway."""
         return nullcontext()
 
+    def forget(self) -> None:
+        """An exchange begins with the gradients that there are after backward."""
+
 
 def gradient_of(parameter: nn.Parameter) -> Tensor:
     """The gradient of ``parameter``, which from now on has one."""

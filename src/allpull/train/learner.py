@@ -17,7 +17,7 @@ from allpull.train.average import Average
 from allpull.train.chance import own_chance
 from allpull.train.checkpoint import Checkpoints, Cut, Parts
 from allpull.train.compiled import Compiled
-from allpull.train.graph import CudaRecorder, hold_rate, obstacle
+from allpull.train.graph import NOT_RECORDED, CudaRecorder, hold_rate, obstacle
 from allpull.train.models.build import build
 from allpull.train.models.sync_norm import SampleWeight, sync_norms
 from allpull.train.optimise import optimizer_of
@@ -42,7 +42,7 @@ class Learner:
     weight: SampleWeight
     recorder: CudaRecorder | None
     not_recorded: str
-    said: set[str] = field(default_factory=set)
+    said: list[str] = field(default_factory=list)
 
     def phase(self, name: str) -> AbstractContextManager[None]:
         """A phase within a step; a step that is played back has none within, and counts as one phase."""
@@ -62,24 +62,27 @@ class Learner:
             return self.precision.forward(network, images)
 
     def ready(self) -> None:
-        """To be called before the first step, when all that is to be restored has been."""
+        """To be called before the first step, when all that is to be restored has been; says what will not be so."""
         if self.recorder:
             hold_rate(self.optimizer, self.precision.device)
+        if self.not_recorded:
+            marks.remark(f"{NOT_RECORDED}: {self.not_recorded}")
 
     def forget(self) -> None:
-        """Drop what a step that broke off has left."""
-        self.precision.forget(self.optimizer)
+        """Drop what a step that broke off, on all ranks, has left.
 
-    def remark(self, not_recorded: str) -> None:
-        """Say once what was asked for and is not so; to be called when steps have been made."""
-        reasons = {
-            "train.compile: the network, or part of it, runs untranslated": self.compiled.why_not(),
-            "train.cuda_graph: steps are made call by call": not_recorded,
-        }
-        for what, reason in reasons.items():
-            if reason and what not in self.said:
-                self.said.add(what)
-                marks.remark(f"{what}: {reason}")
+        Raises:
+            MissingPart: it broke off on this rank and not on all.
+        """
+        self.precision.forget(self.optimizer)
+        self.shared.forget()
+
+    def remark(self) -> None:
+        """Say, once, that the network runs untranslated where that was not asked for; to be called after each step."""
+        reason = self.compiled.why_not()
+        if reason and not self.said:
+            self.said.append(reason)
+            marks.remark(f"train.compile: the network, or part of it, runs untranslated: {reason}")
 
 
 def learner_of(spec: RunSpec, facts: Facts, ranks: Ranks) -> Learner:
@@ -93,7 +96,7 @@ def learner_of(spec: RunSpec, facts: Facts, ranks: Ranks) -> Learner:
     train = spec.train
     torch.manual_seed(train.seed)
     model = build(spec.model, channels=facts.channels, classes=facts.classes, pixels=facts.pixels)
-    # channels-last convolutions are 1.2 to 1.4 times as fast here, and images are stored that way
+    # images are stored that way, and it is faster on CPUs as well (benchmarks/memory_layout.py; one case was not)
     model.to(ranks.device, getattr(torch, spec.model.dtype), memory_format=torch.channels_last)  # type: ignore[call-overload]
     # before the network is halved: norms are told by their type, and stay whole
     weight = sync_norms(model, ranks) if train.sync_norm else SampleWeight()

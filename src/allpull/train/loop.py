@@ -91,7 +91,7 @@ class Training:
         self.make_step = StepGraph(self.learn, learner.forget, learner.recorder, learner.not_recorded)
         self.checkpoints = checkpoints_of(spec, facts, ranks, learner, checkpoints)
         marks.metric("steps_per_epoch", self.feed.steps)
-        self.losses, self.history = Losses(ranks), History()
+        self.losses, self.history = Losses(ranks, every=train.log_every), History()
         self.progress = self.checkpoints.restore(Path(train.resume)) if train.resume else Progress(losses=[])
         self.losses.of_epoch = self.progress.losses
         again = train.resume == str(checkpoints.parent)  # by a queue or an agent, not by a user
@@ -119,15 +119,13 @@ class Training:
                 return False
             if train.checkpoint_every and progress.step % train.checkpoint_every == 0:
                 self.save()
-        self.losses.share()
-        self.losses.tell(progress.step, every=train.log_every)
+        self.losses.end_epoch(progress.step)
         progress.epoch, progress.in_epoch = progress.epoch + 1, 0
         last = progress.epoch == train.epochs
         if last or progress.epoch % train.evaluate_every == 0:
             self.evaluate()
         if last or not train.checkpoint_every:
             self.save()
-        self.learner.remark(self.make_step.reason)
         return True
 
     def step(self, batch: Batch, images: Tensor, targets: Tensor) -> None:
@@ -139,7 +137,8 @@ class Training:
         set_rate(learner.optimizer, rate)
         with learner.whole():
             loss = self.make_step(images, targets, constants=(batch.samples, batch.global_samples))
-        self.losses.add(loss)
+        self.losses.add(loss, progress.step + 1)
+        learner.remark()
         marks.step(batch.samples)
         progress.step += 1
         progress.in_epoch += 1
@@ -187,7 +186,7 @@ class Training:
 
     def save(self) -> None:
         """Save the training as it stands."""
-        self.losses.share()
+        self.losses.share(self.progress.step)
         self.progress.losses = self.losses.of_epoch
         with marks.phase("checkpoint"):
             self.checkpoints.save(self.progress)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -45,6 +46,20 @@ class Ranks:
         """Wait until the device has done what it was given; a CPU always has."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+    def all_say(self, word: str, limit_s: float) -> bool:
+        """Whether every rank says ``word``, once in its life and no more than ``limit_s`` after us.
+
+        By the store, without a collective: where others are in one, and wait for us, the answer is no.
+        """
+        store = self.store()
+        if store.add(word, 1) == self.ranks:
+            store.set(f"all {word}", "yes")
+        try:
+            store.wait([f"all {word}"], timedelta(seconds=limit_s))
+        except RuntimeError:  # torch's own kinds of it, by the kind of store and version
+            return False
+        return True
 
     def store(self) -> Store:
         """A connection of its own to the store in which the ranks of this attempt met."""

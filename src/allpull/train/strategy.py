@@ -30,6 +30,9 @@ class Exchange(Protocol):
     def whole(self) -> AbstractContextManager[None]:
         """Within it a forward pass without gradients is no collective; every rank enters and leaves it."""
 
+    def forget(self) -> None:
+        """Drop what a backward that broke off, on all ranks at the same step, left of its exchange."""
+
 
 class Alone:
     """A rank that has no others."""
@@ -44,6 +47,9 @@ class Alone:
     def whole(self) -> AbstractContextManager[None]:
         """It always is."""
         return nullcontext()
+
+    def forget(self) -> None:
+        """Nothing was exchanged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +80,14 @@ class Shared:
     def whole(self) -> AbstractContextManager[None]:
         """Within it a forward pass of ``model`` without gradients is no collective; every rank enters and leaves it."""
         return self.exchange.whole()
+
+    def forget(self) -> None:
+        """Have the exchange begin anew after a backward that broke off, on all ranks at the same step.
+
+        Raises:
+            MissingPart: it broke off on this rank and not on all, or this version of torch cannot.
+        """
+        self.exchange.forget()
 
     def clip(self, max_norm: float, parameters: Iterable[nn.Parameter] | None = None) -> Tensor:
         """Scale the exchanged gradients down to a norm of at most ``max_norm``; the norm that they had, all together.
@@ -119,7 +133,7 @@ def share_out(
     if ranks.ranks == 1:
         return Shared(model=model, module=translate(model), exchange=Alone(), rank=0)
     if parallel.strategy == "ddp" and parallel.overlap:
-        wrapped = ddp.wrap(translate(model), parallel)
+        wrapped = ddp.wrap(translate(model), parallel, ranks)
         return Shared(model=model, module=wrapped.module, exchange=wrapped, rank=ranks.rank)
     as_rank_0_has_it(model)
     exchange: Exchange
