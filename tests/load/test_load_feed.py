@@ -5,10 +5,12 @@ from __future__ import annotations
 import tracemalloc
 from dataclasses import fields
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from allpull import marks
 from allpull.errors import BadInput, UnknownName
 from allpull.load import digits
 from allpull.load.batches import Plan, evaluation_batches, training_batches
@@ -104,6 +106,33 @@ def test_synthetic_pictures_are_uniform_bytes_of_any_size_that_all_differ():
     assert same([batch], [again])
     assert not same([batch], [other])
     assert (feed.facts.classes, feed.facts.channels, feed.facts.test_samples) == (1000, 3, 256)
+
+
+def test_synthetic_batches_are_made_once_and_given_in_turn():
+    """In all epochs; the global batches are the same on any number of ranks, and each sample of a step counts."""
+    data = DataSpec(name="synthetic", size=8, limit=130)
+    feed = feed_of(data, global_batch=16)
+    first = list(feed.training(0))
+    again = list(feed.training(1))
+    assert all(one is other for one, other in zip(first, again, strict=True))
+    assert [list(map(id, first)).index(id(one)) for one in first] == [0, 1, 2, 3, 0, 1, 2, 3, 8]
+    assert [one.samples for one in first] == [16] * 8 + [2]
+    assert [one is other for one, other in zip(feed.training(2, 6), first[6:], strict=True)] == [True] * 3
+    halves = [list(feed_of(data, rank=rank, ranks=2, global_batch=16).training(0)) for rank in (0, 1)]
+    for whole, *parts in zip(first, *halves, strict=True):
+        assert np.array_equal(whole.images, np.concatenate([one.images for one in parts]))
+        assert np.array_equal(whole.labels, np.concatenate([one.labels for one in parts]))
+
+
+def test_a_run_of_synthetic_data_says_how_they_were_made():
+    said = []
+    before = marks.listen(SimpleNamespace(remark=said.append))
+    try:
+        feed_of(DataSpec(name="synthetic", size=8))
+        feed_of(DataSpec(limit=8))
+    finally:
+        marks.listen(before)
+    assert said == ["data.name = synthetic: 4 batches, made before the first step and given in turn"]
 
 
 def test_a_million_synthetic_pictures_take_the_memory_of_few():

@@ -6,18 +6,21 @@ the probes see no difference.
 
 from __future__ import annotations
 
+from allpull import marks
 from allpull.errors import BadInput, UnknownName
 from allpull.load.batches import Plan
 from allpull.load.dataset import DATASETS, Dataset, read
 from allpull.load.facts import Facts, Feed
 from allpull.load.memory import MemoryFeed, refuse_pack_options, refuse_size
 from allpull.load.packset import PackFeed, examine
+from allpull.load.pool import page_locks
 from allpull.load.synthetic import synthetic
 from allpull.schema.trainspec import DataSpec
 
 __all__ = ["PACK", "SYNTHETIC", "Facts", "Feed", "check", "known", "open_feed"]
 
 PACK, SYNTHETIC = "pack", "synthetic"
+IN_TURN = 4  # of random bytes, one batch would do; several keep caches from holding what real data would not be in
 
 
 def known() -> list[str]:
@@ -45,7 +48,12 @@ def open_feed(data: DataSpec, *, rank: int, ranks: int, global_batch: int, seed:
     )
     if data.name == PACK:
         return PackFeed(data, plan, epochs=epochs)
-    return MemoryFeed(_in_memory(data, seed), plan, limit=data.limit, cached=data.cached)
+    dataset = _in_memory(data, seed)
+    if data.name == SYNTHETIC and not data.cached:
+        locked = ", in page-locked memory" if page_locks() else ""
+        marks.remark(f"data.name = synthetic: {IN_TURN} batches{locked}, made before the first step and given in turn")
+        return MemoryFeed(dataset, plan, in_turn=IN_TURN)
+    return MemoryFeed(dataset, plan, limit=data.limit, cached=data.cached)
 
 
 def check(data: DataSpec) -> None:

@@ -34,11 +34,16 @@ FOR_PACKS = (
 
 
 class MemoryFeed:
-    """Batches of a ``Dataset``; ``cached``: the first of an epoch again and again, where copies to a GPU are fast."""
+    """Batches of a ``Dataset``; ``cached``: the first of an epoch again and again, where copies to a GPU are fast.
 
-    def __init__(self, dataset: Dataset, plan: Plan, *, limit: int = 0, cached: bool = False) -> None:
+    ``in_turn``: so many of the first batches of epoch 0, and the last, are made once, before the first step; all steps
+    of all epochs have them in turn. That is what synthetic data are for: nothing but the training takes time then.
+    """
+
+    def __init__(self, dataset: Dataset, plan: Plan, *, limit: int = 0, cached: bool = False, in_turn: int = 0) -> None:
         self._train, self._test = dataset.train.first(limit), dataset.test
-        self._plan, self._cached = plan, cached
+        self._plan, self._cached, self._in_turn = plan, cached, in_turn
+        self._kept: dict[int, Batch] = {}  # by step
         self._facts = Facts(
             channels=dataset.channels,
             classes=dataset.classes,
@@ -72,15 +77,20 @@ class MemoryFeed:
 
     def training(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
         """See ``facts.Feed``."""
+        if self._in_turn and not self._cached:
+            self._keep()
+            last = self.steps - 1  # which may be a smaller one
+            return (self._kept[step if step == last else step % self._in_turn] for step in range(first_step, last + 1))
         batches = training_batches(self._train, self._plan, epoch=epoch, first_step=first_step)
         if not self._cached:
             return batches
         first = next(batches, None)
-        if first is None:
-            return iter(())
-        (kept,) = slots(1, first.images.shape, first.images.dtype.str)
-        kept[:] = first.images
-        return repeat(dataclasses.replace(first, images=kept), self.steps - first_step)
+        return iter(()) if first is None else repeat(_copied(first), self.steps - first_step)
+
+    def _keep(self) -> None:
+        """Make the batches that are given in turn, if they are not there yet."""
+        for step in {*range(min(self._in_turn, self.steps)), self.steps - 1} - set(self._kept):
+            self._kept[step] = _copied(next(training_batches(self._train, self._plan, epoch=0, first_step=step)))
 
     def evaluation(self, size: int, *, rank: int, ranks: int) -> Iterator[Batch]:
         """See ``facts.Feed``."""
@@ -88,6 +98,13 @@ class MemoryFeed:
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+def _copied(batch: Batch) -> Batch:
+    """The same batch in memory of its own, page-locked where there is a GPU."""
+    (kept,) = slots(1, batch.images.shape, batch.images.dtype.str)
+    kept[:] = batch.images
+    return dataclasses.replace(batch, images=kept)
 
 
 def refuse_pack_options(data: DataSpec) -> None:

@@ -83,9 +83,15 @@ class Ring:
 
 def slots(count: int, shape: tuple[int, ...], dtype: str) -> list[Array]:
     """``count`` arrays of ``shape``; page-locked where this process has a GPU, so that copies to it need no stop."""
-    torch: Any = sys.modules.get("torch")  # a process that has not imported torch has no use for page-locked memory
-    if torch is None or not torch.cuda.is_available():
+    if not page_locks():
         return [np.zeros(shape, dtype) for _ in range(count)]
+    torch: Any = sys.modules["torch"]
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     locked = [torch.zeros(size, dtype=torch.uint8, pin_memory=True).numpy() for _ in range(count)]
     return [one.view(dtype).reshape(shape) for one in locked]
+
+
+def page_locks() -> bool:
+    """Whether ``slots`` are page-locked here; a process that has not imported torch has no use for that."""
+    torch: Any = sys.modules.get("torch")
+    return torch is not None and bool(torch.cuda.is_available())
