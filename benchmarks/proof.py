@@ -129,7 +129,6 @@ MEASUREMENTS = (
         script="accuracy.py",
         arguments=("--recipe", "twelve-bands", "--seeds", "2", "--keep", "build/accuracy"),
         about="scores of several labels on 12 bands, two seeds on one rank and on two (half an hour; scikit-learn)",
-        stored=False,
     ),
 )
 """All of them, shortest first. A new one is a script here and a line in this table."""
