@@ -40,9 +40,21 @@ def test_a_program_that_closes_our_file_is_not_disturbed() -> None:
     queue = RunQueue()
     queue.since()
     assert queue._file is not None
-    os.close(queue._file.fileno())
+    os.close(queue._file)
     assert queue.since() is None
     assert queue.since() is None
+
+
+def test_a_file_that_took_the_place_of_ours_stays_open(tmp_path: Path) -> None:
+    queue = RunQueue()
+    queue.since()
+    assert queue._file is not None
+    os.close(queue._file)
+    theirs = os.open(tmp_path / "theirs", os.O_RDWR | os.O_CREAT)
+    assert theirs == queue._file
+    queue.close()
+    os.write(theirs, b"still open")
+    os.close(theirs)
 
 
 SHARED = """

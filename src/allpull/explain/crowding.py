@@ -37,15 +37,28 @@ def per_step(window: Window, phases: list[str] | tuple[str, ...]) -> Floats:
 
 
 def held_up(window: Window, machine: Machine) -> Floats | None:
-    """For how long of its computing the thread that trains had no CPU, s, (steps, ranks); None: not known.
+    """For how long of its computing the thread that trains had no CPU at the most, s, (steps, ranks); None: not known.
 
     What it waited beyond its computing fell into collectives or its loader, from which it was called back late.
     """
     if window.queued_s is None or machine.is_rehearsal or "host" in window.work:
         return None
-    computing_s = per_step(window, [name for name in COMPUTING if is_work(window, name)])
-    held: Floats = np.minimum(window.queued_s, computing_s)
+    held: Floats = np.minimum(window.queued_s, _computing(window))
     return held
+
+
+def surely_held_up(window: Window, machine: Machine) -> Floats | None:
+    """The same at the least: what it waited for a CPU beyond all the time that it was no use to it, (steps, ranks)."""
+    held_s = held_up(window, machine)
+    if held_s is None or window.queued_s is None:
+        return None
+    elsewhere_s = np.maximum(window.wall_s - _computing(window), 0.0)
+    surely: Floats = np.minimum(np.maximum(window.queued_s - elsewhere_s, 0.0), held_s)
+    return surely
+
+
+def _computing(window: Window) -> Floats:
+    return per_step(window, [name for name in COMPUTING if is_work(window, name)])
 
 
 def waiting_share(window: Window, machine: Machine) -> Floats | None:

@@ -5,7 +5,8 @@ Of the longer work
 
 - what belongs to more samples is ``uneven``;
 - what was spent waiting for a CPU, by the kernel's own count, is ``contended``: step by step, where the thread that
-  trains told it (a rank may then be both contended and slow), else by how much of its lateness it explains;
+  trains told it (a rank may then be both contended and slow), else by how much of its lateness it explains. When in a
+  step it waited is not told: a rank is slow only if it is wherever the waiting fell;
 - what all ranks of a host share, and no rank of another host, is that of a ``slow_hosts``;
 - the rest of computing is that of ``slow`` ranks, and of the loader that of ``loaders``.
 """
@@ -18,7 +19,7 @@ import numpy as np
 
 from allpull.analyse.grid import Floats
 from allpull.analyse.window import Window
-from allpull.explain.crowding import COMPUTING, CROWDED, held_up, is_crowded, is_work, per_step
+from allpull.explain.crowding import COMPUTING, CROWDED, held_up, is_crowded, is_work, per_step, surely_held_up
 from allpull.explain.machine import Machine
 from allpull.explain.persistent import Outstanding, mean_interval, standing_out
 from allpull.schema.results import Interval
@@ -72,9 +73,12 @@ def late_ranks(window: Window, machine: Machine) -> Late:
     has_more = np.array([rank in {one.rank for one in uneven} for rank in range(window.ranks)], dtype=np.bool_)
     held_s = held_up(window, machine)
     own_s = by_sample / np.where(has_more, share, 1.0) + rest
+    surely_s = surely_held_up(window, machine)
     computing = standing_out(own_s if held_s is None else np.maximum(own_s - held_s, 0.0))
     least_s = NEGLIGIBLE * step_s(window)
     out = [one for one in computing.ranks if one.size.value >= least_s]
+    if held_s is not None and surely_s is not None:
+        out = [one for one in out if _beyond_queues(one.rank, own_s - held_s, own_s - surely_s) >= least_s]
     contended = [one for one in out if _is_contended(one, window, machine)] if held_s is None else _held(held_s, window)
     slow = out if held_s is not None else [one for one in out if one not in contended]
     hosts = _whole_hosts(slow, machine)
@@ -111,6 +115,14 @@ def _uneven(by_sample: Floats, share: Floats) -> tuple[Uneven, ...]:
         if float((by_sample[:, rank] - usual).mean()) >= BY_SAMPLES_SHARE * float(more.mean()) > 0:
             found.append(Uneven(rank=int(rank), share=float(share[rank]), size=mean_interval(more)))
     return tuple(sorted(found, key=lambda one: -one.size.value))
+
+
+def _beyond_queues(rank: int, least_s: Floats, most_s: Floats) -> float:
+    """By how much ``rank`` computes longer if queues took as much of its computing as can be, and of others' the least.
+
+    ``least_s`` and ``most_s`` (steps, ranks) are what ranks compute by themselves at the least and at the most.
+    """
+    return float(least_s[:, rank].mean() - np.median(np.delete(most_s.mean(axis=0), rank)))
 
 
 def _held(held_s: Floats, window: Window) -> list[Outstanding]:

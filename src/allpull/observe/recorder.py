@@ -63,12 +63,10 @@ class Recorder:
         self._lines = Lines(self._names)
         self._spans: Dict[str, Span] = {name: Span(self, place) for place, name in enumerate(KNOWN)}
         self.stack: List[int] = []  # the phases that are open, one in another
-        self.turned_ns = 0
-        self._begin_ns = self._backward_end_ns = self._opaque_begin_ns = 0
+        self.turned_ns = self._begin_ns = self._backward_end_ns = self._opaque_begin_ns = 0
         self._phases = 0  # of this step
         self._cut: Optional[Cut] = None
-        self.is_cut = False  # a step has ended that is not written yet
-        self.paused = False  # steps are counted, and not written
+        self.is_cut = self.paused = False  # a step has ended that is not written yet; steps are only counted
         self._aside: List[Step] = []  # steps that are not yet lines
         self._handed_ns = clock_ns()
         self.step_number = 0
@@ -258,11 +256,13 @@ class Recorder:
         """Write what is buffered; ``ended_well``: with the mark that the rank ended by itself."""
         self.leave_until(0)
         self.write_step()
+        self._queue.close()
         now = self._clock_ns()
         self._hand_over(now)
         if self.collectives:
-            left = {"kind": "rest", "step": self.step_number, "collectives": self.collectives, "t_ns": now}
-            self.journal.event(left, now)
+            self.journal.event(
+                {"kind": "rest", "collectives": self.collectives, "step": self.step_number, "t_ns": now}, now
+            )
         self.journal.close(steps=self.step_number - self._first, ended_well=ended_well)
 
     def disown(self) -> None:

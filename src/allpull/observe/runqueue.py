@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import BinaryIO, Optional
+from typing import Optional, Tuple
 
 LONGEST = 96  # bytes: three numbers of 64 bits
 
@@ -18,7 +18,8 @@ class RunQueue:
 
     def __init__(self) -> None:
         self._thread: Optional[int] = None
-        self._file: Optional[BinaryIO] = None
+        self._file: Optional[int] = None
+        self._which: Optional[Tuple[int, int]] = None
         self._before_ns = 0
 
     def since(self) -> Optional[int]:
@@ -29,7 +30,7 @@ class RunQueue:
         if self._file is None:
             return None
         try:
-            now_ns = int(os.pread(self._file.fileno(), LONGEST, 0).split()[1])
+            now_ns = int(os.pread(self._file, LONGEST, 0).split()[1])
         except (OSError, ValueError, IndexError):  # the program has closed files that it did not open
             self._file = None
             return None
@@ -37,13 +38,30 @@ class RunQueue:
         self._before_ns = now_ns
         return waited_ns if waited_ns >= 0 else None
 
+    def close(self) -> None:
+        """Close the file, unless the program did so and has opened another in its place."""
+        file, self._file = self._file, None
+        try:
+            if file is not None and _which(file) == self._which:
+                os.close(file)
+        except OSError:
+            return  # the program has closed it
+
     def _begin(self) -> None:
+        self.close()
         self._thread = threading.get_ident()
         try:
-            path = f"/proc/self/task/{threading.get_native_id()}/schedstat"
-            self._file = open(path, "rb", buffering=0)  # noqa: SIM115  it stays open
-            ran_ns, self._before_ns = map(int, self._file.read(LONGEST).split()[:2])
-            if ran_ns == 0:  # a kernel that does not count says so of all threads
-                self._file = None
+            self._file = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
+            self._which = _which(self._file)
+            ran_ns, self._before_ns = map(int, os.pread(self._file, LONGEST, 0).split()[:2])
         except (OSError, ValueError):
             self._file = None
+            return
+        if ran_ns == 0:  # a kernel that does not count says so of all threads
+            self.close()
+
+
+def _which(file: int) -> Tuple[int, int]:
+    """What tells an open file from all others."""
+    found = os.fstat(file)
+    return found.st_dev, found.st_ino

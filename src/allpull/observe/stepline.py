@@ -78,7 +78,7 @@ class Lines:
             f'"checkpoint_ns":{spent[6]},"arrival_ns":{NULL if ready is None else ready[-1]},'
             f'"done_ns":{NULL if done is None else done},"recording_ns":{NULL if recorded is None else recorded}'
         )
-        if queued is not None:
+        if queued is not None and queued <= end - begin:  # else it began before the step did
             line += f',"queued_ns":{queued}'
         if ready is not None and len(ready) > 1:
             line += f',"ready_ns":[{",".join(map(str, ready))}]'

@@ -132,8 +132,8 @@ def _without(group: Group, facts: Facts) -> Without:
         own_s = float(per_step(facts.window, COMPUTING)[:, one.rank].mean()) - more_s
         factor = max(0.0, 1 - one.size.value / own_s) if own_s > 0 else 1.0
         return partial(scaled, phases=COMPUTING, factor=factor, ranks=group.ranks)
-    if one.rank in _with_other_causes(facts):
-        return partial(shortened, gone_s={one.rank: one.size.value})
+    if one.rank in _with_other_causes(facts) or len(facts.late.computing) == facts.window.ranks:
+        return partial(shortened, gone_s={member.rank: member.size.value for member in group.members})
     return partial(like_median, ranks=group.ranks, phases=COMPUTING, unlike=facts.late.computing)
 
 
