@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from PIL import Image
 from tests.load.test_load_feed import feed_of
 from tests.pack.conftest import as_jpeg
 
+from allpull import marks
 from allpull.errors import BadInput
 from allpull.load import packed
 from allpull.load.feed import check
@@ -88,6 +91,24 @@ def same(left, right) -> bool:
 def evaluated(feed, rank=0, ranks=1, size=5):
     shares = copied(feed.evaluation(size, rank=rank, ranks=ranks))
     return np.concatenate([images for images, _, _ in shares]), np.concatenate([labels for _, labels, _ in shares])
+
+
+@pytest.mark.parametrize(("said", "ranks", "threads"), [(0, "4", 3), (0, "64", 1), (0, None, 12), (5, "4", 5)])
+def test_threads_are_the_processors_of_a_rank_unless_said_and_stand_in_the_record(
+    data_folder, monkeypatch, said, ranks, threads
+):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(12)), raising=False)
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    if ranks:
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
+    told = {}
+    before = marks.listen(SimpleNamespace(metric=lambda name, value, step: told.update({name: value})))
+    try:
+        feed = feed_of(spec(data_folder, threads=said))
+    finally:
+        marks.listen(before)
+    assert told == {"data_threads": threads}
+    assert feed._train.reading.threads == feed._test.reading.threads == threads
 
 
 @pytest.mark.parametrize("options", [{}, {"flip": True, "turn": True, "block": 4, "mixed": 2, "first_size": 16}])

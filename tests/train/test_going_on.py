@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -12,9 +13,9 @@ pytest.importorskip("torch")
 import torch
 
 from allpull.errors import BadInput
-from allpull.schema.spec import RunSpec, from_plain
-from allpull.schema.trainspec import TrainSpec
-from allpull.train.__main__ import going_on
+from allpull.schema.spec import LaunchSpec, RunSpec, from_plain
+from allpull.schema.trainspec import DataSpec, TrainSpec
+from allpull.train.__main__ import going_on, with_threads
 from allpull.train.loop import train
 from allpull.train.ranks import Ranks
 
@@ -34,6 +35,24 @@ def test_it_goes_on_only_where_asked_and_where_it_can(tmp_path, monkeypatch, ask
     found = going_on(spec, tmp_path)
     assert found.train.resume == (str(tmp_path) if goes_on else "/another/run")
     assert found.train.epochs == 3
+
+
+@pytest.mark.parametrize(
+    ("bind", "name", "said", "threads"),
+    [
+        ("none", "pack", 0, 0),
+        ("cores", "pack", 0, 6),
+        ("numa", "pack", 0, 6),
+        ("cores", "pack", 2, 2),
+        ("cores", "digits", 0, 0),
+    ],
+)
+def test_a_rank_with_processors_of_its_own_decodes_on_all_of_them(monkeypatch, bind, name, said, threads):
+    """The mask of a bound rank is its own share already: four ranks of a host do not divide it again."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(6)), raising=False)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    spec = RunSpec(launch=LaunchSpec(bind=bind), data=DataSpec(name=name, threads=said))
+    assert with_threads(spec).data.threads == threads
 
 
 @pytest.mark.ranks

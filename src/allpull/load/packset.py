@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from allpull import marks
 from allpull.errors import BadInput
 from allpull.load.batches import Batch, Plan
 from allpull.load.crop import Look
@@ -16,6 +17,7 @@ from allpull.load.facts import HELD, Facts
 from allpull.load.growth import growth
 from allpull.load.odd import Odd
 from allpull.load.packed import PackedSource, Reading
+from allpull.load.threads import usual_threads
 from allpull.pack.format import INDEX, Header, Rows
 from allpull.pack.read import Index, Pack, read_index
 from allpull.pack.statistics import Statistics, statistics
@@ -58,6 +60,8 @@ class PackFeed:
             MissingPart: a library that decodes them is not installed.
         """
         found = examine(data)
+        data = replace(data, threads=data.threads or usual_threads())
+        marks.metric("data_threads", data.threads)
         self._growth = growth(data.first_size, found.look.size, data.growth_epochs, epochs)
         normal = _statistics(data, found)
         dealt = Plan(global_batch=plan.global_batch, rank=plan.rank, ranks=plan.ranks, seed=plan.seed)

@@ -63,7 +63,13 @@ class DataSpec:
     mixup: float = option(
         0.0, "augmentation: mix pairs of samples, by shares from a Beta(mixup, mixup) distribution; 0: no", ge=0, le=100
     )
-    threads: int = option(1, "packs: threads of each rank that read and decode", ge=1, le=1024)
+    threads: int = option(
+        0,
+        "packs: threads of each rank that read and decode; 0: the processors of its host divided by the ranks there,"
+        " at most 16",
+        ge=0,
+        le=1024,
+    )
     ahead: int = option(2, "packs: batches made in advance", ge=1, le=1024)
     block: int = option(1, "packs: shuffle blocks of this many neighbouring records, so that reads stay long", ge=1)
     mixed: int = option(1, "packs: blocks whose records are shuffled together", ge=1)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from allpull import marks
 from allpull.errors import AllpullError
+from allpull.load.feed import PACK
+from allpull.load.threads import usual_threads
 from allpull.rundir import layout
 from allpull.schema.spec import RunSpec, from_plain
 from allpull.train.checkpoint import PATTERN
@@ -22,7 +24,7 @@ def main(job_file: str) -> None:
     """Train as the job file says; the exit code is ``stop.EXIT_CODE`` where a warning ended the training early."""
     warned = listen(os.environ)
     job = json.loads(Path(job_file).read_text(encoding="utf-8"))
-    spec = going_on(from_plain(RunSpec, job["spec"]), Path(job["directory"]))
+    spec = with_threads(going_on(from_plain(RunSpec, job["spec"]), Path(job["directory"])))
     ranks = join(spec.launch.threads)
     try:
         history = train(spec, ranks, Path(job["directory"]), warned)
@@ -49,6 +51,13 @@ def going_on(spec: RunSpec, directory: Path) -> RunSpec:
     if not os.environ.get("ALLPULL_RESUME") or not any((directory / layout.CHECKPOINTS).glob(PATTERN)):
         return spec
     return replace(spec, train=replace(spec.train, resume=str(directory)))
+
+
+def with_threads(spec: RunSpec) -> RunSpec:
+    """The specification with the threads of a rank that has processors of its own, where nobody says how many."""
+    if spec.launch.bind == "none" or spec.data.name != PACK or spec.data.threads:
+        return spec  # the feed shares the processors of the host out
+    return replace(spec, data=replace(spec.data, threads=usual_threads(bound=True)))
 
 
 if __name__ == "__main__":
