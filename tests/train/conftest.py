@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from allpull import marks
 
 LIMIT_S = 240
 
@@ -36,3 +38,25 @@ def found_by_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[[st
         return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(2)]
 
     return run
+
+
+class Heard:
+    """Hears what is remarked, and lets all else be."""
+
+    def __init__(self) -> None:
+        self.remarks: list[str] = []
+
+    def remark(self, text: str) -> None:
+        self.remarks.append(text)
+
+    def metric(self, *_: object) -> None:
+        """Of no interest."""
+
+
+@pytest.fixture
+def heard() -> Iterator[list[str]]:
+    """What is remarked to whoever reads the run, while the test runs."""
+    listener = Heard()
+    before = marks.listen(listener)  # type: ignore[arg-type]  # two words of its six
+    yield listener.remarks
+    marks.listen(before)

@@ -82,3 +82,16 @@ def test_who_stops_within_an_epoch_is_told_what_was_not_as_asked_and_has_a_curve
         assert "train.cuda_graph: steps are made call by call: CUDA graphs need a GPU" in " ".join(other.err.split())
     assert "stopped after 3 steps in all, as was asked" in " ".join(done.err.split())
     assert "parallel.strategy: a single rank has nobody to share weights with" in " ".join(done.err.split())
+
+
+@pytest.mark.ranks
+def test_who_goes_on_from_an_older_checkpoint_than_the_newest_is_told(train_digits):
+    short = ("data.limit=256", "train.checkpoint_every=2", "observe.counters=false")
+    first = train_digits(1, *short, "train.stop_after=3")
+    newest = max((first.directory / "checkpoints").iterdir())
+    newest.write_bytes(newest.read_bytes()[:-1000])
+    second = train_digits(1, *short, "train.stop_after=4", resume=first.directory)
+    assert second.code == 0, second.err
+    said = " ".join(second.err.split())
+    assert f"train.resume: {newest.name} cannot be read" in said
+    assert "going on from step-0000000002.pt" in said

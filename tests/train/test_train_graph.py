@@ -18,7 +18,6 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from torch import nn  # noqa: E402
 
-from allpull import marks  # noqa: E402
 from allpull.train.graph import WARM_UP_STEPS, CudaRecorder, StepGraph, hold_rate, obstacle  # noqa: E402
 from allpull.train.lars import Lars  # noqa: E402
 from allpull.train.optimise import set_rate  # noqa: E402
@@ -164,24 +163,6 @@ def test_a_recording_that_fails_is_not_tried_again_and_leaves_nothing_behind():
     assert played.graph.reason == "the step cannot be recorded: operation not permitted when stream is capturing"
     assert not played.graph.playing
     assert_same(played, plain)
-
-
-class Heard:
-    """Hears remarks."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    def remark(self, text: str) -> None:
-        self.texts.append(text)
-
-
-@pytest.fixture
-def heard():
-    listener = Heard()
-    before = marks.listen(listener)
-    yield listener.texts
-    marks.listen(before)
 
 
 class Spoiled:

@@ -6,7 +6,6 @@ processes, because starting those takes longer than all checks.
 
 import json
 import sys
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -245,9 +244,7 @@ def own_of_ranks(ranks, folder):
     checkpoints.finish()
     then, next_drawn = statistics(side), torch.rand(1).item()
     again = Side(ranks, DDP, norm="batch")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        again.checkpoints(folder).restore(folder)
+    again.checkpoints(folder).restore(folder)
     came_back = statistics(again) == then and torch.rand(1).item() == next_drawn
     alone = Side(ALONE, DDP, norm="batch")
     alone.checkpoints(folder).restore(folder)
@@ -305,9 +302,7 @@ def seen_differently(ranks, folder):
         newest = place / "checkpoints/step-0000000020.pt"
         newest.write_bytes(newest.read_bytes()[:100])
     side = Side(ranks, DDP)
-    with warnings.catch_warnings(record=True):
-        warnings.simplefilter("always")
-        agreed = side.checkpoints(place).restore(place).step
+    agreed = side.checkpoints(place).restore(place).step
     for path in (place / "checkpoints").iterdir():
         if ranks.rank == 1:
             path.unlink()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -12,6 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from allpull import marks
 from allpull.errors import BadInput
 from allpull.rundir import layout
 from allpull.train.average import Average
@@ -121,7 +121,7 @@ class Checkpoints:
                 f"{path} is of another network: {first}", hint="resume with the recipe it was made by"
             ) from error
         if self.parts.average and stored.average is None and self.ranks.rank == 0:
-            warnings.warn(f"{path.name} has no moving average: it begins at the weights of now", stacklevel=2)
+            marks.remark(f"train.ema_half_life: {path.name} has no moving average: it begins at the weights of now")
         return stored.progress
 
     def _stored(self, progress: Progress) -> Stored | None:
@@ -183,7 +183,7 @@ class Checkpoints:
             everyone = least(int(found is not None and found[0].progress.step == step), self.ranks) == 1
         assert found is not None
         if newest.problem and self.ranks.rank == 0:
-            warnings.warn(f"{newest.problem}: going on from {found[1].name}", stacklevel=3)
+            marks.remark(f"train.resume: {newest.problem}: going on from {found[1].name}")
         return found
 
     def _check_cut(self, stored: Stored, path: Path) -> None:
