@@ -72,6 +72,11 @@ MEASUREMENTS = (
         about="what observation adds to a step, told within one process (two minutes)",
     ),
     Measurement(
+        name="loader_peers",
+        script="loader_peers.py",
+        about="the loader per core beside torchvision's path, WebDataset, DALI and FFCV (four minutes; see the script)",
+    ),
+    Measurement(
         name="scripts",
         script="scripts.py",
         about="real programs with and without `allpull run` (ten minutes; make frameworks, tools/horovod.sh)",

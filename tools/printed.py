@@ -20,6 +20,7 @@ from typing import Any
 
 import printed_accuracy
 import printed_explain
+import printed_loader
 from allpull.units import percent, show_count, show_spread, show_time
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -379,6 +380,7 @@ BLOCKS = {
     "overhead": Block(needs=("overhead",), show=overhead),
     "overhead-inside": Block(needs=("overhead_inside",), show=overhead_inside),
     "identical-runs": Block(needs=("identical_runs",), show=identical_runs),
+    "loader-peers": Block(needs=("loader_peers",), show=explained("loader_peers", printed_loader.loader_peers)),
     "planted-faults": Block(
         needs=("planted_faults",), show=explained("planted_faults", printed_explain.planted_faults)
     ),
