@@ -72,6 +72,19 @@ MEASUREMENTS = (
         about="what observation adds to a step, told within one process (two minutes)",
     ),
     Measurement(
+        name="memory_layout",
+        script="memory_layout.py",
+        arguments=("--keep", "build/memory-layout.jsonl"),
+        about="channels last or first in training steps on a CPU (five minutes)",
+    ),
+    Measurement(
+        name="trainer_peers",
+        script="trainer_peers.py",
+        arguments=("--keep", "build/trainer-peers.jsonl"),
+        about="the trainer beside PyTorch's example, Lightning and accelerate (half an hour; make frameworks)",
+        stored=False,
+    ),
+    Measurement(
         name="loader_peers",
         script="loader_peers.py",
         about="the loader per core beside torchvision's path, WebDataset, DALI and FFCV (four minutes; see the script)",
@@ -89,6 +102,7 @@ MEASUREMENTS = (
     Measurement(
         name="identical_runs",
         script="identical_runs.py",
+        arguments=("--runs", "22", "--slowed", "5"),
         about="false alarms of `allpull compare` on identical runs, and a planted slow-down (a quarter of an hour)",
         stored=False,
     ),
@@ -96,7 +110,6 @@ MEASUREMENTS = (
         name="fuzz_importers",
         script="fuzz_importers.py",
         about="the importers under coverage-guided mutation (an hour; pip install atheris)",
-        stored=False,
     ),
     Measurement(
         name="claix_like",
@@ -120,7 +133,6 @@ MEASUREMENTS = (
         script="accuracy.py",
         arguments=("--recipe", "digits", "--seeds", "5", "--keep", "build/accuracy"),
         about="accuracy on the digits, five seeds on one rank and on two (minutes; scikit-learn)",
-        stored=False,
     ),
     Measurement(
         name="accuracy_fashion_mnist",
@@ -134,6 +146,7 @@ MEASUREMENTS = (
         script="accuracy.py",
         arguments=("--recipe", "twelve-bands", "--seeds", "2", "--keep", "build/accuracy"),
         about="scores of several labels on 12 bands, two seeds on one rank and on two (half an hour; scikit-learn)",
+        stored=False,
     ),
 )
 """All of them, shortest first. A new one is a script here and a line in this table."""

@@ -21,6 +21,7 @@ from typing import Any
 import printed_accuracy
 import printed_explain
 import printed_loader
+import printed_trainer
 from allpull.units import percent, show_count, show_spread, show_time
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -232,7 +233,6 @@ def explained(name: str, lines: Callable[[Stored], list[str]]) -> Callable[[dict
     return show
 
 
-COMPARED_WORDS = {
 def accuracy(results: dict[str, Stored]) -> str:
     """How well the shipped recipes learn, on each number of ranks."""
     if not results:
@@ -241,6 +241,7 @@ def accuracy(results: dict[str, Stored]) -> str:
     return "\n".join([*lines, "", *_made_on(results.values())])
 
 
+COMPARED_WORDS = {
     "groups": "three with three",
     "singles": "one with one, and a stored figure",
     "blocks": "three with the next three",
@@ -374,12 +375,14 @@ BLOCKS = {
         ),
         show=figures,
     ),
-    "launchers": Block(needs=("launchers",), show=launchers),
     "accuracy": Block(needs=("accuracy_digits", "accuracy_fashion_mnist", "accuracy_twelve_bands"), show=accuracy),
+    "launchers": Block(needs=("launchers",), show=launchers),
     "scripts": Block(needs=("scripts",), show=scripts),
     "overhead": Block(needs=("overhead",), show=overhead),
     "overhead-inside": Block(needs=("overhead_inside",), show=overhead_inside),
     "identical-runs": Block(needs=("identical_runs",), show=identical_runs),
+    "trainer-peers": Block(needs=("trainer_peers",), show=explained("trainer_peers", printed_trainer.trainer_peers)),
+    "memory-layout": Block(needs=("memory_layout",), show=explained("memory_layout", printed_trainer.memory_layout)),
     "loader-peers": Block(needs=("loader_peers",), show=explained("loader_peers", printed_loader.loader_peers)),
     "planted-faults": Block(
         needs=("planted_faults",), show=explained("planted_faults", printed_explain.planted_faults)

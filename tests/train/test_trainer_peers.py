@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -137,11 +138,36 @@ def test_a_failure_of_our_own_is_no_absence(peers: Any, setting: Any, monkeypatc
         peers.measure(bench(peers, setting), peers.Kept(None))
 
 
-def test_one_batch_is_the_same_for_all(peers: Any, setting: Any, tmp_path: Path) -> None:
+@pytest.fixture
+def one_batch(peers: Any, setting: Any, tmp_path: Path) -> Any:
+    """Eight pictures of 32 pixels, again and again."""
+    options = argparse.Namespace(pictures=24, model="resnet18", size=32, batch=8, warm_up=1, steps=2, workers=1, set=[])
+    return replace(peers.prepare(options, tmp_path), data="one batch")
+
+
+def test_a_training_of_allpull_is_that_of_the_example(one_batch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In float64, where no rounding leads them apart, and without the decay that allpull keeps from norms."""
+    loops, data = (sys.modules[name] for name in ("trainer_loops", "trainer_data"))
+    network = loops.network_of
+    monkeypatch.setattr(loops, "network_of", lambda of: network(of).double())
+    monkeypatch.setattr(loops, "sgd", lambda model: torch.optim.SGD(model.parameters(), lr=data.RATE, momentum=0.9))
+    monkeypatch.setattr(data, "Prepare", partial(in_float64, data.Prepare))
+    theirs = loops.example(one_batch, loops.Stopwatch(one_batch))
+    ours = loops.ours(one_batch, loops.Stopwatch(one_batch), ("train.weight_decay=0", "model.dtype=float64"))
+    assert ours == pytest.approx(theirs, rel=1e-9)
+    assert len(ours) == one_batch.in_all
+    assert ours[-1] < ours[0]
+
+
+def in_float64(prepare: Any, facts: Any, *, device: Any, dtype: Any) -> Any:
+    """As it was asked for, but more exact."""
+    assert dtype == torch.float32
+    return prepare(facts, device=device, dtype=torch.float64)
+
+
+def test_one_batch_is_the_same_for_all(one_batch: Any) -> None:
     """What torch's loader hands to the others is what allpull's own feed gives, normalised, whenever it is asked."""
-    options = argparse.Namespace(pictures=24, model="resnet18", size=32, batch=8, warm_up=1, steps=1, workers=1, set=[])
-    made = replace(peers.prepare(options, tmp_path), data="one batch")
-    batches = list(sys.modules["trainer_data"].loader_of(made))
+    batches = list(sys.modules["trainer_data"].loader_of(one_batch))
     images, targets = batches[0]
     assert images.shape == (8, 3, 32, 32)
     assert images.is_contiguous()

@@ -29,7 +29,7 @@ def sgd(model: nn.Module, spec: TrainSpec) -> torch.optim.SGD:
     on_gpu = all(parameter.is_cuda for parameter in model.parameters())
     shared = any(hasattr(parameter, "to_local") for parameter in model.parameters())
     # one kernel a step on a GPU, which torch lacks for parameters that ranks share: those have one call a kind of
-    # operation; on a CPU that makes a copy of all gradients, and takes half as long again as one tensor at a time
+    # operation; on a CPU that makes a copy of all gradients, and takes longer than one tensor at a time
     fused = on_gpu and not shared
     return torch.optim.SGD(
         _groups(model, spec),

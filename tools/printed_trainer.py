@@ -1,0 +1,89 @@
+"""The blocks of the documentation that show how fast the trainer is: beside others, and by the order of its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from allpull.units import percent
+
+Stored = dict[str, Any]
+
+DATA = {"pictures": "pictures", "one batch": "one batch, again and again"}
+
+
+def trainer_peers(found: Stored) -> list[str]:
+    """A table for each precision and kind of data, a row a way; then what data and observation cost."""
+    lines = []
+    for precision, threads, data in _cases(found):
+        lines += [
+            f"**{precision}, {DATA[data]}**{'' if threads == 1 else f', {threads} threads'}",
+            "",
+            "| way | images/s | × example | least to most | × example by CPU time | of matrix products | last loss |",
+            "|---|---|---|---|---|---|---|",
+        ]
+        rows = [
+            row
+            for row in found["rows"]
+            if (row["precision"], row["threads"], row["data"]) == (precision, threads, data)
+        ]
+        rows.sort(key=lambda row: (row["times_example_cpu"] or row["times_example"])["median"], reverse=True)
+        lines += [_row(row) for row in rows]
+        lines.append("")
+    lines += [*_real(found), "", _about(found)]
+    lines += [f"Not there: {peer} ({reason})." for peer, reason in found["absent"].items()]
+    return lines
+
+
+def _cases(found: Stored) -> Iterator[tuple[str, int, str]]:
+    yield from dict.fromkeys((row["precision"], row["threads"], row["data"]) for row in found["rows"])
+
+
+def _row(row: dict[str, Any]) -> str:
+    times, by_cpu = row["times_example"], row["times_example_cpu"]
+    cells = [
+        row["way"],
+        f"{row['images_per_s']['median']:.1f}",
+        f"{times['median']:.2f}",
+        f"{times['low']:.2f} to {times['high']:.2f}",
+        "" if by_cpu is None else f"{by_cpu['median']:.2f}",
+        percent(row["share_of_products"], 0),
+        "" if row["last_loss"] is None else f"{row['last_loss']:.4f}",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _real(found: Stored) -> list[str]:
+    lines = ["| pictures over one batch | precision | median | least to most |", "|---|---|---|---|"]
+    for row in found["real_over_synthetic"]:
+        ratio = row["ratio"]
+        spread = f"{ratio['low']:.2f} to {ratio['high']:.2f}"
+        lines.append(f"| {row['way']} | {row['precision']} | {ratio['median']:.2f} | {spread} |")
+    return lines
+
+
+def _about(found: Stored) -> str:
+    products = ", ".join(f"{rate / 1e9:,.0f} ({name})" for name, rate in found["products_flop_per_s"].items())
+    versions = ", ".join(f"{package} {known}" for package, known in found["peers"].items() if known)
+    return (
+        f"`{found['model']}` on pictures of {found['size']} pixels, batches of {found['batch']}; {found['steps']} "
+        f"steps timed after {found['warm_up']}, {found['rounds']} rounds; loaders with {found['workers']} "
+        f"worker{'s' * (found['workers'] != 1)}. An image takes {found['flop_per_image'] / 1e9:.2f} GFLOP forward and "
+        f"backward; products of matrices reached, in GFLOP/s: {products}. With {versions}."
+    )
+
+
+def memory_layout(found: Stored) -> list[str]:
+    """How many times as fast channels last is, a row for each network and size."""
+    lines = [
+        "| network | pixels | batch | precision | channels last ÷ first | least to most |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in found["rows"]:
+        times = row["times_channels_first"]
+        shown = f"{times['median']:.2f}" if times["median"] >= 1 else f"**{times['median']:.2f}**"
+        spread = f"{times['low']:.2f} to {times['high']:.2f}"
+        cells = [f"`{row['model']}`", str(row["size"]), str(row["batch"]), row["precision"], shown, spread]
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", f"Images per CPU second on one thread; {found['rounds']} pairs of steps of each."]
+    return lines
