@@ -1,6 +1,6 @@
 """Whether `allpull explain` finds faults where ranks compute for real: 2 of them, a small ResNet, handwritten digits.
 
-    python benchmarks/real_faults.py [--healthy 10] [--only PREFIX] [--output FILE]
+    python benchmarks/real_faults.py [--healthy 10] [--only PREFIX] [--keep FOLDER] [--output FILE]
 
 The program is `faulty_program.py`, which is observed unedited. What a fault costs is measured without our records, by
 the wall time of the same program without it (`planted_faults.py` says how findings are judged). Each rank has a core
@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from stored import ROOT, keep
 
 PROGRAM = ROOT / "benchmarks" / "faulty_program.py"
 NOBODY = Cluster(hosts=1, ranks_per_host=2)  # there is no cluster here; a case wants one
+ATTEMPTS = 5
 BUSY = "while True: pass"
 
 
@@ -95,13 +97,18 @@ def run(case: Real, folder: Path) -> Heard:
 
 
 def _unless_gloo_aborts(command: tuple[str, ...]) -> None:
-    """Run ``command``, once more where a thread of Gloo's ended a program that was done, as it does unobserved, too."""
-    try:
-        run_allpull(*command)
-    except RuntimeError as error:
-        if "terminate called without an active exception" not in str(error):
-            raise
-        run_allpull(*command)
+    """Run ``command``, again where a thread of Gloo's ended a program that was done, as it does unobserved, too.
+
+    It frees tensors while the interpreter goes down (pytorch/pytorch pull request 179291).
+    """
+    for left in reversed(range(ATTEMPTS)):
+        try:
+            run_allpull(*command)
+        except RuntimeError as error:
+            if not left or "terminate called without an active exception" not in str(error):
+                raise
+        else:
+            return
 
 
 def main() -> int:
@@ -109,10 +116,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--healthy", type=int, default=10)
     parser.add_argument("--only", default="", help="cases whose name begins so; healthy ones always run, for the cost")
+    parser.add_argument("--keep", type=Path, help="folder to keep the runs in")
     parser.add_argument("--output", type=Path, help="store the result there")
     options = parser.parse_args()
     heard: list[tuple[Real, Heard]] = []
-    with tempfile.TemporaryDirectory() as scratch:
+    with nullcontext(options.keep) if options.keep else tempfile.TemporaryDirectory() as scratch:
         for case in cases(options.healthy):
             if case.name.startswith((options.only, "healthy")):
                 heard.append((case, run(case, Path(scratch) / case.name)))
