@@ -82,7 +82,6 @@ MEASUREMENTS = (
         script="trainer_peers.py",
         arguments=("--keep", "build/trainer-peers.jsonl"),
         about="the trainer beside PyTorch's example, Lightning and accelerate (half an hour; make frameworks)",
-        stored=False,
     ),
     Measurement(
         name="loader_peers",
