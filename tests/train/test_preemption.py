@@ -155,15 +155,26 @@ def test_a_rank_alone_stops_after_its_step(start):
     assert last_steps(run.directory, 1) == set(saved(run.directory))
 
 
-@pytest.mark.parametrize("saves", [True, False])
-def test_sigterm_saves_in_a_batch_job_alone(start, saves):
+@pytest.mark.parametrize("asked", ["by a job script", "by an option", ""])
+def test_sigterm_saves_where_that_was_asked_for(start, asked):
     """To the agent, which passes it on to all ranks: as when Slurm preempts. Elsewhere it ends them at once."""
-    run = start(2, **({"ALLPULL_SAVE_ON_TERM": "1"} if saves else {}))
+    options = ["train.save_on_term=true", "launch.grace_s=60"] if asked == "by an option" else []
+    run = start(2, *options, **({"ALLPULL_SAVE_ON_TERM": "1"} if asked == "by a job script" else {}))
     agent = psutil.Process(run.ranks()[0].ppid())
     agent.terminate()
     code, err = run.end()
     assert code == 128 + signal.SIGTERM, err
-    assert set(saved(run.directory)) == (last_steps(run.directory, 2) if saves else set())
+    assert set(saved(run.directory)) == (last_steps(run.directory, 2) if asked else set())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_to_end_the_command_line_saves_too_where_that_was_asked_for(start, number):
+    """SIGTERM as Kubernetes, PBS and LSF send it; and as ranks cannot tell, Ctrl-C."""
+    run = start(2, "train.save_on_term=true", "launch.grace_s=60")
+    run.process.send_signal(number)
+    code, err = run.end()
+    assert code == 128 + number, err
+    assert set(saved(run.directory)) == last_steps(run.directory, 2) != set()
 
 
 def test_ctrl_c_ends_the_job_and_saves_nothing(start):

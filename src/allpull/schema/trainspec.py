@@ -160,6 +160,11 @@ class TrainSpec:
     checkpoint_every: int = option(0, "steps between checkpoints; 0: at the end of each epoch", ge=0)
     keep_checkpoints: int = option(2, "checkpoints kept, newest last", ge=1, le=1000)
     stop_after: int = option(0, "stop after this many steps in all, as if interrupted; 0: never", ge=0)
+    save_on_term: bool = option(
+        False,
+        "SIGTERM has the ranks write a checkpoint and end, within launch.grace_s, as SIGUSR1 always does; job scripts"
+        " that may be requeued do so anyway",
+    )
     resume: str = option("", "run directory or checkpoint file to go on from; empty: start anew")
     log_every: int = option(
         10, "steps between points of the training-loss curve, which is told ten points at a time", ge=1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from allpull.schema.spec import RunSpec, from_plain
 from allpull.train.checkpoint import PATTERN
 from allpull.train.loop import train
 from allpull.train.ranks import join, part
-from allpull.train.stop import EXIT_CODE, listen, tell_agent
+from allpull.train.stop import EXIT_CODE, heed, listen, tell_agent
 
 
 def main(job_file: str) -> None:
@@ -25,6 +26,8 @@ def main(job_file: str) -> None:
     warned = listen(os.environ)
     job = json.loads(Path(job_file).read_text(encoding="utf-8"))
     spec = with_threads(going_on(from_plain(RunSpec, job["spec"]), Path(job["directory"])))
+    if spec.train.save_on_term:
+        heed(signal.SIGTERM, warned)
     ranks = join(spec.launch.threads)
     try:
         history = train(spec, ranks, Path(job["directory"]), warned)

@@ -1,6 +1,8 @@
 """Stop at a warning: all ranks after the same step, so that they can write a checkpoint and no step is lost.
 
-A queue warns before it takes the hosts of a job away: SIGUSR1 ahead of the time limit, SIGTERM where it preempts. Ranks
+A queue warns before it takes the hosts of a job away: SIGUSR1 ahead of the time limit, SIGTERM where it preempts. The
+latter is a warning only where that was asked for: launchers also end ranks by it that wait for one that has failed,
+and cannot make another step, and those of a job that the user breaks off. Ranks
 hear of it within different steps, or one of them alone does. None may leave by itself, because the others would wait
 for it in their next collective.
 
@@ -26,7 +28,7 @@ from types import FrameType
 from allpull.train.ranks import Ranks
 
 LOOK_EVERY_S = 1.0  # a round trip is some 0.1 ms, so a look costs 1 part in 10,000; warnings come a minute ahead
-SAVE_ON_TERM = "ALLPULL_SAVE_ON_TERM"  # set by batch scripts: elsewhere SIGTERM ends a job, and at once
+SAVE_ON_TERM = "ALLPULL_SAVE_ON_TERM"  # set by batch scripts; elsewhere train.save_on_term is asked
 EXIT_CODE = 128 + signal.SIGUSR1  # of a rank that stopped at a warning, as of a program that the signal ends
 
 
@@ -51,10 +53,16 @@ def listen(environ: Mapping[str, str]) -> Warned:
     NCCL once caught SIGUSR1 itself, in 2022 (nccl issue 704); the versions that torch 2.4 and later bring do not.
     """
     warned = Warned()
-    for number in (signal.SIGUSR1, signal.SIGTERM) if environ.get(SAVE_ON_TERM) else (signal.SIGUSR1,):
-        signal.signal(number, warned.hear)
-        signal.siginterrupt(number, False)  # libraries need not know: their system calls go on
+    heed(signal.SIGUSR1, warned)
+    if environ.get(SAVE_ON_TERM):
+        heed(signal.SIGTERM, warned)
     return warned
+
+
+def heed(number: signal.Signals, warned: Warned) -> None:
+    """Take signal ``number`` for a warning from now on; in the main thread only."""
+    signal.signal(number, warned.hear)
+    signal.siginterrupt(number, False)  # libraries need not know: their system calls go on
 
 
 class Stop:
