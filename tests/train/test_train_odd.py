@@ -73,7 +73,7 @@ def test_odd_samples_of_all_ranks_are_said_once_counted_each_epoch_and_listed(tr
 @pytest.mark.ranks
 def test_more_than_the_share_that_is_allowed_stops_the_training_and_says_why(train_digits, packs):
     """Of 64 samples 1 % is none; of 16 to test on 1 is 6 %, of 64 to train on 3 are 5 %."""
-    for limit, what in (("0.01", "samples to train on"), ("0.05", "1 of 16 samples to test on")):
+    for limit, what in (("0.01", "of 64 samples to train on"), ("0.05", "1 of 16 samples to test on")):
         done = train_digits(1, *options(packs, f"data.odd_limit={limit}"))
         assert done.code == 2, done.err
         assert f"{what} could not be decoded, more than data.odd_limit = {limit}" in words(done.err)

@@ -101,9 +101,14 @@ class Odd:
             warnings.warn(f"{where}: {news} odd samples; in all {common}", stacklevel=3)
 
 
-def too_many(lost: int, samples: int, limit: float, part: str) -> BadInput:
-    """The error of an epoch that has lost more than the share ``limit`` of the ``samples`` of a part."""
+def too_many(lost: int, samples: int, limit: float, part: str, *, so_far: bool = False) -> BadInput:
+    """The error of an epoch that has lost more than the share ``limit`` of the ``samples`` of a part.
+
+    ``so_far``: on one rank, before the end.
+    """
+    found = f"{lost:,}{' or more' * so_far} of {samples:,} samples {PARTS[part]}"
     return BadInput(
-        f"{lost:,} of {samples:,} samples {PARTS[part]} could not be decoded, more than data.odd_limit = {limit:.3g}",
-        hint="allpull pack verify names damaged records; or set data.odd_limit higher, to train without them",
+        f"{found} could not be decoded, more than data.odd_limit = {limit:.3g}",
+        hint="job/logs/odd-*.jsonl in the run directory lists them, and allpull pack verify names what is damaged;"
+        " or set data.odd_limit higher, to train without them",
     )

@@ -183,7 +183,7 @@ class PackedSource:
                         found[[sample.slot for sample in job.samples]] = records
                     lost += self.odd.take(share.records, found, share.counted)
                     if lost > too_much:  # on this rank alone: the epoch need not end to know
-                        raise too_many(lost, len(self), self.reading.odd_limit, "train")
+                        raise too_many(lost, len(self), self.reading.odd_limit, "train", so_far=True)
                     yield self._batch(share, as_images(one.slot), found)
         finally:
             self._idle[largest] = ring
