@@ -112,6 +112,13 @@ class ModelSpec:
     )
     zero_init: bool = option(False, "the last norm of each residual block starts at 0")
     blur_pool: bool = option(False, "blur before each sub-sampling by 2")
+    weights: str = option(
+        "", "file of weights to begin with, a state_dict with torchvision's names; empty: weights of chance"
+    )
+    new_head: bool = option(
+        False,
+        "model.weights: a last layer for another number of classes is left out, and begins with weights of chance",
+    )
     dtype: Literal["float32", "float64"] = option("float32", "arithmetic: float32, or float64 for proofs")
 
 

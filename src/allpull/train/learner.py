@@ -20,6 +20,7 @@ from allpull.train.compiled import Compiled
 from allpull.train.graph import NOT_RECORDED, CudaRecorder, hold_rate, obstacle
 from allpull.train.models.build import build
 from allpull.train.models.sync_norm import SampleWeight, sync_norms
+from allpull.train.models.weights import begin_with
 from allpull.train.optimise import optimizer_of
 from allpull.train.precision import Precision
 from allpull.train.ranks import Ranks
@@ -96,6 +97,10 @@ def learner_of(spec: RunSpec, facts: Facts, ranks: Ranks) -> Learner:
     train = spec.train
     torch.manual_seed(train.seed)
     model = build(spec.model, channels=facts.channels, classes=facts.classes, pixels=facts.pixels)
+    if spec.model.weights and not train.resume:  # else the checkpoint's take their place
+        left_out = begin_with(model, Path(spec.model.weights), classes=facts.classes, new_head=spec.model.new_head)
+        if left_out:
+            marks.remark(f"model.new_head: {', '.join(left_out)} begin with weights of chance")
     # images are stored that way, and it is faster on CPUs as well (benchmarks/memory_layout.py; one case was not)
     model.to(ranks.device, getattr(torch, spec.model.dtype), memory_format=torch.channels_last)  # type: ignore[call-overload]
     # before the network is halved: norms are told by their type, and stay whole

@@ -13,7 +13,14 @@ from allpull.schema.trainspec import ModelSpec
 from allpull.train.models import LIBRARIES, MODELS
 from allpull.train.models.external import build_external
 
-COMMON = {"name", "width", "norm", "dtype"}  # the other options are those that only some families have
+COMMON = {
+    "name",
+    "width",
+    "norm",
+    "dtype",
+    "weights",
+    "new_head",
+}  # the other options are those that only some families have
 
 
 def build(spec: ModelSpec, *, channels: int, classes: int, pixels: tuple[int, int] | None = None) -> nn.Module:
