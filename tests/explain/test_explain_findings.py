@@ -87,7 +87,7 @@ def test_a_delay_that_a_busy_network_hides_costs_nothing_and_a_note_says_so() ->
 
 
 def test_a_delay_below_the_error_of_the_clocks_is_called_not_resolvable() -> None:
-    small = job(8, forward=late(8, STEPS, rank=3, by_s=0.004), bound_s=0.01)
+    small = job(8, forward=late(8, STEPS, rank=3, by_s=0.008), bound_s=0.01)
     answer = found(small, EIGHT)
     assert answer.findings == ()
     assert any("not resolvable" in note and "10 ms" in note for note in answer.notes)

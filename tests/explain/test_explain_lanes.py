@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.explain.made import STEPS, job
 from tests.replay.windows import anything, late
 
-from allpull.explain.lanes import with_links
 from allpull.explain.crowding import COMPUTING
+from allpull.explain.lanes import with_links
 from allpull.replay.engine import replay
 from allpull.replay.whatif import like_median
 

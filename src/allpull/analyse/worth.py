@@ -1,4 +1,4 @@
-"""How much a gain counts for where gains are put in order: as it is, and halfway to what is sure where it is a bound."""
+"""What a gain counts for where gains are put in order: as it is, and halfway to what is sure where it is a bound."""
 
 from __future__ import annotations
 

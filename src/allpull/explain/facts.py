@@ -66,6 +66,11 @@ class Facts:
         return self.window.steps.size < MIN_POINTS
 
     @property
+    def on_cpus(self) -> bool:
+        """Whether real CPUs compute: neither accelerators, nor what stands for them in a rehearsal."""
+        return not (self.machine.is_rehearsal or self.machine.accelerators or "host" in self.window.work)
+
+    @property
     def crowded_share(self) -> float | None:
         """Share of the time in which the median rank could run and had no CPU; None: not known."""
         return crowded_share(self.window, self.machine)
