@@ -13,10 +13,12 @@ from torch import nn
 
 from allpull.probe import compute
 from allpull.probe.buckets import alone, ready_times
-from allpull.probe.stepping import Moments, Trained, noise
+from allpull.probe.stepping import Moments, Trained, noise, sgd
 from allpull.rundir.probes import read_probe
 from allpull.schema.probed import ComputeResult
 from allpull.schema.probes import ComputeAnswer
+from allpull.schema.trainspec import TrainSpec
+from allpull.train.optimise import optimizer_of
 
 pytestmark = pytest.mark.torch
 CPU = torch.device("cpu")
@@ -64,6 +66,31 @@ def test_a_step_trains_and_finite_weights_stay_finite():
     assert len(moments.host_s) == 40
     assert any(not torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
     assert all(torch.isfinite(one).all() for one in model.parameters())
+
+
+def test_no_step_asks_the_device_also_where_losses_are_scaled(monkeypatch):
+    """As on a GPU, by the optimizer that the probe takes there: each question would be a wait for the whole step."""
+    asked = []
+    item = torch.Tensor.item
+    monkeypatch.setattr(torch.Tensor, "item", lambda tensor: (asked.append(tensor.shape), item(tensor))[1])
+    for fused, expected in ((True, 0), (False, 5)):
+        model = nn.Sequential(nn.Flatten(), nn.Linear(12, 5))
+        trained = Trained(model, images=images(), classes=5, precision="fp16")
+        trained._optimizer = sgd(model, fused=fused)
+        asked.clear()
+        for _ in range(5):
+            trained.step(lambda: None)
+        assert len(asked) == expected
+        assert all(torch.isfinite(one).all() for one in model.parameters())
+
+
+def test_the_optimizer_that_is_timed_is_the_trainers():
+    model = nn.Linear(12, 5)
+    ours = Trained(model, images=images(), classes=5, precision="fp32")._optimizer
+    theirs = optimizer_of(model, TrainSpec())
+    assert type(ours) is type(theirs)
+    for name in ("momentum", "nesterov", "fused", "foreach"):
+        assert ours.defaults[name] == theirs.defaults[name]
 
 
 def test_bf16_is_the_arithmetic_of_forward():

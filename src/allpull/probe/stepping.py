@@ -52,7 +52,7 @@ class Trained:
         self._precision = precision
         self._images = images
         self._targets = torch.randint(classes, (len(images),), device=images.device)
-        self._optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9)
+        self._optimizer = sgd(model, fused=self.device.type == "cuda")
         self._scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "fp16")
 
     def step(self, mark: Callable[[], None]) -> None:
@@ -71,6 +71,20 @@ class Trained:
     def _forward(self) -> AbstractContextManager[object]:
         lower = LOWER.get(self._precision)
         return torch.autocast(self.device.type, dtype=lower) if lower else nullcontext()
+
+
+def sgd(model: nn.Module, *, fused: bool) -> torch.optim.SGD:
+    """SGD with momentum in the form that the trainer has it: ``fused`` on a GPU, one tensor at a time on a CPU.
+
+    With loss scaling any other form than the fused one asks the device, within the step, whether to leave it out: the
+    host would wait for forward and backward there, and every step seem launch-bound.
+    """
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9, fused=fused, foreach=False)
+    for parameter in model.parameters():
+        # a fused first step that is left out, as often while the scale is being found, leaves its momentum to chance
+        if parameter.requires_grad:
+            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+    return optimizer
 
 
 def set_precision(precision: str) -> None:

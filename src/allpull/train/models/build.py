@@ -13,14 +13,8 @@ from allpull.schema.trainspec import ModelSpec
 from allpull.train.models import LIBRARIES, MODELS
 from allpull.train.models.external import build_external
 
-COMMON = {
-    "name",
-    "width",
-    "norm",
-    "dtype",
-    "weights",
-    "new_head",
-}  # the other options are those that only some families have
+# the other options are those that only some families have
+COMMON = {"name", "width", "norm", "dtype", "weights", "new_head"}
 
 
 def build(spec: ModelSpec, *, channels: int, classes: int, pixels: tuple[int, int] | None = None) -> nn.Module:
