@@ -2,6 +2,9 @@
 
 Gradients are averaged over ranks as DistributedDataParallel does it; batch statistics and other buffers stay each
 rank's own. Each forward pass is a collective, so that every rank must run as many of them.
+
+Weights and gradients travel in single precision: autocast rounds weights after they were gathered. A
+``MixedPrecisionPolicy`` would halve the bytes, and also give norms weights in half precision.
 """
 
 from __future__ import annotations
@@ -37,7 +40,10 @@ class Fsdp:
 
     @contextmanager
     def whole(self) -> Iterator[None]:
-        """Within it every rank has all weights, and a forward pass without gradients is no collective."""
+        """Within it every rank has all weights, and a forward pass without gradients is no collective.
+
+        All of them at once, so that ranks may run as many passes as they have batches: they must fit on a device.
+        """
         for part in self._parts:
             part.set_reshard_after_forward(False, recurse=False)
             part.unshard()
