@@ -95,6 +95,15 @@ def test_promises_are_kept(results: dict[str, dict[str, Any]]) -> None:
         rules = [one["rule"] for one in said["findings"] if one["gain"] is not None]
         assert rules == ["sequential-evaluation", "network-bound", "input-bound"]
         assert abs(said["efficiency"]["parallel"]["median"] - said["study"]["parallel"]) < 0.05
+    if "real_faults" in results:
+        real = results["real_faults"]["result"]
+        assert [row["case"] for row in real["rows"] if row["planted"] and row["wrong"]] == []
+        assert real["cases"] - real["healthy"] >= 17
+        assert real["false_alarms"] <= 1 <= real["healthy"] / 10, "whatever else a machine does is no fault, and shows"
+    if "fuzz_importers" in results:
+        fuzzed = results["fuzz_importers"]["result"]
+        assert sum(target["seconds"] for target in fuzzed["targets"]) >= 3600
+        assert fuzzed["broken"] == 0
     if "identical_runs" in results:
         for kind in ("training", "rehearsal"):
             compared = results["identical_runs"]["result"][kind]
