@@ -102,8 +102,7 @@ MEASUREMENTS = (
         name="identical_runs",
         script="identical_runs.py",
         arguments=("--runs", "22", "--slowed", "5"),
-        about="false alarms of `allpull compare` on identical runs, and a planted slow-down (a quarter of an hour)",
-        stored=False,
+        about="false alarms of `allpull compare` on identical runs, and a planted slow-down (ten minutes)",
     ),
     Measurement(
         name="fuzz_importers",
@@ -119,7 +118,6 @@ MEASUREMENTS = (
         name="real_faults",
         script="real_faults.py",
         about="whether `allpull explain` finds faults in two ranks that compute for real (ten minutes)",
-        stored=False,
     ),
     Measurement(
         name="planted_faults",

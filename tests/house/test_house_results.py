@@ -69,7 +69,7 @@ def test_proof_knows_its_measurements_by_name(proof: Any, monkeypatch: pytest.Mo
 
 def test_promises_are_kept(results: dict[str, dict[str, Any]]) -> None:
     """What the project promises of its own speed and of its recipes, held against what was measured."""
-    promises = argparse.Namespace(record_us=10.0, read_s=10.0, digits=0.97, false_alarms=0.02, pairs=150)
+    promises = argparse.Namespace(record_us=10.0, read_s=10.0, digits=0.97, false_alarms=0.02, pairs=150, spread=0.03)
     if "recording_cost" in results:
         assert results["recording_cost"]["result"]["step_record_us"]["median"] <= promises.record_us
     if "read_rate" in results:
@@ -111,7 +111,9 @@ def test_promises_are_kept(results: dict[str, dict[str, Any]]) -> None:
                 assert compared["identical"][way]["pairs"] >= promises.pairs, kind
                 assert compared["identical"][way]["false_alarms"] < promises.false_alarms, (kind, way)
                 assert compared["identical"][way]["false_failures"] < promises.false_alarms, (kind, way)
-            assert compared["planted"]["all"] == "slower", f"{kind}: a slow-down by 5 % is not found"
+            is_quiet = compared["spread_between_runs"] < promises.spread
+            assert not is_quiet or compared["planted"]["all"] == "slower", f"{kind}: a slow-down by 5 % is not found"
+        assert results["identical_runs"]["result"]["rehearsal"]["spread_between_runs"] < promises.spread
 
 
 LEAST_MEAN = {"accuracy_digits": 0.985, "accuracy_fashion_mnist": 0.93, "accuracy_twelve_bands": 0.8}
