@@ -64,6 +64,35 @@ def test_chance_that_a_crowded_machine_makes_rotates_no_fault_into_the_program()
     assert "rotating-imbalance" not in rules(one)
 
 
+def test_a_rank_that_looks_for_the_others_while_it_waits_is_not_late_because_of_that() -> None:
+    """Rank 1 is 50 ms late; rank 0 waits for it busily, and has no CPU for 40 ms of that."""
+    one = job(2, forward=np.tile([0.0, 0.05], (STEPS, 1)))
+    busily = replace(one, queued_s=np.tile([0.04, 0.0005], (STEPS, 1)))
+    named = [(finding.rule, finding.ranks) for finding in found(busily, TWO).findings if finding.ranks]
+    assert named == [("slow-rank", [1])]
+
+
+def test_a_loader_that_waits_for_a_cpu_in_the_thread_that_trains_is_a_slow_loader() -> None:
+    one = job(2, input=np.tile([0.0, 0.03], (STEPS, 1)))
+    crowded = replace(one, queued_s=np.tile([0.0005, 0.03], (STEPS, 1)))
+    named = [(finding.rule, finding.ranks) for finding in found(crowded, TWO).findings if finding.ranks]
+    assert named == [("slow-loader-rank", [1])]
+
+
+def test_one_rank_of_two_that_waits_is_not_all_of_them() -> None:
+    rng = np.random.default_rng(1)
+    bursts_s = np.where(rng.random((STEPS, 2)) < 0.3, 0.08, 0.0) * [0.0, 1.0]
+    one = replace(job(2, forward=bursts_s), queued_s=bursts_s)
+    assert [finding.ranks for finding in found(one, TWO).findings if finding.rule == "cpu-contention"] in ([], [[1]])
+
+
+def test_lateness_that_queues_may_explain_is_told_of() -> None:
+    """All wait for 30 ms, and rank 1 computes 25 ms longer: where in the step ranks waited is not known."""
+    answer = found(held(mean_s=(0.03, 0.03), sd_s=0.001, own_s=(0.0, 0.025)), TWO)
+    named = {rank for finding in answer.findings for rank in finding.ranks}
+    assert named == {1} or (answer.undecided and any("Rank 1" in note for note in answer.notes))
+
+
 def test_a_rehearsal_has_no_use_for_the_thread_that_stands_for_an_accelerator() -> None:
     machine = Machine(hosts=hosts_of(2), is_rehearsal=True)
     assert rules(held(mean_s=(0.0, 0.030), sd_s=0.002), machine) == ["slow-rank"]

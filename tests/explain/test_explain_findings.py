@@ -38,7 +38,7 @@ def test_two_ranks_that_are_late_by_the_same_are_both_named() -> None:
     assert {ranks for _, ranks in named(both)} == {(2,), (5,)}
 
 
-@pytest.mark.parametrize(("evaluates_s", "late_s"), [(0.4, 0.01), (0.1, 0.04)])
+@pytest.mark.parametrize(("evaluates_s", "late_s"), [(0.4, 0.015), (0.1, 0.04)])
 def test_faults_of_two_kinds_are_both_priced_in_full(evaluates_s: float, late_s: float) -> None:
     barrier = Call(use="barrier", at="begin", steps=tuple(range(3, STEPS, 8)))
     scored = only(8, STEPS, seconds=evaluates_s, rank=0, every=8, first=3)

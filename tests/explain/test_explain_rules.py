@@ -75,10 +75,10 @@ PLANTED = (
     ),
     Planted(
         rule="slow-rank",
-        made=lambda: job(8, forward=late(8, STEPS, rank=6, by_s=0.005)),
+        made=lambda: job(8, forward=late(8, STEPS, rank=6, by_s=0.008)),
         ranks=(6,),
         hosts=("node4",),
-        loss_s=0.005,
+        loss_s=0.008,
     ),
     Planted(rule="uneven-hosts", made=late_host, ranks=(4, 5), hosts=("node3",), loss_s=0.02),
     Planted(rule="uneven-shards", made=lambda: shards(1.4, 2), ranks=(2,), hosts=("node2",), loss_s=0.021),

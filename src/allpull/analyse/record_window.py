@@ -26,6 +26,7 @@ from allpull.analyse.windows import BucketWindows
 from allpull.rundir.read import RunData
 from allpull.units import NS_PER_S, show_time
 
+FEW = 0.05  # of the rank-steps: a median may stand for so many
 SMALL_SHARE = 1e-3  # of a step: unmatched collectives below it are the cost of recording their ends
 
 __all__ = ["NoWindow", "record_window"]
@@ -55,6 +56,7 @@ def record_window(whole: Together, run: RunData, *, windows: BucketWindows | Non
         return NoWindow(reason="no collective of these steps could be matched across ranks: nobody is seen to wait")
     phases, host_s = _phases(records, of, events)
     reductions, level, more_gaps = _reductions(run, steps, of, events, windows)
+    queued_s, queue_gaps = _queued(_matrix(records, "queued_ns", ranks) / NS_PER_S)
     return Window(
         steps=steps.steps,
         odd=steps.odd,
@@ -74,8 +76,8 @@ def record_window(whole: Together, run: RunData, *, windows: BucketWindows | Non
         measured_s=float(of.end_s[-1].max()),
         level=level,
         bound_s=whole.clock.bound_s or 0.0,
-        queued_s=_matrix(records, "queued_ns", ranks) / NS_PER_S if records["queued_ns"].null_count() == 0 else None,
-        gaps=(*steps.gaps, *gaps, *more_gaps, *_gaps(of, events)),
+        queued_s=queued_s,
+        gaps=(*steps.gaps, *gaps, *more_gaps, *_gaps(of, events), *queue_gaps),
         complete=whole.complete,
     )
 
@@ -124,6 +126,17 @@ def _matrix(records: pl.DataFrame, name: str, ranks: int) -> Floats:
     """Column ``name`` of ``records``, which go by rank and step, as an array of shape (steps, ranks); NaN for null."""
     values = records[name].cast(pl.Float64).fill_null(float("nan")).to_numpy()
     return np.ascontiguousarray(values.reshape(ranks, -1).T)
+
+
+def _queued(told_s: Floats) -> tuple[Floats | None, list[str]]:
+    """``told_s`` (steps, ranks) with a rank's median where a few are NaN, or None; and what is not known."""
+    lacks = np.isnan(told_s)
+    if lacks.all():
+        return None, []
+    gap = f"how long ranks had no CPU is not known in {int(lacks.sum()):,} of {lacks.size:,} rank-steps"
+    if lacks.mean() > FEW or lacks.all(axis=0).any():
+        return None, [gap]
+    return np.where(lacks, np.nanmedian(told_s, axis=0), told_s), [gap] if lacks.any() else []
 
 
 def _phases(records: pl.DataFrame, of: Moments, events: Recorded) -> tuple[dict[str, Floats], Floats | None]:

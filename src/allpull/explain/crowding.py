@@ -15,11 +15,12 @@ import numpy as np
 from allpull.analyse.grid import Floats
 from allpull.analyse.window import Window
 from allpull.explain.machine import Machine
-from allpull.replay.whatif import scaled
+from allpull.replay.whatif import lower_median, scaled
 
 COMPUTING = ("copy", "forward", "backward", "optimizer", "host", "other")
 """Work of a rank between its loader and its collectives."""
 CROWDED = 0.10  # of the time: less goes to whatever else a machine has to do
+CROWDED_SUM = 0.25  # where all threads are added up: those of Gloo wait while nobody waits for them, 13 % when healthy
 CROWDED_MORE = 2.0  # times what the others wait: late ranks wait somewhat more for a CPU than others do
 
 
@@ -71,7 +72,7 @@ def waiting_share(window: Window, machine: Machine) -> Floats | None:
 
 
 def crowded_share(window: Window, machine: Machine) -> float | None:
-    """Share of the time in which the median rank could run and had no CPU; None: not known.
+    """Share of the time in which at least half of the ranks could run and had no CPU; None: not known.
 
     The counters of a host add up a rank's processes: there it is what one of them waited. The ranks of a rehearsal
     share one machine, whose own crowding says nothing of the cluster: None, too.
@@ -80,7 +81,14 @@ def crowded_share(window: Window, machine: Machine) -> float | None:
     if shares is None or machine.is_rehearsal:
         return None
     is_exact = held_up(window, machine) is not None
-    return float(np.median(shares)) / (1 if is_exact else max(1, machine.started or 1))
+    return float(lower_median(shares)) / (1 if is_exact else max(1, machine.started or 1))
+
+
+def all_wait(window: Window, machine: Machine) -> bool:
+    """Whether at least half of the ranks wait for a CPU for a good part of their time."""
+    crowded = crowded_share(window, machine)
+    least = CROWDED if held_up(window, machine) is not None else CROWDED_SUM
+    return crowded is not None and crowded >= least
 
 
 def shortened(window: Window, gone_s: Mapping[int, float]) -> Window:

@@ -94,12 +94,26 @@ def findings(facts: Facts) -> Found:
             kept.append(_finding(one, _within(one, price, facts), facts))
         else:
             doubts.append(doubt)
+    doubts += _held_up(facts)
     kept.sort(key=lambda finding: -worth(finding.gain))
     return Found(
         findings=tuple(kept),
         notes=(*_not_priced(unpriced, facts), *(doubt.note for doubt in doubts if doubt.note is not None)),
         undecided=any(doubt.may_cost for doubt in doubts),
     )
+
+
+def _held_up(facts: Facts) -> list[_Unsure]:
+    """Ranks that are late by enough to be worth a word, perhaps because they wait for a CPU."""
+    return [
+        _Unsure(
+            note=f"{facts.on(one.rank)} is late by {show_time(one.size.value)} a step, and whether it waits for a CPU "
+            "or computes longer is not told",
+            may_cost=True,
+        )
+        for one in facts.late.unsure
+        if one.size.value >= max(MIN_SHARE * facts.step_s, facts.window.bound_s)
+    ]
 
 
 def _suspected(facts: Facts) -> tuple[list[Suspect], list[Suspect]]:

@@ -19,7 +19,7 @@ import numpy as np
 
 from allpull.analyse.grid import Floats
 from allpull.analyse.window import Window
-from allpull.explain.crowding import COMPUTING, CROWDED, held_up, is_crowded, is_work, per_step, surely_held_up
+from allpull.explain.crowding import COMPUTING, held_up, is_crowded, is_work, per_step, surely_held_up
 from allpull.explain.machine import Machine
 from allpull.explain.persistent import Outstanding, mean_interval, standing_out
 from allpull.schema.results import Interval
@@ -29,6 +29,8 @@ BY_SAMPLE = ("forward", "backward")
 UNEVEN = 0.01  # of the samples of the median rank: less is the rounding of shards
 BY_SAMPLES_SHARE = 0.5  # of the time that more samples should take: a rank that takes less has them for nothing
 NEGLIGIBLE = 0.005  # of a step: whoever is later by less is no reason for anything
+HELD = 0.05  # of a step, that a rank has no CPU longer than the others: cores differ by a few percent
+SURELY = 0.25  # of what it may have been held up
 CONTENDED_SHARE = 0.5  # of its lateness: a rank that waited so long for a CPU is late because of that
 
 
@@ -43,13 +45,17 @@ class Uneven:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Late:
-    """All ranks that stand out, each kind largest first. ``floor_s``: below it, s a step, nobody can."""
+    """All ranks that stand out, each kind largest first. ``floor_s``: below it, s a step, nobody can.
+
+    ``unsure``: they are late, and waiting for a CPU may be why, or not.
+    """
 
     slow: tuple[Outstanding, ...] = ()
     slow_hosts: tuple[tuple[str, tuple[Outstanding, ...]], ...] = ()
     contended: tuple[Outstanding, ...] = ()
     loaders: tuple[Outstanding, ...] = ()
     uneven: tuple[Uneven, ...] = ()
+    unsure: tuple[Outstanding, ...] = ()
     floor_s: float = float("inf")
 
     @property
@@ -77,10 +83,15 @@ def late_ranks(window: Window, machine: Machine) -> Late:
     computing = standing_out(own_s if held_s is None else np.maximum(own_s - held_s, 0.0))
     least_s = NEGLIGIBLE * step_s(window)
     out = [one for one in computing.ranks if one.size.value >= least_s]
-    if held_s is not None and surely_s is not None:
-        out = [one for one in out if _beyond_queues(one.rank, own_s - held_s, own_s - surely_s) >= least_s]
-    contended = [one for one in out if _is_contended(one, window, machine)] if held_s is None else _held(held_s, window)
-    slow = out if held_s is not None else [one for one in out if one not in contended]
+    unsure: list[Outstanding] = []
+    if held_s is None or surely_s is None:
+        contended = [one for one in out if _is_contended(one, window, machine)]
+        slow = [one for one in out if one not in contended]
+    else:
+        contended = _held(held_s, surely_s, window)
+        slow = [one for one in out if _beyond_queues(one.rank, own_s - held_s, own_s - surely_s) >= least_s]
+        named = {one.rank for one in (*slow, *contended)}
+        unsure = [one for one in standing_out(own_s).ranks if one.rank not in named and one.size.value >= least_s]
     hosts = _whole_hosts(slow, machine)
     of_hosts = {one.rank for _, ranks in hosts for one in ranks}
     loader = standing_out(per_step(window, ("input",)))
@@ -90,6 +101,7 @@ def late_ranks(window: Window, machine: Machine) -> Late:
         contended=tuple(contended),
         loaders=tuple(one for one in loader.ranks if one.size.value >= least_s),
         uneven=uneven,
+        unsure=tuple(unsure),
         floor_s=computing.floor_s,
     )
 
@@ -125,11 +137,18 @@ def _beyond_queues(rank: int, least_s: Floats, most_s: Floats) -> float:
     return float(least_s[:, rank].mean() - np.median(np.delete(most_s.mean(axis=0), rank)))
 
 
-def _held(held_s: Floats, window: Window) -> list[Outstanding]:
-    """The ranks that wait for a CPU far more than the others do, by ``held_s`` (steps, ranks)."""
-    shares = held_s.mean(axis=0) / step_s(window)
-    least_s = CROWDED * step_s(window)
-    return [one for one in standing_out(held_s).ranks if one.size.value >= least_s and is_crowded(one.rank, shares)]
+def _held(held_s: Floats, surely_s: Floats, window: Window) -> list[Outstanding]:
+    """The ranks that wait for a CPU more than the others do, by ``held_s`` and ``surely_s`` (steps, ranks).
+
+    A good part of it must surely fall into their computing: a rank that is called back late from its loader, or that
+    looks for the others again and again while it waits for them, is not late because of that.
+    """
+    sure_s = surely_s.mean(axis=0)
+    return [
+        one
+        for one in standing_out(held_s).ranks
+        if one.size.value >= HELD * step_s(window) and sure_s[one.rank] >= SURELY * one.size.value
+    ]
 
 
 def _is_contended(one: Outstanding, window: Window, machine: Machine) -> bool:

@@ -55,7 +55,7 @@ class RunQueue:
             self._which = _which(self._file)
             ran_ns, self._before_ns = map(int, os.pread(self._file, LONGEST, 0).split()[:2])
         except (OSError, ValueError):
-            self._file = None
+            self.close()
             return
         if ran_ns == 0:  # a kernel that does not count says so of all threads
             self.close()

@@ -43,7 +43,11 @@ def both(one: Cut, other: Cut) -> Cut:
     if late_ready is not None:
         ready, done = late_ready, late_done
     totals += [0] * (len(later) - len(totals))  # the user's words may have become more
-    counts = (_sum(samples, more_samples), _sum(passes, more_passes), _sum(queued, more_queued))
+    counts = (
+        _sum(samples, more_samples),
+        _sum(passes, more_passes),
+        None if queued is None or more_queued is None else queued + more_queued,
+    )
     sums = (spent + more for spent, more in zip(totals, later))  # noqa: B905  Python 3.9 has no strict
     return (end, ready, done, *counts, tags + more_tags, collectives + more_collectives, *sums)
 

@@ -57,8 +57,9 @@ def train(spec: RunSpec, ranks: Ranks, directory: Path, warned: Callable[[], boo
     try:
         going_on = True
         while going_on and training.progress.epoch < spec.train.epochs:
+            is_whole = training.progress.in_epoch == 0
             going_on = training.epoch()
-            training.odd.tell(training.progress.epoch - going_on, training.progress.step)
+            training.odd.tell(training.progress.epoch - going_on, training.progress.step, judge=is_whole and going_on)
         training.history.ended = training.progress.epoch >= spec.train.epochs
         if training.history.ended and training.history.score is None:
             training.evaluate()  # it had ended when it was started again, and its records stand in those of last time

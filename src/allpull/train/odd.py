@@ -31,10 +31,11 @@ class OddSamples:
         self._told = dict.fromkeys(odd, NONE)
         self._said = ""
 
-    def tell(self, epoch: int, step: int) -> None:
+    def tell(self, epoch: int, step: int, *, judge: bool) -> None:
         """What has come since the last time, as metrics of ``step`` and, where it is other than then, in words.
 
-        A collective, one small reduction.
+        A collective, one small reduction. ``judge``: a whole epoch has come; of a few steps a single odd sample may be
+        more than the limit.
 
         Raises:
             BadInput: too many samples were left out or replaced.
@@ -53,7 +54,7 @@ class OddSamples:
         self._said = said
         for part, counts in found.items():
             lost = counts.left_out + counts.replaced
-            if lost > self._limit * counts.seen:
+            if judge and lost > self._limit * counts.seen:
                 raise too_many(lost, counts.seen, self._limit, part)
 
     def _since(self) -> dict[str, Counts]:

@@ -6,10 +6,11 @@ What it is
 
 How it is found
     By the kernel's own count (`schedstat`) of how long the thread that trains could run and had no CPU, step by step.
-    It is taken off what the rank computes before ranks are compared, and a rank is named whose wait stands out, is a
-    tenth of the step and twice that of the others. Where the median rank waits for a tenth of the time, all are told.
-    In runs recorded without it, with accelerators, and in rehearsals it is the sum over all threads of a rank, as its
-    host counts them: a late rank that waited twice as long as the others, and for most of its lateness.
+    It is taken off what the rank computes before ranks are compared, and a rank is named whose wait stands out by a
+    twentieth of the step, a quarter of it surely while it computed. Where at least half of the ranks wait for a tenth
+    of the time, all are told. In runs recorded without it, with accelerators, and in rehearsals it is the sum over all
+    threads of a rank, as its host counts them: a late rank that waited twice as long as the others, and for most of its
+    lateness; or all ranks, for a quarter of the time.
 
 What it costs
     The replay with computing shortened by what was waited. Where all wait alike, that is an upper bound, and said to
@@ -34,7 +35,7 @@ from functools import partial
 import numpy as np
 
 from allpull.analyse.grid import Floats
-from allpull.explain.crowding import COMPUTING, CROWDED, held_up, per_step, shortened, waiting_share
+from allpull.explain.crowding import COMPUTING, CROWDED, all_wait, held_up, per_step, shortened, waiting_share
 from allpull.explain.facts import Facts
 from allpull.explain.suspect import Suspect, Without, as_recorded, seconds, share
 from allpull.replay.whatif import like_median, scaled
@@ -54,7 +55,7 @@ def find(facts: Facts) -> list[Suspect]:
     if facts.late.contended:
         return [_some(facts, shares)]
     crowded = facts.crowded_share
-    return [_all(facts, crowded)] if crowded is not None and crowded >= CROWDED else []
+    return [_all(facts, crowded)] if crowded is not None and all_wait(facts.window, facts.machine) else []
 
 
 def _some(facts: Facts, shares: Floats) -> Suspect:
@@ -83,12 +84,16 @@ def _some(facts: Facts, shares: Floats) -> Suspect:
                 facts.span,
             ),
             *(share(f"of its time {what} of rank {rank} had none", float(shares[rank]), source) for rank in ranks),
-            share("the same of the median rank", float(np.median(shares)), source),
+            share("the same of the median of the others", _of_others(shares, ranks), source),
         ),
         without=without,
         ranks=ranks,
         hosts=tuple(hosts),
     )
+
+
+def _of_others(shares: Floats, ranks: tuple[int, ...]) -> float:
+    return float(np.median(np.delete(shares, ranks)))
 
 
 def _all(facts: Facts, crowded: float) -> Suspect:

@@ -33,7 +33,7 @@ import numpy as np
 from allpull.analyse.grid import Floats
 from allpull.analyse.statistics import MIN_POINTS
 from allpull.analyse.window import REDUCE, Window
-from allpull.explain.crowding import COMPUTING, CROWDED, held_up, per_step
+from allpull.explain.crowding import COMPUTING, all_wait, held_up, per_step
 from allpull.explain.facts import Facts
 from allpull.explain.loader import common_input
 from allpull.explain.persistent import mean_interval
@@ -51,7 +51,7 @@ def find(facts: Facts) -> list[Suspect]:
     window = facts.window
     ordinary = ~window.odd
     equal = _equal_ranks(facts)
-    if ordinary.sum() < MIN_POINTS or len(equal) < MIN_RANKS or (facts.crowded_share or 0.0) >= CROWDED:
+    if ordinary.sum() < MIN_POINTS or len(equal) < MIN_RANKS or all_wait(window, facts.machine):
         return []
     phases = COMPUTING if common_input(facts) is not None else (*COMPUTING, "input")
     held_s = held_up(window, facts.machine)
