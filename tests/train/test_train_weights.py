@@ -68,6 +68,21 @@ def test_a_head_for_other_classes_is_left_out_where_that_is_asked_for(tmp_path, 
         assert torch.equal(value, before[key] if key in heads else one.state_dict()[key])
 
 
+def test_the_auxiliary_head_in_torchvisions_inception_is_no_obstacle(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.nn.init, "trunc_normal_", lambda *_: None)  # takes seconds, and is written over
+    model = build(ModelSpec(name="inception_v3"), channels=3, classes=10, pixels=(75, 75))
+    one_number = {
+        name: torch.tensor(7).to(value.dtype).expand(value.shape) for name, value in model.state_dict().items()
+    }
+    auxiliary = {"AuxLogits.conv0.conv.weight": torch.ones(1), "AuxLogits.fc.bias": torch.ones(1000)}
+    torch.save(one_number | auxiliary, tmp_path / "w.pt")
+    assert begin_with(model, tmp_path / "w.pt", classes=10, new_head=False) == []
+    assert all((value == 7).all() for value in model.state_dict().values())
+    torch.save(one_number | {"AuxHead.fc.bias": torch.ones(10)}, tmp_path / "w.pt")
+    with pytest.raises(BadInput, match=r"it has besides AuxHead\.fc\.bias"):
+        begin_with(model, tmp_path / "w.pt", classes=10, new_head=False)
+
+
 @pytest.mark.parametrize(
     ("made", "words"),
     [

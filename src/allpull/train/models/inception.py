@@ -146,6 +146,8 @@ def _e(norm: Norm, channels_in: int) -> Branches:
 class InceptionV3(nn.Sequential):
     """The network from stem to logits: [n, channels, h, w], at least 75×75, best 299×299 → [n, classes]."""
 
+    not_loaded = (AUXILIARY,)  # beginnings of names in files of others that loading drops
+
     def __init__(self, norm: Norm, *, channels: int, classes: int) -> None:
         super().__init__()
         parts: dict[str, nn.Module] = {

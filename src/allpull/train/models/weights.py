@@ -41,7 +41,8 @@ def begin_with(model: nn.Module, path: Path, *, classes: int, new_head: bool) ->
         )
     # files from before 2018 do not count batches, which nothing here depends on
     missing = [name for name in ours if name not in theirs and not name.endswith("num_batches_tracked")]
-    foreign = [name for name in theirs if name not in ours]
+    dropped: tuple[str, ...] = getattr(model, "not_loaded", ())  # by the network's own hook
+    foreign = [name for name in theirs if name not in ours and not name.startswith(dropped)]
     other = [
         f"{name} {[*value.shape]}, here {[*ours[name].shape]}"
         for name, value in theirs.items()
