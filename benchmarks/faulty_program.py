@@ -47,6 +47,7 @@ def main() -> None:
     parser.add_argument("--late-in", choices=["forward", "backward", "loader"])
     parser.add_argument("--rank", type=int, default=1, help="the rank that is late; -1: all")
     parser.add_argument("--delay-ms", type=float, default=0.0, help="by how much, in each step")
+    parser.add_argument("--busy", action="store_true", help="it computes for so long, instead of sleeping")
     parser.add_argument("--evaluate-ms", type=float, default=0.0, help="rank 0 evaluates alone, for so long")
     parser.add_argument("--evaluate-every", type=int, default=10)
     parser.add_argument("--steps", type=int, default=80)
@@ -65,11 +66,12 @@ def main() -> None:
     model = resnet8(1, 10, 16, "batch")
     wrapped = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    pause = compute if asked.busy else time.sleep
     if asked.late_in == "forward" and is_late:
-        model.register_forward_pre_hook(lambda *_: time.sleep(delay_s))
+        model.register_forward_pre_hook(lambda *_: pause(delay_s))
 
     def slow_gradient(gradient: Tensor) -> Tensor:
-        time.sleep(delay_s)
+        pause(delay_s)
         return gradient
 
     step = 0
@@ -87,6 +89,13 @@ def main() -> None:
             if step == asked.steps:
                 break
     dist.destroy_process_group()
+
+
+def compute(seconds: float) -> None:
+    """Be busy for so many seconds of CPU time."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
 
 
 def evaluate(model: nn.Module, images: Tensor, seconds: float) -> None:

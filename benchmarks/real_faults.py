@@ -1,10 +1,10 @@
 """Whether `allpull explain` finds faults where ranks compute for real: 2 of them, a small ResNet, handwritten digits.
 
-    python benchmarks/real_faults.py [--healthy 10] [--only PREFIX] [--keep FOLDER] [--output FILE]
+    python benchmarks/real_faults.py [--healthy 30] [--only PREFIX] [--keep FOLDER] [--output FILE]
 
 The program is `faulty_program.py`, which is observed unedited. What a fault costs is measured without our records, by
 the wall time of the same program without it (`planted_faults.py` says how findings are judged). Each rank has a core
-of its own; for `contended` a busy loop is put beside rank 1. With two cores the rest of the machine disturbs, so the
+of its own; for `contended` a busy loop is put beside rank 1, at three priorities. With two cores the rest of the machine disturbs, so the
 noise floor is wider than that of rehearsals. Ten minutes, on a machine with nothing else to do.
 """
 
@@ -35,12 +35,12 @@ BUSY = "while True: pass"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Real:
-    """One run: options of the program, and whether rank 1 shares its core with a busy loop."""
+    """One run: options of the program, and by how much nicer a busy loop is that shares the core of rank 1, if any."""
 
     name: str
     options: tuple[str, ...] = ()
     expected: tuple[Expected, ...] = ()
-    contended: bool = False
+    contended: int | None = None
 
 
 def cases(healthy: int) -> Iterator[Real]:
@@ -64,11 +64,17 @@ def cases(healthy: int) -> Iterator[Real]:
     planted.append(
         Real(name="late+alone", options=(*_late("forward", 1, 40), "--evaluate-ms", "200"), expected=(slow, alone))
     )
-    planted.append(Real(name="contended", expected=(Expected(rule="cpu-contention", ranks=(1,)),), contended=True))
-    every = max(1, len(planted) // max(1, healthy))
-    for number, case in enumerate(planted):
-        if number % every == 0 and number // every < healthy:
-            yield Real(name=f"healthy-{number // every:02d}")
+    planted += [
+        Real(name=f"busy-{where}-{ms}ms", options=(*_late(where, 1, ms), "--busy"), expected=(slow,))
+        for where, ms in (("forward", 5), ("backward", 10), ("forward", 25))
+    ]
+    crowded = (Expected(rule="cpu-contention", ranks=(1,)),)
+    planted += [Real(name=f"contended-nice-{nice}", expected=crowded, contended=nice) for nice in (0, 3, 6)]
+    made = 0
+    for number, case in enumerate(planted, start=1):
+        while made * len(planted) < number * healthy:
+            yield Real(name=f"healthy-{made:02d}")
+            made += 1
         yield case
 
 
@@ -78,7 +84,8 @@ def _late(where: str, rank: int, ms: int) -> tuple[str, ...]:
 
 def run(case: Real, folder: Path) -> Heard:
     """Run ``case`` below ``folder`` with each rank bound to a core, and have it explained."""
-    beside = subprocess.Popen(["taskset", "-c", "1", sys.executable, "-c", BUSY]) if case.contended else None
+    rival = ["taskset", "-c", "1", "nice", "-n", str(case.contended), sys.executable, "-c", BUSY]
+    beside = None if case.contended is None else subprocess.Popen(rival)
     command = ("run", "-n", "2", "--set", "launch.bind=cores", "--out", str(folder), "--", str(PROGRAM), *case.options)
     try:
         _unless_gloo_aborts(command)
@@ -114,7 +121,7 @@ def _unless_gloo_aborts(command: tuple[str, ...]) -> None:
 def main() -> int:
     """Run all, and say what came out; the exit code is 1 where a promise was broken."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--healthy", type=int, default=10)
+    parser.add_argument("--healthy", type=int, default=30)
     parser.add_argument("--only", default="", help="cases whose name begins so; healthy ones always run, for the cost")
     parser.add_argument("--keep", type=Path, help="folder to keep the runs in")
     parser.add_argument("--output", type=Path, help="store the result there")
