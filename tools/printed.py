@@ -201,13 +201,16 @@ def identical_runs(results: dict[str, Stored]) -> str:
     if "identical_runs" not in results:
         return NOT_YET
     measured = results["identical_runs"]["result"]
-    head = ["runs", "compared", "pairs", "called different", "gate failed", "slower ones found", "change that is shown"]
+    head = ["runs", "compared", "pairs", "called different", "gate failed", "gate unknown"]
+    head += ["slower ones found", "change that is shown"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    for kind in (name for name, found in measured.items() if isinstance(found, dict)):
-        same, planted = measured[kind]["identical"], measured[kind]["planted"]
+    kinds = {name: found for name, found in measured.items() if isinstance(found, dict)}
+    for kind, both in kinds.items():
+        same, planted = both["identical"], both["planted"]
         for way, about in COMPARED_WORDS.items():
             found = same[way]
             alarms = [percent(found[name], 1) for name in ("false_alarms", "false_failures")]
+            alarms.append(percent(found["gate"].get("unknown", 0) / found["pairs"]))
             slowed = planted.get(way)
             cells = ["", ""]
             if slowed:
@@ -215,11 +218,21 @@ def identical_runs(results: dict[str, Stored]) -> str:
                 cells = [percent(share), percent(slowed["smallest_shown"], 1)]
             row = [kind, about, f"{found['pairs']:,}", *alarms, *cells]
             lines.append(f"| {' | '.join(row)} |")
-    first = next(found for found in measured.values() if isinstance(found, dict))
-    about = (
-        f"The gate was `--fail-if '{measured['gate']}'`; slower ones took {percent(first['planted']['slower'])} longer."
-    )
+    slower = next(iter(kinds.values()))["planted"]["slower"]
+    about = f"The gate was `--fail-if '{measured['gate']}'`; slower ones took {percent(slower)} longer. "
+    about += " ".join(_unlike(kind, both) for kind, both in kinds.items())
     return "\n".join([*lines, "", about, "", *_made_on(results.values())])
+
+
+def _unlike(kind: str, measured: Stored) -> str:
+    """How much runs of this kind differ, and what the gate said of three slowed ones against three others."""
+    slowed = measured["planted"]["groups"]
+    failed = slowed["gate"].get("failed", 0)
+    return (
+        f"Runs of `{kind}` differ by {percent(measured['spread_between_runs'], 1)} from one to the next (standard "
+        f"deviation); the gate failed {failed or 'none'} of {slowed['pairs']} comparisons with slower ones, three with "
+        "three."
+    )
 
 
 def explained(name: str, lines: Callable[[Stored], list[str]]) -> Callable[[dict[str, Stored]], str]:

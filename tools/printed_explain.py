@@ -9,6 +9,7 @@ from typing import Any
 from allpull.units import percent, show_time
 
 Stored = dict[str, Any]
+SIZE = "size"  # as `judge` of benchmarks/planted_faults.py says that a price is too far from the cost
 
 
 def confusion(measured: Stored) -> Iterator[str]:
@@ -26,7 +27,7 @@ def sizes(measured: Stored) -> Iterator[str]:
     """What single faults cost and what was said they cost, a row for each kind."""
     by_rule: dict[str, list[tuple[float, float]]] = {}
     for row in measured["rows"]:
-        if len(row["planted"]) == 1 and row["promised_s"] is not None and row["cost_s"]:
+        if _has_size(row) and row["cost_s"]:
             by_rule.setdefault(row["planted"][0], []).append((row["cost_s"], row["promised_s"]))
     yield "| fault | runs | cost a step | said ÷ cost: median | least to most |"
     yield "|---|---|---|---|---|"
@@ -41,15 +42,34 @@ def sizes(measured: Stored) -> Iterator[str]:
 def planted_faults(measured: Stored) -> list[str]:
     """Matrix, sizes and sums, as lines of Markdown."""
     wrong = [f"`{row['case']}`: {', '.join(row['wrong'])}" for row in measured["rows"] if row["wrong"]]
-    faulty = measured["cases"] - measured["healthy"]
-    sums = (
-        f"{measured['healthy']} healthy runs gave {measured['false_alarms']} false alarms; of {faulty} with one "
-        f"fault or more, {faulty - len(wrong) + measured['false_alarms']} were right in rule, ranks, hosts and size."
-    )
+    sums = f"{_alarms(measured)}; {_right(measured['rows'])}"
     errors = ["", "What was not:", "", *(f"- {one}" for one in wrong)] if wrong else []
     made_at = ", ".join(f"`{commit[:10]}` ({count})" for commit, count in measured.get("rehearsed_at", {}).items())
     rehearsed = ["", f"Rehearsed at commit {made_at}, and explained at the one below."] if made_at else []
     return [*confusion(measured), "", sums, *errors, "", *sizes(measured), *rehearsed]
+
+
+def _alarms(measured: Stored) -> str:
+    count = measured["false_alarms"]
+    return f"{measured['healthy']} healthy runs gave {count} false alarm{'s' * (count != 1)}"
+
+
+def _right(rows: list[Stored]) -> str:
+    """How many of the faulty runs were named rightly, and of how many of those the size was judged, too."""
+    faulty = [row for row in rows if row["planted"]]
+    named = [row for row in faulty if set(row["wrong"]) <= {SIZE}]
+    sized = [row for row in named if _has_size(row)]
+    close = sum(SIZE not in row["wrong"] for row in sized)
+    return (
+        f"of {len(faulty)} with one fault or more, {len(named)} were right in rule, ranks and hosts; the size was "
+        f"judged for {len(sized)} of them, single faults with a measured cost: "
+        f"{'all' if close == len(sized) else close} within 25 % or three noise floors."
+    )
+
+
+def _has_size(row: Stored) -> bool:
+    """Whether what was said could be held against a measured cost: of single faults, where it was measured."""
+    return len(row["planted"]) == 1 and row["cost_s"] is not None and row["promised_s"] is not None
 
 
 def claix_like(measured: Stored) -> list[str]:
