@@ -1,8 +1,11 @@
 """Record a whole training step once as a CUDA graph and play it back, or say why it is made call by call.
 
 A step of a small network is thousands of launches, and a fast GPU waits for the host that makes them; played back it
-is one. What PyTorch's notes on CUDA graphs ask for is done here: a few ordinary steps beforehand, all on the one side
-stream on which the step is recorded, inputs that are copied to fixed addresses, a learning rate that is a tensor.
+is one. Of what PyTorch's notes on CUDA graphs ask for, this is done here: a few ordinary steps beforehand, all on the
+one side stream on which the step is recorded, inputs that are copied to fixed addresses, a learning rate that is a
+tensor. For DistributedDataParallel they also ask for NCCL's asynchronous error handling to be switched off before the
+process group is made (``TORCH_NCCL_ASYNC_ERROR_HANDLING=0``). That is left to the user, since without it ranks may wait
+for ever for one that failed.
 
 The steps beforehand are steps of the training, and recording runs nothing, so a recorded training is the same training.
 Only the step that was seen ``WARM_UP_STEPS`` times in a row is recorded: a ragged last batch, which never is, stays
