@@ -130,6 +130,12 @@ def _figures(results: dict[str, Stored]) -> Iterator[tuple[str, str, str]]:
         if name in results:
             study = results[name]["result"]
             yield f"top-1 accuracy of the recipe `{study['recipe']}`", printed_accuracy.means(study), name
+    if "loader_peers" in results:
+        what = "samples of the loader per CPU second, JPEGs as they are (light ones)"
+        yield what, printed_loader.short(results["loader_peers"]["result"]), "loader_peers"
+    if "trainer_peers" in results:
+        what = "images/s of a trainer ÷ those of PyTorch's example as it stands, bf16 on a CPU, pictures"
+        yield what, printed_trainer.short(results["trainer_peers"]["result"]), "trainer_peers"
 
 
 def launchers(results: dict[str, Stored]) -> str:
@@ -385,6 +391,8 @@ BLOCKS = {
             "undisturbed_ranks",
             "accuracy_digits",
             "accuracy_fashion_mnist",
+            "loader_peers",
+            "trainer_peers",
         ),
         show=figures,
     ),

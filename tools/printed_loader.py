@@ -22,6 +22,12 @@ def loader_peers(found: Stored) -> list[str]:
     return lines
 
 
+def short(found: Stored) -> str:
+    """JPEGs as they are beside the stock transforms and DALI, in a line."""
+    reached = {row["base"]: row["times"] for row in found["goals"] if row["ours"] == "allpull jpeg" and row["times"]}
+    return ", ".join(f"{reached[base]:.2f} × {base}" for base in ("stock", "DALI on the CPU") if base in reached)
+
+
 def _goal(row: dict[str, Any]) -> str:
     if row["times"] is None:
         cells = ["not measured", ""]

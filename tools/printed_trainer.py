@@ -35,6 +35,13 @@ def trainer_peers(found: Stored) -> list[str]:
     return lines
 
 
+def short(found: Stored) -> str:
+    """In bf16 on pictures: the trainer, and the example with channels last, over the example as it stands; a line."""
+    rows = {row["way"]: row for row in found["rows"] if (row["precision"], row["data"]) == ("bf16", "pictures")}
+    times = {way: rows[way]["times_example"]["median"] for way in ("allpull", "example, channels last") if way in rows}
+    return "; ".join(f"{way}: {value:.2f}" for way, value in times.items())
+
+
 def _cases(found: Stored) -> Iterator[tuple[str, int, str]]:
     yield from dict.fromkeys((row["precision"], row["threads"], row["data"]) for row in found["rows"])
 
