@@ -5,7 +5,7 @@
 The program is `faulty_program.py`, which is observed unedited. What a fault costs is measured without our records, by
 the wall time of the same program without it (`planted_faults.py` says how findings are judged). Each rank has a core
 of its own; for `contended` a busy loop is put beside rank 1, at three priorities. With two cores the rest of the
-machine disturbs, so the noise floor is wider than that of rehearsals. Ten minutes, on a machine with nothing else to do.
+machine disturbs, so the noise floor is wider than that of rehearsals. Ten minutes, on a machine that does nothing else.
 """
 
 from __future__ import annotations
