@@ -96,7 +96,9 @@ def run(case: Real, folder: Path) -> Heard:
     said = json.loads(run_allpull("explain", str(max(folder.iterdir())), "--json"))
     window = said["window"]
     return Heard(
-        findings=said["findings"],
+        findings=[
+            {**one, "hosts": []} for one in said["findings"]
+        ],  # all are this machine, whose name is nobody's business
         step_s=window["seconds"] / max(1, window["steps"]),
         simulation_error=said["simulation_error"],
         notes=said["notes"],
