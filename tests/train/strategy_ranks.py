@@ -194,10 +194,13 @@ def handed_over(ranks):
 
 
 def broken_off(ranks):
-    """A backward that breaks off on both ranks, between steps, against one rank without any; and on one rank alone."""
+    """A backward that breaks off on both ranks, between steps, against one rank without any; and on one rank alone.
+
+    Before a bucket is exchanged, as in a recording, which exchanges none.
+    """
     reference = state(Side(ALONE).train(range(4)))
     found = {}
-    for name in ("default", "sizes", "copies", "static", "later"):
+    for name in ("default", "copies", "static", "later"):
         side = Side(ranks, **STRATEGIES[name]).train(range(2))
         weight = [*side.model.parameters()][4]
 

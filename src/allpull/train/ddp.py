@@ -52,6 +52,7 @@ class Ddp:
         """Have torch wait no more for the buckets of a backward that broke off.
 
         It then agrees upon buckets anew in the next steps, in a collective: one rank alone would wait there for ever.
+        An exchange that is under way is not waited for; in a recording, which this is for, none is.
 
         Raises:
             MissingPart: other ranks go on as they were, or this version of torch cannot.
