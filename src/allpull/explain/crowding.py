@@ -37,12 +37,17 @@ def per_step(window: Window, phases: list[str] | tuple[str, ...]) -> Floats:
     return total
 
 
+def is_told(window: Window, machine: Machine) -> bool:
+    """Whether the thread that trains told how long it had no CPU, and its time is the rank's."""
+    return window.queued_s is not None and not machine.is_rehearsal and "host" not in window.work
+
+
 def held_up(window: Window, machine: Machine) -> Floats | None:
     """For how long of its computing the thread that trains had no CPU at the most, s, (steps, ranks); None: not known.
 
     What it waited beyond its computing fell into collectives or its loader, from which it was called back late.
     """
-    if window.queued_s is None or machine.is_rehearsal or "host" in window.work:
+    if window.queued_s is None or not is_told(window, machine):
         return None
     held: Floats = np.minimum(window.queued_s, _computing(window))
     return held
@@ -80,14 +85,13 @@ def crowded_share(window: Window, machine: Machine) -> float | None:
     shares = waiting_share(window, machine)
     if shares is None or machine.is_rehearsal:
         return None
-    is_exact = held_up(window, machine) is not None
-    return float(lower_median(shares)) / (1 if is_exact else max(1, machine.started or 1))
+    return float(lower_median(shares)) / (1 if is_told(window, machine) else max(1, machine.started or 1))
 
 
 def all_wait(window: Window, machine: Machine) -> bool:
     """Whether at least half of the ranks wait for a CPU for a good part of their time."""
     crowded = crowded_share(window, machine)
-    least = CROWDED if held_up(window, machine) is not None else CROWDED_SUM
+    least = CROWDED if is_told(window, machine) else CROWDED_SUM
     return crowded is not None and crowded >= least
 
 

@@ -35,7 +35,7 @@ from functools import partial
 import numpy as np
 
 from allpull.analyse.grid import Floats
-from allpull.explain.crowding import COMPUTING, CROWDED, all_wait, held_up, per_step, shortened, waiting_share
+from allpull.explain.crowding import COMPUTING, CROWDED, all_wait, is_told, per_step, shortened, waiting_share
 from allpull.explain.facts import Facts
 from allpull.explain.suspect import Suspect, Without, as_recorded, seconds, share
 from allpull.replay.whatif import like_median, scaled
@@ -64,11 +64,11 @@ def _some(facts: Facts, shares: Floats) -> Suspect:
     hosts = facts.hosts_of(ranks)
     named = f"Rank {ranks[0]}" if len(ranks) == 1 else f"Ranks {', '.join(str(rank) for rank in ranks)}"
     what, source = _counted(facts)
-    is_exact = held_up(facts.window, facts.machine) is not None
-    longer = "have no CPU while they compute" if is_exact else "compute"
+    told = is_told(facts.window, facts.machine)
+    longer = "have no CPU while they compute" if told else "compute"
     without = (
         partial(shortened, gone_s={one.rank: one.size.value for one in late})
-        if is_exact
+        if told
         else partial(like_median, ranks=ranks, phases=COMPUTING, unlike=facts.late.computing)
     )
     return Suspect(
@@ -118,7 +118,7 @@ def _all(facts: Facts, crowded: float) -> Suspect:
 
 def _counted(facts: Facts) -> tuple[str, str]:
     """Which threads were counted, and where that comes from."""
-    if held_up(facts.window, facts.machine) is not None:
+    if is_told(facts.window, facts.machine):
         return "the thread that trains", f"schedstat of that thread in {facts.span}"
     return "the threads", "schedstat of the ranks"
 
