@@ -47,3 +47,13 @@ def test_ranks_so_noisy_that_a_late_one_would_not_be_seen_are_not_called_healthy
     assert [one for one in result.findings if one.rule == "slow-rank"] == []
     assert result.healthy is None
     assert any("cannot be told from chance" in note for note in result.notes)
+
+
+def test_on_cpus_what_a_slow_rank_has_to_cost_is_said_and_is_more_than_chance() -> None:
+    """Ranks that all but agree: chance reaches a few microseconds, and yet a rank 5 % late is not named."""
+    quiet = explained(4, 30)
+    assert any(note.startswith("on CPUs a slow rank is named from 8 % of a step on") for note in quiet.notes)
+    assert quiet.healthy is not None
+    assert "above the noise of 5.24 ms a step" in quiet.healthy  # 8 % of 65.5 ms
+    noisy = explained(2, 12, noise_ms=20)
+    assert not any("is named from" in note for note in noisy.notes)

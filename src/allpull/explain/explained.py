@@ -29,6 +29,7 @@ from allpull.units import percent, show_time
 INDICATIVE = 0.05  # of the measured time: a replay that misses it by more explains another run
 BUSY = 0.8  # POP: what is acceptable; a run that computes less is not healthy, though nothing is to blame
 BLIND = 0.1  # of a step: a run in which a rank may be later than that unseen is not called healthy
+CORES = "cores of one machine differ by nearly that much without a fault"
 NAMES = (*WORK, "wait", "transfer")
 
 
@@ -136,7 +137,7 @@ def _healthy(efficiency: Efficiency | None, facts: Facts, answers: Found) -> str
     is_blind = floor_s is not None and floor_s > BLIND * facts.step_s
     if any(not one.advice for one in answers.findings) or facts.is_too_short or is_blind:
         return None
-    above = "" if floor_s is None else f" above the noise of {show_time(floor_s)} a step"
+    above = "" if floor_s is None else f" above the noise of {show_time(_seen_from_s(floor_s, facts))} a step"
     doubts = ", though what notes tell of may cost something" if answers.undecided else ""
     if efficiency is None:
         return f"Nothing stands out{above}{doubts}."
@@ -146,12 +147,19 @@ def _healthy(efficiency: Efficiency | None, facts: Facts, answers: Found) -> str
     return f"Nothing stands out{above}{doubts}, and the ranks compute {share} of the time."
 
 
+def _seen_from_s(floor_s: float, facts: Facts) -> float:
+    """From what lateness on a slow rank is named, s a step, where chance reaches up to ``floor_s``."""
+    return max(floor_s, facts.slow_share * facts.step_s if facts.on_cpus else 0.0)
+
+
 def _about(facts: Facts, grown: TreeResult) -> list[str]:
     """What to keep in mind of all that is said."""
     said = []
     if facts.floor_s is not None:
         floor = f"{show_time(facts.floor_s)} a step ({percent(facts.floor_s / facts.step_s, 1)})"
         said.append(f"a rank that is late by less than {floor} cannot be told from chance in {facts.span}")
+        if _seen_from_s(facts.floor_s, facts) > facts.floor_s:
+            said.append(f"on CPUs a slow rank is named from {percent(facts.slow_share)} of a step on: {CORES}")
     elif facts.is_too_short:
         steps = facts.window.steps.size
         said.append(f"{'one step is' if steps == 1 else f'{steps:,} steps are'} too few to tell a fault from chance")

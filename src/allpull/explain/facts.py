@@ -17,8 +17,11 @@ from allpull.explain.crowding import crowded_share
 from allpull.explain.late import Late, late_ranks
 from allpull.explain.machine import Machine
 from allpull.explain.network import Network, network_of
+from allpull.explain.suspect import MIN_SHARE
 from allpull.replay.engine import Played, replay
 from allpull.rundir.read import RunData
+
+SLOW_ON_CPUS = 0.08  # of a step: cores of one machine differ by up to 7 % over a run without a fault (real_faults.py)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +72,11 @@ class Facts:
     def on_cpus(self) -> bool:
         """Whether real CPUs compute: neither accelerators, nor what stands for them in a rehearsal."""
         return not (self.machine.is_rehearsal or self.machine.accelerators or "host" in self.window.work)
+
+    @property
+    def slow_share(self) -> float:
+        """Share of a step that a slow rank has to cost to be a finding."""
+        return SLOW_ON_CPUS if self.on_cpus else MIN_SHARE
 
     @property
     def crowded_share(self) -> float | None:

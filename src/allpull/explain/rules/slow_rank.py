@@ -40,11 +40,10 @@ from allpull.explain.alike import Group, groups, who
 from allpull.explain.crowding import COMPUTING, per_step, shortened
 from allpull.explain.facts import Facts
 from allpull.explain.persistent import by_phase
-from allpull.explain.suspect import MIN_SHARE, Suspect, Without, count, seconds
+from allpull.explain.suspect import Suspect, Without, count, seconds
 from allpull.replay.whatif import like_median, scaled
 from allpull.schema.explained import Evidence
 
-OF_CPUS = 0.08  # of a step: cores of one machine differ by up to 7 % over a run without a fault (real_faults.py)
 WHERE = {
     "copy": "copying to the device",
     "forward": "in forward",
@@ -92,7 +91,7 @@ def _suspect(group: Group, facts: Facts, excess: Mapping[str, Floats], where: st
         ),
         without=_without(group, facts),
         ranks=group.ranks,
-        least_share=OF_CPUS if facts.on_cpus else MIN_SHARE,
+        least_share=facts.slow_share,
     )
 
 
