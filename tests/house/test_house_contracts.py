@@ -15,13 +15,13 @@ Python = Callable[..., CompletedProcess[str]]
 OLD_PYTHON = (3, 9)
 IN_RANKS = (
     "allpull.marks",
+    "allpull.kernel",
     "allpull.rundir.layout",
     "allpull.rundir.live",
     "allpull.rundir.write",
     "allpull.rundir.redact",
     "allpull.observe.recorder",
     "allpull.observe.host",
-    "allpull.observe.kernel",
 )
 """What an observed rank imports from us, torch aside."""
 
@@ -140,7 +140,7 @@ def test_what_is_too_new_is_found(tmp_path: Path) -> None:
 def old_files(root: Path) -> list[Path]:
     source = root / "src" / "allpull"
     rundir = [source / "rundir" / f"{name}.py" for name in ("layout", "write", "redact")]
-    return [source / "marks.py", *rundir, *sorted((source / "observe").glob("*.py"))]
+    return [source / "kernel.py", source / "marks.py", *rundir, *sorted((source / "observe").glob("*.py"))]
 
 
 def too_new(path: Path) -> Iterator[str]:

@@ -18,6 +18,7 @@ from tests.pack.conftest import as_jpeg
 from allpull import marks
 from allpull.errors import BadInput
 from allpull.load import packed
+from allpull.load import threads as threads_module
 from allpull.load.feed import check
 from allpull.load.odd import LEFT_OUT, Counts
 from allpull.load.resize import resize_antialiased
@@ -98,6 +99,7 @@ def test_threads_are_the_processors_of_a_rank_unless_said_and_stand_in_the_recor
     data_folder, monkeypatch, said, ranks, threads
 ):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(12)), raising=False)
+    monkeypatch.setattr(threads_module, "cpu_quota", lambda tree: None)
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     if ranks:
         monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from allpull.kernel import MAX_BYTES, Tree, cpu_list
 from allpull.observe import host as host_module
 from allpull.observe.host import describe_host
-from allpull.observe.kernel import MAX_BYTES, Tree, cpu_list
 from allpull.schema.base import tag
 from allpull.schema.host import HostRecord
 

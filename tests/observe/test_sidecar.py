@@ -16,11 +16,11 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from allpull.kernel import Tree, Watched
 from allpull.observe.family import Family
 from allpull.observe.gauges import infiniband
 from allpull.observe.gpus import Gpus
 from allpull.observe.hooks import session
-from allpull.observe.kernel import Tree, Watched
 from allpull.observe.roster import JOB_VARIABLE, Roster, rank_by_variables
 from allpull.rundir import layout
 from allpull.schema.base import tag

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from typer.core import TyperGroup
 from allpull.cli.say import answer, note
 from allpull.cli.show import AsJson
 from allpull.errors import AllpullError
+from allpull.kernel import usable_cpus
 from allpull.units import parse_bytes, show_bytes, show_count, show_spread, show_time
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def make(  # noqa: PLR0917  one parameter an option, called by typer alone
     layout = Layout(seed=None if keep_order else seed, shard_bytes=parse_bytes(shard_size))
     planned = plan(listing, recipe, layout)
     if finished(destination, planned) is None:
-        cores = workers or len(os.sched_getaffinity(0))
+        cores = workers or usable_cpus()
         expected = forecast(planned)
         note(_forecast_line(expected, len(planned.entries), cores))
         if not dry_run:
@@ -118,7 +118,7 @@ def make(  # noqa: PLR0917  one parameter an option, called by typer alone
     if dry_run:
         return
     with _progress(len(planned.entries)) as progress:
-        done = write_pack(planned, destination, workers=workers or len(os.sched_getaffinity(0)), progress=progress)
+        done = write_pack(planned, destination, workers=workers or usable_cpus(), progress=progress)
     for line in _done_lines(done):
         note(line)
 
@@ -142,7 +142,7 @@ def verify(directory: Directory, workers: Workers = None, as_json: AsJson = Fals
     with _progress(None) as progress:
         done = look(
             directory,
-            threads=workers or len(os.sched_getaffinity(0)),
+            threads=workers or usable_cpus(),
             progress=lambda shards, of: progress(shards, of, 0),
         )
     if as_json:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -24,6 +23,7 @@ from allpull.cli.say import answer
 from allpull.cli.show import AsJson
 from allpull.cli.train import Out
 from allpull.errors import BadInput, UnknownName
+from allpull.kernel import usable_cpus
 from allpull.units import parse_bytes, percent, show_bytes, show_count, show_time
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def compute(  # noqa: PLR0917  one parameter an option, called by typer alone
         "builder": BUILDER,
         "batches": parse_counts(batches, "--batch", most=MOST_BATCH),
         "precisions": parse_names(precisions, "precision", PRECISIONS),
-        "threads": parse_counts(threads or str(cores()), "--threads", most=MOST_THREADS),
+        "threads": parse_counts(threads or str(usable_cpus()), "--threads", most=MOST_THREADS),
         "size": size,
         "channels": channels,
         "classes": classes,
@@ -102,11 +102,6 @@ def compute(  # noqa: PLR0917  one parameter an option, called by typer alone
     record, directory = run("compute", spec, out, options)
     result = computed(read_probe(directory, "compute", ComputeAnswer), record.id)
     answer(result.model_dump_json(by_alias=True, indent=1) if as_json else compute_table(result))
-
-
-def cores() -> int:
-    """CPUs that we may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def compute_table(result: ComputeResult) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Dict, List
 
 import psutil
 
-from .kernel import Tree
+from ..kernel import Tree
 
 MAX_NICS = 64
 IB_WORD_BYTES = 4  # port_rcv_data and port_xmit_data count 32-bit words (InfiniBand PMA PortCounters)

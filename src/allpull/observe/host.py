@@ -15,7 +15,7 @@ import socket
 import subprocess
 from typing import Any, Dict, List, Optional, Set, Tuple
 
-from .kernel import Tree, cpu_list, number
+from ..kernel import Tree, cpu_list, cpu_quota, number
 
 SCHEMA = "allpull.host/1.3"  # schema.base.tag("host"): a rank's Python has no pydantic to ask it
 MAX_NAME = 200  # characters
@@ -80,7 +80,7 @@ def _cpu(tree: Tree, machine: str) -> Dict[str, Any]:
         "logical": len(online) or os.cpu_count(),
         "physical": _physical_cores(tree, online),
         "usable": _usable_cpus(tree, online),
-        "quota": _quota(tree),
+        "quota": cpu_quota(tree),
         "vector": [flag for flag in VECTOR if flag in flags],
     }
 
@@ -116,45 +116,6 @@ def _usable_cpus(tree: Tree, online: Set[int]) -> Optional[int]:
     """The affinity of this process; the kernel's list may name CPUs that could yet be plugged in."""
     allowed = cpu_list(tree.fields("proc/self/status").get("Cpus_allowed_list", ""))
     return len(allowed & online if online else allowed) or None
-
-
-def _quota(tree: Tree) -> Optional[float]:
-    """CPUs that the control groups of this process allow: the least from its own up to the root; None: no limit.
-
-    Version 2 keeps "quota period" in cpu.max, version 1 two files of its cpu controller (kernel documentation:
-    admin-guide/cgroup-v2, scheduler/sched-bwc).
-    """
-    limits = []
-    for version, folder in _cgroup_folders(tree):
-        if version == 2:
-            quota, period = [number(word) for word in [*(tree.text(f"{folder}/cpu.max") or "").split(), "", ""][:2]]
-        else:
-            quota, period = (tree.number(f"{folder}/cpu.cfs_{name}_us") for name in ("quota", "period"))
-        if quota is not None and period is not None and quota > 0 and period > 0:
-            limits.append(quota / period)
-    return min(limits, default=None)
-
-
-def _cgroup_folders(tree: Tree) -> List[Tuple[int, str]]:
-    """Version and folder of each control group with a say on our CPU time, from ours up to the mount."""
-    paths: Dict[int, str] = {}
-    for line in tree.read("proc/self/cgroup").splitlines():
-        _, controllers, path = [*line.split(":", 2), "", ""][:3]
-        if not controllers:
-            paths[2] = path
-        elif "cpu" in controllers.split(","):
-            paths[1] = path
-    folders: List[Tuple[int, str]] = []
-    for mount in tree.mounts():
-        version = {"cgroup2": 2, "cgroup": 1}.get(mount.kind)
-        if version not in paths or (version == 1 and "cpu" not in mount.options):
-            continue
-        # In a container the mount shows a part of the tree, and our path may be told from above it.
-        below = os.path.relpath(paths[version] or "/", mount.inside or "/")
-        parts = [] if below == "." or below.startswith("..") else below.split("/")
-        point = mount.point.strip("/")
-        folders += [(version, "/".join([point, *parts[:length]])) for length in range(len(parts), -1, -1)]
-    return folders
 
 
 def _memory_bytes(tree: Tree) -> Optional[int]:

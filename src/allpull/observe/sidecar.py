@@ -20,13 +20,13 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
+from ..kernel import Tree, Watched
 from ..rundir import layout
 from ..rundir.write import Appender, private_folder, whole_json
 from . import clocks
 from .gpus import find_gpus
 from .host import describe_host
 from .interface import own_address
-from .kernel import Tree, Watched
 from .roster import Roster
 
 SCHEMA = "allpull.counters/1.3"

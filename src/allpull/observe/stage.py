@@ -39,6 +39,7 @@ def stage(directory: str) -> str:
     for room in ("", "rundir"):
         with open(os.path.join(folder, PACKAGE, room, "__init__.py"), "w", encoding="utf-8") as file:
             file.write('"""What allpull runs inside a rank."""\n')
+    shutil.copyfile(os.path.join(ours, "kernel.py"), os.path.join(folder, PACKAGE, "kernel.py"))
     startup = os.path.join(ours, "observe", "startup", "sitecustomize.py")
     shutil.copyfile(startup, os.path.join(folder, "sitecustomize.py"))
     return folder

@@ -7,7 +7,6 @@ All cold and warm points come before the cached ones: the files are read into th
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -16,6 +15,7 @@ from typing import Any
 
 import torch
 
+from allpull.kernel import usable_cpus
 from allpull.load.alone import drain
 from allpull.load.batches import Batch
 from allpull.load.packed import PackedSource
@@ -45,7 +45,7 @@ def main(job_file: str) -> None:
     job = read_job(job_file)
     asked, meeting = job["options"], meet(job["spec"]["launch"]["threads"])
     subject = look_at(asked["data"], job["spec"]["data"], batch=asked["batch"], ranks=meeting.ranks)
-    cores = int(meeting.gather(torch.tensor([usable_cores()])).min())
+    cores = int(meeting.gather(torch.tensor([usable_cpus()])).min())
     threads = asked["threads"] or crews(cores, 1)
     points, left_out = measure(meeting, subject, asked, threads if subject.shards else [1])
     if meeting.rank == 0:
@@ -171,11 +171,6 @@ def unflat(values: list[float]) -> Told:
     pairs = zip(values[0 : 2 * WINDOWS : 2], values[1 : 2 * WINDOWS : 2], strict=True)
     windows = [(int(samples), wall_s) for samples, wall_s in pairs if wall_s > UNKNOWN]
     return Told(windows, int(values[-2]), values[-1])
-
-
-def usable_cores() -> int:
-    """CPUs that this rank may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 if __name__ == "__main__":

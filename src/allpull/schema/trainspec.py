@@ -65,8 +65,8 @@ class DataSpec:
     )
     threads: int = option(
         0,
-        "packs: threads of each rank that read and decode; 0: the processors of its host divided by the ranks there,"
-        " at most 16",
+        "packs: threads of each rank that read and decode; 0: the processors of its host, or those that the quota of"
+        " its container pays for, divided by the ranks there, at most 16",
         ge=0,
         le=1024,
     )

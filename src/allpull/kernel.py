@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Dict, List, Optional, Set
+from typing import Dict, List, Optional, Set, Tuple
 
 MAX_BYTES = 1 << 23  # /proc/cpuinfo of a thousand CPUs is 2 MB
 CHUNK_BYTES = 1 << 16  # files of /proc/sys answer a read of 4 MiB or more with an error
@@ -133,6 +133,56 @@ def cpu_list(text: str) -> Set[int]:
         if match:
             cpus.update(range(int(match.group(1)), int(match.group(2) or match.group(1)) + 1))
     return cpus
+
+
+def usable_cpus(tree: Optional[Tree] = None) -> int:
+    """Whole CPUs that this process may keep busy: no more than it may run on, nor than its control groups allow it."""
+    quota = cpu_quota(tree or Tree())
+    return allowed_cpus() if quota is None else max(1, min(allowed_cpus(), int(quota)))
+
+
+def allowed_cpus() -> int:
+    """CPUs that this process may run on, though perhaps not all the time."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cpu_quota(tree: Tree) -> Optional[float]:
+    """CPUs that the control groups of this process allow: the least from its own up to the root; None: no limit.
+
+    Version 2 keeps "quota period" in cpu.max, version 1 two files of its cpu controller (kernel documentation:
+    admin-guide/cgroup-v2, scheduler/sched-bwc).
+    """
+    limits = []
+    for version, folder in _cgroup_folders(tree):
+        if version == 2:
+            quota, period = [number(word) for word in [*(tree.text(f"{folder}/cpu.max") or "").split(), "", ""][:2]]
+        else:
+            quota, period = (tree.number(f"{folder}/cpu.cfs_{name}_us") for name in ("quota", "period"))
+        if quota is not None and period is not None and quota > 0 and period > 0:
+            limits.append(quota / period)
+    return min(limits, default=None)
+
+
+def _cgroup_folders(tree: Tree) -> List[Tuple[int, str]]:
+    """Version and folder of each control group with a say on our CPU time, from ours up to the mount."""
+    paths: Dict[int, str] = {}
+    for line in tree.read("proc/self/cgroup").splitlines():
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if not controllers:
+            paths[2] = path
+        elif "cpu" in controllers.split(","):
+            paths[1] = path
+    folders: List[Tuple[int, str]] = []
+    for mount in tree.mounts():
+        version = {"cgroup2": 2, "cgroup": 1}.get(mount.kind)
+        if version not in paths or (version == 1 and "cpu" not in mount.options):
+            continue
+        # In a container the mount shows a part of the tree, and our path may be told from above it.
+        below = os.path.relpath(paths[version] or "/", mount.inside or "/")
+        parts = [] if below == "." or below.startswith("..") else below.split("/")
+        point = mount.point.strip("/")
+        folders += [(version, "/".join([point, *parts[:length]])) for length in range(len(parts), -1, -1)]
+    return folders
 
 
 def _octal(match: "re.Match[str]") -> str:
