@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
 import types
+import weakref
 
 import pytest
 
@@ -18,10 +20,14 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from torch import nn  # noqa: E402
 
-from allpull.train.graph import WARM_UP_STEPS, CudaRecorder, StepGraph, hold_rate, obstacle  # noqa: E402
+from allpull.schema.spec import RunSpec  # noqa: E402
+from allpull.schema.trainspec import DataSpec, TrainSpec  # noqa: E402
+from allpull.train.graph import WARM_UP_STEPS, CudaRecorder, StepGraph, hold_rate, obstacle, uneven  # noqa: E402
 from allpull.train.lars import Lars  # noqa: E402
+from allpull.train.loop import train  # noqa: E402
 from allpull.train.optimise import set_rate  # noqa: E402
 from allpull.train.precision import Precision  # noqa: E402
+from allpull.train.ranks import Ranks  # noqa: E402
 
 pytestmark = pytest.mark.torch
 CPU = torch.device("cpu")
@@ -203,8 +209,30 @@ def test_the_reason_is_the_first_error_and_is_said_at_once(heard):
     assert heard == ["train.cuda_graph: steps are made call by call: the step cannot be recorded: item() in the loss"]
 
 
-def test_a_recording_that_fails_leaves_the_side_stream(monkeypatch):
-    """By stand-ins for torch's streams and graphs: whatever they leave behind, the stream is the usual one again."""
+class Allocator:
+    """Of torch's allocator and generator, what knows of a recording; ``ended``: the recording came to its end."""
+
+    def __init__(self, *, ended: bool) -> None:
+        self.said: list[tuple[str, object]] = []
+        self._ended = ended
+
+    def end(self, device, pool):
+        if self._ended:
+            raise RuntimeError("endAllocatePool: not currently recording to mempool_id")
+        self.said.append(("end", (device, pool)))
+
+    def release(self, device, pool):
+        self.said.append(("release", (device, pool)))
+
+    def clone_state(self):
+        return "its state, not recording"
+
+    def graphsafe_set_state(self, state):
+        self.said.append(("generator", state))
+
+
+def spoil(monkeypatch, allocator):
+    """Have recordings fail, by stand-ins for torch's streams, graphs and memory; the stack of streams."""
     streams: list[object] = ["usual"]
 
     @contextlib.contextmanager
@@ -216,13 +244,97 @@ def test_a_recording_that_fails_leaves_the_side_stream(monkeypatch):
         finally:
             del streams[depth:]
 
+    def graph(_graph, pool, stream, capture_error_mode):
+        assert (pool, capture_error_mode) == ((0, 7), "thread_local")
+        return Spoiled(streams, stream)
+
     monkeypatch.setattr(torch.cuda, "Stream", lambda _device: "side")
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: None)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 7))
     monkeypatch.setattr(torch.cuda, "stream", on)
-    monkeypatch.setattr(torch.cuda, "graph", lambda _graph, stream, capture_error_mode: Spoiled(streams, stream))
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    monkeypatch.setattr(torch.cuda, "default_generators", (None, allocator))
+    monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", allocator.end, raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_releasePool", allocator.release, raising=False)
+    return streams
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_recording_that_fails_leaves_the_side_stream_and_nothing_that_records(monkeypatch, ended):
+    """What torch leaves: it stays on the stream, its allocator defers all frees, its generator (before 2.13) counts.
+
+    A recording that ended, because its error was Python's alone, gives its memory back itself, and only once.
+    """
+    allocator = Allocator(ended=ended)
+    streams = spoil(monkeypatch, allocator)
     with pytest.raises(RuntimeError, match="previous error"):
-        CudaRecorder(CPU).record(lambda: torch.zeros(()))
+        CudaRecorder(torch.device("cuda", 1)).record(lambda: torch.zeros(()))
     assert streams == ["usual"]
+    memory = [] if ended else [("end", (1, (0, 7))), ("release", (1, (0, 7)))]
+    assert allocator.said == [*memory, ("generator", "its state, not recording")]
+
+
+def test_a_recording_that_fails_keeps_nothing_of_the_step():
+    """Activations of a large batch fill a GPU: they must be gone before the step is made call by call."""
+    made: list[weakref.ref[torch.Tensor]] = []
+    tape = Tape()
+    played, _ = pair(tape)
+    honest = played.graph._step
+
+    def step(*inputs):
+        if made or tape.recordings:
+            return honest(*inputs)
+        activations = torch.zeros(8)
+        made.append(weakref.ref(activations))
+        raise RuntimeError("not while recording")
+
+    def record(work):
+        played.graph._step = step
+        return work()
+
+    tape.record = record
+    gc.disable()
+    try:
+        played.train([4] * (WARM_UP_STEPS + 1))
+    finally:
+        gc.enable()
+    assert played.graph.reason.endswith("not while recording")
+    assert made[0]() is None
+
+
+def test_a_recording_is_let_go_before_the_process_group_is():
+    """NCCL waits for every graph that uses a communicator before it destroys that, for ever if need be."""
+    tape = Tape()
+    played, plain = pair(tape)
+    for training in (played, plain):
+        training.train([4] * (WARM_UP_STEPS + 2))
+    recording = weakref.ref(played.graph._play)
+    played.graph.close()
+    assert recording() is None
+    assert not played.graph.playing
+    assert_same(played, plain)
+
+
+def test_the_trainer_lets_its_recording_go(monkeypatch, tmp_path):
+    closed: list[None] = []
+    monkeypatch.setattr(StepGraph, "close", lambda _: closed.append(None))
+    train(RunSpec(train=TrainSpec(epochs=1, stop_after=1)), Ranks(rank=0, ranks=1, device=CPU), tmp_path)
+    assert len(closed) == 1
+
+
+@pytest.mark.parametrize(
+    ("data", "ranks", "even"),
+    [
+        ({"name": "pack"}, 2, False),
+        ({"name": "pack"}, 1, True),
+        ({"name": "pack", "on_odd": "substitute"}, 2, True),
+        ({"name": "digits"}, 2, True),
+    ],
+)
+def test_ranks_record_a_step_together_or_not_at_all(data, ranks, even):
+    """NCCL: whether an operation is captured must be the same on all ranks; who leaves a sample out is alone."""
+    found = uneven(DataSpec(**data), ranks)
+    assert (found == "") == even
 
 
 def test_obstacles_are_known_beforehand(monkeypatch):

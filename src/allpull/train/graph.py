@@ -3,7 +3,9 @@
 A step of a small network is thousands of launches, and a fast GPU waits for the host that makes them; played back it
 is one. Of what PyTorch's notes on CUDA graphs ask for, this is done here: a few ordinary steps beforehand, all on the
 one side stream on which the step is recorded, inputs that are copied to fixed addresses, a learning rate that is a
-tensor. For DistributedDataParallel they also ask for NCCL's asynchronous error handling to be switched off before the
+tensor. A recording is let go before the process group is: NCCL destroys no communicator that one still uses.
+
+For DistributedDataParallel they also ask for NCCL's asynchronous error handling to be switched off before the
 process group is made (``TORCH_NCCL_ASYNC_ERROR_HANDLING=0``). That is left to the user, since without it ranks may wait
 for ever for one that failed.
 
@@ -18,13 +20,15 @@ with a recorder that is none.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Protocol, TypeVar
+from contextlib import suppress
+from typing import Any, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from allpull import marks
+from allpull.schema.trainspec import DataSpec
 from allpull.train.lars import Lars
 
 WARM_UP_STEPS = 11  # what PyTorch's notes ask of DistributedDataParallel, which settles down within ten
@@ -67,20 +71,40 @@ class CudaRecorder:
 
     def record(self, work: Callable[[], Tensor]) -> Callable[[], Tensor]:
         """What plays ``work`` back and returns its result, which the next time overwrites."""
-        graph = torch.cuda.CUDAGraph()
+        graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
         # thread_local: threads of the loader may go on pinning memory, which in the default mode spoils a recording.
         # The outer `with` leaves the side stream in any case; torch (2.13) stays there where a recording has failed.
-        with (
-            torch.cuda.stream(self.stream),
-            torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"),
-        ):
-            result = work()
+        try:
+            with (
+                torch.cuda.stream(self.stream),
+                torch.cuda.graph(graph, pool=pool, stream=self.stream, capture_error_mode="thread_local"),
+            ):
+                result = work()
+        except BaseException:
+            end_spoiled(self.device, pool)
+            raise
 
         def play() -> Tensor:
             graph.replay()
             return result
 
         return play
+
+
+def end_spoiled(device: torch.device, pool: Any) -> None:
+    """End what a recording into ``pool`` that failed on ``device`` has left under way; of one that ended, nothing.
+
+    Where CUDA refuses to end a recording, torch (2.13) raises that and does no more. Its allocator goes on as if it
+    recorded: no memory that two streams have used is free again, so that a batch is lost with each copy to the device.
+    Before 2.13 its generator does, too, and the next dropout is an error.
+    """
+    older = "_cuda_endAllocateCurrentStreamToPool"  # of torch 2.5 and before
+    end = getattr(torch._C, "_cuda_endAllocateToPool", None) or getattr(torch._C, older)
+    with suppress(RuntimeError):  # that nothing was under way: torch has ended it, and the graph returns its memory
+        end(device.index, pool)
+        torch._C._cuda_releasePool(device.index, pool)
+    generator = torch.cuda.default_generators[device.index]
+    generator.graphsafe_set_state(generator.clone_state())  # the same numbers next, and not recording
 
 
 class StepGraph:
@@ -126,13 +150,17 @@ class StepGraph:
             return recorder.run(lambda: self._played(inputs))
         return recorder.run(lambda: self._step(*inputs, *constants))
 
+    def close(self) -> None:
+        """Let go of the recording. To be called before the process group is left: NCCL waits for what recorded it."""
+        self._play, self._recorded, self._fixed = None, None, ()
+
     @property
     def playing(self) -> bool:
         """Whether the last step was played back."""
         return self._play is not None and self._kind == self._recorded
 
     def _record(self, recorder: Recorder, inputs: tuple[Tensor, ...], constants: tuple[Hashable, ...]) -> None:
-        self._play, self._recorded = None, None  # its memory, before more is taken
+        self.close()  # its memory, before more is taken
         fixed = tuple(value.clone() for value in inputs)
         broke_off: list[Exception] = []
 
@@ -149,6 +177,7 @@ class StepGraph:
             # the step's own, if it has one: the end of a recording that it spoiled fails with another
             self.reason = f"the step cannot be recorded: {_shortly((*broke_off, error)[0])}"[:LONGEST_REASON]
             marks.remark(f"{NOT_RECORDED}: {self.reason}")
+            broke_off.clear()  # it holds all that the step had made, and its traceback would hold it
             self._forget()
             return
         self._fixed, self._recorded = fixed, self._kind
@@ -183,6 +212,19 @@ def obstacle(optimizer: torch.optim.Optimizer, device: torch.device, *, ranks: i
     if asks and not isinstance(optimizer, Lars):
         return f"{name} reads its learning rate on the host, unless it is fused"
     return ""
+
+
+def uneven(data: DataSpec, ranks: int) -> str:
+    """Why steps on ``data`` cannot be recorded on ``ranks`` together; "": they are of one shape on all of them.
+
+    NCCL takes a collective that is recorded on some ranks and made by call on others for two different ones.
+    """
+    if ranks == 1 or data.name != "pack" or data.on_odd != "skip":
+        return ""
+    return (
+        "a sample that cannot be decoded makes the batch of its rank alone smaller, and NCCL wants a step recorded on "
+        "all ranks or on none: data.on_odd=substitute"
+    )
 
 
 def hold_rate(optimizer: torch.optim.Optimizer, device: torch.device) -> None:

@@ -17,7 +17,7 @@ from allpull.train.average import Average
 from allpull.train.chance import own_chance
 from allpull.train.checkpoint import Checkpoints, Cut, Parts
 from allpull.train.compiled import Compiled
-from allpull.train.graph import NOT_RECORDED, CudaRecorder, hold_rate, obstacle
+from allpull.train.graph import NOT_RECORDED, CudaRecorder, hold_rate, obstacle, uneven
 from allpull.train.models.build import build
 from allpull.train.models.sync_norm import SampleWeight, sync_norms
 from allpull.train.models.weights import begin_with
@@ -96,6 +96,8 @@ def learner_of(spec: RunSpec, facts: Facts, ranks: Ranks) -> Learner:
     """
     train = spec.train
     torch.manual_seed(train.seed)
+    # the fastest convolution of each shape is tried out once: with channels last the guess is often a slow one
+    torch.backends.cudnn.benchmark = True
     model = build(spec.model, channels=facts.channels, classes=facts.classes, pixels=facts.pixels)
     if spec.model.weights and not train.resume:  # else the checkpoint's take their place
         left_out = begin_with(model, Path(spec.model.weights), classes=facts.classes, new_head=spec.model.new_head)
@@ -117,6 +119,7 @@ def learner_of(spec: RunSpec, facts: Facts, ranks: Ranks) -> Learner:
     not_recorded = ""
     if train.cuda_graph:
         not_recorded = obstacle(optimizer, ranks.device, ranks=ranks.ranks, scaled=precision.scaled)
+        not_recorded = not_recorded or uneven(spec.data, ranks.ranks)
     average = None
     if train.ema_half_life:
         average = Average(

@@ -67,6 +67,7 @@ def train(spec: RunSpec, ranks: Ranks, directory: Path, warned: Callable[[], boo
     finally:
         training.odd.write()
         training.feed.close()
+        training.make_step.close()
     training.history.losses = training.losses.here
     return training.history
 
@@ -132,9 +133,8 @@ class Training:
     def step(self, batch: Batch, images: Tensor, targets: Tensor) -> None:
         """One step on one global batch, of which ``images`` and ``targets`` are this rank's part."""
         learner, progress = self.learner, self.progress
-        rate = learning_rate(
-            self.spec.train, global_batch=self.spec.global_batch, step=progress.step, steps_per_epoch=self.feed.steps
-        )
+        whole, steps = self.spec.global_batch, self.feed.steps
+        rate = learning_rate(self.spec.train, global_batch=whole, step=progress.step, steps_per_epoch=steps)
         set_rate(learner.optimizer, rate)
         with learner.whole():
             loss = self.make_step(images, targets, constants=(batch.samples, batch.global_samples))
