@@ -58,7 +58,8 @@ class Setting:
 def main(job_file: str) -> None:
     """Measure all points of the job and write ``probes/compute.json``."""
     job = read_job(job_file)
-    asked, device = job["options"], meet(job["spec"]["launch"]["threads"]).device
+    asked, device = job["options"], meet(job["spec"]["launch"]["threads"], "auto").device
+    torch.backends.cudnn.benchmark = True  # as the trainer has it
     setting = Setting(job, device)
     before, left_out = quiet(), list[str]()
     points = list(measure(setting, asked, left_out))
