@@ -12,8 +12,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from allpull.probe import clock
-from allpull.probe.ranks import Meeting
+from allpull.probe import clock  # noqa: E402
+from allpull.probe.ranks import Meeting  # noqa: E402
 
 pytestmark = pytest.mark.torch
 NONCE = "0123456789abcdef" * 2
