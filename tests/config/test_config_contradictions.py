@@ -44,6 +44,10 @@ from allpull.schema.spec import RunSpec
         ({"parallel": {"strategy": "fsdp", "bucket_mb": 1}}, "parallel.bucket_mb"),
         ({"parallel": {"strategy": "fsdp"}, "train": {"precision": "o2"}}, "train.precision"),
         ({"parallel": {"strategy": "fsdp"}, "train": {"cuda_graph": True}}, "train.cuda_graph"),
+        (
+            {"parallel": {"backend": "gloo"}, "train": {"cuda_graph": True}, "launch": {"ranks": 2}},
+            "train.cuda_graph",
+        ),
     ],
 )
 def test_what_cannot_be_had_together_is_named(plain: dict[str, Any], option: str) -> None:
@@ -57,6 +61,8 @@ def test_what_cannot_be_had_together_is_named(plain: dict[str, Any], option: str
         {"data": {"size": 224, "first_size": 112, "growth_epochs": 5, "test_resize": 256}},
         {"train": {"accumulate": 4, "ema_half_life": 100.0, "ema_every": 5, "sync_norm": True, "precision": "bf16"}},
         {"parallel": {"overlap": False, "compression": "bf16"}},
+        {"parallel": {"backend": "gloo"}, "train": {"cuda_graph": True}, "launch": {"ranks": 1}},
+        {"parallel": {"backend": "gloo", "strategy": "fsdp"}, "launch": {"ranks": 2}},
         {"parallel": {"strategy": "fsdp"}, "train": {"accumulate": 2, "evaluation": "serial", "precision": "bf16"}},
         {"parallel": {"bucket_mb": [1, 25], "compression": "powersgd"}},
     ],

@@ -48,7 +48,7 @@ def allreduce(  # noqa: PLR0917  one parameter an option, called by typer alone
     from allpull.schema.probes import AllreduceAnswer  # noqa: PLC0415
     from allpull.schema.results import AllreduceResult  # noqa: PLC0415
 
-    spec = specification("allreduce", ranks, launcher, sets or [])
+    spec = specification("allreduce", ranks, launcher, sets or [], uses=("parallel.backend",))
     if spec.launch.ranks == 1:
         raise BadInput("-n 1: one rank alone has nothing to reduce, and its times mean nothing", hint="such as -n 2")
     record, directory = run("allreduce", spec, out, {"sizes": parse_sizes(sizes)})

@@ -39,7 +39,7 @@ def of_the_trainer(spec: RunSpec) -> Iterator[str]:
     yield from _of_both(spec.data, spec.model, spec.train)
     yield from _of_training(spec.train, spec.model, spec.launch.ranks)
     yield from _of_sharing(spec.parallel, spec.train)
-    yield from _of_translating(spec.parallel, spec.train)
+    yield from _of_translating(spec.parallel, spec.train, spec.launch.ranks)
 
 
 def _of_the_data(data: DataSpec) -> Iterator[str]:
@@ -128,7 +128,9 @@ def _of_ddp(parallel: ParallelSpec, train: TrainSpec) -> Iterator[str]:
         yield "parallel.broadcast_buffers: it comes with ddp's own exchange, and parallel.overlap is false"
 
 
-def _of_translating(parallel: ParallelSpec, train: TrainSpec) -> Iterator[str]:
+def _of_translating(parallel: ParallelSpec, train: TrainSpec, ranks: int) -> Iterator[str]:
+    if train.cuda_graph and parallel.backend == "gloo" and ranks > 1:
+        yield "train.cuda_graph: only NCCL's exchange can be recorded, and parallel.backend is gloo"
     if train.cuda_graph and train.accumulate > 1:
         yield "train.cuda_graph: a step in several parts (train.accumulate) is not recorded"
     if train.cuda_graph and train.compile in {"reduce-overhead", "max-autotune"}:

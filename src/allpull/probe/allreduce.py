@@ -7,13 +7,12 @@ arrived elsewhere, so its own time is too short. Rates and fits are made elsewhe
 
 from __future__ import annotations
 
-import sys
 import time
 
 import torch
 import torch.distributed as dist
 
-from allpull.probe.ranks import Meeting, answer, meet, part, read_job
+from allpull.probe.ranks import Meeting, answer, meet, part, read_job, run
 
 WARMUP = 3  # the first builds connections, the next two fill caches and buffers
 LEAST, MOST = 7, 200  # repetitions: enough for a median, and no more than a figure needs
@@ -23,7 +22,8 @@ SECONDS_PER_SIZE = 2.0
 def main(job_file: str) -> None:
     """Measure all sizes of the job; rank 0 writes ``probes/allreduce.json``."""
     job = read_job(job_file)
-    meeting = meet(job["spec"]["launch"]["threads"])
+    spec = job["spec"]
+    meeting = meet(spec["launch"]["threads"], spec["parallel"]["backend"])
     times_s = {size: repetitions(meeting, size) for size in job["options"]["sizes"]}
     if meeting.rank == 0:
         results = [{"size_bytes": size, "times_s": times} for size, times in times_s.items()]
@@ -56,4 +56,4 @@ def once(meeting: Meeting, data: torch.Tensor) -> float:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    run(main)

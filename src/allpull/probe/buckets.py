@@ -40,7 +40,8 @@ class Arrivals:
 def alone(device: torch.device) -> Iterator[None]:
     """A process group of this process only."""
     store = HashStore()
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", store=store, rank=0, world_size=1)
+    backend = "nccl" if device.type == "cuda" and dist.is_nccl_available() else "gloo"
+    dist.init_process_group(backend, store=store, rank=0, world_size=1)
     try:
         yield
     finally:

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from allpull import marks
+from allpull.backend import join
 from allpull.errors import AllpullError
 from allpull.rundir.write import private_folder, whole_json
 
@@ -51,17 +53,22 @@ class Meeting:
         return torch.stack(slots).cpu()
 
 
-def meet(threads: int) -> Meeting:
-    """Join the ranks: NCCL where each has a device, else Gloo."""
+def meet(threads: int, backend: str = "") -> Meeting:
+    """Join the ranks, on devices and as ``parallel.backend`` says; without ``backend`` on CPUs, over Gloo.
+
+    Raises:
+        AllpullError: they cannot do so (``allpull.backend``).
+    """
     torch.set_num_threads(threads)
-    on_gpu = torch.cuda.is_available()
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if on_gpu else torch.device("cpu")
-    if on_gpu:
-        torch.cuda.set_device(device)
+    if backend:
+        place = join(backend)
+        if place.remark:
+            marks.remark(place.remark)
+        return Meeting(rank=place.rank, ranks=place.ranks, device=place.device)
     rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if ranks > 1:
-        dist.init_process_group("nccl" if on_gpu else "gloo")
-    return Meeting(rank=rank, ranks=ranks, device=device)
+        dist.init_process_group("gloo")
+    return Meeting(rank=rank, ranks=ranks, device=torch.device("cpu"))
 
 
 def crews(ranks: int, ranks_per_host: int) -> list[int]:

@@ -185,6 +185,11 @@ class ParallelSpec:
     strategy: Literal["ddp", "fsdp"] = option(
         "ddp", "every rank has the whole model (ddp), or a share of its weights and optimizer state (fsdp)"
     )
+    backend: Literal["auto", "nccl", "gloo"] = option(
+        "auto",
+        "what carries that which ranks exchange: nccl, with a GPU for each rank; gloo, on CPUs, and on GPUs by way of"
+        " the CPU, where ranks may share one; auto: nccl where each rank has a GPU of its own, else gloo",
+    )
     bucket_mb: tuple[float, ...] = option(
         (),
         "ddp: size of a bucket in MiB; several, in the order in which they become ready, the last for all further ones"

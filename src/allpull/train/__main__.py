@@ -28,8 +28,8 @@ def main(job_file: str) -> None:
     spec = with_threads(going_on(from_plain(RunSpec, job["spec"]), Path(job["directory"])))
     if spec.train.save_on_term:
         heed(signal.SIGTERM, warned)
-    ranks = join(spec.launch.threads)
     try:
+        ranks = join(spec.launch.threads, spec.parallel)
         history = train(spec, ranks, Path(job["directory"]), warned)
     except AllpullError as error:
         raise SystemExit(error.exit_code) from error

@@ -11,6 +11,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
+from allpull import marks
+from allpull.backend import GLOO
+from allpull.backend import join as join_group
+from allpull.errors import MissingPart
+from allpull.schema.trainspec import ParallelSpec
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks:
@@ -68,17 +74,22 @@ class Ranks:
         return PrefixStore(f"allpull/{attempt}", TCPStore(address, port, is_master=False, wait_for_workers=False))
 
 
-def join(threads: int) -> Ranks:
-    """Join the ranks that torchrun started: NCCL with one device each where there are any, else Gloo."""
+def join(threads: int, parallel: ParallelSpec) -> Ranks:
+    """Join the ranks that torchrun started, which exchange as ``parallel.backend`` says.
+
+    Raises:
+        AllpullError: they cannot do so, or cannot share a network so (``allpull.backend``).
+    """
     torch.set_num_threads(threads)
-    rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    on_gpu = torch.cuda.is_available()
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if on_gpu else torch.device("cpu")
-    if on_gpu:
-        torch.cuda.set_device(device)
-    if ranks > 1:
-        dist.init_process_group("nccl" if on_gpu else "gloo")
-    return Ranks(rank=rank, ranks=ranks, device=device)
+    place = join_group(parallel.backend)
+    if parallel.strategy == "fsdp" and place.backend == GLOO and place.device.type == "cuda":
+        raise MissingPart(
+            "parallel.strategy=fsdp: on GPUs it needs NCCL, and these ranks exchange through Gloo",
+            hint="start at most one rank a GPU and leave parallel.backend at auto, or take parallel.strategy=ddp",
+        )
+    if place.remark:
+        marks.remark(place.remark)
+    return Ranks(rank=place.rank, ranks=place.ranks, device=place.device)
 
 
 def part() -> None:

@@ -1,0 +1,170 @@
+"""Which device a rank computes on, and which library carries what ranks exchange: NCCL, or Gloo.
+
+NCCL wants a GPU for each rank and refuses to have two ranks on one. Gloo works everywhere; what it sends from a GPU
+goes by way of the CPU. All ranks must choose alike, or they wait for each other for ever, and a host may lack the GPUs
+that others have: so they count themselves in the store in which they meet, before there is a process group.
+
+By PyTorch's documentation and sources (``ProcessGroupGloo.cpp``), not by a run on a GPU: of tensors there Gloo does
+broadcast, reduce, all-reduce, gather, all-gather, scatter and all-to-all, in step with the default stream. FSDP2 is not
+to be had: its device mesh makes a group of its own, with NCCL in it, and what would gather whole weights crashes Gloo
+(pytorch issue 152645).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
+
+from allpull.errors import BadInput, MissingPart
+
+GLOO, NCCL = "gloo", "nccl"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Who a rank is, and where it computes; ``remark``, on rank 0, is what whoever reads the run should know of that.
+
+    ``backend`` is "" of a rank alone, which needs no process group.
+    """
+
+    rank: int
+    ranks: int
+    device: torch.device
+    backend: str
+    remark: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Census:
+    """Of ``ranks`` ranks: how many have a GPU, how many one of their own, and how many of these can use NCCL there."""
+
+    ranks: int
+    on_gpu: int
+    own_gpu: int
+    fit: int
+
+
+def join(asked: str) -> Place:
+    """Join the ranks that torchrun, or whoever sets the same variables, started; ``asked``: as ``parallel.backend``.
+
+    Raises:
+        MissingPart: torch or a host lacks what was asked for.
+        BadInput: ranks would share a GPU through NCCL.
+    """
+    rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    device = own_device(int(os.environ.get("LOCAL_RANK", "0")))
+    is_fit = device.type == "cuda" and dist.is_nccl_available()
+    if ranks == 1:
+        on_gpu = int(device.type == "cuda")
+        chosen(asked, Census(ranks=1, on_gpu=on_gpu, own_gpu=on_gpu, fit=int(is_fit)))
+        return Place(rank=rank, ranks=ranks, device=device, backend="")
+    store, rank, ranks = next(rendezvous("env://"))
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    census = count(PrefixStore(f"allpull/backend/{attempt}", store), ranks, gpu_name(device), can_nccl=is_fit)
+    backend = chosen(asked, census)
+    dist.init_process_group(backend, store=PrefixStore("default_pg", store), rank=rank, world_size=ranks)
+    remark = remarkable(asked, backend, census) if rank == 0 else ""
+    return Place(rank=rank, ranks=ranks, device=device, backend=backend, remark=remark)
+
+
+def own_device(local_rank: int) -> torch.device:
+    """The device of the rank with this number on its host, which is the current one from now on.
+
+    Where there are fewer GPUs than ranks they are dealt out in turn, and so they are where each rank is shown its own
+    alone.
+    """
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if not gpus:
+        return torch.device("cpu")
+    device = torch.device("cuda", local_rank % gpus)
+    torch.cuda.set_device(device)
+    return device
+
+
+def gpu_name(device: torch.device) -> str:
+    """A name that no other GPU of any host has; "" if ``device`` is none."""
+    if device.type != "cuda":
+        return ""
+    known = getattr(torch.cuda.get_device_properties(device), "uuid", None)  # torch before 2.5 does not say
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return str(known or f"{socket.gethostname()} {shown} {device.index}")
+
+
+def count(store: Store, ranks: int, gpu: str, *, can_nccl: bool) -> Census:
+    """Have all ``ranks`` ranks tell ``store`` which GPU they have, and whether NCCL could run there; the same for all.
+
+    Each calls it once, and waits for the others.
+    """
+    is_first = bool(gpu) and store.add(f"gpu {gpu}", 1) == 1
+    told = {"on_gpu": bool(gpu), "own_gpu": is_first, "fit": is_first and can_nccl}
+    for name, holds in told.items():
+        store.add(name, int(holds))
+    if store.add("told", 1) == ranks:
+        store.set("all told", "yes")
+    store.wait(["all told"])
+    return Census(ranks=ranks, **{name: store.add(name, 0) for name in told})
+
+
+def chosen(asked: str, census: Census) -> str:
+    """The backend for the ranks of ``census``, where ``asked`` (auto, nccl or gloo) was asked for.
+
+    >>> chosen("auto", Census(ranks=4, on_gpu=4, own_gpu=4, fit=4))
+    'nccl'
+    >>> chosen("auto", Census(ranks=4, on_gpu=4, own_gpu=2, fit=2))
+    'gloo'
+
+    Raises:
+        MissingPart: torch or a host lacks what was asked for.
+        BadInput: ranks would share a GPU through NCCL.
+    """
+    if asked == NCCL and census.fit < census.ranks:
+        _refuse_nccl(census)
+    backend = NCCL if asked != GLOO and census.fit == census.ranks else GLOO
+    if backend == GLOO and census.ranks > 1 and not dist.is_gloo_available():
+        raise MissingPart(
+            f"ranks would exchange through Gloo, and torch {torch.__version__} was built without it",
+            hint="install another build of torch, or have a GPU for each rank and parallel.backend=nccl",
+        )
+    return backend
+
+
+def _refuse_nccl(census: Census) -> None:
+    """Raise what says why NCCL cannot serve the ranks of ``census``."""
+    instead = "parallel.backend=auto takes Gloo where NCCL cannot work"
+    if census.on_gpu < census.ranks:
+        raise MissingPart(
+            f"parallel.backend=nccl: NCCL is for GPUs, and {census.ranks - census.on_gpu} of {census.ranks} ranks"
+            " have none",
+            hint=instead,
+        )
+    if census.own_gpu < census.ranks:
+        raise BadInput(
+            f"parallel.backend=nccl: {census.ranks} ranks have {census.own_gpu} GPUs together, and NCCL refuses to have"
+            " two ranks on one",
+            hint=f"start at most one rank a GPU; {instead}",
+        )
+    raise MissingPart(
+        f"parallel.backend=nccl: torch was built without NCCL (on {census.ranks - census.fit} of {census.ranks} ranks)",
+        hint=f"install a build of torch with CUDA; {instead}",
+    )
+
+
+def remarkable(asked: str, backend: str, census: Census) -> str:
+    """What is to be said of ranks on GPUs that exchange through Gloo; "": nothing."""
+    if backend != GLOO or not census.on_gpu:
+        return ""
+    if census.own_gpu < census.on_gpu:
+        why = f"{census.on_gpu} ranks share {census.own_gpu} GPU{'s' * (census.own_gpu > 1)}"
+    elif census.on_gpu < census.ranks:
+        why = f"only {census.on_gpu} of {census.ranks} ranks have a GPU"
+    elif asked == GLOO:
+        return ""
+    else:
+        why = "torch was built without NCCL"
+    return f"parallel.backend: ranks exchange through Gloo, by way of the CPU: {why}"
