@@ -51,9 +51,11 @@ def test_no_more_is_begun_than_the_ring_holds():
 
     running = ring(ahead=2).run(endless(), write)
     next(running)
-    assert len(asked) == 3  # the one taken and two ahead
+    until = time.monotonic() + 10
+    while len(asked) < 3 and time.monotonic() < until:
+        time.sleep(0.001)
     time.sleep(0.02)
-    assert len(asked) == 3
+    assert len(asked) == 3  # the one taken and two ahead
     running.close()
     assert loaders() == []
 
@@ -70,6 +72,41 @@ def test_what_a_job_raises_comes_when_its_batch_is_due(kind):
     with pytest.raises(kind, match="it broke"):
         next(running)
     assert loaders() == []
+
+
+def test_what_goes_wrong_in_asking_for_batches_comes_after_those_that_were_there():
+    def two():
+        yield [(0, 0)]
+        yield [(1, 0)]
+        raise ValueError("no more of them")
+
+    running = ring().run(two(), write)
+    assert [next(running).outcomes for _ in range(2)] == [[0], [1]]
+    with pytest.raises(ValueError, match="no more of them"):
+        next(running)
+    assert loaders() == []
+
+
+def test_the_thread_that_takes_is_not_the_one_that_finds_out_what_to_do():
+    asked = set()
+
+    def batches():
+        for number in range(5):
+            asked.add(threading.current_thread().name)
+            yield [(number, 0)]
+
+    assert [one.outcomes for one in ring().run(batches(), write)] == [[number] for number in range(5)]
+    assert threading.current_thread().name not in asked
+
+
+def test_the_batches_that_are_held_at_the_end_of_a_run_stay_in_the_next():
+    turns = ring(threads=2)
+    *_, last = (one.slot for one in turns.run(([(number, 0)] for number in range(3)), write))
+    running = turns.run(([(number, 0)] for number in range(10, 20)), write)
+    next(running)
+    time.sleep(0.02)  # two more are made ahead meanwhile
+    assert last[0] == 2
+    running.close()
 
 
 def test_an_error_of_the_taker_leaves_no_thread():
