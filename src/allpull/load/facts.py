@@ -67,7 +67,7 @@ class Feed(Protocol):
 
         Each sample comes once on one rank, none is padded: ``global_samples`` of all batches of all ranks add up to
         ``facts.test_samples``. Of a batch only the first ``samples`` rows count. They are fewer than
-        ``global_samples`` where samples could not be decoded; those are left out, counted in ``odd`` and said.
+        ``global_samples`` where samples could not be decoded; those are left out and counted in ``odd``.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""What became of samples that were not as the others: counted, listed, said."""
+"""What became of samples that were not as the others: counted and listed, for whoever loads to say."""
 
 from __future__ import annotations
 
@@ -49,7 +49,6 @@ class Odd:
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     listed: list[Remark] = field(default_factory=list)
     _lock: Lock = field(default_factory=Lock)
-    _said: int = 0
     _given: int = 0
     _taken: Counts = field(default_factory=Counts)
 
@@ -92,13 +91,11 @@ class Odd:
         return found
 
     def say(self, where: str) -> None:
-        """Warn of what has come since the last time."""
+        """Warn of all that was noted: for who only loads; a training tells it by epochs (``train.odd``)."""
         with self._lock:
-            total = self.counts.total()
-            news, self._said = total - self._said, total
             common = ", ".join(f"{count} × {reason}: {done}" for (reason, done), count in self.counts.most_common(5))
-        if news:
-            warnings.warn(f"{where}: {news} odd samples; in all {common}", stacklevel=3)
+        if common:
+            warnings.warn(f"{where}: odd samples: {common}", stacklevel=2)
 
 
 def too_many(lost: int, samples: int, limit: float, part: str, *, so_far: bool = False) -> BadInput:

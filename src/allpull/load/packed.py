@@ -187,7 +187,6 @@ class PackedSource:
                     yield self._batch(share, as_images(one.slot), found)
         finally:
             self._idle[largest] = ring
-            self.odd.say(str(self.pack.directory))
 
     def _ring(self, largest: int) -> Ring:
         how, numbers = self.reading, largest * self.look.size**2 * self.channels

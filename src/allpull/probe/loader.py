@@ -157,6 +157,7 @@ def load(source: Any, seconds: float, *, once: bool) -> Told:
     if not isinstance(source, PackedSource):
         return Told(windows, samples, cpu_s)
     source.close()
+    source.odd.say(str(source.pack.directory))
     return Told(windows, samples, cpu_s, frozenset(remark.record for remark in source.odd.listed))
 
 
