@@ -151,6 +151,15 @@ def percent(share: float, digits: int = 0) -> str:
     return f"{100 * share:.{digits}f} %"
 
 
+def counted(number: int, noun: str) -> str:
+    """A number with its noun.
+
+    >>> counted(1, "rank"), counted(1200, "step")
+    ('1 rank', '1,200 steps')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def show_spread(value: float, half_width: float) -> str:
     """A value with its spread, both to the digit that the spread can bear.
 

@@ -48,3 +48,14 @@ def test_what_is_wrong_is_said_in_a_line(run_cli, folder, tmp_path):
         assert word in done.stderr
         assert "Traceback" not in done.stderr
         assert not (tmp_path / "p").exists()
+
+
+def test_a_class_without_samples_is_named(run_cli, folder, tmp_path):
+    root = tmp_path / "source"
+    (root / "no picture").mkdir(parents=True)
+    (root / "one").mkdir()
+    (root / "one" / "1.jpg").write_bytes(next((folder / "class 1").iterdir()).read_bytes())
+    done = run_cli("pack", str(root), str(tmp_path / "p"), "--workers", "1")
+    assert "warning: classes without a sample: no picture" in done.stderr
+    assert "1 record, " in done.stderr
+    assert "classes without" not in run_cli("pack", "--dry-run", str(folder), str(tmp_path / "q")).stderr

@@ -51,10 +51,11 @@ def test_links_that_leave_the_source_are_left_out_and_listed(tmp_path, jpeg):
     (root / "a" / "circle").symlink_to("../a")
     os.mkfifo(root / "a" / "pipe.jpg")
     (root / "b").symlink_to(outside)
+    (root / "c").symlink_to("c")
     found = image_folder(root)
     assert [entry.key for entry in found.entries] == ["a/again.jpg", "a/inside.jpg"]
     assert found.source.classes == ("a",)
-    assert {Path(name).name for name, _ in found.left_out} == {"leaves.jpg", "nowhere.jpg", "circle", "pipe.jpg"}
+    assert {Path(name).name for name, _ in found.left_out} == {"b", "leaves.jpg", "nowhere.jpg", "circle", "pipe.jpg"}
 
 
 def test_files_that_are_called_otherwise_than_pictures_are_left_out_and_listed(tmp_path, jpeg, make_pack):
@@ -359,3 +360,39 @@ def test_bigearthnet(tmp_path, make_pack):
     assert reasons["S2A_1_5"] == "a band that is no GeoTIFF, or damaged"
     with pytest.raises(BadInput, match="43 classes, or 19"):
         SOURCES.load("bigearthnet")(root, 20)
+
+
+@pytest.mark.parametrize("parts", [("train", "val"), ("Train", "test"), ("train",)])
+def test_the_parts_of_a_data_set_are_not_its_classes(tmp_path, jpeg, parts):
+    for part in parts:
+        (tmp_path / part / "cat").mkdir(parents=True)
+        (tmp_path / part / "cat" / "1.jpg").write_bytes(jpeg)
+    with pytest.raises(BadInput, match="holds parts of a data set") as refused:
+        guess(tmp_path)
+    assert f"allpull pack {tmp_path / parts[0]} my-packs/{parts[0]}" in refused.value.hint
+    assert guess(tmp_path / parts[0]) == "imagefolder"
+    (tmp_path / "dog").mkdir()
+    assert guess(tmp_path) == "imagefolder"  # a class may be called train
+
+
+def test_bigearthnet_2_is_told_from_pictures(tmp_path):
+    patch = tmp_path / "S2A_tile" / "S2A_tile_1_1"
+    patch.mkdir(parents=True)
+    (patch / "S2A_tile_1_1_B02.tif").write_bytes(b"")
+    with pytest.raises(BadInput, match="as in BigEarthNet 2"):
+        guess(tmp_path)
+
+
+def test_a_source_of_links_alone_is_said_to_be_one(tmp_path, jpeg):
+    store = tmp_path / "store"
+    store.mkdir()
+    (store / "1.jpg").write_bytes(jpeg)
+    folders, files = tmp_path / "folders", tmp_path / "files"
+    folders.mkdir()
+    (files / "a").mkdir(parents=True)
+    (folders / "a").symlink_to(store)
+    (files / "a" / "1.jpg").symlink_to(store / "1.jpg")
+    for root, words in ((folders, "all 1 class folders are links"), (files, "no pictures in its 1 folders")):
+        with pytest.raises(BadInput, match=words) as refused:
+            image_folder(root)
+        assert "links that leave SRC are not followed" in refused.value.hint

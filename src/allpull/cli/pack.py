@@ -17,7 +17,7 @@ from allpull.cli.say import answer, note
 from allpull.cli.show import AsJson
 from allpull.errors import AllpullError
 from allpull.kernel import usable_cpus
-from allpull.units import parse_bytes, show_bytes, show_count, show_spread, show_time
+from allpull.units import counted, parse_bytes, show_bytes, show_count, show_spread, show_time
 
 if TYPE_CHECKING:
     from allpull.pack.plan import Forecast
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 LINES_EVERY_S = 10.0  # of progress, where nobody looks at a terminal
 SHOWN_FAULTS = 12
+SHOWN_CLASSES = 8
 MAKE = "make"
 
 
@@ -178,8 +179,19 @@ def _listing(path: Path, name: str | None, classes: int | None, only: Path | Non
     count = len(found.source.classes)
     if only is not None:
         found = replace(found, entries=only_these(found.entries, only))
-    note(f"{path}: {word}, {len(found.entries):,} samples, {count:,} classes")
+    note(f"{path}: {word}, {counted(len(found.entries), 'sample')}, {count:,} classes")
+    if empty := _without_samples(found):
+        more = f" and {len(empty) - SHOWN_CLASSES:,} more" if len(empty) > SHOWN_CLASSES else ""
+        note(f"warning: classes without a sample: {', '.join(empty[:SHOWN_CLASSES])}{more}")
     return found
+
+
+def _without_samples(found: Listing) -> list[str]:
+    """Classes that no sample has; none where they are the data set's own list, as with several labels a sample."""
+    if found.source.multi_label:
+        return []
+    used = {label for entry in found.entries for label in entry.labels}
+    return [name for label, name in enumerate(found.source.classes) if label not in used]
 
 
 def _forecast_line(expected: Forecast, samples: int, cores: int) -> str:
@@ -201,11 +213,12 @@ def _done_lines(done: Written) -> Iterator[str]:
     rate = (
         f", {show_count(header.records / done.elapsed_s)} samples/s" if done.elapsed_s and not done.resumed_from else ""
     )
-    yield f"{header.records:,} records, {show_bytes(size)} in {len(header.shards):,} shards{rate}"
+    yield f"{counted(header.records, 'record')}, {show_bytes(size)} in {counted(len(header.shards), 'shard')}{rate}"
     for what, count in header.remarks.items():
         yield f"note: {count:,}: {what} (odd.txt)"
     if header.skipped:
-        yield f"warning: {header.skipped:,} samples are not in it; {done.directory / 'skipped.txt'} says which and why"
+        left_out = counted(header.skipped, "sample")
+        yield f"warning: left out: {left_out}; {done.directory / 'skipped.txt'} says which and why"
     yield f"pack: {done.directory}"
 
 

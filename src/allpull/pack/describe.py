@@ -10,7 +10,7 @@ import numpy as np
 
 from allpull.pack.format import JPEG, JPEG_SEGMENTS, PICTURE, RAW
 from allpull.pack.read import read_index
-from allpull.units import show_bytes
+from allpull.units import counted, show_bytes
 
 CODEC_WORDS = {
     JPEG: "jpeg",
@@ -61,7 +61,7 @@ def _range(values: Any) -> dict[str, float]:
 def lines(found: dict[str, Any]) -> Iterator[str]:
     """The same for people."""
     yield f"{found['kind']} pack {found['pack'][:8]} of {found['origin'].get('source', 'an unknown source')}"
-    yield f"{found['records']:,} records, {show_bytes(found['bytes'])} in {found['shards']:,} shards"
+    yield f"{counted(found['records'], 'record')}, {show_bytes(found['bytes'])} in {counted(found['shards'], 'shard')}"
     names = ", ".join(found["classes"][:SHOWN_CLASSES])
     more = ", …" if len(found["classes"]) > SHOWN_CLASSES else ""
     several = ", several a record" if found["multi_label"] else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from allpull.registry import Table
 MAX_ONLY_BYTES = 1 << 30
 COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tar.lz4", ".tar.Z")
 PLAIN = "unpack it and give the folder, or make plain .tar of it: gunzip, bunzip2, unxz, zstd -d"
+PARTS = {"train", "training", "val", "valid", "validation", "test", "testing"}
+BIGEARTHNET_BAND = "_B02.tif"
 KEYS_HINT = "names are those in names.txt of a pack: paths below SRC, patches, members as FILE.tar:NAME"
 
 Sample = bytes | npt.NDArray[np.generic]
@@ -129,5 +132,23 @@ def guess(path: Path) -> str:
     if first is None:
         hint = "an ImageFolder has a folder for each class; see --source"
         raise BadInput(f"{path}: holds no data set that is known", hint=hint)
-    inside = (entry.name for entry in first.iterdir())
-    return "bigearthnet" if any(name.endswith("_labels_metadata.json") for name in inside) else "imagefolder"
+    patches = any(entry.name.endswith("_labels_metadata.json") for entry in first.iterdir())
+    if not patches:
+        _refuse_what_holds_data_sets(path, [name for name in names if (path / name).is_dir()])
+    return "bigearthnet" if patches else "imagefolder"
+
+
+def _refuse_what_holds_data_sets(path: Path, folders: Sequence[str]) -> None:
+    """Make sure that ``folders`` of ``path`` may be classes: parts of a data set would be learned as such."""
+    if {folder.lower() for folder in folders} <= PARTS:
+        raise BadInput(
+            f"{path}: holds parts of a data set, and no classes: {', '.join(folders)}",
+            hint=f"pack each by itself: allpull pack {shlex.quote(str(path / folders[0]))} my-packs/{folders[0]};"
+            " --source imagefolder takes them for classes",
+        )
+    below = next((entry for entry in (path / folders[0]).iterdir() if entry.is_dir()), None)
+    if below is not None and any(entry.name.endswith(BIGEARTHNET_BAND) for entry in below.iterdir()):
+        raise BadInput(
+            f"{path}: patches in folders of their tiles, as in BigEarthNet 2; allpull reads version 1",
+            hint="put all patches into one folder, each with its labels in PATCH_labels_metadata.json",
+        )

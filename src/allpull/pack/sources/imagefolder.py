@@ -14,6 +14,8 @@ from allpull.pack.pixels import Refused
 from allpull.pack.sources import Entry, Listing, Sample
 
 SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif")
+LINK = "a link that leaves the source, or leads nowhere"
+LINKS_HINT = "links that leave SRC are not followed: give the folder that holds the files, or a copy made by cp -rL"
 MAX_DEPTH = 16  # of folders in a class; deeper ones are a trap
 
 
@@ -41,11 +43,14 @@ def listing(path: Path, classes: int | None = None) -> Listing:
     """
     root = path.resolve()
     with os.scandir(root) as found:
-        names = sorted(entry.name for entry in found if entry.is_dir(follow_symlinks=False))
+        folders = {entry.name: entry.is_symlink() for entry in found if os.path.isdir(entry)}
+    names = sorted(name for name, is_link in folders.items() if not is_link)
+    if folders and not names:
+        raise BadInput(f"{path}: all {len(folders)} class folders are links", hint=LINKS_HINT)
     if not 1 <= len(names) <= MAX_CLASSES or (classes is not None and classes != len(names)):
         raise BadInput(f"{path}: {len(names)} class folders", hint="an ImageFolder has a folder for each class")
     entries: list[Entry] = []
-    left_out: list[tuple[str, str]] = []
+    left_out = [(name, "a link to a folder") for name in sorted(folders.keys() - set(names))]
     for label, name in enumerate(names):
         for relative, status, other in _files(root, name, 0):
             reason = other or unlike_pictures(relative)
@@ -56,7 +61,8 @@ def listing(path: Path, classes: int | None = None) -> Listing:
         if len(entries) > MAX_RECORDS:
             raise BadInput(f"{path}: more than {MAX_RECORDS:,} pictures", hint="make several packs")
     if not entries:
-        raise BadInput(f"{path}: no pictures in its {len(names)} folders", hint=f"they end in {' '.join(SUFFIXES)}")
+        hint = LINKS_HINT if any(reason == LINK for _, reason in left_out) else f"they end in {' '.join(SUFFIXES)}"
+        raise BadInput(f"{path}: no pictures in its {len(names)} folders", hint=hint)
     return Listing(source=ImageFolder(root, tuple(names)), entries=entries, left_out=left_out)
 
 
@@ -90,7 +96,7 @@ def _files(root: Path, relative: str, depth: int) -> Iterator[tuple[str, os.stat
                 yield from _files(root, path, depth + 1)
             continue
         if entry.is_symlink() and not _stays(root, path):
-            yield path, None, "a link that leaves the source, or leads nowhere"
+            yield path, None, LINK
             continue
         status = entry.stat()
         if stat.S_ISDIR(status.st_mode):
