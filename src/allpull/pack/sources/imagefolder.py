@@ -43,7 +43,7 @@ def listing(path: Path, classes: int | None = None) -> Listing:
     """
     root = path.resolve()
     with os.scandir(root) as found:
-        folders = {entry.name: entry.is_symlink() for entry in found if os.path.isdir(entry)}
+        folders = {entry.name: entry.is_symlink() for entry in found if Path(entry).is_dir()}
     names = sorted(name for name, is_link in folders.items() if not is_link)
     if folders and not names:
         raise BadInput(f"{path}: all {len(folders)} class folders are links", hint=LINKS_HINT)
