@@ -78,6 +78,11 @@ MEASUREMENTS = (
         about="channels last or first in training steps on a CPU (five minutes)",
     ),
     Measurement(
+        name="bf16_on_cpus",
+        script="bf16_on_cpus.py",
+        about="steps in bf16 beside those in fp32, by the instructions that a CPU has (two minutes)",
+    ),
+    Measurement(
         name="trainer_peers",
         script="trainer_peers.py",
         arguments=("--keep", "build/trainer-peers.jsonl"),

@@ -16,6 +16,7 @@ from allpull.load.threads import usual_threads
 from allpull.rundir import layout
 from allpull.schema.spec import RunSpec, from_plain
 from allpull.train.checkpoint import PATTERN
+from allpull.train.emulated import emulated
 from allpull.train.loop import train
 from allpull.train.ranks import join, part
 from allpull.train.stop import EXIT_CODE, heed, listen, tell_agent
@@ -30,6 +31,9 @@ def main(job_file: str) -> None:
         heed(signal.SIGTERM, warned)
     try:
         ranks = join(spec.launch.threads, spec.parallel)
+        slow = emulated(spec.train.precision, ranks.device)
+        if slow and ranks.rank == 0:
+            marks.remark(slow)
         history = train(spec, ranks, Path(job["directory"]), warned)
     except AllpullError as error:
         raise SystemExit(error.exit_code) from error
