@@ -180,6 +180,24 @@ def test_the_trainer_beside_others(results: dict[str, dict[str, Any]]) -> None:
         assert max(first) - min(first) <= 0.005, "not the same network on the same batch"
 
 
+def test_bf16_pays_on_cpus_with_a_matrix_unit_for_it_and_costs_where_it_is_emulated(
+    results: dict[str, dict[str, Any]],
+) -> None:
+    rows = results["bf16_on_cpus"]["result"]["rows"]
+    ratios: dict[str, list[float]] = {}
+    for row in rows:
+        ratios.setdefault(row["instructions"], []).append(row["bf16_over_fp32"]["median"])
+    said = {
+        "AVX512_CORE_AMX": (0.5, 0.7),
+        "AVX512_CORE_BF16": (1.0, 1.0),
+        "AVX512_CORE_VNNI": (1.8, 2.0),
+        "AVX2": (7, 8),
+    }
+    assert {kind: (min(found), max(found)) for kind, found in ratios.items()} == {
+        kind: pytest.approx(bounds, rel=0.05) for kind, bounds in said.items()
+    }
+
+
 def test_channels_last_is_the_faster_order_on_cpus_but_for_one_case(results: dict[str, dict[str, Any]]) -> None:
     rows = results["memory_layout"]["result"]["rows"]
     slower = [row for row in rows if row["times_channels_first"]["median"] < 0.98]
