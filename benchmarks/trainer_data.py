@@ -20,6 +20,8 @@ from allpull.train.prepare import Prepare
 
 MEAN, STD = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])  # of ImageNet
 ON_GPU = torch.cuda.is_available()
+DEVICE = torch.device("cuda" if ON_GPU else "cpu")
+CHANNELS, CLASSES = 3, 4
 RATE = 0.001  # low enough that rounding does not lead trainings apart within a few steps
 SPARE = 4  # batches that nobody trains on, so that loaders have work until the clock is stopped
 PICTURES, ONE_BATCH = "pictures", "one batch"
@@ -97,13 +99,16 @@ class Files(Dataset[tuple[Tensor, int]]):
 
 
 def one_batch(setting: Setting) -> tuple[Tensor, Tensor]:
-    """The first batch of allpull's epoch, normalised, as a loader of torch's would hand it over."""
+    """The first batch of allpull's epoch, normalised, as a loader of torch's would hand it over.
+
+    On a GPU it stays there, as if the copy were free for others, too; allpull copies its own in each step.
+    """
     spec = load_spec(setting.recipe, setting.options())
     feed = open_feed(spec.data, rank=0, ranks=1, global_batch=setting.batch, seed=spec.train.seed, epochs=1)
     try:
         prepare = Prepare(feed.facts, device=torch.device("cpu"), dtype=torch.float32)
         images, targets = prepare(next(iter(feed.training(0))))
-        return images.clone(memory_format=torch.contiguous_format), targets.clone()
+        return images.clone(memory_format=torch.contiguous_format).to(DEVICE), targets.clone().to(DEVICE)
     finally:
         feed.close()
 
@@ -118,5 +123,9 @@ def loader_of(setting: Setting) -> DataLoader[Any]:
     if setting.data == ONE_BATCH:
         again: Any = [one_batch(setting)] * (setting.in_all + SPARE)
         return DataLoader(again, batch_size=1, collate_fn=first)
-    files = Files(Path(setting.folder), setting.size)
-    return DataLoader(files, batch_size=setting.batch, shuffle=True, num_workers=setting.workers, pin_memory=ON_GPU)
+    return files_by(Files(Path(setting.folder), setting.size), setting)
+
+
+def files_by(data: Dataset[Any], setting: Setting) -> DataLoader[Any]:
+    """``data`` in batches, in another order each time, made by processes; page-locked where there is a GPU."""
+    return DataLoader(data, batch_size=setting.batch, shuffle=True, num_workers=setting.workers, pin_memory=ON_GPU)

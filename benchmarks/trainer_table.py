@@ -8,9 +8,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from trainer_data import ONE_BATCH, PICTURES
-from trainer_loops import Rate
+from trainer_shared import Rate
 
 OURS, OBSERVED, EXAMPLE = "allpull", "allpull, observed", "example"
+PEAKS = {"H100 PCIe": 756e12, "H100": 989.4e12, "H200": 989.4e12, "A100": 312e12}
+"""Words in the name of a GPU → bf16 operations a second of its tensor cores, dense, by NVIDIA's data sheets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -29,23 +31,44 @@ Products = dict[tuple[str, int], float]
 """Precision and threads → floating-point operations a second in products of matrices, the best of all rounds."""
 
 
-def summary(found: Found, flop_per_image: float, products: Products) -> list[dict[str, Any]]:
-    """A row for each case and way: images/s, CPU time, ratios to the example's loop, share of the peak, losses."""
+def evened(found: Found) -> Found:
+    """As many rounds as all ways have in all cases: the last one may have been broken off."""
+    rounds = min(len(rates) for ways in found.values() for rates in ways.values())
+    return {case: {way: rates[:rounds] for way, rates in ways.items()} for case, ways in found.items()}
+
+
+def peak_of(device: str) -> float | None:
+    """The peak of a GPU by its name; None: it is not in the table.
+
+    >>> peak_of("NVIDIA H100 80GB HBM3") == PEAKS["H100"], peak_of("NVIDIA H100 PCIe") == PEAKS["H100 PCIe"]
+    (True, True)
+    """
+    return next((peak for words, peak in PEAKS.items() if words in device), None)
+
+
+def summary(found: Found, flop_per_image: float, products: Products, peak: float | None = None) -> list[dict[str, Any]]:
+    """A row for each case and way: images/s, CPU time, ratios to the example's loop, shares of peaks, losses.
+
+    ``peak`` is that of the device in bf16; None: not known.
+    """
     rows: list[dict[str, Any]] = []
     for case, ways in sorted(found.items()):
         for way, rates in sorted(ways.items()):
             images_per_s = [rate.images_per_s for rate in rates]
             cpu_s = [rate.cpu_s_per_image for rate in rates if rate.cpu_s_per_image is not None]
-            peak = products[case.precision, case.threads]
+            flop_per_s = statistics.median(images_per_s) * flop_per_image
+            base = ways.get(EXAMPLE)  # None: it could not be had
+            known = peak if case.precision == "bf16" else None
             rows.append(
                 {
                     **asdict(case),
                     "way": way,
                     "images_per_s": _spread(images_per_s, 1),
-                    "times_example": _spread(_ratios(rates, ways[EXAMPLE]), 3),
+                    "times_example": _spread(_ratios(rates, base), 3) if base else None,
                     "cpu_ms_per_image": round(statistics.median(cpu_s) * 1e3, 2) if cpu_s else None,
-                    "times_example_cpu": _spread(_cpu_ratios(rates, ways[EXAMPLE]), 3) if cpu_s else None,
-                    "share_of_products": round(statistics.median(images_per_s) * flop_per_image / peak, 4),
+                    "times_example_cpu": _spread(_cpu_ratios(rates, base), 3) if cpu_s and base else None,
+                    "share_of_products": round(flop_per_s / products[case.precision, case.threads], 4),
+                    "share_of_peak": None if known is None else round(flop_per_s / known, 4),
                     "first_loss": rates[0].first_loss,
                     "last_loss": rates[0].last_loss,
                 }
@@ -65,13 +88,34 @@ def real_over_synthetic(found: Found) -> list[dict[str, Any]]:
     return rows
 
 
+def over_fastest_peer(found: Found) -> list[dict[str, Any]]:
+    """Rates of allpull's ways over the best of all others, of the same round."""
+    rows: list[dict[str, Any]] = []
+    for case, ways in sorted(found.items()):
+        peers = {way: rates for way, rates in ways.items() if not way.startswith(OURS)}
+        if not peers:
+            continue
+        best = [max(together, key=_speed) for together in zip(*peers.values(), strict=True)]
+        fastest = max(peers, key=lambda way: statistics.median(map(_speed, peers[way])))
+        rows += [
+            {**asdict(case), "way": way, "fastest": fastest, "ratio": _spread(_ratios(rates, best), 3)}
+            for way, rates in sorted(ways.items())
+            if way not in peers
+        ]
+    return rows
+
+
 def observed_over_unobserved(found: Found) -> list[dict[str, Any]]:
     """What observation costs: rates of the same round."""
     return [
         {**asdict(case), "ratio": _spread(_ratios(ways[OBSERVED], ways[OURS]), 3)}
         for case, ways in sorted(found.items())
-        if OBSERVED in ways
+        if OBSERVED in ways and OURS in ways
     ]
+
+
+def _speed(rate: Rate) -> float:
+    return rate.images_per_s
 
 
 def _ratios(rates: Sequence[Rate], base: Sequence[Rate]) -> list[float]:

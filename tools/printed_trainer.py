@@ -9,6 +9,9 @@ from allpull.units import percent
 
 Stored = dict[str, Any]
 
+COLUMNS = ("way", "images/s", "× example", "least to most", "× example by CPU time", "of matrix products", "last loss")
+PEAK = " of the peak |"
+NOT_THERE = {"median": 0.0}  # the example, on a GPU: without it there is nothing to divide by
 DATA = {"pictures": "pictures", "one batch": "one batch, again and again"}
 
 
@@ -19,18 +22,20 @@ def trainer_peers(found: Stored) -> list[str]:
         lines += [
             f"**{precision}, {DATA[data]}**{'' if threads == 1 else f', {threads} threads'}",
             "",
-            "| way | images/s | × example | least to most | × example by CPU time | of matrix products | last loss |",
-            "|---|---|---|---|---|---|---|",
+            f"| {' | '.join(COLUMNS)} |{PEAK if found.get('peak_flop_per_s') else ''}",
+            f"{'|---' * len(COLUMNS)}|{'---|' if found.get('peak_flop_per_s') else ''}",
         ]
         rows = [
             row
             for row in found["rows"]
             if (row["precision"], row["threads"], row["data"]) == (precision, threads, data)
         ]
-        rows.sort(key=lambda row: (row["times_example_cpu"] or row["times_example"])["median"], reverse=True)
-        lines += [_row(row) for row in rows]
+        rows.sort(
+            key=lambda row: (row["times_example_cpu"] or row["times_example"] or NOT_THERE)["median"], reverse=True
+        )
+        lines += [_row(row) + (_peak(row) if found.get("peak_flop_per_s") else "") for row in rows]
         lines.append("")
-    lines += [*_real(found), "", _about(found)]
+    lines += [*_real(found), "", *_fastest(found), _about(found)]
     lines += [f"Not there: {peer} ({reason})." for peer, reason in found["absent"].items()]
     return lines
 
@@ -51,13 +56,31 @@ def _row(row: dict[str, Any]) -> str:
     cells = [
         row["way"],
         f"{row['images_per_s']['median']:.1f}",
-        f"{times['median']:.2f}",
-        f"{times['low']:.2f} to {times['high']:.2f}",
+        f"{times['median']:.2f}" if times else "",
+        f"{times['low']:.2f} to {times['high']:.2f}" if times else "",
         "" if by_cpu is None else f"{by_cpu['median']:.2f}",
         percent(row["share_of_products"], 0),
         "" if row["last_loss"] is None else f"{row['last_loss']:.4f}",
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def _peak(row: dict[str, Any]) -> str:
+    share = row["share_of_peak"]
+    return f" {'' if share is None else percent(share, 1)} |"
+
+
+def _fastest(found: Stored) -> list[str]:
+    """What the ways of allpull are over the fastest of the others, where that was compared."""
+    lines = []
+    for row in found.get("over_fastest_peer", ()):
+        ratio = row["ratio"]
+        lines.append(
+            f"| {row['way']} | {row['fastest']} | {row['precision']} | {DATA[row['data']]} | {ratio['median']:.2f} "
+            f"| {ratio['low']:.2f} to {ratio['high']:.2f} |"
+        )
+    head = ["| way | fastest other | precision | data | median | least to most |", "|---|---|---|---|---|---|"]
+    return [*head, *lines, ""] if lines else []
 
 
 def _real(found: Stored) -> list[str]:
