@@ -53,7 +53,8 @@ class Prepare:
         Images are [n, channels, height, width], channels last in memory. Targets are classes [n] int64; for several
         labels zeros and ones [n, classes]; mixed ones shares [n, classes], which for one label add up to 1.
         """
-        images, labels = self._carry(batch.images, batch.labels)
+        # labels are in ordinary memory, and a copy of them may have the host wait for the one before
+        labels, images = self._carry(batch.labels, batch.images)
         images = self._normalised(images)  # still as stored: [n, height, width, channels]
         targets = labels.to(self._work) if self._multi_label else labels
         if self.mixup and step is not None:
