@@ -29,8 +29,9 @@ from allpull.train.models import MODELS  # noqa: E402
 from allpull.train.optimise import optimizer_of  # noqa: E402
 from allpull.train.precision import Precision  # noqa: E402
 from allpull.train.ranks import Ranks  # noqa: E402
-from allpull.train.stored import MAX_COUNT, Unusable, plain, read  # noqa: E402
+from allpull.train.stored import MAX_COUNT, read  # noqa: E402
 from allpull.train.strategy import share_out  # noqa: E402
+from allpull.train.untrusted import Unusable, plain  # noqa: E402
 
 pytestmark = pytest.mark.torch
 CUT = Cut(global_batch=64, samples=1437, seed=0, dtype="float32")
@@ -256,7 +257,7 @@ def laughs():
         {"optimizer": {}},
         {"optimizer": {"kind": "SGD", "param_groups": [], "state": {0: {"momentum_buffer": "1"}}}},
         {"average": 3},
-        {"format": 3},
+        {"format": 4},
         {"format": None},
     ],
     ids=lambda hostile: next(iter(hostile)),

@@ -71,9 +71,7 @@ def test_a_head_for_other_classes_is_left_out_where_that_is_asked_for(tmp_path, 
 def test_the_auxiliary_head_in_torchvisions_inception_is_no_obstacle(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.nn.init, "trunc_normal_", lambda *_: None)  # takes seconds, and is written over
     model = build(ModelSpec(name="inception_v3"), channels=3, classes=10, pixels=(75, 75))
-    one_number = {
-        name: torch.tensor(7).to(value.dtype).expand(value.shape) for name, value in model.state_dict().items()
-    }
+    one_number = {name: torch.full_like(value, 7) for name, value in model.state_dict().items()}
     auxiliary = {"AuxLogits.conv0.conv.weight": torch.ones(1), "AuxLogits.fc.bias": torch.ones(1000)}
     torch.save(one_number | auxiliary, tmp_path / "w.pt")
     assert begin_with(model, tmp_path / "w.pt", classes=10, new_head=False) == []
@@ -108,6 +106,83 @@ def test_no_file_of_tensors_is_one_clear_error(tmp_path, content):
         (tmp_path / "w.pt").write_bytes(content)
     with pytest.raises(BadInput, match=r"model.weights: .*w.pt cannot be read"):
         begin_with(network(2), tmp_path / "w.pt", classes=10, new_head=True)
+
+
+class Runs:
+    """What would write a file if it were loaded as any pickle is."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (open, (str(self.path), "w"))
+
+
+def swollen(state):
+    """A tensor that claims a million times the memory that the file has for it."""
+    return {**state, "fc.weight": torch.zeros(1).expand(1000, 1000)}
+
+
+class Endless:
+    """Makes as many bytes as it is asked for; ``weights_only`` lets it pass."""
+
+    def __reduce__(self):
+        return (bytearray, (1 << 33,))
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (lambda state, folder: {**state, "x": Runs(folder / "ran")}, "it asks for .*open"),
+        (lambda state, _: {**state, "x": Endless()}, "it asks for .*bytearray"),
+        (lambda state, _: swollen(state), "more bytes than"),
+    ],
+)
+def test_a_strangers_file_runs_nothing_and_claims_no_more_than_it_holds(tmp_path, made, words, zipped):
+    path = tmp_path / "w.pt"
+    torch.save(made(network(1).state_dict(), tmp_path), path, _use_new_zipfile_serialization=zipped)
+    with pytest.raises(BadInput, match=f"{path} cannot be read: {words}") as refused:
+        begin_with(network(2), path, classes=10, new_head=False)
+    assert "torch.save(model.state_dict(), FILE)" in refused.value.hint
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_file_that_was_cut_off_is_one_clear_error(tmp_path, zipped):
+    path = tmp_path / "w.pt"
+    torch.save(network(1).state_dict(), path, _use_new_zipfile_serialization=zipped)
+    whole = path.read_bytes()
+    for share in (0.01, 0.5, 0.99):
+        path.write_bytes(whole[: int(len(whole) * share)])
+        with pytest.raises(BadInput, match=r"w.pt cannot be read: "):
+            begin_with(network(2), path, classes=10, new_head=False)
+
+
+def test_a_flipped_bit_in_a_zip_file_is_seen(tmp_path):
+    path = tmp_path / "w.pt"
+    torch.save(network(1).state_dict(), path)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(BadInput, match=r"w.pt cannot be read: .* is damaged"):
+        begin_with(network(2), path, classes=10, new_head=False)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_what_training_programs_save_beside_weights_is_no_obstacle(tmp_path, zipped):
+    """A schedule with milestones has a ``Counter``; parameters may be saved as such; and a size, a device, a type."""
+    one, other = network(1), network(2)
+    optimizer = torch.optim.SGD(one.parameters(), lr=0.1, momentum=0.9)
+    around = {
+        "model": {**one.state_dict(), **dict(one.named_parameters())},
+        "optimizer": optimizer.state_dict(),
+        "lr_scheduler": torch.optim.lr_scheduler.MultiStepLR(optimizer, [30, 60]).state_dict(),
+        "about": [torch.Size([3]), torch.device("cuda:0"), torch.float32, None, 1.5, "text"],
+    }
+    torch.save(around, tmp_path / "w.pt", _use_new_zipfile_serialization=zipped)
+    assert begin_with(other, tmp_path / "w.pt", classes=10, new_head=False) == []
+    assert same(one, other)
 
 
 def test_a_training_begins_with_them_and_says_what_it_left_out(tmp_path, heard):

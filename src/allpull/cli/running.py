@@ -94,12 +94,17 @@ def check_parts(spec: RunSpec) -> None:
     """Make sure that what a rank would look for is there, before any rank is started.
 
     Raises:
-        BadInput: no such model or data set, its files are missing or damaged, or there is nothing to go on from.
+        BadInput: no such model or data set, files of either are missing, or data damaged, or there is nothing to go on
+            from.
         MissingPart: ranks would be here, and no device here computes in what was asked for.
     """
     if spec.model.name.partition(":")[0] not in (*MODELS.names(), *LIBRARIES):
         raise UnknownName("model", spec.model.name, MODELS.names())
     feed.check(spec.data)
+    if spec.model.weights and not spec.train.resume and not Path(spec.model.weights).is_file():
+        raise BadInput(
+            f"model.weights: no file {spec.model.weights}", hint="give a state_dict with torchvision's names, or none"
+        )
     if spec.train.precision == "tf32" and spec.launch.launcher.partition(":")[0] in HERE:
         from allpull.train.precision import check_here  # noqa: PLC0415  torch takes seconds, and few ask for tf32
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,9 +18,10 @@ from allpull.train.average import Average
 from allpull.train.beside import Beside, write_whole
 from allpull.train.chance import chances, own_chance, put_chances
 from allpull.train.ranks import Ranks
-from allpull.train.stored import Cut, OfRank, Progress, Stored, Unusable, plain, read
+from allpull.train.stored import Cut, OfRank, Progress, Stored, read
 from allpull.train.strategy import Shared
 from allpull.train.together import least, named_of_all
+from allpull.train.untrusted import Unusable, plain
 
 __all__ = ["PATTERN", "Checkpoints", "Cut", "Parts", "Progress"]
 
@@ -98,8 +99,9 @@ class Checkpoints:
     def restore(self, place: Path) -> Progress:
         """Put the newest whole checkpoint of ``place`` (a run directory or one file) into all parts. A collective.
 
-        On another number of ranks every rank gets the mean of the batch statistics, and its random numbers begin
-        anew. The optimizer's settings stay as they are: it is its memory that is restored.
+        On another number of ranks every rank gets the mean of the batch statistics, and of what PowerSGD left out of
+        gradients, so that nothing is lost that is owed to the weights; its random numbers begin anew. The optimizer's
+        settings stay as they are: it is its memory that is restored.
 
         Raises:
             BadInput: there is none that all ranks can read, it is of another network or optimizer, or it stands
@@ -137,6 +139,10 @@ class Checkpoints:
                 averaged = shared.model_state()
                 own |= {f"average/{name}": buffer.clone() for name, buffer in shared.model.named_buffers()}
         everyone = named_of_all(own, self.ranks)
+        for name, value in (shared.powersgd.state() if shared.powersgd else {}).items():
+            # one by one: each rank has as much as the network, and rank 0 takes those of all where it computes
+            for one, theirs in zip(everyone, named_of_all({name: value}, self.ranks), strict=True):
+                one[f"powersgd/{name}"] = theirs[name]
         if self.ranks.rank != 0:
             return None
         precision = self.parts.precision.state_dict() if self.parts.precision else {}
@@ -212,9 +218,24 @@ class Checkpoints:
         self._put_memory(stored.optimizer)
         if self.parts.precision:
             self.parts.precision.load_state_dict(stored.precision)
+        self._put_powersgd([one.powersgd for one in stored.ranks])
         own_chance(self.cut.seed, self.ranks.rank, stored.progress.step)
         if mine:
             put_chances(mine.random, self.ranks.device)
+
+    def _put_powersgd(self, ranks: list[dict[str, Tensor]]) -> None:
+        ours, before, now = self.parts.shared.powersgd, len(ranks), self.ranks.ranks
+        said = ""
+        if ours and all(ranks):
+            ours.load_state(ranks, self.ranks.rank if before == now else None)
+            if before != now:
+                said = f"what PowerSGD left out on {before} ranks is spread evenly over {now}"
+        elif ours:
+            said = "there is nothing of PowerSGD to go on from: it begins with its uncompressed steps"
+        elif any(ranks):
+            said = "what PowerSGD left out of gradients before is dropped"
+        if said and self.ranks.rank == 0:
+            marks.remark(f"parallel.compression: {said}")
 
     def _put_memory(self, theirs: dict[str, Any]) -> None:
         """What the optimizer remembers of each parameter; its settings are those of this training."""
@@ -251,7 +272,7 @@ class _Newest:
 
 
 def _of_rank(own: dict[str, Tensor]) -> OfRank:
-    parts: dict[str, dict[str, Tensor]] = {"buffers": {}, "average": {}, "random": {}}
+    parts: dict[str, dict[str, Tensor]] = {part.name: {} for part in fields(OfRank)}
     for name, value in own.items():
         part, _, rest = name.partition("/")
         parts[part][rest] = value

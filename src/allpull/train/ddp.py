@@ -10,22 +10,23 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from allpull.errors import BadInput, MissingPart
 from allpull.schema.trainspec import ParallelSpec
+from allpull.train.powersgd import PowerSgd
 from allpull.train.ranks import Ranks
 
 FORGET_S = 60.0  # hosts of ranks are seconds apart at most, and a device's collective waits ten minutes
-SMALLEST_NORM = 1e-8  # added to norms of PowerSGD's columns: a layer whose gradients are all 0 would give 0/0
 
 
 class Ddp:
-    """A network whose gradients DistributedDataParallel averages, in backward."""
+    """A network whose gradients DistributedDataParallel averages, in backward; ``powersgd``: the way it sends them."""
 
-    def __init__(self, module: DistributedDataParallel, ranks: Ranks) -> None:
+    def __init__(self, module: DistributedDataParallel, ranks: Ranks, powersgd: PowerSgd | None = None) -> None:
         self.module = module
+        self.powersgd = powersgd
         self._ranks = ranks
 
     def micro(self, *, last: bool) -> AbstractContextManager[None]:
@@ -84,8 +85,7 @@ def wrap(model: nn.Module, parallel: ParallelSpec, ranks: Ranks) -> Ddp:
     if parallel.compression == "powersgd":  # it takes gradients for matrices, which channels-last ones are not
         model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # torch's stub lacks it
     module = DistributedDataParallel(model, **options(parallel))
-    compress(module, parallel)
-    return Ddp(module, ranks)
+    return Ddp(module, ranks, compress(module, parallel))
 
 
 def options(parallel: ParallelSpec) -> dict[str, Any]:
@@ -115,42 +115,15 @@ def options(parallel: ParallelSpec) -> dict[str, Any]:
     return asked
 
 
-def compress(module: DistributedDataParallel, parallel: ParallelSpec) -> None:
-    """Have gradients sent as ``parallel.compression`` says.
-
-    PowerSGD (Vogels, Karimireddy & Jaggi 2019) keeps in each rank what it left out, to be sent later. That is not in
-    checkpoints, because it belongs to the buckets of this process: a training that goes on begins with
-    ``powersgd_start`` uncompressed steps again.
-    """
+def compress(module: DistributedDataParallel, parallel: ParallelSpec) -> PowerSgd | None:
+    """Have gradients sent as ``parallel.compression`` says; PowerSGD, which remembers something, is returned."""
     if parallel.compression == "fp16":
         module.register_comm_hook(None, default_hooks.fp16_compress_hook)
     elif parallel.compression == "bf16":
         # DistributedDataParallel knows this hook by its name and lets only NCCL run it; Gloo can, too
         module.register_comm_hook(None, lambda group, bucket: default_hooks.bf16_compress_hook(group, bucket))  # noqa: PLW0108  see above
     elif parallel.compression == "powersgd":
-        state = powerSGD_hook.PowerSGDState(
-            process_group=None,
-            matrix_approximation_rank=parallel.powersgd_rank,
-            start_powerSGD_iter=parallel.powersgd_start,
-            orthogonalization_epsilon=SMALLEST_NORM,
-        )
-        hook = powerSGD_hook.powerSGD_hook if dist.get_backend() == "nccl" else OneByOne()
-        module.register_comm_hook(state, lambda state, bucket: hook(state, bucket))  # noqa: PLW0108  it refuses types that are text
-
-
-class OneByOne:
-    """PowerSGD with one bucket under way at a time, for Gloo.
-
-    torch's hook waits for a collective within the callback of another. Gloo has two threads, and they run callbacks as
-    well as collectives: with two buckets under way both would wait for what neither of them can begin.
-    """
-
-    def __init__(self) -> None:
-        self._before: torch.futures.Future[torch.Tensor] | None = None
-
-    def __call__(self, state: powerSGD_hook.PowerSGDState, bucket: Any) -> torch.futures.Future[torch.Tensor]:
-        """The averaged gradients of ``bucket``, once the bucket before it is done."""
-        if self._before is not None:
-            self._before.wait()
-        self._before = powerSGD_hook.powerSGD_hook(state, bucket)
-        return self._before
+        hook = PowerSgd(module.module, parallel, one_by_one=dist.get_backend() != "nccl")
+        module.register_comm_hook(None, lambda state, bucket: hook(state, bucket))  # noqa: PLW0108  it refuses types that are text
+        return hook
+    return None

@@ -22,7 +22,7 @@ from allpull.train.models.build import build
 from allpull.train.models.sync_norm import SampleWeight, sync_norms
 from allpull.train.models.weights import begin_with
 from allpull.train.optimise import optimizer_of
-from allpull.train.precision import Precision
+from allpull.train.precision import AUTOCAST, Precision
 from allpull.train.ranks import Ranks
 from allpull.train.strategy import Shared, share_out
 
@@ -103,8 +103,10 @@ def learner_of(spec: RunSpec, facts: Facts, ranks: Ranks) -> Learner:
         left_out = begin_with(model, Path(spec.model.weights), classes=facts.classes, new_head=spec.model.new_head)
         if left_out:
             marks.remark(f"model.new_head: {', '.join(left_out)} begin with weights of chance")
+    fsdp = spec.parallel.strategy == "fsdp" and ranks.ranks > 1
+    stands = torch.device("cpu") if fsdp else ranks.device  # FSDP2 moves it there part by part
     # images are stored that way, and it is faster on CPUs as well (benchmarks/memory_layout.py; one case was not)
-    model.to(ranks.device, getattr(torch, spec.model.dtype), memory_format=torch.channels_last)  # type: ignore[call-overload]
+    model.to(stands, getattr(torch, spec.model.dtype), memory_format=torch.channels_last)  # type: ignore[call-overload]
     # before the network is halved: norms are told by their type, and stay whole
     weight = sync_norms(model, ranks) if train.sync_norm else SampleWeight()
     precision, compiled = Precision(train.precision, ranks.device), Compiled(train.compile)
@@ -113,7 +115,8 @@ def learner_of(spec: RunSpec, facts: Facts, ranks: Ranks) -> Learner:
     at: Callable[[Callable[[], Shared]], Shared] = recorder.run if recorder else _now
     if spec.parallel.strategy == "fsdp" and ranks.ranks == 1:
         marks.remark("parallel.strategy: a single rank has nobody to share weights with, and trains without fsdp")
-    shared = at(lambda: share_out(model, spec.parallel, ranks, translate=compiled))
+    rounded_to = AUTOCAST.get(train.precision)
+    shared = at(lambda: share_out(model, spec.parallel, ranks, translate=compiled, rounded_to=rounded_to))
     optimizer = optimizer_of(model, train)  # after sharing, which may put other parameters there
     precision.attach(optimizer)
     not_recorded = ""

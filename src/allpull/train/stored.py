@@ -1,31 +1,21 @@
 """Read a checkpoint that anybody may have written: ours, whole and of honest size, or not at all.
 
-A checkpoint is what ``torch.save`` makes of dictionaries, lists, numbers, texts and tensors: a zip file of tensors as
-they are and one pickle that says where each belongs. It is loaded with ``weights_only=True``, and only after every part
-has its checksum, which torch does not look at, and the pickle names nothing but tensors.
+A checkpoint is what ``torch.save`` makes of dictionaries, lists, numbers, texts and tensors.
 """
 
 from __future__ import annotations
 
-import math
-import pickletools
-import zipfile
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
-FORMAT = 2
-MAX_PICKLE_BYTES = 1 << 26  # that of ResNet-152 has 200 KiB, and a million losses of one epoch 9 MiB
-MAX_PARTS, MAX_DEPTH = 1_000_000, 10  # values in a checkpoint, and how deep they are nested: ours are 6 deep
-MAX_COUNT = 1 << 53  # of steps
+from allpull.train.untrusted import Unusable, load, plain
 
-STORAGES = ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool")
-GLOBALS = {"collections OrderedDict", "torch._utils _rebuild_tensor_v2", *(f"torch {kind}Storage" for kind in STORAGES)}
-"""All that a pickle of tensors names. Others that ``weights_only`` lets pass make as much memory as a file asks for."""
+FORMAT = 3
+"""1: SGD alone, without precision and average; 2: nothing of PowerSGD. Both are read."""
+MAX_COUNT = 1 << 53  # of steps
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,11 +47,15 @@ class Cut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfRank:
-    """What a rank has of its own: batch statistics, those of the moving average, and states of random numbers."""
+    """What a rank has of its own: batch statistics, those of the moving average, and states of random numbers.
+
+    ``powersgd``: what its gradients had and was not sent; empty where they are sent another way.
+    """
 
     buffers: dict[str, Tensor]
     average: dict[str, Tensor]
     random: dict[str, Tensor]
+    powersgd: dict[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,12 +84,8 @@ class Stored:
             "optimizer": self.optimizer,
             "precision": self.precision,
             "average": self.average,
-            "ranks": [{"buffers": one.buffers, "average": one.average, "random": one.random} for one in self.ranks],
+            "ranks": [{part.name: getattr(one, part.name) for part in fields(OfRank)} for one in self.ranks],
         }
-
-
-class Unusable(Exception):
-    """A file that is no whole checkpoint of this trainer; says why."""
 
 
 def read(path: Path) -> Stored:
@@ -104,76 +94,21 @@ def read(path: Path) -> Stored:
     Raises:
         Unusable: it is torn, or none of ours.
     """
+    raw = load(path)
     try:
-        _check_file(path)
-        raw = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         # copies: the file need not stay, and what it does not hold is not believed
         content = plain(raw, max_bytes=path.stat().st_size)
-    except Unusable:
-        raise
-    except Exception as error:  # a file of any bytes makes the parsers raise anything
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise Unusable(f"cannot be read: {reason[:200]}") from error
+    except Exception as error:  # it may have gone, too
+        raise Unusable(f"cannot be read: {str(error)[:200]}") from error
     try:
         return _stored(content)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Unusable(f"is no checkpoint of this trainer: {str(error)[:200]}") from error
 
 
-def plain(value: Any, *, max_bytes: float = math.inf) -> Any:
-    """A copy of a nest of dictionaries and lists, with copies of its tensors on the CPU.
-
-    Raises:
-        ValueError: there is something else in it, or it is larger than ``max_bytes`` or nested without end.
-    """
-    left = {"parts": float(MAX_PARTS), "bytes": max_bytes}
-
-    def spend(what: str, amount: float) -> None:
-        left[what] -= amount
-        if left[what] < 0:
-            raise ValueError(f"more {what} than a checkpoint has")
-
-    def copy(part: Any, depth: int) -> Any:
-        spend("parts", 1)
-        if depth > MAX_DEPTH:
-            raise ValueError("nested too deep")
-        if isinstance(part, Tensor):
-            tensor = part.detach()
-            spend("bytes", tensor.numel() * tensor.element_size())  # a view may claim more than its memory has
-            return tensor.to("cpu", copy=True)
-        if isinstance(part, Mapping):
-            if not all(type(name) in (str, int) for name in part):
-                raise ValueError("names are neither texts nor numbers")
-            return {name: copy(one, depth + 1) for name, one in part.items()}
-        if isinstance(part, list | tuple):
-            return [copy(one, depth + 1) for one in part]
-        if part is None or isinstance(part, bool | int | float | str):
-            return part
-        raise ValueError(f"{type(part).__name__} in it")
-
-    return copy(value, 0)
-
-
-def _check_file(path: Path) -> None:
-    """Raise ``Unusable`` where parts are damaged, packed, or name other things than tensors."""
-    with zipfile.ZipFile(path) as archive:
-        packed = [part.filename for part in archive.infolist() if part.compress_type != zipfile.ZIP_STORED]
-        damaged = packed[0] if packed else archive.testzip()
-        if damaged is not None:
-            raise Unusable(f"cannot be read: {damaged[:100]} is {'packed' if packed else 'damaged'}")
-        pickles = [part for part in archive.infolist() if part.filename.endswith("data.pkl")]
-        if not pickles or any(part.file_size > MAX_PICKLE_BYTES for part in pickles):
-            raise Unusable("cannot be read: it has no list of tensors, or an endless one")
-        for part in pickles:
-            for operation, argument, _ in pickletools.genops(archive.read(part)):
-                foreign = operation.name in ("STACK_GLOBAL", "INST", "EXT1", "EXT2", "EXT4")
-                if foreign or (operation.name == "GLOBAL" and argument not in GLOBALS):
-                    raise Unusable(f"cannot be read: it asks for {str(argument)[:100]}")
-
-
 def _stored(content: Any) -> Stored:
     found = content.get("format")
-    if found not in (1, FORMAT):
+    if found not in (1, 2, FORMAT):
         raise ValueError(f"format {found!r} is not known here")
     if found == 1:
         alone = [{"buffers": buffers, "average": {}, "random": {}} for buffers in content["buffers"]]
@@ -212,9 +147,9 @@ def _count(value: Any) -> int:
 
 def _cut(value: Any) -> Cut:
     cut = Cut(**_dictionary(value))
-    for field in fields(Cut):
-        if type(getattr(cut, field.name)).__name__ != field.type:
-            raise ValueError(f"{field.name} is no {field.type}")
+    for part in fields(Cut):
+        if type(getattr(cut, part.name)).__name__ != part.type:
+            raise ValueError(f"{part.name} is no {part.type}")
     return cut
 
 

@@ -11,10 +11,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from allpull import marks
 from allpull.errors import MissingPart
 from allpull.schema.trainspec import ParallelSpec
 from allpull.train import ddp, full_state
 from allpull.train.later_reduce import LaterReduce
+from allpull.train.powersgd import PowerSgd
 from allpull.train.ranks import Ranks
 
 
@@ -58,13 +60,15 @@ class Shared:
 
     ``module`` is called to train. ``model`` is the network itself: it is evaluated (within ``whole()``), and has the
     parameters for the optimizer, which is to be made after sharing. Gradients are averaged over ranks: a rank's loss is
-    to be weighted by its share of the global batch times the number of ranks.
+    to be weighted by its share of the global batch times the number of ranks. ``powersgd`` has what was left out of the
+    gradients so far, where that is how they are sent.
     """
 
     model: nn.Module
     module: nn.Module
     exchange: Exchange
     rank: int
+    powersgd: PowerSgd | None = None
 
     def micro(self, *, last: bool) -> AbstractContextManager[None]:
         """Stands around forward and backward of one part of this rank's batch, of which all ranks have as many.
@@ -121,42 +125,52 @@ def share_out(
     ranks: Ranks,
     *,
     translate: Callable[[nn.Module], nn.Module] = lambda model: model,
+    rounded_to: torch.dtype | None = None,
 ) -> Shared:
     """``model`` as ``parallel`` says; it gets the weights and buffers of rank 0. Every rank calls it.
 
     ``translate`` makes of a network what is called in its place, as ``torch.compile`` does: before
-    DistributedDataParallel, and after FSDP2. A single rank has nothing to share, whatever the strategy.
+    DistributedDataParallel, and after FSDP2. A single rank has nothing to share, whatever the strategy. With FSDP2 the
+    network may stand on the CPU, whatever the device; and what autocast has ``rounded_to`` then travels as such.
 
     Raises:
-        MissingPart: this version of torch has no such option.
+        MissingPart: this version of torch has no such option, or what ranks exchange through cannot do it.
     """
     if ranks.ranks == 1:
         return Shared(model=model, module=translate(model), exchange=Alone(), rank=0)
     if parallel.strategy == "ddp" and parallel.overlap:
         wrapped = ddp.wrap(translate(model), parallel, ranks)
-        return Shared(model=model, module=wrapped.module, exchange=wrapped, rank=ranks.rank)
-    as_rank_0_has_it(model)
+        return Shared(model=model, module=wrapped.module, exchange=wrapped, rank=ranks.rank, powersgd=wrapped.powersgd)
     exchange: Exchange
     if parallel.strategy == "fsdp":
-        exchange = _fsdp(model, parallel, ranks)
+        exchange = _fsdp(model, parallel, ranks, rounded_to)
     else:
+        as_rank_0_has_it(model, ranks.device)
         sizes_mb, compression = parallel.bucket_mb, parallel.compression
         exchange = LaterReduce(model, ranks=ranks.ranks, sizes_mb=sizes_mb, compression=compression)
     return Shared(model=model, module=translate(model), exchange=exchange, rank=ranks.rank)
 
 
-def as_rank_0_has_it(model: nn.Module) -> None:
-    """Give every rank the parameters and buffers of rank 0; a collective."""
-    with torch.no_grad():
-        for value in (*model.parameters(), *model.buffers()):
-            dist.broadcast(value, 0)
+def as_rank_0_has_it(model: nn.Module, device: torch.device) -> None:
+    """Give every rank the parameters and buffers of rank 0, wherever they stand, by way of ``device``; a collective."""
+    for value in (*model.parameters(), *model.buffers()):
+        sent = value.detach().to(device)  # itself, where it stands there
+        dist.broadcast(sent, 0)
+        if sent.device != value.device:
+            value.detach().copy_(sent)
 
 
-def _fsdp(model: nn.Module, parallel: ParallelSpec, ranks: Ranks) -> Exchange:
+def _fsdp(model: nn.Module, parallel: ParallelSpec, ranks: Ranks, rounded_to: torch.dtype | None) -> Exchange:
     try:
         from allpull.train import fsdp  # noqa: PLC0415  it takes half a second, and needs torch 2.6
     except ImportError as error:
         raise MissingPart(
             f"parallel.strategy: torch {torch.__version__} has no FSDP2", hint="torch 2.6 and newer have it"
         ) from error
-    return fsdp.share(model, ranks, reshard=parallel.reshard)
+    if rounded_to and not fsdp.can_leave_out() and ranks.rank == 0:
+        marks.remark(
+            f"parallel.strategy: fsdp of torch {torch.__version__} sends weights in single precision, since it cannot "
+            "leave norms out; torch 2.7 and newer can"
+        )
+    as_rank_0_has_it(model, ranks.device)
+    return fsdp.share(model, ranks, reshard=parallel.reshard, rounded_to=rounded_to)

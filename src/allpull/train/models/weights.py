@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from allpull.errors import BadInput
+from allpull.train.untrusted import TENSORS, Unusable, load, plain
 
 AROUND = (
     "model",
@@ -22,6 +22,17 @@ AROUND = (
 )  # as torchvision's reference scripts and allpull's checkpoints, and many others, have it
 PREFIXES = ("module.", "_orig_mod.")
 SHOWN = 3  # names in an error
+ALONE = "give a file of tensors alone: torch.save(model.state_dict(), FILE)"
+NAMED = TENSORS | {
+    "torch._utils _rebuild_tensor",  # files of 2017, such as torchvision's first
+    "torch.nn.parameter Parameter",
+    "torch._utils _rebuild_parameter",
+    "collections Counter",  # in the state of a learning-rate schedule
+    "torch Size",
+    "torch device",
+    *(f"torch {kind}" for kind in ("float16", "bfloat16", "float32", "float64", "int64")),
+}
+"""What a file may name: tensors, and what stands beside them in files of trainings. None of it makes memory."""
 
 
 def begin_with(model: nn.Module, path: Path, *, classes: int, new_head: bool) -> list[str]:
@@ -63,16 +74,12 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     """The tensors in file ``path`` by their names in the network, on the CPU. Loading it runs no code.
 
     Raises:
-        BadInput: there is no such file, or it holds no weights.
+        BadInput: there is no such file, or it holds no weights, or more of them than its size has room for.
     """
     try:
-        content: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a file of any bytes makes the parsers raise anything
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise BadInput(
-            f"model.weights: {path} cannot be read: {reason[:200]}",
-            hint="give a file of tensors alone: torch.save(model.state_dict(), FILE)",
-        ) from error
+        content: Any = load(path, names=NAMED, streams=True)
+    except Unusable as error:
+        raise BadInput(f"model.weights: {path} {error}", hint=ALONE) from error
     for key in AROUND:
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]
@@ -82,7 +89,11 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     strange = [name for name, value in found.items() if not isinstance(value, Tensor)]
     if strange:
         raise BadInput(f"model.weights: {path}: {strange[0]:.60} is no tensor", hint="it is to hold a state_dict")
-    return found
+    try:
+        copies: dict[str, Tensor] = plain(found, max_bytes=path.stat().st_size)
+    except Exception as error:
+        raise BadInput(f"model.weights: {path} cannot be read: {str(error)[:200]}", hint=ALONE) from error
+    return copies
 
 
 def _plain(name: object) -> str:
