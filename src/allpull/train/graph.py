@@ -5,9 +5,10 @@ is one. Of what PyTorch's notes on CUDA graphs ask for, this is done here: a few
 one side stream on which the step is recorded, inputs that are copied to fixed addresses, a learning rate that is a
 tensor. A recording is let go before the process group is: NCCL destroys no communicator that one still uses.
 
-For DistributedDataParallel they also ask for NCCL's asynchronous error handling to be switched off before the
-process group is made (``TORCH_NCCL_ASYNC_ERROR_HANDLING=0``). That is left to the user, since without it ranks may wait
-for ever for one that failed.
+For DistributedDataParallel they also ask for NCCL's asynchronous error handling to be switched off before the process
+group is made (``TORCH_NCCL_ASYNC_ERROR_HANDLING=0``). From torch 2.2 on it heeds a recording by itself (NVIDIA's "CUDA
+Graph Best Practice for PyTorch", quick checklist), and without it ranks may wait for ever for one that failed: so it
+stays on.
 
 The steps beforehand are steps of the training, and recording runs nothing, so a recorded training is the same training.
 Only the step that was seen ``WARM_UP_STEPS`` times in a row is recorded: a ragged last batch, which never is, stays
@@ -28,7 +29,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from allpull import marks
-from allpull.schema.trainspec import DataSpec
+from allpull.schema.trainspec import DataSpec, ParallelSpec
 from allpull.train.lars import Lars
 
 WARM_UP_STEPS = 11  # what PyTorch's notes ask of DistributedDataParallel, which settles down within ten
@@ -214,17 +215,21 @@ def obstacle(optimizer: torch.optim.Optimizer, device: torch.device, *, ranks: i
     return ""
 
 
-def uneven(data: DataSpec, ranks: int) -> str:
-    """Why steps on ``data`` cannot be recorded on ``ranks`` together; "": they are of one shape on all of them.
+def uneven(data: DataSpec, parallel: ParallelSpec, ranks: int) -> str:
+    """Why the steps that ``ranks`` share cannot be recorded; "": they are of one kind, in time and on all of them.
 
     NCCL takes a collective that is recorded on some ranks and made by call on others for two different ones.
     """
-    if ranks == 1 or data.name != "pack" or data.on_odd != "skip":
+    if ranks == 1:
         return ""
-    return (
-        "a sample that cannot be decoded makes the batch of its rank alone smaller, and NCCL wants a step recorded on "
-        "all ranks or on none: data.on_odd=substitute"
-    )
+    if parallel.compression == "powersgd":
+        return "PowerSGD sends other things after its first steps, and a recording would go on with the first"
+    if data.name == "pack" and data.on_odd == "skip":
+        return (
+            "a sample that cannot be decoded makes the batch of its rank alone smaller, and NCCL wants a step recorded "
+            "on all ranks or on none: data.on_odd=substitute"
+        )
+    return ""
 
 
 def hold_rate(optimizer: torch.optim.Optimizer, device: torch.device) -> None:

@@ -122,7 +122,7 @@ def learner_of(spec: RunSpec, facts: Facts, ranks: Ranks) -> Learner:
     not_recorded = ""
     if train.cuda_graph:
         not_recorded = obstacle(optimizer, ranks.device, ranks=ranks.ranks, scaled=precision.scaled)
-        not_recorded = not_recorded or uneven(spec.data, ranks.ranks)
+        not_recorded = not_recorded or uneven(spec.data, spec.parallel, ranks.ranks)
     average = None
     if train.ema_half_life:
         average = Average(
