@@ -1,8 +1,8 @@
 """Say where a CPU has no instructions for bfloat16: it then emulates them, and half the bits cost more time.
 
 Single precision is the faster one there: steps of bf16 took 1.8 to 2 times as long with the instructions of AVX-512
-alone, and 7 to 8 times with those of AVX2 (benchmarks/bf16_on_cpus.py). With AVX512_BF16 both took as long, and with AMX
-those of bf16 took 0.5 to 0.7 of the time.
+alone, and 7 to 8 times with those of AVX2. With AVX512_BF16 both took as long, and with AMX those of bf16 took 0.5 to
+0.7 of the time (benchmarks/bf16_on_cpus.py).
 """
 
 from __future__ import annotations
