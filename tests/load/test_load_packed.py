@@ -13,12 +13,12 @@ from allpull.errors import BadInput
 from allpull.load.alone import drain
 from allpull.load.batches import Plan
 from allpull.load.crop import DRAWS, Look, View, views
-from allpull.load.decode import Stored
+from allpull.load.decode import Decoder, Stored
 from allpull.load.job import jobs, read
 from allpull.load.odd import LEFT_OUT
 from allpull.load.order import uniforms
 from allpull.load.packed import PackedSource, Reading
-from allpull.load.resize import resize_antialiased
+from allpull.load.resize import resize_antialiased, resizing
 from allpull.pack.crop import Box
 from allpull.pack.pixels import decode
 from allpull.pack.read import Pack
@@ -91,6 +91,14 @@ def test_pixels_are_those_of_decoding_all_then_cutting(folder, make_pack, kind):
             assert np.array_equal(slot, image)
             assert label == pack.labels[record]
     assert not source.odd.counts
+
+
+def test_no_even_row_of_pixels_begins_where_libjpeg_turbo_stores_past_the_caches(photos):
+    """Its aligned stores are at multiples of 16 and 32 bytes; a picture's rows are an even number of bytes apart."""
+    decoder = Decoder(LOOK, resizing("pillow"))
+    pixels = decoder._jpeg(as_jpeg(photos[0].resize((320, 40))), (40, 320))
+    assert all(row.ctypes.data % 2 for row in pixels)
+    assert np.array_equal(pixels, decode(as_jpeg(photos[0].resize((320, 40))))[0])
 
 
 def test_twelve_bands_of_sixteen_bits_come_as_they_are_with_all_their_labels(tmp_path, make_pack):

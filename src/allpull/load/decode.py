@@ -134,9 +134,13 @@ class Decoder:
             return done if LEFT_OVER in str(error) else None
 
     def _memory(self) -> Any:
-        """Memory that stays mapped: fresh pages for each picture cost a tenth of its decoding."""
+        """Memory that stays mapped: fresh pages for each picture cost a tenth of its decoding.
+
+        It begins at an odd address. Rows of pixels that begin at a multiple of 16 or 32 bytes libjpeg-turbo stores past
+        the caches (movntdq in its jdcolext), and what is to be resized next would have to come back from main memory.
+        """
         if not hasattr(self._own, "memory"):
-            self._own.memory = np.empty(KEPT_BYTES, np.uint8)
+            self._own.memory = np.empty(1 + KEPT_BYTES, np.uint8)[1:]  # allocators give even addresses
         return self._own.memory
 
 
