@@ -1,6 +1,6 @@
 """Samples per second and core of the loader beside others: the same pictures, one thread, CPU time, in turns.
 
-    python benchmarks/loader_peers.py [--pictures 800] [--rounds 8] [--source DIR] [--output FILE]
+    python benchmarks/loader_peers.py [--quality 94] [--pictures 800] [--rounds 8] [--source DIR] [--output FILE]
 
 What each path does is said in ``loader_paths.py``. ``stock`` is torchvision's usual transforms through Pillow, written
 out; torchvision's own code, which does a little more besides, stands beside it. ``decoding … alone`` is pure decoding:
@@ -9,7 +9,8 @@ one image that stays in the cache; the loader divided by it is what batches, lab
 
 CPU time of the whole process is counted, and paths take turns, so that a busy machine disturbs ratios little; a ratio
 is that of the same round, and the median of those is shown, with least and most. ``--source``: a folder of class
-folders of JPEGs; without it, pictures of about 500 × 375 pixels and quality 94 are cut from scikit-learn's photographs.
+folders of JPEGs; without it, pictures of about 500 × 375 pixels are cut from scikit-learn's photographs and saved at
+``--quality``: 94 makes light ones, 98 such as are about as heavy as ImageNet's.
 
 A peer that is not installed, or does not work, is reported with the reason. All of these went into one environment:
 
@@ -44,6 +45,7 @@ from allpull.pack.write import write_pack
 from loader_paths import (
     BATCH,
     LOOK,
+    QUALITY,
     SMALL_QUALITY,
     SMALL_SIDE,
     OneEpoch,
@@ -103,6 +105,7 @@ GOALS = (
 def main() -> None:
     """Measure and print or keep the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quality", type=int, default=QUALITY, help="of the JPEGs that are made")
     parser.add_argument("--pictures", type=int, default=800)
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--source", type=Path)
@@ -110,11 +113,12 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
-        folder = options.source or make_folder(Path(name) / "pictures", options.pictures)
-        paths, absent, about = prepare(folder, Path(name))
+        folder = options.source or make_folder(Path(name) / "pictures", options.pictures, options.quality)
+        paths, absent, about = prepare(folder, Path(name), options.quality)
         found = measure(paths, options.rounds)
+    made = f"{options.pictures} made, of quality {options.quality}, {about['bits_a_pixel']} bits a pixel"
     result = {
-        "pictures": "given" if options.source else f"{options.pictures} made",
+        "pictures": "given" if options.source else made,
         "rounds": options.rounds,
         "batch": BATCH,
         **about,
@@ -126,7 +130,7 @@ def main() -> None:
     keep(options.output, result)
 
 
-def prepare(folder: Path, scratch: Path) -> tuple[dict[str, OneEpoch], dict[str, str], dict[str, Any]]:
+def prepare(folder: Path, scratch: Path, quality: int) -> tuple[dict[str, OneEpoch], dict[str, str], dict[str, Any]]:
     """All paths that work here, why others do not, and what their packs are."""
     packs, bytes_each = {}, {}
     for kind, recipe in PACKS.items():
@@ -142,9 +146,9 @@ def prepare(folder: Path, scratch: Path) -> tuple[dict[str, OneEpoch], dict[str,
         "torchvision": lambda: torchvision_path(folder),
         "WebDataset": lambda: webdataset_path(folder, scratch),
         "DALI on the CPU": lambda: dali_path(folder),
-        "FFCV jpeg": lambda: ffcv_path(folder, scratch, "jpg", None),
-        "FFCV jpeg-256": lambda: ffcv_path(folder, scratch, "jpg", SMALL_SIDE),
-        "FFCV raw-256": lambda: ffcv_path(folder, scratch, "raw", SMALL_SIDE),
+        "FFCV jpeg": lambda: ffcv_path(folder, scratch, "jpg", None, quality),
+        "FFCV jpeg-256": lambda: ffcv_path(folder, scratch, "jpg", SMALL_SIDE, SMALL_QUALITY),
+        "FFCV raw-256": lambda: ffcv_path(folder, scratch, "raw", SMALL_SIDE, SMALL_QUALITY),
     }
     absent = {}
     for peer, make in peers.items():
@@ -152,8 +156,19 @@ def prepare(folder: Path, scratch: Path) -> tuple[dict[str, OneEpoch], dict[str,
             paths[peer] = make()
         except (ImportError, AttributeError, RuntimeError, OSError) as error:
             absent[peer] = f"{type(error).__name__}: {error}"
-    resizer = PackedSource(packs["jpeg"], Plan(global_batch=1, rank=0, ranks=1, seed=0), LOOK).resizer
-    return paths, absent, {"resizer": resizer, "restarts_by": best_tool(), "bytes_a_record": bytes_each}
+    source = PackedSource(packs["jpeg"], Plan(global_batch=1, rank=0, ranks=1, seed=0), LOOK)
+    rows = source.pack.rows
+    bits = 8 * float(rows["length"].sum()) / float((rows["height"].astype(float) * rows["width"]).sum())
+    return (
+        paths,
+        absent,
+        {
+            "resizer": source.resizer,
+            "restarts_by": best_tool(),
+            "bytes_a_record": bytes_each,
+            "bits_a_pixel": round(bits, 1),
+        },
+    )
 
 
 def measure(paths: dict[str, OneEpoch], rounds: int) -> dict[str, list[float]]:

@@ -94,6 +94,13 @@ MEASUREMENTS = (
         about="the loader per core beside torchvision's path, WebDataset, DALI and FFCV (four minutes; see the script)",
     ),
     Measurement(
+        name="loader_peers_heavy",
+        script="loader_peers.py",
+        arguments=("--quality", "98"),
+        about="the same with JPEGs that are about as heavy as ImageNet's (five minutes)",
+        stored=False,
+    ),
+    Measurement(
         name="scripts",
         script="scripts.py",
         about="real programs with and without `allpull run` (ten minutes; make frameworks, tools/horovod.sh)",
@@ -141,14 +148,12 @@ MEASUREMENTS = (
         script="accuracy.py",
         arguments=("--recipe", "fashion-mnist", "--keep", "build/accuracy"),
         about="accuracy on Fashion-MNIST, three seeds on one rank and on two (an hour; scikit-learn)",
-        stored=False,
     ),
     Measurement(
         name="accuracy_twelve_bands",
         script="accuracy.py",
         arguments=("--recipe", "twelve-bands", "--seeds", "2", "--keep", "build/accuracy"),
         about="scores of several labels on 12 bands, two seeds on one rank and on two (half an hour; scikit-learn)",
-        stored=False,
     ),
 )
 """All of them, shortest first. A new one is a script here and a line in this table."""

@@ -405,6 +405,9 @@ BLOCKS = {
     "trainer-peers": Block(needs=("trainer_peers",), show=explained("trainer_peers", printed_trainer.trainer_peers)),
     "memory-layout": Block(needs=("memory_layout",), show=explained("memory_layout", printed_trainer.memory_layout)),
     "loader-peers": Block(needs=("loader_peers",), show=explained("loader_peers", printed_loader.loader_peers)),
+    "loader-peers-heavy": Block(
+        needs=("loader_peers_heavy",), show=explained("loader_peers_heavy", printed_loader.loader_peers)
+    ),
     "planted-faults": Block(
         needs=("planted_faults",), show=explained("planted_faults", printed_explain.planted_faults)
     ),
