@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from torch import nn  # noqa: E402
 
 from allpull.errors import BadInput, MissingPart  # noqa: E402
+from allpull.probe.buckets import alone  # noqa: E402
 from allpull.schema.trainspec import ParallelSpec  # noqa: E402
 from allpull.train import ddp  # noqa: E402
 from allpull.train.fsdp import LARGE, blocks  # noqa: E402
@@ -128,6 +129,16 @@ def test_by_default_nothing_is_asked_of_ddp_but_views_and_quiet_buffers():
     assert set(asked.values()) == {False, True}
     assert asked.pop("gradient_as_bucket_view") is True
     assert len(asked) == 1
+
+
+def test_ddp_times_no_step_after_its_first_ten():
+    """Its clocks are events on a GPU: one that a CUDA graph has recorded must not be asked a hundred steps later."""
+    with alone(torch.device("cpu")):
+        module = ddp.wrap(nn.Linear(1, 1), ParallelSpec(), Ranks(rank=0, ranks=1, device=torch.device("cpu"))).module
+        for _ in range(201):
+            module(torch.ones(1, 1)).sum().backward()
+        timed = module._get_ddp_logging_data()["iteration"]
+    assert 0 < timed <= 10
 
 
 def test_options_come_to_ddp_in_its_own_words():

@@ -18,6 +18,7 @@ from allpull.schema.trainspec import ParallelSpec
 from allpull.train.powersgd import PowerSgd
 from allpull.train.ranks import Ranks
 
+NEVER = 2**31 - 1  # steps from one time to the next; the first ten are timed in any case
 FORGET_S = 60.0  # hosts of ranks are seconds apart at most, and a device's collective waits ten minutes
 
 
@@ -85,6 +86,8 @@ def wrap(model: nn.Module, parallel: ParallelSpec, ranks: Ranks) -> Ddp:
     if parallel.compression == "powersgd":  # it takes gradients for matrices, which channels-last ones are not
         model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # torch's stub lacks it
     module = DistributedDataParallel(model, **options(parallel))
+    # every 100th step it times itself by events: one recorded in a CUDA graph could not be asked in the next such step
+    module._set_ddp_runtime_logging_sample_rate(NEVER)  # type: ignore[no-untyped-call]  # torch's
     return Ddp(module, ranks, compress(module, parallel))
 
 
