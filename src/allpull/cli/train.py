@@ -57,6 +57,8 @@ def train(  # noqa: PLR0917  one parameter an option, called by typer alone
 
     if list_recipes or list_models or list_data:
         answer(listing.listing(recipes=list_recipes, models=list_models, data=list_data, as_json=as_json))
+        if list_models and not as_json:
+            note("for 1 channel and 10 classes; for others: allpull probe compute MODEL --channels … --classes …")
         return
     if recipe is None:
         raise BadInput("no recipe was given", hint=f"allpull train {' | '.join(listing.recipe_names())}")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from allpull.pack.format import Header, PackError
+from allpull.units import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +28,8 @@ def split_shards(header: Header, rank: int, ranks: int) -> Split:
     count = len(header.shards)
     if not 0 <= rank < ranks or count < ranks:
         raise PackError(
-            f"{count} shards cannot be split over {ranks} ranks", hint="pack again with a smaller --shard-size"
+            f"{counted(count, 'shard')} cannot be split over {ranks} ranks",
+            hint="pack again with a smaller --shard-size",
         )
     begins = [0, *np.cumsum([shard.records for shard in header.shards]).tolist()]
     cuts = list(_cuts(begins, ranks))
