@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections import deque
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import repeat
@@ -128,7 +129,7 @@ class PackedSource:
         for progressive resizing; the slots have room for the largest from the beginning.
         """
         size = self.look.size if size is None else size
-        batches = self._made(epoch, lambda: self.shares.of(epoch, first_step), (self.shares.largest, size))
+        batches = self._made(epoch, self.shares.of(epoch, first_step), (self.shares.largest, size))
         return self._repeated(batches, self.steps - first_step) if self.reading.cached else batches
 
     def evaluation(self, size: int, *, rank: int | None = None, ranks: int | None = None) -> Iterator[Batch]:
@@ -152,19 +153,19 @@ class PackedSource:
                 part = np.arange(start, min(start + size, own.stop))
                 yield Share(records=part, counted=len(part), global_samples=len(part))
 
-        return self._made(0, shares, (min(size, max(1, len(own))), self.look.size))
+        return self._made(0, shares(), (min(size, max(1, len(own))), self.look.size))
 
     def _repeated(self, batches: Generator[Batch], times: int) -> Iterator[Batch]:
         with closing(batches):  # its threads end here
             first = next(batches, None)
         return iter(()) if first is None else repeat(first, times)
 
-    def _made(self, epoch: int, shares: Callable[[], Iterator[Share]], shape: tuple[int, int]) -> Generator[Batch]:
+    def _made(self, epoch: int, shares: Iterator[Share], shape: tuple[int, int]) -> Generator[Batch]:
         made = self._making(epoch, shares, shape)
         self._begun.add(made)
         return made
 
-    def _making(self, epoch: int, shares: Callable[[], Iterator[Share]], shape: tuple[int, int]) -> Generator[Batch]:
+    def _making(self, epoch: int, shares: Iterator[Share], shape: tuple[int, int]) -> Generator[Batch]:
         """The batches of ``shares``: at most ``shape[0]`` samples, of ``shape[1]`` pixels a side."""
         largest, size = shape
         slot_shape = largest, size, size, self.channels
@@ -172,12 +173,19 @@ class PackedSource:
         def as_images(slot: Array) -> Array:
             return slot[: math.prod(slot_shape)].reshape(slot_shape)
 
+        begun: deque[Share] = deque()  # by the ring's threads, in order
+
+        def batches() -> Iterator[list[Job]]:
+            for share in shares:
+                begun.append(share)
+                yield self._jobs(epoch, share.records)
+
         ring = self._idle.pop(largest, None) or self._ring(largest)
-        batches = (self._jobs(epoch, share.records) for share in shares())
         lost, too_much = 0, self.reading.odd_limit * len(self)
         try:
-            with closing(ring.run(batches, lambda job, slot: self._fill(job, as_images(slot)))) as filled:
-                for share, one in zip(shares(), filled, strict=True):
+            with closing(ring.run(batches(), lambda job, slot: self._fill(job, as_images(slot)))) as filled:
+                for one in filled:
+                    share = begun.popleft()
                     found = np.empty(len(share.records), np.int64)
                     for job, records in zip(one.jobs, one.outcomes, strict=True):
                         found[[sample.slot for sample in job.samples]] = records
