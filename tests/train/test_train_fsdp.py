@@ -12,8 +12,11 @@ fsdp = pytest.importorskip("allpull.train.fsdp", reason="this torch has no FSDP2
 from torch import nn  # noqa: E402
 from torch.nn.utils.parametrizations import weight_norm  # noqa: E402
 
+from allpull.schema.trainspec import ParallelSpec  # noqa: E402
 from allpull.train.models import MODELS  # noqa: E402
 from allpull.train.models.strided import Pointwise  # noqa: E402
+from allpull.train.ranks import Ranks  # noqa: E402
+from allpull.train.strategy import share_out  # noqa: E402
 
 pytestmark = pytest.mark.torch
 HALF = (torch.bfloat16, torch.float16)
@@ -101,3 +104,20 @@ def test_a_block_that_is_mostly_something_else_stays_as_it_is():
     block = nn.Sequential(nn.Linear(8, 8), nn.Embedding(100, 8))
     assert fsdp.rounded_parameters(block) == set()
     assert len(fsdp.rounded_parameters(nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(1)))) == 2
+
+
+def test_a_torch_that_cannot_leave_norms_out_rounds_nothing_and_says_so(monkeypatch, heard):
+    asked = []
+    monkeypatch.setattr(fsdp, "can_leave_out", lambda: False)
+    monkeypatch.setattr(fsdp, "init_device_mesh", lambda *_: None)
+    monkeypatch.setattr(fsdp, "fully_shard", lambda part, **options: asked.append(options))
+    monkeypatch.setattr(fsdp, "Fsdp", lambda *_, **__: None)
+    monkeypatch.setattr(torch.distributed, "broadcast", lambda *_: None)
+    for rank in (0, 1):
+        ranks = Ranks(rank=rank, ranks=2, device=torch.device("cpu"))
+        model = MODELS.load("resnet8")(1, 10, 4, "batch")
+        share_out(model, ParallelSpec(strategy="fsdp"), ranks, rounded_to=torch.bfloat16)
+    assert len(asked) == 2 * (3 + 1)
+    assert not any("mp_policy" in options for options in asked)
+    (said,) = heard
+    assert "sends weights in single precision" in said
