@@ -27,6 +27,7 @@ SIZE = 6
 def facts_of(channels=3, classes=5, mean=(10.0, 20.0, 30.0), std=(2.0, 4.0, 8.0), multi_label=False) -> Facts:
     pixels = SIZE, SIZE
     return Facts(
+        data="made",
         channels=channels,
         classes=classes,
         multi_label=multi_label,

@@ -45,6 +45,7 @@ class MemoryFeed:
         self._plan, self._cached, self._in_turn = plan, cached, in_turn
         self._kept: dict[int, Batch] = {}  # by step
         self._facts = Facts(
+            data=dataset.name,
             channels=dataset.channels,
             classes=dataset.classes,
             multi_label=dataset.train.labels.ndim == 2,

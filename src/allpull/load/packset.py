@@ -73,6 +73,7 @@ class PackFeed:
             self._train.close()
             raise
         self._facts = Facts(
+            data=f"pack {found.index[0].pack}",
             channels=found.channels,
             classes=found.classes,
             multi_label=found.multi_label,

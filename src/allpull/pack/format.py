@@ -33,6 +33,7 @@ import numpy.typing as npt
 from allpull.errors import BadInput
 
 INDEX, NAMES, SKIPPED, ODD = "index.bin", "names.txt", "skipped.txt", "odd.txt"
+JOURNAL = "journal.jsonl"  # of a pack that is being written
 MAGIC = b"allpull1"
 HEAD_BYTES = 16
 SHARD_HEAD_BYTES = 64

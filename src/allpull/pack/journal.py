@@ -18,9 +18,8 @@ from typing import IO
 import numpy as np
 
 from allpull.errors import BadInput
-from allpull.pack.format import RECORD, SHARD_HEAD_BYTES, Rows, Shard, aligned, shard_head, shard_name
+from allpull.pack.format import JOURNAL, RECORD, SHARD_HEAD_BYTES, Rows, Shard, aligned, shard_head, shard_name
 
-JOURNAL = "journal.jsonl"
 FIELDS = ("offset", "length", "tail", "crc32", "shard", "height", "width", "channels", "codec")
 
 

@@ -23,6 +23,7 @@ from allpull.pack.format import (
     COPY_AGAIN,
     HEAD_BYTES,
     INDEX,
+    JOURNAL,
     JPEG_SEGMENTS,
     NAMES,
     RAW,
@@ -56,7 +57,10 @@ def read_index(directory: Path) -> Index:
     """
     path = directory / INDEX
     if not path.is_symlink() and not path.exists():
-        raise PackError(f"{directory}: no pack, it has no {INDEX}", hint="allpull pack SRC DST makes and resumes packs")
+        if (directory / JOURNAL).is_file():
+            hint = "give the command that began it again: it goes on, and what is written stays"
+            raise PackError(f"{directory}: a pack that was begun and is not finished", hint=hint)
+        raise PackError(f"{directory}: no pack, it has no {INDEX}", hint="allpull pack SRC DST makes one")
     with os.fdopen(open_plain(path), "rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         head = exactly(file.fileno(), HEAD_BYTES, 0, path)

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from allpull.errors import BadInput
-from allpull.pack.format import INDEX, MAX_SHARDS, NAMES, ODD, SKIPPED, Bits, Header, PackError, index_bytes
-from allpull.pack.journal import JOURNAL, Journal, Ledger
+from allpull.pack.format import INDEX, JOURNAL, MAX_SHARDS, NAMES, ODD, SKIPPED, Bits, Header, PackError, index_bytes
+from allpull.pack.journal import Journal, Ledger
 from allpull.pack.parallel import CHUNK, Outcome, outcomes
 from allpull.pack.plan import Plan
 from allpull.pack.read import Index, Pack, read_index

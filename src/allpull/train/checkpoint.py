@@ -31,6 +31,7 @@ WORDS = {
     "samples": ("the number of samples", "the data set and data.limit"),
     "seed": ("the seed", "train.seed"),
     "dtype": ("the arithmetic", "model.dtype"),
+    "data": ("the data set", "data.name and data.path"),
     "order": ("the order of samples", "data.block, data.mixed, data.by_files and, with that, the number of ranks"),
 }
 """The fields of ``Cut``, in words, and what they follow from."""
@@ -197,7 +198,7 @@ class Checkpoints:
             return
         for name, (word, options) in WORDS.items():
             theirs, ours = getattr(stored.cut, name), getattr(self.cut, name)
-            if theirs != ours:
+            if theirs != ours and not (name == "data" and not theirs):
                 raise BadInput(
                     f"{path} stands in the middle of an epoch, and {word} is another now, so that samples would be "
                     f"repeated or skipped; then: {theirs or 'that of a data set in memory'}; now: {ours}",

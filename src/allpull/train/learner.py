@@ -19,6 +19,7 @@ from allpull.train.checkpoint import Checkpoints, Cut, Parts
 from allpull.train.compiled import Compiled
 from allpull.train.graph import NOT_RECORDED, CudaRecorder, hold_rate, obstacle, uneven
 from allpull.train.models.build import build
+from allpull.train.models.count import trainable
 from allpull.train.models.sync_norm import SampleWeight, sync_norms
 from allpull.train.models.weights import begin_with
 from allpull.train.optimise import optimizer_of
@@ -99,6 +100,7 @@ def learner_of(spec: RunSpec, facts: Facts, ranks: Ranks) -> Learner:
     # the fastest convolution of each shape is tried out once: with channels last the guess is often a slow one
     torch.backends.cudnn.benchmark = True
     model = build(spec.model, channels=facts.channels, classes=facts.classes, pixels=facts.pixels)
+    marks.metric("trainable_parameters", trainable(model))
     if spec.model.weights and not train.resume:  # else the checkpoint's take their place
         left_out = begin_with(model, Path(spec.model.weights), classes=facts.classes, new_head=spec.model.new_head)
         if left_out:
@@ -161,6 +163,7 @@ def checkpoints_of(spec: RunSpec, facts: Facts, ranks: Ranks, learner: Learner, 
             seed=train.seed,
             dtype=spec.model.dtype,
             order=dealt if data.name == "pack" else "",
+            data=facts.data,
         ),
         keep=train.keep_checkpoints,
         asynchronous=train.async_checkpoint,

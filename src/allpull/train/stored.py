@@ -35,7 +35,8 @@ class Progress:
 class Cut:
     """What decides which sample comes when, and how exactly it is counted: the same for all of one epoch.
 
-    ``order``: whatever else the order of samples depends on, in any words.
+    ``order``: whatever else the order of samples depends on, in any words. ``data``: which data, as ``Facts.data``; ""
+    in a checkpoint of an older allpull, which does not say.
     """
 
     global_batch: int
@@ -43,6 +44,7 @@ class Cut:
     seed: int
     dtype: str
     order: str = ""
+    data: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
 
 from allpull.schema.trainspec import ModelSpec
 from allpull.train.models.build import build
@@ -19,4 +20,9 @@ def trainable_parameters(
     spec = ModelSpec(name=model) if isinstance(model, str) else model
     with torch.device("meta"):
         made = build(spec, channels=channels, classes=classes, pixels=pixels)
-    return sum(parameter.numel() for parameter in made.parameters() if parameter.requires_grad)
+    return trainable(made)
+
+
+def trainable(model: nn.Module) -> int:
+    """How many numbers a training of ``model`` moves."""
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
