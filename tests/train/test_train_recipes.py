@@ -64,6 +64,10 @@ def test_two_steps_on_a_few_samples(
     (directory,) = (tmp_path / "runs").iterdir()
     events = [json.loads(line) for line in (directory / "events/rank-00000.jsonl").read_text().splitlines()[1:]]
     assert sum(one.get("name") == score and one["value"] is not None for one in events) == 1
+    told = [one["value"] for one in events if one.get("name") == "trainable_parameters"]
+    channels, classes, side = (3, 2, 224) if source is photographs else (12, 43, 120)
+    model = load_spec(recipe).model
+    assert told == [trainable_parameters(model, channels=channels, classes=classes, pixels=(side, side))]
     steps = (directory / "steps/rank-00000.jsonl").read_text().splitlines()[1:]
     assert [json.loads(step)["samples"] for step in steps] == [4, 4]
     ran = from_plain(RunSpec, json.loads((directory / "run.json").read_text())["spec"])

@@ -21,9 +21,9 @@ from allpull.analyse.together import Together
 from allpull.analyse.window import Bools
 from allpull.analyse.window_periods import whole_periods
 from allpull.rundir.beside import EventLog
-from allpull.rundir.gaps import counted, named_ranks
+from allpull.rundir.gaps import named_ranks
 from allpull.rundir.read import RunData
-from allpull.units import NS_PER_S, show_time
+from allpull.units import NS_PER_S, counted, show_time
 
 ODD = ("first_batch", "evaluation", "checkpoint")
 """Tags of steps that cost more than others, and belong to a window all the same."""

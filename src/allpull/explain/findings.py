@@ -32,10 +32,9 @@ from allpull.explain.rules import RULES, names
 from allpull.explain.suspect import MIN_SHARE, Suspect, Without, seconds
 from allpull.replay.engine import replay
 from allpull.replay.spread import drawn
-from allpull.rundir.gaps import counted
 from allpull.schema.explained import Finding
 from allpull.schema.results import Interval
-from allpull.units import percent, show_time
+from allpull.units import counted, percent, show_time
 
 HIDDEN = 0.5  # of a loss: where it buys less by itself, others have to be mended with it
 NOT_YET = 0.5  # of a loss: what was there before is another, or none

@@ -20,8 +20,8 @@ from allpull.importers.joining import Joined, join, keyed
 from allpull.importers.part import Part, read_part
 from allpull.importers.sources import Source, find
 from allpull.rundir.bounded import shown_path
-from allpull.rundir.gaps import counted, named_ranks
-from allpull.units import NS_PER_S, show_bytes, show_time
+from allpull.rundir.gaps import named_ranks
+from allpull.units import NS_PER_S, counted, show_bytes, show_time
 
 MAX_GAPS = 200
 MAX_GAP = 500  # characters

@@ -10,9 +10,10 @@ from typing import TypeVar
 
 from allpull.errors import BadInput
 from allpull.report.plain import short
-from allpull.report.wording import NAME_CHARACTERS, counted
+from allpull.report.wording import NAME_CHARACTERS
 from allpull.schema.reported import ScalingReport
 from allpull.schema.results import Curve, RunDetail, RunMetrics
+from allpull.units import counted
 
 MAX_RANKS = 1_000_000  # as in schema.run
 MAX_RUNS = 48

@@ -12,10 +12,10 @@ from rich.text import Text
 
 from allpull.report.plain import printable, short
 from allpull.report.terminal import words
-from allpull.report.wording import ABSENT, counted, joined, percent, times
+from allpull.report.wording import ABSENT, joined, percent, times
 from allpull.schema.compared import Change, CompareResult, Difference, GateResult, Promise
 from allpull.schema.results import Interval
-from allpull.units import show_count, show_time
+from allpull.units import counted, show_count, show_time
 
 WIDE = 76  # columns from which both values have room beside the change
 VALUE_CHARACTERS = 60  # of one differing fact; all of it stands in --json

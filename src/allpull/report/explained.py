@@ -17,10 +17,10 @@ from rich.text import Text
 from allpull.report.plain import printable
 from allpull.report.seen import rate
 from allpull.report.terminal import words
-from allpull.report.wording import ABSENT, bounded, counted, percent, sure, times
+from allpull.report.wording import ABSENT, bounded, percent, sure, times
 from allpull.schema.explained import Efficiency, Evidence, ExplainResult, Finding
 from allpull.schema.results import Interval
-from allpull.units import show_bytes, show_count, show_time
+from allpull.units import counted, show_bytes, show_count, show_time
 
 GOOD, FAIR = 0.9, 0.8  # POP: above 0.8 is acceptable
 WIDE = 84  # columns from which a factor and its meaning have room beside each other

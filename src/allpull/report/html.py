@@ -26,8 +26,9 @@ from allpull.report.chart import LIVE, STILL, dress, embeddable
 from allpull.report.files import place
 from allpull.report.plain import short
 from allpull.report.sections import blocks
-from allpull.report.wording import counted, rank_counts, subject
+from allpull.report.wording import rank_counts, subject
 from allpull.schema.reported import ScalingReport
+from allpull.units import counted
 
 TEXT_CHARACTERS = 2000  # of one cell or sentence; longer is a damaged record
 

@@ -12,9 +12,9 @@ from rich.text import Text
 
 from allpull.report.plain import short
 from allpull.report.terminal import words
-from allpull.report.wording import ABSENT, counted, joined, percent
+from allpull.report.wording import ABSENT, joined, percent
 from allpull.schema.results import BucketTime, CollectiveUse, Pause, RunMetrics
-from allpull.units import show_bytes, show_count, show_time
+from allpull.units import counted, show_bytes, show_count, show_time
 
 WIDE = 76  # columns from which the table of collectives has room
 MOST_ROWS = 8  # collectives that are shown; the others are summed

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from allpull.report.plain import short
 from allpull.schema.results import Interval, RunMetrics, Scaling, ShowResult
-from allpull.units import show_count, show_spread
+from allpull.units import counted, show_count, show_spread
 
 ABSENT = "–"
 """Stands where something was not measured; never a 0."""
@@ -20,15 +20,6 @@ SCALING_WORDS: dict[Scaling, str] = {
     "strong": "Strong scaling: one fixed batch, split over more ranks",
     "mixed": "Mixed scaling: both the batch and the share of a rank change between the runs",
 }
-
-
-def counted(number: int, noun: str) -> str:
-    """A number with its noun.
-
-    >>> counted(1, "rank"), counted(1200, "step")
-    ('1 rank', '1,200 steps')
-    """
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def joined(words: Sequence[str]) -> str:

@@ -17,6 +17,7 @@ from allpull.rundir.seen import SeenProcess
 from allpull.schema.events import Watching
 from allpull.schema.host import HostRecord
 from allpull.schema.run import RunRecord
+from allpull.units import counted
 
 SHOWN_RANKS = 3  # named in one gap; the others are counted
 SHOWN_REASONS = 3
@@ -119,15 +120,6 @@ def named_ranks(ranks: Iterable[int], count: int | None = None) -> str:
     shown = ", ".join(str(rank) for rank in islice(ranks, SHOWN_RANKS))
     more = f" and {total - SHOWN_RANKS:,} more" if total > SHOWN_RANKS else ""
     return f"rank{'s' if total > 1 else ''} {shown}{more}"
-
-
-def counted(number: int, noun: str) -> str:
-    """A number with its noun.
-
-    >>> counted(1, "rank"), counted(1200, "step")
-    ('1 rank', '1,200 steps')
-    """
-    return f"{number:,} {noun}{'s' if number != 1 else ''}"
 
 
 def _switched_off(events: Mapping[int, EventLog]) -> Iterator[str]:

@@ -27,12 +27,12 @@ from allpull.rundir.beside import (
     read_counters,
     read_events,
 )
-from allpull.rundir.gaps import counted
 from allpull.rundir.records import SCHEMA, StepsFile, read_steps
 from allpull.rundir.seen import COUNTED, corrected, processes_of
 from allpull.schema.host import HostRecord
 from allpull.schema.run import RunRecord
 from allpull.schema.steps import StepsHeader
+from allpull.units import counted
 
 MAX_RUN_JSON_BYTES = 16 << 20
 MAX_HOST_JSON_BYTES = 1 << 20

@@ -209,9 +209,7 @@ class ParallelSpec:
         "none", "ddp: what gradients are sent as; powersgd: as products of thin matrices, with overlap only"
     )
     powersgd_rank: int = option(1, "ddp: rank of PowerSGD's approximation", ge=1, le=1024)
-    powersgd_start: int = option(
-        1000, "ddp: steps before PowerSGD begins to compress, also after each resumption", ge=2
-    )
+    powersgd_start: int = option(1000, "ddp: steps before PowerSGD begins to compress", ge=2)
     overlap: bool = option(True, "ddp: send gradients while backward goes on; false: all of them after it")
     reshard: bool = option(
         True, "fsdp: give gathered weights back after forward, for least memory; false: only after backward"

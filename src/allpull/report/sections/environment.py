@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 
 from allpull.report.block import Block, Part, Table, Text
 from allpull.report.plain import short
-from allpull.report.wording import ABSENT, counted, labels
+from allpull.report.wording import ABSENT, labels
 from allpull.schema.host import HostRecord
 from allpull.schema.reported import ScalingReport
 from allpull.schema.results import RunDetail
-from allpull.units import show_bytes, show_count
+from allpull.units import counted, show_bytes, show_count
 
 TITLE = "What it ran on"
 VALUE_CHARACTERS = 400

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from allpull.report.block import Block, Card, Cards, Notice, Part, Points, Text
 from allpull.report.explaining import explained
-from allpull.report.wording import bounded, counted, percent, ranged, sure
+from allpull.report.wording import bounded, percent, ranged, sure
 from allpull.schema.explained import Evidence, ExplainResult, Finding
 from allpull.schema.reported import ScalingReport
-from allpull.units import show_bytes, show_count, show_time
+from allpull.units import counted, show_bytes, show_count, show_time
 
 TITLE = "What to change first"
 MOST_CARDS = 12

@@ -11,10 +11,10 @@ import altair as alt
 from allpull.report.block import Block, Chart, Part, Table
 from allpull.report.chart import data, spec, time_unit
 from allpull.report.explaining import explained
-from allpull.report.wording import ABSENT, counted
+from allpull.report.wording import ABSENT
 from allpull.schema.explained import LatenessMap
 from allpull.schema.reported import ScalingReport
-from allpull.units import show_time
+from allpull.units import counted, show_time
 
 TITLE = "Who is late, and when"
 ROW_PX, FRAME_PX, MOST_PX = 18, 80, 620

@@ -13,11 +13,11 @@ from allpull.report.chart import MUTED, data, spec
 from allpull.report.colours import PHASES, QUIET
 from allpull.report.explaining import Against, against, explained, factor_of
 from allpull.report.waterfall import Bar, Step, bars
-from allpull.report.wording import ABSENT, counted, percent, times
+from allpull.report.wording import ABSENT, percent, times
 from allpull.schema.explained import Efficiency, ExplainResult
 from allpull.schema.reported import ScalingReport
 from allpull.schema.results import Interval
-from allpull.units import show_time
+from allpull.units import counted, show_time
 
 TITLE = "Where the speed-up goes"
 GOOD, FAIR = 0.9, 0.8  # POP: above 0.8 is acceptable

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from allpull.report.block import Block, Notice, Table, Terms
 from allpull.report.plain import short
 from allpull.report.sections.summary import MOST_GAPS
-from allpull.report.wording import ABSENT, counted, labels, listed_gaps, percent
+from allpull.report.wording import ABSENT, labels, listed_gaps, percent
 from allpull.schema.reported import ScalingReport
 from allpull.schema.results import RunMetrics
+from allpull.units import counted
 
 TITLE = "How each number was obtained"
 REASONS = {

@@ -11,10 +11,10 @@ from allpull.report.block import Block, Chart, Part, Table, Text
 from allpull.report.chart import data, spec, time_unit
 from allpull.report.colours import PHASES, in_order
 from allpull.report.plain import short
-from allpull.report.wording import ABSENT, counted, joined, labels, percent
+from allpull.report.wording import ABSENT, joined, labels, percent
 from allpull.schema.reported import ScalingReport
 from allpull.schema.results import RunMetrics
-from allpull.units import show_time
+from allpull.units import counted, show_time
 
 TITLE = "Where the time of a step goes"
 BAR_PX, FRAME_PX = 44, 96

@@ -12,7 +12,6 @@ from allpull.report.wording import (
     ABSENT,
     NAME_CHARACTERS,
     SCALING_WORDS,
-    counted,
     labels,
     listed_gaps,
     percent,
@@ -24,7 +23,7 @@ from allpull.report.wording import (
 from allpull.schema.explained import ExplainResult
 from allpull.schema.reported import ScalingReport
 from allpull.schema.results import Interval, RunDetail, RunMetrics, ShowResult
-from allpull.units import show_time
+from allpull.units import counted, show_time
 
 LOG_LINES = 20
 MOST_GAPS = 4  # on the first screen; all of them stand at the end of the page

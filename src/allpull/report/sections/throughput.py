@@ -11,10 +11,10 @@ import altair as alt
 from allpull.report.block import Block, Chart
 from allpull.report.chart import data, spec
 from allpull.report.colours import QUIET, RUNS
-from allpull.report.wording import counted, labels, percent, spread, times
+from allpull.report.wording import labels, percent, spread, times
 from allpull.schema.reported import ScalingReport
 from allpull.schema.results import RunMetrics, ShowResult
-from allpull.units import show_count
+from allpull.units import counted, show_count
 
 TITLE = "How much faster it gets"
 LOG_FROM_RATIO = 16  # the smallest of five doublings would vanish on a linear axis

@@ -10,10 +10,9 @@ from allpull.report.block import Block, Chart
 from allpull.report.chart import data, spec, time_unit
 from allpull.report.colours import PHASES, in_order
 from allpull.report.explaining import explained
-from allpull.report.wording import counted
 from allpull.schema.explained import TimelinePart
 from allpull.schema.reported import ScalingReport
-from allpull.units import show_time
+from allpull.units import counted, show_time
 
 TITLE = "A few steps, rank by rank"
 NETWORK = "network"
