@@ -98,7 +98,6 @@ MEASUREMENTS = (
         script="loader_peers.py",
         arguments=("--quality", "98"),
         about="the same with JPEGs that are about as heavy as ImageNet's (five minutes)",
-        stored=False,
     ),
     Measurement(
         name="scripts",

@@ -130,9 +130,10 @@ def _figures(results: dict[str, Stored]) -> Iterator[tuple[str, str, str]]:
         if name in results:
             study = results[name]["result"]
             yield f"top-1 accuracy of the recipe `{study['recipe']}`", printed_accuracy.means(study), name
-    if "loader_peers" in results:
-        what = "samples of the loader per CPU second, JPEGs as they are (light ones)"
-        yield what, printed_loader.short(results["loader_peers"]["result"]), "loader_peers"
+    for name, weight in (("loader_peers", "light"), ("loader_peers_heavy", "as heavy as ImageNet's")):
+        if name in results:
+            what = f"samples of the loader per CPU second, JPEGs as they are ({weight})"
+            yield what, printed_loader.short(results[name]["result"]), name
     if "trainer_peers" in results:
         what = "images/s of a trainer ÷ those of PyTorch's example as it stands, bf16 on a CPU, pictures"
         yield what, printed_trainer.short(results["trainer_peers"]["result"]), "trainer_peers"
@@ -392,6 +393,7 @@ BLOCKS = {
             "accuracy_digits",
             "accuracy_fashion_mnist",
             "loader_peers",
+            "loader_peers_heavy",
             "trainer_peers",
         ),
         show=figures,
