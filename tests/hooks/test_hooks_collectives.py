@@ -178,6 +178,7 @@ for epoch in range(2):
     assert (waits["barrier"] or 0) / 1e6 > 0.8 * LATE_MS
 
 
+@pytest.mark.slow
 def test_profiler_windows_open_at_the_same_steps_on_all_ranks(watched: Watch) -> None:
     run = watched(
         PARALLEL

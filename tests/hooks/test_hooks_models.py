@@ -212,6 +212,7 @@ for way in (made_first, compiled_first, in_place, made_first_in_place, a_step_of
     assert not run.events("span")
 
 
+@pytest.mark.slow
 def test_an_optimizer_that_is_compiled_steps_where_its_gradients_are_dropped(watched: Watch, tmp_path: Path) -> None:
     source = TRAINING + LOOP.replace("optimizer.step()", "torch.compile(optimizer.step, backend='eager')()")
     source += "print([loss.hex() for loss in losses])\n"

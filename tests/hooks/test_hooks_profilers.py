@@ -32,7 +32,7 @@ THREE_IN_SIX = {"trace_every": 6, "trace_steps": 3, "trace_first": 3}
 @pytest.mark.parametrize(
     ("use", "windows"),
     [
-        ("with profiler(2, 2) as own:\n    for _ in train(14): own.step()\n", []),
+        pytest.param("with profiler(2, 2) as own:\n    for _ in train(14): own.step()\n", [], marks=pytest.mark.slow),
         ("for _ in train(4): pass\nwith profiler(0, 1) as own:\n    for _ in train(10): own.step()\n", [(3, 1)]),
         pytest.param(
             "for _ in train(7): pass\nwith profiler(1, 0) as own:\n    for _ in train(7): own.step()\n",

@@ -156,6 +156,7 @@ def test_a_signal_ends_every_process(long_training, number, code):
     assert "nonce" not in json.loads((directory / "job/spec.json").read_text())
 
 
+@pytest.mark.slow
 def test_an_impatient_user_gets_the_same_ending(long_training):
     """Ctrl-C four times in a row: no traceback, and the record is closed."""
     process, directory, family = long_training

@@ -115,7 +115,9 @@ def test_ranks_meet_on_the_loopback_interface_only(program):
 @pytest.mark.parametrize(
     ("ending", "code", "said"),
     [
-        ("os._exit(7)", 7, "rank 1 on elsewhere failed: exit code 7, no Python exception"),
+        pytest.param(
+            "os._exit(7)", 7, "rank 1 on elsewhere failed: exit code 7, no Python exception", marks=pytest.mark.slow
+        ),
         ("os.kill(os.getpid(), 9)", 137, "rank 1 on elsewhere was ended by SIGKILL"),
         ("raise ValueError('no such label: 11')", 1, "rank 1 on elsewhere failed: ValueError: no such label: 11"),
     ],

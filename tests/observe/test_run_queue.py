@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from allpull.observe import runqueue
 from allpull.observe.runqueue import RunQueue
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the kernel counts no waiting")
@@ -34,6 +35,22 @@ def test_another_thread_begins_anew() -> None:
     assert told[0] is None
     assert told[1] is not None
     assert queue.since() is None
+
+
+@pytest.mark.parametrize(("counts", "told"), [(True, [None, 4, 2]), (False, [None, None, None])])
+def test_a_thread_that_has_just_begun_is_no_kernel_that_does_not_count(
+    monkeypatch: pytest.MonkeyPatch, counts: bool, told: list[int | None]
+) -> None:
+    """Of its first microseconds the kernel may say 0 too."""
+    said = iter([b"0 5 0", b"70 9 1", b"80 11 2"])
+    monkeypatch.setattr(runqueue.os, "pread", lambda *_: next(said))
+    monkeypatch.setattr(runqueue, "_counts", lambda: counts)
+    queue = RunQueue()
+    assert [queue.since() for _ in range(3)] == told
+
+
+def test_this_kernel_counts() -> None:
+    assert runqueue._counts()
 
 
 def test_a_program_that_closes_our_file_is_not_disturbed() -> None:

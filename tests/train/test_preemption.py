@@ -155,7 +155,7 @@ def test_a_rank_alone_stops_after_its_step(start):
     assert last_steps(run.directory, 1) == set(saved(run.directory))
 
 
-@pytest.mark.parametrize("asked", ["by a job script", "by an option", ""])
+@pytest.mark.parametrize("asked", ["by a job script", pytest.param("by an option", marks=pytest.mark.slow), ""])
 def test_sigterm_saves_where_that_was_asked_for(start, asked):
     """To the agent, which passes it on to all ranks: as when Slurm preempts. Elsewhere it ends them at once."""
     options = ["train.save_on_term=true", "launch.grace_s=60"] if asked == "by an option" else []
@@ -167,7 +167,7 @@ def test_sigterm_saves_where_that_was_asked_for(start, asked):
     assert set(saved(run.directory)) == (last_steps(run.directory, 2) if asked else set())
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_to_end_the_command_line_saves_too_where_that_was_asked_for(start, number):
     """SIGTERM as Kubernetes, PBS and LSF send it; and as ranks cannot tell, Ctrl-C."""
     run = start(2, "train.save_on_term=true", "launch.grace_s=60")

@@ -8,7 +8,13 @@ EXACT = ("train.epochs=2", "train.log_every=1", "model.dtype=float64", "model.wi
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize(("norm", "limit", "samples"), [("none", 150, [32, 32, 11]), ("group", 129, [32, 32, 0])])
+@pytest.mark.parametrize(
+    ("norm", "limit", "samples"),
+    [
+        pytest.param("none", 150, [32, 32, 11], marks=pytest.mark.slow),
+        ("group", 129, [32, 32, 0]),
+    ],
+)
 def test_one_rank_of_64_and_two_of_32_have_the_same_losses(train_digits, norm, limit, samples):
     """Without batch statistics and in float64, and with a ragged last batch, even where a rank has none of its samples.
 

@@ -86,7 +86,7 @@ def test_more_than_the_share_that_is_allowed_stops_the_training_and_says_why(tra
 def test_who_stops_within_an_epoch_is_not_judged_by_a_few_steps_and_goes_on(train_digits, packs):
     """Of the first 8 samples one that is lost would be 12 %; of the epoch it is 3 of 64."""
     limit = "data.odd_limit=0.0625"
-    for after in (1, 2, 3):
+    for after in (1, 3):
         done = train_digits(1, *options(packs, limit, f"train.stop_after={after}"))
         assert done.code == 0, done.err
     again = train_digits(1, *options(packs, limit), resume=done.directory)

@@ -43,7 +43,10 @@ def patches(root: Path, count: int) -> Path:
 @pytest.mark.ranks
 @pytest.mark.parametrize(
     ("recipe", "source", "test", "score"),
-    [("imagenet-resnet50", photographs, "val", "test_top1"), ("bigearthnet-resnet50", patches, "test", "test_map")],
+    [
+        ("imagenet-resnet50", photographs, "val", "test_top1"),
+        pytest.param("bigearthnet-resnet50", patches, "test", "test_map", marks=pytest.mark.slow),
+    ],
 )
 def test_two_steps_on_a_few_samples(
     tmp_path: Path,

@@ -54,11 +54,16 @@ class RunQueue:
             self._file = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
             self._which = _which(self._file)
             ran_ns, self._before_ns = map(int, os.pread(self._file, LONGEST, 0).split()[:2])
+            if ran_ns == 0 and not _counts():
+                self.close()
         except (OSError, ValueError):
             self.close()
-            return
-        if ran_ns == 0:  # a kernel that does not count says so of all threads
-            self.close()
+
+
+def _counts() -> bool:
+    """Whether the kernel counts at all. Of a thread that has just begun it says 0, too; the first one has long run."""
+    with open("/proc/self/schedstat", "rb") as file:
+        return not file.read(LONGEST).startswith(b"0 ")
 
 
 def _which(file: int) -> Tuple[int, int]:
