@@ -5,7 +5,7 @@
 Each case is a network, a size of picture, a batch and a precision. Both orders train in one process on one thread, the
 same network from the same weights on the same batch, in turns; what counts is the CPU time of a pair of steps, which
 other programs on the machine disturb little. ``--keep`` remembers cases, so that a measurement that was broken off
-goes on.
+goes on; a file begun with other rounds, sources or versions, or on another machine, is refused.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="store the result here")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    kept = Kept(options.keep)
+    kept = Kept(options.keep, {"rounds": options.rounds, "threads": 1})
     said = [kept(json.dumps(asdict(case)), partial(measured, case, options.rounds)) for case in CASES]
     keep(options.output, {"rounds": options.rounds, "threads": 1, "rows": [json.loads(row) for row in said]})
 

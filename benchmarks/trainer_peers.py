@@ -20,8 +20,9 @@ beside it. Ways take turns, in an order drawn anew in each round, and ratios are
 machine disturbs them less than it does rates; ratios of CPU time are disturbed least. ``products`` is the rate at which
 the device multiplies large matrices, measured in each round as well: what a way computes over that is its share of the
 peak. A peer that is not installed is reported with the reason; `make frameworks` brings Lightning and accelerate.
-``--keep`` remembers each measurement, so that a comparison that was broken off goes on. ``--quick`` shows in a minute
-that all of it works, and nothing more.
+``--keep`` remembers each measurement, so that a comparison that was broken off goes on, with more rounds or minutes if
+they are asked for; a file that was begun with other settings, sources or versions, or on another device, is refused.
+``--quick`` shows in a minute that all of it works, and nothing more.
 
 **On a GPU**, where torch finds one, the same command measures ResNet-50 at 224 pixels in bf16, batches of 256, with as
 many workers as there are processors, beside timm and torchvision's reference as well, and more of allpull's:
@@ -76,6 +77,7 @@ PRODUCTS, TWO_RANKS = "products", "allpull, two ranks, Gloo"
 ALWAYS = (OURS,) if ON_GPU else (OURS, OBSERVED, EXAMPLE, "example, channels last")
 GPU_ONLY = ("allpull, recorded", TWO_RANKS, "timm", "torchvision")
 PACKAGES = ("lightning", "accelerate", "timm", "torchvision")
+ASKED = ("model", "size", "batch", "warm_up", "steps", "pictures", "workers", "set")
 TIMEOUT_S = 180 if ON_GPU else 1200
 
 
@@ -206,6 +208,9 @@ def versions() -> dict[str, str | None]:
 def main() -> None:
     """Measure, and print or keep the result."""
     options = asked(__doc__ or "")
+    device = torch.cuda.get_device_name() if ON_GPU else "cpu"
+    about = {name: getattr(options, name) for name in ASKED}
+    kept = Kept(options.keep, {**about, "device": device, "peers": versions()})
     with tempfile.TemporaryDirectory() as scratch:
         setting = prepare(options, Path(scratch))
         threads = tuple(int(one) for one in options.threads.split(","))
@@ -216,14 +221,12 @@ def main() -> None:
             precisions=tuple(options.precisions.split(",")),
             minutes=options.minutes,
         )
-        found, products, absent = measure(bench, Kept(options.keep))
+        found, products, absent = measure(bench, kept)
     work = flop_per_image(setting)
-    device = torch.cuda.get_device_name() if ON_GPU else "cpu"
-    about = ("model", "size", "batch", "warm_up", "steps", "pictures", "workers", "set")
     keep(
         options.output,
         {
-            **{name: getattr(options, name) for name in about},
+            **about,
             "rounds": max(len(rates) for ways in found.values() for rates in ways.values()),
             "device": device,
             "peak_flop_per_s": peak_of(device),

@@ -11,8 +11,18 @@ from trainer_data import ONE_BATCH, PICTURES
 from trainer_shared import Rate
 
 OURS, OBSERVED, EXAMPLE = "allpull", "allpull, observed", "example"
-PEAKS = {"H100 PCIe": 756e12, "H100": 989.4e12, "H200": 989.4e12, "A100": 312e12}
-"""Words in the name of a GPU → bf16 operations a second of its tensor cores, dense, by NVIDIA's data sheets."""
+PEAKS = {
+    "NVIDIA H100 80GB HBM3": 989.4e12,  # SXM
+    "NVIDIA H100 NVL": 835.5e12,
+    "NVIDIA H100 PCIe": 756e12,
+    "NVIDIA H200": 989.4e12,  # SXM
+    "NVIDIA H200 NVL": 835.5e12,
+    "NVIDIA A100-SXM4-40GB": 312e12,
+    "NVIDIA A100-SXM4-80GB": 312e12,
+    "NVIDIA A100-PCIE-40GB": 312e12,
+    "NVIDIA A100 80GB PCIe": 312e12,
+}
+"""Name of a GPU as torch gives it → bf16 operations a second of its tensor cores, dense, by NVIDIA's data sheets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -38,12 +48,12 @@ def evened(found: Found) -> Found:
 
 
 def peak_of(device: str) -> float | None:
-    """The peak of a GPU by its name; None: it is not in the table.
+    """The peak of a GPU by its whole name; None: it is not in the table, as no slice of a GPU (MIG) is.
 
-    >>> peak_of("NVIDIA H100 80GB HBM3") == PEAKS["H100"], peak_of("NVIDIA H100 PCIe") == PEAKS["H100 PCIe"]
-    (True, True)
+    >>> peak_of("NVIDIA H100 80GB HBM3"), peak_of("NVIDIA H100 80GB HBM3 MIG 1g.10gb")
+    (989400000000000.0, None)
     """
-    return next((peak for words, peak in PEAKS.items() if words in device), None)
+    return PEAKS.get(device)
 
 
 def summary(found: Found, flop_per_image: float, products: Products, peak: float | None = None) -> list[dict[str, Any]]:

@@ -120,6 +120,33 @@ def test_an_error_of_the_taker_leaves_no_thread():
     assert loaders() == []
 
 
+def test_an_empty_batch_does_not_end_a_run():
+    batches = [[(1, 0)], [], [], [(2, 0)], []]
+    assert [one.outcomes for one in ring().run(iter(batches), write)] == [[1], [], [], [2], []]
+    assert loaders() == []
+
+
+@pytest.mark.parametrize(("ahead", "jobs"), [(2, 1), (1, 4)], ids=["of the taker's", "of a thread's"])
+def test_a_thread_that_cannot_be_started_is_the_takers_error_and_leaves_no_other(monkeypatch, ahead, jobs):
+    start, started, refused = threading.Thread.start, [], threading.Event()
+
+    def one_at_most(thread):
+        if started:
+            refused.set()
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    def work(job, slot):
+        refused.wait(20)  # the first thread is at work when the next is wanted
+
+    monkeypatch.setattr(threading.Thread, "start", one_at_most)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        next(ring(ahead=ahead).run(([number] * jobs for number in count()), work))
+    assert len(started) == 1
+    assert loaders() == []
+
+
 def test_a_ring_that_could_not_move_is_refused():
     with pytest.raises(ValueError, match="nothing could move"):
         Ring(slots(2, (1,), "|u1"), held=2, threads=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from dataclasses import replace
 from functools import partial
@@ -15,6 +16,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("PIL")
 pytestmark = pytest.mark.torch
+ASKED = {"model": "resnet18", "batch": 8, "device": "cpu"}
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +110,7 @@ def test_a_peer_that_is_not_installed_is_told_with_its_reason(
     peers: Any, setting: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = answers(peers, monkeypatch, absent="Lightning")
-    found, products, absent = peers.measure(bench(peers, setting, rounds=2), peers.Kept(None))
+    found, products, absent = peers.measure(bench(peers, setting, rounds=2), peers.Kept(None, {}))
     assert absent["Lightning"] == "ModuleNotFoundError: No module named 'lightning'"
     assert len([way for way, _ in asked if way == "Lightning"]) == 1
     assert len(found) == 4  # two precisions, two kinds of data
@@ -121,21 +123,71 @@ def test_a_comparison_that_was_broken_off_goes_on(
     peers: Any, setting: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     kept, asked = tmp_path / "kept" / "rates.jsonl", answers(peers, monkeypatch)
-    first, _, _ = peers.measure(bench(peers, setting), peers.Kept(kept))
+    first, _, _ = peers.measure(bench(peers, setting), peers.Kept(kept, ASKED))
     measured = len(asked)
-    again, _, _ = peers.measure(bench(peers, setting), peers.Kept(kept))
+    again, _, _ = peers.measure(bench(peers, setting), peers.Kept(kept, ASKED))
     assert len(asked) == measured  # nothing is measured twice
     assert again == first
     lines = kept.read_text().splitlines()
     kept.write_text("\n".join(lines[:-1]) + "\n")
-    peers.measure(bench(peers, setting), peers.Kept(kept))
+    peers.measure(bench(peers, setting), peers.Kept(kept, ASKED))
     assert kept.read_text().splitlines() == lines
+
+
+@pytest.mark.parametrize(
+    ("asked", "here", "differs"),
+    [
+        ({"batch": 512}, {}, r"asked\.batch was 8, is 512"),
+        ({"model": "resnet50"}, {}, r'asked\.model was "resnet18", is "resnet50"'),
+        ({"device": "NVIDIA H200"}, {}, r'asked\.device was "cpu", is "NVIDIA H200"'),
+        ({"more": None}, {}, r"asked\.more was None, is null"),
+        ({}, {"commit": "another"}, r'commit was "[0-9a-f]*", is "another"'),
+        ({}, {"dirty": None}, r"dirty was \w+, is null"),
+        ({}, {"machine": {"cpu": "another"}}, r'machine\.cpu was .*, is "another"'),
+        ({}, {"versions": {"torch": "1.0"}}, r'versions\.torch was .*, is "1\.0"'),
+    ],
+)
+def test_rates_of_something_else_are_refused_and_left_as_they_are(
+    peers: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, asked: Any, here: Any, differs: str
+) -> None:
+    stored, path = sys.modules["stored"], tmp_path / "rates.jsonl"
+    peers.Kept(path, ASKED)("one", lambda: "1.0")
+    before, now = path.read_text(), {**stored._here(), **here}
+    monkeypatch.setattr(stored, "_here", lambda: now)
+    with pytest.raises(SystemExit, match=f"begun for something else: .*{differs}.*name another file"):
+        peers.Kept(path, {**ASKED, **asked})
+    assert path.read_text() == before
+
+
+@pytest.mark.parametrize("text", ['["one", "1.0"]\n', "{}\n[1]\n", "{}\n3\n", '{}\n["one", "1', "\n", "\x00"])
+def test_a_file_that_does_not_say_what_it_is_of_is_refused(peers: Any, tmp_path: Path, text: str) -> None:
+    """The first is one whose answers say nothing of what they were measured of."""
+    path = tmp_path / "rates.jsonl"
+    path.write_text(text)
+    with pytest.raises(SystemExit, match="name another file for --keep, or delete this one"):
+        peers.Kept(path, ASKED)
+    assert path.read_text() == text
+
+
+def test_a_file_with_nothing_in_it_is_begun(peers: Any, tmp_path: Path) -> None:
+    path = tmp_path / "rates.jsonl"
+    path.touch()
+    assert [peers.Kept(path, ASKED)("one", lambda said=said: said) for said in ("1.0", "2.0")] == ["1.0", "1.0"]
+
+
+def test_the_name_of_the_host_is_not_kept(peers: Any, tmp_path: Path) -> None:
+    path = tmp_path / "rates.jsonl"
+    peers.Kept(path, ASKED)("one", lambda: "1.0")
+    head = json.loads(path.read_text().splitlines()[0])
+    assert head["asked"] == ASKED
+    assert set(head) == {"script", "asked", "commit", "dirty", "versions", "machine"}
+    assert set(head["machine"]) == {"cpu", "cpus", "os"}
 
 
 def test_a_failure_of_our_own_is_no_absence(peers: Any, setting: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     answers(peers, monkeypatch, absent="allpull")
     with pytest.raises(peers.Failed, match="No module named 'allpull'"):
-        peers.measure(bench(peers, setting), peers.Kept(None))
+        peers.measure(bench(peers, setting), peers.Kept(None, {}))
 
 
 @pytest.fixture
@@ -243,8 +295,25 @@ def test_the_share_of_the_peak_is_of_dense_bf16(peers: Any) -> None:
     assert bf16["share_of_products"] == 0.175
     assert bf16["times_example"] is None  # the example could not be had
     assert fp32["share_of_peak"] is None
-    assert peers.peak_of("NVIDIA H100 PCIe") == 756e12
-    assert peers.peak_of("cpu") is None
+
+
+@pytest.mark.parametrize(
+    ("device", "peak"),
+    [
+        ("NVIDIA H100 80GB HBM3", 989.4e12),
+        ("NVIDIA H200", 989.4e12),
+        ("NVIDIA H100 NVL", 835.5e12),
+        ("NVIDIA H200 NVL", 835.5e12),
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA A100-SXM4-80GB", 312e12),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),
+        ("NVIDIA H100", None),
+        ("NVIDIA GH200 480GB", None),
+        ("cpu", None),
+    ],
+)
+def test_a_peak_is_of_one_kind_of_gpu_and_of_the_whole(peers: Any, device: str, peak: float | None) -> None:
+    assert peers.peak_of(device) == peak
 
 
 @pytest.mark.parametrize(("minutes", "rounds"), [(1.0, 1), (2.0, 2), (60.0, 3)])

@@ -54,14 +54,15 @@ class Ring:
     ) -> Generator[Filled[Job, Outcome]]:
         """Each batch's jobs done on one slot by ``work(job, slot)``, in the order of ``batches``.
 
-        ``batches`` are asked for by one of the threads at a time. What that or a job raises, the taker gets when the
-        batch is due. However the taker ends, closing what this returned leaves no thread behind: what has begun is
-        finished (one job a thread), what has not is dropped.
+        ``batches`` are asked for by one of the threads at a time; an empty one comes as it is, with a slot. What that
+        or a job raises, the taker gets when the batch is due; RuntimeError, where a thread cannot be started. However
+        the taker ends, closing what this returned leaves no thread behind: what has begun is finished (one job a
+        thread), what has not is dropped.
         """
         pool = ThreadPoolExecutor(self._threads, thread_name_prefix="allpull-load")
         run = _Run(iter(batches), work, self._turns, pool, self._threads)
-        waiting = deque(run.make_room() for _ in range(self._ahead))
         try:
+            waiting = deque(run.make_room() for _ in range(self._ahead))
             while True:
                 one = waiting.popleft()
                 one.ready.wait()
@@ -152,12 +153,15 @@ class _Run(Generic[Job, Outcome]):
             jobs = next(self._batches, None)
         except BaseException as error:  # noqa: BLE001
             jobs, due.error = None, error
-        if jobs:
+        if jobs is not None:
             due.slot, due.jobs = next(self._turns), jobs
             due.outcomes, due.left = [None] * len(jobs), len(jobs)
             self._todo.extend((due, number) for number in range(len(jobs)))
-            self._wake(len(jobs) - 1)
-        else:
+            try:
+                self._wake(len(jobs) - 1)
+            except RuntimeError as error:  # no thread more can be started: the taker is told, not this thread
+                due.error = error
+        if not jobs:
             due.ready.set()
 
 

@@ -61,7 +61,7 @@ def listen(address: str) -> socket.socket:
 
 def share(port: int, meeting: Meeting) -> int:
     """Rank 0's ``port``, on every rank."""
-    value = torch.tensor([port], device=meeting.device)  # NCCL sends nothing that is not on a GPU
+    value = torch.tensor([port])
     if meeting.ranks > 1:
         dist.broadcast(value, 0)
     return int(value)
