@@ -272,6 +272,35 @@ def test_a_hostile_checkpoint_is_one_clear_error(tmp_path, hostile):
 
 
 @pytest.mark.parametrize(
+    ("second", "fits"),
+    [
+        ({}, True),
+        ({"left_out/w": torch.ones(3)}, True),
+        ({"steps": torch.tensor(0)}, False),
+        ({"steps": torch.tensor(6.0)}, False),
+        ({"left_out/w": torch.zeros(4)}, False),
+        ({"left_out/w": torch.zeros(3, dtype=torch.float64)}, False),
+        ({"basis/w": torch.zeros(3)}, False),
+        (None, False),
+    ],
+)
+def test_ranks_are_at_one_about_powersgd(tmp_path, second, fits):
+    """One that sends whole gradients would wait for ever for others that send two factors; what is owed may differ."""
+    checkpoints(tmp_path, parts(steps=1)).save(progress(10))
+    (path,) = (tmp_path / "checkpoints").iterdir()
+    content = torch.load(path, weights_only=True)
+    (one,) = content["ranks"]
+    of_first = {"steps": torch.tensor(6), "left_out/w": torch.zeros(3)}
+    of_second = {} if second is None else {**of_first, **second}
+    torch.save({**content, "ranks": [{**one, "powersgd": of_first}, {**one, "powersgd": of_second}]}, path)
+    if fits:
+        assert [int(rank.powersgd["steps"]) for rank in read(path).ranks] == [6, 6]
+    else:
+        with pytest.raises(Unusable, match="ranks have different states of PowerSGD"):
+            read(path)
+
+
+@pytest.mark.parametrize(
     "foreign",
     [
         b"",

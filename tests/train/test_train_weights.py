@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import pickle
+import struct
+import tarfile
+import zipfile
 from collections import OrderedDict
 
 import pytest
@@ -146,6 +151,110 @@ def test_a_strangers_file_runs_nothing_and_claims_no_more_than_it_holds(tmp_path
         begin_with(network(2), path, classes=10, new_head=False)
     assert "torch.save(model.state_dict(), FILE)" in refused.value.hint
     assert not (tmp_path / "ran").exists()
+
+
+def parts_of(value, root="archive"):
+    """Names and contents of what ``torch.save`` would write."""
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    with zipfile.ZipFile(buffer) as archive:
+        return {f"{root}/{one.filename.partition('/')[2]}": archive.read(one) for one in archive.infolist()}
+
+
+def zip_of(named, pack=()):
+    """A zip file of ``named``, and where its list of parts begins."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, content in named.items():
+            archive.writestr(zipfile.ZipInfo(name), content, compress_type=zipfile.ZIP_DEFLATED if name in pack else 0)
+        begin = archive.fp.tell()
+    return buffer.getvalue(), begin
+
+
+def other_capitals(harmless, hostile):
+    """torch's reader finds DATA.PKL when it looks for data.pkl."""
+    renamed = {name.replace("data.pkl", "DATA.PKL"): content for name, content in hostile.items()}
+    return zip_of({**renamed, "archive/x/data.pkl": harmless["archive/data.pkl"]})[0]
+
+
+def both_capitals(harmless, hostile):
+    return zip_of({"archive/DATA.PKL": hostile["archive/data.pkl"], **harmless})[0]
+
+
+def two_folders(harmless, hostile):
+    """torch looks into the folder of the first part."""
+    return zip_of({**hostile, **{name.replace("archive", "other"): one for name, one in harmless.items()}})[0]
+
+
+def half_an_end(_, hostile):
+    """To ``zipfile`` no zip file, but one to torch; and its first bytes are five pickles of nothing."""
+    return zip_of({"archive/x\n.N.N.N.N.": b"", **hostile}, pack=hostile)[0] + b"PK\x05\x06"
+
+
+def two_lists(harmless, hostile):
+    """The last record points to the hostile list; ``zipfile`` reads the one that stands right before it."""
+    theirs, begin = zip_of(hostile)
+    ours, at = zip_of(harmless)
+    between, listed, end = theirs[:-22] + ours[:at], bytearray(ours[at:-22]), bytearray(ours[-22:])
+    place = 0
+    while place < len(listed):  # zipfile adds what it takes for bytes before the archive
+        (offset,) = struct.unpack_from("<L", listed, place + 42)
+        struct.pack_into("<L", listed, place + 42, offset + len(theirs) - 22 - (len(between) - begin))
+        place += 46 + sum(struct.unpack_from("<3H", listed, place + 28))
+    struct.pack_into("<L", end, 16, begin)
+    return between + listed + end
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (other_capitals, "it has no list of tensors"),
+        (both_capitals, "two of its parts have one name"),
+        (two_folders, "more than one folder"),
+        (half_an_end, "half a zip file"),
+        (two_lists, "its list of parts is not where it should be"),
+    ],
+)
+def test_a_zip_file_that_torch_would_read_otherwise_than_python_is_refused(tmp_path, made, words):
+    path = tmp_path / "w.pt"
+    path.write_bytes(made(parts_of({"shown": torch.ones(4)}), parts_of({"hidden": torch.ones(4)})))
+    if made not in (both_capitals, two_folders):  # torch may refuse these itself
+        assert [*torch.load(path, weights_only=True)] == ["hidden"]
+    with pytest.raises(BadInput, match=f"cannot be read: .*{words}"):
+        begin_with(network(2), path, classes=10, new_head=False)
+
+
+def test_a_part_of_a_zip_file_says_its_place_once(tmp_path):
+    named = parts_of({"w": torch.ones(4)})
+    for often, words in ((1, "holds the weights of another network"), (2, "is in two places")):
+        with zipfile.ZipFile(tmp_path / "w.pt", "w") as archive:
+            for name, content in named.items():
+                part = zipfile.ZipInfo(name)
+                part.extra = struct.pack("<2H2Q", 1, 16, len(content), len(content)) * often
+                archive.writestr(part, content)
+        with pytest.raises(BadInput, match=words):
+            begin_with(network(2), tmp_path / "w.pt", classes=10, new_head=False)
+
+
+@pytest.mark.parametrize("first", [b"N.N.N.N.N.", pickle.dumps(0x1950A86A20F9469CFC6C, 2) + b"N.N.N.N."])
+def test_a_tar_file_is_refused_however_it_begins(tmp_path, first):
+    """torch takes one apart by itself, and no ``ustar`` in it is needed for that."""
+    head = bytearray(tarfile.TarInfo("x").tobuf(tarfile.GNU_FORMAT))
+    head[: len(first)], head[257:265] = first, bytes(8)
+    head[148:156] = b"%06o\0 " % (sum(head[:148]) + sum(head[156:512]) + 8 * 32)
+    (tmp_path / "w.pt").write_bytes(head + bytes(1024))
+    assert tarfile.is_tarfile(tmp_path / "w.pt")
+    with pytest.raises(BadInput, match="it is a tar file"):
+        begin_with(network(2), tmp_path / "w.pt", classes=10, new_head=False)
+
+
+def test_a_stream_begins_with_torchs_magic_number(tmp_path):
+    (tmp_path / "w.pt").write_bytes(b"N." * 5)
+    with pytest.raises(BadInput, match="it is no file of torch's"):
+        begin_with(network(2), tmp_path / "w.pt", classes=10, new_head=False)
+    buffer = io.BytesIO()
+    torch.save({}, buffer, _use_new_zipfile_serialization=False)
+    assert pickle.load(io.BytesIO(buffer.getvalue())) == 0x1950A86A20F9469CFC6C == torch.serialization.MAGIC_NUMBER
 
 
 @pytest.mark.parametrize("zipped", [True, False])

@@ -9,8 +9,10 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from allpull.train.powersgd import STEPS
 from allpull.train.untrusted import Unusable, load, plain
 
 FORMAT = 3
@@ -130,6 +132,11 @@ def _stored(content: Any) -> Stored:
     shapes = [{(n, t.shape, t.dtype) for n, t in [*one.buffers.items(), *one.average.items()]} for one in ranks]
     if not ranks or any(other != shapes[0] for other in shapes):
         raise ValueError("ranks have different batch statistics")
+    owed = [{(n, t.shape, t.dtype) for n, t in one.powersgd.items()} for one in ranks]
+    steps = [one.powersgd.get(STEPS, torch.tensor(0)) for one in ranks]
+    if any(other != owed[0] for other in owed) or not all(torch.equal(one, steps[0]) for one in steps):
+        # ranks that disagree on what is sent in a step would wait for each other
+        raise ValueError("ranks have different states of PowerSGD")
     return Stored(
         progress=progress,
         cut=_cut(content["cut"]),
