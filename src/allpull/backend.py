@@ -30,13 +30,14 @@ GLOO, NCCL = "gloo", "nccl"
 class Place:
     """Who a rank is, and where it computes; ``remark``, on rank 0, is what whoever reads the run should know of that.
 
-    ``backend`` is "" of a rank alone, which needs no process group.
+    ``backend`` is "" of a rank alone, which needs no process group. ``gpus``: whether any of the ranks has a GPU.
     """
 
     rank: int
     ranks: int
     device: torch.device
     backend: str
+    gpus: bool
     remark: str = ""
 
 
@@ -63,14 +64,14 @@ def join(asked: str) -> Place:
     if ranks == 1:
         on_gpu = int(device.type == "cuda")
         chosen(asked, Census(ranks=1, on_gpu=on_gpu, own_gpu=on_gpu, fit=int(is_fit)))
-        return Place(rank=rank, ranks=ranks, device=device, backend="")
+        return Place(rank=rank, ranks=ranks, device=device, backend="", gpus=bool(on_gpu))
     store, rank, ranks = next(rendezvous("env://"))
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     census = count(PrefixStore(f"allpull/backend/{attempt}", store), ranks, gpu_name(device), can_nccl=is_fit)
     backend = chosen(asked, census)
     dist.init_process_group(backend, store=PrefixStore("default_pg", store), rank=rank, world_size=ranks)
     remark = remarkable(asked, backend, census) if rank == 0 else ""
-    return Place(rank=rank, ranks=ranks, device=device, backend=backend, remark=remark)
+    return Place(rank=rank, ranks=ranks, device=device, backend=backend, gpus=census.on_gpu > 0, remark=remark)
 
 
 def own_device(local_rank: int) -> torch.device:

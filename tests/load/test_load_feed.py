@@ -14,9 +14,10 @@ from allpull import marks
 from allpull.errors import BadInput, UnknownName
 from allpull.load import digits
 from allpull.load.batches import Plan, evaluation_batches, training_batches
+from allpull.load.dataset import Part, made_of
 from allpull.load.feed import check, known, open_feed
 from allpull.load.growth import Growth, growth
-from allpull.load.memory import FOR_PACKS
+from allpull.load.memory import FOR_PACKS, MemoryFeed
 from allpull.load.synthetic import synthetic
 from allpull.schema.trainspec import DataSpec
 
@@ -46,6 +47,20 @@ def test_digits_come_as_without_a_feed(rank):
     assert facts.pixels == facts.test_pixels == feed.pixels(0) == (8, 8)
     assert (facts.samples, facts.test_samples, feed.steps) == (150, 360, 3)
     assert not feed.odd
+
+
+def test_other_data_of_one_name_and_as_many_samples_are_told_apart():
+    train = synthetic(samples=100, size=8).train
+    plan, told = Plan(global_batch=4, rank=0, ranks=1, seed=0), []
+    for images, labels in (
+        (train.images, train.labels),
+        (255 - train.images, train.labels),
+        (train.images, train.labels + 1),
+    ):
+        part = Part(images=images, labels=labels)
+        told.append(MemoryFeed(made_of("photos", part, part, 2000), plan).facts.data)
+    assert len(set(told)) == 3
+    assert all(one.startswith("photos ") for one in told)
 
 
 @pytest.mark.parametrize(("rank", "ranks"), [(0, 1), (0, 3), (1, 3), (2, 3)])

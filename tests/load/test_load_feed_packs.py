@@ -6,6 +6,7 @@ import os
 import shutil
 import threading
 from collections import Counter
+from contextlib import closing
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -123,6 +124,20 @@ def test_two_ranks_see_the_global_batches_of_one(data_folder, options):
     assert same(one, together(threaded, 3))
     assert not same(one, together(data, 1, epoch=2))
     assert not same(one, together(data, 1, seed=4))
+
+
+def test_packs_of_other_records_or_another_order_are_told_apart_and_copies_are_not(folder, data_folder, tmp_path):
+    told = []
+    for name, seed in (("copy", 0), ("order", 1)):
+        place = shutil.copytree(data_folder, tmp_path / name)
+        shutil.rmtree(place / "train")
+        listing = SOURCES.load(guess(folder))(folder, None)
+        write_pack(plan(listing, Recipe(kind="jpeg-restart"), Layout(seed=seed, shard_bytes=1 << 22)), place / "train")
+        with closing(feed_of(spec(place))) as feed:
+            told.append(feed.facts.data)
+    with closing(feed_of(spec(data_folder))) as feed:
+        assert feed.facts.data == told[0]  # shards of another size do not matter
+    assert told[1] != told[0]
 
 
 def test_resume_is_the_rest_of_the_epoch_on_any_number_of_ranks(data_folder):

@@ -21,10 +21,13 @@ SINGLE, PAIR = ["GPU-a"], ["GPU-a", "GPU-b"]
 
 
 class Heard:
-    """Hears what is remarked."""
+    """Hears what is remarked and recorded."""
 
     def __init__(self):
-        self.remarks = []
+        self.remarks, self.metrics = [], {}
+
+    def metric(self, name, value, *_):
+        self.metrics[name] = value
 
     def remark(self, text):
         self.remarks.append(text)
@@ -52,7 +55,7 @@ def asked(backend, gpus, strategy="ddp", by=join):
     except AllpullError as error:
         return {"error": type(error).__name__, "says": str(error), "hint": error.hint}
     else:
-        return {**told, "remarks": heard.remarks}
+        return {**told, "remarks": heard.remarks, "metrics": heard.metrics}
     finally:
         marks.listen(before)
         part()
@@ -74,6 +77,7 @@ CASES = {
     "shared fsdp": lambda: asked("auto", SINGLE, "fsdp"),
     "shared nccl": lambda: asked("nccl", SINGLE),
     "own gloo": lambda: asked("gloo", PAIR),
+    "one of two fsdp": lambda: asked("auto", SINGLE if os.environ["RANK"] == "0" else [], "fsdp"),
     "probe": lambda: asked("auto", SINGLE, by=meet),
     "probe without a device": lambda: asked("", PAIR, by=meet),
 }

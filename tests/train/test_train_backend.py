@@ -153,6 +153,7 @@ def test_a_rank_alone_joins_nobody_and_is_refused_nccl_without_a_gpu(monkeypatch
 def test_two_ranks_join_as_their_gpus_allow(found_by_two_ranks: Callable[[str], list[dict[str, Any]]]) -> None:
     first, second = found_by_two_ranks("backend_ranks.py")
     on_cpu = {"device": "cpu", "backend": "gloo", "total": 2.0, "all": True, "remarks": []}
+    on_cpu["metrics"] = {"backend_is_nccl": 0.0}
     for name in ("cpu", "cpu gloo", "cpu fsdp"):
         assert first[name] == second[name] == on_cpu
     why = "parallel.backend: ranks exchange through Gloo, by way of the CPU: 2 ranks share 1 GPU"
@@ -166,6 +167,7 @@ def test_two_ranks_join_as_their_gpus_allow(found_by_two_ranks: Callable[[str], 
         assert found["shared nccl"]["error"] == "BadInput"
         assert found["shared fsdp"]["error"] == "MissingPart"
         assert "parallel.strategy=ddp" in found["shared fsdp"]["hint"]
+        assert found["one of two fsdp"]["error"] == "MissingPart", "one rank alone would be waited for"
         assert found["probe"]["device"] == "cuda:0"
         assert found["probe without a device"]["device"] == "cpu"
         assert found["probe"]["total"] == found["probe without a device"]["total"] == 2.0

@@ -328,6 +328,7 @@ def test_the_trainer_lets_its_recording_go(monkeypatch, tmp_path):
         ({"name": "pack"}, "none", 2, False),
         ({"name": "pack"}, "powersgd", 1, True),
         ({"name": "pack", "on_odd": "substitute"}, "none", 2, True),
+        ({"name": "pack", "on_odd": "substitute", "by_files": True}, "none", 3, False),
         ({"name": "digits"}, "bf16", 2, True),
         ({"name": "digits"}, "powersgd", 2, False),
     ],

@@ -58,6 +58,8 @@ def allreduce(  # noqa: PLR0917  one parameter an option, called by typer alone
         run=record.id,
         ranks=found.ranks,
         hosts=len(record.hosts),
+        backend=found.backend,
+        device=found.device,
         results=[rates(one.size_bytes, one.times_s, found.ranks) for one in found.results],
         fit=ring_fit({one.size_bytes: one.times_s for one in found.results}, found.ranks),
     )

@@ -16,7 +16,7 @@ HELD = 2  # batches that stay valid: the one just taken and the one before, so t
 class Facts:
     """A data set as a model sees it.
 
-    ``data`` is the name of the set, or the id of the pack to train on: another one of as many samples has another.
+    ``data`` tells the samples to train on from others, also where these are as many.
     ``pixels`` (height, width) of training once pictures have grown to their full size, ``test_pixels`` of evaluation.
     ``mean`` and ``std`` are in units of the stored numbers: one number, or one a channel. ``samples`` are those of
     training that are used, ``test_samples`` all of the test part. The labels of a batch are classes [n] or, with

@@ -19,7 +19,7 @@ from allpull.load.odd import Odd
 from allpull.load.packed import PackedSource, Reading
 from allpull.load.threads import usual_threads
 from allpull.pack.format import INDEX, Header, Rows
-from allpull.pack.read import Index, Pack, read_index
+from allpull.pack.read import Index, Pack, digest, read_index
 from allpull.pack.statistics import Statistics, statistics
 from allpull.schema.trainspec import DataSpec
 
@@ -73,7 +73,7 @@ class PackFeed:
             self._train.close()
             raise
         self._facts = Facts(
-            data=f"pack {found.index[0].pack}",
+            data=f"pack {digest(found.index)}",
             channels=found.channels,
             classes=found.classes,
             multi_label=found.multi_label,

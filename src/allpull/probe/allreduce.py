@@ -27,7 +27,8 @@ def main(job_file: str) -> None:
     times_s = {size: repetitions(meeting, size) for size in job["options"]["sizes"]}
     if meeting.rank == 0:
         results = [{"size_bytes": size, "times_s": times} for size, times in times_s.items()]
-        answer(job, "allreduce", {"schema": "allpull.allreduce/1.0", "ranks": meeting.ranks, "results": results})
+        how = {"ranks": meeting.ranks, "backend": dist.get_backend(), "device": meeting.device.type}
+        answer(job, "allreduce", {"schema": "allpull.allreduce/1.0", **how, "results": results})
     part()
 
 

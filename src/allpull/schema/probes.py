@@ -27,6 +27,8 @@ class AllreduceAnswer(Record):
 
     schema_: str = Field(alias="schema")
     ranks: int = Field(ge=1)
+    backend: str | None = Field(None, description="what carried them: gloo or nccl; None: an older probe")
+    device: str | None = Field(None, description="where the data were: cpu or cuda")
     results: list[Repetitions]
 
 

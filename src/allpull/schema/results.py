@@ -220,6 +220,8 @@ class AllreduceResult(Record):
     run: str
     ranks: int
     hosts: int
+    backend: str | None = Field(description="what carried them: gloo or nccl; None: an older probe")
+    device: str | None = Field(description="where the data were: cpu or cuda")
     results: list[CollectiveTime]
     fit: RingFit | None = Field(description="None where one size or one rank cannot tell latency from bandwidth")
 

@@ -152,6 +152,11 @@ class TrainSpec:
         "none", "have torch.compile translate the model, in this mode"
     )
     cuda_graph: bool = option(False, "record a whole step once and play it back, on a GPU")
+    try_convolutions: bool = option(
+        True,
+        "on a GPU try out once, for each size of picture, which of cuDNN's convolutions are fastest; another process"
+        " may find others, and then the last bits of losses differ",
+    )
     sync_norm: bool = option(False, "batch statistics of all ranks together in each step, instead of each its own")
     ema_half_life: float = option(
         0.0, "steps in which the share of a weight in the moving average that is evaluated halves; 0: none", ge=0

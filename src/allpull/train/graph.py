@@ -224,6 +224,8 @@ def uneven(data: DataSpec, parallel: ParallelSpec, ranks: int) -> str:
         return ""
     if parallel.compression == "powersgd":
         return "PowerSGD sends other things after its first steps, and a recording would go on with the first"
+    if data.name == "pack" and data.by_files:
+        return "ranks with files of their own have batches of other sizes at other times: leave data.by_files off"
     if data.name == "pack" and data.on_odd == "skip":
         return (
             "a sample that cannot be decoded makes the batch of its rank alone smaller, and NCCL wants a step recorded "

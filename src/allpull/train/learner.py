@@ -98,7 +98,7 @@ def learner_of(spec: RunSpec, facts: Facts, ranks: Ranks) -> Learner:
     train = spec.train
     torch.manual_seed(train.seed)
     # the fastest convolution of each shape is tried out once: with channels last the guess is often a slow one
-    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.benchmark = train.try_convolutions
     model = build(spec.model, channels=facts.channels, classes=facts.classes, pixels=facts.pixels)
     marks.metric("trainable_parameters", trainable(model))
     if spec.model.weights and not train.resume:  # else the checkpoint's take their place

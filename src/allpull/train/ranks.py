@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from allpull import marks
-from allpull.backend import GLOO
+from allpull.backend import GLOO, NCCL
 from allpull.backend import join as join_group
 from allpull.errors import MissingPart
 from allpull.schema.trainspec import ParallelSpec
@@ -82,13 +82,15 @@ def join(threads: int, parallel: ParallelSpec) -> Ranks:
     """
     torch.set_num_threads(threads)
     place = join_group(parallel.backend)
-    if parallel.strategy == "fsdp" and place.backend == GLOO and place.device.type == "cuda":
+    if parallel.strategy == "fsdp" and place.backend == GLOO and place.gpus:  # as all ranks say
         raise MissingPart(
             "parallel.strategy=fsdp: on GPUs it needs NCCL, and these ranks exchange through Gloo",
             hint="start at most one rank a GPU and leave parallel.backend at auto, or take parallel.strategy=ddp",
         )
     if place.remark:
         marks.remark(place.remark)
+    if place.backend:
+        marks.metric("backend_is_nccl", float(place.backend == NCCL))
     return Ranks(rank=place.rank, ranks=place.ranks, device=place.device)
 
 

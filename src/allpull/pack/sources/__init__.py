@@ -140,10 +140,11 @@ def guess(path: Path) -> str:
 
 def _refuse_what_holds_data_sets(path: Path, folders: Sequence[str]) -> None:
     """Make sure that ``folders`` of ``path`` may be classes: parts of a data set would be learned as such."""
-    if {folder.lower() for folder in folders} <= PARTS:
+    parts = [folder for folder in folders if folder.lower() in PARTS]
+    if len(parts) == len(folders) or len(parts) > 1:  # beside them there may be labels, or what an editor keeps
         raise BadInput(
-            f"{path}: holds parts of a data set, and no classes: {', '.join(folders)}",
-            hint=f"pack each by itself: allpull pack {shlex.quote(str(path / folders[0]))} my-packs/{folders[0]};"
+            f"{path}: holds parts of a data set, and no classes: {', '.join(parts)}",
+            hint=f"pack each by itself: allpull pack {shlex.quote(str(path / parts[0]))} my-packs/{parts[0]};"
             " --source imagefolder takes them for classes",
         )
     below = next((entry for entry in (path / folders[0]).iterdir() if entry.is_dir()), None)
