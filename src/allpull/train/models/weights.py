@@ -71,7 +71,7 @@ def begin_with(model: nn.Module, path: Path, *, classes: int, new_head: bool) ->
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """The tensors in file ``path`` by their names in the network, on the CPU. Loading it runs no code.
+    """The tensors in file ``path`` by their names in the network, on the CPU. Loading it runs no code (``untrusted``).
 
     Raises:
         BadInput: there is no such file, or it holds no weights, or more of them than its size has room for.
