@@ -24,7 +24,7 @@ class Backwards(torch.utils.data.Sampler):
 """
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_loaders_samplers_and_workers_of_the_programs_own(watched: Watch, method: str) -> None:
     run = watched(
         TRAINING

@@ -157,6 +157,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 def test_ranks_that_notice_nothing_are_started_again_and_ended_like_the_others(tmp_path, monkeypatch):
     """Rank 0 sleeps, as one does that waits for NCCL: only its agent hears that rank 1 failed, both times."""

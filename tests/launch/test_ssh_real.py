@@ -66,7 +66,7 @@ def test_a_crash_on_one_host_ends_the_other_and_is_named(run_cli, ssh_hosts, tmp
     assert none_left(ssh_hosts)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL])
 def test_nothing_is_orphaned_when_we_are_stopped(ssh_hosts, tmp_path, number):
     process = start(ssh_hosts, tmp_path / "runs")
     wait_for_steps(ssh_hosts, 2)
@@ -150,6 +150,7 @@ def test_a_host_with_another_version_is_named(run_cli, ssh_hosts, tmp_path):
     assert "ssh.ship=true" in done.stderr
 
 
+@pytest.mark.slow
 def test_clocks_of_hosts_that_share_a_machine_agree_within_their_bound(run_cli, ssh_hosts, tmp_path):
     done = run_cli(
         "probe", "clock", "-n", "2", "--launcher", "ssh:node[1-2]", "--for", "2s", "--json", cwd=tmp_path,

@@ -49,6 +49,7 @@ def test_rehearse_leaves_a_whole_run_with_its_truth(run_cli, tmp_path):
     assert run["phases"]["forward"] == pytest.approx(0.04, rel=0.25)
 
 
+@pytest.mark.slow
 def test_a_planted_clock_is_found_within_its_own_bound(run_cli, tmp_path):
     if shutil.which("faketime") is None:
         pytest.skip("faketime is not installed")

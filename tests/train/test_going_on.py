@@ -86,6 +86,7 @@ def test_who_stops_within_an_epoch_is_told_what_was_not_as_asked_and_has_a_curve
     assert "parallel.strategy: a single rank has nobody to share weights with" in " ".join(done.err.split())
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 def test_who_goes_on_from_an_older_checkpoint_than_the_newest_is_told(train_digits):
     short = ("data.limit=256", "train.checkpoint_every=2", "observe.counters=false")

@@ -47,6 +47,7 @@ def test_stopping_in_mid_epoch_and_resuming_is_as_not_stopping(train_digits):
     assert rest.metric("test_loss") == whole.metric("test_loss")[1:]
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 def test_resuming_within_an_epoch_refuses_another_global_batch(train_digits):
     first = train_digits(1, "train.epochs=2", "train.stop_after=5", "observe.counters=false")

@@ -82,6 +82,7 @@ def test_more_than_the_share_that_is_allowed_stops_the_training_and_says_why(tra
         assert (done.directory / "job/logs/odd-00000.jsonl").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 def test_who_stops_within_an_epoch_is_not_judged_by_a_few_steps_and_goes_on(train_digits, packs):
     """Of the first 8 samples one that is lost would be 12 %; of the epoch it is 3 of 64."""
