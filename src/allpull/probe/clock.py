@@ -17,7 +17,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from allpull.probe.ranks import Meeting, answer, meet, part, read_job
+from allpull.probe.ranks import answer, meet, part, read_job
 
 STAMPS = struct.Struct("!4q")  # received (monotonic, real), answered (monotonic, real)
 PING = b"p"
@@ -36,7 +36,7 @@ def main(job_file: str) -> None:
     speaks = int(os.environ.get("LOCAL_RANK", "0")) == 0
     bursts: list[list[list[int]]] = [[] for _ in range(hosts)]
     listener = listen(os.environ.get("MASTER_ADDR", "127.0.0.1")) if meeting.rank == 0 else None
-    port = share(listener.getsockname()[1] if listener else 0, meeting)
+    port = share(listener.getsockname()[1] if listener else 0, meeting.ranks)
     for host in range(1, hosts):  # one after the other, so that no ping waits for another host's
         if listener is not None:
             bursts[host] = serve(listener, job["nonce"])
@@ -59,10 +59,10 @@ def listen(address: str) -> socket.socket:
     return listener
 
 
-def share(port: int, meeting: Meeting) -> int:
+def share(port: int, ranks: int) -> int:
     """Rank 0's ``port``, on every rank."""
     value = torch.tensor([port])
-    if meeting.ranks > 1:
+    if ranks > 1:
         dist.broadcast(value, 0)
     return int(value)
 

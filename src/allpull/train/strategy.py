@@ -141,11 +141,11 @@ def share_out(
     if parallel.strategy == "ddp" and parallel.overlap:
         wrapped = ddp.wrap(translate(model), parallel, ranks)
         return Shared(model=model, module=wrapped.module, exchange=wrapped, rank=ranks.rank, powersgd=wrapped.powersgd)
+    as_rank_0_has_it(model, ranks.device)
     exchange: Exchange
     if parallel.strategy == "fsdp":
         exchange = _fsdp(model, parallel, ranks, rounded_to)
     else:
-        as_rank_0_has_it(model, ranks.device)
         sizes_mb, compression = parallel.bucket_mb, parallel.compression
         exchange = LaterReduce(model, ranks=ranks.ranks, sizes_mb=sizes_mb, compression=compression)
     return Shared(model=model, module=translate(model), exchange=exchange, rank=ranks.rank)
@@ -172,5 +172,4 @@ def _fsdp(model: nn.Module, parallel: ParallelSpec, ranks: Ranks, rounded_to: to
             f"parallel.strategy: fsdp of torch {torch.__version__} sends weights in single precision, since it cannot "
             "leave norms out; torch 2.7 and newer can"
         )
-    as_rank_0_has_it(model, ranks.device)
     return fsdp.share(model, ranks, reshard=parallel.reshard, rounded_to=rounded_to)
