@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("torch", reason="torch is not installed")
 
-from allpull.probe import clock  # noqa: E402
+from allpull.probe import clock
 
 pytestmark = pytest.mark.torch
 NONCE = "0123456789abcdef" * 2

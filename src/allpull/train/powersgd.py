@@ -93,9 +93,13 @@ class PowerSgd:
             if q is not None and q.numel() == self._basis_size(parameter):
                 basis[name] = q.to(parameter.device, parameter.dtype).flatten()
         self._left_out, self._basis, self._buckets = left_out, basis, {}
-        for memory in (self.torchs.error_dict, self.torchs.p_memory_dict, self.torchs.q_memory_dict):
+        for memory in self._memories():
             memory.clear()
         self.torchs.iter = int(count)
+
+    def _memories(self) -> tuple[dict[int, Tensor], ...]:
+        """All that torch keeps by bucket."""
+        return self.torchs.error_dict, self.torchs.p_memory_dict, self.torchs.q_memory_dict
 
     def _fill(self, index: int, names: list[str]) -> None:
         """See to it that torch's memory of bucket ``index`` is that of ``names``, which it holds now."""
@@ -107,7 +111,7 @@ class PowerSgd:
             self._left_out |= left_out
             self._basis |= basis
             del self._buckets[other]
-            for memory in (self.torchs.error_dict, self.torchs.p_memory_dict, self.torchs.q_memory_dict):
+            for memory in self._memories():
                 memory.pop(other, None)
         self._buckets[index] = names
         left_out = {name: self._left_out.pop(name) for name in names if name in self._left_out}
