@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from allpull.observe.rank import end_with_parent
+from allpull.observe.process import end_with_parent
 
 LINGER_S = 2.0  # what outlives the process that started it may close its books first: the sidecar, under mpirun
 

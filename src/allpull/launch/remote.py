@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from allpull.errors import BadInput
-from allpull.observe.rank import end_with_parent
+from allpull.observe.process import end_with_parent
 
 OPTIONS = ("-a", "-x", "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes", "-o", "ConnectTimeout=15")
 KEEP_ALIVE = ("-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3")  # a lost host is noticed in 30 s

@@ -23,7 +23,7 @@ from allpull.launch.job import Job
 from allpull.launch.outcome import Ended, RankFailure
 from allpull.launch.relay import Relay, ignored_now
 from allpull.launch.script import shell_script
-from allpull.observe import clocks, sidecar
+from allpull.observe import clocks, sidecar_start
 from allpull.observe.host import describe_host
 from allpull.rundir import layout
 from allpull.rundir.seen import has_ended, ranks_of
@@ -123,7 +123,7 @@ def start_sidecar(job: Job, host: str, pid: int) -> subprocess.Popen[bytes] | No
         with (job.directory / layout.LOGS / f"sidecar-{layout.slug(host)}.log").open("ab") as log:
             apart: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
             apart["start_new_session"] = True  # signals to the command are no business of its
-            return sidecar.start(told_job, host, pid, clocks.ASK, **apart)
+            return sidecar_start.start(told_job, host, pid, clocks.ASK, **apart)
     except (OSError, ValueError):
         return None
 

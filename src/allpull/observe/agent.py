@@ -20,14 +20,14 @@ from torch.distributed import DistError
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from allpull.observe import clocks, sidecar
+from allpull.observe import clocks, sidecar_start
 from allpull.observe.elastic import elastic_agent
 from allpull.observe.host import describe_host
 from allpull.observe.identity import HOST_VARIABLE
 from allpull.observe.interface import interface_of, no_way, own_address
 from allpull.observe.meeting import listen
+from allpull.observe.process import end_with_parent, leave
 from allpull.observe.quiet import speak_into
-from allpull.observe.rank import end_with_parent, leave
 from allpull.observe.rendezvous import Apart, FixedHosts, Place, first_line
 from allpull.observe.versions import versions
 from allpull.rundir import layout
@@ -158,7 +158,7 @@ def start_sidecar(job: Dict[str, Any], place: Place) -> "subprocess.Popen[bytes]
     if place.hosts > 1:
         first = place.index == 0
         part = clocks.serve(job["directory"], host=place.name, address=place.master) if first else clocks.ASK
-    return sidecar.start(job, place.name, os.getpid(), part)
+    return sidecar_start.start(job, place.name, os.getpid(), part)
 
 
 def stop(process: "subprocess.Popen[bytes]") -> None:

@@ -16,7 +16,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from torch.distributed.launcher.api import LaunchConfig
 
-from allpull.observe.rank import WARNED
+from allpull.observe.process import WARNED
 from allpull.observe.rendezvous import AGAIN, FAILED, FixedHosts
 
 ROLE = "default_role"  # torch's name for the ranks where there is one kind of them

@@ -12,7 +12,7 @@ from datetime import timedelta
 
 from torch._C._distributed_c10d import TCPStore
 
-from allpull.observe.rank import end_with_parent
+from allpull.observe.process import end_with_parent
 
 PATIENCE = timedelta(seconds=120)
 """How long one waits in a store for what another host is about to say: it may still be importing torch."""

@@ -15,11 +15,11 @@ import subprocess
 import sys
 from typing import Any, Dict, Mapping, NoReturn, Optional
 
-from allpull.observe import clocks, sidecar
+from allpull.observe import clocks, sidecar_start
 from allpull.observe.host import describe_host
 from allpull.observe.identity import HOST_VARIABLE, numbers
 from allpull.observe.interface import interface_of, no_way, own_address
-from allpull.observe.rank import SERVE_VARIABLE, end_with_parent
+from allpull.observe.process import SERVE_VARIABLE, end_with_parent
 from allpull.observe.start import become
 from allpull.rundir import layout
 from allpull.rundir.write import whole_json
@@ -94,7 +94,7 @@ def describe(job: Dict[str, Any], host: str) -> None:
     part = clocks.AUTO if job["spec"]["launch"]["hosts"] > 1 else clocks.NONE
     with open(os.path.join(directory, layout.LOGS, f"sidecar-{layout.slug(host)}.log"), "ab") as log:
         # mpirun waits for whoever holds its own output
-        sidecar.start(job, host, os.getppid(), part, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        sidecar_start.start(job, host, os.getppid(), part, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
 
 def serve_beside(directory: str) -> None:

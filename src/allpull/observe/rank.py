@@ -6,8 +6,6 @@ says where the records go and how much of them to keep.
 
 from __future__ import annotations
 
-import atexit
-import ctypes
 import json
 import os
 import runpy
@@ -22,11 +20,8 @@ from allpull.observe.hooks.imports import watched
 from allpull.observe.hooks.session import WORDS, Session
 from allpull.observe.hooks.start import start
 from allpull.observe.identity import identity
+from allpull.observe.process import SERVE_VARIABLE, WARNED, end_with_parent, leave
 from allpull.rundir import layout
-
-PR_SET_PDEATHSIG = 1
-WARNED = 128 + signal.SIGUSR1  # the exit code of a training that stopped at a warning: it did what it was asked
-SERVE_VARIABLE = "ALLPULL_SERVE_STORE"  # set for rank 0 where no agent serves the store in which ranks meet
 
 
 def main(job_file: str, module: str) -> None:
@@ -93,24 +88,6 @@ def into_log(path: str) -> None:
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
-
-
-def end_with_parent(number: int) -> None:
-    """Ask Linux to send us signal ``number`` when our parent dies; elsewhere, nothing."""
-    if sys.platform.startswith("linux"):
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
-
-
-def leave(code: int) -> NoReturn:
-    """End this process without Python's own finalisation, after the exit functions and the output.
-
-    Gloo's threads outlive their process group; one that drops a tensor while the interpreter is being taken down
-    aborts the process, and a training that went well would end with code 134 (pytorch issues 179291, 190489).
-    """
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
 
 
 def run(job_file: str, module: str) -> NoReturn:

@@ -15,7 +15,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
@@ -35,12 +34,6 @@ NICENESS = 10  # the ranks go first
 LOOK_S = 0.2  # how soon the end of PID, or a signal, is noticed
 LAST_WORDS_S = 1.0  # for the last pings: a job that has ended waits no longer for us
 BUDGET = 1 << 30  # bytes
-RUN_FROM = """
-import runpy, sys
-sys.path.insert(0, sys.argv[1])
-del sys.argv[:2]
-runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
-"""
 LOOPBACK = ("127.", "::1")
 
 Look = Callable[[], Dict[str, Any]]
@@ -71,32 +64,6 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     sound = appender.is_open
     appender.close()
     return 0 if sound else 1
-
-
-def start(
-    job: Dict[str, Any], host: str, watch: int, part: clocks.Part = clocks.NONE, through: Sequence[str] = (), **to: Any
-) -> "subprocess.Popen[bytes]":
-    """Start the sidecar of ``host`` for ``job``, the content of its job file; it lives as long as process ``watch``.
-
-    ``through`` is a module that runs it, and ``to`` goes to ``Popen``.
-    """
-    arguments = ["--run", str(job["directory"]), "--host", host, "--watch", str(watch), *part.options]
-    arguments += ["--interval-s", str(job["counter_interval_s"]), "--budget", str(job["budget"])]
-    environ = {**(to.pop("env", None) or os.environ), clocks.NONCE_VARIABLE: str(job.get("nonce", ""))}
-    inherited = () if part.descriptor is None else (part.descriptor,)
-    command = [sys.executable, *_begin(), *through, f"{__package__}.sidecar", *arguments]
-    try:
-        return subprocess.Popen(command, env=environ, pass_fds=inherited, **to)
-    finally:
-        for descriptor in inherited:
-            os.close(descriptor)
-
-
-def _begin() -> List[str]:
-    """How Python runs a module of this package: the hook's folder is on nobody's path for longer than its start."""
-    if not __package__.startswith("_"):
-        return ["-m"]
-    return ["-c", RUN_FROM, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))]
 
 
 def _sample_until(

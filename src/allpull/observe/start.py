@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Mapping, NoReturn
 
 from allpull.observe.binding import bind
 from allpull.observe.identity import numbers
-from allpull.observe.rank import end_with_parent
+from allpull.observe.process import end_with_parent
 from allpull.observe.stage import MPI_LIST, variables
 
 PYTHON = "{python}"  # first word of a command that runs in the agent's own Python, wherever that is on its host

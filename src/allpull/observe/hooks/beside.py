@@ -6,7 +6,7 @@ import os
 import subprocess
 
 from ...rundir import layout
-from .. import clocks, sidecar
+from .. import clocks, sidecar_start
 from ..identity import Identity
 from .session import JOB_VARIABLE, Session
 
@@ -20,7 +20,7 @@ def start_sidecar(session: Session, who: Identity) -> None:
     alone = who.ranks == 1 or os.environ.get("LOCAL_WORLD_SIZE") == str(who.ranks)
     try:
         with open(os.path.join(session.directory, layout.LOGS, f"sidecar-{layout.slug(who.host)}.log"), "ab") as log:
-            sidecar.start(
+            sidecar_start.start(
                 {**job, "directory": session.directory},
                 who.host,
                 os.getpid(),

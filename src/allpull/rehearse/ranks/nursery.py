@@ -30,7 +30,7 @@ from signal import SIGKILL, SIGTERM, SIGUSR1
 from typing import Any, NoReturn
 
 from allpull.observe import clocks
-from allpull.observe.sidecar import start as start_sidecar
+from allpull.observe.sidecar_start import start as start_sidecar
 from allpull.observe.start import become
 from allpull.rehearse import clock, state
 from allpull.rehearse.namespaces import UTS, enter_net, unshare
