@@ -44,20 +44,20 @@ from torch import Tensor, nn
 import twelve_bands_data
 from allpull.analyse.effect import Part, satterthwaite
 from allpull.analyse.learning import last_value
-from allpull.analyse.student import beyond, quantile
-from allpull.load.dataset import read as read_dataset
-from allpull.load.packset import find
-from allpull.pack.read import Pack
-from allpull.pack.statistics import statistics as channel_statistics
+from allpull.analyse.student_t import beyond, quantile
+from allpull.data.datasets.dataset import read as read_dataset
+from allpull.data.loader.packset import find
+from allpull.data.pack.read import Pack
+from allpull.data.pack.statistics import statistics as channel_statistics
 from allpull.rundir import layout
-from allpull.rundir.read import find_runs, read_run
+from allpull.rundir.read.run import find_runs, read_run
 from allpull.rundir.write import whole_json
 from allpull.schema.spec import RunSpec, from_plain
 from allpull.schema.trainspec import DataSpec
-from allpull.train.checkpoint import PATTERN
+from allpull.train.checkpoint.checkpoint import PATTERN
+from allpull.train.checkpoint.reader import Stored
+from allpull.train.checkpoint.reader import read as read_checkpoint
 from allpull.train.models.build import build
-from allpull.train.stored import Stored
-from allpull.train.stored import read as read_checkpoint
 from stored import commit, keep
 
 TWELVE_BANDS = "twelve-bands"

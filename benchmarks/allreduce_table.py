@@ -18,8 +18,8 @@ from typing import Any
 
 from allpull.launch.execute import execute
 from allpull.launch.job import prepare
+from allpull.rehearse.host.network import payload_bytes_per_s
 from allpull.rehearse.launcher import Rehearse
-from allpull.rehearse.network import payload_bytes_per_s
 from allpull.rundir import layout
 from allpull.schema.spec import LaunchSpec, ObserveSpec, RunSpec
 from stored import keep

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
-from allpull.load.digits import read
+from allpull.data.datasets.digits import read
 from allpull.train.models.resnet import resnet8
 
 

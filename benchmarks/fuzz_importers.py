@@ -38,7 +38,7 @@ ROUND_S = 120
 def seeds(target: str) -> list[bytes]:
     """Valid inputs of a target."""
     made = importlib.import_module("tests.importers.made")
-    recorder = importlib.import_module("tests.importers.test_import_recorder")
+    recorder = importlib.import_module("tests.importers.flight_recorder.test_dump")
     job = made.Job(ranks=2, steps=2)
     if target in ("trace", "fields"):
         events = [made.gloo_events(job, 0), made.nccl_events(job, 1)]
@@ -54,8 +54,8 @@ def checked(folder: Path) -> Callable[[bytes, str], None]:
     from allpull.importers.assemble import import_traces  # noqa: PLC0415
     from allpull.importers.joining import join  # noqa: PLC0415
     from allpull.importers.part import read_part  # noqa: PLC0415
-    from allpull.importers.sources import find  # noqa: PLC0415
-    from allpull.rundir.read import read_run  # noqa: PLC0415
+    from allpull.rundir.read.run import read_run  # noqa: PLC0415
+    from allpull.traces.sources import find  # noqa: PLC0415
 
     seen = 0
 

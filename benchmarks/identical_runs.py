@@ -34,11 +34,11 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from allpull.analyse.comparison import change
 from allpull.analyse.effect import effect
-from allpull.analyse.gate import judge, parse_gate
-from allpull.analyse.measures import Measures, measures
-from allpull.rundir.read import read_run
+from allpull.compare.comparison import change
+from allpull.compare.gate import judge, parse_gate
+from allpull.compare.metrics import Measures, measures
+from allpull.rundir.read.run import read_run
 from allpull.schema.compared import Spread
 from stored import ROOT, keep
 

@@ -28,7 +28,7 @@ import torch
 
 from allpull.analyse.learning import last_value
 from allpull.rundir import layout
-from allpull.rundir.read import RunData, read_run
+from allpull.rundir.read.run import RunData, read_run
 from stored import ROOT, keep
 
 sys.path.insert(0, str(ROOT / "tests" / "launch"))

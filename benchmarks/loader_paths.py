@@ -24,13 +24,13 @@ import numpy as np
 import torch
 from PIL import Image
 
-from allpull.load.alone import drain
-from allpull.load.batches import Plan
-from allpull.load.crop import DRAWS, Look, views
-from allpull.load.job import JOB_BYTES, jobs, read
-from allpull.load.order import uniforms
-from allpull.load.packed import PackedSource, Reading
-from allpull.pack.pixels import resized
+from allpull.data.images import resized
+from allpull.data.loader.batches import Plan
+from allpull.data.loader.crop import DRAWS, Look, views
+from allpull.data.loader.decode_job import JOB_BYTES, jobs, read
+from allpull.data.loader.order import uniforms
+from allpull.data.loader.packed import PackedSource, Reading
+from allpull.data.loader.throughput import drain
 
 LOOK = Look(size=224, mirror=True)
 BATCH = 64

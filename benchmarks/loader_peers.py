@@ -35,13 +35,13 @@ from typing import Any
 
 import torch
 
-from allpull.load.batches import Plan
-from allpull.load.packed import PackedSource, Reading
-from allpull.pack.encode import Recipe
-from allpull.pack.plan import Layout, plan
-from allpull.pack.restart import best_tool
-from allpull.pack.sources import SOURCES, guess
-from allpull.pack.write import write_pack
+from allpull.data.encode import Recipe
+from allpull.data.jpeg.restart import best_tool
+from allpull.data.loader.batches import Plan
+from allpull.data.loader.packed import PackedSource, Reading
+from allpull.data.pack.plan import Layout, plan
+from allpull.data.pack.write import write_pack
+from allpull.data.sources import SOURCES, guess
 from loader_paths import (
     BATCH,
     LOOK,

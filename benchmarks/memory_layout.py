@@ -24,7 +24,7 @@ from torch import nn
 
 from allpull.schema.trainspec import ModelSpec, TrainSpec
 from allpull.train.models.build import build
-from allpull.train.optimise import sgd
+from allpull.train.optim.optimizer import sgd
 from stored import Kept, keep
 
 CLASSES = 10

@@ -38,7 +38,7 @@ from typing import Any
 
 import numpy as np
 
-from allpull.rundir.read import read_run
+from allpull.rundir.read.run import read_run
 from stored import ROOT, keep
 
 LOOP = ROOT / "benchmarks" / "overhead_loop.py"

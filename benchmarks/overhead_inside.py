@@ -26,8 +26,8 @@ from torch.optim import optimizer as optim
 from torch.utils.data import dataloader
 
 from allpull.observe.hooks.imports import AfterImport
-from allpull.observe.hooks.networks import SLOT
-from allpull.observe.hooks.start import Program, start
+from allpull.observe.hooks.install import Program, start
+from allpull.observe.hooks.torch.networks import SLOT
 from allpull.rundir import layout
 from overhead_loop import Step, endless, training
 from stored import keep

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from allpull.rundir import layout
-from allpull.rundir.read import read_run
+from allpull.rundir.read.run import read_run
 from allpull.schema.base import tag
 from stored import keep
 

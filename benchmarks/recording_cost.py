@@ -18,7 +18,7 @@ from pathlib import Path
 
 from allpull import marks
 from allpull.observe.identity import Identity
-from allpull.observe.recorder import Recorder
+from allpull.observe.recording.recorder import Recorder
 from allpull.rundir import layout
 from stored import keep
 

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
-from allpull.analyse.window import REDUCE, STEP, Reductions, Window
-from allpull.explain.tree import tree
+from allpull.explain.efficiency_tree import tree
 from allpull.replay.engine import replay
+from allpull.replay.window import REDUCE, STEP, Reductions, Window
 from stored import keep
 
 EVALUATED_EVERY = 200

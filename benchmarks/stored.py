@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from allpull.launch.versions import package_versions
+from allpull.launch.code_versions import package_versions
 from allpull.observe.host import describe_host
 from allpull.rundir.write import whole_json
 

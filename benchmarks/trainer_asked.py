@@ -6,11 +6,11 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from allpull.load.threads import usual_threads
-from allpull.pack.encode import Recipe
-from allpull.pack.plan import Layout, plan
-from allpull.pack.sources import SOURCES
-from allpull.pack.write import write_pack
+from allpull.data.encode import Recipe
+from allpull.data.loader.threads import usual_threads
+from allpull.data.pack.plan import Layout, plan
+from allpull.data.pack.write import write_pack
+from allpull.data.sources import SOURCES
 from loader_paths import make_folder
 from trainer_data import ON_GPU, PICTURES, SPARE, Setting
 

@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from allpull.config.load import load_spec
-from allpull.load.crop import DRAWS, Look, views
-from allpull.load.feed import open_feed
-from allpull.load.order import uniforms
+from allpull.data.loader.crop import DRAWS, Look, views
+from allpull.data.loader.feed import open_feed
+from allpull.data.loader.order import uniforms
 from allpull.train.prepare import Prepare
 
 MEAN, STD = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])  # of ImageNet

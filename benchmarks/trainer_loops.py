@@ -24,8 +24,8 @@ import torch
 from allpull import marks
 from allpull.config.load import load_spec
 from allpull.train.loop import train
-from allpull.train.precision import allow_tf32
-from allpull.train.ranks import join
+from allpull.train.numerics.precision import allow_tf32
+from allpull.train.parallel.ranks import join
 from stored import ROOT
 from trainer_data import DEVICE, ON_GPU, Setting
 from trainer_others import accelerate, example, lightning, timm, torchvision

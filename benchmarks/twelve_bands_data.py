@@ -27,10 +27,10 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, TiffImagePlugin
 
-from allpull.load import digits
-from allpull.load.dataset import Part
-from allpull.load.idx import read_fashion_mnist
-from allpull.pack.sources.bigearthnet import BANDS, LABELS, SIDE
+from allpull.data.datasets import digits
+from allpull.data.datasets.dataset import Part
+from allpull.data.datasets.fashion_mnist import read_fashion_mnist
+from allpull.data.sources.bigearthnet import BANDS, LABELS, SIDE
 
 Floats = npt.NDArray[np.float32]
 Half = Literal["train", "test"]

@@ -24,7 +24,7 @@ from typing import Any
 
 from allpull import marks
 from allpull.observe.identity import Identity
-from allpull.observe.recorder import Recorder
+from allpull.observe.recording.recorder import Recorder
 from allpull.rehearse.ranks.loop import Place, Training, join
 from allpull.rehearse.ranks.schedule import plan
 from allpull.rehearse.ranks.timeline import Timeline, fine_timers

@@ -16,10 +16,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import ArrayLike
 
-from allpull.rundir import collectives, ready
-from allpull.rundir.beside import COUNTERS_SCHEMA, EventLog
-from allpull.rundir.read import RunData
-from allpull.rundir.records import SCHEMA
+from allpull.rundir.read import buckets as ready
+from allpull.rundir.read import collectives
+from allpull.rundir.read.events import COUNTERS_SCHEMA, EventLog
+from allpull.rundir.read.run import RunData
+from allpull.rundir.read.steps import SCHEMA
 from allpull.schema.base import tag
 from allpull.schema.events import Buckets, CollectiveKind, EventsHeader
 from allpull.schema.run import RunRecord

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 from tests.replay.windows import jitter, window
 
-from allpull.analyse.blame import blame
-from allpull.analyse.window import Window
-from allpull.explain.facts import Facts, gather
+from allpull.explain.evidence.facts import Facts, gather
+from allpull.explain.evidence.machine import Machine, Way
 from allpull.explain.findings import Found, findings
-from allpull.explain.machine import Machine, Way
+from allpull.replay.blame import blame
+from allpull.replay.window import Window
 
 STEPS = 40
 FORWARD_S, BACKWARD_S, OPTIMIZER_S = 0.020, 0.040, 0.002

@@ -18,7 +18,7 @@ from allpull.errors import BadInput, MissingPart
 from allpull.launch.job import Job, prospect
 from allpull.launch.mpi import Mpi, Site, blamed, command, exported, find_mpirun, first_host, flavour_of, hosts_of
 from allpull.observe.identity import identity, numbers
-from allpull.observe.mpirank import variables
+from allpull.observe.rank.mpi import variables
 from allpull.schema.spec import ContainerSpec, LaunchSpec, RunSpec
 
 OMPI = {"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}
@@ -105,7 +105,7 @@ def test_ranks_are_divided_over_the_hosts() -> None:
     assert words[:3] == ["mpirun", "-np", "4"]
     assert words[words.index("--map-by") + 1] == "ppr:2:node"
     assert words[words.index("--hostfile") + 1] == "/h"
-    assert words[-4:] == ["-m", "allpull.observe.mpirank", "/runs/a b/job/spec.json", "allpull.train"]
+    assert words[-4:] == ["-m", "allpull.observe.rank.mpi", "/runs/a b/job/spec.json", "allpull.train"]
     hydra = command(job_of(4, hosts=2), site(flavour="hydra", hostfile="/h"))
     assert hydra[:7] == ["mpirun", "-f", "/h", "-n", "4", "-ppn", "2"]
 
@@ -114,7 +114,7 @@ def test_the_container_stands_between_mpirun_and_the_rank() -> None:
     words = command(job_of(2, container=ContainerSpec(image="a.sif")), site())
     start = words.index("apptainer")
     assert words[start:] == [
-        *("apptainer", "exec", "--bind", "/runs/a b", "a.sif", "python3", "-m", "allpull.observe.mpirank"),
+        *("apptainer", "exec", "--bind", "/runs/a b", "a.sif", "python3", "-m", "allpull.observe.rank.mpi"),
         *("/runs/a b/job/spec.json", "allpull.train"),
     ]
 
@@ -194,7 +194,7 @@ def test_ranks_of_a_host_are_as_many_as_mpi_says() -> None:
 
 def test_a_first_host_that_nobody_knows_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "job.json").write_text(json.dumps(JOB))
-    command = [sys.executable, "-m", "allpull.observe.mpirank", str(tmp_path / "job.json"), "m"]
+    command = [sys.executable, "-m", "allpull.observe.rank.mpi", str(tmp_path / "job.json"), "m"]
     environ = {**os.environ, **OMPI, "MASTER_ADDR": "no-such-host.invalid", "MASTER_PORT": "1"}
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 68

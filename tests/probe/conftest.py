@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.pack.conftest import folder, make_pack, photos  # noqa: F401  fixtures
+from tests.data.conftest import folder, make_pack, photos  # noqa: F401  fixtures
 from typer.testing import CliRunner
 
 from allpull.cli import app

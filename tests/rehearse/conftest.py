@@ -13,7 +13,7 @@ import pytest
 
 from allpull.launch.execute import execute
 from allpull.launch.job import Job, prepare
-from allpull.rehearse import state
+from allpull.rehearse.host import state
 from allpull.rehearse.launcher import Rehearse
 from allpull.schema.run import RunRecord
 from allpull.schema.spec import LaunchSpec, ObserveSpec, RunSpec

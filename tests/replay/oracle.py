@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from allpull.analyse.grid import Floats
-from allpull.analyse.window import CALL, REDUCE, STEP, Window
+from allpull.analyse.steps.grid import Floats
+from allpull.replay.window import CALL, REDUCE, STEP, Window
 
 SLACK_S = 1e-9  # sums of floats in another order may seem to go back in time by this
 

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from tests.replay.oracle import simulate
 
-from allpull.analyse.grid import Floats
-from allpull.analyse.window import CALL, REDUCE, STEP, WORK, Reductions, Window
+from allpull.analyse.steps.grid import Floats
+from allpull.replay.window import CALL, REDUCE, STEP, WORK, Reductions, Window
 
 BEFORE = {
     "begin": ("evaluation", "checkpoint"),

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.hooks.conftest import watched
+from tests.observe.hooks.conftest import watched
 
 __all__ = ["watched"]
 

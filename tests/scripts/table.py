@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tests.hooks.conftest import torchrun
+from tests.observe.hooks.conftest import torchrun
 
-from allpull.observe.arrive import free_port
+from allpull.observe.agent.remote_setup import free_port
 
 PROGRAMS = Path(__file__).parent / "programs"
 ALONE = (sys.executable,)

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.hooks.conftest import Watch, Watched, plain, torchrun
+from tests.observe.hooks.conftest import Watch, Watched, plain, torchrun
 from tests.scripts.conftest import with_frameworks
 from tests.scripts.table import PROGRAMS, SCRIPTS, Script
 

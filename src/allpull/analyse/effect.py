@@ -29,7 +29,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from allpull.analyse.student import quantile
+from allpull.analyse.student_t import quantile
 from allpull.schema.compared import Basis, Spread
 
 CONFIDENCE = 0.99  # a gate in CI is asked every day: at 95 % it would cry wolf once a month

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 from allpull.analyse.thinning import evenly
-from allpull.rundir.beside import EventLog
+from allpull.rundir.read.events import EventLog
 from allpull.schema.events import Metric
 from allpull.schema.results import Curve
 

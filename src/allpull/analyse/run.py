@@ -8,17 +8,19 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from allpull.analyse import io, learning, overhead, throughput
-from allpull.analyse.grid import arrange, of_steps
-from allpull.analyse.observed import epochs, observed
-from allpull.analyse.pauses import pauses, waits
-from allpull.analyse.steady import NOT_ON_ALL_RANKS, SteadySteps, steady_steps
+from allpull.analyse import learning, recording_overhead
+from allpull.analyse.aligned import Together, together
+from allpull.analyse.collectives.call_statistics import uses
+from allpull.analyse.collectives.traced_buckets import bucket_windows, summary
+from allpull.analyse.coverage import epochs, observed
+from allpull.analyse.io import rates
+from allpull.analyse.steps import throughput
+from allpull.analyse.steps.grid import arrange, of_steps
+from allpull.analyse.steps.pauses import pauses, waits
+from allpull.analyse.steps.steady import NOT_ON_ALL_RANKS, SteadySteps, steady_steps
 from allpull.analyse.thinning import evenly
-from allpull.analyse.together import Together, together
-from allpull.analyse.uses import uses
-from allpull.analyse.windows import bucket_windows, summary
-from allpull.rundir.bounded import shown_path
-from allpull.rundir.read import RunData
+from allpull.rundir.read.run import RunData
+from allpull.rundir.safe_open import shown_path
 from allpull.schema.results import Pause, RunDetail, RunMetrics, Steady
 
 MAX_STEP_TIMES = 2000  # enough for a distribution that a page can show
@@ -33,7 +35,7 @@ def metrics(run: RunData) -> RunMetrics:
     grid = arrange(whole.steps, numbers, ranks)
     split = whole.phases(grid, numbers)
     rate = throughput.throughput(grid)
-    reading = io.reading(run.counters, _windows(run.steps, numbers), ranks)
+    reading = rates.reading(run.counters, _windows(run.steps, numbers), ranks)
     windows = bucket_windows(run)
     return RunMetrics(
         run=run.record.id,
@@ -50,7 +52,7 @@ def metrics(run: RunData) -> RunMetrics:
         phases=split.means_s(),
         closure_error=split.closure_error,
         io=reading,
-        overhead=overhead.recording(run.steps),
+        overhead=recording_overhead.recording(run.steps),
         accuracy=learning.last_value(run.events, "test_top1"),
         accuracy_top5=learning.last_value(run.events, "test_top5"),
         speedup=None,

@@ -7,7 +7,7 @@ from typing import Any
 
 from allpull.analyse.run import metrics
 from allpull.analyse.scaling import table
-from allpull.rundir.read import RunData
+from allpull.rundir.read.run import RunData
 from allpull.schema.results import ShowResult
 
 COMPARABLE = ("model", "data")

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 
 import polars as pl
 
-from allpull.analyse.together import Together
-from allpull.rundir.records import TAGS
+from allpull.analyse.aligned import Together
+from allpull.rundir.read.steps import TAGS
 
 PARTS = (
     "evaluation",

@@ -13,7 +13,7 @@ from allpull.cli.say import answer, note
 from allpull.errors import BadInput
 
 if TYPE_CHECKING:
-    from allpull.rundir.read import RunData
+    from allpull.rundir.read.run import RunData
     from allpull.schema.compared import CompareResult
     from allpull.schema.explained import ExplainResult
 
@@ -106,7 +106,7 @@ def compare(  # noqa: PLR0917  one parameter an option, called by typer alone
     ] = False,
 ) -> None:
     """Say what changed between runs before and runs after, with statistics; a gate for CI."""
-    from allpull.analyse import comparison, figure, gate  # noqa: PLC0415  polars is not needed for --help
+    from allpull.compare import comparison, gate, known_variation  # noqa: PLC0415  polars is not needed for --help
 
     ours, theirs = _sides(before or [], after or [])
     if strict and not fail_if:
@@ -114,7 +114,7 @@ def compare(  # noqa: PLR0917  one parameter an option, called by typer alone
     asked = comparison.Asked(
         metrics=[gate.find_metric(name).name for name in metric or []],
         gates=[gate.parse_gate(text) for text in fail_if or []],
-        figure=figure.parse_figure(between_run) if between_run is not None else None,
+        figure=known_variation.parse_figure(between_run) if between_run is not None else None,
         anyway=anyway,
     )
     runs = [_read(places, skip_damaged=skip_damaged) for places in (ours, theirs)]
@@ -143,7 +143,7 @@ def _sides(before: list[Path], after: list[Path]) -> tuple[list[Path], list[Path
 
 
 def _read(places: Sequence[Path], *, skip_damaged: bool) -> list[RunData]:
-    from allpull.rundir.read import find_runs, read_run  # noqa: PLC0415
+    from allpull.rundir.read.run import find_runs, read_run  # noqa: PLC0415
 
     directories = {found.resolve(): found for place in places for found in find_runs(place)}  # each once
     return [read_run(directory, skip_damaged=skip_damaged) for directory in directories.values()]
@@ -151,7 +151,7 @@ def _read(places: Sequence[Path], *, skip_damaged: bool) -> list[RunData]:
 
 def _explained(runs: Sequence[RunData]) -> dict[str, ExplainResult]:
     """What `allpull explain` kept of ``runs`` as they stand, or says of them now."""
-    from allpull.explain.explained import explain  # noqa: PLC0415
+    from allpull.explain.explanation import explain  # noqa: PLC0415
     from allpull.rundir.derived import read_explained  # noqa: PLC0415
 
     return {run.record.id: read_explained(run.directory, run.record) or explain(run).result for run in runs}
@@ -160,7 +160,7 @@ def _explained(runs: Sequence[RunData]) -> dict[str, ExplainResult]:
 def _show(result: CompareResult) -> None:
     from rich.console import Console  # noqa: PLC0415
 
-    from allpull.report import compared  # noqa: PLC0415
+    from allpull.report.terminal import compare as compared  # noqa: PLC0415
 
     console = Console(highlight=False)
     with console.capture() as shown:  # where nobody reads on, rich would end us with code 1

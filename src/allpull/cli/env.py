@@ -34,16 +34,17 @@ def env(  # noqa: PLR0917  one parameter an option, called by typer alone
 ) -> None:
     """Open a run directory and print the lines that have a script observed: eval "$(allpull env)"."""
     from allpull.cli import observing  # noqa: PLC0415  pydantic is not needed for --help
-    from allpull.launch import closing, pasted  # noqa: PLC0415
+    from allpull.launch.command import env_script  # noqa: PLC0415
     from allpull.launch.outcome import describe  # noqa: PLC0415
+    from allpull.launch.slurm import closing  # noqa: PLC0415
 
     if finish is not None and closing.of_slurm(finish):
         record = closing.close(finish)
         note(f"{finish}: {record.status}" + (f", {describe(record.exit)}" if record.exit and record.exit.code else ""))
         return
     if finish is not None:
-        record = pasted.close_run(finish, code)
-        for sentence in pasted.last_words(record, finish):
+        record = env_script.close_run(finish, code)
+        for sentence in env_script.last_words(record, finish):
             note(f"allpull: {sentence}")
         return
     options = (*(sets or ()), *observing.trace_options(trace), *observing.step_options(steps))

@@ -15,7 +15,7 @@ from allpull.errors import BadInput
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from allpull.rundir.read import RunData
+    from allpull.rundir.read.run import RunData
 
 Run = Annotated[Path | None, typer.Argument(help="Run directory.", metavar="RUN")]
 References = Annotated[
@@ -45,7 +45,7 @@ def explain(  # noqa: PLR0917  typer reads the options
         return
     if run is None:
         raise BadInput("no run is named", hint="allpull explain RUN; or --rules for what can be found")
-    from allpull.explain.explained import explain as explained  # noqa: PLC0415  polars is not needed for --help
+    from allpull.explain.explanation import explain as explained  # noqa: PLC0415  polars is not needed for --help
     from allpull.rundir.derived import keep_explained  # noqa: PLC0415
 
     data = _read(run, skip_damaged=skip_damaged)
@@ -55,8 +55,8 @@ def explain(  # noqa: PLR0917  typer reads the options
     if as_json:
         answer(result.model_dump_json(by_alias=True, indent=1))
         return
-    from allpull.report.explained import explained as shown  # noqa: PLC0415
-    from allpull.report.waiting import waiting  # noqa: PLC0415
+    from allpull.report.terminal.explain import explained as shown  # noqa: PLC0415
+    from allpull.report.terminal.waiting import waiting  # noqa: PLC0415
 
     _print(shown(result))
     table = waiting(result)
@@ -71,7 +71,7 @@ def _read(place: Path, *, skip_damaged: bool) -> RunData:
         BadInput: there are several.
         RunDirError: it cannot be read.
     """
-    from allpull.rundir.read import find_runs, read_run  # noqa: PLC0415
+    from allpull.rundir.read.run import find_runs, read_run  # noqa: PLC0415
 
     directories = find_runs(place)
     if len(directories) != 1:
@@ -90,7 +90,7 @@ def _manual(slug: str | None, *, as_json: bool) -> None:
     """
     from allpull.explain.manual import sections, summary  # noqa: PLC0415
     from allpull.explain.rules import names  # noqa: PLC0415
-    from allpull.report.explained import rule, rules  # noqa: PLC0415
+    from allpull.report.terminal.explain import rule, rules  # noqa: PLC0415
     from allpull.schema.base import tag  # noqa: PLC0415
 
     chosen = names() if slug is None else [slug]

@@ -25,7 +25,7 @@ Name = Annotated[str | None, typer.Option("--name", help="Name of the run. Not g
 def import_(files: Files, out: Out = Path("runs"), name: Name = None) -> None:
     """Make a run directory of profiler traces and flight-recorder dumps."""
     from allpull.importers.assemble import import_traces  # noqa: PLC0415  numpy is not needed for --help
-    from allpull.rundir.bounded import shown_path  # noqa: PLC0415
+    from allpull.rundir.safe_open import shown_path  # noqa: PLC0415
 
     done = import_traces(files, out=out, name=name, told=note)
     note(done.summary)

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from allpull.config.load import recipes
-from allpull.load import feed
+from allpull.data.loader import feed
 from allpull.schema.base import tag
 
 

@@ -15,18 +15,20 @@ from pathlib import Path
 from allpull.cli.say import note
 from allpull.config.load import bare_spec
 from allpull.errors import BadInput, MissingPart
-from allpull.launch import detect, pasted, slurm
-from allpull.launch.evidence import Witness
+from allpull.launch import detect
+from allpull.launch.command import env_script
+from allpull.launch.command.missing_ranks import Witness
+from allpull.launch.command.program import as_rank, title
+from allpull.launch.command.wrapped import LAUNCHER, CannotStart, Wrapped
 from allpull.launch.execute import execute
 from allpull.launch.job import Job, prepare, prospect
 from allpull.launch.launcher import Launcher, choose
 from allpull.launch.outcome import describe
-from allpull.launch.program import as_rank, title
-from allpull.launch.wrapped import LAUNCHER, CannotStart, Wrapped
-from allpull.rehearse.faults import AcceleratorFault
+from allpull.launch.slurm import launcher as slurm
+from allpull.rehearse.cluster.faults import AcceleratorFault
 from allpull.rehearse.launcher import Rehearse
 from allpull.report.plain import printable
-from allpull.rundir.seen import COUNTED
+from allpull.rundir.read.headers import COUNTED
 from allpull.schema.run import RunRecord
 from allpull.schema.spec import RunSpec, to_plain
 
@@ -292,8 +294,8 @@ def open_script(options: Sequence[str], *, name: str | None, shell: str, out: Pa
     """
     batch = next((os.environ[key] for key in ("SLURM_JOB_NAME", "PBS_JOBNAME", "LSB_JOBNAME") if key in os.environ), "")
     spec = specification(Asked(words=(batch or "script",), name=name, sets=tuple(options)))
-    pasted.check_shell(shell)
-    job = prepare(as_it_is(spec, pasted.LAUNCHER), kind="run", program=(), command=own_command(), out=out)
-    lines = pasted.lines(job, shell, os.environ)
-    pasted.open_run(job, lines)
+    env_script.check_shell(shell)
+    job = prepare(as_it_is(spec, env_script.LAUNCHER), kind="run", program=(), command=own_command(), out=out)
+    lines = env_script.lines(job, shell, os.environ)
+    env_script.open_run(job, lines)
     return lines, job.directory

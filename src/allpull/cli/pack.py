@@ -20,9 +20,9 @@ from allpull.kernel import usable_cpus
 from allpull.units import counted, parse_bytes, show_bytes, show_count, show_spread, show_time
 
 if TYPE_CHECKING:
-    from allpull.pack.plan import Forecast
-    from allpull.pack.sources import Listing
-    from allpull.pack.write import Written
+    from allpull.data.pack.plan import Forecast
+    from allpull.data.pack.write import Written
+    from allpull.data.sources import Listing
 
 LINES_EVERY_S = 10.0  # of progress, where nobody looks at a terminal
 SHOWN_FAULTS = 12
@@ -94,10 +94,10 @@ def make(  # noqa: PLR0917  one parameter an option, called by typer alone
     dry_run: DryRun = False,
 ) -> None:
     """Make a pack of a data set, or what is missing of it; the word make may be left out."""
-    from allpull.pack.encode import Recipe  # noqa: PLC0415  numpy is not needed for --help
-    from allpull.pack.plan import Layout, check_space, forecast, plan  # noqa: PLC0415
-    from allpull.pack.restart import best_tool  # noqa: PLC0415
-    from allpull.pack.write import finished, write_pack  # noqa: PLC0415
+    from allpull.data.encode import Recipe  # noqa: PLC0415  numpy is not needed for --help
+    from allpull.data.jpeg.restart import best_tool  # noqa: PLC0415
+    from allpull.data.pack.plan import Layout, check_space, forecast, plan  # noqa: PLC0415
+    from allpull.data.pack.write import finished, write_pack  # noqa: PLC0415
 
     listing = _listing(source, source_name, classes, only)
     recipe = Recipe(
@@ -127,7 +127,7 @@ def make(  # noqa: PLR0917  one parameter an option, called by typer alone
 @pack.command()
 def info(directory: Directory, as_json: AsJson = False) -> None:
     """Say what a pack holds, and how it was made."""
-    from allpull.pack.describe import describe, lines  # noqa: PLC0415
+    from allpull.data.pack.describe import describe, lines  # noqa: PLC0415
 
     found = describe(directory)
     answer(json.dumps(found, indent=1) if as_json else "\n".join(lines(found)))
@@ -138,7 +138,7 @@ def verify(directory: Directory, workers: Workers = None, as_json: AsJson = Fals
     """Read every byte of a pack and name what is damaged; exit code 3 if anything is."""
     from dataclasses import asdict  # noqa: PLC0415
 
-    from allpull.pack.verify import verify as look  # noqa: PLC0415
+    from allpull.data.pack.verify import verify as look  # noqa: PLC0415
 
     with _progress(None) as progress:
         done = look(
@@ -161,8 +161,8 @@ def _sound(done: Any) -> str:
 
 
 def _kind(word: str | None) -> Any:
+    from allpull.data.pack_format import KINDS  # noqa: PLC0415
     from allpull.errors import UnknownName  # noqa: PLC0415
-    from allpull.pack.format import KINDS  # noqa: PLC0415
 
     if word is not None and word not in KINDS:
         raise UnknownName("kind of pack", word, KINDS)
@@ -172,7 +172,7 @@ def _kind(word: str | None) -> Any:
 def _listing(path: Path, name: str | None, classes: int | None, only: Path | None) -> Listing:
     from dataclasses import replace  # noqa: PLC0415
 
-    from allpull.pack.sources import SOURCES, guess, only_these  # noqa: PLC0415
+    from allpull.data.sources import SOURCES, guess, only_these  # noqa: PLC0415
 
     word = name or guess(path)
     found: Listing = SOURCES.load(word)(path, classes)

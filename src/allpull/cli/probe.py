@@ -42,8 +42,8 @@ def allreduce(  # noqa: PLR0917  one parameter an option, called by typer alone
     as_json: AsJson = False,
 ) -> None:
     """Time all-reduces: algorithm and bus bandwidth by size, latency and link rate."""
-    from allpull.analyse.collectives import rates, ring_fit  # noqa: PLC0415  numpy is not needed for --help
-    from allpull.rundir.probes import read_probe  # noqa: PLC0415
+    from allpull.analyse.collectives.rates import rates, ring_fit  # noqa: PLC0415  numpy is not needed for --help
+    from allpull.rundir.read.probes import read_probe  # noqa: PLC0415
     from allpull.schema.base import tag  # noqa: PLC0415
     from allpull.schema.probes import AllreduceAnswer  # noqa: PLC0415
     from allpull.schema.results import AllreduceResult  # noqa: PLC0415
@@ -76,7 +76,7 @@ def clock(  # noqa: PLR0917  as above
     as_json: AsJson = False,
 ) -> None:
     """Compare the clocks of all hosts with that of the first: offset, drift, and bounds that hold."""
-    from allpull.rundir.probes import read_probe  # noqa: PLC0415
+    from allpull.rundir.read.probes import read_probe  # noqa: PLC0415
     from allpull.schema.base import tag  # noqa: PLC0415
     from allpull.schema.probes import ClockAnswer  # noqa: PLC0415
     from allpull.schema.results import ClockResult  # noqa: PLC0415
@@ -113,7 +113,7 @@ def parse_sizes(text: str) -> list[int]:
 
 def compare_host(host: int, pings: list[list[int]], names: list[str]) -> list[ClockOffset]:
     """Offsets of one host on both clocks; pings are those that it sent to host 0."""
-    from allpull.analyse.clocks import compare  # noqa: PLC0415
+    from allpull.analyse.clock.ping_bounds import compare  # noqa: PLC0415
     from allpull.schema.results import ClockOffset  # noqa: PLC0415
 
     offsets: list[ClockOffset] = []

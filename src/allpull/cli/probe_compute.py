@@ -68,9 +68,9 @@ def compute(  # noqa: PLR0917  one parameter an option, called by typer alone
     as_json: AsJson = False,
 ) -> None:
     """Time training steps of a model: by batch, precision and threads, and when each bucket of gradients is ready."""
-    from allpull.analyse.computing import computed  # noqa: PLC0415  numpy is not needed for --help
+    from allpull.analyse.probes.compute import computed  # noqa: PLC0415  numpy is not needed for --help
     from allpull.cli import running  # noqa: PLC0415
-    from allpull.rundir.probes import read_probe  # noqa: PLC0415
+    from allpull.rundir.read.probes import read_probe  # noqa: PLC0415
     from allpull.schema.probes import ComputeAnswer  # noqa: PLC0415
     from allpull.train.models import LIBRARIES, MODELS  # noqa: PLC0415
 

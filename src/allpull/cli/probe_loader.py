@@ -72,10 +72,10 @@ def loader(  # noqa: PLR0917  one parameter an option, called by typer alone
     as_json: AsJson = False,
 ) -> None:
     """Time the loader without a model: samples/s by threads and ranks, from disk and from memory."""
-    from allpull.analyse.loading import loaded  # noqa: PLC0415  numpy is not needed for --help
-    from allpull.load.dataset import DATASETS  # noqa: PLC0415
-    from allpull.probe.loaded import USED_IN_MEMORY, USED_OF_PACKS, look_at  # noqa: PLC0415
-    from allpull.rundir.probes import read_probe  # noqa: PLC0415
+    from allpull.analyse.probes.loader import loaded  # noqa: PLC0415  numpy is not needed for --help
+    from allpull.data.datasets.dataset import DATASETS  # noqa: PLC0415
+    from allpull.probe.loader_data import USED_IN_MEMORY, USED_OF_PACKS, look_at  # noqa: PLC0415
+    from allpull.rundir.read.probes import read_probe  # noqa: PLC0415
     from allpull.schema.probes import LoaderAnswer  # noqa: PLC0415
     from allpull.schema.trainspec import DataSpec  # noqa: PLC0415
 

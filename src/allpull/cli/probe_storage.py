@@ -51,9 +51,9 @@ def storage(  # noqa: PLR0917  one parameter an option, called by typer alone
     as_json: AsJson = False,
 ) -> None:
     """Time a file system: bytes/s and operations/s by size and threads, from one host and from several at once."""
-    from allpull.analyse.storing import stored  # noqa: PLC0415  numpy is not needed for --help
+    from allpull.analyse.probes.storage import stored  # noqa: PLC0415  numpy is not needed for --help
     from allpull.probe.disk import check_space  # noqa: PLC0415
-    from allpull.rundir.probes import read_probe  # noqa: PLC0415
+    from allpull.rundir.read.probes import read_probe  # noqa: PLC0415
     from allpull.schema.probes import StorageAnswer  # noqa: PLC0415
 
     file_bytes, read_bytes = parse_bytes(file_size), parse_reads(sizes)

@@ -49,7 +49,7 @@ def count_ranks(asked: int | None, launcher: str, hosts: int = 1, *, least: int 
         BadInput: they cannot be started, or the cluster file or host list holds faults.
     """
     from allpull.launch.launcher import choose  # noqa: PLC0415  pydantic is not needed for --help
-    from allpull.launch.ssh import read_hosts  # noqa: PLC0415
+    from allpull.launch.ssh.launcher import read_hosts  # noqa: PLC0415
     from allpull.rehearse.launcher import Rehearse  # noqa: PLC0415
 
     if asked is not None:

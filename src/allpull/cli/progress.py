@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 
 from allpull.cli.say import note
-from allpull.rundir.follow import Follower
+from allpull.rundir.live.tail import Follower
 from allpull.schema.spec import RunSpec
 
 

@@ -26,13 +26,13 @@ def report(
 ) -> None:
     """Write one self-contained HTML report of the runs."""
     from allpull.cli.results import read_runs, reported, with_explanation  # noqa: PLC0415  not needed for --help
-    from allpull.rundir.read import find_runs  # noqa: PLC0415
+    from allpull.rundir.read.run import find_runs  # noqa: PLC0415
 
     read = read_runs(runs, skip_damaged=skip_damaged)
     result = with_explanation(reported(read), read)
     path = write(result, output or find_runs(runs[0])[0].resolve().parent / "report.html")
     if figures is not None:
-        from allpull.report.figures import write_figures  # noqa: PLC0415
+        from allpull.report.html.figures import write_figures  # noqa: PLC0415
 
         for figure in write_figures(result, figures):
             note(f"figure: {figure}")
@@ -45,7 +45,7 @@ def write(result: ScalingReport, path: Path) -> Path:
     Raises:
         AllpullError: it cannot be written.
     """
-    from allpull.report.html import write as write_html  # noqa: PLC0415
+    from allpull.report.html.page import write as write_html  # noqa: PLC0415
 
     write_html(result, path)
     return path.resolve()

@@ -11,12 +11,12 @@ from allpull.analyse.run import detail
 from allpull.analyse.summary import in_order, scaling_table
 from allpull.cli.say import answer
 from allpull.explain.detail import detail as drawn
-from allpull.explain.explained import explain
+from allpull.explain.explanation import explain
 from allpull.explain.scaling import words
-from allpull.report import terminal
-from allpull.report.seen import seen
+from allpull.report.terminal import table
+from allpull.report.terminal.show import seen
 from allpull.report.wording import without_gaps
-from allpull.rundir.read import RunData, find_runs, read_run
+from allpull.rundir.read.run import RunData, find_runs, read_run
 from allpull.schema.base import tag
 from allpull.schema.reported import ScalingReport
 
@@ -60,13 +60,13 @@ def print_report(report: ScalingReport) -> None:
     """The table, what it means, and what is missing, on stdout; of a single run also what was seen of it."""
     console = Console(highlight=False)
     with console.capture() as shown:  # where nobody reads on, rich would end us with code 1
-        console.print(terminal.table(report.show))
+        console.print(table.table(report.show))
         if len(report.show.runs) == 1:
-            console.print(terminal.phases(report.show))
+            console.print(table.phases(report.show))
             console.print(seen(report.show.runs[0]))
-        console.print(terminal.words([without_gaps(sentence, report.show.runs) for sentence in report.words]))
+        console.print(table.words([without_gaps(sentence, report.show.runs) for sentence in report.words]))
         missing = [f"{run.run}: {gap}" for run in report.show.runs for gap in run.gaps]
         if report.show.notes or missing:
             console.print("Note:")
-            console.print(terminal.words([*report.show.notes, *missing]))
+            console.print(table.words([*report.show.notes, *missing]))
     answer(shown.get().removesuffix("\n"))

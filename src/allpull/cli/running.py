@@ -15,6 +15,7 @@ import typer
 from allpull.cli.progress import follow
 from allpull.cli.say import note
 from allpull.config.load import load_spec
+from allpull.data.loader import feed
 from allpull.errors import BadInput, MissingPart, UnknownName
 from allpull.launch import detect
 from allpull.launch.execute import execute
@@ -23,8 +24,7 @@ from allpull.launch.launcher import choose
 from allpull.launch.mpi import hosts_of
 from allpull.launch.outcome import describe
 from allpull.launch.script import sbatch_script
-from allpull.launch.slurm import prepare_script
-from allpull.load import feed
+from allpull.launch.slurm.launcher import prepare_script
 from allpull.report.plain import printable
 from allpull.schema.run import RunRecord
 from allpull.schema.spec import RunSpec
@@ -106,7 +106,7 @@ def check_parts(spec: RunSpec) -> None:
             f"model.weights: no file {spec.model.weights}", hint="give a state_dict with torchvision's names, or none"
         )
     if spec.train.precision == "tf32" and spec.launch.launcher.partition(":")[0] in HERE:
-        from allpull.train.precision import check_here  # noqa: PLC0415  torch takes seconds, and few ask for tf32
+        from allpull.train.numerics.precision import check_here  # noqa: PLC0415  torch takes seconds, and few ask for tf32
 
         check_here(spec.train.precision)
     if spec.train.resume and not Path(spec.train.resume).exists():

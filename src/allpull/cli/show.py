@@ -75,8 +75,8 @@ def _draw(places: list[Path], path: Path, *, first: int, end: int | None, skip_d
     Raises:
         BadInput: there are several runs, or nothing of this one can be drawn.
     """
-    from allpull.report.perfetto import write  # noqa: PLC0415  polars is not needed for --help
-    from allpull.rundir.read import find_runs, read_run  # noqa: PLC0415
+    from allpull.report.perfetto.timeline import write  # noqa: PLC0415  polars is not needed for --help
+    from allpull.rundir.read.run import find_runs, read_run  # noqa: PLC0415
 
     directories = [found for place in places for found in find_runs(place)]
     if len(directories) != 1:

@@ -30,7 +30,7 @@ def watch(
     from rich.console import Console  # noqa: PLC0415  not needed for --help
     from rich.live import Live  # noqa: PLC0415
 
-    from allpull.report.watching import page  # noqa: PLC0415
+    from allpull.report.terminal.watch import page  # noqa: PLC0415
 
     directory = _newest(run)
     if as_json or once:
@@ -60,7 +60,7 @@ def watch(
 def _say_end(directory: Path) -> None:
     """Say how a job ended that did not end well."""
     from allpull.launch.outcome import describe  # noqa: PLC0415  not needed for --help
-    from allpull.rundir.glance import record_of  # noqa: PLC0415
+    from allpull.rundir.live.snapshot import record_of  # noqa: PLC0415
 
     exit_ = record_of(directory).exit
     if exit_ is not None and exit_.code:
@@ -68,15 +68,15 @@ def _say_end(directory: Path) -> None:
 
 
 def _newest(path: Path) -> Path:
-    from allpull.rundir.read import find_runs  # noqa: PLC0415  polars is not needed for --help
+    from allpull.rundir.read.run import find_runs  # noqa: PLC0415  polars is not needed for --help
 
     return max(find_runs(path), key=lambda directory: (directory.stat().st_mtime, directory.name))
 
 
 def _look(directory: Path, *, stacks: bool) -> WatchResult:
-    from allpull.analyse.watching import watch as assess  # noqa: PLC0415
+    from allpull.analyse.job_health import watch as assess  # noqa: PLC0415
     from allpull.cli.stacks import with_stacks  # noqa: PLC0415
-    from allpull.rundir.glance import glance  # noqa: PLC0415
+    from allpull.rundir.live.snapshot import glance  # noqa: PLC0415
 
     result = assess(glance(directory))
     return with_stacks(result) if stacks else result

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from allpull.analyse.blame import Blame
-from allpull.analyse.grid import Floats
+from allpull.analyse.steps.grid import Floats
 from allpull.analyse.thinning import evenly
-from allpull.analyse.walk import Walked, walk
-from allpull.analyse.window import STEP, WORK, Window
+from allpull.replay.blame import Blame
+from allpull.replay.walk import Walked, walk
+from allpull.replay.window import STEP, WORK, Window
 from allpull.schema.explained import Caused, ExplainDetail, ExplainResult, LatenessMap, TimelinePart, Waiting
 
 MAP_STEPS, MAP_RANKS = 200, 64  # what a page can draw and an eye can tell apart

@@ -22,16 +22,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from allpull.analyse.grid import Floats
 from allpull.analyse.statistics import MIN_POINTS
-from allpull.analyse.window import Window
-from allpull.analyse.worth import worth
-from allpull.explain.facts import Facts
+from allpull.analyse.steps.grid import Floats
+from allpull.explain.evidence.facts import Facts
 from allpull.explain.manual import section
+from allpull.explain.pricing.candidate import MIN_SHARE, Suspect, Without, seconds
+from allpull.explain.pricing.expected_gain import worth
 from allpull.explain.rules import RULES, names
-from allpull.explain.suspect import MIN_SHARE, Suspect, Without, seconds
 from allpull.replay.engine import replay
 from allpull.replay.spread import drawn
+from allpull.replay.window import Window
 from allpull.schema.explained import Finding
 from allpull.schema.results import Interval
 from allpull.units import counted, percent, show_time

@@ -13,14 +13,14 @@ from pathlib import Path
 
 from allpull.errors import BadInput
 from allpull.importers import one_job
-from allpull.importers.calls import Call
 from allpull.importers.clocks import Clocks, Key, apart, estimate
 from allpull.importers.directory import write
 from allpull.importers.joining import Joined, join, keyed
+from allpull.importers.kineto.calls import Call
 from allpull.importers.part import Part, read_part
-from allpull.importers.sources import Source, find
-from allpull.rundir.bounded import shown_path
-from allpull.rundir.gaps import named_ranks
+from allpull.rundir.read.gaps import named_ranks
+from allpull.rundir.safe_open import shown_path
+from allpull.traces.sources import Source, find
 from allpull.units import NS_PER_S, counted, show_bytes, show_time
 
 MAX_GAPS = 200

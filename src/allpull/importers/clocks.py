@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from allpull.importers.calls import Call
+from allpull.importers.kineto.calls import Call
 
 MAX_DRIFT = 500e-6  # how fast ntp_adjtime(2) slews a clock; a quartz left alone is within 100 ppm
 PAUSE_NS = 30_000_000_000  # between two collectives: recordings that far apart have lines of their own

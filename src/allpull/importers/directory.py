@@ -16,15 +16,15 @@ from pathlib import Path
 
 import allpull
 from allpull.errors import BadInput
-from allpull.importers import recorded
+from allpull.importers import records
 from allpull.importers.clocks import Clocks
 from allpull.importers.joining import Joined, Rank
-from allpull.importers.sources import Source, opened
 from allpull.rundir import layout, redact
-from allpull.rundir.bounded import shown_path
+from allpull.rundir.safe_open import shown_path
 from allpull.rundir.write import private_folder, whole_file, whole_json
 from allpull.schema.base import tag
 from allpull.schema.run import RunRecord
+from allpull.traces.sources import Source, opened
 from allpull.units import NS_PER_S
 
 LAUNCHER = "import"
@@ -112,7 +112,7 @@ def _fill(directory: Path, joined: Joined, clocks: Clocks | None, record: RunRec
     for rank in joined.ranks:
         looks = clocks.looks.get(rank.host, ()) if clocks else ()
         knows = aligned and (looks or rank.host == clocks.reference) if clocks else False
-        text, kinds = recorded.steps_lines(
+        text, kinds = records.steps_lines(
             rank,
             size=joined.size,
             local_rank=local[rank.host],
@@ -122,7 +122,7 @@ def _fill(directory: Path, joined: Joined, clocks: Clocks | None, record: RunRec
         local[rank.host] += 1
         whole_file(str(directory / layout.steps_file(rank.rank)), text)
         files = list(_kept(directory, rank))
-        whole_file(str(directory / layout.events_file(rank.rank)), recorded.events_lines(rank, kinds, files))
+        whole_file(str(directory / layout.events_file(rank.rank)), records.events_lines(rank, kinds, files))
     whole_json(str(directory / layout.RUN_JSON), record.model_dump(mode="json", by_alias=True))
 
 

@@ -11,12 +11,12 @@ from itertools import pairwise
 import numpy as np
 
 from allpull.importers import one_job
-from allpull.importers.calls import Call
 from allpull.importers.clocks import Key
-from allpull.importers.kineto import MAX_RANKS
-from allpull.importers.measure import Step
+from allpull.importers.kineto.calls import Call
+from allpull.importers.kineto.measure import Step
 from allpull.importers.part import Part, sized, with_numbers
-from allpull.rundir.gaps import named_ranks
+from allpull.rundir.read.gaps import named_ranks
+from allpull.traces.kineto import MAX_RANKS
 from allpull.units import counted
 
 FAR_APART_NS = 600_000_000_000  # clocks of hosts in one job differ by seconds at worst: ten minutes are another run

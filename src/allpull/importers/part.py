@@ -6,13 +6,15 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from allpull.importers import calls as calls_of_trace
-from allpull.importers import flight_recorder, kineto, steps_of
-from allpull.importers.calls import Call
-from allpull.importers.measure import Step, measure
-from allpull.importers.parts import parts_of
-from allpull.importers.sources import Kind, Source
-from allpull.importers.steps_of import Token
+from allpull.importers.flight_recorder import dump as flight_recorder
+from allpull.importers.kineto import calls as calls_of_trace
+from allpull.importers.kineto import steps as steps_of
+from allpull.importers.kineto.calls import Call
+from allpull.importers.kineto.measure import Step, measure
+from allpull.importers.kineto.step_parts import parts_of
+from allpull.importers.kineto.steps import Token
+from allpull.traces import kineto
+from allpull.traces.sources import Kind, Source
 
 SAME_CALL_NS = 2_000_000  # between a call's stamp in a trace and in the flight recorder, where the host is slow
 

@@ -16,7 +16,7 @@ from allpull.launch.job import WARNED, Job, seal, write_record
 from allpull.launch.launcher import Launcher, Queued, Running
 from allpull.launch.outcome import Ended, describe, outcome, versions_of
 from allpull.rundir import layout, redact
-from allpull.rundir.seen import COUNTED, corrected, rank_files
+from allpull.rundir.read.headers import COUNTED, corrected, rank_files
 from allpull.rundir.write import whole_file
 from allpull.schema.run import Exit, RunRecord, Status
 

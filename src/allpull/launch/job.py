@@ -16,13 +16,13 @@ from typing import Any, Literal
 
 import allpull
 from allpull.errors import BadInput
-from allpull.launch import array
-from allpull.launch.observed import of_program, told
-from allpull.launch.versions import git_state
-from allpull.observe.stage import stage
+from allpull.launch.code_versions import git_state
+from allpull.launch.command_record import of_program, told
+from allpull.launch.slurm import array
+from allpull.observe.hook_install import stage
 from allpull.observe.versions import versions
 from allpull.rundir import layout, redact
-from allpull.rundir.seen import COUNTED
+from allpull.rundir.read.headers import COUNTED
 from allpull.rundir.write import private_folder, whole_json
 from allpull.schema.base import tag
 from allpull.schema.run import RunRecord

@@ -60,9 +60,9 @@ LAUNCHERS = Table(
     builtin={
         "local": "allpull.launch.local:Local",
         "mpi": "allpull.launch.mpi:Mpi",
-        "slurm": "allpull.launch.slurm:Slurm",
+        "slurm": "allpull.launch.slurm.launcher:Slurm",
         "rehearse": "allpull.rehearse.launcher:Rehearse",
-        "ssh": "allpull.launch.ssh:Ssh",
+        "ssh": "allpull.launch.ssh.launcher:Ssh",
     },
 )
 """Name → class of ``Launcher``."""

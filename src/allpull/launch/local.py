@@ -10,9 +10,9 @@ from allpull.errors import BadInput
 from allpull.launch import container
 from allpull.launch.endings import read_ended
 from allpull.launch.job import Job, environment
+from allpull.launch.memory_check import check_room
 from allpull.launch.outcome import Ended
 from allpull.launch.processes import Started
-from allpull.launch.room import check_room
 from allpull.launch.script import python_of, shell_script
 from allpull.rundir import layout
 

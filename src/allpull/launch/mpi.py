@@ -27,9 +27,9 @@ from allpull.launch.hostfile import entries
 from allpull.launch.hostlist import expand
 from allpull.launch.job import RECORDED_VARIABLES, Job, environment
 from allpull.launch.local import check_port
+from allpull.launch.memory_check import check_room
 from allpull.launch.outcome import Ended, log_tail
 from allpull.launch.processes import Started
-from allpull.launch.room import check_room
 from allpull.launch.script import FIRST_PORT, PORTS, python_of, shell_script
 from allpull.rundir import layout
 
@@ -126,7 +126,7 @@ class MpiJob:
 def command(job: Job, site: Site) -> list[str]:
     """The mpirun command of ``job``."""
     launch = job.spec.launch
-    rank = [*python_of(job), "-m", "allpull.observe.mpirank", str(job.file)]
+    rank = [*python_of(job), "-m", "allpull.observe.rank.mpi", str(job.file)]
     rank += [job.module] if job.program is None else []
     if site.flavour == "hydra":
         hosts = ["-f", site.hostfile] if site.hostfile else []

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import allpull
 from allpull.errors import BadInput
-from allpull.launch import array, container
+from allpull.launch import container
 from allpull.launch.job import WARNED, Job, environment
+from allpull.launch.slurm import array
 from allpull.rundir import layout
 from allpull.schema.spec import RunSpec
 
@@ -223,7 +224,9 @@ def _launch(spec: RunSpec) -> Iterator[str]:
     if spec.launch.hosts > 1:
         agent += ' --master "$master" --port "$port"'
     srun = f"{shlex.join(['srun', *srun_options(spec)])} \\\n  {agent}"
-    close = '"${python[@]}" -m allpull.launch.closing "$run" "$code" || true  # whoever submitted this may be gone'
+    close = (
+        '"${python[@]}" -m allpull.launch.slurm.closing "$run" "$code" || true  # whoever submitted this may be gone'
+    )
     if not spec.slurm.requeues:
         yield "code=0"
         yield f"{srun} || code=$?"

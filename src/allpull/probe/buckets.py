@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import GradBucket, HashStore
 from torch.nn.parallel import DistributedDataParallel
 
-from allpull.probe.stepping import Moments, Trained
+from allpull.probe.step_timing import Moments, Trained
 
 WARMUP = 3  # DDP puts its buckets into the order of the first backward, and does so in the second step
 

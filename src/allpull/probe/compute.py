@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from allpull.errors import BadInput
 from allpull.probe.buckets import alone, ready_times
 from allpull.probe.ranks import answer, meet, read_job, run
-from allpull.probe.stepping import Moments, Trained, matmul_flop_per_s, noise, set_precision
+from allpull.probe.step_timing import Moments, Trained, matmul_flop_per_s, noise, set_precision
 from allpull.schema.spec import RunSpec, from_plain
 
 WARMUP = 3

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from allpull.probe.facts import Facts
+from allpull.probe.machine_facts import Facts
 from allpull.schema.base import tag
 from allpull.units import show_bytes
 

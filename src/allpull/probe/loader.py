@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 
+from allpull.data.loader.batches import Batch
+from allpull.data.loader.packed import PackedSource
+from allpull.data.loader.throughput import drain
 from allpull.kernel import usable_cpus
-from allpull.load.alone import drain
-from allpull.load.batches import Batch
-from allpull.load.packed import PackedSource
 from allpull.probe import pagecache
-from allpull.probe.loaded import Subject, again, epochs, look_at, shuffle, until
+from allpull.probe.loader_data import Subject, again, epochs, look_at, shuffle, until
 from allpull.probe.ranks import Meeting, answer, crews, meet, part, read_job, run
 
 WINDOWS = 5  # of a point: the fewest that show a spread

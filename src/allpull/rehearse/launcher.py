@@ -17,14 +17,15 @@ from allpull.launch.echo import STDERR, Log
 from allpull.launch.endings import read_ended
 from allpull.launch.job import Job, environment
 from allpull.launch.outcome import Ended, log_tail
-from allpull.rehearse import clock, script, state
-from allpull.rehearse import order as orders
-from allpull.rehearse.cluster import Cluster, truth
-from allpull.rehearse.draft import TRUTH_FILE, make_order
-from allpull.rehearse.faults import AcceleratorFault, Fault, MachineFault
-from allpull.rehearse.moments import not_struck
-from allpull.rehearse.read import load_cluster
-from allpull.rehearse.room import check_machine, idle_kinds, tell, too_fast
+from allpull.rehearse import script
+from allpull.rehearse.capability import check_machine, idle_kinds, tell, too_fast
+from allpull.rehearse.cluster.faults import AcceleratorFault, Fault, MachineFault
+from allpull.rehearse.cluster.file import load_cluster
+from allpull.rehearse.cluster.model import Cluster, truth
+from allpull.rehearse.host import clock, state
+from allpull.rehearse.host import order as orders
+from allpull.rehearse.host.truth import not_struck
+from allpull.rehearse.job_plan import TRUTH_FILE, make_order
 from allpull.rundir import layout
 from allpull.rundir.write import whole_json
 
@@ -157,7 +158,7 @@ class RehearsedJob:
         self._end_everything()
 
     def _start(self, order_file: Path, tell: int) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "allpull.rehearse.keeper", str(order_file), "--ready", str(tell)]
+        command = [sys.executable, "-m", "allpull.rehearse.host.keeper", str(order_file), "--ready", str(tell)]
         with self._log.open("ab") as log:
             return subprocess.Popen(
                 command,

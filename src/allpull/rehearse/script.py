@@ -6,8 +6,8 @@ import shlex
 import sys
 from collections.abc import Iterable, Iterator
 
-from allpull.rehearse import network
-from allpull.rehearse.order import Order
+from allpull.rehearse.host import network
+from allpull.rehearse.host.order import Order
 
 ZEROS = {"first-step": "every rank has made its first step", "start": "all ranks were started"}
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from allpull.analyse.grid import Floats
-from allpull.analyse.walk import moments
-from allpull.analyse.window import STEP, Window
+from allpull.analyse.steps.grid import Floats
+from allpull.replay.walk import moments
+from allpull.replay.window import STEP, Window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -14,9 +14,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from allpull.analyse.grid import Floats
-from allpull.analyse.window import REDUCE, Window
+from allpull.analyse.steps.grid import Floats
 from allpull.replay.engine import replay_each
+from allpull.replay.window import REDUCE, Window
 
 HALVES = 2
 LEAST_STEPS = 4  # two in each half: a mean of one is no usual

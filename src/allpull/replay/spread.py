@@ -26,7 +26,6 @@ from statistics import NormalDist
 import numpy as np
 
 from allpull.analyse.effect import Part, satterthwaite
-from allpull.analyse.grid import Floats
 from allpull.analyse.statistics import (
     CHUNK,
     MAX_POINTS,
@@ -36,7 +35,8 @@ from allpull.analyse.statistics import (
     block_length,
     student_t,
 )
-from allpull.analyse.window import Bools
+from allpull.analyse.steps.grid import Floats
+from allpull.replay.window import Bools
 from allpull.schema.results import Interval
 
 EVENTS = 3  # two equal distances: fewer events do not show that they come at a period

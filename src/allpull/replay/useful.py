@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from allpull.analyse.grid import Floats
-from allpull.analyse.window import Bools, Window
+from allpull.analyse.steps.grid import Floats
+from allpull.replay.window import Bools, Window
 
 COMPUTE = ("forward", "backward", "optimizer")
 """Useful on any rank and at any time."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import allpull
 from allpull.errors import RunDirError
-from allpull.rundir import bounded, layout
+from allpull.rundir import layout, safe_open
 from allpull.rundir.write import private_folder, whole_file
 from allpull.schema.explained import ExplainResult
 from allpull.schema.run import RunRecord
@@ -35,7 +35,7 @@ def keep_explained(directory: Path, record: RunRecord, result: ExplainResult) ->
     try:
         private_folder(str(path.parent))
         whole_file(str(path), text)
-        whole_file(str(key), _key(bounded.checked_directory(directory), text.encode()) + "\n")
+        whole_file(str(key), _key(safe_open.checked_directory(directory), text.encode()) + "\n")
     except (OSError, RunDirError):
         return
 
@@ -48,13 +48,13 @@ def read_explained(directory: Path, record: RunRecord) -> ExplainResult | None:
     if record.status in UNENDED:
         return None
     try:
-        root = bounded.checked_directory(directory)
-        if not {Path(EXPLAINED).name, Path(KEY).name} <= set(bounded.file_names(root, "derived", "")):
+        root = safe_open.checked_directory(directory)
+        if not {Path(EXPLAINED).name, Path(KEY).name} <= set(safe_open.file_names(root, "derived", "")):
             return None
-        blob = bounded.read_whole(root, EXPLAINED, MAX_BYTES)
-        if bounded.read_whole(root, KEY, MAX_BYTES).decode("ascii", "replace").strip() != _key(root, blob):
+        blob = safe_open.read_whole(root, EXPLAINED, MAX_BYTES)
+        if safe_open.read_whole(root, KEY, MAX_BYTES).decode("ascii", "replace").strip() != _key(root, blob):
             return None
-        found = bounded.document(ExplainResult, "explain", blob, f"{bounded.shown_path(root)}/{EXPLAINED}")
+        found = safe_open.document(ExplainResult, "explain", blob, f"{safe_open.shown_path(root)}/{EXPLAINED}")
     except RunDirError:
         return None
     return found if found.run == record.id and found.reference is None else None
@@ -77,15 +77,15 @@ def _parts(root: Path) -> Iterator[str]:
     names = [layout.RUN_JSON, *(f"{folder}/{name}" for folder in RECORDS for name in _files(root, folder))]
     for name in names:
         digest = hashlib.sha256()
-        with bounded.opened(root, name) as (file, _):
+        with safe_open.opened(root, name) as (file, _):
             while chunk := file.read(CHUNK):
                 digest.update(chunk)
         yield f"\n{name} {digest.hexdigest()}"
     for name in _files(root, layout.TRACES):
-        with bounded.opened(root, f"{layout.TRACES}/{name}") as (_, size_bytes):
+        with safe_open.opened(root, f"{layout.TRACES}/{name}") as (_, size_bytes):
             yield f"\n{layout.TRACES}/{name} {size_bytes}"
 
 
 def _files(root: Path, folder: str) -> list[str]:
     """Files of ``folder`` that are written whole or to the end; scratch files and folders are none of them."""
-    return [name for name in bounded.file_names(root, folder, "") if (root / folder / name).is_file()]
+    return [name for name in safe_open.file_names(root, folder, "") if (root / folder / name).is_file()]

@@ -10,15 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from allpull import marks
+from allpull.data.loader.feed import PACK
+from allpull.data.loader.threads import usual_threads
 from allpull.errors import AllpullError
-from allpull.load.feed import PACK
-from allpull.load.threads import usual_threads
 from allpull.rundir import layout
 from allpull.schema.spec import RunSpec, from_plain
-from allpull.train.checkpoint import PATTERN
-from allpull.train.emulated import emulated
+from allpull.train.checkpoint.checkpoint import PATTERN
 from allpull.train.loop import train
-from allpull.train.ranks import join, part
+from allpull.train.numerics.emulated import emulated
+from allpull.train.parallel.ranks import join, part
 from allpull.train.stop import EXIT_CODE, heed, listen, tell_agent
 
 

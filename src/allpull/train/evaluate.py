@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from allpull import marks
-from allpull.load.batches import Batch
-from allpull.train.average import Average
-from allpull.train.ranks import Ranks
-from allpull.train.score import Score, Tally, tally_of
-from allpull.train.strategy import Shared
+from allpull.data.loader.batches import Batch
+from allpull.train.metrics.score import Score, Tally, tally_of
+from allpull.train.optim.average import Average
+from allpull.train.parallel.ranks import Ranks
+from allpull.train.parallel.strategy import Shared
 
 
 class Samples(Protocol):

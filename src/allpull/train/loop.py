@@ -11,22 +11,22 @@ import torch
 from torch import Tensor
 
 from allpull import marks
+from allpull.data.loader.batches import Batch
+from allpull.data.loader.feed import open_feed
 from allpull.errors import BadInput
-from allpull.load.batches import Batch
-from allpull.load.feed import open_feed
 from allpull.rundir import layout
 from allpull.schema.spec import RunSpec
-from allpull.train.checkpoint import Progress
+from allpull.train.bad_samples import OddSamples
+from allpull.train.checkpoint.checkpoint import Progress
 from allpull.train.evaluate import Examination, evaluate
-from allpull.train.graph import StepGraph
 from allpull.train.learner import checkpoints_of, learner_of
-from allpull.train.losses import Losses
-from allpull.train.objective import summed_loss
-from allpull.train.odd import OddSamples
-from allpull.train.optimise import learning_rate, set_rate
+from allpull.train.metrics.losses import Losses
+from allpull.train.metrics.objective import summed_loss
+from allpull.train.metrics.score import Score
+from allpull.train.numerics.cuda_graph import StepGraph
+from allpull.train.optim.optimizer import learning_rate, set_rate
+from allpull.train.parallel.ranks import Ranks
 from allpull.train.prepare import Prepare
-from allpull.train.ranks import Ranks
-from allpull.train.score import Score
 from allpull.train.stop import Stop
 
 

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from allpull.load.batches import Batch
-from allpull.load.facts import Facts
+from allpull.data.loader.batches import Batch
+from allpull.data.loader.feed_facts import Facts
 
-MIXED = 3  # stream of numbers beside those of orders (load/shuffle.py)
+MIXED = 3  # stream of numbers beside those of orders (data/loader/shuffle.py)
 
 
 class Prepare:

@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Mapping
 from types import FrameType
 
-from allpull.train.ranks import Ranks
+from allpull.train.parallel.ranks import Ranks
 
 LOOK_EVERY_S = 1.0  # a round trip is some 0.1 ms, so a look costs 1 part in 10,000; warnings come a minute ahead
 SAVE_ON_TERM = "ALLPULL_SAVE_ON_TERM"  # set by batch scripts; elsewhere train.save_on_term is asked

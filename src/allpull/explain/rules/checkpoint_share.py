@@ -22,9 +22,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from allpull.explain.facts import Facts
+from allpull.explain.evidence.facts import Facts
+from allpull.explain.pricing.candidate import Suspect, seconds, share
 from allpull.explain.rules.sequential_checkpoint import PHASE, writers
-from allpull.explain.suspect import Suspect, seconds, share
 from allpull.replay.whatif import without_work
 from allpull.units import percent
 

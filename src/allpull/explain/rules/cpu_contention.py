@@ -34,10 +34,18 @@ from functools import partial
 
 import numpy as np
 
-from allpull.analyse.grid import Floats
-from allpull.explain.crowding import COMPUTING, CROWDED, all_wait, is_told, per_step, shortened, waiting_share
-from allpull.explain.facts import Facts
-from allpull.explain.suspect import Suspect, Without, as_recorded, seconds, share
+from allpull.analyse.steps.grid import Floats
+from allpull.explain.evidence.cpu_waiting import (
+    COMPUTING,
+    CROWDED,
+    all_wait,
+    is_told,
+    per_step,
+    shortened,
+    waiting_share,
+)
+from allpull.explain.evidence.facts import Facts
+from allpull.explain.pricing.candidate import Suspect, Without, as_recorded, seconds, share
 from allpull.replay.whatif import like_median, scaled
 from allpull.schema.explained import Evidence
 from allpull.units import show_time

@@ -23,10 +23,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from allpull.analyse.window import Window
-from allpull.explain.facts import Facts
-from allpull.explain.suspect import Suspect, count, seconds, share
+from allpull.explain.evidence.facts import Facts
+from allpull.explain.pricing.candidate import Suspect, count, seconds, share
 from allpull.replay.useful import useful
+from allpull.replay.window import Window
 from allpull.units import percent
 
 LARGE = 0.2  # of the time: below it, to know how well one does is worth its price

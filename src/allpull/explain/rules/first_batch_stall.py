@@ -24,8 +24,8 @@ from functools import partial
 
 import numpy as np
 
-from allpull.explain.facts import Facts
-from allpull.explain.suspect import Suspect, count, seconds
+from allpull.explain.evidence.facts import Facts
+from allpull.explain.pricing.candidate import Suspect, count, seconds
 from allpull.replay.whatif import without_first_batches
 from allpull.units import show_time
 

@@ -30,12 +30,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from allpull.analyse.window import REDUCE
-from allpull.explain.facts import Facts
-from allpull.explain.handing_on import hosts_s, on_faster, said
-from allpull.explain.network import LEAST
+from allpull.explain.evidence.facts import Facts
+from allpull.explain.evidence.host_overhead import hosts_s, on_faster, said
+from allpull.explain.evidence.network import LEAST
+from allpull.explain.pricing.candidate import MIN_SHARE, Suspect, rate, seconds, share
 from allpull.explain.rules.slow_link import SOURCE, moved
-from allpull.explain.suspect import MIN_SHARE, Suspect, rate, seconds, share
+from allpull.replay.window import REDUCE
 from allpull.schema.explained import Evidence
 from allpull.units import show_time
 

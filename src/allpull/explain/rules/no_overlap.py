@@ -26,10 +26,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from allpull.analyse.window import REDUCE
-from allpull.explain.facts import Facts
-from allpull.explain.suspect import Suspect, count, seconds, share
+from allpull.explain.evidence.facts import Facts
+from allpull.explain.pricing.candidate import Suspect, count, seconds, share
 from allpull.replay.whatif import overlapped
+from allpull.replay.window import REDUCE
 from allpull.units import percent
 
 LATE = 0.1  # of backward: what is ready only then finds no backward to hide behind

@@ -22,8 +22,8 @@ from functools import partial
 
 import numpy as np
 
-from allpull.explain.facts import Facts
-from allpull.explain.suspect import Suspect, seconds, share
+from allpull.explain.evidence.facts import Facts
+from allpull.explain.pricing.candidate import Suspect, seconds, share
 from allpull.replay.whatif import scaled
 from allpull.units import percent
 

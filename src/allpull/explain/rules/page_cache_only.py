@@ -20,8 +20,8 @@ When it is wrong
 
 from __future__ import annotations
 
-from allpull.explain.facts import Facts
-from allpull.explain.suspect import Suspect, rate
+from allpull.explain.evidence.facts import Facts
+from allpull.explain.pricing.candidate import Suspect, rate
 
 MUCH_BYTES_PER_S = 10e6  # of all ranks: below it the loaders have nothing to wait for from any storage
 CACHED = 0.05  # from storage: below it the rest of the files is in memory

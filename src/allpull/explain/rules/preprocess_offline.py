@@ -22,10 +22,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from allpull.explain.facts import Facts
-from allpull.explain.loader import LEAST, common_input, has_no_cpu_left, without_common_input
+from allpull.explain.evidence.facts import Facts
+from allpull.explain.evidence.loader import LEAST, common_input, has_no_cpu_left, without_common_input
+from allpull.explain.pricing.candidate import Suspect, seconds
 from allpull.explain.rules.input_bound import reading
-from allpull.explain.suspect import Suspect, seconds
 from allpull.units import show_time
 
 

@@ -30,15 +30,15 @@ from functools import partial
 
 import numpy as np
 
-from allpull.analyse.grid import Floats
 from allpull.analyse.statistics import MIN_POINTS
-from allpull.analyse.window import REDUCE, Window
-from allpull.explain.crowding import COMPUTING, all_wait, held_up, per_step
-from allpull.explain.facts import Facts
-from allpull.explain.loader import common_input
-from allpull.explain.persistent import mean_interval
+from allpull.analyse.steps.grid import Floats
+from allpull.explain.evidence.cpu_waiting import COMPUTING, all_wait, held_up, per_step
+from allpull.explain.evidence.facts import Facts
+from allpull.explain.evidence.loader import common_input
+from allpull.explain.evidence.outliers import mean_interval
+from allpull.explain.pricing.candidate import Suspect, count, seconds
 from allpull.explain.rules.slow_rank import WHERE
-from allpull.explain.suspect import Suspect, count, seconds
+from allpull.replay.window import REDUCE, Window
 from allpull.units import show_time
 
 OF_CPUS = 0.06  # where CPUs compute, of which two jitter by 1.5 to 3 % in healthy runs (benchmarks/real_faults.py)

@@ -25,8 +25,8 @@ from functools import partial
 
 import numpy as np
 
-from allpull.explain.facts import Facts
-from allpull.explain.suspect import Suspect, count, seconds
+from allpull.explain.evidence.facts import Facts
+from allpull.explain.pricing.candidate import Suspect, count, seconds
 from allpull.replay.engine import replay
 from allpull.replay.useful import TAKES_PART, sequential
 from allpull.replay.whatif import evaluation_spread, without_sequential

@@ -23,10 +23,10 @@ When it is wrong
 
 from __future__ import annotations
 
-from allpull.explain.facts import Facts
-from allpull.explain.handing_on import on_faster, said
+from allpull.explain.evidence.facts import Facts
+from allpull.explain.evidence.host_overhead import on_faster, said
+from allpull.explain.pricing.candidate import Suspect
 from allpull.explain.rules.slow_link import moved, rates
-from allpull.explain.suspect import Suspect
 from allpull.units import percent
 
 

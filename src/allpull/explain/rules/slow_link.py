@@ -27,11 +27,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from allpull.explain.advice import leave_out, quoted
-from allpull.explain.facts import Facts
-from allpull.explain.handing_on import on_faster, said
-from allpull.explain.network import Network
-from allpull.explain.suspect import Suspect, count, rate, seconds, size
+from allpull.explain.evidence.facts import Facts
+from allpull.explain.evidence.host_overhead import on_faster, said
+from allpull.explain.evidence.network import Network
+from allpull.explain.pricing.candidate import Suspect, count, rate, seconds, size
+from allpull.explain.remedy_text import leave_out, quoted
 from allpull.schema.explained import Evidence
 from allpull.units import percent
 

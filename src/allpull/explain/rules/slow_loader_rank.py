@@ -22,11 +22,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from allpull.explain.advice import quoted
-from allpull.explain.alike import Group, groups, who
-from allpull.explain.facts import Facts
+from allpull.explain.evidence.facts import Facts
+from allpull.explain.evidence.grouping import Group, groups, who
+from allpull.explain.pricing.candidate import Suspect, seconds
+from allpull.explain.remedy_text import quoted
 from allpull.explain.rules.slow_rank import waited
-from allpull.explain.suspect import Suspect, seconds
 from allpull.replay.whatif import like_median
 
 

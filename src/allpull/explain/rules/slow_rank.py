@@ -34,13 +34,13 @@ from functools import partial
 
 import numpy as np
 
-from allpull.analyse.grid import Floats
-from allpull.explain.advice import clocks, leave_out, quoted
-from allpull.explain.alike import Group, groups, who
-from allpull.explain.crowding import COMPUTING, per_step, shortened
-from allpull.explain.facts import Facts
-from allpull.explain.persistent import by_phase
-from allpull.explain.suspect import Suspect, Without, count, seconds
+from allpull.analyse.steps.grid import Floats
+from allpull.explain.evidence.cpu_waiting import COMPUTING, per_step, shortened
+from allpull.explain.evidence.facts import Facts
+from allpull.explain.evidence.grouping import Group, groups, who
+from allpull.explain.evidence.outliers import by_phase
+from allpull.explain.pricing.candidate import Suspect, Without, count, seconds
+from allpull.explain.remedy_text import clocks, leave_out, quoted
 from allpull.replay.whatif import like_median, scaled
 from allpull.schema.explained import Evidence
 

@@ -22,10 +22,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from allpull.explain.advice import clocks, leave_out, quoted
-from allpull.explain.crowding import COMPUTING
-from allpull.explain.facts import Facts
-from allpull.explain.suspect import Suspect, seconds
+from allpull.explain.evidence.cpu_waiting import COMPUTING
+from allpull.explain.evidence.facts import Facts
+from allpull.explain.pricing.candidate import Suspect, seconds
+from allpull.explain.remedy_text import clocks, leave_out, quoted
 from allpull.replay.whatif import like_median
 from allpull.units import show_time
 

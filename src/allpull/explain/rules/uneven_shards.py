@@ -27,11 +27,11 @@ from functools import partial
 
 import numpy as np
 
-from allpull.analyse.grid import Floats
-from allpull.explain.facts import Facts
-from allpull.explain.late import BY_SAMPLE, Uneven, sample_shares
+from allpull.analyse.steps.grid import Floats
+from allpull.explain.evidence.facts import Facts
+from allpull.explain.evidence.lateness import BY_SAMPLE, Uneven, sample_shares
+from allpull.explain.pricing.candidate import Suspect, seconds, share
 from allpull.explain.rules.slow_rank import waited
-from allpull.explain.suspect import Suspect, seconds, share
 from allpull.replay.whatif import scaled
 from allpull.units import percent, show_time
 

@@ -21,8 +21,8 @@ When it is wrong
 
 from __future__ import annotations
 
-from allpull.explain.facts import Facts
-from allpull.explain.suspect import Suspect, count
+from allpull.explain.evidence.facts import Facts
+from allpull.explain.pricing.candidate import Suspect, count
 
 PLAIN = frozenset({"default", "no avx"})
 """What torch calls kernels without vector instructions."""

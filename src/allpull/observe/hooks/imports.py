@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
 
 if TYPE_CHECKING:
-    from .start import Program
+    from .install import Program
 
 After = Callable[[ModuleType], None]
 
@@ -80,7 +80,7 @@ def wait(job_file: str) -> None:
 
     @functools.lru_cache(maxsize=1)
     def program() -> Program:
-        from .start import start  # noqa: PLC0415  most processes need none of it
+        from .install import start  # noqa: PLC0415  most processes need none of it
 
         return start(job_file, found)
 

@@ -15,9 +15,9 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from ...rundir import layout, redact
 from ...rundir.write import private_folder, whole_json
-from ..attempts import begin
 from ..identity import Identity, host_name, started_as
-from ..recorder import Recorder
+from ..recording.attempts import begin
+from ..recording.recorder import Recorder
 from ..versions import vector_kernels
 
 JOB_VARIABLE = "ALLPULL_JOB"
@@ -177,7 +177,7 @@ class Session:
         self._beginning = threading.RLock()
 
     def _start_sidecar(self, who: Identity) -> None:
-        from .beside import start_sidecar  # noqa: PLC0415  where no agent did
+        from .start_sidecar import start_sidecar  # noqa: PLC0415  where no agent did
 
         start_sidecar(self, who)
 

@@ -29,15 +29,15 @@ from pathlib import Path
 from signal import SIGKILL, SIGTERM, SIGUSR1
 from typing import Any, NoReturn
 
-from allpull.observe import clocks
-from allpull.observe.sidecar_start import start as start_sidecar
-from allpull.observe.start import become
-from allpull.rehearse import clock, state
-from allpull.rehearse.namespaces import UTS, enter_net, unshare
-from allpull.rehearse.network import INTERFACE, address, rank_variables
-from allpull.rehearse.order import RANK_PLACEHOLDER, HostOrder, Order, load
+from allpull.observe import clock_pings
+from allpull.observe.rank.command import become
+from allpull.observe.sidecar.start import start as start_sidecar
+from allpull.rehearse.host import clock, state
+from allpull.rehearse.host.namespaces import UTS, enter_net, unshare
+from allpull.rehearse.host.network import INTERFACE, address, rank_variables
+from allpull.rehearse.host.order import RANK_PLACEHOLDER, HostOrder, Order, load
+from allpull.rehearse.host.reports import send
 from allpull.rehearse.ranks.children import Bell, Ended, Kills, attend
-from allpull.rehearse.reports import send
 from allpull.rundir import layout
 from allpull.rundir.write import whole_json
 
@@ -184,7 +184,7 @@ def be_rank(
 
     ``program_environ`` has what gives a program that is executed anew this host's clock.
     """
-    from allpull.observe.rank import main as observed  # noqa: PLC0415  imports torch
+    from allpull.observe.rank.__main__ import main as observed  # noqa: PLC0415  imports torch
 
     rank = host.ranks[local_rank]
     if rank_variable is not None:
@@ -261,10 +261,10 @@ def _tell_nursery() -> None:
 
 
 def _start_sidecar(job: dict[str, Any], order: Order, index: int, environ: dict[str, str]) -> subprocess.Popen[bytes]:
-    host, part = order.hosts[index].name, clocks.NONE
+    host, part = order.hosts[index].name, clock_pings.NONE
     if len(order.hosts) > 1:
-        part = clocks.ASK if index else clocks.serve(order.directory, host=host, address=address(0))
-    through = ["allpull.rehearse.clock"] if "FAKETIME" in environ else []
+        part = clock_pings.ASK if index else clock_pings.serve(order.directory, host=host, address=address(0))
+    through = ["allpull.rehearse.host.clock"] if "FAKETIME" in environ else []
     return start_sidecar(job, host, os.getpid(), part, through, env=environ)
 
 

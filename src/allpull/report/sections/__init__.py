@@ -8,7 +8,7 @@ Entry points of the group
 from __future__ import annotations
 
 from allpull.registry import Table
-from allpull.report.block import Block
+from allpull.report.html.block import Block
 from allpull.schema.reported import ScalingReport
 
 SECTIONS = Table(

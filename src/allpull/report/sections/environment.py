@@ -6,7 +6,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from allpull.report.block import Block, Part, Table, Text
+from allpull.report.html.block import Block, Part, Table, Text
 from allpull.report.plain import short
 from allpull.report.wording import ABSENT, labels
 from allpull.schema.host import HostRecord

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from allpull.report.block import Block, Card, Cards, Notice, Part, Points, Text
-from allpull.report.explaining import explained
+from allpull.report.html.block import Block, Card, Cards, Notice, Part, Points, Text
+from allpull.report.html.chosen_explanation import explained
 from allpull.report.wording import bounded, percent, ranged, sure
 from allpull.schema.explained import Evidence, ExplainResult, Finding
 from allpull.schema.reported import ScalingReport

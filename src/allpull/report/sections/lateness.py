@@ -8,9 +8,9 @@ from itertools import count
 
 import altair as alt
 
-from allpull.report.block import Block, Chart, Part, Table
-from allpull.report.chart import data, spec, time_unit
-from allpull.report.explaining import explained
+from allpull.report.html.block import Block, Chart, Part, Table
+from allpull.report.html.chart import data, spec, time_unit
+from allpull.report.html.chosen_explanation import explained
 from allpull.report.wording import ABSENT
 from allpull.schema.explained import LatenessMap
 from allpull.schema.reported import ScalingReport

@@ -7,10 +7,10 @@ from typing import Any
 
 import altair as alt
 
-from allpull.report.block import Block, Chart, Part, Table, Text
-from allpull.report.bounds import evenly
-from allpull.report.chart import LINE_KEY, data, spec
 from allpull.report.colours import RUNS
+from allpull.report.html.block import Block, Chart, Part, Table, Text
+from allpull.report.html.bounds import evenly
+from allpull.report.html.chart import LINE_KEY, data, spec
 from allpull.report.plain import short
 from allpull.report.wording import ABSENT, joined, labels, percent
 from allpull.schema.reported import ScalingReport

@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 import altair as alt
 
-from allpull.report.block import Block, Chart, Part, Table, Text, Tone
-from allpull.report.chart import MUTED, data, spec
 from allpull.report.colours import PHASES, QUIET
-from allpull.report.explaining import Against, against, explained, factor_of
-from allpull.report.waterfall import Bar, Step, bars
+from allpull.report.html.block import Block, Chart, Part, Table, Text, Tone
+from allpull.report.html.chart import MUTED, data, spec
+from allpull.report.html.chosen_explanation import Against, against, explained, factor_of
+from allpull.report.html.waterfall import Bar, Step, bars
 from allpull.report.wording import ABSENT, percent, times
 from allpull.schema.explained import Efficiency, ExplainResult
 from allpull.schema.reported import ScalingReport

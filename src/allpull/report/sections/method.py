@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from allpull.report.block import Block, Notice, Table, Terms
+from allpull.report.html.block import Block, Notice, Table, Terms
 from allpull.report.plain import short
 from allpull.report.sections.summary import MOST_GAPS
 from allpull.report.wording import ABSENT, labels, listed_gaps, percent

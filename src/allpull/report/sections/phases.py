@@ -7,9 +7,9 @@ from typing import Any
 
 import altair as alt
 
-from allpull.report.block import Block, Chart, Part, Table, Text
-from allpull.report.chart import data, spec, time_unit
 from allpull.report.colours import PHASES, in_order
+from allpull.report.html.block import Block, Chart, Part, Table, Text
+from allpull.report.html.chart import data, spec, time_unit
 from allpull.report.plain import short
 from allpull.report.wording import ABSENT, joined, labels, percent
 from allpull.schema.reported import ScalingReport

@@ -8,9 +8,9 @@ from typing import Any
 
 import altair as alt
 
-from allpull.report.block import Block, Chart
-from allpull.report.chart import data, spec
 from allpull.report.colours import QUIET, RUNS
+from allpull.report.html.block import Block, Chart
+from allpull.report.html.chart import data, spec
 from allpull.report.wording import labels, percent, spread, times
 from allpull.schema.reported import ScalingReport
 from allpull.schema.results import RunMetrics, ShowResult

@@ -6,10 +6,10 @@ from typing import Any
 
 import altair as alt
 
-from allpull.report.block import Block, Chart
-from allpull.report.chart import data, spec, time_unit
 from allpull.report.colours import PHASES, in_order
-from allpull.report.explaining import explained
+from allpull.report.html.block import Block, Chart
+from allpull.report.html.chart import data, spec, time_unit
+from allpull.report.html.chosen_explanation import explained
 from allpull.schema.explained import TimelinePart
 from allpull.schema.reported import ScalingReport
 from allpull.units import counted, show_time

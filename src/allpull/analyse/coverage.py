@@ -1,0 +1,52 @@
+"""What of a run was recorded, and how it was known: steps, epochs, samples, sources."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from allpull.analyse.io.series import energy_of_epochs, epoch_spans
+from allpull.analyse.steps.grid import of_steps
+from allpull.rundir.read.run import RunData
+from allpull.schema.results import Observed
+from allpull.units import NS_PER_S
+
+
+def observed(run: RunData, steady: NDArray[np.int64]) -> Observed:
+    """How much of ``run`` was recorded, over all steps; ``steady`` are the numbers of its steady ones."""
+    steps = run.steps
+    boundaries = sorted({header.boundary for header in run.headers.values()})
+    passes = of_steps(steps, steady)["backward_passes"].mean()
+    samples = None if steps.is_empty() or steps["samples"].null_count() else steps["samples"].cast(pl.Float64).sum()
+    return Observed(
+        boundary=", ".join(boundaries) or None,
+        sources=sorted({source for header in run.headers.values() for source in header.sources}),
+        steps=steps["step"].n_unique(),
+        epochs=epochs(run),
+        samples=None if samples is None else int(samples),
+        skipped_steps=steps.filter("tag_skipped")["step"].n_unique(),
+        backward_passes=passes if isinstance(passes, float) else None,
+        stopped_parts=sorted({one.part for log in run.events.values() for one in log.switched_off if one.part}),
+        energy_j_per_epoch=_energy_j_per_epoch(run),
+        named=_named_s(run, steady),
+    )
+
+
+def epochs(run: RunData) -> int:
+    """How many epochs were begun: their marks, on the rank that has most, or else the numbers that steps have."""
+    marked = max((len({mark.epoch for mark in log.epochs}) for log in run.events.values()), default=0)
+    return marked or run.steps["epoch"].n_unique()
+
+
+def _named_s(run: RunData, steady: NDArray[np.int64]) -> dict[str, float]:
+    """Seconds a step of each phase that the program named, longest first; a step without it counts as 0."""
+    spent = of_steps(run.named, steady).group_by("name").agg(pl.col("ns").cast(pl.Float64).sum()).sort("ns", "name")
+    rank_steps = max(1, of_steps(run.steps, steady).height)
+    return {name: ns / NS_PER_S / rank_steps for name, ns in reversed(spent.rows())}
+
+
+def _energy_j_per_epoch(run: RunData) -> float | None:
+    found = [epoch.energy_j for epoch in energy_of_epochs(run.gpus, epoch_spans(run.events))]
+    known = [energy_j for energy_j in found if energy_j is not None]
+    return sum(known) / len(known) if known else None

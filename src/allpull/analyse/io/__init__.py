@@ -1,0 +1,1 @@
+"""Rates of reading and writing, from the counters of ranks and hosts."""

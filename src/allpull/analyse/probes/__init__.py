@@ -1,0 +1,1 @@
+"""From the measurements of a probe to its results."""

@@ -1,0 +1,62 @@
+"""Rates of storage from the repetitions of its probe, and what several hosts at once leave to each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from allpull.analyse.probes.repetitions import scaled, spread
+from allpull.schema.base import tag
+from allpull.schema.probed import Spread, StoragePoint, StorageResult
+from allpull.schema.probes import StorageAnswer, StorageMeasured, StorageOp, StoragePart
+
+Kind = tuple[StorageOp, int, int]
+"""Operation, size and threads."""
+
+
+def stored(found: StorageAnswer, run: str) -> StorageResult:
+    """What the probe of storage found, in rates."""
+    shared = StorageAnswer.model_fields.keys() & StorageResult.model_fields.keys() - {"schema_", "points"}
+    alone = {
+        (one.op, one.size_bytes, one.threads): _ops_per_s(one).median
+        for one in found.points
+        if one.ranks == found.ranks_per_host
+    }
+    return StorageResult(
+        schema=tag("storage"),
+        run=run,
+        hosts=found.ranks // found.ranks_per_host,
+        points=[_point(one, found.ranks_per_host, alone) for one in found.points],
+        **{name: getattr(found, name) for name in shared},
+    )
+
+
+def rate(parts: Sequence[StoragePart]) -> float:
+    """Operations a second of all ranks in one repetition: the sum of their own rates.
+
+    >>> rate([StoragePart(ops=10, seconds=2.0), StoragePart(ops=30, seconds=1.0)])
+    35.0
+    """
+    return sum(one.ops / one.seconds for one in parts if one.seconds > 0)
+
+
+def _ops_per_s(measured: StorageMeasured) -> Spread:
+    return spread([rate(parts) for parts in measured.parts])
+
+
+def _point(measured: StorageMeasured, ranks_per_host: int, alone: Mapping[Kind, float]) -> StoragePoint:
+    ops_per_s, hosts = _ops_per_s(measured), -(-measured.ranks // ranks_per_host)
+    each = ops_per_s.median / hosts
+    reference = alone.get((measured.op, measured.size_bytes, measured.threads))
+    whole = hosts > 1 and measured.ranks == hosts * ranks_per_host
+    return StoragePoint(
+        ranks=measured.ranks,
+        hosts=hosts,
+        threads=measured.threads,
+        op=measured.op,
+        size_bytes=measured.size_bytes,
+        ops=sum(one.ops for parts in measured.parts for one in parts),
+        ops_per_s=ops_per_s,
+        bytes_per_s=scaled(ops_per_s, measured.size_bytes) if measured.size_bytes else None,
+        per_host_ops_per_s=each,
+        of_alone=each / reference if whole and reference else None,
+    )

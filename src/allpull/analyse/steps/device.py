@@ -1,0 +1,99 @@
+"""Phases on an accelerator: its own clock for what it does, and the time in which it had nothing to do.
+
+The host issues work and runs ahead, so that its times of forward and backward say little. Where steps were timed on
+the device, its times replace the host's, and ``busy`` tells how long its compute stream had work. Then
+
+- of forward, backward and optimizer only the part counts in which the device was busy: where they are longer than
+  that, the device waited inside them for the host to issue the next kernel, which is taken from each in proportion;
+- input and copies cost only what the device had to wait for them;
+- ``host`` is what is left of a step while the device was empty: the host issued work, or did other work of its own;
+- ``other`` is work of the device outside of the known phases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import polars as pl
+
+from allpull.analyse.steps.grid import Floats
+from allpull.rundir.read.events import EventLog
+
+SPANS = (
+    "begin_ns",
+    "end_ns",
+    "input_ns",
+    "copy_ns",
+    "forward_ns",
+    "backward_ns",
+    "optimizer_ns",
+    "evaluation_ns",
+    "checkpoint_ns",
+    "collective_ns",
+    "arrival_ns",
+    "done_ns",
+)
+"""Boundaries too: the device lives its steps later than the host, which may issue ten in the time of one."""
+COMPUTE = ("forward", "backward", "optimizer")
+AHEAD = ("input", "copy")
+"""What the host may do while the device still works; then it costs less than it takes."""
+
+
+def on_device(records: pl.DataFrame, events: Mapping[int, EventLog]) -> pl.DataFrame:
+    """``records`` (columns of ``rundir.records.SCHEMA``) with the device's times where it has them, and ``busy_ns``.
+
+    Without any such times the records come back as they are.
+    """
+    rows = [
+        (rank, one.step, *(getattr(one, name) for name in SPANS), one.busy_ns)
+        for rank, log in events.items()
+        for one in log.device_steps
+    ]
+    if not rows:
+        return records
+    names = ("rank", "step", *SPANS, "busy_ns")
+    device = pl.DataFrame(rows, schema=dict.fromkeys(names, pl.Int64()), orient="row")
+    found = device.unique(["rank", "step"], keep="last").rename({name: f"device_{name}" for name in SPANS})
+    joined = records.join(found, on=["rank", "step"], how="left", maintain_order="left")
+    return joined.with_columns(pl.coalesce(f"device_{name}", name).alias(name) for name in SPANS).select(
+        *records.columns, "busy_ns"
+    )
+
+
+def with_host(
+    seconds: Mapping[str, Floats | None], *, reducing_s: Floats, called_s: Floats, busy_s: Floats, wall_s: Floats
+) -> dict[str, Floats | None]:
+    """Phases with ``host`` among them, where ``busy_s`` is known; all arrays have shape (steps, ranks).
+
+    ``seconds`` holds all phases but ``host`` and ``other``. ``reducing_s`` is the time blocked in backward, and
+    ``called_s`` that in other collectives: both are in ``wait`` and ``transfer``, or nowhere if these are not known.
+    """
+    found = dict(seconds)
+    known = ~np.isnan(busy_s)
+    if not known.any():
+        return found
+    busy = np.nan_to_num(busy_s)
+    compute = _sum(found, COMPUTE, wall_s)
+    empty_inside = np.where(known, np.clip(compute + reducing_s - busy, 0, compute), 0)
+    _shrink(found, COMPUTE, empty_inside)
+    beyond = np.maximum(busy - compute - reducing_s, 0)
+    rest = [name for name in found if name not in (*COMPUTE, "wait", "transfer")]
+    empty = wall_s - compute - reducing_s - called_s - beyond - _sum(found, rest, wall_s)
+    _shrink(found, AHEAD, np.where(known, np.maximum(-empty, 0), 0))
+    found["host"] = np.where(known, empty_inside + np.maximum(empty, 0), 0)
+    return found
+
+
+def _sum(seconds: Mapping[str, Floats | None], names: tuple[str, ...] | list[str], like: Floats) -> Floats:
+    return sum((times for name in names if (times := seconds.get(name)) is not None), start=np.zeros_like(like))
+
+
+def _shrink(seconds: dict[str, Floats | None], names: tuple[str, ...], by_s: Floats) -> None:
+    """Take ``by_s`` from these phases in proportion, as far as it goes."""
+    total = _sum(seconds, names, by_s)
+    kept = np.where(total > 0, 1 - np.minimum(by_s, total) / np.where(total > 0, total, 1), 1)
+    for name in names:
+        times = seconds.get(name)
+        if times is not None:
+            seconds[name] = times * kept

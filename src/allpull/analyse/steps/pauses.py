@@ -1,0 +1,116 @@
+"""Evaluations and checkpoints: who did them, how long they took, and what the others waited in meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from allpull.analyse.clock.shared_clock import SharedClock
+from allpull.analyse.collectives.matching import Matched
+from allpull.rundir.read.events import EventLog
+from allpull.schema.results import Pause
+from allpull.units import NS_PER_S
+
+NAMES: tuple[Literal["evaluation", "checkpoint"], ...] = ("evaluation", "checkpoint")
+REDUCTION = "reduction of gradients"
+WAITS_SCHEMA = pl.Schema({"rank": pl.Int64(), "what": pl.String(), "begin_ns": pl.Int64(), "end_ns": pl.Int64()})
+SPANS_SCHEMA = {"rank": pl.Int64(), "name": pl.String(), "begin_ns": pl.Int64(), "end_ns": pl.Int64()}
+
+Moments = NDArray[np.int64]
+
+
+def pauses(
+    events: Mapping[int, EventLog], waits: pl.DataFrame | None, clock: SharedClock, *, ranks: int, epochs: int
+) -> list[Pause]:
+    """The evaluations and the checkpoints of a job of ``ranks`` ranks, where there were any.
+
+    ``waits`` is what ``waits`` gives, on ``clock``; None: it is not known.
+    """
+    spans = clock.shared(_spans(events), ("begin_ns", "end_ns"))
+    found = []
+    for name in NAMES:
+        of_name = spans.filter(pl.col("name") == name)
+        if not of_name.is_empty():
+            found.append(_pause(name, of_name, waits, ranks, epochs))
+    return found
+
+
+def waits(steps: pl.DataFrame, matched: Matched, ranks: int) -> pl.DataFrame:
+    """Each time that a rank was blocked before the last one arrived: rank, what it was blocked in, begin_ns, end_ns.
+
+    ``steps`` has the columns of ``rundir.records.SCHEMA``; its moments and those of ``matched`` are of one clock.
+    """
+    inside = pl.when(pl.col("inside").is_null()).then("op").otherwise(pl.format("{} in {}", "op", "inside"))
+    blocked_at = pl.col("end_ns") - pl.col("blocked_ns")
+    called = (
+        matched.calls.filter(pl.col("wait_ns") > 0)
+        .join(matched.uses.with_row_index("use"), on="use", how="left")
+        .select(
+            "rank", inside.alias("what"), blocked_at.alias("begin_ns"), (blocked_at + pl.col("wait_ns")).alias("end_ns")
+        )
+    )
+    last = pl.min_horizontal("done_ns", pl.col("arrival_ns").max().over("step"))
+    reduced = (
+        steps.filter(pl.col("arrival_ns").count().over("step") == ranks)
+        .select("rank", pl.lit(REDUCTION).alias("what"), pl.col("arrival_ns").alias("begin_ns"), last.alias("end_ns"))
+        .filter(pl.col("end_ns") > pl.col("begin_ns"))
+    )
+    return pl.concat([called.cast(WAITS_SCHEMA), reduced.cast(WAITS_SCHEMA)])
+
+
+def _spans(events: Mapping[int, EventLog]) -> pl.DataFrame:
+    rows = [
+        (rank, span.name, span.begin_ns, span.end_ns)
+        for rank, log in events.items()
+        for span in log.spans
+        if span.name in NAMES and span.end_ns >= span.begin_ns
+    ]
+    return pl.DataFrame(rows, schema=SPANS_SCHEMA, orient="row")
+
+
+def _pause(
+    name: Literal["evaluation", "checkpoint"], spans: pl.DataFrame, waits: pl.DataFrame | None, ranks: int, epochs: int
+) -> Pause:
+    length_s = (pl.col("end_ns") - pl.col("begin_ns")).cast(pl.Float64).sum() / NS_PER_S
+    by_rank = spans.group_by("rank").agg(pl.len().alias("times"), length_s.alias("seconds")).sort("rank")
+    does = by_rank["rank"].to_list()
+    longest = max(by_rank["seconds"].to_list())
+    waited_s, waited_in = None, None
+    if waits is not None and len(does) < ranks:
+        last_ns = pl.lit(waits["end_ns"].max(), dtype=pl.Int64())  # after the last step nobody says what he waits in
+        told = spans.filter(pl.col("begin_ns") < last_ns)
+        if not told.is_empty():
+            waited = _during(waits.filter(~pl.col("rank").is_in(does)), _union(told))
+            waited_s = sum(waited.values()) / (ranks - len(does))
+            waited_in = max(waited, key=lambda what: waited[what]) if waited_s > 0 else None
+    return Pause(
+        name=name,
+        times=max(by_rank["times"].to_list()),
+        ranks=[] if len(does) == ranks else does,
+        seconds=longest,
+        s_per_epoch=longest / epochs if epochs else None,
+        waited_s=waited_s,
+        waited_in=waited_in,
+    )
+
+
+def _union(spans: pl.DataFrame) -> tuple[Moments, Moments]:
+    """Begins and ends of the disjoint intervals that ``spans`` cover, ascending."""
+    ordered = spans.sort("begin_ns")
+    begins, ends = ordered["begin_ns"].to_numpy(), np.maximum.accumulate(ordered["end_ns"].to_numpy())
+    is_new = np.append([True], begins[1:] > ends[:-1])
+    return begins[is_new], ends[np.append(np.flatnonzero(is_new)[1:] - 1, ends.size - 1)]
+
+
+def _during(waits: pl.DataFrame, intervals: tuple[Moments, Moments]) -> dict[str, float]:
+    """Seconds of ``waits`` inside ``intervals``, by what was waited in; of two that a wait touches the first counts."""
+    begins, ends = intervals
+    begin_ns, end_ns = waits["begin_ns"].to_numpy(), waits["end_ns"].to_numpy()
+    place = np.minimum(np.searchsorted(ends, begin_ns, side="right"), ends.size - 1)
+    inside_s = np.maximum(np.minimum(end_ns, ends[place]) - np.maximum(begin_ns, begins[place]), 0) / NS_PER_S
+    by_what = pl.DataFrame({"what": waits["what"], "s": inside_s}).group_by("what").agg(pl.col("s").sum())
+    return dict(by_what.sort("what").iter_rows())

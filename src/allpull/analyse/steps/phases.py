@@ -1,0 +1,244 @@
+"""Split each step of each rank into disjoint phases that sum to its wall time (DESIGN §4, "Step level").
+
+A rank arrives at the collective when its last gradient is ready, and is done when the reduced gradients are back.
+With L = the last arrival of all ranks::
+
+    wait_r     = clip(min(L, done_r) − arrival_r, 0)     blocked before the last rank arrived ("Wait at N×N")
+    transfer_r = max(0, done_r − max(L, arrival_r))      blocked after that
+    backward_r = max(0, recorded backward − max(0, done_r − arrival_r))
+    other_r    = max(0, wall_r − Σ of the phases known)
+
+wait + transfer = max(0, done − arrival) whatever L is, so what leaves ``backward`` arrives in full, and the phases sum
+to the wall time exactly unless records overlap. Where they do, ``other`` is 0 and the closure error says by how much
+the phases exceed the wall time. Waiting is an upper bound while the network is busy with earlier buckets.
+
+Collectives that the program calls, or that hide in forward (a broadcast of buffers, batch norm over ranks, FSDP), are
+recorded apart from all phases; each is matched across ranks and split by ``analyse.matching``, and its parts are added
+to ``wait`` and ``transfer``. What could not be matched is in ``other``, and a gap says how much.
+
+What is not known stays visible: a phase that no step measured is None, and its time is in ``other``; where only some
+steps measured it, its mean takes the others as 0, their time is in ``other``, and a gap says how many. Without
+arrivals ``backward`` keeps the collectives inside it, and a gap says that too. Phases of the user's own are part of
+``other``. Where hosts have clocks of their own that were aligned, moments compare up to a bound, and a gap says so
+where waiting is less than that. ``host`` needs an accelerator's clock (``analyse.device``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allpull.analyse.clock.shared_clock import share_a_clock
+from allpull.analyse.steps.device import with_host
+from allpull.analyse.steps.grid import Floats, Grid
+from allpull.units import show_time
+
+__all__ = ["NAMES", "Called", "Phases", "share_a_clock", "split"]
+
+NAMES = (
+    "input",
+    "copy",
+    "forward",
+    "backward",
+    "wait",
+    "transfer",
+    "optimizer",
+    "evaluation",
+    "checkpoint",
+    "host",
+    "other",
+)
+"""All phases, in the order of a step."""
+
+EVERY_STEP = ("input", "copy", "forward", "backward", "optimizer")  # absent in one step: not measured, not "none"
+CLOCK_SLACK_S = 100e-6  # collective times come from another clock and caller; contradictions below this are rounding
+SMALL_SHARE = 1e-3  # of a step: unmatched collectives below it are the cost of recording their ends
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Phases:
+    """The phases of a grid.
+
+    ``seconds`` maps each of ``NAMES`` to an array of shape (steps, ranks), or None where it was not measured;
+    ``closure_error`` is the largest over ranks of |Σ phases − wall| ÷ wall, None where no time passed; ``violations``
+    counts rank-steps whose collective times contradict each other or their backward; ``gaps`` is in words.
+    """
+
+    seconds: dict[str, Floats | None]
+    closure_error: float | None
+    violations: int
+    gaps: tuple[str, ...]
+
+    def means_s(self) -> dict[str, float | None]:
+        """Seconds per step of each phase, mean over steps and ranks."""
+        return {name: None if times is None else float(times.mean()) for name, times in self.seconds.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Called:
+    """What collectives outside DDP's backward cost where they were matched, in seconds, shape (steps, ranks)."""
+
+    wait: Floats
+    transfer: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Blocked:
+    """Time blocked in collectives, shape (steps, ranks): in all, and its two parts where they can be told apart.
+
+    ``known`` says where it was measured, and ``unmatched`` is what of it belongs to neither part.
+    """
+
+    seconds: Floats
+    known: NDArray[np.bool_]
+    wait: Floats | None
+    transfer: Floats | None
+    violations: NDArray[np.bool_]
+
+
+def split(
+    grid: Grid,
+    *,
+    one_clock: bool,
+    called: Called | None = None,
+    reduces: bool = True,
+    bound_s: float = 0.0,
+    complete: bool = True,
+) -> Phases:
+    """The phases of every step and rank of ``grid``.
+
+    Args:
+        grid: steps of all ranks.
+        one_clock: arrivals compare across ranks; where they do not, waiting and transfer cannot be told apart.
+        called: what matched collectives outside DDP's backward cost.
+        reduces: whether gradients are reduced inside backward, so that arrivals there should be known.
+        bound_s: how wrong moments of two ranks may compare.
+        complete: these are all ranks of the job; where they are not, others may have come later.
+    """
+    if not grid.steps:
+        return Phases(seconds=dict.fromkeys(NAMES), closure_error=None, violations=0, gaps=())
+    blocked = _blocked(grid, compares=one_clock and complete, slack_s=CLOCK_SLACK_S + bound_s)
+    calls = _called(grid, called)
+    violations = blocked.violations | (blocked.seconds > grid.spans_s["backward"] + CLOCK_SLACK_S)
+    seconds: dict[str, Floats | None] = dict.fromkeys(NAMES)
+    for name, recorded in grid.spans_s.items():
+        times = np.maximum(recorded - blocked.seconds, 0) if name == "backward" else recorded
+        seconds[name] = None if np.isnan(times).all() else np.nan_to_num(times, nan=0.0)
+    seconds["wait"], seconds["transfer"] = _added(blocked.wait, calls.wait), _added(blocked.transfer, calls.transfer)
+    seconds = with_host(
+        seconds, reducing_s=blocked.seconds, called_s=calls.seconds, busy_s=grid.busy_s, wall_s=grid.wall_s
+    )
+    known = sum((times for times in seconds.values() if times is not None), start=np.zeros_like(grid.wall_s))
+    seconds["other"] = other = np.maximum(grid.wall_s - known, 0)
+    count = int(violations.sum())
+    gaps = (
+        *_gaps_of_spans(grid),
+        *_gaps_of_collectives(grid, blocked, calls, why=_why_not(one_clock, complete), reduces=reduces),
+        *_gap_of_violations(grid, count),
+        *_gap_of_clocks(seconds["wait"], bound_s),
+    )
+    closure_error = _closure_error(known + other, grid.wall_s)
+    return Phases(seconds=seconds, closure_error=closure_error, violations=count, gaps=gaps)
+
+
+def _why_not(one_clock: bool, complete: bool) -> str:
+    """Why waiting and transfer may not be told apart."""
+    if not complete:
+        return "ranks of which nothing was recorded may have come later"
+    return "no step has the arrivals of all ranks" if one_clock else "the clocks of the hosts are not aligned"
+
+
+def _blocked(grid: Grid, *, compares: bool, slack_s: float) -> _Blocked:
+    """Time between the arrival of a rank at the reduction of its gradients and their return."""
+    arrival, done = grid.arrival_s, grid.done_s
+    known = ~np.isnan(arrival) & ~np.isnan(done)
+    blocked = np.where(known, np.maximum(done - arrival, 0), 0.0)
+    backwards = known & (done - arrival < -CLOCK_SLACK_S)
+    if not known.any():
+        alone = (
+            np.zeros_like(blocked) if grid.ranks == 1 and compares else None
+        )  # one rank has nobody to wait for: a true 0
+        return _Blocked(seconds=blocked, known=known, wait=alone, transfer=alone, violations=backwards)
+    whole = known.all(axis=1, keepdims=True)  # the last arrival is known only where all arrivals are
+    if not compares or not whole.any():
+        return _Blocked(seconds=blocked, known=known, wait=None, transfer=None, violations=backwards)
+    last = arrival.max(axis=1, keepdims=True)
+    wait = np.where(whole, np.maximum(np.minimum(last, done) - arrival, 0), 0.0)
+    transfer = np.where(whole, np.maximum(done - np.maximum(last, arrival), 0), 0.0)
+    too_early = whole & (done < last - slack_s)  # nobody can be done before the last has arrived
+    return _Blocked(seconds=blocked, known=known, wait=wait, transfer=transfer, violations=backwards | too_early)
+
+
+def _called(grid: Grid, called: Called | None) -> _Blocked:
+    """Time blocked in other collectives, as the ranks' steps say, and split as ``called`` says as far as it goes."""
+    known = ~np.isnan(grid.called_s)
+    seconds = np.nan_to_num(grid.called_s, nan=0.0)
+    none = np.zeros(seconds.shape, dtype=np.bool_)
+    if called is None or not known.any():
+        return _Blocked(seconds=seconds, known=known, wait=None, transfer=None, violations=none)
+    matched = called.wait + called.transfer
+    kept = np.minimum(matched, seconds) / np.where(matched > 0, matched, 1)  # ends are stamped twice: rounding
+    wait, transfer = called.wait * kept, called.transfer * kept
+    return _Blocked(seconds=seconds, known=known, wait=wait, transfer=transfer, violations=none)
+
+
+def _added(one: Floats | None, other: Floats | None) -> Floats | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return one + other
+
+
+def _closure_error(phases: Floats, wall: Floats) -> float | None:
+    total = wall.sum(axis=0)
+    if not (total > 0).all():
+        return None
+    excess = np.abs(phases - wall).sum(axis=0)
+    return float((excess / total).max())
+
+
+def _gaps_of_spans(grid: Grid) -> Iterator[str]:
+    for name in EVERY_STEP:
+        absent = int(np.isnan(grid.spans_s[name]).sum())
+        if 0 < absent < grid.wall_s.size:
+            yield f"{name} was not measured in {_of(absent, grid)}: their time is in 'other'"
+
+
+def _gaps_of_collectives(grid: Grid, blocked: _Blocked, calls: _Blocked, *, why: str, reduces: bool) -> Iterator[str]:
+    recorded = bool(calls.known.any())
+    if grid.ranks > 1 and not blocked.known.any() and not recorded:
+        yield "arrivals at collectives were not recorded: wait and transfer are not measured, and 'backward' holds them"
+        return
+    lost_s = np.zeros_like(grid.wall_s)
+    if blocked.wait is None and blocked.known.any():
+        lost_s += blocked.seconds
+    if calls.wait is None or calls.transfer is None:
+        lost_s += calls.seconds
+    if lost_s.any() or (blocked.wait is None and calls.wait is None):
+        lost = f"'other' holds the {show_time(float(lost_s.mean()))} a step that ranks were blocked"
+        yield f"wait and transfer are not told apart: {why}; {lost}"
+    unknown = int((~blocked.known).sum())
+    if grid.ranks > 1 and unknown and (reduces or not recorded or blocked.known.any()):
+        yield f"arrivals at collectives were not recorded in {_of(unknown, grid)}: no waiting is known in their steps"
+    if calls.wait is not None and calls.transfer is not None:
+        unmatched_s = calls.seconds - calls.wait - calls.transfer
+        if unmatched_s.sum() > SMALL_SHARE * grid.wall_s.sum():
+            lost = f"'other' holds the {show_time(float(unmatched_s.mean()))} a step that ranks were blocked in them"
+            yield f"collectives could not all be matched across ranks: {lost}"
+
+
+def _gap_of_violations(grid: Grid, violations: int) -> Iterator[str]:
+    if violations:
+        yield f"collective times contradict each other in {_of(violations, grid)}: they were cut to what is possible"
+
+
+def _gap_of_clocks(wait: Floats | None, bound_s: float) -> Iterator[str]:
+    if wait is not None and 0 < float(wait.mean()) < bound_s:
+        found, bound = show_time(float(wait.mean())), show_time(bound_s)
+        yield f"waiting of {found} a step is not resolvable: the clocks of the hosts are aligned to within {bound}"
+
+
+def _of(count: int, grid: Grid) -> str:
+    return f"{count:,} of {grid.wall_s.size:,} rank-steps"

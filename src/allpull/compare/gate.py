@@ -1,0 +1,130 @@
+"""A gate for CI: ``throughput < -3%`` fails where the data show it, not where the point estimate says it.
+
+It fails where the whole interval lies beyond the threshold, passes where none of it does, and is unknown in between:
+too few runs, or a difference about as large as the threshold.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from allpull.compare.metrics import METRICS, Metric
+from allpull.errors import BadInput, UnknownName
+from allpull.schema.compared import Change, GateResult, Outcome
+from allpull.units import parse_time_s
+
+MAX_TEXT = 200  # characters of a gate; a longer one is no gate
+EXAMPLES = "such as 'throughput < -3%', 'step_s > 5%', 'phases.input > 2 ms' or 'test_top1 < -0.5pp'"
+
+_GATE = re.compile(r"\s*([A-Za-z_][\w.]*)\s*(<=|>=|==|!=|=|<|>)\s*([-+−]?)\s*([0-9][0-9.eE+-]*|\.[0-9]+)\s*(\S*)\s*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """``threshold`` is a ratio (0.97) or a difference in the metric's unit; ``below``: less than it fails."""
+
+    text: str
+    metric: str
+    below: bool
+    threshold: float
+
+
+def parse_gate(text: str) -> Gate:
+    """One ``--fail-if``.
+
+    Raises:
+        BadInput: it is none: another form, no metric, or a unit that the metric is not compared in.
+
+    >>> gate = parse_gate("throughput < -3%")
+    >>> gate.metric, gate.below, round(gate.threshold, 6)
+    ('throughput', True, 0.97)
+    """
+    match = _GATE.fullmatch(text) if len(text) <= MAX_TEXT else None
+    if match is None:
+        raise BadInput(f"--fail-if {text[:MAX_TEXT]!r} cannot be read", hint=f"write METRIC < NUMBER, {EXAMPLES}")
+    name, relation, sign, digits, unit = match.groups()
+    if relation not in {"<", ">"}:
+        raise BadInput(
+            f"--fail-if {text!r}: '{relation}' cannot be asked",
+            hint=f"an interval lies below a threshold or above it: write < or >, {EXAMPLES}",
+        )
+    metric = find_metric(name)
+    number = _number(f"{'-' if sign in {'-', '−'} else ''}{digits}", text)
+    return Gate(
+        text=text.strip(), metric=metric.name, below=relation == "<", threshold=_threshold(metric, number, unit, text)
+    )
+
+
+def find_metric(name: str) -> Metric:
+    """The metric called ``name``; ``backward`` stands for ``phases.backward`` where no other ends so.
+
+    Raises:
+        UnknownName: there is none, or more than one.
+    """
+    if name in METRICS:
+        return METRICS[name]
+    ends = [full for full in METRICS if full.rpartition(".")[2] == name]
+    if len(ends) == 1:
+        return METRICS[ends[0]]
+    if ends:
+        raise BadInput(f"'{name}' may be {' or '.join(ends)}", hint=f"write {ends[0]}")
+    raise UnknownName("metric to compare by", name[:80], METRICS)
+
+
+def judge(gate: Gate, change: Change | None) -> GateResult:
+    """What became of ``gate``; None: its metric was not measured on both sides."""
+    interval = change.change if change else None
+    if interval is None:
+        return _result(gate, "unknown", f"{gate.metric} was not measured on both sides")
+    if interval.low is None or interval.high is None:
+        return _result(gate, "unknown", f"what varies from run to run in {gate.metric} is not known")
+    beyond = interval.high < gate.threshold if gate.below else interval.low > gate.threshold
+    within = interval.low >= gate.threshold if gate.below else interval.high <= gate.threshold
+    if beyond:
+        return _result(gate, "failed", "the whole interval lies beyond the threshold")
+    if within:
+        return _result(gate, "passed", "the whole interval lies on the good side of the threshold")
+    return _result(gate, "unknown", "the threshold lies within the interval: more runs, or longer ones, would tell")
+
+
+def _result(gate: Gate, outcome: Outcome, words: str) -> GateResult:
+    return GateResult(gate=gate.text, metric=gate.metric, threshold=gate.threshold, outcome=outcome, words=words)
+
+
+def _number(digits: str, text: str) -> float:
+    try:
+        number = float(digits)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise BadInput(f"--fail-if {text!r}: '{digits}' is not a number", hint=EXAMPLES)
+    return number
+
+
+Kind = Literal["%", "pp", "time"]
+_KINDS: dict[Kind, str] = {
+    "%": "by how many percent it changed, such as -3%",
+    "pp": "by how many percentage points it changed, such as -0.5pp",
+    "time": "by how much time per step it changed, such as 2 ms",
+}
+
+
+def _threshold(metric: Metric, number: float, unit: str, text: str) -> float:
+    """The threshold as a ratio, or in the metric's unit.
+
+    Raises:
+        BadInput: the unit is not the one that this metric is compared in, or the ratio is not above 0.
+    """
+    kind: Kind = "%" if metric.scale == "ratio" else "pp" if metric.unit == "share" else "time"
+    fits = unit == kind if kind != "time" else unit not in {"", "%", "pp"}
+    if not fits:
+        said = f"in '{unit}'" if unit else "without a unit"
+        raise BadInput(f"--fail-if {text!r}: {metric.name} cannot be compared {said}", hint=f"say {_KINDS[kind]}")
+    if kind == "time":
+        return parse_time_s(f"{number!r} {unit}")
+    if kind == "%" and number <= -100:
+        raise BadInput(f"--fail-if {text!r}: nothing can fall by 100 % or more", hint=EXAMPLES)
+    return 1 + number / 100 if kind == "%" else number / 100

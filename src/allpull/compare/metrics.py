@@ -1,0 +1,174 @@
+"""The metrics that runs are compared by: what each is, and its value in one run with its error within the run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allpull.analyse import learning, statistics
+from allpull.analyse.aligned import Together, together
+from allpull.analyse.effect import Measured
+from allpull.analyse.steps import phases, throughput
+from allpull.analyse.steps.grid import Floats, arrange
+from allpull.analyse.steps.steady import steady_steps
+from allpull.replay.recording.step_choice import Chosen, NoWindow, chosen
+from allpull.rundir.read.run import RunData
+from allpull.schema.compared import Scale
+from allpull.schema.explained import Efficiency, ExplainResult
+from allpull.schema.results import Interval
+
+PAUSES = ("evaluation", "checkpoint")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One thing to compare by. A share is a fraction of 1; ``more_is`` says what more of it is.
+
+    ``by_seed``: it is exact for one training, and another seed gives another value.
+    """
+
+    name: str
+    unit: Literal["samples/s", "s", "share"]
+    scale: Scale
+    more_is: Literal["faster", "slower", "better", "worse"]
+    by_seed: bool = False
+
+
+FACTORS = tuple(field.alias or name for name, field in Efficiency.model_fields.items())
+"""Factors of the efficiency tree, by the names that `allpull explain` gives them."""
+
+METRICS: Mapping[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        Metric(name="throughput", unit="samples/s", scale="ratio", more_is="faster"),
+        Metric(name="throughput_with_pauses", unit="samples/s", scale="ratio", more_is="faster"),
+        Metric(name="step_s", unit="s", scale="ratio", more_is="slower"),
+        *(Metric(name=f"phases.{name}", unit="s", scale="difference", more_is="worse") for name in phases.NAMES),
+        *(Metric(name=f"efficiency.{name}", unit="share", scale="difference", more_is="better") for name in FACTORS),
+        *(
+            Metric(name=name, unit="share", scale="difference", more_is="better", by_seed=True)
+            for name in learning.SHARES
+        ),
+    )
+}
+"""All of them, in the order of an answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measures:
+    """What was measured of one run: each metric on the scale it is compared on, and what the answer says beside it."""
+
+    values: Mapping[str, Measured]
+    steps: int
+    throughput: Interval | None
+
+
+def measures(run: RunData, explained: ExplainResult | None = None) -> Measures:
+    """The metrics of ``run`` that were recorded; factors of efficiency are those of ``explained``."""
+    ranks = run.record.ranks
+    steady = steady_steps(run.steps, ranks)
+    numbers = steady.steps[steady.used]
+    whole = together(run)
+    window = chosen(whole, run)
+    grid = arrange(whole.steps, numbers, ranks)
+    times_s = throughput.step_times_s(grid) if grid.steps else np.empty(0)
+    found: dict[str, Measured | None] = {
+        "throughput": rate(grid.samples.sum(axis=1), times_s),
+        "throughput_with_pauses": _with_pauses(window, whole, ranks),
+        "step_s": rate(times_s, np.ones_like(times_s)),
+    }
+    for name, seconds in whole.phases(grid, numbers).seconds.items():
+        found[f"phases.{name}"] = None if seconds is None else _mean(seconds.mean(axis=1))
+    found |= _pauses(window, whole, ranks)
+    found |= _factors(explained)
+    for name in learning.SHARES:
+        value = learning.last_value(run.events, name)
+        found[name] = None if value is None else Measured(value=value, error=0.0)
+    return Measures(
+        values={name: value for name, value in found.items() if value is not None},
+        steps=grid.steps,
+        throughput=throughput.throughput(grid),
+    )
+
+
+def rate(top: Floats, bottom: Floats) -> Measured | None:
+    """log(Σ top ÷ Σ bottom) over a series of steps, shape (steps,) both; None where that is no number."""
+    if not top.size or np.isnan(top).any() or not (top.sum() > 0 and bottom.sum() > 0):
+        return None
+    value = float(top.sum() / bottom.sum())
+    return _logarithm(value, statistics.ratio_error(top, bottom))
+
+
+def _mean(series: Floats) -> Measured:
+    found = statistics.ratio_error(series, np.ones_like(series))
+    error, freedom = found or (None, math.inf)
+    return Measured(value=float(series.mean()), error=error, freedom=freedom)
+
+
+def _logarithm(value: float, found: tuple[float, float] | None) -> Measured:
+    error, freedom = found or (None, math.inf)
+    return Measured(value=math.log(value), error=None if error is None else error / value, freedom=freedom)
+
+
+def _with_pauses(window: Chosen | NoWindow, whole: Together, ranks: int) -> Measured | None:
+    """Samples per second over the window that `allpull explain` takes, its evaluations and checkpoints included.
+
+    Steps are contiguous, so their times hold all that lies between them. Regular steps vary as a series does; those
+    with a pause, which come in a rhythm, are counted as they occurred and vary among themselves.
+    """
+    if isinstance(window, NoWindow):
+        return None
+    grid = arrange(whole.steps, window.steps, ranks)
+    samples, times_s = grid.samples.sum(axis=1), throughput.step_times_s(grid)
+    if np.isnan(samples).any() or not (samples.sum() > 0 and times_s.sum() > 0):
+        return None
+    value = float(samples.sum() / times_s.sum())
+    return _logarithm(value, _error_with_pauses(samples, times_s, window.odd, value))
+
+
+def _pauses(window: Chosen | NoWindow, whole: Together, ranks: int) -> Iterator[tuple[str, Measured]]:
+    """Evaluations and checkpoints per step of the same window, as steady steps have none; too few for an error."""
+    if isinstance(window, NoWindow):
+        return
+    grid = arrange(whole.steps, window.steps, ranks)
+    for name in PAUSES:
+        if not np.isnan(grid.spans_s[name]).all():
+            yield f"phases.{name}", Measured(value=float(np.nan_to_num(grid.spans_s[name]).mean()))
+
+
+def _error_with_pauses(
+    samples: Floats, times_s: Floats, paused: NDArray[np.bool_], value: float
+) -> tuple[float, float] | None:
+    """Standard error of Σ samples ÷ Σ times by the delta method, from what each step adds: samples − value · time."""
+    added = samples - value * times_s
+    regular = added[~paused]
+    if regular.size < statistics.MIN_POINTS:
+        return None
+    found = statistics.ratio_error(regular, np.ones_like(regular))
+    if found is None:
+        return None
+    of_regular, freedom = (found[0] * regular.size) ** 2, found[1]
+    of_paused = float(added[paused].var(ddof=1) * paused.sum()) if paused.sum() > 1 else 0.0
+    return math.sqrt(of_regular + of_paused) / float(times_s.sum()), freedom
+
+
+def _factors(explained: ExplainResult | None) -> Iterator[tuple[str, Measured]]:
+    """The factors of efficiency with the errors that their 95 % intervals stand for."""
+    if explained is None or explained.efficiency is None:
+        return
+    for name, interval in explained.efficiency.model_dump(by_alias=True).items():
+        if interval is not None:
+            yield f"efficiency.{name}", _of_interval(Interval.model_validate(interval))
+
+
+def _of_interval(interval: Interval) -> Measured:
+    if interval.low is None or interval.high is None:
+        return Measured(value=interval.value)
+    reach = 2 * NormalDist().inv_cdf((1 + statistics.CONFIDENCE) / 2)
+    return Measured(value=interval.value, error=(interval.high - interval.low) / reach)

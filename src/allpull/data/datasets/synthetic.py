@@ -1,0 +1,37 @@
+"""A data set of chance, for measuring without data: random bytes as pictures, random classes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from allpull.data.datasets.dataset import Dataset, Part
+
+SAMPLES = 1280
+TEST_SAMPLES = 256
+SIZE = 224
+CHANNELS = 3
+CLASSES = 1000
+SHIFT_BYTES = 64  # from one picture to the next; so memory is 64 bytes a sample and one picture, not all pictures
+
+
+def synthetic(*, samples: int = 0, size: int = 0, seed: int = 0) -> Dataset:
+    """``samples`` (0: 1,280) pictures to train on, 256 to test, [n, size, size, 3] (0: 224 pixels); 1,000 classes.
+
+    Picture i begins 64·i bytes into one stream of random bytes: all differ, and any number of them costs little
+    memory. Mean and deviation are those of a uniform byte.
+    """
+    generator = np.random.Generator(np.random.Philox(key=[seed, 0]))
+    samples, size = samples or SAMPLES, size or SIZE
+    total, picture_bytes = samples + TEST_SAMPLES, size * size * CHANNELS
+    stream = generator.integers(0, 256, (total - 1) * SHIFT_BYTES + picture_bytes, np.uint8)
+    windows = np.lib.stride_tricks.sliding_window_view(stream, picture_bytes)[::SHIFT_BYTES]
+    images = windows.reshape(total, size, size, CHANNELS)  # still a view
+    labels = generator.integers(0, CLASSES, total)
+    return Dataset(
+        name="synthetic",
+        train=Part(images=images[:samples], labels=labels[:samples]),
+        test=Part(images=images[samples:], labels=labels[samples:]),
+        classes=CLASSES,
+        mean=127.5,
+        std=((256**2 - 1) / 12) ** 0.5,
+    )

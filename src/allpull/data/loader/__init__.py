@@ -1,0 +1,1 @@
+"""The loader: from a data set to one rank's batches."""

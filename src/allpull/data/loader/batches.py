@@ -1,0 +1,68 @@
+"""The batches of one rank: which samples, augmented, and what they weigh in the global batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from allpull.data.datasets.dataset import Labels, Part
+from allpull.data.loader.augment import DRAWS, augment
+from allpull.data.loader.order import epoch_order, rank_slice, steps_per_epoch, uniforms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """One rank's part of one global batch.
+
+    ``images`` [n, height, width, channels], bytes or what a pack of raw pixels holds, and ``labels`` [n], or zeros
+    and ones [n, classes]; the first ``samples`` of them count. A rank whose share of a ragged batch is empty borrows
+    one sample that counts as 0, so that it still takes part in the collectives.
+    """
+
+    images: npt.NDArray[Any]
+    labels: Labels
+    samples: int
+    global_samples: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How the training part is cut into batches for one rank of ``ranks``."""
+
+    global_batch: int
+    rank: int
+    ranks: int
+    seed: int
+    shift_pixels: int = 0
+    flip: bool = False
+
+    def steps(self, part: Part) -> int:
+        """Steps of one epoch."""
+        return steps_per_epoch(len(part), self.global_batch)
+
+
+def training_batches(part: Part, plan: Plan, *, epoch: int, first_step: int = 0) -> Iterator[Batch]:
+    """This rank's batches of ``epoch``, from step ``first_step`` of it on."""
+    order = epoch_order(len(part), plan.seed, epoch)
+    for step in range(first_step, plan.steps(part)):
+        whole = order[step * plan.global_batch : (step + 1) * plan.global_batch]
+        own = rank_slice(whole, plan.rank, plan.ranks)
+        chosen = own if len(own) else whole[:1]
+        images = part.images[chosen]
+        if plan.shift_pixels or plan.flip:
+            draws = uniforms(plan.seed, epoch, chosen, DRAWS)
+            images = augment(images, draws, shift_pixels=plan.shift_pixels, flip=plan.flip)
+        yield Batch(images=images, labels=part.labels[chosen], samples=len(own), global_samples=len(whole))
+
+
+def evaluation_batches(part: Part, *, rank: int, ranks: int, size: int) -> Iterator[Batch]:
+    """This rank's share of ``part``, every sample on exactly one rank, none padded."""
+    own = np.arange(rank, len(part), ranks)
+    for start in range(0, len(own), size):
+        chosen = own[start : start + size]
+        images, labels = part.images[chosen], part.labels[chosen]
+        yield Batch(images=images, labels=labels, samples=len(chosen), global_samples=len(chosen))

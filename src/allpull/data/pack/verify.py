@@ -1,0 +1,124 @@
+"""Look at every byte of a pack, and name what is wrong: flipped bits, cut shards, shards of another pack."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from allpull.data.jpeg.header import NotJpeg, parse_jpeg
+from allpull.data.jpeg.restart import parse_segments
+from allpull.data.pack.read import read_index
+from allpull.data.pack_format import (
+    JPEG,
+    JPEG_SEGMENTS,
+    NAMES,
+    SHARD_HEAD_BYTES,
+    Header,
+    PackError,
+    Rows,
+    aligned,
+    shard_head,
+    shard_name,
+)
+from allpull.data.plain_files import open_plain
+
+MAX_FAULTS = 1000  # that are listed; the rest are counted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """What was looked at, how many records and files are at fault, and the first of them in words."""
+
+    records: int
+    bytes: int
+    faults: int
+    listed: tuple[str, ...]
+
+
+def verify(directory: Path, *, threads: int = 1, progress: Callable[[int, int], None] | None = None) -> Verified:
+    """Compare every record with its checksum and its row, and the folder with the index.
+
+    Raises:
+        PackError: the index itself is missing or damaged, so that nothing can be compared.
+    """
+    header, rows, _ = read_index(directory)
+    faults = [f"{path.name}: not in the index" for path in _strangers(directory, header)]
+    begins = [0]
+    for shard in header.shards:
+        begins.append(begins[-1] + shard.records)
+    work = [
+        (directory, header, number, rows[begins[number] : begins[number + 1]], begins[number])
+        for number in range(len(header.shards))
+    ]
+    count = len(faults)
+    with ThreadPoolExecutor(max(1, threads)) as pool:  # checksums let other threads run
+        for number, found in enumerate(pool.map(lambda job: list(_shard(*job)), work), start=1):
+            count += len(found)
+            faults += found[: MAX_FAULTS - len(faults)]
+            if progress is not None:
+                progress(number, len(work))
+    names = _names(directory, header)
+    faults += names
+    size = sum(shard.bytes for shard in header.shards)
+    return Verified(records=header.records, bytes=size, faults=count + len(names), listed=tuple(faults))
+
+
+def _strangers(directory: Path, header: Header) -> list[Path]:
+    known = {shard_name(number) for number in range(len(header.shards))}
+    return sorted(path for path in directory.glob("shard-*.pack") if path.name not in known)
+
+
+def _shard(directory: Path, header: Header, number: int, rows: Rows, first: int) -> Iterator[str]:
+    name = shard_name(number)
+    try:
+        descriptor = open_plain(directory / name)
+    except PackError as error:
+        yield f"{name}: {error}"
+        return
+    with os.fdopen(descriptor, "rb") as file:
+        size, wanted = os.fstat(descriptor).st_size, header.shards[number].bytes
+        if size != wanted:
+            yield f"{name}: {size} bytes, the index says {wanted}"
+        if file.read(SHARD_HEAD_BYTES) != shard_head(header.pack, number):
+            yield f"{name}: a shard of another pack"
+            return
+        at = SHARD_HEAD_BYTES
+        for index, row in enumerate(rows, start=first):
+            gap, data = file.read(int(row["offset"]) - at), file.read(int(row["length"]))
+            at = int(row["offset"]) + int(row["length"])
+            fault = _record(data, row)
+            if fault or any(gap) or len(gap) >= aligned(1):
+                yield f"{name}: record {index}: {fault or 'bytes before it that no record has'}"
+
+
+def _record(data: bytes, row: Rows) -> str:
+    if len(data) != row["length"]:
+        return "cut short"
+    if zlib.crc32(data) != row["crc32"]:
+        return "its checksum is wrong"
+    if row["codec"] not in (JPEG, JPEG_SEGMENTS):
+        return ""
+    picture = len(data) - int(row["tail"])
+    try:
+        header = parse_jpeg(data[:picture])
+        if row["codec"] == JPEG_SEGMENTS:
+            parse_segments(data[picture:], picture)
+    except (NotJpeg, PackError) as error:
+        return str(error)
+    same = header.height == int(row["height"]) and header.width == int(row["width"])
+    return "" if same else "not of the size that the index says"
+
+
+def _names(directory: Path, header: Header) -> list[str]:
+    try:
+        with os.fdopen(open_plain(directory / NAMES), "rb") as file:
+            lines = 0
+            while block := file.read(1 << 20):
+                lines += block.count(b"\n")
+    except PackError as error:
+        return [f"{NAMES}: {error}"]
+    return [] if lines == header.records else [f"{NAMES}: {lines} names of {header.records} records"]

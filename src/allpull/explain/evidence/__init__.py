@@ -1,0 +1,1 @@
+"""What rules look at: who is late, what the machine did, how the network behaved."""

@@ -1,0 +1,143 @@
+"""What rules look at: one window, who made whom wait in it, and the machine that it ran on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from allpull.analyse.aligned import Together
+from allpull.analyse.statistics import MIN_POINTS
+from allpull.analyse.steps.grid import Floats, of_steps
+from allpull.explain.evidence.cpu_waiting import crowded_share
+from allpull.explain.evidence.lateness import Late, late_ranks
+from allpull.explain.evidence.machine import Machine
+from allpull.explain.evidence.network import Network, network_of
+from allpull.explain.pricing.candidate import MIN_SHARE
+from allpull.replay.blame import Blame
+from allpull.replay.engine import Played, replay
+from allpull.replay.window import Bools, Window
+from allpull.rundir.read.run import RunData
+
+SLOW_ON_CPUS = 0.08  # of a step: cores of one machine differ by up to 7 % over a run without a fault (real_faults.py)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elsewhere:
+    """Another run of the same training: its ranks, and samples/s of each of them (mean of the window)."""
+
+    run: str
+    ranks: int
+    samples_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Facts:
+    """Everything that is known of one run when rules are asked.
+
+    ``played`` is the replay of ``window`` as recorded. ``first`` (steps,): the first batch of an epoch. ``blame`` is
+    None where nobody can wait. ``others`` are runs of the same training that the user set beside this one.
+    """
+
+    window: Window
+    machine: Machine
+    played: Played
+    late: Late
+    network: Network
+    first: Bools
+    blame: Blame | None
+    others: tuple[Elsewhere, ...] = ()
+
+    @property
+    def step_s(self) -> float:
+        """The mean step of the job, replayed."""
+        return self.played.total_s / max(1, self.window.steps.size)
+
+    @property
+    def floor_s(self) -> float | None:
+        """Up to what lateness a rank cannot be told from chance, nor from errors of the clocks, s a step.
+
+        None: one rank alone, or too few steps to tell any.
+        """
+        return max(self.late.floor_s, self.window.bound_s) if np.isfinite(self.late.floor_s) else None
+
+    @property
+    def is_too_short(self) -> bool:
+        """Whether there are too few steps to tell any fault from chance."""
+        return self.window.steps.size < MIN_POINTS
+
+    @property
+    def on_cpus(self) -> bool:
+        """Whether real CPUs compute: neither accelerators, nor what stands for them in a rehearsal."""
+        return not (self.machine.is_rehearsal or self.machine.accelerators or "host" in self.window.work)
+
+    @property
+    def slow_share(self) -> float:
+        """Share of a step that a slow rank has to cost to be a finding."""
+        return SLOW_ON_CPUS if self.on_cpus else MIN_SHARE
+
+    @property
+    def crowded_share(self) -> float | None:
+        """Share of the time in which the median rank could run and had no CPU; None: not known."""
+        return crowded_share(self.window, self.machine)
+
+    @property
+    def span(self) -> str:
+        """The steps that numbers come from, in words."""
+        steps = self.window.steps
+        return f"steps {steps[0]:,} to {steps[-1]:,}" if steps.size else "no steps"
+
+    def mean_s(self, phase: str) -> Floats:
+        """Seconds a step of ``phase`` by rank, shape (ranks,)."""
+        seconds: Floats = self.window.per_step(phase).mean(axis=0)
+        return seconds
+
+    def hosts_of(self, ranks: Sequence[int]) -> list[str]:
+        """The hosts of ``ranks``, each once."""
+        return list(dict.fromkeys(self.machine.hosts[rank] for rank in ranks if self.machine.hosts[rank]))
+
+    def on(self, rank: int) -> str:
+        """A rank and its host, as a sentence begins with them."""
+        host = self.machine.hosts[rank]
+        return f"Rank {rank} on {host}" if host else f"Rank {rank}"
+
+
+def gather(
+    window: Window,
+    machine: Machine,
+    network: Network | None = None,
+    *,
+    blame: Blame | None = None,
+    first: Bools | None = None,
+    others: Sequence[Elsewhere] = (),
+) -> Facts:
+    """The facts of ``window``, which ran on ``machine``; ``network`` is what that is seen to have."""
+    return Facts(
+        window=window,
+        machine=machine,
+        played=replay(window),
+        late=late_ranks(window, machine),
+        network=network_of(machine) if network is None else network,
+        first=np.zeros(window.steps.size, dtype=np.bool_) if first is None else first,
+        blame=blame,
+        others=tuple(others),
+    )
+
+
+def first_batches(whole: Together, window: Window) -> Bools:
+    """Which steps of ``window`` have the first batch of an epoch in them, by the tags of ``whole``, shape (steps,)."""
+    tags = of_steps(whole.steps, window.steps).group_by("step").agg(pl.col("tag_first_batch").any()).sort("step")
+    first: Bools = tags["tag_first_batch"].to_numpy()
+    return first
+
+
+def elsewhere(run: RunData, window: Window) -> Elsewhere | None:
+    """``run`` as another run of the same training; None where its samples are not known."""
+    samples = float(window.samples.sum())
+    if not samples > 0 or not window.measured_s > 0:
+        return None
+    return Elsewhere(
+        run=run.record.id, ranks=window.ranks, samples_per_s=samples / window.measured_s / max(1, window.ranks)
+    )

@@ -1,0 +1,176 @@
+"""Whose work makes the others wait, and why: every rank that stands out, put under one cause.
+
+Late ranks are told from networks by what they do themselves: their own work is longer, whatever the others wait for.
+Of the longer work
+
+- what belongs to more samples is ``uneven``;
+- what was spent waiting for a CPU, by the kernel's own count, is ``contended``: step by step, where the thread that
+  trains told it (a rank may then be both contended and slow), else by how much of its lateness it explains. When in a
+  step it waited is not told: a rank is slow only if it is wherever the waiting fell;
+- what all ranks of a host share, and no rank of another host, is that of a ``slow_hosts``;
+- the rest of computing is that of ``slow`` ranks, and of the loader that of ``loaders``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from allpull.analyse.steps.grid import Floats
+from allpull.explain.evidence.cpu_waiting import COMPUTING, held_up, is_crowded, is_work, per_step, surely_held_up
+from allpull.explain.evidence.machine import Machine
+from allpull.explain.evidence.outliers import Outstanding, mean_interval, standing_out
+from allpull.replay.window import Window
+from allpull.schema.results import Interval
+
+BY_SAMPLE = ("forward", "backward")
+"""Work that grows with the samples of a step."""
+UNEVEN = 0.01  # of the samples of the median rank: less is the rounding of shards
+BY_SAMPLES_SHARE = 0.5  # of the time that more samples should take: a rank that takes less has them for nothing
+NEGLIGIBLE = 0.005  # of a step: whoever is later by less is no reason for anything
+HELD = 0.05  # of a step, that a rank has no CPU longer than the others: cores differ by a few percent
+SURELY = 0.25  # of what it may have been held up
+CONTENDED_SHARE = 0.5  # of its lateness: a rank that waited so long for a CPU is late because of that
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uneven:
+    """One rank with ``share`` times the samples of the median rank, which cost it ``size`` more, s a step."""
+
+    rank: int
+    share: float
+    size: Interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Late:
+    """All ranks that stand out, each kind largest first. ``floor_s``: below it, s a step, nobody can.
+
+    ``unsure``: they are late, and waiting for a CPU may be why, or not.
+    """
+
+    slow: tuple[Outstanding, ...] = ()
+    slow_hosts: tuple[tuple[str, tuple[Outstanding, ...]], ...] = ()
+    contended: tuple[Outstanding, ...] = ()
+    loaders: tuple[Outstanding, ...] = ()
+    uneven: tuple[Uneven, ...] = ()
+    unsure: tuple[Outstanding, ...] = ()
+    floor_s: float = float("inf")
+
+    @property
+    def computing(self) -> frozenset[int]:
+        """All ranks that compute longer, whatever the cause: no model for others."""
+        slow = (self.slow, self.contended, *(ranks for _, ranks in self.slow_hosts))
+        return frozenset(one.rank for kind in slow for one in kind) | {one.rank for one in self.uneven}
+
+    @property
+    def loading(self) -> frozenset[int]:
+        """All ranks whose loaders are behind."""
+        return frozenset(one.rank for one in self.loaders)
+
+
+def late_ranks(window: Window, machine: Machine) -> Late:
+    """Every rank of ``window`` whose work stands out."""
+    share = sample_shares(window)
+    by_sample = per_step(window, BY_SAMPLE)
+    rest = per_step(window, [name for name in COMPUTING if name not in BY_SAMPLE and is_work(window, name)])
+    uneven = _uneven(by_sample, share)
+    has_more = np.array([rank in {one.rank for one in uneven} for rank in range(window.ranks)], dtype=np.bool_)
+    held_s = held_up(window, machine)
+    own_s = by_sample / np.where(has_more, share, 1.0) + rest
+    surely_s = surely_held_up(window, machine)
+    computing = standing_out(own_s if held_s is None else np.maximum(own_s - held_s, 0.0))
+    least_s = NEGLIGIBLE * step_s(window)
+    out = [one for one in computing.ranks if one.size.value >= least_s]
+    unsure: list[Outstanding] = []
+    if held_s is None or surely_s is None:
+        contended = [one for one in out if _is_contended(one, window, machine)]
+        slow = [one for one in out if one not in contended]
+    else:
+        contended = _held(held_s, surely_s, window)
+        slow = [one for one in out if _beyond_queues(one.rank, own_s - held_s, own_s - surely_s) >= least_s]
+        named = {one.rank for one in (*slow, *contended)}
+        unsure = [one for one in standing_out(own_s).ranks if one.rank not in named and one.size.value >= least_s]
+    hosts = _whole_hosts(slow, machine)
+    of_hosts = {one.rank for _, ranks in hosts for one in ranks}
+    loader = standing_out(per_step(window, ("input",)))
+    return Late(
+        slow=tuple(one for one in slow if one.rank not in of_hosts),
+        slow_hosts=hosts,
+        contended=tuple(contended),
+        loaders=tuple(one for one in loader.ranks if one.size.value >= least_s),
+        uneven=uneven,
+        unsure=tuple(unsure),
+        floor_s=computing.floor_s,
+    )
+
+
+def sample_shares(window: Window) -> Floats:
+    """Samples of each rank over those of the median rank, shape (ranks,); 1 where they are not known."""
+    samples = window.samples.mean(axis=0)
+    median = float(np.median(samples)) if window.ranks else 0.0
+    if not np.isfinite(samples).all() or median <= 0 or not (samples > 0).all():
+        return np.ones(window.ranks)
+    shares: Floats = samples / median
+    return shares
+
+
+def _uneven(by_sample: Floats, share: Floats) -> tuple[Uneven, ...]:
+    """Ranks with more samples than the median rank that take longer for it."""
+    if by_sample.shape[0] == 0:
+        return ()
+    usual = np.median(by_sample, axis=1)
+    found = []
+    for rank in np.flatnonzero(share > 1 + UNEVEN):
+        more = by_sample[:, rank] * (1 - 1 / share[rank])
+        if float((by_sample[:, rank] - usual).mean()) >= BY_SAMPLES_SHARE * float(more.mean()) > 0:
+            found.append(Uneven(rank=int(rank), share=float(share[rank]), size=mean_interval(more)))
+    return tuple(sorted(found, key=lambda one: -one.size.value))
+
+
+def _beyond_queues(rank: int, least_s: Floats, most_s: Floats) -> float:
+    """By how much ``rank`` computes longer if queues took as much of its computing as can be, and of others' the least.
+
+    ``least_s`` and ``most_s`` (steps, ranks) are what ranks compute by themselves at the least and at the most.
+    """
+    return float(least_s[:, rank].mean() - np.median(np.delete(most_s.mean(axis=0), rank)))
+
+
+def _held(held_s: Floats, surely_s: Floats, window: Window) -> list[Outstanding]:
+    """The ranks that wait for a CPU more than the others do, by ``held_s`` and ``surely_s`` (steps, ranks).
+
+    A good part of it must surely fall into their computing: a rank that is called back late from its loader, or that
+    looks for the others again and again while it waits for them, is not late because of that.
+    """
+    sure_s = surely_s.mean(axis=0)
+    return [
+        one
+        for one in standing_out(held_s).ranks
+        if one.size.value >= HELD * step_s(window) and sure_s[one.rank] >= SURELY * one.size.value
+    ]
+
+
+def _is_contended(one: Outstanding, window: Window, machine: Machine) -> bool:
+    """Whether ``one`` waited for a CPU far more than the others did, and for most of the time that it is late."""
+    if machine.queued_s is None or not is_crowded(one.rank, machine.queued_s):
+        return False
+    more = float(machine.queued_s[one.rank] - np.median(np.delete(machine.queued_s, one.rank)))
+    return more * step_s(window) >= CONTENDED_SHARE * one.size.value
+
+
+def step_s(window: Window) -> float:
+    """The mean step of the job, as recorded."""
+    return window.measured_s / max(1, window.steps.size)
+
+
+def _whole_hosts(slow: list[Outstanding], machine: Machine) -> tuple[tuple[str, tuple[Outstanding, ...]], ...]:
+    """Hosts of several ranks of which all are slow, while another host has none that is."""
+    late = {one.rank: one for one in slow}
+    found = []
+    clean = [host for host in machine.host_names if not any(rank in late for rank in machine.ranks_of(host))]
+    for host in machine.host_names:
+        ranks = machine.ranks_of(host)
+        if clean and len(ranks) > 1 and all(rank in late for rank in ranks):
+            found.append((host, tuple(late[rank] for rank in ranks)))
+    return tuple(sorted(found, key=lambda one: -sum(each.size.value for each in one[1]) / len(one[1])))

@@ -1,0 +1,205 @@
+"""What counters and host records say of the machine that a window ran on: CPUs, accelerators, reading, links."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from allpull.analyse import recording_overhead
+from allpull.analyse.io import rates as io
+from allpull.analyse.steps.grid import Floats, of_steps
+from allpull.rundir.read.run import RunData
+from allpull.units import NS_PER_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """The TCP connections from one host to another, over a window.
+
+    ``bytes_per_s``: sent ÷ time in which something was sent and not yet acknowledged. Several connections at once share
+    a link and are each counted, so it is no more than what the link gives.
+    """
+
+    source: str
+    target: str
+    sent_bytes: int
+    bytes_per_s: float
+    busy_share: float
+    retransmits: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Machine:
+    """The machine of one run; None or empty: not measured.
+
+    ``hosts``: of each rank. ``queued_s`` and ``cpu_s`` (ranks,): seconds a second that the threads of a rank and its
+    helpers waited for a CPU, and that they had one. ``cpus`` are those of each host that ranks may use.
+    ``started``: the most processes that a rank had, itself included. ``gpus``: host → the names of its accelerators.
+    ``precision`` and ``compiled``: what allpull's own trainer was told of arithmetic, and whether to compile.
+    """
+
+    hosts: tuple[str, ...]
+    is_rehearsal: bool = False
+    gpus: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    precision: str | None = None
+    compiled: bool | None = None
+    vector: tuple[str, ...] = ()
+    torch_vector: str | None = None
+    cpus: Mapping[str, float] | None = None
+    queued_s: Floats | None = None
+    cpu_s: Floats | None = None
+    started: int | None = None
+    ways: tuple[Way, ...] = ()
+    round_trip_s: float | None = None
+    read_bytes_per_s: float | None = None
+    storage_read_bytes_per_s: float | None = None
+    recording_share: float | None = None
+
+    @property
+    def accelerators(self) -> tuple[str, ...]:
+        """The kinds of accelerators of all hosts, each once."""
+        return tuple(dict.fromkeys(name for names in self.gpus.values() for name in names))
+
+    @property
+    def host_names(self) -> tuple[str, ...]:
+        """Every host once, in the order of ranks."""
+        return tuple(dict.fromkeys(self.hosts))
+
+    def ranks_of(self, host: str) -> tuple[int, ...]:
+        """The ranks of ``host``."""
+        return tuple(rank for rank, name in enumerate(self.hosts) if name == host)
+
+    def busy_share(self, host: str) -> float | None:
+        """Share of the CPUs of ``host`` that its ranks and their helpers keep busy; None: not known."""
+        cpus = None if self.cpus is None else self.cpus.get(host)
+        if cpus is None or self.cpu_s is None:
+            return None
+        return float(self.cpu_s[list(self.ranks_of(host))].sum()) / cpus
+
+
+def machine_of(run: RunData, steps: NDArray[np.int64]) -> Machine:
+    """The machine of ``run`` while it made ``steps``, as far as it is known."""
+    ranks = run.record.ranks
+    spans = of_steps(run.steps, steps).group_by("rank").agg(pl.col("begin_ns").min(), pl.col("end_ns").max())
+    inside = _inside(run.counters, spans)
+    reading = io.reading(run.counters, spans, ranks)
+    hosts = tuple(run.headers[rank].host if rank in run.headers else "" for rank in range(ranks))
+    known = {host.host: host for host in run.hosts}
+    cpus = {
+        name: float(min(of.cpu.quota or np.inf, of.cpu.usable or of.cpu.logical or np.inf))
+        for name, of in known.items()
+    }
+    vectors = [set(of.cpu.vector) for of in run.hosts]
+    trained = _trained(run)
+    compiled = trained.get("compile")
+    return Machine(
+        hosts=hosts,
+        is_rehearsal=run.record.kind == "rehearse",
+        gpus={host.host: tuple(host.gpus) for host in run.hosts},
+        precision=trained.get("precision"),
+        compiled=None if compiled is None else compiled != "none",
+        vector=tuple(sorted(set.intersection(*vectors))) if vectors else (),
+        torch_vector=run.record.versions.get("torch_cpu") or run.record.environment.get("ATEN_CPU_CAPABILITY"),
+        cpus={name: count for name, count in cpus.items() if np.isfinite(count)} or None,
+        queued_s=_rates(inside, "queued_ns", ranks),
+        cpu_s=_rates(inside, "cpu_ns", ranks),
+        started=_most(inside, "processes"),
+        ways=_ways(run.links, _of_hosts(spans, hosts)),
+        round_trip_s=_round_trip_s(run.pings),
+        read_bytes_per_s=reading.read_bytes_per_s,
+        storage_read_bytes_per_s=reading.storage_read_bytes_per_s,
+        recording_share=recording_overhead.recording(of_steps(run.steps, steps)).share,
+    )
+
+
+def _trained(run: RunData) -> dict[str, str]:
+    """What allpull's own trainer was told, its words alone; of a script of the user's nothing is known."""
+    told = run.record.spec.get("train") if run.record.kind == "train" else None
+    return {name: value for name, value in told.items() if isinstance(value, str)} if isinstance(told, dict) else {}
+
+
+def _inside(samples: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+    """The samples of counters within each rank's span."""
+    joined = samples.join(spans, on="rank")
+    return joined.filter(pl.col("t_ns").is_between(pl.col("begin_ns"), pl.col("end_ns"))).sort("rank", "t_ns")
+
+
+def _rates(inside: pl.DataFrame, counter: str, ranks: int) -> Floats | None:
+    """Growth of ``counter`` (ns) per second by rank; None unless each rank has two samples. A drop is no growth."""
+    if counter not in inside.columns:
+        return None
+    by_rank = (
+        inside.drop_nulls(counter)
+        .group_by("rank")
+        .agg(
+            pl.col(counter).cast(pl.Float64).diff().clip(lower_bound=0).sum().alias("growth"),
+            (pl.col("t_ns").last() - pl.col("t_ns").first()).alias("ns"),
+        )
+        .filter(pl.col("ns") > 0)
+        .sort("rank")
+    )
+    if by_rank.height < ranks:
+        return None
+    rates: Floats = (by_rank["growth"] / by_rank["ns"]).to_numpy()
+    return rates
+
+
+def _most(inside: pl.DataFrame, counter: str) -> int | None:
+    most = inside[counter].max()
+    return most if isinstance(most, int) else None
+
+
+def _of_hosts(spans: pl.DataFrame, hosts: tuple[str, ...]) -> dict[str, tuple[int, int]]:
+    """The common span of the ranks of each host, on its own clock."""
+    found: dict[str, tuple[int, int]] = {}
+    for rank, begin_ns, end_ns in spans.select("rank", "begin_ns", "end_ns").iter_rows():
+        if rank < len(hosts):
+            before = found.get(hosts[rank], (begin_ns, end_ns))
+            found[hosts[rank]] = (min(before[0], begin_ns), max(before[1], end_ns))
+    return found
+
+
+def _ways(links: pl.DataFrame, spans: Mapping[str, tuple[int, int]]) -> tuple[Way, ...]:
+    """Each way between two hosts of the job, from its first to its last sample within the span of its source."""
+    if links.is_empty():
+        return ()
+    names = dict(links.select("local", "host").unique().iter_rows())
+    ways = []
+    for (host, peer), rows in links.sort("t_ns").group_by("host", "peer", maintain_order=True):
+        source, target = str(host), names.get(str(peer))
+        if target is None or target == source or source not in spans:
+            continue
+        within = rows.filter(pl.col("t_ns").is_between(*spans[source]))
+        if within.height < 2:
+            continue
+        growth = {
+            name: int(within[name].diff().clip(lower_bound=0).sum())
+            for name in ("t_ns", "sent_bytes", "busy_ns", "retransmits")
+        }
+        if growth["busy_ns"] <= 0 or growth["t_ns"] <= 0:
+            continue
+        ways.append(
+            Way(
+                source=source,
+                target=target,
+                sent_bytes=growth["sent_bytes"],
+                bytes_per_s=growth["sent_bytes"] * NS_PER_S / growth["busy_ns"],
+                busy_share=growth["busy_ns"] / growth["t_ns"],
+                retransmits=growth["retransmits"],
+            )
+        )
+    return tuple(ways)
+
+
+def _round_trip_s(pings: pl.DataFrame) -> float | None:
+    """The median over hosts of their fastest ping; a lower bound on what a message and its answer take."""
+    if pings.is_empty():
+        return None
+    taken = (pl.col("back_ns") - pl.col("sent_ns")) - (pl.col("answered_ns") - pl.col("received_ns"))
+    fastest = pings.select("host", taken.alias("ns")).filter(pl.col("ns") > 0).group_by("host").agg(pl.col("ns").min())
+    median = fastest["ns"].median()
+    return float(median) / NS_PER_S if isinstance(median, int | float) else None

@@ -1,0 +1,178 @@
+"""Explain one run: its window, its efficiency, what is wrong in it, and what could not be told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from allpull.analyse.aligned import Together, together
+from allpull.analyse.collectives.traced_buckets import bucket_windows
+from allpull.explain.detail import waiting
+from allpull.explain.efficiency_tree import TreeResult, tree
+from allpull.explain.evidence.cpu_waiting import CROWDED
+from allpull.explain.evidence.facts import Facts, elsewhere, first_batches, gather
+from allpull.explain.evidence.lateness import step_s
+from allpull.explain.evidence.link_fit import with_links
+from allpull.explain.evidence.machine import machine_of
+from allpull.explain.evidence.network import network_of
+from allpull.explain.findings import Found, findings
+from allpull.replay.blame import Blame, blame
+from allpull.replay.recording.build import NoWindow, record_window
+from allpull.replay.window import WORK, Window
+from allpull.rundir.read.run import RunData
+from allpull.schema.base import tag
+from allpull.schema.explained import Efficiency, ExplainResult, PhaseTimes, WindowSeen
+from allpull.units import percent, show_time
+
+INDICATIVE = 0.05  # of the measured time: a replay that misses it by more explains another run
+BUSY = 0.8  # POP: what is acceptable; a run that computes less is not healthy, though nothing is to blame
+BLIND = 0.1  # of a step: a run in which a rank may be later than that unseen is not called healthy
+CORES = "cores of one machine differ by nearly that much without a fault"
+NAMES = (*WORK, "wait", "transfer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Explained:
+    """One run explained: the ``result``, and what it was made of; None where there was no window."""
+
+    result: ExplainResult
+    window: Window | None = None
+    blame: Blame | None = None
+
+
+def explain(run: RunData, references: Sequence[RunData] = ()) -> Explained:
+    """``run`` explained, against the one of ``references`` with the fewest ranks, where there are any."""
+    whole = together(run)
+    profiled = bucket_windows(run)
+    recorded = record_window(whole, run, windows=profiled)
+    if isinstance(recorded, NoWindow):
+        return Explained(result=_without_window(run, whole, recorded))
+    machine = machine_of(run, recorded.steps)
+    network = network_of(machine)
+    window = with_links(recorded, None if network.busy_share is None else network.busy_share * step_s(recorded))
+    compared = [(one, seen) for one in references if isinstance(seen := _window_of(one), Window)]
+    others = [found for one, seen in compared if (found := elsewhere(one, seen)) is not None]
+    reference, against = min(compared, key=lambda pair: pair[1].ranks, default=(None, None))
+    charged = blame(window)
+    facts = gather(window, machine, network, blame=charged, first=first_batches(whole, window), others=others)
+    grown = tree(window, against)
+    answers = findings(facts)
+    missing = [
+        f"{one.record.id}: no window to compare with"
+        for one in references
+        if one.record.id not in {run_.record.id for run_, _ in compared}
+    ]
+    result = ExplainResult(
+        schema=tag("explain"),
+        run=run.record.id,
+        reference=None if reference is None else reference.record.id,
+        ranks=window.ranks,
+        hosts=len(facts.machine.host_names),
+        window=_seen(window),
+        efficiency=grown.efficiency,
+        gains=grown.gains,
+        simulation_error=grown.simulation_error,
+        clock_error_s=whole.clock.bound_s,
+        phases=_phases(window, charged),
+        waiting=waiting(window, charged),
+        findings=list(answers.findings),
+        healthy=_healthy(grown.efficiency, facts, answers),
+        notes=[*_about(facts, grown), *answers.notes, *missing, *window.gaps, *profiled.gaps, *run.gaps],
+    )
+    return Explained(result=result, window=window, blame=charged)
+
+
+def _window_of(run: RunData) -> Window | NoWindow:
+    return record_window(together(run), run, windows=bucket_windows(run))
+
+
+def _without_window(run: RunData, whole: Together, window: NoWindow) -> ExplainResult:
+    hosts = {header.host for header in run.headers.values()} or set(run.record.hosts)
+    return ExplainResult(
+        schema=tag("explain"),
+        run=run.record.id,
+        reference=None,
+        ranks=run.record.ranks,
+        hosts=len(hosts),
+        window=WindowSeen(steps=0, seconds=0.0, first_step=None, last_step=None, level="step"),
+        efficiency=None,
+        gains={},
+        simulation_error=None,
+        clock_error_s=whole.clock.bound_s,
+        phases=PhaseTimes(mean=dict.fromkeys(NAMES), per_rank=dict.fromkeys(NAMES)),
+        findings=[],
+        healthy=None,
+        notes=[f"nothing can be explained: {window.reason}", *run.gaps],
+    )
+
+
+def _seen(window: Window) -> WindowSeen:
+    steps = window.steps
+    return WindowSeen(
+        steps=steps.size,
+        seconds=window.measured_s,
+        first_step=int(steps[0]) if steps.size else None,
+        last_step=int(steps[-1]) if steps.size else None,
+        level=window.level,
+    )
+
+
+def _phases(window: Window, charged: Blame) -> PhaseTimes:
+    """Seconds a step of each phase; those that nobody did are None."""
+    steps = max(1, window.steps.size)
+    each = {name: window.per_step(name).sum(axis=0) / steps for name in WORK if name in window.work}
+    if window.ranks > 1:
+        each |= {"wait": charged.wait_s.sum(axis=0) / steps, "transfer": charged.transfer_s.sum(axis=0) / steps}
+    return PhaseTimes(
+        mean={name: float(np.mean(each[name])) if name in each else None for name in NAMES},
+        per_rank={name: each[name].tolist() if name in each else None for name in NAMES},
+    )
+
+
+def _healthy(efficiency: Efficiency | None, facts: Facts, answers: Found) -> str | None:
+    """The one sentence on a run in which nothing was found; None where a fault could be there and not be seen."""
+    floor_s = facts.floor_s
+    is_blind = floor_s is not None and floor_s > BLIND * facts.step_s
+    if any(not one.advice for one in answers.findings) or facts.is_too_short or is_blind:
+        return None
+    above = "" if floor_s is None else f" above the noise of {show_time(_seen_from_s(floor_s, facts))} a step"
+    doubts = ", though what notes tell of may cost something" if answers.undecided else ""
+    if efficiency is None:
+        return f"Nothing stands out{above}{doubts}."
+    share = percent(efficiency.parallel.value)
+    if efficiency.parallel.value < BUSY:
+        return f"Nothing stands out{above}{doubts}; yet the ranks compute only {share} of the time."
+    return f"Nothing stands out{above}{doubts}, and the ranks compute {share} of the time."
+
+
+def _seen_from_s(floor_s: float, facts: Facts) -> float:
+    """From what lateness on a slow rank is named, s a step, where chance reaches up to ``floor_s``."""
+    return max(floor_s, facts.slow_share * facts.step_s if facts.on_cpus else 0.0)
+
+
+def _about(facts: Facts, grown: TreeResult) -> list[str]:
+    """What to keep in mind of all that is said."""
+    said = []
+    if facts.floor_s is not None:
+        floor = f"{show_time(facts.floor_s)} a step ({percent(facts.floor_s / facts.step_s, 1)})"
+        said.append(f"a rank that is late by less than {floor} cannot be told from chance in {facts.span}")
+        if _seen_from_s(facts.floor_s, facts) > facts.floor_s:
+            said.append(f"on CPUs a slow rank is named from {percent(facts.slow_share)} of a step on: {CORES}")
+    elif facts.is_too_short:
+        steps = facts.window.steps.size
+        said.append(f"{'one step is' if steps == 1 else f'{steps:,} steps are'} too few to tell a fault from chance")
+    if grown.simulation_error is not None and grown.simulation_error > INDICATIVE:
+        said.append(
+            "a replay with the transfers of other steps misses the measured time by "
+            f"{percent(grown.simulation_error, 1)}: all of this is indicative"
+        )
+    queued = facts.machine.queued_s
+    if facts.machine.is_rehearsal and queued is not None and float(np.median(queued)) >= CROWDED:
+        share = percent(float(np.median(queued)))
+        said.append(
+            f"the machine under this rehearsal was crowded: ranks waited for a CPU {share} of the time; "
+            "fewer ranks or a larger shrink make it fit"
+        )
+    return said

@@ -1,0 +1,1 @@
+"""What a suspected fault costs, and what its removal would gain."""

@@ -1,0 +1,75 @@
+"""What a rule suspects, before it is priced: who, what of, and the window in which it would be gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from allpull.replay.window import Window
+from allpull.schema.explained import Evidence
+from allpull.schema.results import Interval
+
+Without = Callable[[Window], Window]
+Kind = Literal["late", "rest", "job", "advice"]
+
+MIN_SHARE = 0.02  # of a step: a smaller gain is not worth a day's work, nor surely a gain on another day
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Suspect:
+    """One fault, not yet priced.
+
+    ``kind`` says against what it is priced. ``late``: a rank that keeps the others waiting; several of them hide
+    behind each other, so each is priced with the others gone. ``rest``: what is left when all late ranks are gone.
+    ``job``: it meets all ranks alike, and is priced against the window as recorded. ``advice``: it has no price.
+
+    ``ranks`` and ``hosts`` are the culprits; empty: all of them. The first of ``evidence`` is the size of the fault
+    itself. ``least_share``: of a step, below which it is not told.
+
+    ``bounds``: where ``without`` is an estimate, what is surely gone and what may be gone at the most. The interval of
+    the gain then reaches from the one to the other; where the second is ``without`` itself, its value is the upper end.
+    """
+
+    rule: str
+    kind: Kind
+    title: str
+    remedy: str
+    evidence: tuple[Evidence, ...]
+    without: Without | None = None
+    ranks: tuple[int, ...] = ()
+    hosts: tuple[str, ...] = ()
+    least_share: float = MIN_SHARE
+    bounds: tuple[Without, Without] | None = None
+
+
+def as_recorded(window: Window) -> Window:
+    """The lower of ``bounds`` where nothing is surely gone."""
+    return window
+
+
+def seconds(what: str, found: Interval | float, source: str) -> Evidence:
+    """Evidence in s a step."""
+    if isinstance(found, Interval):
+        return Evidence(what=what, value=found.value, unit="s", low=found.low, high=found.high, source=source)
+    return Evidence(what=what, value=float(found), unit="s", source=source)
+
+
+def share(what: str, value: float, source: str) -> Evidence:
+    """Evidence as a fraction of 1."""
+    return Evidence(what=what, value=float(value), unit="share", source=source)
+
+
+def count(what: str, value: float, source: str) -> Evidence:
+    """Evidence that is a number of things."""
+    return Evidence(what=what, value=float(value), unit="count", source=source)
+
+
+def rate(what: str, bytes_per_s: float, source: str) -> Evidence:
+    """Evidence in bytes/s."""
+    return Evidence(what=what, value=float(bytes_per_s), unit="bytes/s", source=source)
+
+
+def size(what: str, size_bytes: float, source: str) -> Evidence:
+    """Evidence in bytes."""
+    return Evidence(what=what, value=float(size_bytes), unit="bytes", source=source)

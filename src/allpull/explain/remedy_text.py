@@ -1,0 +1,37 @@
+"""What remedies say alike: names that are safe to paste into a shell, and tools that the hosts have.
+
+Names of hosts come from run directories, which anybody may have written.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+
+from allpull.explain.evidence.machine import Machine
+
+
+def quoted(names: Iterable[str]) -> str:
+    """``names`` as one word of a shell, in a list with commas as Slurm reads it.
+
+    >>> quoted(["node1", "node2"]), quoted(["node1; reboot"])
+    ('node1,node2', "'node1; reboot'")
+    """
+    return shlex.quote(",".join("".join(one for one in name if one.isprintable()) for name in names))
+
+
+def leave_out(machine: Machine, *hosts: str) -> str:
+    """How to run without ``hosts`` until they are mended, to be put behind a remedy; empty where no other is known."""
+    named = [host for host in hosts if host]
+    if not named or len(machine.host_names) <= len(named):
+        return ""
+    return f"; until it is mended leave it out: sbatch --exclude={quoted(named)}"
+
+
+def clocks(machine: Machine, *hosts: str) -> str:
+    """The command that shows at what clock the processors of ``hosts`` run, and why: of accelerators, else of CPUs."""
+    names = [name.lower() for host in hosts or machine.host_names for name in machine.gpus.get(host, ())]
+    if not names:
+        return "cpupower frequency-info"
+    is_amd = all("amd" in name or "instinct" in name or "radeon" in name for name in names)
+    return "amd-smi metric --clock --temperature" if is_amd else "nvidia-smi -q -d CLOCK,PERFORMANCE"

@@ -1,0 +1,135 @@
+"""Read dumps of PyTorch's flight recorder: for each collective its sequence number, sizes, and when it was called.
+
+A dump has no begin and no end of what ran: ``time_discovered_…`` are moments at which a watchdog looked, up to a tenth
+of a second late, and are not used. It is JSON (``_dump_fr_trace_json``), or a pickle, which is read without pickle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from allpull.importers.flight_recorder.unpickle import MAX_BYTES, data_of
+from allpull.importers.kineto.calls import DEFAULT_GROUP, Call, Use
+from allpull.traces import classify
+from allpull.traces.json_stream import members
+from allpull.traces.kineto import MAX_NAME, MAX_NS, MAX_RANKS, plain
+from allpull.traces.sources import Source, text_of, unpacked
+
+MAX_ENTRIES = 500_000  # of one dump
+
+
+@dataclass(kw_only=True)
+class Dump:
+    """One dump: ``calls`` in the order of calling; ``strange`` counts entries that cannot be used."""
+
+    path: Path
+    rank: int | None = None
+    host: str | None = None
+    calls: list[Call] = field(default_factory=list)
+    strange: int = 0
+    fault: str | None = None
+
+
+def read_dump(source: Source) -> Dump:
+    """The dump in ``source``; where it is damaged, what stood before that, and ``fault`` says so.
+
+    Raises:
+        BadInput: the file cannot be opened.
+    """
+    dump = Dump(path=source.path)
+    sizes: dict[str, int] = {}
+    entries: list[Any] = []
+    try:
+        for name, value in _members(source):
+            if name == "entries":
+                if len(entries) >= MAX_ENTRIES:
+                    raise ValueError(f"more than {MAX_ENTRIES:,} entries: only those before were read")
+                entries.append(_essence(value))
+            elif name == "pg_config":
+                sizes = dict(_group_sizes(value))
+            elif name == "rank" and type(value) is int and 0 <= value < MAX_RANKS:
+                dump.rank = value
+    except ValueError as fault:
+        dump.fault = str(fault)[:MAX_NAME]
+    found = [_call(entry, sizes) for entry in entries]
+    dump.calls = sorted((call for call in found if call is not None), key=lambda call: call.called_ns)
+    dump.strange = sum(1 for call in found if call is None)
+    return dump
+
+
+def _members(source: Source) -> Iterator[tuple[str, Any]]:
+    with unpacked(source) as file:
+        if source.kind != "pickle":
+            yield from members(text_of(file), ("entries",))
+            return
+        value = data_of(file.read(MAX_BYTES + 1))
+    for name, member in value.items() if isinstance(value, dict) else ():
+        if name == "entries" and isinstance(member, list):
+            yield from (("entries", entry) for entry in member)
+        elif isinstance(name, str):
+            yield name, member
+
+
+_FIELDS = (
+    "collective_seq_id",
+    "is_p2p",
+    "process_group",
+    "profiling_name",
+    "time_created_ns",
+    "input_sizes",
+    "input_dtypes",
+    "output_sizes",
+)
+
+
+def _essence(entry: Any) -> dict[str, Any]:
+    """What is used of an entry: stacks are most of it."""
+    return {name: entry.get(name) for name in _FIELDS} if isinstance(entry, dict) else {}
+
+
+def _call(entry: dict[str, Any], sizes: dict[str, int]) -> Call | None:
+    """An entry as a call; None where it is no collective, or impossible."""
+    name, created_ns, seq = entry.get("profiling_name"), entry.get("time_created_ns"), entry.get("collective_seq_id")
+    family = classify.operation(name) if isinstance(name, str) else None
+    if family is None or type(created_ns) is not int or not 0 < created_ns < MAX_NS:
+        return None
+    types = entry.get("input_dtypes")
+    dtype = types[0] if isinstance(types, (list, tuple)) and types else None
+    ins, outs = (classify.elements([_lists(entry.get(name))]) for name in ("input_sizes", "output_sizes"))
+    group, ranks = _group(entry.get("process_group"), sizes)
+    return Call(
+        use=Use(
+            family=family,
+            size_bytes=(classify.item_bytes(dtype) or 0) * max(ins or 0, outs or 0),
+            dtype=classify.dtype_name(dtype),
+            group=group,
+            group_ranks=ranks,
+        ),
+        seq=seq if type(seq) is int and 0 <= seq < MAX_NS and entry.get("is_p2p") is not True else None,
+        called_ns=created_ns,
+        arrived_ns=created_ns,
+        ready_ns=None,
+    )
+
+
+def _lists(value: Any) -> Any:
+    """Sizes as JSON has them: a pickle may have tuples."""
+    if not isinstance(value, (list, tuple)):
+        return value
+    return [list(one) if isinstance(one, (list, tuple)) else one for one in value]
+
+
+def _group(told: Any, sizes: dict[str, int]) -> tuple[str, int]:
+    """The name of a group that is equal on its ranks, and how many it has; 0: not told."""
+    name = told[0] if isinstance(told, (list, tuple)) and told and isinstance(told[0], str) else DEFAULT_GROUP
+    return plain(name), sizes.get(name[:MAX_NAME], 0)
+
+
+def _group_sizes(config: Any) -> Iterator[tuple[str, int]]:
+    for name, one in config.items() if isinstance(config, dict) else ():
+        ranks = one.get("ranks") if isinstance(one, dict) else None
+        if isinstance(name, str) and isinstance(ranks, str) and ranks.strip("[] "):
+            yield name[:MAX_NAME], min(MAX_RANKS, ranks.count(",") + 1)

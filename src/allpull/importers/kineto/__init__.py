@@ -1,0 +1,1 @@
+"""Steps, phases and collectives from a torch.profiler trace."""

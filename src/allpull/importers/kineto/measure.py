@@ -1,0 +1,197 @@
+"""Measure each step of a trace: its phases on the host, its reduction of gradients, and what the device did meanwhile.
+
+On the host, phases are disjoint: a moment that belongs to two parts counts for the first of ``PARTS``, and what the
+rank was blocked in a collective counts for none. On a device each kernel belongs to the part in which the host launched
+it; what the device did nothing in is input where the host was in its loader, else it is left over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from allpull.importers.kineto.calls import Call, blocked
+from allpull.importers.kineto.step_parts import Parts, Pass
+from allpull.importers.kineto.steps import Cut
+from allpull.traces.intervals import NONE, Stretches, Times, of, union
+from allpull.traces.trace import UNKNOWN, Trace
+
+PARTS = ("input", "optimizer", "evaluation", "checkpoint", "backward", "forward")
+ON_DEVICE = ("forward", "backward", "optimizer", "evaluation")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduction:
+    """How the gradients of a step were reduced: moments in ns. Buckets are in the order in which they were queued.
+
+    ``ready_ns`` of each bucket holds for all before it too. ``sizes_bytes`` is None where one of them is not told;
+    ``done_ns`` where one was not seen to run.
+    """
+
+    calls: tuple[Call, ...]
+    ready_ns: tuple[int, ...]
+    sizes_bytes: tuple[int, ...] | None
+    done_ns: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step of one rank, in ns of its host's real-time clock.
+
+    ``spans_ns`` are phases on the host, by the names of ``schema.steps.PHASES`` and "collective"; those that the trace
+    does not show are absent. ``device`` holds fields of ``schema.events.DeviceStep``; empty: no device was watched.
+    ``calls`` are its collectives but for those of ``reduction``, each with the phase in which it was called.
+    """
+
+    number: int | None
+    begin_ns: int
+    end_ns: int
+    spans_ns: dict[str, int]
+    passes: int | None
+    reduction: Reduction | None
+    device: dict[str, int]
+    calls: tuple[tuple[Call, str | None], ...]
+
+
+def measure(trace: Trace, parts: Parts, calls: Sequence[Call], cuts: Sequence[Cut]) -> list[Step]:
+    """The steps ``cuts`` of ``trace``."""
+    others = [call for call in calls if not call.is_reduction]
+    at = np.array([call.called_ns for call in others], dtype=np.int64)
+    began = np.array([one.begin_ns for one in parts.passes], dtype=np.int64)
+    host = _host_parts(parts)
+    device = _Device(trace, parts, calls, cuts) if trace.on_device else None
+    found = []
+    for place, cut in enumerate(cuts):
+        first, last = np.searchsorted(at, (cut.begin_ns, cut.end_ns)).tolist()
+        mine = others[first:last]
+        first, last = np.searchsorted(began, (cut.begin_ns, cut.end_ns)).tolist()
+        passes = parts.passes[first:last]
+        reduction = _reduction(passes, on_device=trace.on_device)
+        waiting = NONE if device else blocked(mine) - _reducing(reduction)
+        spans = {f"{name}_ns": (part.within(*cut.span_ns) - waiting).total_ns for name, part in host.items()}
+        if calls and device is None:  # of a trace in which no collective was recognised, nothing is known of them
+            spans["collective_ns"] = waiting.total_ns
+        found.append(
+            Step(
+                number=cut.number,
+                begin_ns=cut.begin_ns,
+                end_ns=cut.end_ns,
+                spans_ns=spans,
+                passes=len(passes) if parts.passes else None,
+                reduction=reduction,
+                device={} if device is None else device.step(place, mine, reduction),
+                calls=tuple((call, _inside(host, call.called_ns)) for call in mine),
+            )
+        )
+    seen = [step for step in found if step.calls or step.passes or any(step.spans_ns.values())]
+    return seen or found  # prof.step() begins a step that the end of the recording cuts off at once
+
+
+def _host_parts(parts: Parts) -> dict[str, Stretches]:
+    """Disjoint parts by name; absent where the trace shows none at all."""
+    found: dict[str, Stretches] = {}
+    taken = NONE
+    for name in PARTS:
+        whole: Stretches = getattr(parts, name)
+        if whole:
+            found[name] = whole - taken
+            taken = taken | whole
+    return found
+
+
+def _inside(host: dict[str, Stretches], t_ns: int) -> str | None:
+    return next((name for name, part in host.items() if part.covers(t_ns)), None)
+
+
+def _reduction(passes: Sequence[Pass], *, on_device: bool) -> Reduction | None:
+    """The last reduction of a step; earlier ones, of other networks, stay in its backward time."""
+    last = next((one for one in reversed(passes) if one.reductions), None)
+    if last is None:
+        return None
+    ready = [call.ready_ns for call in last.reductions]
+    sizes = tuple(call.use.size_bytes for call in last.reductions)
+    known = [moment for moment in ready if moment is not None]
+    if len(known) < len(ready):
+        return None
+    return Reduction(
+        calls=last.reductions,
+        ready_ns=tuple(np.maximum.accumulate(np.array(known, dtype=np.int64)).tolist()),
+        sizes_bytes=sizes if all(sizes) else None,
+        done_ns=_done_ns(last, max(known), on_device=on_device),
+    )
+
+
+def _done_ns(one: Pass, arrival_ns: int, *, on_device: bool) -> int | None:
+    """When the gradients were back: on a host that is the end of backward, which copies them to their places."""
+    if one.done_ns is None:
+        return None
+    return max(arrival_ns, one.done_ns if on_device else one.end_ns)
+
+
+def _reducing(reduction: Reduction | None) -> Stretches:
+    if reduction is None or reduction.done_ns is None:
+        return NONE
+    return of([(reduction.ready_ns[-1], reduction.done_ns)])
+
+
+class _Device:
+    """What the device did, by the part of the step in which the host launched it."""
+
+    def __init__(self, trace: Trace, parts: Parts, calls: Sequence[Call], cuts: Sequence[Cut]) -> None:
+        begin, end, correlation = trace.kernels.arrays()
+        launched = trace.launched_at(correlation)
+        at = np.where(launched == UNKNOWN, begin, launched)
+        self._trace, self._input = trace, parts.input
+        self._checkpoint, self._calls = parts.checkpoint, bool(calls)
+        self._parts: dict[str, Stretches] = {}
+        taken = NONE
+        host = _host_parts(parts)
+        for name in ON_DEVICE:
+            if name in host:
+                mine = host[name].cover(at)
+                self._parts[name] = union(begin[mine], end[mine]) - taken
+                taken = taken | self._parts[name]
+        ran = [(call.called_ns, call.ran_ns[1]) for call in calls if call.ran_ns]
+        called, done = (np.array([pair[place] for pair in ran], dtype=np.int64) for place in (0, 1))
+        self._windows = _windows(np.concatenate([at, called]), np.concatenate([end, done]), cuts)
+
+    def step(self, place: int, calls: Sequence[Call], reduction: Reduction | None) -> dict[str, int]:
+        """The fields of a ``DeviceStep``."""
+        begin, end = self._windows[place]
+        reducing = _reducing(reduction)
+        called = blocked(calls) - reducing
+        waiting = reducing | called
+        computing = self._trace.computing.within(begin, end)
+        parts = {name: part.within(begin, end) - waiting for name, part in self._parts.items()}
+        copying = self._trace.copying.within(begin, end) - computing - waiting
+        idle = of([(begin, end)]) - computing - waiting - copying
+        evaluation = parts.pop("evaluation", NONE)
+        found = {f"{name}_ns": part.total_ns for name, part in parts.items()}
+        if "backward_ns" in found:
+            found["backward_ns"] += reducing.total_ns
+        found["busy_ns"] = (computing - waiting - evaluation).total_ns + reducing.total_ns
+        if self._input:
+            found["input_ns"] = (self._input.within(begin, end) & idle).total_ns
+        if self._checkpoint:
+            found["checkpoint_ns"] = (self._checkpoint.within(begin, end) & idle).total_ns
+        if evaluation:
+            found["evaluation_ns"] = evaluation.total_ns
+        if reduction is not None and reduction.done_ns is not None:
+            found |= {"arrival_ns": reduction.ready_ns[-1], "done_ns": reduction.done_ns}
+        if self._calls:
+            found["collective_ns"] = called.total_ns
+        return found | {"begin_ns": begin, "end_ns": end, "copy_ns": copying.total_ns}
+
+
+def _windows(at: Times, end: Times, cuts: Sequence[Cut]) -> list[tuple[int, int]]:
+    """From when to when each step lasted on the device: until the last that the host launched in it had ended."""
+    order = np.argsort(at, kind="stable")
+    at, latest = at[order], np.maximum.accumulate(end[order])
+
+    def over(edge_ns: int) -> int:
+        place = int(np.searchsorted(at, edge_ns)) - 1
+        return max(edge_ns, int(latest[place])) if place >= 0 else edge_ns
+
+    return [(over(cut.begin_ns), over(cut.end_ns)) for cut in cuts]

@@ -1,0 +1,1 @@
+"""Run a user's command, observed."""

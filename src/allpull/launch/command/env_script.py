@@ -1,0 +1,173 @@
+"""A run of a script that cannot be wrapped: its directory, the lines that the script takes in, and its end.
+
+The lines set the hook's variables, so that whatever the script starts is observed, on other hosts too. Where its
+shell can, they also have the run closed when the script ends; a run that was not closed can be read all the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import socket
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from allpull.errors import BadInput, UnknownName
+from allpull.launch.command.hook_environment import carried
+from allpull.launch.command.missing_ranks import Witness
+from allpull.launch.command.wrapped import failures_of
+from allpull.launch.job import Job, write_record
+from allpull.launch.outcome import Ended, describe, exit_of
+from allpull.observe.hook_install import BINDS, CARRIED, MPI_LIST
+from allpull.rundir import layout, redact, safe_open
+from allpull.rundir.read.headers import corrected
+from allpull.rundir.write import whole_file, whole_json
+from allpull.schema.run import RunRecord
+
+LAUNCHER = "script"
+RUN_VARIABLE = "ALLPULL_RUN"
+MAX_JSON_BYTES = 16 << 20
+NOBODY = -1  # no process: which one the script was is not known
+
+
+def check_shell(shell: str) -> None:
+    """Make sure that ``lines`` knows this shell.
+
+    Raises:
+        UnknownName: it does not.
+    """
+    if shell not in _EXPORTS:
+        raise UnknownName("shell", shell, _EXPORTS, hint="zsh and bash read the lines of sh")
+
+
+def open_run(job: Job, pasted: str) -> None:
+    """Say that the prepared ``job`` runs from now on, with lines ``pasted`` into its script.
+
+    Raises:
+        OSError: its record cannot be written.
+    """
+    whole_file(str(job.directory / layout.SCRIPT), redact.text(pasted)[0] + "\n")
+    write_record(job.directory, job.record.model_copy(update={"status": "running"}))
+
+
+def lines(job: Job, shell: str, environ: Mapping[str, str]) -> str:
+    """What the script of ``job`` takes in; ``environ`` is what it has now.
+
+    Lines that were made elsewhere, such as on a login node, keep the PYTHONPATH that the script has by then.
+    """
+    found = {**carried(job, unobserved(environ)), RUN_VARIABLE: str(job.directory)}
+    exports = {name: _EXPORTS[shell](name, value) for name, value in found.items()}
+    if shell != "sh":
+        return "\n".join(exports.values())
+    now, hook = shlex.quote(environ.get("PYTHONPATH", "")), shlex.quote(str(job.directory / layout.HOOK))
+    exports["PYTHONPATH"] = _PATH.format(now=now, same=exports["PYTHONPATH"], hook=hook)
+    return "\n".join([*exports.values(), _FINISH.format(python=shlex.quote(sys.executable))])
+
+
+def unobserved(environ: Mapping[str, str]) -> dict[str, str]:
+    """``environ`` without what the lines of an earlier run put there, so that a script may take them in again."""
+    clean = dict(environ)
+    job_file = clean.pop("ALLPULL_JOB", "")
+    if not job_file:
+        return clean
+    run = os.path.dirname(os.path.dirname(job_file))  # noqa: PTH120  text as it was put there, not a path of ours
+    gone = {run, f"{run}/{layout.HOOK}", *CARRIED}
+    for name, sign in (("PYTHONPATH", os.pathsep), (MPI_LIST, ";"), *((name, ",") for name in BINDS)):
+        if name in clean:
+            clean[name] = sign.join(part for part in clean[name].split(sign) if part not in gone)
+    return clean
+
+
+def close_run(directory: Path, code: int) -> RunRecord:
+    """Close the run in ``directory``, whose script ended with ``code``; one that was closed stays as it is.
+
+    Raises:
+        RunDirError: there is no run.
+        BadInput: it is a run that closes itself, ``code`` is none, or the record cannot be written.
+    """
+    root = safe_open.checked_directory(directory)
+    where = f"{safe_open.shown_path(root)}/{layout.RUN_JSON}"
+    blob = safe_open.read_whole(root, layout.RUN_JSON, MAX_JSON_BYTES)
+    record = safe_open.document(RunRecord, "run", blob, where)
+    if record.launcher != LAUNCHER:
+        raise BadInput(f"{where}: not a run of `allpull env`: it closes itself", hint="leave --finish out")
+    if not 0 <= code <= 255:
+        raise BadInput(f"--code {code}: no exit code", hint="an exit code is 0 to 255; a shell has it in $?")
+    if record.exit is not None:
+        return record
+    failures = failures_of(root, NOBODY, code) if code else ()
+    closed = record.model_copy(
+        update={
+            "status": "failed" if code else "completed",
+            "exit": exit_of([Ended(host=socket.gethostname(), code=code, failures=failures)]),
+            "ended_utc": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        }
+    )
+    closed = corrected(closed, root)
+    try:
+        _seal(root, closed)
+        write_record(root, closed)
+    except OSError as error:
+        raise BadInput(f"{where}: {error.strerror or error}", hint="is there room on the disk?") from error
+    return closed
+
+
+def last_words(record: RunRecord, directory: Path) -> list[str]:
+    """What there is to say of a run that was closed."""
+    witness = Witness((), directory.resolve())
+    said = [describe(record.exit)] if record.exit is not None and record.exit.rank is not None else []
+    return said + [sentence for sentence in (witness.why(), witness.twice()) if sentence is not None]
+
+
+def _seal(root: Path, record: RunRecord) -> None:
+    """Take what only the running job needed out of the job file."""
+    job = safe_open.parsed(safe_open.read_whole(root, layout.SPEC, MAX_JSON_BYTES))
+    kept = {name: value for name, value in job.items() if name != "nonce"}
+    whole_json(str(root / layout.SPEC), {**kept, "spec": json.loads(json.dumps(record.spec))})
+
+
+def _csh_quoted(text: str) -> str:
+    r"""``text`` as one word of csh, where ``!`` and line ends keep a meaning inside quotes.
+
+    >>> print(_csh_quoted("it's!"))
+    'it'\''s\!'
+    """
+    return "'" + re.sub(r"([!\n])", r"\\\1", text.replace("'", "'\\''")) + "'"
+
+
+def _fish_quoted(text: str) -> str:
+    r"""``text`` as one word of fish, where a backslash protects a quote and itself.
+
+    >>> print(_fish_quoted("it's"))
+    'it\'s'
+    """
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+_EXPORTS = {
+    "sh": lambda name, value: f"export {name}={shlex.quote(value)}",
+    "csh": lambda name, value: f"setenv {name} {_csh_quoted(value)};",
+    "fish": lambda name, value: f"set -gx {name} {_fish_quoted(value)};",
+}
+"""Shell → a line that sets a variable for all that it starts."""
+
+_PATH = """case ":${{PYTHONPATH:-}}:" in
+*:{hook}:*) ;;
+*) if [ -n "${{ALLPULL_JOB:-}}" ] || [ "${{PYTHONPATH:-}}" = {now} ]; then {same}
+else export PYTHONPATH={hook}"${{PYTHONPATH:+:$PYTHONPATH}}"; fi ;;
+esac"""
+"""Puts the hook, once, before what a script has now; that of another run, which ALLPULL_JOB shows, is replaced."""
+
+_FINISH = """trap > "$ALLPULL_RUN/job/traps"
+case "$(cat "$ALLPULL_RUN/job/traps")" in
+*'--finish "$ALLPULL_RUN"'*) ;;
+*EXIT*) echo 'allpull: this script has an EXIT trap; let it run: allpull env --finish "$ALLPULL_RUN" --code $?' >&2 ;;
+*) trap 'allpull_code=$?
+[ -x {python} ] && {python} -m allpull env --finish "$ALLPULL_RUN" --code "$allpull_code"
+exit "$allpull_code"' EXIT ;;
+esac"""
+"""Closes the run when the script ends, unless it has plans of its own; a file, because dash's $(trap) shows none."""

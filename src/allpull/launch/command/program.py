@@ -1,0 +1,147 @@
+"""What a command line of the user's is: its name, whether it can be a rank, and whether Python lets a hook into it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from allpull.errors import BadInput
+from allpull.observe.rank.command import PYTHON
+
+_INTERPRETER = re.compile(r"python(\d+(\.\d+)*t?)?|pypy3?")
+_STARTERS = ("torchrun", "accelerate", "deepspeed", "horovodrun", "srun", "mpirun", "mpiexec", "jsrun")
+_STARTER_MODULES = ("torch.distributed.", "accelerate.", "deepspeed.", "horovod.")
+_CLOSED = {"I": "-I", "S": "-S", "E": "-E"}  # isolated, without site, without PYTHON… variables
+_WITH_VALUE = {"W", "X"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonCall:
+    """A call of Python: its flags (letters), what it runs (script, module, code or nothing), and where that stands."""
+
+    flags: str
+    kind: str
+    place: int
+
+
+def is_python(word: str) -> bool:
+    """Whether ``word`` names a Python.
+
+    >>> [is_python(word) for word in ("python", "/opt/bin/python3.11", "pythonic", "torchrun")]
+    [True, True, False, False]
+    """
+    return _INTERPRETER.fullmatch(Path(word).name) is not None
+
+
+def python_call(words: Sequence[str]) -> PythonCall:
+    """What ``words``, the first of which is a Python, ask it to do (as its own command line is read).
+
+    >>> python_call(["python", "-uI", "-Xdev", "-W", "error", "train.py", "-S"])
+    PythonCall(flags='uI', kind='script', place=5)
+    >>> python_call(["python", "-Omtrain"]).kind
+    'module'
+    """
+    flags, place = "", 1
+    while place < len(words):
+        word = words[place]
+        if word == "--check-hash-based-pycs":
+            place += 1
+        elif word == "-" or not word.startswith("-"):
+            return PythonCall(flags=flags, kind="nothing" if word == "-" else "script", place=place)
+        elif not word.startswith("--"):
+            letters = re.match(r"-([^cmWX]*)([cmWX]?)(.*)", word, re.DOTALL)
+            assert letters is not None
+            plain, last, rest = letters.groups()
+            flags += plain
+            place += last in _WITH_VALUE and not rest
+            if last in {"c", "m"}:
+                return PythonCall(flags=flags, kind={"c": "code", "m": "module"}[last], place=place + (not rest))
+        place += 1
+    return PythonCall(flags=flags, kind="nothing", place=place)
+
+
+def closed(words: Sequence[str]) -> str | None:
+    """The flag that keeps every start-up hook out of the Python that ``words`` call; None: there is none.
+
+    >>> closed(["python3", "-uI", "train.py"]), closed(["python3", "train.py", "-I"])
+    ('-I', None)
+    """
+    if not words or not is_python(words[0]):
+        return None
+    return next((_CLOSED[flag] for flag in python_call(words).flags if flag in _CLOSED), None)
+
+
+def title(words: Sequence[str]) -> str:
+    """The name of a run of ``words``: that of the first Python script in it, else of a module, else of a shell script.
+
+    >>> title(["torchrun", "--nproc-per-node", "4", "src/train.py", "--lr", "0.1"]), title(["bash", "job.sh"])
+    ('train', 'job')
+    >>> title(["python", "-m", "torch.distributed.run", "-m", "mine.train"]), title(["./a.out"])
+    ('train', 'a')
+    """
+    for suffix in (".py", ".sh"):
+        script = next((word for word in words if word.endswith(suffix) and Path(word).stem), None)
+        if script is not None:
+            return Path(script).stem
+        modules = [after for word, after in pairwise(words) if word == "-m"]
+        if modules:
+            return modules[-1].rpartition(".")[2] or modules[-1]
+    return (Path(words[0]).stem if words else "") or "run"
+
+
+def as_rank(words: Sequence[str], *, check_files: bool) -> tuple[str, ...]:
+    """The command of one rank: ``train.py …``, ``-m pkg.mod …`` or ``python train.py …``, made ready for ``start``.
+
+    A Python that is not ours stays as it was named, and with it its options. ``check_files``: the script must be here.
+
+    Raises:
+        BadInput: it is nothing of the kind, or its script is not there.
+    """
+    if not words:
+        raise BadInput("no command was given", hint="allpull run -n 4 -- train.py")
+    if is_python(words[0]):
+        ready, call = (PYTHON if _is_ours(words[0]) else words[0], *words[1:]), python_call(words)
+    elif words[0].endswith(".py") or words[0] == "-m" or _is_python_script(Path(words[0])):
+        ready = (PYTHON, *words)
+        call = python_call(ready)
+    else:
+        raise BadInput(f"with -n, {words[0]!r} cannot be started as ranks: {_WHAT}", hint=_hint(words))
+    target = ready[call.place] if call.place < len(ready) else ""
+    if not target or call.kind == "nothing" or (call.kind == "module" and target.startswith(_STARTER_MODULES)):
+        raise BadInput(f"with -n, {' '.join(words[:4])!r} cannot be started as ranks: {_WHAT}", hint=_hint(words))
+    if call.kind == "script" and check_files and not Path(target).exists():
+        raise BadInput(f"no such file: {target}", hint="give the path of the script, from here")
+    return ready
+
+
+_WHAT = "a rank is a script, `python script` or `-m module`"
+
+
+def _hint(words: Sequence[str]) -> str:
+    starts = Path(words[0]).name in _STARTERS or any(word.startswith(_STARTER_MODULES) for word in words)
+    return ("it starts ranks itself: " if starts else "") + "leave -n out, and it is run and observed as it is"
+
+
+def _is_ours(word: str) -> bool:
+    """Whether ``word`` is the Python that we run in: of the same environment, and the same program."""
+    found = shutil.which(word)
+    if found is None:
+        return False
+    here, there = Path(sys.executable), Path(found)
+    return os.path.realpath(here) == os.path.realpath(there) and here.parent.resolve() == there.parent.resolve()
+
+
+def _is_python_script(path: Path) -> bool:
+    """Whether the file at ``path`` says on its first line that Python runs it."""
+    try:
+        with path.open("rb") as file:
+            first = file.readline(200)
+    except (OSError, ValueError):
+        return False
+    return first.startswith(b"#!") and re.search(rb"\bpython[\d.]*\b", first) is not None

@@ -1,0 +1,173 @@
+"""Run a command as it is, observed: our child, with our streams and our terminal, and a sidecar beside it.
+
+It may be anything: torchrun, srun, a shell script, one Python process. It starts its own ranks, so it is no launcher
+that can be chosen: ``allpull run`` without ``-n`` comes here. Nothing but the hook's variables differs from running
+the command without us, and it is never ended by us.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from allpull.launch.command.hook_environment import carried
+from allpull.launch.command.missing_ranks import Witness
+from allpull.launch.command.signals import Relay, ignored_now
+from allpull.launch.endings import failure_of
+from allpull.launch.job import Job
+from allpull.launch.outcome import Ended, RankFailure
+from allpull.launch.script import shell_script
+from allpull.observe import clock_pings
+from allpull.observe.host import describe_host
+from allpull.observe.sidecar import start
+from allpull.rundir import layout
+from allpull.rundir.read.headers import has_ended, ranks_of
+from allpull.rundir.write import whole_json
+
+LAUNCHER = "command"
+MOST_NAMED = 3  # ranks in one sentence
+SIDECAR_ENDS_S = 5.0  # it sees that the command has ended, and writes a last sample
+LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "remote process exited")
+"""What Gloo and NCCL raise in a rank whose neighbour is gone."""
+
+
+class CannotStart(Exception):
+    """The command is not there, or no program; ``exit_code`` is what a shell would return."""
+
+    def __init__(self, command: str, error: OSError) -> None:
+        self.exit_code = 127 if isinstance(error, FileNotFoundError) else 126
+        what = "command not found" if self.exit_code == 127 else error.strerror or str(error)
+        super().__init__(f"{command}: {what}")
+
+
+class Wrapped:
+    """The launcher of a command that starts its own ranks. ``witness`` has seen its processes, once there were any."""
+
+    def __init__(self) -> None:
+        self._ignored = ignored_now()  # before ``execute`` handles signals
+        self.witness: Witness | None = None
+
+    def plan(self, job: Job) -> str:
+        """The command, and what it is told."""
+        return shell_script(job, carried(job, os.environ), job.program or ())
+
+    def submit(self, job: Job) -> WrappedJob:
+        """Start the command of ``job``.
+
+        Raises:
+            CannotStart: it cannot be.
+        """
+        running = WrappedJob(job, self._ignored)
+        self.witness = running.witness
+        return running
+
+
+class WrappedJob:
+    """A command that runs."""
+
+    def __init__(self, job: Job, ignored: frozenset[int]) -> None:
+        assert job.program is not None
+        self._job = job
+        self._relay = Relay(ignored)
+        host = socket.gethostname()
+        try:
+            self._command = subprocess.Popen(
+                job.program,
+                env={**os.environ, **carried(job, os.environ)},
+                close_fds=False,  # what the user opened for the command is its own; ours are not inherited
+                preexec_fn=self._relay.in_command,  # noqa: PLW1509  we have no threads
+            )
+        except (OSError, ValueError) as error:
+            self._relay.close()
+            raise CannotStart(job.program[0], error if isinstance(error, OSError) else OSError(str(error))) from error
+        self._sidecar = start_sidecar(job, host, self._command.pid)
+        if self._sidecar is None:  # it would say what this host is
+            with suppress(OSError):  # the disk is full, say; the command runs already
+                whole_json(str(job.directory / layout.host_file(host)), describe_host(str(job.directory), host=host))
+        self.witness = Witness(job.program, job.directory, pid=self._command.pid)
+
+    def poll(self) -> list[Ended] | None:
+        """How the command ended, or None while it runs; signals that came are passed on."""
+        self._relay.pass_on(self._command.send_signal)
+        code = self._command.poll()
+        if code is None:
+            with suppress(Exception):  # looking is for diagnosis alone, and must not lose the command's exit code
+                self.witness.look()
+            return None
+        self._relay.close()
+        end_sidecar(self._sidecar)
+        shell_code = 128 - code if code < 0 else code
+        failures = failures_of(self._job.directory, self._command.pid, code) if code else ()
+        stopped = self._relay.ended_by is not None
+        reason = lost_rank(self._job.directory, failures) if not stopped else None
+        return [Ended(host=socket.gethostname(), code=shell_code, failures=failures, reason=reason, stopped=stopped)]
+
+    def cancel(self, grace_s: float) -> None:  # noqa: ARG002  the command is not ours to end
+        """Wait until the command has ended by itself: we are only here because something of ours went wrong."""
+        self._relay.close()
+        self._command.wait()
+        end_sidecar(self._sidecar)
+
+
+def start_sidecar(job: Job, host: str, pid: int) -> subprocess.Popen[bytes] | None:
+    """Start what samples this host's counters until ``pid`` ends; None where it was not asked for, or cannot be."""
+    if not job.spec.observe.counters:
+        return None
+    try:
+        told_job = json.loads(job.file.read_text(encoding="utf-8"))
+        with (job.directory / layout.LOGS / f"sidecar-{layout.slug(host)}.log").open("ab") as log:
+            apart: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+            apart["start_new_session"] = True  # signals to the command are no business of its
+            return start.start(told_job, host, pid, clock_pings.ASK, **apart)
+    except (OSError, ValueError):
+        return None
+
+
+def end_sidecar(beside: subprocess.Popen[bytes] | None) -> None:
+    """Wait for the sidecar of a command that has ended."""
+    if beside is None:
+        return
+    try:
+        beside.wait(SIDECAR_ENDS_S)
+    except subprocess.TimeoutExpired:
+        beside.kill()
+        beside.wait()
+
+
+def failures_of(directory: Path, pid: int, code: int) -> tuple[RankFailure, ...]:
+    """The ranks of a command that ended with ``code`` (negative: by a signal) that raised, or that were the command.
+
+    Their exit code is the command's: that of each rank is known to whatever started it, and not to us.
+    """
+    found = []
+    for seen in ranks_of(directory):
+        failure = failure_of(directory, seen.rank, seen.host, exit_code=128 - code if code < 0 else code)
+        if failure.exception is None and seen.pid == pid and seen.host == socket.gethostname() and code < 0:
+            failure = RankFailure(rank=seen.rank, host=seen.host, exit_code=code)
+        if failure.exception is not None or failure.exit_code < 0:
+            found.append(failure)
+    return tuple(found)
+
+
+def lost_rank(directory: Path, failures: Sequence[RankFailure]) -> str | None:
+    """That the ranks that raised are victims of others that were gone without a word, in one sentence; or None.
+
+    Ranks that the command itself ended at last are silent too: they are only named where all ``failures`` lost a
+    neighbour, which must have been one of them.
+    """
+    raised = [failure.exception for failure in failures if failure.exception is not None]
+    if not raised or not all(any(text in exception for text in LOST_PEER) for exception in raised):
+        return None
+    blamed = {failure.rank for failure in failures}
+    silent = [seen for seen in ranks_of(directory) if seen.rank not in blamed and not has_ended(directory, seen.rank)]
+    if not silent:
+        return None
+    names = ", ".join(f"rank {seen.rank} on {seen.host}" for seen in silent[:MOST_NAMED])
+    more = f" and {len(silent) - MOST_NAMED:,} more" if len(silent) > MOST_NAMED else ""
+    return f"it lost its connection to another: {names}{more} had ended without a word (killed, or out of memory?)"

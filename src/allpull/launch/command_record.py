@@ -1,0 +1,50 @@
+"""What is written down of a command of the user's that is observed, in its job file and in its record."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import allpull
+from allpull.rundir import redact
+from allpull.rundir.read.headers import COUNTED
+from allpull.schema.run import RunRecord
+from allpull.schema.spec import RunSpec
+
+TRAINERS = ("data", "model", "train")  # parts of a specification that speak of our own trainer alone
+LAUNCHERS = ("launch", "ssh", "slurm", "container")  # and those that speak of ranks which we start
+
+
+def told(spec: RunSpec, program: Sequence[str]) -> dict[str, Any]:
+    """What the ranks of ``program``, and the hook in them, find in their job file besides the usual."""
+    watch = spec.watch
+    some_steps = watch.first_step > 0 or watch.last_step > 0
+    return {
+        "command": [] if spec.launch.launcher in COUNTED else list(program),
+        "cwd": os.fspath(Path.cwd()),
+        "watch": {
+            "trace_every": watch.trace_every,
+            "trace_steps": watch.trace_steps,
+            "trace_first": watch.trace_first,
+            "steps": [watch.first_step, watch.last_step or None] if some_steps else None,
+        },
+    }
+
+
+def of_program(record: RunRecord, environ: Mapping[str, str]) -> RunRecord:
+    """``record`` for a command of the user's, of which our trainer's options say nothing.
+
+    Where nothing of ours starts ranks neither do launch options, the environment is ``environ`` as it was, and which
+    Python and torch run is not known before they do.
+    """
+    absent: tuple[str, ...] = TRAINERS
+    changes: dict[str, Any] = {"seed": None, "global_batch": None}
+    if record.launcher in COUNTED:
+        absent += LAUNCHERS
+        inherited = {name: environ[name] for name in record.environment if name in environ}
+        changes["environment"], _ = redact.mapping(inherited)
+        changes |= {"threads_per_rank": None, "versions": {"allpull": allpull.__version__}}
+    changes["spec"] = {name: value for name, value in record.spec.items() if name not in absent}
+    return record.model_copy(update=changes)

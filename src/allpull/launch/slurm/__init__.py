@@ -1,0 +1,1 @@
+"""Run jobs with Slurm."""

@@ -1,0 +1,183 @@
+"""Run a job with Slurm: a batch script that sbatch takes, or one srun where we are inside an allocation already.
+
+The run directory must lie where every host of the job sees it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from allpull.errors import BadInput, MissingPart
+from allpull.launch.detect import in_allocation
+from allpull.launch.echo import STDERR, Log
+from allpull.launch.endings import read_all_ended
+from allpull.launch.hostlist import compress, expand
+from allpull.launch.job import Job, environment
+from allpull.launch.outcome import Ended, log_tail
+from allpull.launch.processes import Started
+from allpull.launch.script import SLURM_LOG, port_of, python_of, sbatch_script, shell_script, srun_options
+from allpull.launch.slurm.outcome import JobFacts, verdict
+from allpull.launch.slurm.queue import ANSWER_S, CANCEL_EXTRA_S, NEAR_END_S, ArrayJob, BatchJob, ask
+from allpull.rundir import layout
+from allpull.rundir.write import private_folder, whole_file
+
+KEPT_VARIABLES = frozenset({"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT"})
+"""Of the variables of a job that we are in, those that also say how to reach Slurm."""
+
+
+class Slurm:
+    """The launcher of a cluster that Slurm governs."""
+
+    def plan(self, job: Job) -> str:
+        """The batch script, or the srun command where we are inside an allocation."""
+        if in_allocation(os.environ):
+            return shell_script(job, environment(job.spec, {}), step_command(job, os.environ))
+        return sbatch_script(job)
+
+    def submit(self, job: Job) -> BatchJob | ArrayJob | StepJob:
+        """Submit ``job``, or start it inside our allocation.
+
+        Raises:
+            MissingPart: Slurm is not here.
+            BadInput: sbatch refuses it, the allocation has too few hosts, or a path cannot stand in a script.
+        """
+        if in_allocation(os.environ):
+            return StepJob(job, step_command(job, os.environ), os.environ["SLURM_JOB_ID"])
+        name = submit_script(sbatch_script(job), os.environ)
+        return ArrayJob(job, name) if job.tasks else BatchJob(job, name)
+
+
+def prepare_script(job: Job) -> Path:
+    """Write the batch script of a prepared ``job`` where it can be edited, and submitted by hand; its path.
+
+    Nothing in it is masked, so that it can run; that is done when the run is closed.
+
+    Raises:
+        BadInput: a path or option cannot stand in it, or it cannot be written.
+    """
+    text = sbatch_script(job)
+    path = job.directory / layout.SCRIPT
+    try:
+        private_folder(str(path.parent))  # an array has none above those of its runs
+        for run in (job, *job.tasks):
+            whole_file(str(run.directory / layout.SCRIPT), text)
+    except OSError as error:
+        raise BadInput(f"cannot write {path}: {error.strerror or error}", hint="is there room on the disk?") from error
+    return path
+
+
+class StepJob:
+    """A job as one step of the allocation that we are in."""
+
+    def __init__(self, job: Job, command: Sequence[str], allocation: str) -> None:
+        self._job = job
+        self._allocation = allocation
+        variables = environment(job.spec, os.environ)
+        log, shown = job.directory / SLURM_LOG, () if job.program is None else ("stdout",)
+        self.output = [Log(path=log, stream=STDERR)] if shown else []
+        self._srun = Started(command, log=log, environment=variables, shown=shown)
+
+    def poll(self) -> list[Ended] | None:
+        """How each host ended, or None while the step runs."""
+        code = self._srun.poll()
+        if code is None:
+            return None
+        facts = JobFacts(state="FAILED" if code else "COMPLETED", exit_code=code)
+        tail = log_tail(self._job.directory / SLURM_LOG)
+        return verdict(facts, read_all_ended(self._job.directory), hosts=self._job.spec.launch.hosts, log_tail=tail)
+
+    def warn(self) -> None:
+        """Let the ranks write a checkpoint and stop."""
+        for step in self._steps():
+            ask(["scancel", "--signal=USR1", step])
+
+    def cancel(self, grace_s: float) -> None:
+        """End the step politely, through Slurm, because srun passes no signal on without killing; then not."""
+        deadline = time.monotonic() + grace_s
+        if grace_s > 0:
+            for step in self._steps():
+                ask(["scancel", "--signal=TERM", step])
+        while time.monotonic() < deadline and self._srun.poll() is None:
+            time.sleep(NEAR_END_S)
+        self._srun.cancel(CANCEL_EXTRA_S)
+
+    def _steps(self) -> list[str]:
+        """Numbers of the steps of our allocation that are this job."""
+        answer = ask(["squeue", "--noheader", "--steps", f"--jobs={self._allocation}", "--format=%i|%j"])
+        lines = answer.stdout.splitlines() if answer is not None else []
+        return [number for number, _, name in (line.partition("|") for line in lines) if name == step_name(self._job)]
+
+
+def step_name(job: Job) -> str:
+    """The name of the step, by which it is found again: that of the run directory."""
+    return job.directory.name
+
+
+def step_command(job: Job, environ: Mapping[str, str]) -> list[str]:
+    """The srun command that runs ``job`` on the first hosts of the allocation that ``environ`` describes.
+
+    Raises:
+        BadInput: the allocation has fewer hosts, its host list does not parse, or the job is an array.
+    """
+    wanted = job.spec.launch.hosts
+    if job.spec.slurm.array:
+        raise BadInput(
+            f"slurm.array = {job.spec.slurm.array}: inside an allocation nothing is submitted, so there is no array",
+            hint="leave it out, or submit from outside of the allocation",
+        )
+    names = expand(environ.get("SLURM_JOB_NODELIST", ""))
+    if len(names) < wanted:
+        raise BadInput(
+            f"launch.hosts: {wanted} asked for, and Slurm job {environ.get('SLURM_JOB_ID')} has {len(names)}",
+            hint="ask for as many as the allocation has, or submit from outside of it",
+        )
+    options = [*srun_options(job.spec), f"--nodelist={compress(names[:wanted])}", f"--job-name={step_name(job)}"]
+    agent = [*python_of(job), "-m", "allpull.observe.agent", str(job.file), "--from-slurm"]
+    if wanted > 1:
+        number = environ.get("SLURM_JOB_ID", "")
+        port = job.spec.launch.port or port_of(int(number) if number.isdecimal() else 0)
+        agent += ["--master", job.spec.slurm.master.replace("{host}", names[0]), "--port", str(port)]
+    return ["srun", *options, *agent]
+
+
+def submit_script(script: str, environ: Mapping[str, str]) -> str:
+    """Hand ``script`` to sbatch; the number of the job.
+
+    Raises:
+        MissingPart: there is no sbatch here.
+        BadInput: sbatch refuses it; its own words are in the message.
+    """
+    inside = "SLURM_JOB_ID" in environ  # then our own job's variables would change what the new one is given
+    clean = {k: v for k, v in environ.items() if not (inside and k.startswith("SLURM_") and k not in KEPT_VARIABLES)}
+
+    def hand_over() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["sbatch", "--parsable"], input=script, capture_output=True, text=True, check=False, env=clean,
+            start_new_session=True,
+        )  # fmt: skip
+
+    with ThreadPoolExecutor(1) as pool:  # a thread of its own: whenever we are told to stop, its answer is not lost
+        answer = pool.submit(hand_over)
+        try:
+            sbatch = answer.result()
+        except FileNotFoundError:
+            raise MissingPart(
+                "launcher slurm: there is no sbatch on this machine",
+                hint="run it on a login host, or use another launcher",
+            ) from None
+        except BaseException:  # we are asked to stop, and the job may have been taken already
+            with contextlib.suppress(OSError, TimeoutError):
+                said = answer.result(ANSWER_S).stdout.strip()
+                if said:
+                    ask(["scancel", said.partition(";")[0]])
+            raise
+    if sbatch.returncode != 0:
+        words = "; ".join(line.strip() for line in sbatch.stderr.splitlines() if line.strip()) or "no reason given"
+        raise BadInput(f"sbatch refused the job: {words}", hint="change the options of [slurm], or see --dry-run")
+    return sbatch.stdout.strip()

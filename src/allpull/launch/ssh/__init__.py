@@ -1,0 +1,1 @@
+"""Run jobs on hosts that ssh reaches."""

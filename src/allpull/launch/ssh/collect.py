@@ -1,0 +1,127 @@
+"""Bring home what hosts recorded on disks of their own: each as one tar, which is unpacked as it comes.
+
+However much there is, checkpoints included, it never stands in memory, and may take as long as it takes: that a host
+is lost is noticed by ssh itself. What comes is not trusted: only plain files below known folders are written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import tarfile
+import tempfile
+import threading
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from allpull.launch.ssh.connection import Remote
+from allpull.rundir import layout
+
+COLLECTED = (
+    *("steps", "events", "counters", "hosts", layout.LOGS, layout.ENDED, layout.PROCESSES, layout.CHECKPOINTS),
+    *(layout.TRACES, "probes", "attempts"),
+)
+MAX_COLLECTED_BYTES = 1 << 40  # of one host: more than checkpoints come to, and a bound on what a hostile one can fill
+CHUNK_BYTES = 1 << 20
+
+
+class Copies:
+    """Copies into run directory ``into``, several at once, which can be broken off together."""
+
+    def __init__(self, into: Path) -> None:
+        self.broken_off = False
+        self._into = into
+        self._processes: set[subprocess.Popen[bytes]] = set()
+        self._lock = threading.Lock()
+
+    def collect(self, remote: Remote, directory: str) -> str | None:
+        """Copy the records in ``directory`` of ``remote``; why not all have come, or None."""
+        names = shlex.join(COLLECTED)
+        pack = f'cd {shlex.quote(directory)} && for n in {names}; do [ -e "$n" ] && echo "$n"; done | tar -cf - -T -'
+        with tempfile.TemporaryFile() as said:
+            try:
+                process = self._begin(remote.connection(pack), said)
+            except FileNotFoundError:
+                return "there is no ssh on this machine"
+            assert process.stdout is not None
+            trouble = None
+            try:
+                extract_records(process.stdout, self._into)
+            except (tarfile.TarError, OSError) as error:
+                trouble = (isinstance(error, OSError) and error.strerror) or str(error)
+                _kill(process)  # it would wait for us to read on
+            finally:
+                process.stdout.close()
+                code = process.wait()
+                with self._lock:
+                    self._processes.discard(process)
+            said.seek(0)
+            words = said.read(1 << 16).decode("utf-8", "replace").strip().splitlines()
+        if self.broken_off:
+            return "asked to stop before all had come"
+        if code != 0 and words:  # a copy that broke down there is cut off here too: there is the reason
+            return words[-1][:300]
+        return trouble or (f"exit code {code}" if code else None)
+
+    def break_off(self) -> None:
+        """End all copies that are under way, and let none begin."""
+        with self._lock:
+            self.broken_off = True
+            for process in self._processes:
+                _kill(process)
+
+    def _begin(self, command: list[str], said: IO[bytes]) -> subprocess.Popen[bytes]:
+        with self._lock:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said, start_new_session=True
+            )
+            self._processes.add(process)
+            if self.broken_off:
+                _kill(process)
+        return process
+
+
+def extract_records(archive: IO[bytes], into: Path) -> None:
+    """Unpack record files from ``archive``; what is no plain file, stands elsewhere or exists already is passed over.
+
+    Raises:
+        tarfile.TarError: it is no archive, is cut off, or holds too much.
+        OSError: the disk is full, say.
+    """
+    total = 0
+    with tarfile.open(fileobj=archive, mode="r|") as tar:
+        for member in tar:
+            path = PurePosixPath(member.name)
+            known = any(path.is_relative_to(folder) for folder in COLLECTED)
+            if not member.isreg() or not known or ".." in path.parts:
+                continue
+            total += member.size
+            if total > MAX_COLLECTED_BYTES:
+                raise tarfile.TarError(f"it has more than {MAX_COLLECTED_BYTES >> 30:,} GiB of records")
+            source = tar.extractfile(member)
+            if source is not None and not (into / path).exists():
+                _write(source, into / path, member.size)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End a process that leads a group, with all of it: ssh may have a helper that holds our pipe."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _write(source: IO[bytes], target: Path, size: int) -> None:
+    """Put ``size`` bytes at ``target`` all at once: what is cut off is not there, and may be copied again."""
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".", suffix=".part", delete=False) as part:
+        try:
+            shutil.copyfileobj(source, part, CHUNK_BYTES)
+            if part.tell() != size:
+                raise tarfile.ReadError("it is cut off")
+            Path(part.name).replace(target)
+        except BaseException:
+            Path(part.name).unlink(missing_ok=True)
+            raise

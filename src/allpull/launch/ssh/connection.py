@@ -1,0 +1,171 @@
+"""Say things to one host over the user's OpenSSH: arrive, run, warn, leave.
+
+Host keys are checked as the user's configuration says, agents and ports are not forwarded, and nothing asks for a
+password. What a remote shell sees is quoted, whatever stands in a path.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from allpull.errors import BadInput
+from allpull.observe.process import end_with_parent
+
+OPTIONS = ("-a", "-x", "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes", "-o", "ConnectTimeout=15")
+KEEP_ALIVE = ("-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3")  # a lost host is noticed in 30 s
+SSH_FAILED = 255
+NOT_FOUND = 127
+ANSWER_S = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remote:
+    """One host: its name for ssh, and the Python that runs allpull there.
+
+    ``code`` is a folder on that host with allpull's own code, where that was shipped, or None.
+    """
+
+    name: str
+    python: str
+    code: str | None = None
+
+    def python_command(self, variables: dict[str, str], *arguments: str) -> str:
+        """The shell text that runs Python there with ``variables`` and ``arguments``; nothing in it is expanded."""
+        path = {"PYTHONPATH": self.code} if self.code else {}
+        return shell_text({**variables, **path}, [self.python, *arguments])
+
+    def arrive(self, job: dict[str, Any]) -> dict[str, Any]:
+        """Hand over ``job`` and return what ``observe.arrive`` answers.
+
+        Raises:
+            BadInput: the host cannot be reached, refuses us, or lacks Python or allpull.
+        """
+        answer = self.ask(self.python_command({}, "-m", "allpull.observe.agent.remote_setup"), json.dumps(job).encode())
+        if answer.returncode != 0:
+            raise BadInput(self._trouble(answer), hint=self._remedy(answer))
+        try:
+            told: dict[str, Any] = json.loads(answer.stdout.splitlines()[-1])
+        except (ValueError, IndexError):
+            raise BadInput(
+                f"host {self.name} gave no sensible answer: {answer.stdout[:200].decode('utf-8', 'replace')!r}",
+                hint="does its shell print something on start? it should be silent for ssh commands",
+            ) from None
+        return told
+
+    def start(self, command: str, log: Path) -> subprocess.Popen[bytes]:
+        """Start ``command`` there, its output in ``log`` here; it ends when the connection does, and that with us.
+
+        A terminal is allocated for that: without one the remote process would outlive its connection.
+        """
+        with log.open("ab") as output:
+            return subprocess.Popen(
+                ["ssh", "-tt", *OPTIONS, *KEEP_ALIVE, "--", self.name, command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                preexec_fn=end_with_us,  # noqa: PLW1509  no thread of ours holds a lock while jobs start
+            )
+
+    def leave(self, directory: str) -> None:
+        """Remove the folder that ``arrive`` made."""
+        self.ask(self.python_command({}, "-m", "allpull.observe.agent.remote_setup", "--leave", directory), b"")
+
+    def warn(self, job_file: str) -> None:
+        """Send SIGUSR1 to the agent that runs ``job_file`` there."""
+        self.ask(self.python_command({}, "-m", "allpull.observe.agent.warn", job_file), b"")
+
+    def connection(self, command: str) -> list[str]:
+        """The words that run ``command`` there, with our standard streams and no terminal."""
+        return ["ssh", "-T", *OPTIONS, *KEEP_ALIVE, "--", self.name, command]
+
+    def ask(self, command: str, text: bytes, patience_s: float = ANSWER_S) -> subprocess.CompletedProcess[bytes]:
+        """Run ``command`` there with ``text`` on its standard input and wait for it.
+
+        Ctrl-C does not reach it: an answer that is lost may be a folder that is never removed.
+
+        Raises:
+            BadInput: there is no ssh here, or no answer in time.
+        """
+        words = self.connection(command)
+        try:
+            return subprocess.run(
+                words, input=text, capture_output=True, timeout=patience_s, check=False, start_new_session=True
+            )
+        except FileNotFoundError:
+            raise BadInput("there is no ssh on this machine", hint="install OpenSSH's client") from None
+        except subprocess.TimeoutExpired:
+            raise BadInput(f"host {self.name} gave no answer in {patience_s:.0f} s", hint="is it busy?") from None
+
+    def _trouble(self, answer: subprocess.CompletedProcess[bytes]) -> str:
+        said = answer.stderr.decode("utf-8", "replace").strip().splitlines()
+        return f"host {self.name}: {said[-1] if said else f'exit code {answer.returncode}'}"
+
+    def _remedy(self, answer: subprocess.CompletedProcess[bytes]) -> str:
+        if answer.returncode == SSH_FAILED:
+            return f"this must work without a question: ssh {shlex.quote(self.name)} true"
+        if answer.returncode == NOT_FOUND:
+            return f"no {self.python} there; name its Python with --set ssh.python=…"
+        if b"No module named 'allpull'" in answer.stderr or b"No module named allpull" in answer.stderr:
+            return "install allpull there, or ship it with --set ssh.ship=true"
+        return "see what the host said above"
+
+
+def shell_text(variables: Mapping[str, str], command: Sequence[str]) -> str:
+    """What a shell takes for ``command`` with ``variables``, in its own process; nothing in it is expanded."""
+    settings = [f"{name}={value}" for name, value in sorted(variables.items())]
+    return shlex.join(["exec", "env", *settings, *command])
+
+
+def end_with_us() -> None:
+    """Let the process that is about to start end when this one does, however it does."""
+    end_with_parent(signal.SIGTERM)
+
+
+def resolve(name: str) -> str:
+    """The address that ssh would connect to for ``name``, after the user's configuration.
+
+    Raises:
+        BadInput: ssh is not here, or does not take the name.
+    """
+    try:
+        answer = subprocess.run(["ssh", "-G", "--", name], capture_output=True, text=True, timeout=15, check=False)
+    except (FileNotFoundError, subprocess.TimeoutExpired):
+        raise BadInput("there is no ssh on this machine", hint="install OpenSSH's client") from None
+    for line in answer.stdout.splitlines():
+        if line.startswith("hostname "):
+            return line.removeprefix("hostname ")
+    raise BadInput(f"ssh does not take '{name}' as a host: {answer.stderr.strip()}", hint="check the host list")
+
+
+def ship_code(name: str, package: Path, rsync: Sequence[str] = ("rsync",)) -> str:
+    """Copy the code of ``package`` to host ``name`` with rsync; the folder there that it can be imported from.
+
+    Raises:
+        BadInput: rsync is missing on one side, or the host cannot be reached.
+    """
+    target = f"{SHIPPED}/{package.name}"
+    shell = shlex.join(["ssh", *OPTIONS])
+    command = [*rsync, "-a", "--delete", "--mkpath", "--exclude=__pycache__", "-e", shell]
+    command += [f"{package}/", f"{name}:{target}/"]
+    try:
+        answer = subprocess.run(
+            command, capture_output=True, text=True, timeout=ANSWER_S, check=False, start_new_session=True
+        )
+    except (FileNotFoundError, subprocess.TimeoutExpired) as error:
+        raise BadInput(f"cannot ship code to {name}: {error}", hint="install rsync here and there") from None
+    if answer.returncode != 0:
+        last = (answer.stderr.strip().splitlines() or ["rsync failed"])[-1]
+        raise BadInput(f"cannot ship code to {name}: {last}", hint="install rsync here and there")
+    return SHIPPED
+
+
+SHIPPED = ".cache/allpull/code"
+"""Folder below a remote home into which code is shipped; relative, so the remote shell's home is meant."""

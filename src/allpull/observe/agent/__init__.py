@@ -1,0 +1,1 @@
+"""The process per host that starts ranks: ``python -m allpull.observe.agent``."""

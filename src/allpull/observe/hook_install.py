@@ -1,0 +1,72 @@
+"""Put the start-up hook into a run directory, and say which variables carry it to the processes of a program.
+
+The hook is a folder of its own: ``sitecustomize.py``, and what runs in a rank under the private name ``_allpull``, so
+that neither allpull nor anything it needs comes into the way of what the program imports.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import Dict, List, Mapping
+
+from ..rundir import layout
+from ..rundir.write import private_folder
+
+PACKAGE = "_allpull"
+CARRIED = ("PYTHONPATH", "ALLPULL_JOB", "ALLPULL_SIDECAR", "ALLPULL_HOST")
+CONTAINERS = ("APPTAINERENV_", "SINGULARITYENV_")  # what reaches the inside of a container even with --cleanenv
+CARRIED_MODULES = ("kernel.py", *(os.path.join("rundir", name) for name in ("layout.py", "write.py", "redact.py")))
+CARRIED_MODULES += (os.path.join("rundir", "live", "activity.py"),)
+BINDS = ("APPTAINER_BIND", "SINGULARITY_BIND")
+MPI_LIST = "OMPI_MCA_mca_base_env_list"  # variables that OpenMPI's mpirun takes to other hosts
+
+
+def stage(directory: str) -> str:
+    """Copy the hook into run directory ``directory``; the folder that belongs on PYTHONPATH.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    folder = os.path.join(directory, layout.HOOK)
+    for name in (*_modules(ours, "observe"), *CARRIED_MODULES):
+        target = os.path.join(folder, PACKAGE, name)
+        private_folder(os.path.dirname(target))
+        shutil.copyfile(os.path.join(ours, name), target)
+    for room in ("", "rundir", os.path.join("rundir", "live")):
+        with open(os.path.join(folder, PACKAGE, room, "__init__.py"), "w", encoding="utf-8") as file:
+            file.write('"""What allpull runs inside a rank."""\n')
+    startup = os.path.join(ours, "observe", "startup", "sitecustomize.py")
+    shutil.copyfile(startup, os.path.join(folder, "sitecustomize.py"))
+    return folder
+
+
+def _modules(source: str, room: str) -> List[str]:
+    """Every module of ``room`` and of its rooms, as paths below ``source``, without ``startup/``."""
+    return sorted(
+        os.path.relpath(os.path.join(folder, name), source)
+        for folder, _, names in os.walk(os.path.join(source, room))
+        if os.path.basename(folder) not in ("startup", "__pycache__")
+        for name in names
+        if name.endswith(".py")
+    )
+
+
+def variables(directory: str, job_file: str, environ: Mapping[str, str]) -> Dict[str, str]:
+    """Variables that have the processes of a program observed, to be added to ``environ``.
+
+    They pass through mpirun of OpenMPI and into containers, of which those that share no files with the host are
+    given the run directory.
+    """
+    hook = os.path.join(directory, layout.HOOK)
+    rest = environ.get("PYTHONPATH", "")
+    ours = {"PYTHONPATH": os.pathsep.join([hook, rest] if rest else [hook]), "ALLPULL_JOB": job_file}
+    for prefix in CONTAINERS:
+        for name in ("PYTHONPATH", "ALLPULL_JOB"):
+            ours[prefix + name] = ours[name]
+    for name in BINDS:
+        ours[name] = ",".join(part for part in (environ.get(name, ""), directory) if part)
+    listed = environ.get(MPI_LIST, "")
+    ours[MPI_LIST] = ";".join([*([listed] if listed else []), *CARRIED[:2]])
+    return ours

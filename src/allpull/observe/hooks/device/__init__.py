@@ -1,0 +1,1 @@
+"""Time an accelerator by events on the stream that the program uses."""

@@ -1,0 +1,105 @@
+"""Turn events that an accelerator has passed into the times of steps, on the host's clock."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+from .clock import DeviceClock
+from .step import Moment, device_step
+
+REBASE_NS = 4_000_000_000  # times between events are 32-bit floats of ms: beyond 4 s they tell less than the device did
+NS_PER_MS = 1_000_000
+
+Where = Tuple[int, int]
+"""Device and stream."""
+
+
+class Mark(NamedTuple):
+    """What the host did at ``asked_ns``: ``place`` is innermost from here on.
+
+    ``event`` is what the stream passes; None: this is the host's own. ``seen_ns``: when it was seen that it had passed,
+    where somebody looked at once.
+    """
+
+    asked_ns: int
+    place: int
+    event: Any = None
+    where: Optional[Where] = None
+    arrival: bool = False
+    seen_ns: Optional[int] = None
+
+
+def has_passed(marks: List[Mark]) -> bool:
+    """Whether the device has passed all of ``marks``, of which the last has an event; one stream passes in order."""
+    last = marks[-1]
+    others = [mark for mark in marks if mark.event is not None and mark.where != last.where]
+    return bool(last.event.query()) and all(mark.event.query() for mark in others)
+
+
+class Resolver:
+    """Gives the times of steps, one after the other; events are timed from one that is kept for a while."""
+
+    def __init__(self) -> None:
+        self._clock = DeviceClock()
+        self._base: Optional[Mark] = None
+        self._base_ns = 0  # on the device's clock, which begins anywhere
+        self._before: Optional[Tuple[int, Mark, int]] = None  # the step before, its last mark, and when it was passed
+
+    def resolve(self, step: int, marks: List[Mark], seen_ns: int) -> Tuple[Dict[str, Optional[int]], List[Mark]]:
+        """The times of ``step`` by the names of ``schema.events.DeviceStep``, and marks whose events are free again.
+
+        Args:
+            step: its number.
+            marks: of one device, and but for arrivals of one stream; all passed, as the host saw at ``seen_ns``.
+            seen_ns: on the host's clock.
+        """
+        last, kept = marks[-1], self._base
+        if kept is None or kept.where is None or last.where is None or kept.where[0] != last.where[0]:
+            self._clock, self._before = DeviceClock(), None
+            self._base, self._base_ns = last, 0
+        last_ns = self._base_ns + _elapsed_ns(self._base or last, last)
+        passed = [(mark, last_ns - _elapsed_ns(mark, last)) for mark in marks[:-1] if mark.event is not None]
+        passed.append((last, last_ns))
+        self._learn(passed, seen_ns)
+        told = self._told(step, marks, passed)
+        self._before = (step, last, last_ns)
+        if last_ns - self._base_ns >= REBASE_NS:
+            self._base, self._base_ns = last, last_ns
+        return told, [mark for mark in (*marks, kept) if mark is not None and mark is not self._base]
+
+    def _learn(self, passed: List[Tuple[Mark, int]], seen_ns: int) -> None:
+        """Of these, where each was passed on the device's clock, those that can tell most of the host's."""
+        tightest, at_ns = max(passed, key=_lead_ns)
+        self._clock.learn(at_ns, tightest.asked_ns, seen_ns if tightest.seen_ns is None else tightest.seen_ns)
+        for mark, position_ns in passed:
+            if mark.seen_ns is not None and mark is not tightest:
+                self._clock.learn(position_ns, mark.asked_ns, mark.seen_ns)
+
+    def _told(self, step: int, marks: List[Mark], passed: List[Tuple[Mark, int]]) -> Dict[str, Optional[int]]:
+        last, last_ns = passed[-1]
+        offset_ns = self._clock.offset_ns(last_ns)  # one for all of a step, so that no time within it changes
+        before, begin_ns = None, passed[0][1]
+        if self._before is not None and self._before[0] == step - 1 and self._before[1].where == last.where:
+            _, mark, begin_ns = self._before
+            before = Moment(mark.asked_ns, mark.place, begin_ns + offset_ns)
+        moments, arrival_ns, positions = [], None, iter(passed)
+        for mark in marks:
+            passed_ns = None if mark.event is None else next(positions)[1] + offset_ns
+            if mark.arrival:
+                arrival_ns = passed_ns
+            if mark.event is None or mark.where == last.where:
+                moments.append(Moment(mark.asked_ns, mark.place, passed_ns))
+        told = device_step(moments, before=before, arrival_ns=arrival_ns)
+        told["bound_ns"] = max(self._clock.bound_ns(at_ns, offset_ns) for at_ns in (begin_ns, last_ns))
+        return told
+
+
+def _lead_ns(passed: Tuple[Mark, int]) -> int:
+    """How far the host's clock was ahead when this was asked for: most, where the device came to it at once."""
+    mark, position_ns = passed
+    return mark.asked_ns - position_ns
+
+
+def _elapsed_ns(begin: Mark, end: Mark) -> int:
+    elapsed_ms: float = begin.event.elapsed_time(end.event)
+    return round(elapsed_ms * NS_PER_MS)

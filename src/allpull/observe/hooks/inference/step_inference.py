@@ -1,0 +1,299 @@
+"""Make phases, steps and epochs of what a program is seen to do. The rules, on which readers of the records rely:
+
+- A step ends when an optimizer's ``step`` returns. Where a program made several optimizers, it ends when the last of
+  them has stepped before one steps again or the next batch is fetched. Where none is ever seen to step, because it is
+  compiled, a step ends where its gradients are dropped.
+- Samples count for the step that learns from them, in the order in which their batches were fetched.
+- A pass over a loader is an epoch if one of its batches is learned from.
+- Evaluation is from ``eval()`` to ``train()`` of the network; or, where a program says neither, from a forward pass
+  without gradients to the next one with. A checkpoint or a barrier ends it too.
+- What an exception leaves open ends where the phase around it does.
+"""
+
+from __future__ import annotations
+
+from threading import get_ident
+from typing import Any, Callable, Dict, Set, Tuple
+
+from ...recording.recorder import Recorder
+from ...recording.step_line import BACKWARD, EVALUATION, FORWARD, INPUT, OPTIMIZER
+from ..safety import safely
+from ..session import Session
+from .batch_size import Batches, samples_of
+from .evaluation import Evaluation, goes_on
+from .phases import NOT_SEEN, Phases
+
+ELSEWHERE = -2  # the depth of what another thread does
+UNSEEN = 2  # times that gradients are dropped unused before we believe that the optimizer is out of our sight
+
+
+class Watcher(Phases):
+    """Stands between the entry points of torch and the recorder of this rank.
+
+    What begins returns a depth, which its end takes back; each pair costs about a microsecond, and nothing but a
+    comparison where the process is no rank or the call comes from another thread.
+    """
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self._batches = Batches()
+        self._loads = False
+        self._saw_forward = False  # in this step
+        self._evaluation = Evaluation(self.end_step)
+        self._optimizers = 0
+        self._stepping: Dict[int, int] = {}  # optimizers that step, and at which depth
+        self._stepped: Set[int] = set()
+        self.reducing: Dict[int, Tuple[int, int, int]] = {}  # kind, number and begin of what backward started, by work
+        self._unseen = 0  # steps that an optimizer must have taken out of sight
+        self.steps_taken = 0  # by optimizers, whether or not they end a step
+        self.by_words = False  # the program says itself where its steps end
+        self.epochs_by_words = False
+
+    def _ready_to_learn(self) -> None:
+        """A process that made an optimizer and fetches, or runs its network, will train: its first step begins."""
+        if self._optimizers and self.recorder is None:
+            self.ready()
+
+    # Loaders
+
+    @safely("loaders", NOT_SEEN)
+    def pass_begins(self) -> int:
+        """The iterator of a loader is made, which may start its workers."""
+        recorder = self._recording
+        if recorder is None or not self.is_own_thread:
+            return NOT_SEEN
+        self._evaluation.look(recorder)
+        return recorder.enter(INPUT)
+
+    @safely("loaders")
+    def pass_begun(self, iterator: int) -> None:
+        """It is made; ``iterator`` is its id."""
+        self._batches.begin(iterator)
+
+    def fetch_begins(self, iterator: int) -> int:
+        """The program asks an iterator, whose id is given, for a batch."""
+        try:
+            if get_ident() != self._thread:
+                return self._fetch_elsewhere(iterator)
+            recorder = self._recording
+            if recorder is None or recorder.stack or recorder.is_cut or iterator != self._batches.turned_to:
+                return self._turns_to_loader(iterator)
+            return recorder.enter(INPUT)
+        except Exception as error:  # noqa: BLE001
+            return self._lose("loaders", error)
+
+    def _fetch_elsewhere(self, iterator: int) -> int:
+        """Another thread fetches: it is of no interest, unless that will turn out to be the one that trains."""
+        if self._trains:
+            return ELSEWHERE
+        self._batches.turn_to(iterator)
+        return NOT_SEEN
+
+    def _turns_to_loader(self, iterator: int) -> int:
+        """What precedes this fetch is over."""
+        recorder = self.recorder
+        if recorder is None:
+            self._ready_to_learn()
+        elif recorder.stack and recorder.stack[-1] == INPUT:
+            return recorder.enter(INPUT)  # a loader inside a loader
+        else:
+            self._evaluation.look(recorder)
+            if recorder.is_cut and not goes_on(recorder):
+                self.end_step(recorder)
+        self._loads = True
+        self._batches.turn_to(iterator)
+        return NOT_SEEN if self._recording is None else self._recording.enter(INPUT)
+
+    def fetched(self, depth: int, batch: Any) -> None:
+        """The program got its batch, which it asked for at ``depth``."""
+        try:
+            recorder = self.recorder
+            if depth >= 0 and recorder is not None:
+                recorder.leave_until(depth)
+                if depth and recorder.stack and recorder.stack[-1] == INPUT:
+                    return  # a loader inside a loader
+            elif depth == ELSEWHERE:
+                return
+            self._batches.now.waiting.append(samples_of(batch))
+        except Exception as error:  # noqa: BLE001
+            self._lose("loaders", error)
+
+    # The network
+
+    def forward_begins(self, inputs: Any, learns: bool) -> int:
+        """A forward pass of the whole network begins, on ``inputs``; ``learns``: gradients are kept."""
+        try:
+            if get_ident() != self._thread:
+                return NOT_SEEN
+            recorder = self._recording
+            if recorder is None or recorder.stack or not learns or not self._loads:
+                return self._forward_otherwise(inputs, learns)
+            self._saw_forward = True
+            return recorder.enter(FORWARD)
+        except Exception as error:  # noqa: BLE001
+            return self._lose("forward", error)
+
+    def _forward_otherwise(self, inputs: Any, learns: bool) -> int:
+        """As ``forward_begins``, where it may be the first, or of an evaluation, or without a loader."""
+        if self.recorder is None and learns:
+            self._ready_to_learn()
+        recorder = self.recorder
+        stack = recorder.stack if recorder is not None else []
+        if stack and stack[-1] == BACKWARD:
+            return NOT_SEEN  # a network that runs again for the sake of its gradients
+        if learns:
+            self._saw_forward = True
+            if recorder is not None and stack and stack[-1] == EVALUATION:
+                self._evaluation.end(recorder)
+            if not self._loads and not (stack and stack[0] == OPTIMIZER and recorder and recorder.samples):
+                self._batches.give(samples_of(inputs))  # once, where an optimizer has it run many times (LBFGS)
+        elif self._recording is not None and self._batches.is_new_pass:
+            self._evaluation.begin(self._recording)
+        return NOT_SEEN if self._recording is None else self._recording.enter(FORWARD)
+
+    @safely("evaluation")
+    def evaluation_begins(self, is_training: Callable[[], bool]) -> None:
+        """The program says that it evaluates, until ``is_training``."""
+        if self._recording is not None and self.is_own_thread:
+            self._evaluation.begin(self._recording, is_training)
+
+    @safely("evaluation")
+    def is_beyond_evaluation(self) -> None:
+        """The program does what is no part of evaluating, though its network is still as it was for that."""
+        recorder = self.recorder
+        if recorder is not None and self.is_own_thread and goes_on(recorder) and len(recorder.stack) == 1:
+            self._evaluation.end(recorder)
+
+    # Gradients and steps
+
+    def backward_begins(self) -> int:
+        """The program asks for gradients: it trains."""
+        try:
+            if self._in_backward or (get_ident() != self._thread and self._is_elsewhere()):
+                return NOT_SEEN
+            recorder, batches = self._recording or self.ready(), self._batches
+            if recorder is None:
+                return NOT_SEEN
+            if recorder.stack and recorder.stack[-1] == EVALUATION:
+                self._evaluation.end(recorder)
+            if not batches.now.learned:
+                self._epoch_begins(recorder)
+            samples = batches.learn()
+            if samples is not None:
+                recorder.samples = samples + (recorder.samples or 0)
+            recorder.passes = 1 + (recorder.passes or 0)
+            if recorder.paused:
+                return NOT_SEEN
+            if not self._saw_forward:
+                recorder.credit(FORWARD)
+            self._in_backward = True
+            return recorder.enter(BACKWARD)
+        except Exception as error:  # noqa: BLE001
+            return self._lose("backward", error)
+
+    def _epoch_begins(self, recorder: Recorder) -> None:
+        epoch = self._batches.begin_epoch()
+        if not self.epochs_by_words:
+            recorder.epoch(epoch)
+
+    def backward_ends(self, depth: int, reduced: Callable[[], bool]) -> None:
+        """Gradients are there; where they were not ``reduced``, each rank has its own, and nobody was waited for."""
+        try:
+            if depth >= 0 and self.recorder is not None:
+                self.recorder.leave_until(depth)
+                self._in_backward = False
+                if self._arrivals.any and not reduced():
+                    self._arrivals()  # nobody asks for it at the end of the step
+        except Exception as error:  # noqa: BLE001
+            self._lose("backward", error)
+
+    @safely("optimizers")
+    def makes_optimizer(self) -> None:
+        """The program makes an optimizer."""
+        self._optimizers += 1
+
+    def optimizer_begins(self, number: int) -> None:
+        """Optimizer ``number`` (its id) steps."""
+        try:
+            if get_ident() != self._thread and self._is_elsewhere():
+                return
+            recorder = self._recording or self.ready()
+            if recorder is None:
+                return
+            if recorder.is_cut and number in self._stepped:
+                self.end_step(recorder)
+            depth = NOT_SEEN if recorder.paused else recorder.enter(OPTIMIZER)
+            self._stepping.setdefault(number, depth)  # it may have begun before, and raised, or step by way of its base
+        except Exception as error:  # noqa: BLE001
+            self._lose("optimizers", error)
+
+    def optimizer_ends(self, number: int) -> None:
+        """Optimizer ``number`` has stepped."""
+        try:
+            depth, recorder = self._stepping.pop(number, None), self.recorder
+            if recorder is None or depth is None:
+                return
+            if depth >= 0:
+                recorder.leave_until(depth)
+            self.steps_taken += 1
+            if self.reducing:
+                self._forget_reducing(recorder)
+            if self.by_words:
+                return
+            recorder.cut()
+            if self._optimizers > 1:
+                self._stepped.add(number)
+            else:
+                self.end_step(recorder)
+        except Exception as error:  # noqa: BLE001
+            self._lose("optimizers", error)
+
+    def _forget_reducing(self, recorder: Recorder) -> None:
+        """A comm hook leaves its collectives to DDP, which waits out of sight."""
+        for told in self.reducing.values():
+            recorder.collective(*told, None, None)
+        self.reducing.clear()
+
+    @safely("optimizers")
+    def optimizer_skips(self, number: int) -> None:
+        """Optimizer ``number`` was to step, but a gradient was not finite, and it left the network alone."""
+        recorder = self.recorder
+        if recorder is None or get_ident() != self._thread:
+            return
+        if not self.by_words and "skipped" not in recorder.tags:
+            recorder.tags.append("skipped")
+        self._stepping.setdefault(number, NOT_SEEN)
+        self.optimizer_ends(number)
+
+    @safely("optimizers")
+    def gradients_dropped(self) -> None:
+        """Gradients are gone and no optimizer was ever seen to step: a compiled one steps out of sight."""
+        recorder = self.recorder
+        if recorder is None or not recorder.passes or self._stepping or self.by_words or get_ident() != self._thread:
+            return
+        self._unseen += 1
+        if self._unseen == UNSEEN:
+            self.session.part_ends("optimizers", "none is seen to step: a step ends where its gradients are dropped")
+        if self._unseen >= UNSEEN:
+            recorder.cut()
+            self.end_step(recorder)
+
+    def end_step(self, recorder: Recorder) -> None:
+        """The step that was cut is over, and the next one begins."""
+        if self._stepped:
+            self._stepped.clear()
+        self._saw_forward = False
+        recorder.write_step()
+        if self.boundary.is_awaited:
+            self.boundary.passed(recorder)
+            self._recording = recorder if self.boundary.on else None
+
+    @safely("recording")
+    def finish(self) -> None:
+        """The program ends: what was cut is a step."""
+        recorder = self.recorder
+        if recorder is not None and self._unseen >= UNSEEN and recorder.passes:
+            recorder.cut()
+        if recorder is not None and recorder.is_cut:
+            recorder.leave_until(0)
+            self.end_step(recorder)

@@ -1,0 +1,1 @@
+"""Wrapped entry points of torch, one file per kind."""

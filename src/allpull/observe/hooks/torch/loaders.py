@@ -1,0 +1,40 @@
+"""See a program fetch its batches: iterators of ``torch.utils.data.DataLoader``, and of what derives from it."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from ..inference.step_inference import Watcher
+
+
+def watch_loaders(watcher: Watcher) -> None:
+    """Time each fetch in the process that trains, whatever the number of workers."""
+    from torch.utils.data import dataloader  # noqa: PLC0415  this runs after torch was imported
+
+    base = dataloader._BaseDataLoaderIter
+    take, iterate = base.__next__, dataloader.DataLoader.__iter__
+
+    @functools.wraps(take)
+    def observed_take(self: Any) -> Any:
+        depth = watcher.fetch_begins(id(self))
+        try:
+            batch = take(self)
+        except BaseException:  # the end of the pass, most likely
+            watcher.leave(depth)
+            raise
+        watcher.fetched(depth, batch)
+        return batch
+
+    @functools.wraps(iterate)
+    def observed_iterate(self: Any) -> Any:
+        depth = watcher.pass_begins()
+        try:
+            iterator = iterate(self)
+        finally:
+            watcher.leave(depth)
+        watcher.pass_begun(id(iterator))
+        return iterator
+
+    base.__next__ = observed_take  # type: ignore[method-assign]  # wrapping is the point
+    dataloader.DataLoader.__iter__ = observed_iterate  # type: ignore[method-assign]

@@ -1,0 +1,75 @@
+"""See a program step its optimizers, and gradient scalers that skip a step."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from ...recording.step_line import OPTIMIZER
+from ..inference.step_inference import Watcher
+
+
+def watch_optimizers(watcher: Watcher, made: Any) -> None:
+    """Time each ``step`` by torch's own hooks for all optimizers; ``made`` is told of each optimizer that is made."""
+    from torch.compiler import is_dynamo_compiling  # noqa: PLC0415  this runs after torch was imported
+    from torch.optim import optimizer as optim  # noqa: PLC0415
+
+    def begins(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        if not is_dynamo_compiling():
+            watcher.optimizer_begins(id(optimizer))
+
+    def ends(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        if not is_dynamo_compiling():
+            watcher.optimizer_ends(id(optimizer))
+
+    optim.register_optimizer_step_pre_hook(begins)
+    optim.register_optimizer_step_post_hook(ends)
+    construct = optim.Optimizer.__init__
+
+    @functools.wraps(construct)
+    def observed(self: Any, *args: Any, **kwargs: Any) -> None:
+        construct(self, *args, **kwargs)
+        watcher.makes_optimizer()
+        made(self)
+
+    optim.Optimizer.__init__ = observed  # type: ignore[method-assign]  # wrapping is the point
+    _watch_dropping(watcher, optim.Optimizer)
+
+
+def _watch_dropping(watcher: Watcher, base: Any) -> None:
+    """See gradients dropped, until an optimizer is seen to step."""
+    from torch.compiler import is_dynamo_compiling  # noqa: PLC0415  this runs after torch was imported
+
+    zero = base.zero_grad
+
+    @functools.wraps(zero)
+    def observed(self: Any, *args: Any, **kwargs: Any) -> None:
+        if not is_dynamo_compiling():
+            if not watcher.steps_taken:
+                watcher.gradients_dropped()
+            elif base.zero_grad is observed:
+                base.zero_grad = zero  # it is not needed any more
+        zero(self, *args, **kwargs)
+
+    base.zero_grad = observed
+
+
+def watch_scalers(watcher: Watcher) -> None:
+    """Take what ``GradScaler.step`` does for the optimizer's, and know when it let the optimizer do nothing."""
+    from torch.amp import grad_scaler  # noqa: PLC0415  this runs after torch was imported
+
+    step = grad_scaler.GradScaler.step
+
+    @functools.wraps(step)
+    def observed(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        recorder = watcher.recorder
+        before = watcher.steps_taken
+        depth = watcher.enter(OPTIMIZER)
+        try:
+            return step(self, optimizer, *args, **kwargs)
+        finally:
+            watcher.leave(depth)
+            if recorder is not None and watcher.steps_taken == before:
+                watcher.optimizer_skips(id(optimizer))
+
+    grad_scaler.GradScaler.step = observed  # type: ignore[method-assign]

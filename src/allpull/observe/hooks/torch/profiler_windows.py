@@ -1,0 +1,154 @@
+"""Let torch's profiler look at a few steps now and then: which bucket was ready when, and when it was reduced.
+
+All ranks open their windows at the same steps, so that collectives match. The steps in a window, and the one that
+writes the trace, are tagged: rates leave them out. A program that makes a profiler of its own is left in peace from
+then on: two cannot run at once, and the second one to start would fail or see nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from typing import Any, Callable, Iterable, Optional
+
+from ....rundir import layout
+from ....rundir.write import private_folder
+from ...recording.arrival import sizes_of
+from ..inference.step_inference import Watcher
+from ..safety import safely
+
+BUCKETS_AT = 4  # DDP cuts its buckets anew after its first step
+QUIET = ("KINETO_LOG_LEVEL", "99")  # else kineto speaks of each window on the program's own stderr
+
+
+class Windows:
+    """Profiler windows of ``steps`` steps, the first at step ``first`` and then every ``every`` steps."""
+
+    def __init__(self, watcher: Watcher, *, every: int, steps: int, first: int) -> None:
+        self.session = watcher.session
+        self.failed = watcher.failed
+        self._watcher = watcher
+        self._every = every
+        self._steps = steps
+        self._first = first
+        self._profile: Optional[Any] = None
+        self._starts = False  # it is we who make a profiler
+        self._theirs = False  # the program has made one
+        self._said = False
+        self._opened_at = 0
+        self._opened_ns = 0
+
+    def watch(self) -> None:
+        """Hear of profilers that the program makes; called once, after torch was imported."""
+        from torch.autograd import profiler as old  # noqa: PLC0415
+        from torch.profiler import profiler as new  # noqa: PLC0415
+
+        for holder, name in ((new, "_KinetoProfile"), (old, "profile"), (old, "emit_nvtx"), (old, "emit_itt")):
+            if hasattr(holder, name):
+                self._wrap(getattr(holder, name))
+
+    def _wrap(self, profiler: Any) -> None:
+        construct = profiler.__init__
+
+        @functools.wraps(construct)
+        def observed(made: Any, *args: Any, **kwargs: Any) -> None:
+            if not self._starts and not self._theirs:
+                self._make_way()
+            construct(made, *args, **kwargs)
+
+        profiler.__init__ = observed
+
+    @safely("windows")
+    def _make_way(self) -> None:
+        self._theirs = True
+        if self._profile is not None:
+            self._close()
+
+    @safely("windows")
+    def at_step(self, step: int) -> None:
+        """Step ``step`` begins: close the window that is due, and open the next one."""
+        recorder = self._watcher.recorder
+        if recorder is None:
+            return
+        if self._profile is not None and step >= self._opened_at + self._steps:
+            self._close()
+        if self._profile is None and step >= self._first and (step - self._first) % self._every == 0:
+            if not self._theirs:
+                self._open(step)
+            elif not self._said:
+                self._said = True
+                self.session.part_ends("windows", "the program has a profiler of its own")
+        if self._profile is not None and "traced" not in recorder.tags:
+            recorder.tags.append("traced")
+
+    @safely("windows")
+    def finish(self) -> None:
+        """The program ends: what was seen so far is kept."""
+        if self._profile is not None:
+            self._close()
+
+    def _open(self, step: int) -> None:
+        from torch import cuda, profiler  # noqa: PLC0415  this runs after torch was imported
+
+        activities = [profiler.ProfilerActivity.CPU]
+        if cuda.is_available():
+            activities.append(profiler.ProfilerActivity.CUDA)
+        self._starts = True
+        try:
+            self._profile = profiler.profile(activities=activities, record_shapes=True)
+            self._opened_at, self._opened_ns = step, time.monotonic_ns()
+            _start_quietly(self._profile)
+        finally:
+            self._starts = False
+
+    def _close(self) -> None:
+        profile, self._profile = self._profile, None
+        recorder, who = self._watcher.recorder, self.session.who
+        if profile is None or recorder is None or who is None:
+            return
+        profile.stop()
+        now = time.monotonic_ns()
+        recorder.tags.append("traced")
+        name = layout.trace_file(who.rank, self._opened_at)
+        path = os.path.join(self.session.directory, name)
+        private_folder(os.path.dirname(path))
+        profile.export_chrome_trace(f"{path}.part.gz")  # the ending has it compressed
+        os.replace(f"{path}.part.gz", path)
+        event = {"kind": "trace", "file": name, "first_step": self._opened_at}
+        steps = max(1, recorder.step_number - self._opened_at)
+        recorder.journal.event({**event, "steps": steps, "begin_ns": self._opened_ns, "end_ns": now}, now)
+
+
+class Buckets:
+    """Say once how DDP cuts the gradients, when it has settled; ``networks`` gives those that are there."""
+
+    def __init__(self, watcher: Watcher, networks: Callable[[], Iterable[Any]]) -> None:
+        self.session = watcher.session
+        self.failed = watcher.failed
+        self._watcher = watcher
+        self._networks = networks
+
+    @safely("buckets")
+    def at_step(self, step: int) -> None:
+        """Step ``step`` begins."""
+        recorder = self._watcher.recorder
+        if recorder is None or step < BUCKETS_AT:
+            return
+        self._watcher.boundary.tell_no_more(self.at_step)
+        now = time.monotonic_ns()
+        for network in self._networks():
+            sizes = sizes_of(network._get_ddp_logging_data())
+            if sizes:
+                recorder.journal.event({"kind": "buckets", "step": step, "sizes_bytes": sizes, "t_ns": now}, now)
+
+
+def _start_quietly(profile: Any) -> None:
+    name, value = QUIET
+    had = name in os.environ
+    os.environ.setdefault(name, value)
+    try:
+        profile.start()
+    finally:
+        if not had:
+            del os.environ[name]

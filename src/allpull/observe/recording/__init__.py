@@ -1,0 +1,1 @@
+"""What a rank records of its steps."""

@@ -1,0 +1,70 @@
+"""Records of a job that was started again: the earlier attempt is set aside, and what is done twice is known.
+
+Ranks start again in place (torchrun's restarts, which our agents count alike on all hosts) or with the whole job (a
+queue gave it back, and its script says how many attempts there were until then). Either way the records of attempt k
+stand in ``attempts/k/`` of the run directory, and the rank that goes on says where k had been. Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Dict, Optional
+
+from ...rundir import layout
+from ...rundir.write import private_folder
+
+FOLDER = "attempts"
+RESTARTS = "TORCHELASTIC_RESTART_COUNT"
+RESUME = "ALLPULL_RESUME"
+BEFORE = "ALLPULL_ATTEMPTS"  # set by batch scripts: attempts that were made before this start of the job
+TAIL_BYTES = 1 << 16
+
+
+def begin(directory: str, rank: int) -> Optional[Dict[str, int]]:
+    """Make room for the records of this attempt; what the attempt before had done, or None for the first one.
+
+    The answer has ``attempt`` (from 1) and ``steps_before``, the number of steps until which it was recorded.
+
+    Raises:
+        OSError: the files cannot be moved.
+    """
+    restarts = _number(RESTARTS)
+    attempts = _number(BEFORE) + restarts
+    if restarts > 0:
+        os.environ[RESUME] = "1"
+        _set_aside(directory, rank, attempts - 1)
+    if not attempts:
+        return None
+    before = os.path.join(directory, FOLDER, str(attempts - 1), layout.steps_file(rank))
+    return {"attempt": attempts, "steps_before": _steps_in(before)}
+
+
+def _set_aside(directory: str, rank: int, attempt: int) -> None:
+    for name in (layout.steps_file(rank), layout.events_file(rank)):
+        source = os.path.join(directory, name)
+        target = os.path.join(directory, FOLDER, str(attempt), name)
+        if os.path.exists(source) and not os.path.exists(target):
+            private_folder(os.path.dirname(target))
+            os.replace(source, target)
+
+
+def _number(variable: str) -> int:
+    counted = os.environ.get(variable, "0")
+    return int(counted) if counted.isdigit() else 0
+
+
+def _steps_in(path: str) -> int:
+    """The number after the last whole step record of ``path``; 0 where there is none."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.path.getsize(path) - TAIL_BYTES))
+            lines = file.read().splitlines()
+    except OSError:
+        return 0
+    for line in reversed(lines):
+        try:
+            return int(json.loads(line)["step"]) + 1
+        except (ValueError, KeyError, TypeError):
+            continue
+    return 0

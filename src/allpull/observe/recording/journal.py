@@ -1,0 +1,160 @@
+"""The two files of a rank: its steps and its events, with their headers, clock pairs and budget."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence
+
+from ...rundir import layout
+from ...rundir.write import Appender
+from ..affinity import bound_to
+from ..identity import Identity
+
+VERSION = "1.3"  # of the records; schema.base.VERSION must be the same, which a test checks
+CLOCK_EVERY_NS = 60_000_000_000  # often enough to see a clock step; drift of 20 ppm is 1.2 ms in that time
+
+
+class Journal:
+    """Writes lines of one rank; what cannot be written is warned of once, and the program goes on.
+
+    ``boundary`` and ``sources`` tell readers how steps and times are known.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        who: Identity,
+        *,
+        budget: int,
+        warmup_steps: int,
+        boundary: str,
+        sources: Sequence[str],
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+        realtime_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._clock_ns = clock_ns
+        self._realtime_ns = realtime_ns
+        self._pid = os.getpid()
+        self._next_clock_ns = 0
+        self._events = Appender(
+            os.path.join(directory, layout.events_file(who.rank)),
+            budget,
+            on_trouble=_warn,
+            on_thin=lambda keep: self._thinned("events", keep),
+            clock_ns=clock_ns,
+        )
+        self._steps = Appender(
+            os.path.join(directory, layout.steps_file(who.rank)),
+            budget,
+            on_trouble=self.switched_off,
+            on_thin=lambda keep: self._thinned("steps", keep),
+            clock_ns=clock_ns,
+        )
+        self._headers(who, budget, warmup_steps, boundary, sources)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether steps still reach the disk."""
+        return self._steps.is_open
+
+    def steps(self, lines: Iterable[str], now_ns: int) -> None:
+        """Lines of the steps, which reach the disk at once; about once a minute also a pair of clocks."""
+        for line in lines:
+            self._steps.add(line, None)
+        self._steps.flush(now_ns)
+        if now_ns >= self._next_clock_ns:
+            self._clock_pair(now_ns)
+
+    def event(self, event: Dict[str, Any], now_ns: int, *, keep: bool = True) -> None:
+        """One line of the events; without ``keep`` the budget may thin it out."""
+        self._events.add(json.dumps(event), now_ns, keep=keep)
+
+    def switched_off(self, reason: str, part: Optional[str] = None) -> None:
+        """Say that recording, or one ``part`` of it, ended here, and why."""
+        _warn(reason, part)
+        now = self._clock_ns()
+        self.event({"kind": "switched_off", "reason": reason, "part": part, "t_ns": now}, now)
+
+    def close(self, *, steps: int, ended_well: bool) -> None:
+        """Write what is buffered; ``ended_well``: with the mark that the rank ended by itself after ``steps`` steps."""
+        if os.getpid() != self._pid:
+            return  # a forked child has the parent's buffers, which are not its to write
+        now = self._clock_ns()
+        self._clock_pair(now)
+        self._steps.close()
+        if ended_well:
+            left_out = self._steps.left_out + self._events.left_out
+            self.event({"kind": "end", "steps": steps, "left_out": left_out, "t_ns": now}, now)
+        self._events.close()
+
+    def disown(self) -> None:
+        """Stop writing, in a forked child."""
+        self._steps = self._events = _NOWHERE
+
+    def _clock_pair(self, now_ns: int) -> None:
+        self._next_clock_ns = now_ns + CLOCK_EVERY_NS
+        self.event({"kind": "clock", **clock_pair(self._clock_ns, self._realtime_ns)}, now_ns)
+
+    def _thinned(self, file: str, keep_one_in: int) -> None:
+        now = self._clock_ns()
+        self.event({"kind": "thinned", "file": file, "keep_one_in": keep_one_in, "t_ns": now}, now)
+
+    def _headers(self, who: Identity, budget: int, warmup_steps: int, boundary: str, sources: Sequence[str]) -> None:
+        now = self._clock_ns()
+        common = {"rank": who.rank, "host": who.host, "budget": budget}
+        header = {
+            "schema": f"allpull.steps/{VERSION}",
+            **common,
+            "local_rank": who.local_rank,
+            "ranks": who.ranks,
+            "boot_id": boot_id(),
+            "pid": self._pid,
+            "clock": clock_pair(self._clock_ns, self._realtime_ns),
+            "cpus": bound_to(),
+            "boundary": boundary,
+            "sources": list(sources),
+            "warmup_steps": warmup_steps,
+        }
+        self._steps.add(json.dumps(header), now, keep=True)
+        self._events.add(json.dumps({"schema": f"allpull.events/{VERSION}", **common}), now, keep=True)
+        self._clock_pair(now)
+        self._steps.flush()
+        self._events.flush()
+
+
+def clock_pair(clock_ns: Callable[[], int], realtime_ns: Callable[[], int]) -> Dict[str, int]:
+    """One moment on both clocks: the real time between two looks at the monotonic one."""
+    before = clock_ns()
+    real = realtime_ns()
+    return {"monotonic_ns": (before + clock_ns()) // 2, "realtime_ns": real}
+
+
+def boot_id() -> Optional[str]:
+    """The kernel's name for this boot: ranks with equal ones share the monotonic clock. None: not Linux."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return None
+
+
+def _warn(reason: str, part: Optional[str] = None) -> None:
+    what = "recording stopped" if part is None else f"{part}: no longer observed"
+    os.write(2, f"allpull: {what}, the program goes on: {reason}\n".encode())
+
+
+class _Nowhere(Appender):
+    """An appender without a file, for forked children."""
+
+    def __init__(self) -> None:
+        self.left_out = 0
+        self._descriptor = None
+        self._lines: List[str] = []
+
+    def flush(self, now_ns: Optional[int] = None) -> None:
+        """Nothing to hand over."""
+
+
+_NOWHERE = _Nowhere()

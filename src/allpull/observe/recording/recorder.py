@@ -1,0 +1,300 @@
+"""Turn what a training loop says, or is seen to do, into step records and events: the one writer of them.
+
+The cost of a step in the rank is the point of this file: no lock, no thread, no object per phase. After a step's own
+work the caches are cold, and whatever runs costs two or three times as much as it would in a row; so a step only puts
+its numbers aside, and a fifth of a second's steps are made into lines at once. Measured by
+``benchmarks/recording_cost.py``, and in programs that train by ``benchmarks/overhead.py``.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Callable, ContextManager, Dict, List, Optional, Sequence
+
+from ...rundir import redact
+from ...rundir.live.activity import ENDED_NS, NOTHING, PLACES, STEP, hidden_words, live_words
+from ...rundir.write import FLUSH_NS
+from ..identity import Identity
+from .arrival import Ready
+from .cost import Cost
+from .journal import Journal
+from .run_queue import RunQueue
+from .span import Span
+from .step_line import BACKWARD, CHECKPOINT, EVALUATION, KNOWN, OPTIMIZER, Collective, Count, Cut, Lines, Step, both
+
+OPAQUE = (EVALUATION, CHECKPOINT)  # what happens inside belongs to them, forward passes included
+TAGS = 6  # where they stand in a ``Cut``
+OTHERS = "others"  # what words of the user's are called for which there is no place left
+MOST_COLLECTIVES = 10_000  # of a step; a program that makes none would fill its memory with them
+
+
+class Recorder:
+    """Listens to ``allpull.marks``, or to whoever watches a program, in one rank, and writes its steps and events.
+
+    ``arrival`` (set by whoever finds a reducing backward) returns when the last gradient of the step was ready, in
+    ns of ``clock_ns``, or None. ``samples`` and ``passes`` (backward passes) count up over a step for those who cut
+    it; None: not known. ``turned_ns`` is when a phase last began or ended.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        who: Identity,
+        *,
+        budget: int,
+        warmup_steps: int,
+        boundary: str = "marks.step",
+        sources: Sequence[str] = ("marks",),
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+        realtime_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._clock_ns = clock_ns
+        self.live = live_words(directory, who.rank)
+        self._warmup_left = warmup_steps
+        self._queue = RunQueue()
+        self.arrival: Optional[Callable[[], Ready]] = None
+        self.samples: Optional[int] = None
+        self.passes: Optional[int] = None
+        self.tags: List[str] = []
+        self.collectives: List[Collective] = []
+        self._names: List[str] = [*KNOWN, "collective"]
+        self._spent: List[int] = [0] * len(self._names)  # ns, by place
+        self._lines = Lines(self._names)
+        self._spans: Dict[str, Span] = {name: Span(self, place) for place, name in enumerate(KNOWN)}
+        self.stack: List[int] = []  # the phases that are open, one in another
+        self.turned_ns = self._begin_ns = self._backward_end_ns = self._opaque_begin_ns = 0
+        self._phases = 0  # of this step
+        self._cut: Optional[Cut] = None
+        self.is_cut = self.paused = False  # a step has ended that is not written yet; steps are only counted
+        self._aside: List[Step] = []  # steps that are not yet lines
+        self._handed_ns = clock_ns()
+        self.step_number = 0
+        self._first = 0  # the number of the step with which this rank began, had it counted on from there
+        self._epoch = 0
+        self.journal = Journal(
+            directory,
+            who,
+            budget=budget,
+            warmup_steps=warmup_steps,
+            boundary=boundary,
+            sources=sources,
+            clock_ns=clock_ns,
+            realtime_ns=realtime_ns,
+        )
+        self._lines.cost = Cost(self._pair, clock_ns)
+        self.begin_here()
+        self._begin_ns = self._phases = 0
+
+    def phase(self, name: str) -> ContextManager[None]:
+        """The span of phase ``name``; spans nest, and each moment belongs to the innermost."""
+        span = self._spans.get(name)
+        if span is None:
+            span = self._spans[name] = Span(self, self.place_of(name))
+        return span
+
+    def place_of(self, name: str) -> int:
+        """The place of phase ``name``, a new one for a new word of the user's; very many words share the last."""
+        if name not in self._names:
+            if len(self._names) == PLACES:
+                return PLACES - 1
+            self._names.append(name if len(self._names) < PLACES - 1 else OTHERS)
+            self._spent.append(0)
+            return len(self._names) - 1
+        return self._names.index(name)
+
+    def name_of(self, place: int) -> Optional[str]:
+        """The phase at ``place``; None: it is between two."""
+        return None if place == NOTHING else self._names[place]
+
+    def enter(self, place: int) -> int:
+        """Phase number ``place`` begins; how many were open around it, which ``leave_until`` takes."""
+        now = self._clock_ns()
+        stack = self.stack
+        depth = len(stack)
+        if depth or place in OPAQUE:
+            place = self._enters_within(place, now)
+        if not self._begin_ns:
+            self._begin_ns = now
+        self.turned_ns = now
+        stack.append(place)
+        self.live[place] = now
+        return depth
+
+    def leave(self) -> None:
+        """The innermost phase ends."""
+        self.leave_until(len(self.stack) - 1)
+
+    def leave_until(self, depth: int) -> None:
+        """Phases end until only ``depth`` are open: what an exception left open is closed here."""
+        stack = self.stack
+        if len(stack) != depth + 1:
+            if len(stack) <= depth:
+                return
+            self.leave_until(depth + 1)
+        now = self._clock_ns()
+        place = stack.pop()
+        self._spent[place] += now - self.turned_ns
+        self.turned_ns = now
+        self._phases += 1
+        self.live[stack[-1] if depth else ENDED_NS] = now
+        if place == BACKWARD:
+            self._backward_end_ns = now
+        elif place in OPAQUE and place not in stack:
+            self._opaque_ended(place, now)
+
+    def collective(self, kind: int, number: int, begin: int, blocked: Optional[int], end: Optional[int]) -> None:
+        """A collective of this step: ``number`` is its place in its group; the others as in ``StepRecord``."""
+        if len(self.collectives) < MOST_COLLECTIVES:
+            self.collectives.append((kind, number, begin, blocked, end))
+
+    def step(self, samples: Optional[int]) -> None:
+        """A step has ended, on ``samples`` samples: write its record and begin the next one."""
+        self.samples = samples
+        self.cut()
+        self.write_step()
+
+    def cut(self) -> None:
+        """The step ends here, unless it is cut again before it is written."""
+        now = self._clock_ns()
+        if not self._begin_ns:
+            self._begin_ns = now
+        if self.stack:  # inside a phase: the part so far belongs to this step
+            self._spent[self.stack[-1]] += now - self.turned_ns
+            self.turned_ns = now
+        ready = None if self.arrival is None else self.arrival()
+        done: Count = self._backward_end_ns
+        if ready is None or not self._begin_ns <= ready[0] <= ready[-1] <= self._backward_end_ns:
+            ready = done = None
+        tags = tuple(self.tags) if self.tags else ()
+        collectives = tuple(self.collectives) if self.collectives else ()
+        cut = (now, ready, done, self.samples, self.passes, self._queue.since(), tags, collectives, *self._spent)
+        self._cut = cut if self._cut is None else both(self._cut, cut)
+        self.is_cut = True
+        self._spent = [0] * len(self._spent)
+        self.samples = self.passes = None
+        if tags:
+            self.tags.clear()
+        if collectives:
+            self.collectives.clear()
+
+    def write_step(self) -> None:
+        """Write the step that was cut; what came after the cut belongs to the next one."""
+        cut = self._cut
+        if cut is None:
+            return
+        if self._warmup_left > 0:
+            self._warmup_left -= 1
+            cut = (*cut[:TAGS], (*cut[TAGS], "warmup"), *cut[TAGS + 1 :])
+        if not self.paused:
+            self._aside.append((self.step_number, self._epoch, self._begin_ns, self._phases, *cut))
+        self._cut = None
+        self.is_cut = False
+        end = self._begin_ns = cut[0]
+        self._phases = 0
+        self.step_number += 1
+        self.live[STEP] = self.step_number
+        if end - self._handed_ns >= FLUSH_NS:
+            self._hand_over(end)
+
+    def begin_here(self) -> None:
+        """What was added up so far is left out; the step begins now."""
+        self.leave_until(0)
+        self._spent = [0] * len(self._spent)
+        self._queue.since()
+        self._begin_ns = self._clock_ns()
+
+    def credit(self, place: int) -> None:
+        """The time since the last phase ended was phase ``place``, which nobody saw begin."""
+        if self._begin_ns and (not self.stack or self.stack[-1] == OPTIMIZER):  # which may call what computes its loss
+            now = self._clock_ns()
+            self._spent[place] += now - max(self.turned_ns, self._begin_ns)
+            self.turned_ns = now
+
+    def epoch(self, number: int, step: Optional[int] = None) -> None:
+        """Epoch ``number`` begins; ``step`` gives the number of its next step where training was resumed."""
+        now = self._clock_ns()
+        if step is not None and step != self.step_number:
+            self._first += step - self.step_number
+            self.step_number = step
+            self.tags.append("resumed")
+        self._epoch = number
+        self.tags.append("first_batch")
+        if not self._begin_ns:
+            self._begin_ns = now
+        self.journal.event({"kind": "epoch", "epoch": number, "step": self.step_number, "t_ns": now}, now)
+
+    def metric(self, name: str, value: Optional[float], step: Optional[int] = None) -> None:
+        """A quantity of the training as of ``step``; what is not finite is written as null."""
+        now = self._clock_ns()
+        finite = value is not None and math.isfinite(value)
+        event = {"kind": "metric", "name": name, "value": value if finite else None}
+        at = self.step_number if step is None else step
+        often = name.startswith("train_")  # told many times an epoch; what is told once must not be thinned out
+        self.journal.event({**event, "step": at, "epoch": self._epoch, "t_ns": now}, now, keep=not often)
+
+    def remark(self, text: str) -> None:
+        """Something that whoever reads the run should know."""
+        now = self._clock_ns()
+        said, _ = redact.text(text[:1000])
+        self.journal.event({"kind": "remark", "text": said, "t_ns": now}, now)
+
+    def restarted(self, attempt: int, steps_before: int) -> None:
+        """This rank goes on after an earlier attempt, which had recorded ``steps_before`` steps."""
+        now = self._clock_ns()
+        self.journal.event({"kind": "restarted", "attempt": attempt, "steps_before": steps_before, "t_ns": now}, now)
+
+    def raised(self, error: BaseException) -> None:
+        """The exception that ends this rank."""
+        now, message = self._clock_ns(), redact.text(str(error)[:4000])[0]
+        hint = vars(error).get("hint")  # of an ``AllpullError``; getattr might run code of the user's
+        advice = {"hint": redact.text(hint[:1000])[0]} if isinstance(hint, str) and hint else {}
+        event = {"kind": "exception", "type": type(error).__name__, "message": message, **advice, "t_ns": now}
+        self.journal.event(event, now)
+
+    def close(self, *, ended_well: bool) -> None:
+        """Write what is buffered; ``ended_well``: with the mark that the rank ended by itself."""
+        self.leave_until(0)
+        self.write_step()
+        self._queue.close()
+        now = self._clock_ns()
+        self._hand_over(now)
+        if self.collectives:
+            self.journal.event(
+                {"kind": "rest", "collectives": self.collectives, "step": self.step_number, "t_ns": now}, now
+            )
+        self.journal.close(steps=self.step_number - self._first, ended_well=ended_well)
+
+    def disown(self) -> None:
+        """Stop writing, in a forked child."""
+        self.journal.disown()
+        self._aside.clear()
+        self.live = hidden_words()
+
+    def _hand_over(self, now: int) -> None:
+        """Make lines of the steps that were put aside, and write them."""
+        self._handed_ns = now
+        line = self._lines.line
+        self.journal.steps([line(step) for step in self._aside], now)
+        self._aside.clear()
+
+    def _pair(self) -> None:
+        self.leave_until(self.enter(0))
+
+    def _enters_within(self, place: int, now: int) -> int:
+        """Phase ``place`` begins inside another one, or is itself one that others begin in: what it counts as."""
+        if self.stack:
+            top = self.stack[-1]
+            self._spent[top] += now - self.turned_ns
+            if top in OPAQUE:
+                place = top
+        if place in OPAQUE and place not in self.stack:
+            self._opaque_begin_ns = now
+        return place
+
+    def _opaque_ended(self, place: int, now: int) -> None:
+        name = self._names[place]
+        if name not in self.tags:
+            self.tags.append(name)
+        span = {"kind": "span", "name": name, "begin_ns": self._opaque_begin_ns, "end_ns": now}
+        self.journal.event({**span, "step": self.step_number, "epoch": self._epoch}, now, keep=False)

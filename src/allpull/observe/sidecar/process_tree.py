@@ -1,0 +1,175 @@
+"""Find the processes of each rank of a host, and read what each of them used.
+
+A rank's helpers, such as loader workers, are its descendants. Needs psutil, as ``gauges`` does.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Dict, Iterator, List, Mapping, Optional, Tuple
+
+import psutil
+
+from .process_usage import Key, Ledger, Sight
+from .rank_registry import Roster, rank_by_variables
+
+MAX_THREADS = 256  # of one process that are asked how long they waited for a CPU
+
+
+class Family:
+    """The ranks that ``roster`` hears of, and those below process ``pid``, followed from look to look."""
+
+    def __init__(self, pid: int, roster: Optional[Roster] = None) -> None:
+        self._ledger = Ledger()
+        self._roster = roster
+        self._said: Dict[Key, Tuple[psutil.Process, int]] = {}
+        self._followed: Dict[Key, Tuple[psutil.Process, int]] = {}
+        try:
+            self._watched: Optional[psutil.Process] = psutil.Process(pid)
+        except (psutil.Error, ValueError):
+            self._watched = None
+        self._above = _environ(self._watched) if self._watched else {}
+
+    def ranks(self) -> Dict[str, Dict[str, Optional[int]]]:
+        """``schema.counters.RankCounters`` of every rank seen so far, in plain values."""
+        self._listen()
+        return {str(rank): figures for rank, figures in self._ledger.update(self._sights()).items()}
+
+    def pids(self) -> List[int]:
+        """The processes of ranks that the last look found."""
+        return [process.pid for process, _ in self._followed.values()]
+
+    def _listen(self) -> None:
+        for pid, rank in self._roster.news().items() if self._roster else ():
+            try:
+                process = psutil.Process(pid)
+                if self._roster and self._roster.is_of_job(_environ(process)):
+                    self._said[pid, process.create_time()] = (process, rank)
+            except psutil.Error:
+                continue  # it has ended already
+
+    def _sights(self) -> Iterator[Sight]:
+        """Every process of a rank, parents before their children, as the ledger wants them."""
+        family = self._family()
+        keys = {process.pid: key for key, process in family.items()}
+        followed: Dict[Key, Tuple[psutil.Process, int]] = {}
+        for key, process in family.items():
+            try:
+                parent = keys.get(process.ppid())
+                rank = self._rank(process, key, followed.get(parent) if parent else None)
+                if rank is None:
+                    continue
+                followed[key] = (process, rank)
+                yield Sight(key, parent, rank, _figures(process))
+            except psutil.NoSuchProcess:
+                followed.pop(key, None)
+        self._followed = followed
+
+    def _family(self) -> Dict[Key, psutil.Process]:
+        """The watched process if it is a rank, those below it, ranks elsewhere with theirs, those without a parent."""
+        watched = self._watched.pid if self._watched else None
+        family = {key: said[0] for key, said in self._said.items() if key[0] == watched and said[0].is_running()}
+        self._add(family, self._watched)
+        for key, (process, _) in list(self._said.items()):
+            if key in family:
+                continue
+            if process.is_running():
+                family[key] = process
+                self._add(family, process)
+            else:
+                del self._said[key]
+        for key, (process, _) in self._followed.items():
+            if key not in family and process.is_running():
+                family[key] = process
+        return family
+
+    def _add(self, family: Dict[Key, psutil.Process], ancestor: Optional[psutil.Process]) -> None:
+        for process in _descendants(ancestor):
+            try:
+                if process.pid != os.getpid():
+                    family[process.pid, process.create_time()] = process
+            except psutil.NoSuchProcess:
+                continue
+
+    def _rank(self, process: psutil.Process, key: Key, parent: Optional[Tuple[psutil.Process, int]]) -> Optional[int]:
+        """The rank that ``process`` belongs to: as it said, as it was, by its own environment, or by its parent.
+
+        One without a rank is asked again at each look: it may have been between fork and exec.
+        """
+        known = self._said.get(key) or self._followed.get(key)
+        if known is not None:
+            return known[1]
+        own = rank_by_variables(_environ(process), self._above)
+        if own is not None:
+            return own
+        return parent[1] if parent else None
+
+
+def _descendants(ancestor: Optional[psutil.Process]) -> List[psutil.Process]:
+    """All below ``ancestor``, parents first."""
+    try:
+        return ancestor.children(recursive=True) if ancestor else []
+    except psutil.NoSuchProcess:
+        return []  # it ended, or another between two lines; who is followed already is found without it
+
+
+def _environ(process: psutil.Process) -> Mapping[str, str]:
+    """What ``process`` was started with; empty where that may not be read."""
+    try:
+        return process.environ()
+    except (psutil.Error, OSError):
+        return {}
+
+
+def _figures(process: psutil.Process) -> Dict[str, Optional[int]]:
+    """What one process did and holds; a figure that may not be read is left out.
+
+    Raises:
+        psutil.NoSuchProcess: it has ended.
+    """
+    figures: Dict[str, Optional[int]] = {}
+    with process.oneshot():
+        for read in (_io, _cpu, _memory, _queue):
+            try:
+                figures.update(read(process))
+            except psutil.ZombieProcess:
+                continue  # ended, not yet reaped: the ledger has its last figures
+            except (psutil.AccessDenied, AttributeError, OSError):
+                continue  # macOS has no io_counters; another user's process does not show it
+    return figures
+
+
+def _io(process: psutil.Process) -> Dict[str, int]:
+    io = process.io_counters()
+    return {
+        "read_bytes": io.read_chars,
+        "write_bytes": io.write_chars,
+        "read_calls": io.read_count,
+        "write_calls": io.write_count,
+        "storage_read_bytes": io.read_bytes,
+        "storage_write_bytes": io.write_bytes,
+    }
+
+
+def _cpu(process: psutil.Process) -> Dict[str, int]:
+    cpu = process.cpu_times()
+    used_s = cpu.user + cpu.system + getattr(cpu, "children_user", 0.0) + getattr(cpu, "children_system", 0.0)
+    switches = process.num_ctx_switches()
+    return {"cpu_ns": round(used_s * 1e9), "switches": switches.voluntary + switches.involuntary}
+
+
+def _memory(process: psutil.Process) -> Dict[str, int]:
+    return {"memory_bytes": process.memory_info().rss, "threads": process.num_threads()}
+
+
+def _queue(process: psutil.Process) -> Dict[str, int]:
+    """How long its threads could have run and had no CPU (schedstat of Linux, second field)."""
+    folder = f"/proc/{process.pid}/task"
+    waited = []
+    for thread in os.listdir(folder)[:MAX_THREADS]:
+        try:
+            with open(f"{folder}/{thread}/schedstat", encoding="ascii") as file:
+                waited.append(int(file.read().split()[1]))
+        except (FileNotFoundError, ProcessLookupError, ValueError, IndexError):
+            continue  # this thread has ended
+    return {"queued_ns": sum(waited)} if waited else {}

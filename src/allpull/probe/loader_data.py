@@ -1,0 +1,229 @@
+"""What the loader probe loads: a pack or a data set in memory, as the trainer would; torch is not needed."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain, count
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import psutil
+
+from allpull.data.datasets import dataset
+from allpull.data.loader.batches import Batch, Plan, training_batches
+from allpull.data.loader.crop import Look
+from allpull.data.loader.packed import PackedSource, Reading
+from allpull.data.loader.sharding import Shares
+from allpull.data.loader.shuffle import quality
+from allpull.data.pack.read import Pack, read_index
+from allpull.data.pack.split import split_shards
+from allpull.data.pack_format import INDEX, RAW, shard_name
+from allpull.errors import BadInput
+from allpull.units import show_bytes
+
+USED_OF_PACKS = (
+    *("size", "crop", "min_area", "flip", "turn", "ahead", "block", "mixed"),
+    *("by_files", "on_odd", "access", "resizer", "fast_decode"),
+)
+USED_IN_MEMORY = ("path", "shift_pixels", "flip")
+"""Options of ``schema.trainspec.DataSpec`` that change how samples are loaded."""
+
+JPEG_SIZE = 224  # pixels of a side, as networks for ImageNet see them
+CHANCE_SEED = 0
+MOST_OF_MEMORY = 0.5  # of what is available, that the batches of one rank may take
+
+
+class Source(Protocol):
+    """Something that makes batches."""
+
+    def training(self, epoch: int) -> Iterator[Batch]:
+        """The batches of ``epoch``."""
+        ...
+
+
+class InMemory:
+    """The training part of a data set of ``DATASETS``; batches are made where they are asked for."""
+
+    def __init__(self, part: dataset.Part, plan: Plan) -> None:
+        self._part, self._plan = part, plan
+
+    def training(self, epoch: int) -> Iterator[Batch]:
+        """The batches of ``epoch``."""
+        return training_batches(self._part, self._plan, epoch=epoch)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What is loaded. ``options`` are those of ``DataSpec``; ``shards`` are the files of a pack, none in memory."""
+
+    name: str
+    kind: str
+    records: int
+    bytes_per_sample: float
+    size: int
+    batch: int
+    shards: tuple[Path, ...]
+    options: Mapping[str, Any]
+
+    def open(self, *, rank: int, ranks: int, threads: int) -> PackedSource | InMemory:
+        """The source of rank ``rank`` of ``ranks``, each with batches of ``batch``.
+
+        Raises:
+            AllpullError: it is damaged, or a library is missing.
+        """
+        told = self.options
+        if not self.shards:
+            shift, flip = told["shift_pixels"], told["flip"]
+            plan = Plan(global_batch=self.batch * ranks, rank=rank, ranks=ranks, seed=0, shift_pixels=shift, flip=flip)
+            return InMemory(dataset.read(self.name, told["path"]).train, plan)
+        plan = Plan(global_batch=self.batch * ranks, rank=rank, ranks=ranks, seed=0)
+        look = Look(
+            size=self.size, crop=told["crop"], area=(told["min_area"], 1.0), mirror=told["flip"], turn=told["turn"]
+        )
+        reading = Reading(
+            threads=threads,
+            ahead=told["ahead"],
+            fast=told["fast_decode"],
+            **{name: told[name] for name in ("block", "mixed", "by_files", "on_odd", "resizer", "access")},
+        )
+        return PackedSource(self.name, plan, look, reading)
+
+
+def look_at(name: str, options: Mapping[str, Any], *, batch: int, ranks: int) -> Subject:
+    """What ``name`` is: a pack's folder, or a name of ``DATASETS``.
+
+    Raises:
+        BadInput: it is neither, it is damaged, ``ranks`` cannot have files of their own, or memory would not do.
+    """
+    if (Path(name) / INDEX).exists():
+        return _packed(name, options, batch, ranks)
+    if name in dataset.DATASETS.names():
+        return _in_memory(name, options, batch)
+    known = ", ".join(dataset.DATASETS.names())
+    raise BadInput(
+        f"{name}: no pack, and no data set of that name", hint=f"allpull pack makes packs; data sets: {known}"
+    )
+
+
+def _in_memory(name: str, options: Mapping[str, Any], batch: int) -> Subject:
+    part = dataset.read(name, options["path"]).train
+    subject = Subject(
+        name=name,
+        kind="memory",
+        records=len(part),
+        bytes_per_sample=part.images.nbytes / len(part),
+        size=int(part.images.shape[1]),
+        batch=batch,
+        shards=(),
+        options=options,
+    )
+    return _checked(subject, part.images[0].nbytes)
+
+
+def _packed(name: str, options: Mapping[str, Any], batch: int, ranks: int) -> Subject:
+    header, rows, _ = read_index(Path(name))
+    if header.records == 0:
+        raise BadInput(f"{name}: a pack without records", hint="see its skipped.txt")
+    if options["by_files"]:
+        split_shards(header, 0, ranks)
+    shards = tuple(Path(name) / shard_name(number) for number in range(len(header.shards)))
+    missing = next((shard for shard in shards if not shard.is_file()), None)
+    if missing is not None:
+        raise BadInput(f"{missing}: there is no such file", hint="copy the pack again, or make it again")
+    raw = bool((rows["codec"] == RAW).all())
+    size = options["size"] or (int(np.median(rows["height"])) if raw else JPEG_SIZE)
+    subject = Subject(
+        name=name,
+        kind=header.kind,
+        records=header.records,
+        bytes_per_sample=float(rows["length"].mean(dtype=np.float64)),
+        size=size,
+        batch=batch,
+        shards=shards,
+        options=options,
+    )
+    pixel_bytes = int(rows["channels"].max()) * np.dtype(header.dtype).itemsize if raw else 3
+    return _checked(subject, size * size * pixel_bytes)
+
+
+def _checked(subject: Subject, sample_bytes: int) -> Subject:
+    """The subject, if its batches fit into memory."""
+    need = sample_bytes * min(subject.batch, subject.records) * (subject.options["ahead"] + 2)
+    if need > psutil.virtual_memory().available * MOST_OF_MEMORY:
+        raise BadInput(
+            f"batches of {subject.batch:,} samples of {subject.size} pixels would take {show_bytes(need)}, more "
+            "than half of the memory that is free",
+            hint="take smaller ones: --batch, --size",
+        )
+    return subject
+
+
+def epochs(source: Source, *, once: bool) -> Generator[Batch]:
+    """The batches of epoch 0, and, unless ``once``, of the epochs after it without end."""
+    for epoch in count():
+        made = 0
+        for made, batch in enumerate(source.training(epoch), start=1):  # noqa: B007  counted for what follows
+            yield batch
+        if once or not made:
+            return
+
+
+def until(batches: Iterable[Batch], over: Any) -> Iterator[Batch]:
+    """``batches`` until one has come and ``over()`` holds."""
+    for batch in batches:
+        yield batch
+        if over():
+            return
+
+
+def again(last: Batch | None, batches: Iterable[Batch]) -> Iterator[Batch]:
+    """``batches`` after the one that was ``last``: it starts the clock of ``alone.drain``, which counts none before."""
+    return chain([] if last is None else [last], batches)
+
+
+def shuffle(subject: Subject, ranks: int) -> dict[str, Any] | None:
+    """What the order of epoch 0 is worth, as ``schema.probes.LoaderShuffle`` has it; None in memory.
+
+    With files of its own a rank sees some of the records only, for ever: how unlike all records those are, is told by
+    the total variation distance of their labels, ½ Σ |p − q|, beside what dealing them out by chance would give.
+    """
+    if not subject.shards:
+        return None
+    told, global_batch = subject.options, subject.batch * ranks
+    with Pack.open(subject.name, shards=range(0)) as pack:
+        splits = [pack.split(rank, ranks).records for rank in range(ranks)] if told["by_files"] else []
+        labels = None if pack.header.multi_label else pack.labels
+    parts = splits or [range(subject.records)]
+    plans = [Plan(global_batch=global_batch, rank=rank, ranks=ranks, seed=0) for rank in range(len(parts))]
+    shares = [Shares(plan=plan, parts=parts, block=told["block"], mixed=told["mixed"]) for plan in plans]
+    if splits:
+        each = [list(one.of(0)) for one in shares]
+        dealt = [one.records[: one.counted] for step in zip(*each, strict=True) for one in step]
+        order = np.concatenate(dealt)
+    else:
+        order = shares[0].order(0)
+    found = quality(order, -(-len(order) // shares[0].steps))
+    return {
+        "quality": found.shuffle,
+        "records_per_read": found.records_per_read,
+        "seen_share": min(map(len, parts)) / subject.records,
+        "label_distance": None if labels is None else label_distance(labels, parts),
+        "label_distance_by_chance": None
+        if labels is None
+        else label_distance(np.random.default_rng(CHANCE_SEED).permutation(labels), parts),
+    }
+
+
+def label_distance(labels: npt.NDArray[np.int64], parts: Iterable[range]) -> float:
+    """The largest total variation distance between the labels in one of ``parts`` and all of ``labels``.
+
+    >>> label_distance(np.array([0, 0, 1, 1]), [range(2), range(2, 4)])
+    0.5
+    """
+    classes = int(labels.max()) + 1
+    whole = np.bincount(labels, minlength=classes) / len(labels)
+    shares = [np.bincount(labels[part.start : part.stop], minlength=classes) / len(part) for part in parts]
+    return float(max(np.abs(one - whole).sum() / 2 for one in shares))

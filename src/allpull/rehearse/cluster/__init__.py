@@ -1,0 +1,1 @@
+"""The cluster file: its records, checks and faults."""

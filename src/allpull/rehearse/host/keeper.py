@@ -1,0 +1,272 @@
+"""Hold a virtual cluster for as long as its job runs: make the network, start the nursery, change links, end it all.
+
+``python -m allpull.rehearse.host.keeper ORDER.json --ready FD``. It is a process of its own so that allpull never
+leaves the machine's network, and so that somebody is there to clean up when allpull is killed. Standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from allpull.errors import AllpullError, MissingPart
+from allpull.rehearse.host import network, state
+from allpull.rehearse.host.frame_delay import relay, tap
+from allpull.rehearse.host.namespaces import bind, fresh_folder, inside, leave_the_machine, new_net
+from allpull.rehearse.host.order import RANK_PLACEHOLDER, Order, load
+from allpull.rehearse.host.reports import Reports
+from allpull.rehearse.host.truth import FirstSteps, Moments
+from allpull.rundir.write import whole_file
+
+NURSERY = "allpull.rehearse.ranks.nursery"
+ETC_HOSTS = Path("/etc/hosts")
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  a mount point, not a file of ours
+TICK_S = 0.05  # how soon a change that is due, or an end, is noticed
+NURSERY_EXTRA_S = 5.0  # the nursery gives its ranks the grace time, and then has its own books to close
+NO_NAMESPACES = (
+    "run it as root, or let users make namespaces (sysctl kernel.unprivileged_userns_clone=1, "
+    "kernel.apparmor_restrict_unprivileged_userns=0); allpull rehearse --unshaped runs the same ranks without them"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """What was made: a descriptor of each host's network namespace, and the process that delays frames, if one does."""
+
+    nets: tuple[int, ...]
+    relay_pid: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nursery:
+    """The process that starts the ranks, and what its hosts report.
+
+    Closing ``let_go`` starts all ranks, closing ``zero`` begins the time that planned kills count.
+    """
+
+    process: subprocess.Popen[bytes]
+    reports: Reports
+    let_go: int
+    zero: int
+
+
+class Stop:
+    """How often we were asked to end."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._ask)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is allpull's to pass on
+
+    def _ask(self, _: int, __: FrameType | None) -> None:
+        self.asked += 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the job of an order file on its cluster; the exit code is the nursery's."""
+    parser = argparse.ArgumentParser(prog="python -m allpull.rehearse.host.keeper")
+    parser.add_argument("order", type=Path)
+    parser.add_argument("--ready", type=int, required=True, help="descriptor that is told when the hosts stand")
+    options = parser.parse_args(arguments)
+    order = load(options.order)
+    state.end_with_parent(order.owner_pid, signal.SIGTERM)
+    stop = Stop()
+    try:
+        world = make(order)
+    except AllpullError as error:
+        _tell(options.ready, {"error": error.message, "hint": error.hint, "missing": isinstance(error, MissingPart)})
+        return error.exit_code
+    state.end_with_parent(order.owner_pid, signal.SIGTERM)  # again: the kernel forgets it with a change of user
+    nursery = start_nursery(options.order, world)
+    _tell(options.ready, {"hosts": len(world.nets)})
+    try:
+        code = watch(order, world, nursery, stop)
+    finally:
+        state.end_all(order.cluster)
+        state.release(Path(order.state_file))
+    return code
+
+
+def _tell(descriptor: int, news: dict[str, object]) -> None:
+    with suppress(OSError):  # whoever asked has gone
+        os.write(descriptor, json.dumps(news).encode() + b"\n")
+    os.close(descriptor)
+
+
+def make(order: Order) -> World:
+    """Hosts, links and names, in namespaces that live as long as the processes in them.
+
+    Raises:
+        MissingPart: the kernel, or what is installed, does not allow it.
+        AllpullError: a command failed.
+    """
+    try:
+        leave_the_machine()
+        nets = tuple(new_net() for _ in order.hosts)
+    except OSError as error:
+        raise MissingPart(f"this system does not let us make namespaces ({error})", hint=NO_NAMESPACES) from error
+    relay_pid = None
+    cables: network.Cables = "plain"
+    if order.topology.latency_s > 0:
+        cables = "netem" if network.has_netem() else "relay"
+    if cables == "relay":
+        relay_pid = start_relay(nets, order.topology.latency_s)
+    network.run(network.plan(order.topology, cables), nets)
+    network.choose_congestion_control(nets)
+    network.give_up_soon(nets)
+    _name_hosts(order)
+    with suppress(OSError):  # what ranks leave in shared memory then ends with the cluster
+        fresh_folder(SHARED_MEMORY)
+    return World(nets=nets, relay_pid=relay_pid)
+
+
+def start_relay(nets: Sequence[int], latency_s: float) -> int:
+    """Make the TAP devices of all hosts and start the process that carries frames between them; its id.
+
+    Raises:
+        MissingPart: there is no TUN driver for us.
+    """
+    cables = []
+    try:
+        for host, net in enumerate(nets):
+            with inside(net):
+                at_host = tap(network.INTERFACE)
+            cables.append((at_host, tap(f"h{host}")))
+    except OSError as error:
+        raise MissingPart(
+            f"latency needs the kernel's netem (module sch_netem) or /dev/net/tun; neither can be used here ({error})",
+            hint="load the module, or leave latency out of the cluster file",
+        ) from error
+    keeper = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        state.end_with_parent(keeper, signal.SIGKILL)
+        relay(cables, latency_s)
+    for at_host, at_switch in cables:
+        os.close(at_host)
+        os.close(at_switch)
+    return pid
+
+
+def _name_hosts(order: Order) -> None:
+    """Let every host find the others by name."""
+    lines = ["127.0.0.1 localhost"]
+    for index, host in enumerate(order.hosts):
+        # torch's store asks who calls by the IPv6 form of the address, and waits for a name server where none is named
+        lines += [f"{network.address(index)} {host.name}", f"::ffff:{network.address(index)} {host.name}"]
+    path = Path(order.directory) / "job/etc-hosts"
+    whole_file(str(path), "\n".join(lines) + "\n")
+    if ETC_HOSTS.exists():  # else there is nothing to hide, and addresses must do
+        bind(path, ETC_HOSTS)
+
+
+def start_nursery(order_file: Path, world: World) -> Nursery:
+    """Start the process that starts the ranks."""
+    reports, report = os.pipe()
+    go, let_go = os.pipe()
+    zero, begin = os.pipe()
+    command = [sys.executable, "-m", NURSERY, str(order_file), "--parent", str(os.getpid())]
+    command += ["--nets", ",".join(map(str, world.nets))]
+    command += ["--reports", str(report), "--go", str(go), "--zero", str(zero)]
+    theirs = (report, go, zero)
+    process = subprocess.Popen(command, pass_fds=(*world.nets, *theirs), env=nursery_environment(os.environ))
+    for descriptor in theirs:
+        os.close(descriptor)
+    return Nursery(process=process, reports=Reports(reports), let_go=let_go, zero=begin)
+
+
+def nursery_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """``environ`` without what another launcher said of its ranks, and with room for RANK."""
+    strangers = ("TORCHELASTIC_", "MASTER_", "GROUP_", "ROLE_", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE")
+    kept = {name: value for name, value in environ.items() if not name.startswith(strangers)}
+    return {**kept, "RANK": RANK_PLACEHOLDER}
+
+
+def watch(order: Order, world: World, nursery: Nursery, stop: Stop) -> int:
+    """Wait for the nursery, make changes when it is time, and pass on a request to end; the nursery's exit code."""
+    course = Course(order, world, nursery)
+    while nursery.process.poll() is None:
+        if stop.asked or _has_ended(world.relay_pid):
+            _end(order, nursery.process, stop)
+            break
+        course.look()
+        time.sleep(TICK_S)
+    code = nursery.process.wait()
+    course.hear()
+    return 128 - code if code < 0 else code
+
+
+class Course:
+    """How far a rehearsal has come: hosts stand, ranks start, the first step is made, changes strike one by one."""
+
+    def __init__(self, order: Order, world: World, nursery: Nursery) -> None:
+        self._order, self._world, self._nursery = order, world, nursery
+        self._todo = sorted((change for change in order.changes if change.kind != "kill"), key=lambda one: one.at_s)
+        self._kills = {change.number: change for change in order.changes if change.kind == "kill"}
+        self._moments = Moments(Path(order.truth_file))
+        self._first_steps = FirstSteps(order.directory, order.ranks)
+        self._standing: set[int] = set()
+        self._started = False
+        self._zero_s: float | None = None
+
+    def look(self) -> None:
+        """Do what is due."""
+        self.hear()
+        if not self._started:
+            if len(self._standing) == len(self._order.hosts):
+                os.close(self._nursery.let_go)  # every host sees the end of it at once, and starts its ranks
+                self._started = True
+        elif self._zero_s is None:
+            if self._order.zero == "start" or self._first_steps.are_made():
+                os.close(self._nursery.zero)
+                self._zero_s = self._moments.begin(self._order.zero)
+        elif self._todo and time.monotonic() - self._zero_s >= self._todo[0].at_s:
+            change = self._todo.pop(0)
+            network.run(network.batches_of(change, self._order.topology), self._world.nets)
+            self._moments.add(change, time.monotonic_ns())
+
+    def hear(self) -> None:
+        """Take note of what hosts have reported."""
+        for news in self._nursery.reports.read():
+            if "stands" in news:
+                self._standing.add(news["stands"])
+            elif "clock" in news:
+                self._moments.add_clock(news["clock"])
+            elif "killed" in news:
+                self._moments.add(self._kills[news["killed"]], news["monotonic_ns"])
+
+
+def _has_ended(relay_pid: int | None) -> bool:
+    """Whether the process that delays frames is gone, and with it every link."""
+    if relay_pid is None or os.waitpid(relay_pid, os.WNOHANG) == (0, 0):
+        return False
+    sys.stderr.write("the process that delays frames between hosts has ended\n")
+    return True
+
+
+def _end(order: Order, nursery: subprocess.Popen[bytes], stop: Stop) -> None:
+    """End the nursery: politely, unless allpull is dead or we are asked again."""
+    nursery.terminate()
+    deadline = time.monotonic() + order.grace_s + NURSERY_EXTRA_S
+    while nursery.poll() is None and time.monotonic() < deadline:
+        if stop.asked > 1 or os.getppid() != order.owner_pid:
+            break
+        time.sleep(TICK_S)
+    state.end_all(order.cluster)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""Tell ``truth.json`` when what was planted struck, and from when on a wrong clock drifts. Standard library only.
+
+Moments are the machine's monotonic clock, in ns: hosts share it, and every record has it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from allpull.rehearse.host.network import Change
+from allpull.rehearse.host.order import Zero
+from allpull.rundir.live.activity import STEP, read_live
+from allpull.rundir.write import whole_json
+
+KEY = "moments"
+CLOCK = "the monotonic clock of this machine, which all hosts and records have"
+_KINDS = {
+    "throttle": ("slow-link", "host"),
+    "throttle-uplink": ("slow-uplink", "switch"),
+    "cut": ("host-cut-off", "host"),
+    "kill": ("kill-rank", "rank"),
+}
+
+
+class FirstSteps:
+    """Whether each of ``ranks`` ranks that record into ``directory`` has made its first step."""
+
+    def __init__(self, directory: str, ranks: int) -> None:
+        self._directory = directory
+        self._missing = set(range(ranks))
+
+    def are_made(self) -> bool:
+        """Look again; it costs a small file for each rank that has not."""
+        self._missing = {rank for rank in self._missing if not self._has_made(rank)}
+        return not self._missing
+
+    def _has_made(self, rank: int) -> bool:
+        words = read_live(self._directory, rank)
+        return words is not None and words[STEP] > 0
+
+
+class Moments:
+    """What stands in the truth at ``path`` under ``KEY``; a disk that takes no more of it ends no rehearsal."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._told: dict[str, Any] = {"clock": CLOCK, "zero": None, "struck": [], "clocks": []}
+
+    def begin(self, zero: Zero) -> float:
+        """Changes count from now, the moment called ``zero``; now, in seconds."""
+        now_ns = time.monotonic_ns()
+        self._told["zero"] = {"of": zero, "monotonic_ns": now_ns}
+        self._write()
+        return now_ns / 1e9
+
+    def add(self, change: Change, monotonic_ns: int) -> None:
+        """``change`` has struck."""
+        self._told["struck"].append({**plain(change), "monotonic_ns": monotonic_ns})
+        self._write()
+
+    def add_clock(self, clock: Mapping[str, Any]) -> None:
+        """At ``monotonic_ns`` the wall clock of ``host`` was ``ahead_ns`` ahead; it has drifted since, and before."""
+        self._told["clocks"].append(dict(clock))
+        self._write()
+
+    def _write(self) -> None:
+        with suppress(OSError, ValueError):
+            truth = json.loads(self._path.read_text(encoding="utf-8"))
+            whole_json(str(self._path), {**truth, KEY: self._told})
+
+
+def plain(change: Change) -> dict[str, Any]:
+    """``change`` in the words of a cluster file, its rate as shrunk.
+
+    >>> plain(Change(kind="cut", at_s=4.0, number=1))
+    {'kind': 'host-cut-off', 'host': 1, 'from_s': 4.0}
+    """
+    kind, what = _KINDS[change.kind]
+    rate = {"rate_bytes_per_s": change.bits_per_s / 8} if change.bits_per_s else {}
+    return {"kind": kind, what: change.number, "from_s": change.at_s, **rate}
+
+
+def not_struck(path: Path, changes: tuple[Change, ...]) -> list[dict[str, Any]]:
+    """Those of ``changes`` that the truth at ``path`` has no moment of."""
+    try:
+        struck = json.loads(path.read_text(encoding="utf-8")).get(KEY, {}).get("struck", [])
+    except (OSError, ValueError):
+        return []
+    known = [{key: value for key, value in one.items() if key != "monotonic_ns"} for one in struck]
+    return [one for one in map(plain, changes) if one not in known]

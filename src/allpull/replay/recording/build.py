@@ -1,0 +1,196 @@
+"""Make the window of a run that a replay can play: from its records, as they are on one clock.
+
+Which steps: ``window_steps``. Which meetings, and in what order: ``window_calls`` and ``window_events``. What ranks
+did in between: ``window_work``. How long the buckets took: ``bucket_times``. Of each rank and step the sum of what it
+did and of what it was blocked is its wall time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import polars as pl
+
+from allpull.analyse.aligned import Together
+from allpull.analyse.collectives.matching import OPAQUE, Matched
+from allpull.analyse.collectives.traced_buckets import BucketWindows
+from allpull.analyse.steps.device import with_host
+from allpull.analyse.steps.grid import Floats
+from allpull.replay.recording import bucket_times
+from allpull.replay.recording.calls import Calls, Moments, calls, in_window, moments
+from allpull.replay.recording.meetings import Recorded, recorded
+from allpull.replay.recording.step_choice import Chosen, NoWindow, chosen, shortened
+from allpull.replay.recording.work import PHASES, laid_out
+from allpull.replay.window import CALL, REDUCE, WORK, Level, Reductions, Window
+from allpull.rundir.read.run import RunData
+from allpull.units import NS_PER_S, show_time
+
+FEW = 0.05  # of the rank-steps: a median may stand for so many
+SMALL_SHARE = 1e-3  # of a step: unmatched collectives below it are the cost of recording their ends
+
+__all__ = ["NoWindow", "record_window"]
+
+
+def record_window(whole: Together, run: RunData, *, windows: BucketWindows | None = None) -> Window | NoWindow:
+    """The window of ``run``, which ``whole`` has on one clock; or why there is none.
+
+    ``windows``: buckets in profiler windows (``analyse.windows.bucket_windows``), where the caller has read them.
+    """
+    steps = chosen(whole, run)
+    if isinstance(steps, NoWindow):
+        return steps
+    ranks = run.record.ranks
+    steps = shortened(steps, ranks=ranks, events=_count(whole, steps), buckets=_buckets(run, steps))
+    records = in_window(whole.steps, steps.steps)
+    of = moments(records, ranks)
+    apart_s = float(of.begin_s[0].max() - of.end_s[-1].min())
+    if apart_s > whole.clock.slack_ns / NS_PER_S:
+        by = show_time(apart_s)
+        return NoWindow(
+            reason=f"a rank began these steps {by} after another had ended them: their clocks do not compare"
+        )
+    found, gaps = _calls(whole, steps, of)
+    events = recorded(of, found, whole.clock.bound_s or 0.0)
+    if ranks > 1 and not ((events.kind == REDUCE).any() or events.meets.any()):
+        return NoWindow(reason="no collective of these steps could be matched across ranks: nobody is seen to wait")
+    phases, host_s = _phases(records, of, events)
+    reductions, level, more_gaps = _reductions(run, steps, of, events, windows)
+    queued_s, queue_gaps = _queued(_matrix(records, "queued_ns", ranks) / NS_PER_S)
+    return Window(
+        steps=steps.steps,
+        odd=steps.odd,
+        samples=_matrix(records, "samples", ranks),
+        begin_s=of.begin_s[0],
+        wall_s=of.end_s - of.begin_s,
+        kind=events.kind,
+        step_of=events.step_of,
+        use=events.use,
+        uses=found.uses,
+        work=laid_out(events, of.begin_s[0], phases, host_s),
+        meets=events.meets,
+        waits=events.waits,
+        early_s=events.early_s,
+        transfer_s=events.transfer_s,
+        reductions=reductions,
+        measured_s=float(of.end_s[-1].max()),
+        level=level,
+        bound_s=whole.clock.bound_s or 0.0,
+        queued_s=queued_s,
+        gaps=(*steps.gaps, *gaps, *more_gaps, *_gaps(of, events), *queue_gaps),
+        complete=whole.complete,
+    )
+
+
+def _count(whole: Together, steps: Chosen) -> int:
+    """How many events a window of ``steps`` has, at most."""
+    called = in_window(whole.matched.calls.select("step", "match"), steps.steps)
+    return called["match"].n_unique() + 2 * steps.steps.size
+
+
+def _buckets(run: RunData, steps: Chosen) -> int:
+    """How many buckets a step has, about."""
+    told = in_window(run.ready.select("step"), steps.steps).height
+    return -(-told // (steps.steps.size * run.record.ranks))
+
+
+def _calls(whole: Together, steps: Chosen, of: Moments) -> tuple[Calls, Iterator[str]]:
+    """The matched calls, and what is not known of others.
+
+    Steps of an accelerator have none: the moments of calls are the host's, which runs ahead of it.
+    """
+    ranks = of.end_s.shape[1]
+    called = in_window(whole.matched.calls, steps.steps)
+    if "busy_ns" in whole.steps.columns:
+        none = Matched(calls=called.clear(), uses=whole.matched.uses)
+        return calls(none, steps.steps, ranks, of.origin_ns), _gap_of_device(called)
+    found = calls(whole.matched, steps.steps, ranks, of.origin_ns)
+    return found, _gap_of_unmatched(called, whole.matched.uses, of)
+
+
+def _gap_of_device(called: pl.DataFrame) -> Iterator[str]:
+    if called["end_ns"].count():
+        yield "collectives that the program calls are in 'other': when the accelerator was in them is not known"
+
+
+def _gap_of_unmatched(called: pl.DataFrame, uses: pl.DataFrame, of: Moments) -> Iterator[str]:
+    opaque = uses.with_row_index("use").filter(pl.col("inside").is_in(OPAQUE).fill_null(value=False))
+    lost = called.filter(pl.col("match").is_null()).join(opaque, on="use", how="anti")
+    blocked_s = float(lost["blocked_ns"].sum()) / NS_PER_S
+    if blocked_s > SMALL_SHARE * float((of.end_s - of.begin_s).sum()):
+        each = show_time(blocked_s / of.end_s.size)
+        yield f"collectives could not all be matched across ranks: 'other' holds the {each} a step that they took"
+
+
+def _matrix(records: pl.DataFrame, name: str, ranks: int) -> Floats:
+    """Column ``name`` of ``records``, which go by rank and step, as an array of shape (steps, ranks); NaN for null."""
+    values = records[name].cast(pl.Float64).fill_null(float("nan")).to_numpy()
+    return np.ascontiguousarray(values.reshape(ranks, -1).T)
+
+
+def _queued(told_s: Floats) -> tuple[Floats | None, list[str]]:
+    """``told_s`` (steps, ranks) with a rank's median where a few are NaN, or None; and what is not known."""
+    lacks = np.isnan(told_s)
+    if lacks.all():
+        return None, []
+    gap = f"how long ranks had no CPU is not known in {int(lacks.sum()):,} of {lacks.size:,} rank-steps"
+    if lacks.mean() > FEW or lacks.all(axis=0).any():
+        return None, [gap]
+    return np.where(lacks, np.nanmedian(told_s, axis=0), told_s), [gap] if lacks.any() else []
+
+
+def _phases(records: pl.DataFrame, of: Moments, events: Recorded) -> tuple[dict[str, Floats], Floats | None]:
+    """Seconds of each of ``PHASES`` without time blocked in events, shape (steps, ranks); and of ``host``, if known."""
+    ranks = of.end_s.shape[1]
+    seconds = {name: np.nan_to_num(_matrix(records, f"{name}_ns", ranks)) / NS_PER_S for name in PHASES}
+    seconds["backward"] = np.maximum(seconds["backward"] - of.reduced_s, 0)
+    called_s = np.zeros(of.end_s.shape)
+    at = events.kind == CALL
+    blocked_s = events.leave_s[at] - events.stand_s[at]
+    for name in OPAQUE:
+        inside_s = np.zeros(of.end_s.shape)
+        np.add.at(inside_s, events.step_of[at], np.where(events.inside[at] == WORK.index(name), blocked_s, 0))
+        seconds[name] = np.maximum(seconds[name] - inside_s, 0)
+    np.add.at(called_s, events.step_of[at], blocked_s)
+    if "busy_ns" not in records.columns:
+        return seconds, None
+    called_s += np.nan_to_num(_matrix(records, "collective_ns", ranks)) / NS_PER_S  # none of them is an event
+    busy_s = _matrix(records, "busy_ns", ranks) / NS_PER_S
+    wall_s = of.end_s - of.begin_s
+    found = with_host(seconds, reducing_s=of.reduced_s, called_s=called_s, busy_s=busy_s, wall_s=wall_s)
+    host_s = found.pop("host", None)
+    return {name: times for name, times in found.items() if times is not None}, host_s
+
+
+def _reductions(
+    run: RunData, steps: Chosen, of: Moments, events: Recorded, windows: BucketWindows | None
+) -> tuple[Reductions | None, Level, list[str]]:
+    """The reductions, whether it is known when their buckets were ready, and what is not known of that."""
+    if not of.reduces.any():
+        return None, "step", []
+    at = events.kind == REDUCE
+    stand_s, leave_s = events.stand_s[at], events.leave_s[at]
+    known = bucket_times.leads(run.ready, steps.steps, of)
+    if known is None:
+        is_single = bucket_times.single(run.events.values())
+        lead_s = np.zeros((stand_s.shape[0], 1, stand_s.shape[1]))
+        sizes = bucket_times.sizes(run.events, int(steps.steps[0]), 1)
+        found = bucket_times.solved(stand_s, leave_s, lead_s, sizes)
+        return found, "bucket" if is_single else "step", []
+    lead_s = known.seconds[of.reduces]
+    count = lead_s.shape[1]
+    sizes = bucket_times.sizes(run.events, int(steps.steps[0]), count)
+    gaps = []
+    if known.missing:
+        of_all = f"{known.missing:,} of {stand_s.size:,} rank-steps"
+        gaps.append(f"when buckets were ready is not known in {of_all}: medians of their ranks stand for it")
+    return bucket_times.solved(stand_s, leave_s, lead_s, sizes, windows), "bucket", gaps
+
+
+def _gaps(of: Moments, events: Recorded) -> Iterator[str]:
+    apart = int((~of.reduces).sum())
+    if of.reduces.any() and apart:
+        yield f"the reduction of gradients is not known of all ranks in {apart:,} of {of.reduces.size:,} steps"
+    if events.moved:
+        times = f"{events.moved:,} time{'s' if events.moved > 1 else ''}"
+        yield f"ranks seem to have been in two collectives at once {times}: they were cut to what is possible"

@@ -1,0 +1,152 @@
+"""Put the meetings of a window into one order, and say of each rank when it stood before each and when it went on.
+
+Events are the matched calls of collectives, the reductions of gradients and the ends of steps; within a step they
+stand in the order in which the last rank came to them. A call in which a rank was blocked lies where it began to
+wait: it may have arrived long before (``early``).
+
+Whoever left a call before the last had arrived did not wait for it. In a broadcast, scatter, reduce or gather that may
+be the rule, so these are told by what leaves least to transfer: either all meet, or all wait for the root alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allpull.analyse.steps.grid import Floats
+from allpull.replay.recording.calls import ABSENT, Calls, Moments, Places
+from allpull.replay.window import CALL, REDUCE, STEP, Bools
+
+MOVED_S = 1e-6  # stamps of two kinds may differ so far without a contradiction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Recorded:
+    """The events of a window as they were recorded; names as in ``analyse.window``, shape (events, ranks).
+
+    ``stand_s`` and ``leave_s``: when a rank is through with its work before an event, and when it goes on, in s after
+    the first begin. A rank that has no part in an event does both when it leaves the one before. ``inside``: as of
+    ``Calls``, and ``ABSENT`` in other events. ``moved`` counts how often a rank seemed to be in two events at once.
+    """
+
+    kind: NDArray[np.int8]
+    step_of: NDArray[np.intp]
+    use: NDArray[np.intp]
+    stand_s: Floats
+    leave_s: Floats
+    meets: Bools
+    waits: Bools
+    early_s: Floats
+    transfer_s: Floats
+    inside: Places
+    moved: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Line:
+    """All events in their order: ``places`` are those of calls, then reductions, then steps, as they came."""
+
+    kind: NDArray[np.int8]
+    step_of: NDArray[np.intp]
+    places: NDArray[np.intp]
+
+    @property
+    def is_call(self) -> Bools:
+        """Which of them are calls."""
+        found: Bools = self.kind == CALL
+        return found
+
+
+def recorded(of: Moments, calls: Calls, slack_s: float) -> Recorded:
+    """The events of the steps ``of`` and of ``calls``, whose moments compare to within ``slack_s``."""
+    line = _line(of, calls)
+    rest = (line.kind.size - calls.step_of.size, of.end_s.shape[1])
+    member = np.concatenate([calls.member, np.ones(rest, dtype=np.bool_)])[line.places]
+    stand_s = np.concatenate([calls.stand_s, of.arrival_s[of.reduces], of.end_s])[line.places]
+    leave_s = np.concatenate([calls.leave_s, of.done_s[of.reduces], of.end_s])[line.places]
+    stand_s, leave_s, moved = _one_after_another(of, line.step_of, member, stand_s, leave_s)
+    meets, waits = np.zeros_like(member), np.zeros_like(member)
+    early_s, transfer_s = np.zeros_like(stand_s), np.zeros_like(stand_s)
+    at, own = line.is_call, line.places[line.is_call]
+    arrive_s = np.minimum(calls.arrive_s[own], stand_s[at])
+    meets[at], waits[at], transfer_s[at] = _met(calls, own, (arrive_s, stand_s[at], leave_s[at]), slack_s)
+    early_s[at] = np.where(meets[at], stand_s[at] - arrive_s, 0)
+    return Recorded(
+        kind=line.kind,
+        step_of=line.step_of,
+        use=np.concatenate([calls.use, np.full(rest[0], -1)])[line.places],
+        stand_s=stand_s,
+        leave_s=leave_s,
+        meets=meets,
+        waits=waits,
+        early_s=early_s,
+        transfer_s=transfer_s,
+        inside=np.concatenate([calls.inside, np.full(rest, ABSENT, dtype=np.int8)])[line.places],
+        moved=moved,
+    )
+
+
+def _line(of: Moments, calls: Calls) -> _Line:
+    reduced = np.flatnonzero(of.reduces)
+    steps = of.end_s.shape[0]
+    came_s = np.where(calls.member, calls.stand_s, -np.inf).max(axis=1, initial=-np.inf)
+    arrived_s = of.arrival_s[reduced].max(axis=1, initial=-np.inf)
+    kind = np.repeat(np.array([CALL, REDUCE, STEP], dtype=np.int8), (calls.step_of.size, reduced.size, steps))
+    step_of = np.concatenate([calls.step_of, reduced, np.arange(steps)])
+    places = np.lexsort((np.concatenate([came_s, arrived_s, np.full(steps, np.inf)]), step_of))
+    return _Line(kind=kind[places], step_of=step_of[places].astype(np.intp), places=places)
+
+
+def _one_after_another(
+    of: Moments, step_of: NDArray[np.intp], member: Bools, stand_s: Floats, leave_s: Floats
+) -> tuple[Floats, Floats, int]:
+    """``stand_s`` and ``leave_s`` cut so that each rank is in one event at a time, and in that of its step.
+
+    Returns how many had to be cut by more than ``MOVED_S``, too.
+    """
+    until_s = of.end_s[step_of]
+    left_s = np.where(member, np.minimum(leave_s, until_s), -np.inf)
+    free_s = np.maximum.accumulate(np.concatenate([of.begin_s[:1], left_s[:-1]]), axis=0)
+    stands_s = np.where(member, np.clip(stand_s, free_s, until_s), free_s)
+    leaves_s = np.where(member, np.maximum(left_s, stands_s), free_s)
+    strange = member & ((np.abs(stands_s - stand_s) > MOVED_S) | (np.abs(leaves_s - leave_s) > MOVED_S))
+    return stands_s, leaves_s, int(strange.sum())
+
+
+def _met(
+    calls: Calls, places: NDArray[np.intp], when: tuple[Floats, Floats, Floats], slack_s: float
+) -> tuple[Bools, Bools, Floats]:
+    """Who of the calls at ``places`` meets, who waits for them, and what is transfer, each of shape (places, ranks).
+
+    ``when`` are moments: arrived, stood, left.
+    """
+    member, blocks, root = calls.member[places], calls.blocks[places], calls.root[places]
+    meets = member.copy()
+    waits, transfer_s = _split(member, meets, blocks, when, slack_s)
+    ranks = np.arange(member.shape[1])
+    alone = member & (ranks == root[:, None])
+    rooted = np.flatnonzero(alone.any(axis=1))
+    if rooted.size:
+        of_root = _split(member[rooted], alone[rooted], blocks[rooted], _rows(when, rooted), slack_s)
+        is_better = of_root[1].sum(axis=1) < transfer_s[rooted].sum(axis=1) - MOVED_S
+        better = rooted[is_better]
+        meets[better], waits[better], transfer_s[better] = alone[better], of_root[0][is_better], of_root[1][is_better]
+    return meets, waits, transfer_s
+
+
+def _rows(when: tuple[Floats, Floats, Floats], rows: NDArray[np.intp]) -> tuple[Floats, Floats, Floats]:
+    arrived_s, stood_s, left_s = when
+    return arrived_s[rows], stood_s[rows], left_s[rows]
+
+
+def _split(
+    member: Bools, meets: Bools, blocks: Bools, when: tuple[Floats, Floats, Floats], slack_s: float
+) -> tuple[Bools, Floats]:
+    """Who waited for the last that ``meets``, and what is left of its time then."""
+    arrived_s, stood_s, left_s = when
+    last_s = np.where(meets, arrived_s, -np.inf).max(axis=1, initial=-np.inf, keepdims=True)
+    after = ~meets & (arrived_s > last_s)  # there was nobody to wait for any more
+    waits = member & blocks & (left_s >= last_s - slack_s) & ~after
+    return waits, np.where(waits, np.maximum(left_s - last_s, 0), left_s - stood_s)

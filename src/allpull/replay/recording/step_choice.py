@@ -1,0 +1,194 @@
+"""Choose the steps that a window is made of: consecutive, on all ranks, after warm-up, in whole periods.
+
+Warm-up is as recorded, and DDP's buckets must be those of the whole window. Steps with an evaluation, a checkpoint or
+the first batch of an epoch stay in it: they cost what they cost, and as often as they come (``window_periods``).
+
+Nobody has the reduced gradients before everybody has their own. Steps of which moments say so are left out: a clock
+that jumped, or steps that one rank counts from elsewhere, would be waiting that never was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from allpull.analyse.aligned import Together
+from allpull.replay.recording.periods import whole_periods
+from allpull.replay.window import Bools
+from allpull.rundir.read.events import EventLog
+from allpull.rundir.read.gaps import named_ranks
+from allpull.rundir.read.run import RunData
+from allpull.units import NS_PER_S, counted, show_time
+
+ODD = ("first_batch", "evaluation", "checkpoint")
+"""Tags of steps that cost more than others, and belong to a window all the same."""
+
+BREAK_SHARE = 0.05  # of a step: between one step and the next there is nothing; what is longer happened elsewhere
+BREAK_NS = 1_000_000  # below this the clocks of a device and its host, or of two hosts, may be as far apart
+SLOWER = 1.1  # a profiler that costs more than this makes other steps of those that it watches
+SOUND_STEPS = 8  # in a row, where others contradict themselves: fewer may be sound by chance
+MAX_CELLS = 2**24  # events or buckets × ranks: a window of so many fits 2 GB
+MAX_EVENTS = 100_000  # each costs a replay some 10 µs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoWindow:
+    """Why no window can be made of a run, in words."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Chosen:
+    """The steps of a window, consecutive; ``odd`` (steps,): with one of the tags ``ODD`` on any rank."""
+
+    steps: NDArray[np.int64]
+    odd: Bools
+    gaps: tuple[str, ...]
+
+
+def chosen(whole: Together, run: RunData) -> Chosen | NoWindow:
+    """The steps of a window of ``run``: the longest series that one can be made of, the later one of two."""
+    reason = _unrecorded(whole, run)
+    if reason is not None:
+        return NoWindow(reason=reason)
+    table = _table(whole.steps, run.record.ranks)
+    usable = table["whole"].to_numpy() & ~table["warmup"].to_numpy()
+    if not usable.any():
+        return NoWindow(reason=_nothing_usable(whole.steps, table, run.record.ranks))
+    limit_ns = _limit_ns(whole, table)
+    breaks = _breaks(whole, table, limit_ns) | _recut(table["step"].to_numpy(), run.events)
+    usable, slow = _without_slow_traced(table, usable)
+    sound, strange = _without_contradictions(table, usable, limit_ns)
+    rows = _longest(table["step"].to_numpy(), sound, breaks) if sound.any() else slice(0, 0)
+    if strange is not None and rows.stop - rows.start < SOUND_STEPS:
+        return NoWindow(reason=f"{strange}: moments of these ranks do not compare")
+    rows = whole_periods(rows, table)
+    odd = np.logical_or.reduce([table[tag].to_numpy() for tag in ODD])
+    gaps = (slow, None if strange is None else f"{strange}: the window lies between them")
+    return Chosen(steps=table["step"].to_numpy()[rows], odd=odd[rows], gaps=tuple(gap for gap in gaps if gap))
+
+
+def _unrecorded(whole: Together, run: RunData) -> str | None:
+    """Why ``run`` cannot have a window, whatever its steps; None: it may."""
+    ranks = run.record.ranks
+    if len(run.headers) < ranks:
+        missing = (rank for rank in range(ranks) if rank not in run.headers)
+        return f"{named_ranks(missing, ranks - len(run.headers))} left no step records"
+    if whole.steps.is_empty():
+        return "no step was recorded"
+    if not whole.clock.compares:
+        return "the clocks of the hosts are not aligned: who waited for whom is not known"
+    return None
+
+
+def _nothing_usable(steps: pl.DataFrame, table: pl.DataFrame, ranks: int) -> str:
+    """Why no step of ``table`` can be in a window."""
+    if not table["whole"].any():
+        return f"no step was recorded by all {ranks:,} ranks{_apart(steps)}"
+    count = counted(int(table["whole"].sum()), "step")
+    return f"there is nothing but warm-up: all ranks recorded {count}, and more of them are needed"
+
+
+def shortened(steps: Chosen, *, ranks: int, events: int, buckets: int) -> Chosen:
+    """The last of ``steps``, as many as can be held; they have ``events`` events in all, and ``buckets`` a step."""
+    count = steps.steps.size
+    per_step = max(1.0, events / count)
+    most = max(1, int(min(MAX_CELLS / ranks / (per_step + buckets), MAX_EVENTS / per_step)))
+    if count <= most:
+        return steps
+    gap = f"only the last {most:,} of {counted(count, 'step')} are explained: more do not fit"
+    return Chosen(steps=steps.steps[-most:], odd=steps.odd[-most:], gaps=(*steps.gaps, gap))
+
+
+def _table(records: pl.DataFrame, ranks: int) -> pl.DataFrame:
+    """One row a step: step, epoch, whole, wall (ns, of the slowest rank), too_soon (ns), and tags of any rank.
+
+    ``too_soon``: how long before the last rank had its own gradients the first had the reduced ones, below 0 if it had
+    not; null where neither is known.
+    """
+    tags = ("warmup", "resumed", "traced", *ODD)
+    return (
+        records.lazy()
+        .group_by("step")
+        .agg(
+            pl.col("epoch").max(),
+            (pl.len() == ranks).alias("whole"),
+            (pl.col("end_ns") - pl.col("begin_ns")).max().alias("wall"),
+            (pl.col("arrival_ns").max() - pl.col("done_ns").min()).alias("too_soon"),
+            *(pl.col(f"tag_{tag}").any().alias(tag) for tag in tags),
+        )
+        .sort("step")
+        .collect()
+    )
+
+
+def _apart(records: pl.DataFrame) -> str:
+    """Where two ranks have nothing in common: what each has."""
+    spans = records.group_by("rank").agg(pl.col("step").min().alias("first"), pl.col("step").max().alias("last"))
+    early, late = spans.sort("last", "rank").row(0), spans.sort("first", "rank").row(-1)
+    if early[2] >= late[1]:
+        return ""
+    return "".join(f"{mark} rank {rank} has steps {a} to {b}" for mark, (rank, a, b) in ((":", early), (",", late)))
+
+
+def _limit_ns(whole: Together, table: pl.DataFrame) -> int:
+    """What two moments that should follow each other may be apart the other way round, or not at once."""
+    usual_ns = int(np.median(table["wall"].to_numpy()))
+    return max(BREAK_NS + whole.clock.slack_ns, round(BREAK_SHARE * usual_ns))
+
+
+def _breaks(whole: Together, table: pl.DataFrame, limit_ns: int) -> Bools:
+    """Steps that do not begin when the one before ended, on any rank, or with which a training was resumed."""
+    same_rank = pl.col("rank") == pl.col("rank").shift(1)
+    apart_ns = (pl.col("begin_ns") - pl.col("end_ns").shift(1)).abs()
+    broken = whole.steps.filter(same_rank & (apart_ns > limit_ns))["step"].unique()
+    return (table["resumed"] | table["step"].is_in(broken.implode())).to_numpy()
+
+
+def _recut(steps: NDArray[np.int64], events: Mapping[int, EventLog]) -> Bools:
+    """Steps from which on DDP has other buckets than before, as any rank says."""
+    return np.isin(steps, sorted({step for log in events.values() for step in _changes(log)}))
+
+
+def _changes(log: EventLog) -> Iterator[int]:
+    yield from (after.step for before, after in pairwise(log.buckets) if before.sizes_bytes != after.sizes_bytes)
+
+
+def _without_slow_traced(table: pl.DataFrame, usable: Bools) -> tuple[Bools, str | None]:
+    """``usable`` without steps that were profiled, where the profiler made them much slower; and what that means."""
+    odd = np.logical_or.reduce([table[tag].to_numpy() for tag in ODD])
+    traced, wall = table["traced"].to_numpy(), table["wall"].to_numpy()
+    watched, alone = usable & traced & ~odd, usable & ~traced & ~odd
+    if not (watched.any() and alone.any()):
+        return usable, None
+    slow_s, usual_s = (float(np.median(wall[which])) / NS_PER_S for which in (watched, alone))
+    if slow_s <= SLOWER * usual_s:
+        return usable, None
+    took = f"profiled steps took {show_time(slow_s)}, others {show_time(usual_s)}"
+    return usable & ~traced, f"{took}: the window lies between them"
+
+
+def _without_contradictions(table: pl.DataFrame, usable: Bools, limit_ns: int) -> tuple[Bools, str | None]:
+    """``usable`` without steps in which gradients were reduced before all ranks had theirs; and by how much."""
+    too_soon = table["too_soon"].fill_null(-1).to_numpy()
+    wrong = usable & (too_soon > limit_ns)
+    if not wrong.any():
+        return usable, None
+    by = show_time(float(too_soon[wrong].max()) / NS_PER_S)
+    of_all = f"{int(wrong.sum()):,} of {counted(int(usable.sum()), 'step')}"
+    return usable & ~wrong, f"in {of_all} a rank had reduced gradients before another had its own, by up to {by}"
+
+
+def _longest(steps: NDArray[np.int64], usable: Bools, breaks: Bools) -> slice:
+    """Rows of the longest series of consecutive usable steps without a break in it; the last of several."""
+    begins = usable & (breaks | ~np.append([False], usable[:-1]) | np.append([True], np.diff(steps) != 1))
+    starts = np.flatnonzero(begins)
+    ends = np.flatnonzero(usable & ~np.append(usable[1:] & ~begins[1:], [False])) + 1
+    best = starts.size - 1 - int(np.argmax((ends - starts)[::-1]))
+    return slice(int(starts[best]), int(ends[best]))

@@ -1,0 +1,184 @@
+"""Say what each rank did between the meetings of a window: lay the phases of its steps into the gaps that are left.
+
+A record says how long each phase of a step took, and not where in the step; the phases stand in the order of ``WORK``.
+At each event a rank has worked C since its step began. Of that y was in none of the phases, and q = C − y was in them,
+one after the other. Let Q be the sum of all phases and Y = C_end − Q what is left over: then only this is possible::
+
+    max(q before, C − Y) ≤ q ≤ min(q before + what it worked since, Q)
+
+Within these bounds q is what the event says of itself: a reduction comes after all of backward; a call inside a phase
+at the place in it that suits most ranks and steps best, those having the say whose bounds are tight; a call between
+phases likewise. So a rank that idled between two phases is not taken to have been slow in one of them.
+
+What is left over is ``host`` and ``other``, mixed evenly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allpull.analyse.steps.grid import Floats
+from allpull.analyse.thinning import evenly
+from allpull.replay.recording.calls import ABSENT, NOWHERE
+from allpull.replay.recording.meetings import Recorded
+from allpull.replay.window import CALL, REDUCE, STEP, WORK, Bools
+
+PHASES = WORK[:7]
+"""Those that records have; ``host`` and ``other`` are what is left."""
+BACKWARD = PHASES.index("backward")
+MOST_LOOKS = 50  # events of a kind that are looked at to find their place: it is the same in all steps
+
+Rows = NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Steps:
+    """Steps as they are filled; shape (steps, ranks) unless they say otherwise.
+
+    ``until_s`` (phases + 1, steps, ranks): all phases before one; ``rest_s``: in none of them. ``worked_s`` and
+    ``since_s`` (events, ranks): since the step began, and since the event before.
+    """
+
+    until_s: Floats
+    rest_s: Floats
+    worked_s: Floats
+    since_s: Floats
+
+
+def laid_out(
+    events: Recorded, begin_s: Floats, phases: Mapping[str, Floats], host_s: Floats | None
+) -> dict[str, Floats]:
+    """What was done before each event, by names of ``WORK``: seconds, shape (events, ranks). Of nobody: absent.
+
+    Args:
+        events: of a window.
+        begin_s: of its first step, shape (ranks,).
+        phases: seconds of each of ``PHASES``, shape (steps, ranks), without time blocked in events.
+        host_s: how much of what is in no phase is ``host``; None: nothing is known of that.
+
+    All of it sums to what each rank worked before the event, ``stand_s`` less ``leave_s`` of the one before.
+    """
+    steps = _steps(events, begin_s, phases)
+    targets_s = _targets(events, steps)
+    work = {name: np.zeros(events.stand_s.shape) for name in WORK}
+    done_s = np.zeros_like(steps.until_s[:-1])
+    in_phases_s, worked_s = np.zeros_like(steps.rest_s), np.zeros_like(steps.rest_s)
+    share = np.zeros_like(steps.rest_s)
+    if host_s is not None:
+        np.divide(np.minimum(host_s, steps.rest_s), steps.rest_s, out=share, where=steps.rest_s > 0)
+    for rows in _by_place(events):
+        of = events.step_of[rows]
+        before_s, now_s = in_phases_s[of], steps.worked_s[rows]
+        least_s = np.maximum(before_s, now_s - steps.rest_s[of])
+        most_s = np.minimum(before_s + steps.since_s[rows], steps.until_s[-1][of])
+        reached_s = np.clip(targets_s[rows], least_s, np.maximum(most_s, least_s))
+        in_phases_s[of] = reached_s
+        left_s = np.maximum(now_s - worked_s[of] - (reached_s - before_s), 0)
+        worked_s[of] = now_s
+        work["host"][rows], work["other"][rows] = share[of] * left_s, (1 - share[of]) * left_s
+        for place, name in enumerate(PHASES):
+            length_s = steps.until_s[place + 1][of] - steps.until_s[place][of]
+            whole_s = np.clip(reached_s - steps.until_s[place][of], 0, length_s)
+            work[name][rows] = whole_s - done_s[place][of]
+            done_s[place][of] = whole_s
+    return {name: seconds for name, seconds in work.items() if seconds.any()}
+
+
+def _steps(events: Recorded, begin_s: Floats, phases: Mapping[str, Floats]) -> _Steps:
+    since_s = events.stand_s - np.concatenate([begin_s[None], events.leave_s[:-1]])
+    total_s = np.cumsum(since_s, axis=0)
+    ends = np.flatnonzero(events.kind == STEP)
+    of_steps_s = np.diff(total_s[ends], axis=0, prepend=0.0)
+    before_s = np.concatenate([np.zeros((1, begin_s.size)), total_s[ends[:-1]]])
+    until_s = np.zeros((len(PHASES) + 1, *of_steps_s.shape))
+    np.cumsum([phases[name] for name in PHASES], axis=0, out=until_s[1:])
+    np.minimum(until_s, of_steps_s, out=until_s)
+    return _Steps(
+        until_s=until_s,
+        rest_s=of_steps_s - until_s[-1],
+        worked_s=total_s - before_s[events.step_of],
+        since_s=since_s,
+    )
+
+
+def _by_place(events: Recorded) -> list[Rows]:
+    """The events of all steps that are the first of their step, then the second, and so on."""
+    starts = np.searchsorted(events.step_of, events.step_of)
+    place = np.arange(events.step_of.size) - starts
+    order = np.argsort(place, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(place[order])) + 1)
+
+
+def _targets(events: Recorded, steps: _Steps) -> Floats:
+    """How much of its phases each rank had done by each event, as far as the event says, shape (events, ranks)."""
+    targets_s: Floats = steps.until_s[-1][events.step_of].copy()
+    reduced = events.kind == REDUCE
+    targets_s[reduced] = steps.until_s[BACKWARD + 1][events.step_of[reduced]]
+    for rows in _alike(events):
+        for place in set(np.unique(events.inside[rows]).tolist()) - {ABSENT}:
+            mine = events.inside[rows] == place
+            of = events.step_of[rows]
+            if place == NOWHERE:
+                found_s = steps.until_s[_between(rows, mine, events, steps)][of]
+            else:
+                begin_s = steps.until_s[place][of]
+                found_s = begin_s + _within(rows, mine, place, events, steps) * (steps.until_s[place + 1][of] - begin_s)
+            targets_s[rows] = np.where(mine, found_s, targets_s[rows])
+    return targets_s
+
+
+def _alike(events: Recorded) -> list[Rows]:
+    """Calls that stand at the same place of steps that have equally many events."""
+    calls = np.flatnonzero(events.kind == CALL)
+    if not calls.size:
+        return []
+    first = np.searchsorted(events.step_of, events.step_of[calls])
+    count = np.searchsorted(events.step_of, events.step_of[calls], side="right") - first
+    keys = np.stack([events.use[calls], calls - first, count])
+    order = np.lexsort(keys)
+    new = np.flatnonzero((np.diff(keys[:, order]) != 0).any(axis=0)) + 1
+    return np.split(calls[order], new)
+
+
+def _bounds(rows: Rows, mine: Bools, events: Recorded, steps: _Steps) -> tuple[Rows, Rows, Floats, Floats]:
+    """Of some of ``rows`` and the ranks that are ``mine``: step, rank, and between what their phases must be."""
+    looks = np.array(evenly(list(range(rows.size)), MOST_LOOKS), dtype=np.intp)
+    look, rank = np.nonzero(mine[looks])
+    event = rows[looks[look]]
+    step, worked_s = events.step_of[event], steps.worked_s[event, rank]
+    return step, rank, worked_s - steps.rest_s[step, rank], worked_s
+
+
+def _within(rows: Rows, mine: Bools, place: int, events: Recorded, steps: _Steps) -> float:
+    """The share of phase ``place`` that was over at events ``rows``: the nearest to all bounds, the most of several.
+
+    Σ distance(x, [a, b]) is least at the medians of all a and b.
+    """
+    step, rank, least_s, most_s = _bounds(rows, mine, events, steps)
+    begin_s = steps.until_s[place, step, rank]
+    length_s = steps.until_s[place + 1, step, rank] - begin_s
+    known = length_s > 0
+    if not known.any():
+        return 0.0
+    ends = np.concatenate([least_s[known] - begin_s[known], most_s[known] - begin_s[known]])
+    return float(np.sort(np.clip(ends / np.tile(length_s[known], 2), 0, 1))[ends.size // 2])
+
+
+def _between(rows: Rows, mine: Bools, events: Recorded, steps: _Steps) -> int:
+    """How many phases were over at events ``rows``, which are in none: what misses bounds least, the most of several.
+
+    Before the reduction backward has not begun; after it, it is over.
+    """
+    step, rank, least_s, most_s = _bounds(rows, mine, events, steps)
+    until_s = steps.until_s[:, step, rank]
+    missed_s: Floats = np.maximum(np.maximum(least_s - until_s, until_s - most_s), 0).sum(axis=1)
+    reductions = np.flatnonzero(events.kind == REDUCE)
+    of_step = reductions[np.isin(events.step_of[reductions], events.step_of[rows[:1]])]
+    if of_step.size:
+        begin, end = (0, BACKWARD + 1) if rows[0] < of_step[0] else (BACKWARD + 1, missed_s.size)
+        missed_s[:begin], missed_s[end:] = np.inf, np.inf
+    return missed_s.size - 1 - int(np.argmin(missed_s[::-1]))

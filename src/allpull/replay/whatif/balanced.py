@@ -1,0 +1,125 @@
+"""What if ranks were alike: the work of some, or of all, is replaced by what is usual among them.
+
+Where backward changes, so does the moment at which its buckets are ready. Transfers stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+
+import numpy as np
+
+from allpull.analyse.steps.grid import Floats
+from allpull.replay.useful import useful
+from allpull.replay.window import WORK, Window
+
+EVERY_DAY = tuple(name for name in WORK if name not in {"evaluation", "checkpoint"})
+"""What all ranks do in every step: here they may be compared."""
+
+_Usual = Callable[[Floats], Floats]
+"""(…, ranks) → (…, 1): what is usual among ranks."""
+
+
+def like_median(
+    window: Window, ranks: Collection[int], phases: Collection[str] = EVERY_DAY, unlike: Collection[int] = ()
+) -> Window:
+    """``ranks`` work in ``phases`` as long as the median of the other ranks does, event by event.
+
+    Ranks ``unlike`` stay as they are and are no model for others, but where there are none besides. Nothing changes
+    where there are no other ranks at all.
+    """
+    chosen = np.isin(np.arange(window.ranks), list(ranks))
+    if chosen.all() or not chosen.any():
+        return window
+    models = ~chosen & ~np.isin(np.arange(window.ranks), list(unlike))
+    if not models.any():
+        models = ~chosen
+
+    def levelled(seconds: Floats) -> Floats:
+        changed = seconds.copy()
+        changed[..., chosen] = _median(seconds[..., models])
+        return changed
+
+    return _changed(window, phases, levelled)
+
+
+def all_like_median(window: Window, phases: Collection[str] = EVERY_DAY) -> Window:
+    """Every rank works in ``phases`` as long as the median rank does, event by event."""
+    return _changed(window, phases, lambda seconds: _on_all(seconds, _median))
+
+
+def all_like_mean(window: Window, phases: Collection[str] = EVERY_DAY) -> Window:
+    """The work in ``phases`` is shared out evenly, event by event: what equal shards would do."""
+    return _changed(window, phases, lambda seconds: _on_all(seconds, _mean))
+
+
+def without_rotation(window: Window) -> Window:
+    """Who is slow in a step is slow in all: each rank keeps its share of all useful work, but has it in every event.
+
+    The useful work of an event becomes its mean over ranks, times the share of the rank in the whole window; what is
+    left is persistent imbalance.
+    """
+    work = useful(window)
+    share = _share(work, window.ranks)
+    if share is None:
+        return window
+    lane = window.reductions
+    if lane is not None:
+        lane = replace(lane, lead_s=_mean(lane.lead_s) * share)
+    even = {name: _mean(seconds) * share - seconds for name, seconds in work.items()}
+    return replace(window, work=_with(window, even), reductions=lane)
+
+
+def without_persistence(window: Window) -> Window:
+    """No rank has more useful work than another over the window: each of its events shrinks or grows in proportion.
+
+    What is left is rotating imbalance.
+    """
+    work = useful(window)
+    share = _share(work, window.ranks)
+    if share is None:
+        return window
+    factor = np.divide(1.0, share, out=np.ones_like(share), where=share > 0)
+    lane = window.reductions
+    if lane is not None:
+        lane = replace(lane, lead_s=lane.lead_s * factor)
+    even = {name: seconds * (factor - 1.0) for name, seconds in work.items()}
+    return replace(window, work=_with(window, even), reductions=lane)
+
+
+def _changed(window: Window, phases: Collection[str], change: Callable[[Floats], Floats]) -> Window:
+    work = {name: change(seconds) if name in phases else seconds for name, seconds in window.work.items()}
+    lane = window.reductions
+    if lane is not None and "backward" in phases:
+        lane = replace(lane, lead_s=change(lane.lead_s))
+    return replace(window, work=work, reductions=lane)
+
+
+def _with(window: Window, more: dict[str, Floats]) -> dict[str, Floats]:
+    """The work of ``window`` and ``more``, never below 0, to which rounding might take it."""
+    return {
+        name: np.maximum(seconds + more[name], 0.0) if name in more else seconds
+        for name, seconds in window.work.items()
+    }
+
+
+def _share(work: dict[str, Floats], ranks: int) -> Floats | None:
+    """Work of each rank over that of the mean rank, shape (ranks,); None: there is none."""
+    total = sum((seconds.sum(axis=0) for seconds in work.values()), start=np.zeros(ranks))
+    mean = float(total.mean()) if ranks else 0.0
+    return total / mean if mean > 0 else None
+
+
+def _on_all(seconds: Floats, usual: _Usual) -> Floats:
+    return np.broadcast_to(usual(seconds), seconds.shape)
+
+
+def _median(seconds: Floats) -> Floats:
+    middle: Floats = np.median(seconds, axis=-1, keepdims=True)
+    return middle
+
+
+def _mean(seconds: Floats) -> Floats:
+    mean: Floats = seconds.mean(axis=-1, keepdims=True)
+    return mean

@@ -1,0 +1,161 @@
+"""What if transfers were others: gone, on another network, in other buckets, or hidden behind backward.
+
+What a bucket takes is known at the level of buckets. At the level of steps only the exposed part of all transfers is,
+as one bucket: a faster network then gains at least what is said here, and a slower one costs at least that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from allpull.analyse.steps.grid import Floats
+from allpull.replay.walk import lane_s
+from allpull.replay.window import CALL, REDUCE, Reductions, Window
+
+
+def without_transfer(window: Window) -> Window:
+    """Transfers take no time: POP's ideal network, of no latency and infinite bandwidth. Ranks still meet."""
+    return with_network(window, rate_factor=np.inf)
+
+
+def with_network(
+    window: Window, *, rate_factor: float = 1.0, latency_s: float = 0.0, latency_now_s: float = 0.0
+) -> Window:
+    """Bytes go ``rate_factor`` times as fast, and each transfer has a latency of ``latency_s``, not ``latency_now_s``.
+
+    A transfer of τ takes max(0, τ − latency_now_s) ÷ rate_factor + latency_s; one that took less than latency_now_s is
+    all latency, and changes by the difference.
+    """
+    lane = window.reductions
+
+    def changed(seconds: Floats) -> Floats:
+        fixed = np.minimum(seconds, latency_now_s)
+        slower: Floats = (seconds - fixed) / rate_factor + np.maximum(fixed + (latency_s - latency_now_s), 0.0)
+        return slower
+
+    if lane is not None:  # the tail is a transfer too, the slower end of the same one, and has no latency of its own
+        lane = replace(lane, seconds=changed(lane.seconds), tail_s=lane.tail_s / rate_factor)
+    taking_part = (window.kind == CALL)[:, None] & (window.meets | window.waits)
+    return replace(
+        window, transfer_s=np.where(taking_part, changed(window.transfer_s), window.transfer_s), reductions=lane
+    )
+
+
+def faster(window: Window, rate_factor: float, hosts_s: float | Floats = 0.0) -> Window:
+    """Bytes go ``rate_factor`` ≥ 1 times as fast, and hosts hand them on as slowly as before.
+
+    What a host takes to read, add up and send on what comes in is hidden while more of it is under way, and shows when
+    that comes faster. A transfer, of a last bucket with its tail, becomes no shorter than ``hosts_s`` unless it was:
+    one number for all of them, or one for each bucket, (buckets,), the largest of which holds for calls.
+    """
+    quick = with_network(window, rate_factor=rate_factor)
+    called_s = np.maximum(quick.transfer_s, np.minimum(window.transfer_s, np.max(hosts_s)))
+    lane, before = quick.reductions, window.reductions
+    if lane is None or before is None:
+        return replace(quick, transfer_s=called_s)
+    seconds = np.maximum(lane.seconds, np.minimum(before.seconds, hosts_s))
+    left_s = np.maximum(np.ravel(hosts_s)[-1] - seconds[:, -1:], 0.0)
+    tail_s = np.maximum(lane.tail_s, np.minimum(before.tail_s, left_s))
+    return replace(quick, transfer_s=called_s, reductions=replace(lane, seconds=seconds, tail_s=tail_s))
+
+
+def overlapped(window: Window) -> Window:
+    """The reduction begins with backward and is done behind it, as far as that is long enough.
+
+    It is held to one lane and the last rank: it starts once all have begun backward, and takes what its buckets take
+    together. At the level of steps that is the exposed part alone, so the gain is an upper bound there.
+    """
+    lane = window.reductions
+    if lane is None:
+        return window
+    begun = np.maximum(_backward_s(window, lane), lane.lead_s[:, 0])
+    ready_last = np.zeros_like(begun)
+    seconds = lane.seconds.sum(axis=1)
+    nothing = np.zeros_like(seconds)
+    hidden = replace(
+        lane,
+        lead_s=np.stack([begun, ready_last], axis=1),
+        seconds=np.stack([seconds, nothing], axis=1),
+        size_bytes=None if lane.size_bytes is None else np.array([lane.size_bytes.sum(), 0], dtype=np.int64),
+    )
+    return replace(window, reductions=hidden)
+
+
+def with_buckets(window: Window, cap_bytes: int, *, first_bytes: int | None = None, latency_s: float = 0.0) -> Window:
+    """Gradients are reduced in buckets of ``cap_bytes``, the first of ``first_bytes`` (None: the same).
+
+    Bytes are taken to become ready evenly between the moments at which the recorded buckets did, from the begin of
+    backward on, and to take as long as they did. Of what a bucket takes, ``latency_s`` does not depend on its bytes:
+    without it, smaller buckets cost nothing, and the gain is an upper bound.
+
+    Raises:
+        ValueError: the window has no buckets of known size, or a size is not positive.
+    """
+    lane = window.reductions
+    if lane is None or lane.size_bytes is None or lane.size_bytes.sum() <= 0:
+        raise ValueError("a window without sizes of buckets has no other buckets")
+    if cap_bytes <= 0 or (first_bytes is not None and first_bytes <= 0):
+        raise ValueError("a bucket has at least one byte")
+    edges = np.concatenate([[0.0], np.cumsum(lane.size_bytes.astype(np.float64))])
+    cuts = _cuts(float(edges[-1]), float(cap_bytes), float(first_bytes or cap_bytes))
+    after = np.clip(np.searchsorted(edges, cuts, side="left"), 1, lane.buckets)
+    share = (cuts - edges[after - 1]) / np.maximum(edges[after] - edges[after - 1], 1.0)
+
+    def at_cuts(at_edges: Floats) -> Floats:
+        """What is known at the edges of the recorded buckets, on axis 1, between them."""
+        weight = share.reshape(1, -1, *([1] * (at_edges.ndim - 2)))
+        before = at_edges[:, after - 1]
+        between: Floats = before + weight * (at_edges[:, after] - before)
+        return between
+
+    moved = np.cumsum(np.maximum(lane.seconds - latency_s, 0.0), axis=1)
+    begun = np.maximum(_backward_s(window, lane), lane.lead_s[:, 0])
+    lead_s = at_cuts(np.concatenate([begun[:, None], lane.lead_s], axis=1))
+    lead_s[:, -1] = 0.0
+    seconds = np.maximum(np.diff(at_cuts(np.pad(moved, ((0, 0), (1, 0)))), axis=1, prepend=0.0), 0.0) + latency_s
+    sizes = np.diff(cuts, prepend=0.0).round().astype(np.int64)
+    return replace(window, reductions=replace(lane, lead_s=lead_s, seconds=seconds, size_bytes=sizes))
+
+
+def alone(window: Window) -> Window:
+    """The window of a single rank with its collectives as ``other`` work: it has nobody to meet or to send to."""
+    if window.ranks != 1:
+        return window
+    blocked = np.zeros((window.events, 1))
+    early = np.where(window.meets & window.waits, window.early_s, 0.0)  # it waits for nobody but itself
+    takes = np.where(window.waits, np.where(window.meets, window.transfer_s - early, 0.0), window.transfer_s)
+    blocked += np.maximum(takes, 0.0)
+    lane = window.reductions
+    if lane is not None:
+        exposed = np.maximum((lane_s(lane) - lane.lead_s[:, :, 0]).max(axis=1), 0.0)
+        blocked[window.kind == REDUCE, 0] += exposed + lane.tail_s[:, 0]
+    nobody = np.zeros((window.events, 1), dtype=np.bool_)
+    return replace(
+        window,
+        work={**window.work, "other": window.work.get("other", 0.0) + blocked},
+        meets=nobody,
+        waits=nobody,
+        early_s=np.zeros_like(blocked),
+        transfer_s=np.zeros_like(blocked),
+        reductions=None if lane is None else _nothing(lane),
+    )
+
+
+def _nothing(lane: Reductions) -> Reductions:
+    return replace(lane, seconds=np.zeros_like(lane.seconds), tail_s=np.zeros_like(lane.tail_s))
+
+
+def _backward_s(window: Window, lane: Reductions) -> Floats:
+    """Backward before each reduction, shape (reductions, ranks)."""
+    if "backward" not in window.work:
+        return np.zeros_like(lane.tail_s)
+    backward_s: Floats = window.work["backward"][window.kind == REDUCE]
+    return backward_s
+
+
+def _cuts(total: float, cap: float, first: float) -> Floats:
+    """Where buckets end, in bytes from the first gradient: at ``first``, then every ``cap``, and at ``total``."""
+    inner = np.arange(first, total, cap)
+    return np.append(inner, total)

@@ -1,0 +1,118 @@
+"""The recorded window as a replay needs it: what each rank did between meetings, and how long each meeting took.
+
+A window is a run of consecutive steps that all ranks recorded, with the evaluations and checkpoints between them. It
+is cut into events, the same for all ranks and in one order: the collectives that the program called (``CALL``), the
+reduction of gradients in backward (``REDUCE``), and the end of each step (``STEP``). Between two events a rank works:
+``work`` says for how long, by phase.
+
+At a call, rank r stands at t_r, has arrived at a_r = t_r − early_r, and with L = max over those that ``meets`` of a_r::
+
+    t_r = max(t_r, L + transfer_r)     where it ``waits``
+    t_r = t_r + transfer_r             where it does not (the root of a broadcast that nobody keeps)
+
+In a reduction the bucket b of rank r is ready at t_r − lead_br, and buckets follow each other on one lane::
+
+    R_b = max_r (t_r − lead_br)        F_b = max(R_b, F_(b−1)) + seconds_b        t_r = max(t_r, F_last) + tail_r
+
+(the reducer of PyTorch DDP, Li et al. 2020, VLDB 13(12), §4.2; one lane: NCCL's stream, or Gloo's where the link is
+what limits). With one bucket that is DESIGN §4, "step level": lead 0, seconds = exposed transfer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allpull.analyse.steps.grid import Floats
+
+Bools = NDArray[np.bool_]
+Level = Literal["step", "bucket"]
+
+WORK = ("evaluation", "checkpoint", "input", "copy", "forward", "backward", "optimizer", "host", "other")
+"""What a rank does between events, in the order of a step."""
+
+CALL, REDUCE, STEP = 0, 1, 2
+"""Kinds of events."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Reductions:
+    """The reductions of a window in their order, each of the same buckets.
+
+    ``lead_s`` (reductions, buckets, ranks): how long before the rank's own arrival each bucket was ready, ≥ 0 and 0 for
+    the last. ``seconds`` (reductions, buckets): how long each bucket takes from its start to its end once all ranks
+    have it ready. ``tail_s`` (reductions, ranks): from the end of the last bucket until the rank goes on.
+    ``size_bytes`` (buckets,), None: not known.
+    """
+
+    lead_s: Floats
+    seconds: Floats
+    tail_s: Floats
+    size_bytes: NDArray[np.int64] | None
+
+    @property
+    def buckets(self) -> int:
+        """How many buckets a reduction has."""
+        return int(self.seconds.shape[1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Window:
+    """What happened, as arrays; see the head of this file. Times in s, none negative.
+
+    ``steps`` (steps,): step numbers, consecutive. ``odd`` (steps,): with an evaluation, a checkpoint or the first
+    batch of an epoch in it. ``samples`` (steps, ranks), NaN for not known. ``begin_s`` (ranks,): when each rank begins
+    the window, after the first of them. ``wall_s`` (steps, ranks): as recorded.
+
+    ``kind`` (events,), ``step_of`` (events,): row of ``steps``. ``use`` (events,): which of ``uses`` a call is, −1 for
+    other events. ``work``: phase → (events, ranks), what was done since the event before; phases that nobody did are
+    absent. ``meets``, ``waits``, ``early_s``, ``transfer_s`` (events, ranks) are of calls, and False or 0
+    elsewhere. ``reductions`` go with the ``REDUCE`` events in their order; None: there are none.
+
+    ``queued_s`` (steps, ranks): how long the thread that trains could run and had no CPU; None: not told of all steps.
+    ``measured_s``: from the first begin to the last end, as recorded. ``level``: "bucket" where the buckets are known.
+    ``bound_s``: how wrong the time between two ranks may be. ``gaps``: in words, what could not be used. ``complete``:
+    these are all ranks of the job; where they are not, others may have come later to the reductions.
+    """
+
+    steps: NDArray[np.int64]
+    odd: Bools
+    samples: Floats
+    begin_s: Floats
+    wall_s: Floats
+    kind: NDArray[np.int8]
+    step_of: NDArray[np.intp]
+    use: NDArray[np.intp]
+    uses: tuple[str, ...]
+    work: dict[str, Floats]
+    meets: Bools
+    waits: Bools
+    early_s: Floats
+    transfer_s: Floats
+    reductions: Reductions | None
+    measured_s: float
+    level: Level
+    bound_s: float
+    queued_s: Floats | None = None
+    gaps: tuple[str, ...] = ()
+    complete: bool = True
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks there are."""
+        return int(self.samples.shape[1])
+
+    @property
+    def events(self) -> int:
+        """How many events there are."""
+        return int(self.kind.size)
+
+    def per_step(self, name: str) -> Floats:
+        """Seconds of phase ``name`` by step and rank, shape (steps, ranks)."""
+        totals = np.zeros((self.steps.size, self.ranks))
+        if name in self.work:
+            np.add.at(totals, self.step_of, self.work[name])
+        return totals

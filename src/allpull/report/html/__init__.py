@@ -1,0 +1,1 @@
+"""The report as one HTML file, and its charts as figures."""

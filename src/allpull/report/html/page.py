@@ -1,0 +1,127 @@
+"""The report as one HTML file that needs nothing else: no network, no fonts, no JavaScript to be read.
+
+Text becomes markup in one place, the template, which escapes and strips it. The page's policy (CSP) lets run the
+one script whose hash it names, and nothing be fetched.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from allpull import __version__
+from allpull.report.files import place
+from allpull.report.html import draw
+from allpull.report.html.block import Block, Chart
+from allpull.report.html.bounds import bounded
+from allpull.report.html.chart import LIVE, STILL, dress, embeddable
+from allpull.report.plain import short
+from allpull.report.sections import blocks
+from allpull.report.wording import rank_counts, subject
+from allpull.schema.reported import ScalingReport
+from allpull.units import counted
+
+TEXT_CHARACTERS = 2000  # of one cell or sentence; longer is a damaged record
+
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=[%±]|(?:[nmµ]?s|min|ranks?)\b)|(?<=±) ")
+"""Where a line must not break: between a number and its unit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """One chart as it stands in the page: the still picture, and the specification of the live one as JSON."""
+
+    svg: Markup
+    json: Markup
+
+
+def render(report: ScalingReport) -> str:
+    """The whole page. The same report always gives the same text.
+
+    Raises:
+        BadInput: the report holds no run, or details that are not of its runs.
+    """
+    shown = bounded(report)
+    sections = blocks(shown)
+    script = _script()
+    template = _environment().from_string(_asset("page.html"))
+    return template.render(
+        subject=subject(shown.show.runs),
+        facts=_facts(shown),
+        blocks=sections,
+        pictures=_pictures(sections),
+        style=Markup(_asset("page.css")),  # noqa: S704  # our own file
+        script=Markup(script),  # noqa: S704  # our own file and vl-convert's bundle
+        policy=_policy(script),
+        version=__version__,
+    )
+
+
+def write(report: ScalingReport, path: Path) -> Path:
+    """Write the page to ``path``, replacing what is there only once the page is complete; returns ``path``.
+
+    Raises:
+        BadInput: there is nothing to report on, or ``path`` cannot be written.
+    """
+    return place(path, render(report).encode("utf-8"))
+
+
+def _environment() -> Environment:
+    return Environment(autoescape=True, undefined=StrictUndefined, finalize=_plain, trim_blocks=False)
+
+
+def _plain(value: Any) -> Any:
+    """Every value that the template prints passes here: text is stripped and cut, our own markup is left alone."""
+    if isinstance(value, Markup) or not isinstance(value, str):
+        return value
+    return _BEFORE_UNIT.sub("\u00a0", short(value, TEXT_CHARACTERS))
+
+
+def _facts(report: ScalingReport) -> str:
+    runs = report.show.runs
+    days = sorted({detail.created_utc[:10] for detail in report.details})
+    when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+    return " · ".join([counted(len(runs), "run"), f"on {rank_counts(runs)}", when])
+
+
+def _pictures(sections: Mapping[str, Block]) -> dict[str, Picture]:
+    charts = [part for block in sections.values() for part in block.parts if isinstance(part, Chart)]
+    return {
+        chart.slug: Picture(
+            svg=Markup(draw.svg(dress(chart, STILL))),  # noqa: S704  # vl-convert escapes; a test parses it
+            json=Markup(embeddable(dress(chart, LIVE))),  # noqa: S704  # escaped for a script element
+        )
+        for chart in charts
+    }
+
+
+def _script() -> str:
+    """The page's only script. No text in it may end its element, and a browser hashes line breaks as LF."""
+    script = draw.bundle(_asset("page.js")).replace("\r\n", "\n")
+    return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+
+
+def _policy(script: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
+    rules = {
+        "default-src": "'none'",
+        "script-src": f"'sha256-{digest}'",
+        "style-src": "'unsafe-inline'",  # Vega sets the style of what it draws
+        "img-src": "data:",  # the empty icon, so that browsers do not ask for one
+        "base-uri": "'none'",
+        "form-action": "'none'",
+    }
+    return "; ".join(f"{name} {value}" for name, value in rules.items())
+
+
+def _asset(name: str) -> str:
+    return files("allpull.report.html").joinpath(name).read_text(encoding="utf-8")

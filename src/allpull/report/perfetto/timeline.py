@@ -1,0 +1,196 @@
+"""All ranks of a run on one timeline, as a file that opens in Perfetto's UI (https://ui.perfetto.dev).
+
+Written as it is made, event by event, so that a long run does not fill memory; put in its place when it is whole.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from allpull.analyse.aligned import Together, together
+from allpull.analyse.collectives.traced_buckets import bucket_windows
+from allpull.analyse.timeline import step_parts
+from allpull.errors import BadInput
+from allpull.report.files import place_all
+from allpull.report.perfetto import tracks
+from allpull.report.perfetto.trace_events import Sheet
+from allpull.report.plain import short
+from allpull.rundir.read.run import RunData
+
+MAX_EVENTS = 2_000_000  # some 400 MB, which browsers still open
+EVENTS_PER_STEP = 12
+EVENTS_PER_CALL = 6  # itself, its wait and transfer on two tracks, and the phase that it cuts in two
+PLACEMENT = (
+    "waiting, transfers, evaluations and checkpoints stand where they were recorded; "
+    "the other phases of a step are as long as measured, and around these in the usual order"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What was written: ``events`` of the steps ``first`` to ``last``, and in words what was left out."""
+
+    path: Path
+    events: int
+    first: int
+    last: int
+    notes: tuple[str, ...]
+
+
+def write(run: RunData, path: Path, *, first: int = 0, end: int | None = None) -> Written:
+    """Write the steps from ``first`` to before ``end`` (None: to the last) of ``run`` to ``path``.
+
+    Of more steps than ``MAX_EVENTS`` allow only the first ones are written, and a note says so.
+
+    Raises:
+        BadInput: there is no such step, or the file cannot be written.
+    """
+    numbers = pl.col("step")
+    chosen = run.steps.filter(numbers >= first, numbers < end if end is not None else pl.lit(value=True))
+    if chosen.is_empty():
+        known = run.steps["step"].unique().sort().to_list()
+        recorded = f"steps {known[0]:,} to {known[-1]:,} were recorded" if known else "no step was recorded"
+        raise BadInput(f"{short(run.record.id, 80)}: there is nothing to draw", hint=recorded)
+    fitting, notes = _that_fit(chosen, run.collectives)
+    drawing = _drawing(run, int(fitting[0]), int(fitting[-1]))
+    count = _Count()
+    place_all(path, _document(run, drawing, count))
+    if not drawing.whole.clock.compares:
+        notes.append("the clocks of the hosts are not aligned: ranks do not line up")
+    notes += drawing.gaps
+    return Written(path=path, events=count.events, first=int(fitting[0]), last=int(fitting[-1]), notes=tuple(notes))
+
+
+def _that_fit(steps: pl.DataFrame, calls: pl.DataFrame) -> tuple[pl.Series, list[str]]:
+    """The first of the step numbers whose events stay within ``MAX_EVENTS``, and a note where these are not all."""
+    of_steps = steps.group_by("step").agg((pl.len() * EVENTS_PER_STEP).alias("events"))
+    of_calls = calls.group_by("step").agg((pl.len() * EVENTS_PER_CALL).alias("calls"))
+    by_step = of_steps.join(of_calls, on="step", how="left").sort("step")
+    total = (pl.col("events") + pl.col("calls").fill_null(0)).cast(pl.Int64).cum_sum()
+    fitting = by_step.filter((total <= MAX_EVENTS) | (pl.int_range(pl.len()) == 0))["step"]
+    left = by_step.height - fitting.len()
+    if not left:
+        return fitting, []
+    return fitting, [f"{left:,} later steps were left out so that the file can be opened: choose others with --steps"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Drawing:
+    """What is drawn, all of it on one clock."""
+
+    whole: Together
+    base_ns: int
+    steps: pl.DataFrame
+    spans: pl.DataFrame
+    calls: pl.DataFrame
+    buckets: pl.DataFrame
+    counters: pl.DataFrame
+    nics: pl.DataFrame
+    gpus: pl.DataFrame
+    gaps: tuple[str, ...]
+
+
+def _drawing(run: RunData, first: int, last: int) -> _Drawing:
+    whole = together(run)
+    inside = pl.col("step").is_between(first, last)
+    steps = step_parts(whole, run.record.ranks).filter(inside)
+    uses = whole.matched.uses.with_row_index("use")
+    calls = whole.matched.calls.filter(inside).join(uses, on="use", how="left", maintain_order="left")
+    windows = bucket_windows(run)
+    buckets = whole.clock.shared(windows.times.filter(inside), ("ready_ns", "start_ns", "end_ns"))
+    spans = whole.clock.shared(_spans(run).filter(inside), ("begin_ns", "end_ns"))
+    begins = (steps["begin_ns"].min(), calls["begin_ns"].min(), buckets["ready_ns"].min(), spans["begin_ns"].min())
+    base_ns = min(begin for begin in begins if isinstance(begin, int))
+    end_ns = steps.select(pl.col("end_ns").max()).item()
+    first_ranks = _first_ranks(run)
+    counters, nics, gpus = (
+        _around(whole.clock.shared(table, ("t_ns",)), base_ns, end_ns)
+        for table in (run.counters, *(table.join(first_ranks, on="host") for table in (run.nics, run.gpus)))
+    )
+    return _Drawing(
+        whole=whole,
+        base_ns=base_ns,
+        steps=steps,
+        spans=spans,
+        calls=calls,
+        buckets=buckets,
+        counters=counters,
+        nics=nics,
+        gpus=gpus,
+        gaps=windows.gaps,
+    )
+
+
+def _first_ranks(run: RunData) -> pl.DataFrame:
+    """Columns host and rank: the first rank of each host, by whose clock the host is put on that of all."""
+    rows = [(header.host, rank) for rank, header in sorted(run.headers.items())]
+    ranks = pl.DataFrame(rows, schema={"host": pl.String(), "rank": pl.Int64()}, orient="row")
+    return ranks.unique("host", keep="first", maintain_order=True)
+
+
+def _around(samples: pl.DataFrame, begin_ns: int, end_ns: int) -> pl.DataFrame:
+    """The samples of each host from the last one at or before ``begin_ns`` to the first one at or after ``end_ns``."""
+    t_ns = pl.col("t_ns")
+    since = t_ns.filter(t_ns <= begin_ns).max().over("host").fill_null(begin_ns)
+    until = t_ns.filter(t_ns >= end_ns).min().over("host").fill_null(end_ns)
+    return samples.filter(t_ns.is_between(since, until))
+
+
+def _spans(run: RunData) -> pl.DataFrame:
+    schema = {"rank": pl.Int64(), "name": pl.String(), "epoch": pl.Int64(), "step": pl.Int64()}
+    rows = [
+        (rank, span.name, span.epoch, span.step, span.begin_ns, span.end_ns)
+        for rank, log in run.events.items()
+        for span in log.spans
+        if span.end_ns >= span.begin_ns
+    ]
+    return pl.DataFrame(rows, schema={**schema, "begin_ns": pl.Int64(), "end_ns": pl.Int64()}, orient="row")
+
+
+def _document(run: RunData, drawing: _Drawing, count: _Count) -> Iterator[bytes]:
+    bound_s = drawing.whole.clock.bound_s
+    clock = "the clocks of the hosts do not compare" if bound_s is None else "one clock for all ranks"
+    clock += f", right to within {bound_s:.9f} s" if bound_s else ""
+    about = {"run": run.record.id, "placement": PLACEMENT, "clock": clock}
+    yield f'{{"displayTimeUnit":"ms","otherData":{json.dumps(about)},"traceEvents":['.encode()
+    separator = "\n"
+    for event in _events(run, drawing):
+        count.events += 1
+        yield f"{separator}{event}".encode()
+        separator = ",\n"
+    yield b"\n]}\n"
+
+
+@dataclass(slots=True)
+class _Count:
+    """How many events were written."""
+
+    events: int = 0
+
+
+def _events(run: RunData, drawing: _Drawing) -> Iterator[str]:
+    """All events, rank by rank, then host by host, and track by track, each track in the order of time."""
+    sheet = Sheet(drawing.base_ns)
+    for rank in sorted(drawing.steps["rank"].unique().to_list()):
+        mine = pl.col("rank") == rank
+        host = run.headers[rank].host if rank in run.headers else "unknown host"
+        marks = run.events[rank].epochs if rank in run.events else ()
+        yield from sheet.process(rank, f"rank {rank} · {short(host, 80)}")
+        rows, spans, calls = drawing.steps.filter(mine), drawing.spans.filter(mine), drawing.calls.filter(mine)
+        exact = tracks.exact_pieces(rows, calls, spans)
+        yield from tracks.steps(sheet, rank, rows, {mark.step: mark.epoch for mark in marks}, exact)
+        yield from tracks.reductions(sheet, rank, rows)
+        yield from tracks.pauses(sheet, rank, spans)
+        yield from tracks.collectives(sheet, rank, calls)
+        yield from tracks.buckets(sheet, rank, drawing.buckets.filter(mine))
+        yield from tracks.counters(sheet, rank, drawing.counters.filter(mine))
+    for place, (host, _) in enumerate(_first_ranks(run).iter_rows(), start=max(run.record.ranks - 1, *run.headers) + 1):
+        nics, gpus = (table.filter(pl.col("host") == host) for table in (drawing.nics, drawing.gpus))
+        if not nics.is_empty() or not gpus.is_empty():
+            yield from sheet.process(place, f"host {short(host, 80)}")
+            yield from tracks.host_counters(sheet, place, nics, gpus)

@@ -1,0 +1,197 @@
+"""A comparison on a terminal: the decision, each metric, what was promised, the gates, and what differs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from allpull.report.plain import printable, short
+from allpull.report.terminal.table import words
+from allpull.report.wording import ABSENT, joined, percent, times
+from allpull.schema.compared import Change, CompareResult, Difference, GateResult, Promise
+from allpull.schema.results import Interval
+from allpull.units import counted, show_count, show_time
+
+WIDE = 76  # columns from which both values have room beside the change
+VALUE_CHARACTERS = 60  # of one differing fact; all of it stands in --json
+MOST_RANKS = 4  # of one finding, named
+MOST_DIFFERENCES = 12  # shown; all of them stand in --json
+STYLES = {"slower": "red", "worse": "red", "failed": "red", "faster": "green", "better": "green", "passed": "green"}
+
+STATES = {
+    "gone": "it is gone",
+    "smaller": "it is smaller",
+    "still there": "it is still there",
+    "not known": "whether it is gone is not known: allpull explain the runs after",
+}
+VERDICTS = {"kept": "as promised", "more": "more than promised", "less": "less than promised"}
+
+
+class Comparison:
+    """``result``, laid out for the width that it is printed at."""
+
+    def __init__(self, result: CompareResult) -> None:
+        self.result = result
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        result = self.result
+        yield headline(result)
+        yield words(list(_basis(result)))
+        yield _metrics(result, wide=options.max_width >= WIDE)
+        yield from _titled("What explain had promised:", [_promise(one) for one in result.promised])
+        if result.gates:
+            yield Text("Gates:")
+            yield from (_gate(one) for one in result.gates)
+        yield from _titled("The runs after differ in:", list(_differences(result.differences)))
+        yield from _titled("Note:", result.notes)
+
+
+def headline(result: CompareResult) -> Text:
+    """The decision in one line, with the change it rests on."""
+    line = Text(result.decision, style=f"bold {STYLES.get(result.decision, '')}".strip())
+    lead = next((one for one in result.metrics if one.metric == result.metric), None)
+    return line.append(f": {result.metric} {_level(lead, result.confidence)}" if lead else "", style="not bold default")
+
+
+def change(one: Change) -> str:
+    """The change of a metric with its interval.
+
+    >>> interval = Interval(value=0.951, low=0.938, high=0.9641)
+    >>> unsaid = dict(before=None, after=None, within_runs=None, decision="slower", basis="both sides")
+    >>> change(Change(metric="throughput", unit="samples/s", scale="ratio", change=interval, **unsaid))
+    '−4.9 % (−6.2 to −3.6 %)'
+    """
+    if one.change is None:
+        return ABSENT
+    if one.scale == "difference" and one.unit == "s":
+        return _of_times(one.change)
+    if one.scale == "ratio":
+        parts = [None if part is None else 100 * (part - 1) for part in _parts(one.change)]
+        return _signed(parts, "%")
+    return _signed([None if part is None else 100 * part for part in _parts(one.change)], "pp")
+
+
+def _level(one: Change, confidence: float) -> str:
+    bounded = one.change is not None and one.change.low is not None
+    return f"{change(one)}, {100 * confidence:g} % interval" if bounded else f"{change(one)}, its interval is not known"
+
+
+def _parts(interval: Interval) -> tuple[float, float | None, float | None]:
+    return interval.value, interval.low, interval.high
+
+
+def _signed(parts: Sequence[float | None], unit: str) -> str:
+    """Value and bounds to the digit that the narrower half of the interval can bear."""
+    value, low, high = parts
+    assert value is not None  # what has bounds has a value
+    if low is None or high is None:
+        return _minus(f"{value:+.1f} {unit}")
+    half = (high - low) / 2
+    digits = min(3, max(0, 1 - math.floor(math.log10(half)))) if half > 0 else 1
+    digits = digits - 1 if digits and half * 10 ** (digits - 1) >= 2 else digits
+    value, low, high = (round(part, digits) + 0.0 for part in (value, low, high))  # + 0.0: never "-0"
+    return _minus(f"{value:+,.{digits}f} {unit} ({low:+,.{digits}f} to {high:+,.{digits}f} {unit})")
+
+
+def _of_times(interval: Interval) -> str:
+    value, low, high = (None if part is None else _plus(show_time(part), part) for part in _parts(interval))
+    return _minus(f"{value}" if low is None else f"{value} ({low} to {high})")
+
+
+def _plus(text: str, value: float) -> str:
+    return f"+{text}" if value > 0 else text
+
+
+def _minus(text: str) -> str:
+    return text.replace("-", "−")
+
+
+def _basis(result: CompareResult) -> Iterator[str]:
+    """How many runs there are, and what such data could have shown."""
+    for name, side in (("before", result.before), ("after", result.after)):
+        fewest, most = min(run.steps for run in side), max(run.steps for run in side)
+        steps = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
+        yield f"{counted(len(side), 'run')} {name}, of {steps} steady steps{' each' if len(side) > 1 else ''}."
+    lead = next((one for one in result.metrics if one.metric == result.metric), None)
+    if lead is None:
+        return
+    if lead.smallest is not None:
+        size = percent(lead.smallest) if lead.scale == "ratio" else _absolute(lead, lead.smallest)
+        yield f"Such data show a change of {size} four times in five."
+    elif lead.within_runs is not None:
+        within = lead.model_copy(update={"change": lead.within_runs})
+        yield f"Within these runs alone: {change(within)}; what varies from run to run comes on top."
+
+
+def _absolute(one: Change, value: float) -> str:
+    return show_time(value) if one.unit == "s" else f"{100 * value:.2g} pp"
+
+
+def _metrics(result: CompareResult, *, wide: bool) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=not wide)
+    table.add_column("metric", overflow="fold", no_wrap=wide, style="bold")
+    for title in ("before", "after") if wide else ():
+        table.add_column(title, justify="right", overflow="fold")
+    table.add_column(f"change ({100 * result.confidence:g} %)", justify="right", overflow="fold")
+    table.add_column("", overflow="fold")
+    for one in result.metrics:
+        both = [_value(one, one.before), _value(one, one.after)] if wide else []
+        table.add_row(one.metric, *both, change(one), _shown(one))
+    return table
+
+
+def _shown(one: Change) -> Text:
+    return Text(one.decision if one.decision in STYLES else "", style=STYLES.get(one.decision, ""))
+
+
+def _value(one: Change, value: float | None) -> str:
+    if value is None:
+        return ABSENT
+    if one.unit == "share":
+        return percent(value)
+    return show_time(value) if one.unit == "s" else show_count(value)
+
+
+def _promise(one: Promise) -> str:
+    named_ranks = [str(rank) for rank in one.ranks[:MOST_RANKS]] + ["…"] * (len(one.ranks) > MOST_RANKS)
+    ranks = f" (rank{'s' if len(one.ranks) > 1 else ''} {joined(named_ranks)})" if one.ranks else ""
+    came = _speedup(one.came) if one.came else ABSENT
+    told = ""
+    if one.kept != "not decidable":
+        told = f", {came} came, {VERDICTS[one.kept]}"
+    elif one.changed or one.state in {"gone", "smaller"}:
+        told = f", {came} came of all that changed"
+    named = f"; changed: {joined(one.changed)}" if one.changed else ""
+    return f"{one.rule}{ranks}: {_speedup(one.promised)} promised{told}; {STATES[one.state]}{named}"
+
+
+def _speedup(interval: Interval) -> str:
+    if interval.low is None or interval.high is None:
+        return times(interval.value)
+    return f"{times(interval.value)} ({interval.low:.2f} to {interval.high:.2f})"
+
+
+def _gate(one: GateResult) -> Text:
+    line = Text("  ")
+    line.append(one.outcome, style=STYLES.get(one.outcome, "yellow"))
+    return line.append(printable(f": {one.gate}: {one.words}"))
+
+
+def _differences(found: Sequence[Difference]) -> Iterator[str]:
+    for one in found[:MOST_DIFFERENCES]:
+        must = " (must agree)" if one.key else ""
+        before, after = (short(value, VALUE_CHARACTERS) for value in (one.before, one.after))
+        yield f"{short(one.fact, VALUE_CHARACTERS)}{must}: {before} → {after}"
+    if len(found) > MOST_DIFFERENCES:
+        yield f"and {len(found) - MOST_DIFFERENCES:,} more, which --json names"
+
+
+def _titled(title: str, lines: Sequence[str]) -> Iterator[RenderableType]:
+    if lines:
+        yield Text(title)
+        yield words(lines)

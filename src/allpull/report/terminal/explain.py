@@ -1,0 +1,232 @@
+"""An explanation on a terminal: where the time went, what is wrong and what to do, and the manual of the rules.
+
+Nothing is passed to rich as markup, so that a name in brackets stays a name; control characters are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from allpull.report.plain import printable
+from allpull.report.terminal.show import rate
+from allpull.report.terminal.table import words
+from allpull.report.wording import ABSENT, bounded, percent, sure, times
+from allpull.schema.explained import Efficiency, Evidence, ExplainResult, Finding
+from allpull.schema.results import Interval
+from allpull.units import counted, show_bytes, show_count, show_time
+
+GOOD, FAIR = 0.9, 0.8  # POP: above 0.8 is acceptable
+WIDE = 84  # columns from which a factor and its meaning have room beside each other
+COARSE = 0.01  # half a width from which the third decimal of a factor says nothing
+MOST_EVIDENCE = 6  # numbers of a finding; --json has them all
+MOST_NOTES = 12
+INDENT = 3
+
+FACTORS = (
+    ("parallel", "parallel efficiency", "share of the time in which ranks compute: the product of those below"),
+    ("transfer", "  transfer", "exchanging gradients that computing does not hide"),
+    ("input", "  input", "waiting for data"),
+    ("sequential", "  sequential", "a few ranks evaluate or save, the others wait"),
+    ("orchestration", "  orchestration", "copies, and work between the phases"),
+    ("serialisation", "  serialisation", "another rank is late each step"),
+    ("load_balance", "  load balance", "the same rank is late each step"),
+    ("collectives", "  collectives", "blocked in them: waiting or exchanging, for not all ranks were recorded"),
+    ("computational", "computational scaling", "useful time per sample at the reference over that here"),
+    ("global_", "global efficiency", "parallel efficiency × computational scaling"),
+)
+"""Field of ``Efficiency``, name, and what is lost there."""
+
+
+def explained(result: ExplainResult) -> RenderableType:
+    """The whole explanation, laid out for the width that it is printed at."""
+    return _Explained(result)
+
+
+def rules(summaries: Mapping[str, str]) -> RenderableType:
+    """Every rule with its line: slug → what it is about."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column()
+    for slug, line in summaries.items():
+        grid.add_row(Text(printable(slug)), Text(printable(line)))
+    return grid
+
+
+def rule(slug: str, summary: str, sections: Mapping[str, str]) -> RenderableType:
+    """One page of the manual: its headings, each with its paragraphs."""
+    return _Page(slug, summary, sections)
+
+
+@dataclass(frozen=True, slots=True)
+class _Explained:
+    """What was found, in the order in which it is read."""
+
+    result: ExplainResult
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        result = self.result
+        yield Text(_headline(result), style="bold")
+        if result.efficiency is not None:
+            yield _tree(result.efficiency, result.gains, wide=options.max_width >= WIDE)
+        if result.healthy:
+            yield Text(printable(result.healthy))
+        doubted: set[str] = set()
+        for number, finding in enumerate(result.findings, start=1):
+            yield Text()
+            yield from _finding(number, finding, doubts=finding.rule not in doubted)
+            doubted.add(finding.rule)
+        notes = result.notes
+        if notes:
+            shown = [
+                *notes[:MOST_NOTES],
+                *([f"{len(notes) - MOST_NOTES} more in --json"] if len(notes) > MOST_NOTES else []),
+            ]
+            yield Text()
+            yield Text("Note:")
+            yield words(shown)
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """One rule of the manual."""
+
+    slug: str
+    summary: str
+    sections: Mapping[str, str]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text(printable(self.slug), style="bold")
+        yield Text(printable(self.summary))
+        for heading, text in self.sections.items():
+            yield Text()
+            yield Text(printable(heading), style="bold")
+            for paragraph in text.split("\n\n"):
+                yield Padding(Text(printable(" ".join(paragraph.split()))), (0, 0, 0, INDENT))
+
+
+def _headline(result: ExplainResult) -> str:
+    window = result.window
+    where = f"{counted(result.ranks, 'rank')} on {counted(result.hosts, 'host')}"
+    if not window.steps:
+        return f"{where}: nothing to explain"
+    step = show_time(window.seconds / window.steps)
+    return f"{where}, steps {window.first_step:,} to {window.last_step:,} ({step} each)"
+
+
+def _tree(tree: Efficiency, gains: Mapping[str, float], *, wide: bool) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
+    table.add_column("efficiency", no_wrap=True)
+    table.add_column("", justify="right", no_wrap=True)
+    table.add_column("if gone", justify="right", no_wrap=True)
+    if wide:
+        table.add_column("what is lost there")
+    for field, name, lost in FACTORS:
+        found: Interval | None = getattr(tree, field)
+        if found is None:
+            continue
+        gain = gains.get(field)
+        cells = [
+            Text(name),
+            Text(_factor(found), style=_tone(found.value)),
+            Text(_if_gone(gain)),
+        ]
+        table.add_row(*cells, *([Text(lost)] if wide else []))
+    return table
+
+
+def _factor(found: Interval) -> str:
+    """A factor with half the width of its interval, to the digit that this can bear."""
+    if found.low is None or found.high is None:
+        return f"{found.value:.2f}"
+    half = (found.high - found.low) / 2
+    digits = 2 if half >= COARSE else 3
+    return f"{found.value:.{digits}f} ± {half:.{digits}f}"
+
+
+def _if_gone(gain: float | None) -> str:
+    """The speed-up without one kind of loss; none where another loss takes its place.
+
+    >>> _if_gone(1.25), _if_gone(0.99), _if_gone(None)
+    ('1.25×', 'none', '–')
+    """
+    if gain is None:
+        return ABSENT
+    return times(gain) if round(gain, 2) >= 1 else "none"
+
+
+def _tone(value: float) -> str:
+    if value >= GOOD:
+        return "green"
+    return "yellow" if value >= FAIR else "red"
+
+
+def _finding(number: int, finding: Finding, *, doubts: bool) -> Iterator[RenderableType]:
+    """One finding; ``doubts``: with when it is wrong, which is said once for all findings of a rule."""
+    yield Text.assemble(
+        (f"{number}. ", "bold"), (printable(finding.title), "bold"), (f"  [{printable(finding.rule)}]", "dim")
+    )
+    lines = [_price(finding), f"What to do: {finding.remedy}."]
+    yield from (Padding(Text(printable(line)), (0, 0, 0, INDENT)) for line in lines)
+    shown = [f"{one.what}: {value(one)} ({one.source})" for one in finding.evidence[:MOST_EVIDENCE]]
+    yield Padding(words(shown), (0, 0, 0, INDENT))
+    if doubts and finding.wrong_when:
+        yield Padding(Text(printable(f"When it is wrong: {finding.wrong_when}"), style="dim"), (0, 0, 0, INDENT))
+
+
+def _price(finding: Finding) -> str:
+    """What a finding costs and what it buys, or what both are at most."""
+    if finding.loss_s_per_step is None or finding.gain is None:
+        return "Advice: nothing that this run measured can price it."
+    gain = finding.gain
+    cost = f"{show_time(finding.loss_s_per_step)} a step, {percent(finding.loss_share)} of it"
+    if gain.is_at_most:
+        return f"It costs at most {cost}; without it training is {bounded(gain)} as fast{sure(gain)}."
+    return f"It costs {cost}; without it training is {times(gain.value)} as fast{_range(gain)}."
+
+
+def _range(gain: Interval) -> str:
+    """The interval of a speed-up, to the digit in which its ends differ; empty where there is none to speak of.
+
+    >>> _range(Interval(value=1.27, low=1.22, high=1.31)), _range(Interval(value=1.27, low=1.271, high=1.274))
+    (' (1.22× to 1.31×)', ' (1.271× to 1.274×)')
+    >>> _range(Interval(value=1.27, low=1.27, high=1.27)), _range(Interval(value=1.27, low=None, high=None))
+    ('', '')
+    """
+    if gain.low is None or gain.high is None:
+        return ""
+    for shown in (times, "{:,.3f}×".format):
+        low, high = shown(gain.low), shown(gain.high)
+        if low != high:
+            return f" ({low} to {high})"
+    return ""
+
+
+def value(one: Evidence) -> str:
+    """A number with its unit as people write it, and its interval where it has one.
+
+    >>> value(Evidence(what="", value=0.04, unit="s", low=0.03, high=0.05, source=""))
+    '40 ms (30 ms to 50 ms)'
+    >>> value(Evidence(what="", value=2.0, unit="count", source=""))
+    '2'
+    """
+    shows: Mapping[str, Callable[[float], str]] = {
+        "s": show_time,
+        "share": percent,
+        "bytes/s": rate,
+        "bytes": show_bytes,
+    }
+    unit = "" if one.unit == "count" else f" {one.unit}"
+
+    def show(number: float) -> str:
+        return shows[one.unit](number) if one.unit in shows else f"{show_count(number)}{unit}"
+
+    if one.low is None or one.high is None:
+        return show(one.value)
+    return f"{show(one.value)} ({show(one.low)} to {show(one.high)})"

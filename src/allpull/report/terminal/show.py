@@ -1,0 +1,187 @@
+"""What was seen of one run, on a terminal: its collectives, what stood between steps, and how all that is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from allpull.report.plain import short
+from allpull.report.terminal.table import words
+from allpull.report.wording import ABSENT, joined, percent
+from allpull.schema.results import BucketTime, CollectiveUse, Pause, RunMetrics
+from allpull.units import counted, show_bytes, show_count, show_time
+
+WIDE = 76  # columns from which the table of collectives has room
+MOST_ROWS = 8  # collectives that are shown; the others are summed
+MOST_RANKS = 3  # named in a sentence
+ACCUMULATES = 1.01  # backward passes a step above which gradients accumulate
+_RATES = ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"))
+
+
+def seen(run: RunMetrics) -> RenderableType:
+    """The collectives of ``run`` and, in sentences, what else was seen; nothing where nothing was."""
+    return _Seen(run)
+
+
+def rate(bytes_per_s: float | None) -> str:
+    """A rate for people, in decimal units as links and file systems are sold.
+
+    >>> rate(3.3e9), rate(890941.0), rate(12.0), rate(None)
+    ('3.3 GB/s', '891 kB/s', '12 B/s', '–')
+    """
+    if bytes_per_s is None:
+        return ABSENT
+    for bound, unit in _RATES:
+        if bytes_per_s >= bound:
+            return f"{show_count(bytes_per_s / bound)} {unit}"
+    return f"{show_count(bytes_per_s)} B/s"
+
+
+def name_of(use: CollectiveUse) -> str:
+    """A collective as people call it: ``broadcast in forward``."""
+    inside = f" in {short(use.inside, 20)}" if use.inside else ""
+    return f"{short(use.op, 40)}{inside}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What was seen, laid out for the width it is printed at."""
+
+    run: RunMetrics
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        uses = self.run.collectives or []
+        if uses and options.max_width >= WIDE:
+            yield Text()
+            yield _table(uses)
+        sentences = list(_sentences(self.run))
+        if options.max_width < WIDE:
+            sentences = [*(_sentence(use) for use in uses[:MOST_ROWS]), *sentences]
+        if sentences:
+            yield Text()
+            yield words(sentences)
+
+
+def _table(uses: Sequence[CollectiveUse]) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
+    table.add_column("collective", overflow="fold", style="bold")
+    for title in ("size", "a step", "wait", "transfer", "algbw", "busbw"):
+        table.add_column(title, justify="right", overflow="fold")
+    for use in uses[:MOST_ROWS]:
+        table.add_row(Text(name_of(use)), *(Text(cell) for cell in _cells(use)))
+    rest = uses[MOST_ROWS:]
+    if rest:
+        blocked_s = sum(use.blocked_s_per_step for use in rest)
+        table.add_row(Text(f"{len(rest):,} more, blocked {show_time(blocked_s)} a step in all"))
+    return table
+
+
+def _cells(use: CollectiveUse) -> Iterator[str]:
+    yield show_bytes(use.size_bytes) if use.size_bytes else ABSENT
+    yield show_count(use.calls_per_step) if use.steady else "between"
+    yield _time(use.wait_s)
+    yield _time(use.transfer_s)
+    yield rate(use.algbw_bytes_per_s)
+    yield rate(use.busbw_bytes_per_s)
+
+
+def _sentence(use: CollectiveUse) -> str:
+    often = f"{show_count(use.calls_per_step)} a step" if use.steady else "between steps"
+    size = f" of {show_bytes(use.size_bytes)}" if use.size_bytes else ""
+    return f"{name_of(use)}{size}, {often}: wait {_time(use.wait_s)}, transfer {_time(use.transfer_s)}"
+
+
+def _sentences(run: RunMetrics) -> Iterator[str]:
+    yield from _amount(run)
+    for pause in run.pauses:
+        yield _pause(pause, run.ranks)
+    if run.buckets:
+        yield _buckets(run.buckets)
+    if run.io.read_bytes_per_s is not None:
+        yield _reading(run)
+    if run.observed and run.observed.energy_j_per_epoch is not None:
+        yield f"The accelerators used {show_count(run.observed.energy_j_per_epoch)} J an epoch."
+    unmatched = sum(use.unmatched for use in run.collectives or [])
+    if unmatched:
+        calls = sum(use.calls for use in run.collectives or [])
+        yield f"{unmatched:,} of {calls:,} calls of collectives could not be matched across ranks."
+    if run.clock_error_s:
+        bound = show_time(run.clock_error_s)
+        yield f"The clocks of the hosts were aligned to within {bound}: no wait is surer than that."
+    if run.observed and run.observed.boundary:
+        sources = f"; times from {joined(sorted(run.observed.sources))}" if run.observed.sources else ""
+        yield f"A step ends at {run.observed.boundary}{sources}."
+
+
+def _amount(run: RunMetrics) -> Iterator[str]:
+    told = run.observed
+    if told is None or not told.steps:
+        return
+    samples = "" if told.samples is None else f", {told.samples:,} samples"
+    left_out = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in run.steady.left_out.items())
+    steady = f"; {run.steady.used:,} steady" + (f", left out: {left_out}" if left_out else "")
+    yield f"{counted(told.steps, 'step')} in {counted(told.epochs, 'epoch')}{samples}{steady}."
+    if told.skipped_steps:
+        yield f"{counted(told.skipped_steps, 'step')} skipped, because a gradient was not finite."
+    if told.backward_passes is not None and told.backward_passes > ACCUMULATES:
+        yield f"Gradients accumulate over {show_count(told.backward_passes)} backward passes a step."
+    if told.named:
+        spent = [f"{short(name, 40)} {show_time(seconds)}" for name, seconds in list(told.named.items())[:MOST_ROWS]]
+        more = f" and {len(told.named) - MOST_ROWS:,} more" if len(told.named) > MOST_ROWS else ""
+        yield f"Phases that the program named, a step: {', '.join(spent)}{more}."
+    if told.stopped_parts:
+        yield f"Not observed to the end: {joined(told.stopped_parts)}."
+
+
+def _pause(pause: Pause, ranks: int) -> str:
+    where = "every rank" if not pause.ranks else _ranks(pause.ranks)
+    often = f"{pause.times:,} time{'s' * (pause.times != 1)}"
+    each = "" if pause.s_per_epoch is None else f", {show_time(pause.s_per_epoch)} an epoch"
+    line = f"{pause.name.capitalize()} on {where}: {often}, {show_time(pause.seconds)} in all{each}"
+    if pause.waited_s is None or not pause.ranks:
+        return f"{line}."
+    others = ranks - len(pause.ranks)
+    inside = f", most of it in {pause.waited_in}" if pause.waited_in else ""
+    who = "the other rank" if others == 1 else f"the other {others:,} ranks, each,"
+    return f"{line}; {who} waited {show_time(pause.waited_s)} meanwhile{inside}."
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    shown = [str(rank) for rank in ranks[:MOST_RANKS]]
+    more = [f"{len(ranks) - MOST_RANKS:,} more"] if len(ranks) > MOST_RANKS else []
+    return f"rank{'s' * (len(ranks) != 1)} {joined([*shown, *more])}"
+
+
+def _buckets(buckets: Sequence[BucketTime]) -> str:
+    sizes = sorted(one.size_bytes for one in buckets if one.size_bytes is not None)
+    spread = f" of {show_bytes(sizes[0])} to {show_bytes(sizes[-1])}" if sizes else ""
+    if sizes and sizes[0] == sizes[-1]:
+        spread = f" of {show_bytes(sizes[0])}"
+    ready = [one.ready_s for one in buckets if one.ready_s is not None]
+    ended = [one.end_s for one in buckets if one.end_s is not None]
+    moments = (
+        f": the first ready after {show_time(min(ready))}, the last after {show_time(max(ready))}" if ready else ""
+    )
+    done = f", all reduced after {show_time(max(ended))} of a step" if ended else ""
+    return f"Gradients go in {counted(len(buckets), 'bucket')}{spread}{moments}{done} (profiler windows)."
+
+
+def _reading(run: RunMetrics) -> str:
+    io = run.io
+    calls = "" if io.reads_per_s is None else f", {show_count(io.reads_per_s)} reads/s"
+    read, stored = io.read_bytes_per_s, io.storage_read_bytes_per_s
+    origin = ""
+    if read is not None and stored is not None and stored > read:
+        origin = f"; storage gave {rate(stored)}, which is read ahead, or through mapped files"
+    elif read and stored is not None:
+        origin = f", {percent(stored / read)} of it from storage"
+    return f"Ranks read {rate(read)}{calls}{origin}."
+
+
+def _time(time_s: float | None) -> str:
+    return ABSENT if time_s is None else show_time(time_s)

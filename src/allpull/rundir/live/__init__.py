@@ -1,0 +1,1 @@
+"""Follow a job while it runs."""

@@ -1,0 +1,90 @@
+"""What a rank does at this moment, in a few numbers that others on its host can look at while it runs.
+
+A record is written when a step is over; a rank that hangs writes none. So each phase also leaves its begin in a small
+mapped file, and ``allpull watch`` reads it there. Standard library only.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import List, Optional, Tuple, Union
+
+from .. import layout
+from ..write import private_folder
+
+PLACES = 64  # that are told apart: phases, and words of the program's own
+STEP, OPERATION, ARRIVED_NS, ENDED_NS = range(PLACES, PLACES + 4)
+PLACE, SINCE_NS = range(PLACES + 4, PLACES + 6)
+WORDS = PLACES + 8
+"""Numbers of 8 bytes, in this machine's byte order; those without a name are 0.
+
+The first are, by place, when the phase there began or went on, ns: the latest one is innermost, unless a phase ended
+after that, and none was around it (``ENDED_NS``). So each turn is one number, which is what writing them costs. What
+follows from them, ``PLACE`` and ``SINCE_NS``, is for ``read_live`` to say.
+"""
+
+OPERATIONS = (
+    "all_reduce",
+    "all_reduce_coalesced",
+    "all_gather",
+    "all_gather_coalesced",
+    "all_gather_into_tensor",
+    "_all_gather_base",
+    "all_to_all",
+    "all_to_all_single",
+    "barrier",
+    "monitored_barrier",
+    "broadcast",
+    "gather",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
+    "_reduce_scatter_base",
+    "scatter",
+)
+"""Collectives by number; new ones go to the end."""
+
+NOTHING = -1  # the place of a rank between two phases, and the operation of one that is in no collective
+
+
+Words = Union["memoryview[int]", List[int]]
+
+
+def live_words(directory: str, rank: int) -> Words:
+    """The numbers of ``rank``, mapped into its file; where that cannot be had, numbers that nobody sees."""
+    path = os.path.join(directory, layout.live_file(rank))
+    try:
+        private_folder(os.path.dirname(path))
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            os.ftruncate(descriptor, 8 * WORDS)
+            words = memoryview(mmap.mmap(descriptor, 8 * WORDS)).cast("q")
+        finally:
+            os.close(descriptor)
+    except (OSError, ValueError):
+        return hidden_words()
+    words[OPERATION] = NOTHING
+    return words
+
+
+def read_live(directory: str, rank: int) -> Optional[Tuple[int, ...]]:
+    """The numbers of ``rank`` now; None where it has left none that are whole."""
+    try:
+        with open(os.path.join(directory, layout.live_file(rank)), "rb") as file:
+            data = file.read(8 * WORDS + 1)
+    except OSError:
+        return None
+    if len(data) != 8 * WORDS:
+        return None
+    words = list(memoryview(data).cast("q"))
+    latest = max(words[:PLACES])
+    is_between = words[ENDED_NS] >= latest
+    words[PLACE] = NOTHING if is_between else words.index(latest)
+    words[SINCE_NS] = words[ENDED_NS] if is_between else latest
+    return tuple(words)
+
+
+def hidden_words() -> Words:
+    """Numbers that nobody sees."""
+    return [0] * WORDS

@@ -1,0 +1,226 @@
+"""Look at a job while it runs: the last steps of every rank, and what each does at this moment.
+
+Each look reads a bounded piece at the end of each file, so it costs the same for a job of any age. What cannot be
+read is not there; a later look will have it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from allpull.rundir import layout, safe_open
+from allpull.rundir.live.activity import ARRIVED_NS, NOTHING, OPERATION, OPERATIONS, PLACE, SINCE_NS, STEP, read_live
+from allpull.schema.run import RunRecord
+from allpull.schema.steps import PHASES
+
+HEADER_BYTES = 1 << 16
+TAIL_BYTES = 1 << 15  # some hundred steps
+MAX_RANKS = 4096  # of which each look reads a file
+FRESH_S = 3.0  # records are written once a second: whoever wrote them so lately lives, be it under another number
+PLACES = (*PHASES, "collective")  # of which the live numbers name one; later ones are the program's own words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSeen:
+    """One of the last steps of a rank, in ns; ``blocked_ns`` is what it waited for others in collectives.
+
+    ``phases_ns`` has that under ``collective``, and ``backward`` without it.
+    """
+
+    step: int
+    epoch: int
+    begin_ns: int
+    end_ns: int
+    samples: int | None
+    phases_ns: dict[str, int]
+    blocked_ns: int
+    is_odd: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doing:
+    """What a rank does now: the phase, since when (its monotonic clock), and the collective that it is in, if any."""
+
+    step: int
+    phase: str | None
+    since_ns: int
+    operation: str | None
+    is_waiting: bool
+    """In a collective, or in a backward whose gradients are all ready: DDP's all-reduce is in there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSeen:
+    """One rank at one look. ``idle_s``: since its last record.
+
+    ``alive``: None where that cannot be known, as it runs on another machine, or writes without a process that we see
+    (in a container, processes have other numbers).
+    """
+
+    rank: int
+    host: str
+    pid: int
+    alive: bool | None
+    ended: bool
+    steps: tuple[StepSeen, ...]
+    doing: Doing | None
+    idle_s: float
+    now_ns: int | None
+    """This moment on the rank's monotonic clock; None where that is another machine's."""
+    is_observed: bool = True
+    """Whether its steps are recorded now; they go by unseen where only some were asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSeen:
+    """A job at one look."""
+
+    record: RunRecord
+    ranks: tuple[RankSeen, ...]
+    metrics: dict[str, float]
+    """The last value of each quantity that rank 0 told, such as ``steps_per_epoch``."""
+
+
+def glance(directory: Path) -> JobSeen:
+    """The job in ``directory`` as it is now.
+
+    Raises:
+        RunDirError: it is no run directory.
+    """
+    root = safe_open.checked_directory(directory)
+    record = record_of(directory)
+    names = safe_open.file_names(root, "steps", ".jsonl")[:MAX_RANKS]
+    ranks = [int(name[5:-6]) for name in names if name.startswith("rank-") and name[5:-6].isdecimal()]
+    begins_later = _first_step(record) > 0
+    seen = [_rank(root, rank, begins_later=begins_later) for rank in ranks]
+    metrics = {
+        str(event["name"]): float(event["value"])
+        for event in _tail(root, layout.events_file(0))
+        if event.get("kind") == "metric" and isinstance(event.get("value"), int | float) and "name" in event
+    }
+    return JobSeen(record=record, ranks=tuple(rank for rank in seen if rank is not None), metrics=metrics)
+
+
+def record_of(directory: Path) -> RunRecord:
+    """What run.json says of the job in ``directory`` now.
+
+    Raises:
+        RunDirError: it is no run directory.
+    """
+    root = safe_open.checked_directory(directory)
+    blob = safe_open.read_whole(root, layout.RUN_JSON, 16 << 20)
+    return safe_open.document(RunRecord, "run", blob, f"{safe_open.shown_path(root)}/{layout.RUN_JSON}")
+
+
+def _first_step(record: RunRecord) -> int:
+    """The step from which on steps are to be recorded."""
+    asked = record.spec.get("watch")
+    first = asked.get("first_step") if isinstance(asked, dict) else None
+    return first if isinstance(first, int) else 0
+
+
+def _rank(root: Path, rank: int, *, begins_later: bool) -> RankSeen | None:
+    path = root / layout.steps_file(rank)
+    try:
+        with path.open("rb") as file:
+            header = json.loads(file.readline(HEADER_BYTES))
+        pid, host, boot = int(header["pid"]), str(header["host"]), header.get("boot_id")
+        idle_s = time.time() - path.stat().st_mtime
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    is_here = boot is not None and boot == _boot_id()
+    events = list(_tail(root, layout.events_file(rank)))
+    ended = any(event.get("kind") in {"end", "exception"} for event in events)
+    switched = [bool(event.get("on")) for event in events if event.get("kind") == "watching"]
+    return RankSeen(
+        rank=rank,
+        host=host,
+        pid=pid,
+        alive=(_alive(pid) or (None if idle_s < FRESH_S else False)) if is_here else None,
+        ended=ended,
+        steps=tuple(step for step in map(_step, _tail(root, layout.steps_file(rank))) if step is not None),
+        doing=_doing(root, rank),
+        idle_s=max(0.0, idle_s),
+        now_ns=time.monotonic_ns() if is_here else None,
+        is_observed=switched[-1] if switched else not begins_later,
+    )
+
+
+def _doing(root: Path, rank: int) -> Doing | None:
+    words = read_live(os.fspath(root), rank)
+    if words is None or not words[SINCE_NS]:
+        return None
+    place, operation = words[PLACE], words[OPERATION]
+    phase = None if place == NOTHING else PLACES[place] if 0 <= place < len(PLACES) else "its own phase"
+    known = 0 <= operation < len(OPERATIONS)
+    return Doing(
+        step=words[STEP],
+        phase=phase,
+        since_ns=words[SINCE_NS],
+        operation=OPERATIONS[operation].strip("_") if known else None,
+        is_waiting=phase == "collective" or (phase == "backward" and words[ARRIVED_NS] >= words[SINCE_NS]),
+    )
+
+
+def _step(record: dict[str, Any]) -> StepSeen | None:
+    def number(name: str) -> int:
+        value = record.get(name)
+        return value if isinstance(value, int) else 0
+
+    if not all(isinstance(record.get(name), int) for name in ("step", "begin_ns", "end_ns")):
+        return None
+    in_backward = max(0, number("done_ns") - number("arrival_ns")) if record.get("arrival_ns") else 0
+    samples = record.get("samples")
+    phases_ns = {phase: number(f"{phase}_ns") for phase in PLACES if record.get(f"{phase}_ns") is not None}
+    if in_backward:
+        phases_ns["backward"] = max(0, phases_ns.get("backward", 0) - in_backward)
+        phases_ns["collective"] = phases_ns.get("collective", 0) + in_backward
+    return StepSeen(
+        step=number("step"),
+        epoch=number("epoch"),
+        begin_ns=number("begin_ns"),
+        end_ns=number("end_ns"),
+        samples=samples if isinstance(samples, int) else None,
+        phases_ns=phases_ns,
+        blocked_ns=number("collective_ns") + in_backward,
+        is_odd=bool(record.get("tags")),
+    )
+
+
+def _tail(root: Path, relative: str) -> Iterator[dict[str, Any]]:
+    """The last whole lines of a file that are JSON objects."""
+    try:
+        with (root / relative).open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            file.seek(max(0, size - TAIL_BYTES))
+            lines = file.read(TAIL_BYTES).split(b"\n")[:-1]
+    except OSError:
+        return
+    for line in lines[1:] if size > TAIL_BYTES else lines:
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, dict):
+            yield value
+
+
+def _alive(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return False
+    return stat.rpartition(b")")[2].split()[:1] != [b"Z"]
+
+
+def _boot_id() -> str | None:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return None

@@ -1,0 +1,1 @@
+"""Read the files of a run directory as columns and typed records."""

@@ -1,0 +1,109 @@
+"""Split a file of records into its header and its whole lines, within the budget that the header states.
+
+A rank that was killed leaves a last line that is cut off; it is dropped and counted, never an error. Any other line
+that cannot be read is damage.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from allpull.errors import RunDirError
+from allpull.rundir import safe_open
+from allpull.schema.base import Record
+from allpull.units import show_bytes
+
+MAX_FILE_BYTES = 1 << 32  # of one file of records, whatever its header allows
+MAX_HEADER_BYTES = 1 << 20
+BUDGET_SLACK = 2  # a writer stops at its budget; twice that is no rounding, it is another file
+
+Header = TypeVar("Header", bound=Record)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lines(Generic[Header]):
+    """A header, and the bytes of the whole lines that follow it, each with its newline.
+
+    ``where`` names the file for people; ``cut_off`` says that an unfinished last line was dropped.
+    """
+
+    where: str
+    header: Header
+    body: bytes
+    cut_off: bool
+
+    def numbered(self) -> Iterator[tuple[int, bytes]]:
+        """Each line with its number in the file, the header being line 1."""
+        return enumerate(io.BytesIO(self.body), start=2)
+
+
+def read_lines(root: Path, relative: str, kind: type[Header], name: str) -> Lines[Header] | None:
+    """Read ``relative`` of the run directory ``root``; its first line is a ``kind`` with a schema tag of ``name``.
+
+    Returns None where the rank was killed before its header was written whole.
+
+    Raises:
+        RunDirError: the file cannot be opened, its header is damaged or newer, or it grew past its budget.
+    """
+    where = f"{safe_open.shown_path(root)}/{relative}"
+    with safe_open.opened(root, relative) as (file, size):
+        first = file.readline(MAX_HEADER_BYTES + 1)
+        if len(first) > MAX_HEADER_BYTES:
+            raise RunDirError(f"{where}: its first line is too long for a header", hint="is this an allpull file?")
+        if not first.endswith(b"\n"):
+            return None
+        header = safe_open.document(kind, name, first, f"{where}, line 1")
+        limit = _limit_bytes(header)
+        if size > limit:
+            raise RunDirError(
+                f"{where}: {show_bytes(size)}, more than the {show_bytes(limit)} that can be right: "
+                "the record file grew past its budget",
+                hint="something else wrote into it: copy it again from where it was made, or move it away",
+            )
+        body = file.read(limit - len(first))  # a running job may have written more since its size was taken
+    whole = body.rfind(b"\n") + 1
+    if whole < len(body) and _is_object(body[whole:]):
+        return Lines(where=where, header=header, body=body + b"\n", cut_off=False)
+    return Lines(where=where, header=header, body=body[:whole], cut_off=whole < len(body))
+
+
+def value_of(line: bytes) -> dict[str, Any]:
+    """The JSON object on one line.
+
+    Raises:
+        ValueError: there is none; it says what there is instead.
+    """
+    if not line.strip():
+        raise ValueError("an empty line")
+    try:
+        value = safe_open.parsed(line)
+    except ValueError as error:
+        raise ValueError(f"not JSON: {str(error).replace(' at line 1 column ', ', column ')}") from error
+    if isinstance(value, dict):
+        return value
+    raise ValueError("not a JSON object")
+
+
+def damage(where: str, line: int, fault: object) -> RunDirError:
+    """The error for one line that cannot be used."""
+    return RunDirError(
+        f"{where}, line {line}: {fault}",
+        hint="copy the file again from where it was made, or read on without damaged lines: --skip-damaged",
+    )
+
+
+def _limit_bytes(header: Record) -> int:
+    budget: int = getattr(header, "budget", MAX_FILE_BYTES)
+    return max(0, min(MAX_FILE_BYTES, BUDGET_SLACK * budget))
+
+
+def _is_object(tail: bytes) -> bool:
+    try:
+        value_of(tail)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,24 @@
+"""Read what a probe wrote into its run directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeVar
+
+from allpull.rundir.safe_open import checked_directory, document, read_whole
+from allpull.schema.base import Record
+
+MAX_BYTES = 256 << 20  # a clock probe of a thousand hosts
+
+Answer = TypeVar("Answer", bound=Record)
+
+
+def read_probe(directory: Path, name: str, kind: type[Answer]) -> Answer:
+    """The answer of the probe called ``name``.
+
+    Raises:
+        RunDirError: there is none, or it cannot be read.
+    """
+    root = checked_directory(directory)
+    relative = f"probes/{name}.json"
+    return document(kind, name, read_whole(root, relative, MAX_BYTES), str(root / relative))

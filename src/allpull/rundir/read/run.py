@@ -1,0 +1,234 @@
+"""Read a run directory: its records as columns, and in words what is missing from it.
+
+What cannot be trusted is an error that names file, line and field. What is merely absent (a rank that was killed, a
+host that kept its files) is a gap: a sentence beside the data, which every result carries on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from allpull.errors import RunDirError
+from allpull.rundir import layout, safe_open
+from allpull.rundir.read import buckets, collectives, gaps, named_phases, unfinished
+from allpull.rundir.read.events import (
+    COUNTERS_SCHEMA,
+    GPUS_SCHEMA,
+    LINKS_SCHEMA,
+    NICS_SCHEMA,
+    PINGS_SCHEMA,
+    CountersFile,
+    EventLog,
+    read_counters,
+    read_events,
+)
+from allpull.rundir.read.headers import COUNTED, corrected, processes_of
+from allpull.rundir.read.steps import SCHEMA, StepsFile, read_steps
+from allpull.schema.host import HostRecord
+from allpull.schema.run import RunRecord
+from allpull.schema.steps import StepsHeader
+from allpull.units import counted
+
+MAX_RUN_JSON_BYTES = 16 << 20
+MAX_HOST_JSON_BYTES = 1 << 20
+
+_RANK_FILE = re.compile(r"rank-([0-9]{5,7})\.jsonl")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RunData:
+    """One run as it stands on disk.
+
+    ``steps`` has the columns of ``records.SCHEMA``, sorted by rank and step; ``collectives`` those of
+    ``collectives.SCHEMA``, ``ready`` and ``named`` those of their schemas, in the same order; ``counters``, ``pings``,
+    ``gpus``, ``nics`` and ``links`` those of the schemas in ``beside``. ``headers`` and ``events`` go by rank; ranks
+    that left none are absent. ``gaps`` says in words what is missing or was left out.
+    """
+
+    directory: Path
+    record: RunRecord
+    hosts: tuple[HostRecord, ...]
+    steps: pl.DataFrame
+    headers: dict[int, StepsHeader]
+    events: dict[int, EventLog]
+    counters: pl.DataFrame
+    gaps: tuple[str, ...]
+    collectives: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=collectives.SCHEMA))
+    ready: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=buckets.SCHEMA))
+    named: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=named_phases.SCHEMA))
+    pings: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=PINGS_SCHEMA))
+    gpus: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=GPUS_SCHEMA))
+    nics: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=NICS_SCHEMA))
+    links: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=LINKS_SCHEMA))
+
+
+def find_runs(path: Path) -> list[Path]:
+    """``path`` itself if it is a run directory, else those directly in it, by name. Links in it are not followed.
+
+    Raises:
+        RunDirError: ``path`` is neither, or cannot be looked at.
+    """
+    root = safe_open.checked_directory(path)
+    if layout.RUN_JSON in safe_open.file_names(root, ".", layout.RUN_JSON):
+        return [path]
+    inside = [name for name in safe_open.file_names(root, ".", "") if _is_run(root / name)]
+    if not inside:
+        raise RunDirError(
+            f"{safe_open.shown_path(path)}: no {layout.RUN_JSON} here or in a folder of it",
+            hint="give a run directory, or the folder that holds them (allpull prints it when a run ends)",
+        )
+    return [path / name for name in inside]
+
+
+def read_run(directory: Path, *, skip_damaged: bool = False) -> RunData:
+    """The run in ``directory``, whole: about two seconds for a million step records.
+
+    Unfinished last lines are dropped, and files of ranks or hosts may be missing: ``gaps`` names both. With
+    ``skip_damaged`` other lines that cannot be read are left out too, and counted in ``gaps``.
+
+    Raises:
+        RunDirError: there is no readable ``run.json``; a file is damaged, larger than its budget, not readable, or
+            a link that leaves the directory; or it was written by a newer major version.
+    """
+    root = safe_open.checked_directory(directory)
+    record = _run_record(root)
+    said: list[str] = [*record.gaps]
+    if record.status in {"created", "running"}:
+        said.append(unfinished.why(root, record))
+    record = _with_ranks_seen(root, record, said)
+    hosts = _hosts(root, record)
+    steps = _step_files(root, record, said, skip_damaged=skip_damaged)
+    events = _event_logs(root, record, said, skip_damaged=skip_damaged)
+    counters = _counter_files(root, record, skip_damaged=skip_damaged)
+    if record.kind == "run" and not steps:
+        said.append(gaps.why_no_rank(processes_of(root)))
+    said += gaps.of_steps(record, steps, events)
+    said += gaps.of_events(record, set(steps), events)
+    said += gaps.of_hosts(record, hosts, counters)
+    return RunData(
+        directory=directory,
+        record=record,
+        hosts=hosts,
+        steps=_together([file.frame for file in steps.values()], SCHEMA),
+        headers={rank: file.header for rank, file in steps.items()},
+        events=events,
+        counters=_table([file.rows for file in counters], COUNTERS_SCHEMA),
+        gaps=tuple(said),
+        collectives=_together(
+            [calls for rank, file in steps.items() for calls in (file.calls, _after_steps(rank, events.get(rank)))],
+            collectives.SCHEMA,
+        ),
+        ready=_together([file.ready for file in steps.values()], buckets.SCHEMA),
+        named=_together([file.named for file in steps.values()], named_phases.SCHEMA),
+        pings=_table([file.pings for file in counters], PINGS_SCHEMA),
+        gpus=_table([file.gpus for file in counters], GPUS_SCHEMA),
+        nics=_table([file.nics for file in counters], NICS_SCHEMA),
+        links=_table([file.links for file in counters], LINKS_SCHEMA),
+    )
+
+
+def _after_steps(rank: int, log: EventLog | None) -> pl.DataFrame:
+    """The collectives of ``rank`` after its last step."""
+    rows = [(rank, rest.step, *call) for rest in (log.rest if log else ()) for call in rest.collectives]
+    return pl.DataFrame(rows, schema=collectives.SCHEMA, orient="row")
+
+
+def _together(frames: list[pl.DataFrame], schema: dict[str, pl.DataType]) -> pl.DataFrame:
+    return pl.concat(frames) if frames else pl.DataFrame(schema=schema)
+
+
+def _table(rows: list[list[dict[str, Any]]], schema: dict[str, pl.DataType]) -> pl.DataFrame:
+    return pl.DataFrame([row for of_file in rows for row in of_file], schema=schema)
+
+
+def _is_run(path: Path) -> bool:
+    try:
+        return path.is_dir() and not path.is_symlink() and (path / layout.RUN_JSON).is_file()
+    except OSError:
+        return False
+
+
+def _run_record(root: Path) -> RunRecord:
+    where = safe_open.shown_path(root)
+    names = safe_open.file_names(root, ".", "")
+    if layout.RUN_JSON not in names:
+        what = f"it has no {layout.RUN_JSON}" if names else "it is empty"
+        raise RunDirError(
+            f"{where}: not a run directory: {what}",
+            hint=f"a run that was copied only in part lacks {layout.RUN_JSON}; copy the whole directory",
+        )
+    blob = safe_open.read_whole(root, layout.RUN_JSON, MAX_RUN_JSON_BYTES)
+    return safe_open.document(RunRecord, "run", blob, f"{where}/{layout.RUN_JSON}")
+
+
+def _with_ranks_seen(root: Path, record: RunRecord, said: list[str]) -> RunRecord:
+    """``record`` with the ranks and hosts of a command's own records, where its launcher did not live to learn them."""
+    seen = corrected(record, root)
+    if seen.ranks != record.ranks:
+        says = f"{layout.RUN_JSON} says {counted(record.ranks, 'rank')}, the records {seen.ranks:,}"
+        said.append(f"{says}: read as {seen.ranks:,}")
+    return seen
+
+
+def _hosts(root: Path, record: RunRecord) -> tuple[HostRecord, ...]:
+    names = _at_most(record, safe_open.file_names(root, "hosts", ".json"), f"{safe_open.shown_path(root)}/hosts")
+    found = []
+    for name in names:
+        relative = f"hosts/{name}"
+        blob = safe_open.read_whole(root, relative, MAX_HOST_JSON_BYTES)
+        found.append(safe_open.document(HostRecord, "host", blob, f"{safe_open.shown_path(root)}/{relative}"))
+    return tuple(found)
+
+
+def _step_files(root: Path, record: RunRecord, said: list[str], *, skip_damaged: bool) -> dict[int, StepsFile]:
+    found = {}
+    for rank in _ranks_in(root, layout.steps_file, record, said):
+        file = read_steps(root, rank, skip_damaged=skip_damaged)
+        if file is not None:
+            found[rank] = file
+    return found
+
+
+def _event_logs(root: Path, record: RunRecord, said: list[str], *, skip_damaged: bool) -> dict[int, EventLog]:
+    found = {}
+    for rank in _ranks_in(root, layout.events_file, record, said):
+        log = read_events(root, rank, skip_damaged=skip_damaged)
+        if log is not None:
+            found[rank] = log
+    return found
+
+
+def _counter_files(root: Path, record: RunRecord, *, skip_damaged: bool) -> list[CountersFile]:
+    names = safe_open.file_names(root, "counters", ".jsonl")
+    names = _at_most(record, names, f"{safe_open.shown_path(root)}/counters")
+    files = (read_counters(root, f"counters/{name}", record.ranks, skip_damaged=skip_damaged) for name in names)
+    return [file for file in files if file is not None]
+
+
+def _at_most(record: RunRecord, names: list[str], where: str) -> list[str]:
+    ranks = record.ranks
+    if len(names) > ranks + (record.launcher in COUNTED):  # a login host may have started the command, and has no rank
+        raise RunDirError(
+            f"{where}: {len(names):,} hosts for {ranks:,} rank{'s' if ranks > 1 else ''}",
+            hint="the files of several runs were put together: one directory holds one run",
+        )
+    return names
+
+
+def _ranks_in(root: Path, path_of: Callable[[int], str], record: RunRecord, said: list[str]) -> list[int]:
+    """Ranks that have a file, from the listing of its folder: ``record.ranks`` may be any number."""
+    folder = path_of(0).partition("/")[0]
+    names = safe_open.file_names(root, folder, ".jsonl")
+    numbers = {int(match.group(1)) for match in map(_RANK_FILE.fullmatch, names) if match}
+    paths = {f"{folder}/{name}" for name in names}
+    own = sorted(rank for rank in numbers if rank < record.ranks and path_of(rank) in paths)
+    strange = len(names) - len(own)
+    if strange:
+        said.append(f"{folder}: {counted(strange, 'file')} of no rank of this run (it has {record.ranks:,}): not read")
+    return own

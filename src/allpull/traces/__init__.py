@@ -1,0 +1,1 @@
+"""Read profiler traces of any size with suspicion: sources, JSON, Kineto events as columns."""

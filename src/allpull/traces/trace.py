@@ -1,0 +1,201 @@
+"""What was read of one trace: a few events as they are, and columns of the many that matter only by their times."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allpull.traces.classify import Mark
+from allpull.traces.intervals import Stretches, Times, union
+
+UNKNOWN = -1
+"""In a column: not told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """A process group: ``name`` is equal on all its ranks; ``ranks``: how many it has."""
+
+    name: str
+    ranks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Op:
+    """A collective being queued by the program, or run by a back-end; None: not told.
+
+    ``family`` is torch's name of the operation (``classify.operation``). ``thread`` numbers the threads of a trace.
+    """
+
+    family: str | None
+    begin_ns: int
+    end_ns: int
+    thread: int
+    elements: int | None = None
+    out_elements: int | None = None
+    dtype: str | None = None
+    item_bytes: int | None = None
+    group: str | None = None
+    group_ranks: int | None = None
+    seq: int | None = None
+    correlation: int = UNKNOWN
+    is_certain: bool = True
+    on_device: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Annotation:
+    """A part of a step, as the program or torch said it; ``number`` is that of a step."""
+
+    mark: Mark
+    begin_ns: int
+    end_ns: int
+    thread: int
+    number: int | None = None
+
+
+class Columns:
+    """Begin and end of many events, with one more number each; 24 bytes an event."""
+
+    def __init__(self) -> None:
+        self.begin = array("q")
+        self.end = array("q")
+        self.tag = array("q")
+
+    def __len__(self) -> int:
+        return len(self.begin)
+
+    def add(self, begin: int, end: int, tag: int) -> None:
+        """One event."""
+        self.begin.append(begin)
+        self.end.append(end)
+        self.tag.append(tag)
+
+    def arrays(self) -> tuple[Times, Times, Times]:
+        """Begins, ends and tags."""
+        begin, end, tag = (np.frombuffer(one, dtype=np.int64) for one in (self.begin, self.end, self.tag))
+        return begin, end, tag
+
+    def stretches(self, tag: int | None = None) -> Stretches:
+        """When any of them, or of those with one tag, was going on."""
+        begin, end, tags = self.arrays()
+        return union(begin, end) if tag is None else union(begin[tags == tag], end[tags == tag])
+
+
+@dataclass(kw_only=True, eq=False)
+class Trace:
+    """One trace of one rank; moments in ns of the real-time clock of its host.
+
+    ``ops`` and ``autograd`` (tag: thread), ``accumulating`` and ``finishing`` (the same) are of the host; ``kernels``
+    and ``copies`` (tag: correlation) of the device, and ``launches`` what issued them. ``forward_marks`` are begins of
+    operations whose gradient was computed in the trace. ``strange`` counts events that no clock could have stamped;
+    ``fault`` says why reading stopped early; ``on_device`` whether an accelerator was watched too.
+    """
+
+    path: Path
+    rank: int | None = None
+    ranks: int | None = None
+    host: str | None = None
+    pid: int | None = None
+    groups: dict[str, Group] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    annotations: list[Annotation] = field(default_factory=list)
+    queued: list[Op] = field(default_factory=list)
+    run: list[Op] = field(default_factory=list)
+    ops: Columns = field(default_factory=Columns)
+    autograd: Columns = field(default_factory=Columns)
+    accumulating: Columns = field(default_factory=Columns)
+    finishing: Columns = field(default_factory=Columns)
+    kernels: Columns = field(default_factory=Columns)
+    copies: Columns = field(default_factory=Columns)
+    launches: Columns = field(default_factory=Columns)
+    forward_marks: array[int] = field(default_factory=lambda: array("q"))
+    base_ns: int = 0
+    events: int = 0
+    strange: int = 0
+    read_bytes: int = 0
+    fault: str | None = None
+    on_device: bool = False
+
+    @cached_property
+    def computing(self) -> Stretches:
+        """When any kernel was computing on the device."""
+        return self.kernels.stretches()
+
+    @cached_property
+    def copying(self) -> Stretches:
+        """When the device was copying."""
+        return self.copies.stretches()
+
+    @cached_property
+    def launched(self) -> tuple[Times, Times]:
+        """Correlations in ascending order, and the begin of what launched each."""
+        begin, _, correlation = self.launches.arrays()
+        order = np.argsort(correlation, kind="stable")
+        return correlation[order], begin[order]
+
+    def launched_at(self, correlation: Times) -> Times:
+        """When each of these was launched by the host; ``UNKNOWN`` where that is not told."""
+        known, begin = self.launched
+        if not known.size:
+            return np.full(correlation.shape, UNKNOWN, dtype=np.int64)
+        place = np.minimum(np.searchsorted(known, correlation), known.size - 1)
+        is_known: NDArray[np.bool_] = (known[place] == correlation) & (correlation >= 0)
+        return np.where(is_known, begin[place], UNKNOWN)
+
+    @cached_property
+    def _issued(self) -> tuple[Times, Times]:
+        """When each computing kernel was launched, ascending, and the latest end of all launched until then."""
+        _, end, correlation = self.kernels.arrays()
+        at = self.launched_at(correlation)
+        order = np.argsort(at, kind="stable")[int((at == UNKNOWN).sum()) :]
+        return at[order], np.maximum.accumulate(end[order])
+
+    def ended_of_launched_before(self, t_ns: int) -> int | None:
+        """When the device had done all computing that the host had launched by ``t_ns``; None: nothing, or not told."""
+        at, latest_end = self._issued
+        place = int(np.searchsorted(at, t_ns)) - 1
+        return int(latest_end[place]) if place >= 0 else None
+
+    @cached_property
+    def accumulates(self) -> Stretches:
+        """When a gradient was complete and its hooks were called."""
+        return self.accumulating.stretches()
+
+    @cached_property
+    def differentiates(self) -> Stretches:
+        """When autograd was in any function."""
+        return self.autograd.stretches()
+
+    @cached_property
+    def marked_backward(self) -> Stretches:
+        """When the program said to be in backward."""
+        return self.marked("backward")
+
+    def busy(self, thread: int) -> Stretches:
+        """When a thread of the host was in any operation."""
+        if thread not in self._busy:
+            self._busy[thread] = self.ops.stretches(thread)
+        return self._busy[thread]
+
+    @cached_property
+    def _busy(self) -> dict[int, Stretches]:
+        return {}
+
+    def of(self, mark: Mark) -> list[Annotation]:
+        """The annotations of one kind, by begin."""
+        return sorted((one for one in self.annotations if one.mark == mark), key=lambda one: one.begin_ns)
+
+    def marked(self, mark: Mark) -> Stretches:
+        """When the program said to be in one part of a step."""
+        found = self.of(mark)
+        return union([one.begin_ns for one in found], [one.end_ns for one in found])
+
+
+Arguments = dict[str, Any]

@@ -1,0 +1,1 @@
+"""Save where a training stands, and resume from it."""

@@ -1,0 +1,1 @@
+"""How ranks share a training step."""

@@ -1,0 +1,219 @@
+"""What was promised of a remedy, held against what came."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import allpull
+from allpull.compare.remedy_follow_up import MOST, kept, promises
+from allpull.rundir.derived import EXPLAINED, KEY, keep_explained, read_explained
+from allpull.rundir.read.run import RunData, read_run
+from allpull.schema.base import tag
+from allpull.schema.compared import Difference, Kept
+from allpull.schema.explained import ExplainResult
+from allpull.schema.results import Interval
+
+CAME = Interval(value=1.20, low=1.17, high=1.23)
+
+
+def finding(
+    rule: str, gain: float, /, *, ranks: Sequence[int] = (), loss_s: float = 0.05, **changes: Any
+) -> dict[str, Any]:
+    return {
+        "rule": rule,
+        "title": rule,
+        "ranks": list(ranks),
+        "hosts": [],
+        "loss_s_per_step": loss_s,
+        "loss_share": 0.1,
+        "gain": {"value": gain, "low": gain - 0.02, "high": gain + 0.02},
+        "remedy": "more loader workers: --workers 8",
+        "evidence": [],
+        "wrong_when": "never",
+        **changes,
+    }
+
+
+def explained(*findings: dict[str, Any], run: str = "run-0") -> ExplainResult:
+    return ExplainResult.model_validate(
+        {
+            "schema": tag("explain"),
+            "run": run,
+            "reference": None,
+            "ranks": 4,
+            "hosts": 1,
+            "window": {"steps": 50, "seconds": 5.0, "first_step": 5, "last_step": 54, "level": "step"},
+            "efficiency": None,
+            "gains": {},
+            "simulation_error": 0.01,
+            "clock_error_s": 0.0,
+            "phases": {"mean": {}, "per_rank": {}},
+            "findings": list(findings),
+            "healthy": None,
+            "notes": [],
+        }
+    )
+
+
+def changed(*names: str) -> list[Difference]:
+    return [Difference(fact=name, before="0", after="8", key=False) for name in names]
+
+
+def test_the_one_finding_that_is_gone_is_held_against_what_came() -> None:
+    before = explained(finding("input-bound", 1.21), finding("slow-rank", 1.05, ranks=[3]))
+    after = explained(finding("slow-rank", 1.06, ranks=[3]), run="run-1")
+    (one,) = promises([before], [after], CAME, changed("--workers"))
+    assert (one.rule, one.state, one.kept) == ("input-bound", "gone", "kept")
+    assert (one.loss_s_before, one.loss_s_after) == (0.05, 0.0)
+    assert one.changed == ["--workers"]
+    assert one.came == CAME
+
+
+def test_a_finding_of_another_rank_is_another_finding() -> None:
+    before, after = explained(finding("slow-rank", 1.2, ranks=[3])), explained(finding("slow-rank", 1.2, ranks=[5]))
+    (one,) = promises([before], [after], CAME, [])
+    assert (one.ranks, one.state) == ([3], "gone")
+
+
+def test_two_remedies_at_once_are_both_told_and_neither_is_judged() -> None:
+    before = explained(finding("input-bound", 1.1), finding("slow-rank", 1.15, ranks=[3]))
+    found = promises([before], [explained(run="run-1")], CAME, [])
+    assert [one.rule for one in found] == ["slow-rank", "input-bound"]  # largest gain first
+    assert {one.kept for one in found} == {"not decidable"}
+
+
+def test_a_finding_that_shrank_was_worked_on_and_one_that_stayed_was_not() -> None:
+    before = explained(finding("input-bound", 1.21), finding("slow-rank", 1.3, ranks=[3]))
+    after = explained(finding("input-bound", 1.02, loss_s=0.01), finding("slow-rank", 1.3, ranks=[3], loss_s=0.04))
+    (one,) = promises([before], [after], CAME, [])
+    assert (one.rule, one.state) == ("input-bound", "smaller")
+
+
+def test_without_an_explanation_of_the_runs_after_the_differences_tell() -> None:
+    before = explained(
+        finding("input-bound", 1.21), finding("network-bound", 1.4, remedy="set NCCL_SOCKET_IFNAME or launch.interface")
+    )
+    (one,) = promises([before], [], CAME, changed("--workers", "--lr"))
+    assert (one.rule, one.state, one.changed, one.kept) == ("input-bound", "not known", ["--workers"], "kept")
+    (other,) = promises([before], [], CAME, changed("launch.interface"))
+    assert other.rule == "network-bound"
+    assert other.kept == "less"
+
+
+def test_where_nothing_tells_the_largest_are_listed() -> None:
+    before = explained(*(finding("slow-rank", 1 + rank / 100, ranks=[rank]) for rank in range(9)))
+    found = promises([before], [], CAME, [])
+    assert [one.ranks[0] for one in found] == [8, 7, 6, 5, 4]
+    assert len(found) == MOST
+
+
+def test_a_finding_counts_where_most_runs_have_it_and_its_promise_is_the_widest() -> None:
+    often = [explained(finding("input-bound", gain)) for gain in (1.1, 1.2, 1.3)]
+    rare = explained(finding("input-bound", 1.2), finding("slow-rank", 1.5, ranks=[1]))
+    (one,) = promises([*often, rare], [], CAME, [])
+    assert one.promised.value == pytest.approx(1.2)
+    assert (one.promised.low, one.promised.high) == (pytest.approx(1.08), pytest.approx(1.32))
+
+
+def test_advice_promises_nothing() -> None:
+    advice = finding("mixed-precision", 1.5, gain=None, loss_s_per_step=None, advice=True)
+    assert promises([explained(advice)], [], CAME, []) == []
+    assert promises([], [], CAME, []) == []
+
+
+@pytest.mark.parametrize(
+    ("came", "verdict"),
+    [
+        (Interval(value=1.2, low=1.17, high=1.23), "kept"),
+        (Interval(value=1.1, low=1.05, high=1.14), "less"),
+        (Interval(value=1.4, low=1.30, high=1.50), "more"),
+        (Interval(value=1.1, low=1.05, high=1.16), "kept"),  # the intervals touch: no broken promise is shown
+        (Interval(value=1.1, low=None, high=None), "not decidable"),
+        (None, "not decidable"),
+    ],
+)
+def test_a_promise_is_broken_only_where_the_intervals_are_apart(came: Interval | None, verdict: Kept) -> None:
+    assert kept(Interval(value=1.2, low=1.15, high=1.25), came) == verdict
+
+
+# ---------------------------------------------------------------------- where it is kept
+
+
+KEPT = Path(__file__).parent.parent / "runs/v1.1"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunData:
+    """A real run, and beside it what `allpull explain` would keep."""
+    shutil.copytree(KEPT, tmp_path / "run")
+    data = read_run(tmp_path / "run")
+    result = explained(finding("slow-rank", 1.2)).model_copy(update={"run": data.record.id})
+    keep_explained(data.directory, data.record, result)
+    return data
+
+
+def test_what_explain_kept_is_read(run: RunData) -> None:
+    found = read_explained(run.directory, run.record)
+    assert found is not None
+    assert found.findings[0].rule == "slow-rank"
+
+
+def test_nothing_kept_is_nothing_read(run: RunData) -> None:
+    shutil.rmtree(run.directory / "derived")
+    assert read_explained(run.directory, run.record) is None
+    (run.directory / "derived").mkdir()
+    assert read_explained(run.directory, run.record) is None
+
+
+@pytest.mark.parametrize("name", ["run.json", "steps/rank-00001.jsonl", "events/rank-00000.jsonl"])
+def test_what_was_kept_of_other_records_is_not_read(run: RunData, name: str) -> None:
+    path = run.directory / name
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    assert read_explained(run.directory, run.record) is None
+    path.write_bytes(whole)
+    assert read_explained(run.directory, run.record) is not None
+    path.unlink()
+    assert read_explained(run.directory, run.record) is None
+
+
+def test_what_a_cut_run_gave_is_not_read_once_its_records_are_whole_again(run: RunData) -> None:
+    path = run.directory / "steps/rank-00000.jsonl"
+    whole = path.read_text()
+    path.write_text("".join(whole.splitlines(keepends=True)[:20]))
+    keep_explained(run.directory, run.record, explained().model_copy(update={"run": run.record.id}))
+    path.write_text(whole)
+    assert read_explained(run.directory, run.record) is None
+
+
+def test_what_another_allpull_kept_is_not_read(run: RunData, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(allpull, "__version__", "0.0.1")
+    assert read_explained(run.directory, run.record) is None
+
+
+def test_a_run_that_goes_on_keeps_nothing(run: RunData) -> None:
+    running = run.record.model_copy(update={"status": "running"})
+    assert read_explained(run.directory, running) is None
+    shutil.rmtree(run.directory / "derived")
+    keep_explained(run.directory, running, explained())
+    assert not (run.directory / "derived").exists()
+
+
+def test_what_was_explained_against_a_reference_or_of_another_run_is_not_read(run: RunData) -> None:
+    for changes in ({"reference": "another", "run": run.record.id}, {"run": "another"}):
+        keep_explained(run.directory, run.record, explained().model_copy(update=changes))
+        assert read_explained(run.directory, run.record) is None
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"schema": "allpull.show/1.1"}', '{"schema": "allpull.explain/1.1"}']
+)
+@pytest.mark.parametrize("name", [EXPLAINED, KEY])
+def test_a_damaged_one_is_made_again(run: RunData, name: str, content: str) -> None:
+    (run.directory / name).write_text(content)
+    assert read_explained(run.directory, run.record) is None

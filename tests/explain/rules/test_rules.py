@@ -1,0 +1,351 @@
+"""Each rule finds what is planted for it, names who it is and how large, and no other rule speaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from tests.explain.made import (
+    BACKWARD_S,
+    BUCKETS,
+    FORWARD_S,
+    STEPS,
+    crowded,
+    facts,
+    found,
+    hosts_of,
+    job,
+    ring,
+    rules,
+)
+from tests.replay.windows import Call, jitter, late, only, rotating, window
+
+from allpull.explain.evidence.facts import Elsewhere
+from allpull.explain.evidence.machine import Machine
+from allpull.replay.window import Window
+from allpull.schema.explained import Finding
+
+EIGHT = Machine(hosts=hosts_of(8))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planted:
+    """One fault: the window, the machine, and the finding that must come out alone."""
+
+    rule: str
+    made: Callable[[], Window]
+    machine: Machine = EIGHT
+    ranks: tuple[int, ...] = ()
+    hosts: tuple[str, ...] = ()
+    loss_s: float | None = None
+    first: tuple[int, ...] = ()
+    is_bound: bool = False
+
+
+def shards(share: float, rank: int) -> Window:
+    samples = np.full(8, 32.0)
+    samples[rank] *= share
+    more = late(8, STEPS, rank=rank, by_s=1.0)
+    return job(8, samples=samples, forward=more * FORWARD_S * (share - 1), backward=more * BACKWARD_S * (share - 1))
+
+
+def evaluated(rank: int | None, seconds: float) -> Window:
+    scored = only(8, STEPS, seconds=seconds, rank=rank, every=8, first=3)
+    barrier = Call(use="barrier", at="begin", steps=tuple(range(3, STEPS, 8)))
+    return job(8, evaluation=scored, calls=[barrier])
+
+
+def late_host() -> Window:
+    return job(8, forward=late(8, STEPS, rank=4, by_s=0.02) + late(8, STEPS, rank=5, by_s=0.02))
+
+
+WAITED = replace(EIGHT, read_bytes_per_s=1e8, storage_read_bytes_per_s=9e7)
+FULL = replace(
+    EIGHT, cpus={f"node{host}": 8.0 for host in range(1, 5)}, cpu_s=np.full(8, 3.9), started=5, is_rehearsal=False
+)
+PLANTED = (
+    Planted(
+        rule="slow-rank",
+        made=lambda: job(8, backward=late(8, STEPS, rank=3, by_s=0.02)),
+        ranks=(3,),
+        hosts=("node2",),
+        loss_s=0.02,
+    ),
+    Planted(
+        rule="slow-rank",
+        made=lambda: job(8, forward=late(8, STEPS, rank=6, by_s=0.008)),
+        ranks=(6,),
+        hosts=("node4",),
+        loss_s=0.008,
+    ),
+    Planted(rule="uneven-hosts", made=late_host, ranks=(4, 5), hosts=("node3",), loss_s=0.02),
+    Planted(rule="uneven-shards", made=lambda: shards(1.4, 2), ranks=(2,), hosts=("node2",), loss_s=0.021),
+    Planted(
+        rule="slow-loader-rank",
+        made=lambda: job(8, input=late(8, STEPS, rank=7, by_s=0.03)),
+        ranks=(7,),
+        hosts=("node4",),
+        loss_s=0.03,
+    ),
+    Planted(
+        rule="cpu-contention",
+        made=lambda: job(8, forward=late(8, STEPS, rank=1, by_s=0.02)),
+        machine=crowded(EIGHT, (1,), 0.3),
+        ranks=(1,),
+        hosts=("node1",),
+        loss_s=0.02,
+    ),
+    Planted(rule="cpu-contention", made=lambda: job(8), machine=crowded(EIGHT, tuple(range(8)), 0.3), is_bound=True),
+    Planted(rule="rotating-imbalance", made=lambda: job(8, forward=rotating(8, STEPS, by_s=0.02)), loss_s=0.02),
+    Planted(rule="rotating-imbalance", made=lambda: job(8, backward=rotating(8, STEPS, by_s=0.01)), loss_s=0.01),
+    Planted(rule="input-bound", made=lambda: job(8, input=0.03), loss_s=0.03),
+    Planted(rule="input-bound", made=lambda: job(8, input=0.03), machine=WAITED, loss_s=0.03),
+    Planted(rule="preprocess-offline", made=lambda: job(8, input=0.03), machine=FULL, loss_s=0.03),
+    Planted(
+        rule="first-batch-stall",
+        made=lambda: job(8, input=only(8, STEPS, seconds=0.5, every=10), odd=np.arange(STEPS) % 10 == 0),
+        first=(0, 10, 20, 30),
+        loss_s=0.05,
+    ),
+    Planted(rule="sequential-evaluation", made=lambda: evaluated(0, 0.2), ranks=(0,), hosts=("node1",), loss_s=0.025),
+    Planted(rule="evaluation-share", made=lambda: evaluated(None, 0.4), loss_s=0.05),
+    Planted(
+        rule="sequential-checkpoint",
+        made=lambda: job(8, checkpoint=only(8, STEPS, seconds=0.2, rank=0, every=8, first=3)),
+        ranks=(0,),
+        hosts=("node1",),
+        loss_s=0.025,
+    ),
+    Planted(
+        rule="checkpoint-share", made=lambda: job(8, checkpoint=only(8, STEPS, seconds=0.2, every=8)), loss_s=0.025
+    ),
+    Planted(
+        rule="slow-link",
+        made=lambda: job(8, bucket_s=(0.030, 0.040, 0.020)),
+        machine=replace(EIGHT, ways=ring(4, {(1, 2): 1e6, (2, 3): 1e6}, busy_share=1.0)),
+        ranks=(4, 5),
+        hosts=("node3",),
+    ),
+    Planted(
+        rule="shared-uplink",
+        made=lambda: job(8, bucket_s=(0.030, 0.040, 0.020)),
+        machine=replace(EIGHT, ways=ring(4, {(1, 2): 1e6, (3, 0): 1e6}, busy_share=1.0)),
+    ),
+    Planted(
+        rule="network-bound",
+        made=lambda: job(8, bucket_s=(0.030, 0.040, 0.020)),
+        machine=replace(EIGHT, ways=ring(4, busy_share=1.0)),
+    ),
+    Planted(rule="network-bound", made=lambda: job(8, bucket_s=(0.030, 0.040, 0.020))),
+    Planted(
+        rule="latency-bound",
+        made=lambda: job(8, bucket_s=(0.028,) * 3, sizes=(10**6,) * 3),
+        machine=replace(EIGHT, round_trip_s=0.004, ways=ring(4, busy_share=0.05)),
+    ),
+    Planted(
+        rule="no-overlap",
+        made=lambda: job(8, bucket_s=(0.002, 0.003, 0.001), lead_s=(0.002, 0.001, 0.0)),
+        machine=replace(EIGHT, ways=ring(4, busy_share=0.1)),
+    ),
+    Planted(rule="launch-bound", made=lambda: job(8, host=0.02), loss_s=0.02),
+    Planted(rule="copy-bound", made=lambda: job(8, copy=0.02), loss_s=0.02),
+    Planted(rule="between-phases", made=lambda: job(8, other=0.02), loss_s=0.02, is_bound=True),
+    Planted(
+        rule="observation-cost",
+        made=lambda: job(8, other=0.002),
+        machine=replace(EIGHT, recording_share=0.02),
+    ),
+)
+
+
+def only_finding(planted: Planted) -> Finding:
+    first = np.isin(np.arange(STEPS), planted.first)
+    answer = found(planted.made(), planted.machine, first=first)
+    assert [one.rule for one in answer.findings] == [planted.rule], [one.title for one in answer.findings]
+    return answer.findings[0]
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=[f"{number}-{one.rule}" for number, one in enumerate(PLANTED)])
+def test_a_fault_is_found_named_and_priced_and_nothing_else_is(planted: Planted) -> None:
+    finding = only_finding(planted)
+    assert tuple(finding.ranks) == planted.ranks
+    assert tuple(finding.hosts) == planted.hosts
+    assert not finding.advice
+    assert finding.gain is not None
+    assert finding.gain.low is not None
+    assert 1 <= finding.gain.low <= finding.gain.value
+    assert (finding.gain.low == 1) == planted.is_bound
+    if planted.loss_s is not None:
+        assert finding.loss_s_per_step == pytest.approx(planted.loss_s, rel=0.15)
+    assert finding.remedy
+    assert finding.wrong_when
+    assert all(np.isfinite(one.value) and one.unit and one.source for one in finding.evidence)
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize("noise_s", [0.0, 0.0005, 0.001])
+def test_a_healthy_run_is_healthy(ranks: int, noise_s: float) -> None:
+    machine = Machine(hosts=hosts_of(ranks), ways=ring(max(2, ranks // 2), busy_share=0.1), round_trip_s=1e-4)
+    for seed in range(8):
+        answer = found(job(ranks, noise_s=noise_s, seed=2 * seed), machine)
+        assert answer.findings == (), [one.title for one in answer.findings]
+
+
+def test_one_rank_alone_is_healthy() -> None:
+    assert rules(job(1), Machine(hosts=("node1",))) == []
+
+
+def test_a_host_all_of_whose_ranks_are_slow_is_one_finding_and_two_ranks_of_two_hosts_are_two() -> None:
+    apart = job(8, forward=late(8, STEPS, rank=1, by_s=0.02) + late(8, STEPS, rank=2, by_s=0.03))
+    assert [(one.rule, one.ranks) for one in found(apart, EIGHT).findings] == [("slow-rank", [2]), ("slow-rank", [1])]
+
+
+def test_more_samples_and_a_slower_rank_are_told_apart() -> None:
+    both = shards(1.4, 2)
+    slower = replace(
+        both, work={**both.work, "optimizer": both.work["optimizer"] + 0.03 * both.work["optimizer"][:, :1]}
+    )
+    assert set(rules(slower, EIGHT)) == {"uneven-shards"}
+    work = dict(both.work)
+    rows = work["forward"] > 0
+    work["forward"] = work["forward"] + np.where(rows, np.arange(8) == 2, 0) * 0.03
+    answer = found(replace(both, work=work), EIGHT).findings
+    assert {(one.rule, tuple(one.ranks)) for one in answer} == {("uneven-shards", (2,)), ("slow-rank", (2,))}
+    sizes = {one.rule: one.loss_s_per_step for one in answer}
+    assert sizes["uneven-shards"] == pytest.approx(0.021, rel=0.1)
+    assert sizes["slow-rank"] == pytest.approx(0.03 / 1.4, rel=0.25)
+
+
+def test_more_samples_that_cost_nothing_are_no_fault() -> None:
+    samples = np.full(8, 32.0)
+    samples[2] = 64
+    assert rules(job(8, samples=samples), EIGHT) == []
+
+
+def test_what_all_loaders_wait_and_what_one_waits_longer_are_told_apart() -> None:
+    one = job(8, input=0.02 + late(8, STEPS, rank=5, by_s=0.03))
+    answer = {(each.rule, tuple(each.ranks)): each.loss_s_per_step for each in found(one, EIGHT).findings}
+    assert answer == {
+        ("input-bound", ()): pytest.approx(0.02, rel=0.1),
+        ("slow-loader-rank", (5,)): pytest.approx(0.03, rel=0.1),
+    }
+
+
+def test_rare_stalls_are_not_called_rotating() -> None:
+    stalls = np.random.default_rng(0).random((STEPS, 8)) < 0.01
+    assert "rotating-imbalance" not in rules(job(8, forward=0.2 * stalls), EIGHT)
+
+
+def test_jitter_of_all_ranks_is_rotating_and_its_size_is_what_the_last_of_them_loses() -> None:
+    """The mean of the largest of 8 exponential delays is 2.72 times theirs (Σ 1/k), and all of it is lost."""
+    drawn = np.random.default_rng(1).exponential(0.01, (200, 8))
+    (one,) = found(job(8, steps=200, forward=drawn), EIGHT).findings
+    assert one.rule == "rotating-imbalance"
+    assert one.loss_s_per_step == pytest.approx(0.0272, rel=0.1)
+
+
+def test_a_slow_rank_does_not_look_like_a_slow_network_nor_the_other_way_round() -> None:
+    delayed = job(8, backward=late(8, STEPS, rank=3, by_s=0.1))
+    thin = job(8, bucket_s=(0.05, 0.06, 0.04))
+    machine = replace(EIGHT, ways=ring(4, busy_share=0.9))
+    assert rules(delayed, machine) == ["slow-rank"]
+    assert rules(thin, machine) == ["network-bound"]
+
+
+def test_an_idle_network_is_not_blamed_for_what_its_hosts_take() -> None:
+    """Gradients that take 9 % of a step, while the connections between hosts are busy for 2 % of it."""
+    slow_hosts = job(8, bucket_s=(0.002, 0.003, 0.006))
+    idle = replace(EIGHT, ways=ring(4, busy_share=0.02))
+    assert rules(slow_hosts, idle) == []
+
+
+def test_a_rehearsal_is_not_blamed_for_the_machine_under_it() -> None:
+    machine = replace(crowded(EIGHT, tuple(range(8)), 0.4), is_rehearsal=True)
+    assert rules(job(8), machine) == []
+
+
+def test_a_rank_that_is_late_without_waiting_for_a_cpu_is_not_called_contended() -> None:
+    slow = job(8, forward=late(8, STEPS, rank=1, by_s=0.02))
+    assert rules(slow, crowded(EIGHT, (2,), 0.3)) == ["slow-rank"]
+
+
+def test_evaluation_on_one_rank_says_what_sharing_it_would_gain() -> None:
+    finding = only_finding(next(one for one in PLANTED if one.rule == "sequential-evaluation"))
+    shared = next(one for one in finding.evidence if "share it evenly" in one.what)
+    assert shared.value == pytest.approx(0.025 * 7 / 8, rel=0.05)
+
+
+def test_evaluation_on_all_ranks_is_no_fault_while_it_is_short() -> None:
+    assert rules(evaluated(None, 0.05), EIGHT) == []
+
+
+def test_a_batch_that_is_late_only_at_the_begin_of_epochs_is_not_called_input_bound() -> None:
+    planted = next(one for one in PLANTED if one.rule == "first-batch-stall")
+    assert only_finding(planted).rule == "first-batch-stall"
+
+
+@pytest.mark.parametrize(
+    ("machine", "advised"),
+    [
+        (replace(EIGHT, gpus={"node1": ("V100",)}), ["mixed-precision"]),
+        (replace(EIGHT, torch_vector="DEFAULT", vector=("avx2", "avx512f")), ["vector-build"]),
+        (replace(EIGHT, torch_vector="AVX512", vector=("avx2", "avx512f")), []),
+        (replace(EIGHT, torch_vector="DEFAULT", vector=("sse4_2",)), []),
+        (replace(EIGHT, read_bytes_per_s=1e9, storage_read_bytes_per_s=1e6), ["page-cache-only"]),
+        (replace(EIGHT, read_bytes_per_s=1e9, storage_read_bytes_per_s=9e8), []),
+        (replace(EIGHT, read_bytes_per_s=1e5, storage_read_bytes_per_s=0.0), []),
+    ],
+)
+def test_advice_is_given_where_the_data_say_so_and_has_no_price(machine: Machine, advised: list[str]) -> None:
+    answer = found(job(8), machine).findings
+    assert [one.rule for one in answer] == advised
+    assert all(one.advice and one.gain is None and one.loss_s_per_step is None for one in answer)
+
+
+def test_a_number_of_ranks_that_costs_more_than_its_neighbours_is_awkward() -> None:
+    """Dell's twelve V100s: slower each than eight, and than sixteen."""
+    one = job(12, samples=32.0)
+    here = float(one.samples.sum()) / one.measured_s / 12
+    eight, sixteen = (
+        Elsewhere(run="a", ranks=8, samples_per_s=1.1 * here),
+        Elsewhere(run="b", ranks=16, samples_per_s=1.09 * here),
+    )
+    machine = Machine(hosts=hosts_of(12))
+    assert rules(one, machine, others=[eight, sixteen]) == ["awkward-rank-count"]
+    assert rules(one, machine, others=[eight]) == []
+    falling = Elsewhere(run="b", ranks=16, samples_per_s=0.9 * here)
+    assert rules(one, machine, others=[eight, falling]) == []
+
+
+def test_two_hosts_have_one_way_and_the_finding_says_so() -> None:
+    one = job(4, bucket_s=(0.03, 0.04, 0.02))
+    machine = Machine(hosts=hosts_of(4), ways=ring(2, {(0, 1): 1e6}, busy_share=1.0))
+    (finding,) = found(one, machine).findings
+    assert finding.rule == "network-bound"
+    assert "cannot be told" in finding.remedy
+
+
+def test_calls_of_the_program_are_transfers_too() -> None:
+    """A script that averages gradients by hand after backward: no reduction, one all-reduce of 30 ms."""
+    by_hand = window(
+        4,
+        STEPS,
+        forward=0.02 + jitter(4, STEPS, sd_s=0.0005),
+        backward=0.04,
+        reduces=False,
+        calls=[Call(use="all_reduce", at="end", transfer_s=0.03)],
+    )
+    assert rules(by_hand, Machine(hosts=hosts_of(4))) == ["network-bound"]
+
+
+def test_collectives_that_were_not_matched_are_nobodys_work() -> None:
+    gap = "collectives could not all be matched across ranks: 'other' holds the 20 ms a step that they took"
+    waited = replace(job(8, other=0.02 + late(8, STEPS, rank=2, by_s=0.02)), gaps=(gap,))
+    assert rules(waited, EIGHT) == []
+    assert set(rules(replace(waited, gaps=()), EIGHT)) == {"between-phases", "slow-rank"}
+
+
+def test_buckets_are_those_of_the_window() -> None:
+    assert facts(job(4)).window.reductions.buckets == len(BUCKETS)

@@ -1,0 +1,131 @@
+"""Which rank failed first, and what of a job is written down."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from allpull.errors import BadInput
+from allpull.launch.code_versions import git_state
+from allpull.launch.execute import execute
+from allpull.launch.job import prepare, prospect
+from allpull.launch.outcome import Ended, RankFailure, exit_of, first_failure, log_tail
+from allpull.schema.spec import RunSpec, SlurmSpec
+from allpull.schema.trainspec import DataSpec
+
+
+def failure(rank: int, code: int, raised_ns: int | None = None) -> RankFailure:
+    return RankFailure(rank=rank, host="n1", exit_code=code, raised_ns=raised_ns)
+
+
+def test_a_rank_killed_from_outside_comes_before_those_that_then_failed():
+    found = first_failure([failure(0, 1, raised_ns=5), failure(3, -9), failure(1, 1, raised_ns=4)])
+    assert found is not None
+    assert found.rank == 3
+
+
+def test_of_several_exceptions_the_earliest_is_the_cause():
+    found = first_failure([failure(0, 1, raised_ns=50), failure(2, 1, raised_ns=40), failure(1, -15)])
+    assert found is not None
+    assert found.rank == 2
+
+
+def test_a_rank_that_we_ended_is_never_the_cause_when_another_failed():
+    found = first_failure([failure(0, -15), failure(1, 3)])
+    assert found is not None
+    assert found.rank == 1
+
+
+def test_a_rank_that_raised_and_was_ended_on_its_way_out_keeps_its_exception():
+    """Its exit takes longer than the agent waits before it ends the others, and then it is one of them."""
+    raised = RankFailure(rank=1, host="n1", exit_code=-15, exception="ValueError: no", raised_ns=5)
+    victim = RankFailure(rank=0, host="n1", exit_code=1, exception="RuntimeError: gone", raised_ns=9)
+    exit_ = exit_of([Ended(host="n1", code=1, failures=(victim, raised))])
+    assert (exit_.rank, exit_.exception, exit_.signal, exit_.code) == (1, "ValueError: no", None, 1)
+
+
+@given(st.permutations([failure(0, -15), failure(1, 1, 7), failure(2, -11), failure(3, 1, 3)]))
+def test_the_cause_does_not_depend_on_the_order_of_reports(failures):
+    assert exit_of([Ended(host="n1", code=1, failures=tuple(failures))]).rank == 2
+
+
+def test_signals_become_shell_codes():
+    exit_ = exit_of([Ended(host="n1", code=1, failures=(failure(2, -11),))])
+    assert (exit_.code, exit_.signal) == (139, "SIGSEGV")
+    assert exit_of([Ended(host="n1", code=0)]).code == 0
+    assert exit_of([Ended(host="n1", code=0), Ended(host="n2", code=4)]).code == 4
+
+
+def test_a_log_tail_is_bounded_and_masked(tmp_path):
+    path = tmp_path / "log"
+    path.write_bytes(b"x" * 100_000 + b"\n" + b"\xff\n" * 30 + b"HF_TOKEN=abc\n")
+    tail = log_tail(path)
+    assert len(tail) == 20
+    assert tail[-1] == "HF_TOKEN=[redacted]"
+    assert log_tail(tmp_path / "none") == ()
+
+
+def test_a_prepared_job_is_private_complete_and_without_secrets(tmp_path, monkeypatch):
+    monkeypatch.setenv("SLURM_JWT", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJ4In0.c2ln")
+    monkeypatch.setenv("NCCL_AUTH_TOKEN", "s3cret")
+    monkeypatch.setenv("UNRELATED", "s3cret")
+    spec = RunSpec(name='a"b\n<i>\x1b[31m', data=DataSpec(path="https://me:s3cret@example.org/data"))
+    job = prepare(spec, kind="train", module="m", command=["allpull", "--token", "s3cret"], out=tmp_path)
+    assert stat.S_IMODE(job.directory.stat().st_mode) == 0o700
+    assert job.directory.name.endswith("_n1_" + job.directory.name.rsplit("_", 1)[1])
+    assert "/" not in job.directory.name
+    assert job.record.status == "created"
+    text = (job.directory / "run.json").read_text()
+    assert "s3cret" not in text
+    assert "eyJ" not in text
+    assert job.record.redacted >= 4
+    assert stat.S_IMODE((job.directory / "run.json").stat().st_mode) == 0o600
+    assert len(os.listdir(tmp_path)) == 1
+
+
+class Refusing:
+    """A launcher that has a plan and starts nothing."""
+
+    def plan(self, job):
+        return "export HF_TOKEN=s3cret\nexec train\n"
+
+    def submit(self, job):
+        raise BadInput("no room")
+
+
+def test_what_was_to_run_is_kept_without_secrets_even_where_nothing_started(tmp_path):
+    job = prepare(RunSpec(), kind="train", module="m", command=[], out=tmp_path)
+    with pytest.raises(BadInput, match="no room"):
+        execute(job, Refusing(), lambda: None)
+    assert (job.directory / "job/script.sh").read_text() == "export HF_TOKEN=[redacted]\nexec train\n"
+    assert json.loads((job.directory / "run.json").read_text())["status"] == "failed"
+
+
+def test_lists_of_a_specification_are_masked_too(tmp_path):
+    slurm = SlurmSpec(prologue=("export WANDB_API_KEY=s3cret", "cd /scratch"))
+    job = prepare(RunSpec(slurm=slurm), kind="train", module="m", command=[], out=tmp_path)
+    assert job.record.spec["slurm"]["prologue"] == ["export WANDB_API_KEY=[redacted]", "cd /scratch"]
+    assert "s3cret" not in (job.directory / "run.json").read_text()
+
+
+def test_a_prospect_writes_nothing_and_is_what_is_then_prepared(tmp_path):
+    asked = {"kind": "train", "module": "m", "command": ["allpull", "train"], "out": tmp_path / "new"}
+    seen = prospect(RunSpec(), **asked)
+    assert not list(tmp_path.iterdir())
+    made = prepare(RunSpec(), **asked)
+    assert made.directory.parent == seen.directory.parent
+    assert made.directory.name.split("_")[1:] == seen.directory.name.split("_")[1:]  # all but the second they were made
+
+
+def test_two_jobs_of_one_second_do_not_meet(tmp_path):
+    names = {prepare(RunSpec(), kind="train", module="m", command=[], out=tmp_path).directory.name for _ in range(5)}
+    assert len(names) == 5
+
+
+def test_a_folder_without_git_has_no_git_state(tmp_path):
+    assert git_state(tmp_path) == (None, 0)

@@ -1,0 +1,91 @@
+"""What an agent says where it cannot take part, and that a warning is neither an error nor a reason to start again."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerState
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import SignalException
+
+from allpull.launch.job import Job, prepare
+from allpull.observe.agent import __main__ as agent
+from allpull.observe.agent.elastic import ElasticAgent
+from allpull.observe.agent.rendezvous import FAILED
+from allpull.rundir import layout
+from allpull.schema.spec import LaunchSpec, ObserveSpec, RunSpec
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    spec = RunSpec(launch=LaunchSpec(ranks=2), observe=ObserveSpec(counters=False))
+    return prepare(spec, kind="train", module="program", command=["x"], out=tmp_path / "runs")
+
+
+@pytest.mark.parametrize(("index", "name"), [(0, "n9"), (1, "n10")])
+def test_a_first_host_that_nobody_knows_is_said_with_what_to_do(job: Job, index: int, name: str) -> None:
+    command = [sys.executable, "-m", "allpull.observe.agent", str(job.file), "--hosts", "2", "--host-index", str(index)]
+    command += ["--master", "no-such-host.invalid", "--name", name]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == agent.NO_HOST
+    expected = "cannot resolve no-such-host.invalid, the address of the first host: with Slurm, set slurm.master"
+    assert done.stderr.startswith(expected)
+    assert "Traceback" not in done.stderr
+    told = json.loads((job.directory / layout.ended_file(name)).read_text())
+    assert (told["index"], told["code"], told["failures"]) == (index, agent.NO_HOST, [])
+    assert told["reason"].startswith(f"host {name}: {expected}")
+
+
+def test_a_warning_is_handed_to_the_agent_of_any_torch_once() -> None:
+    before = signal.getsignal(signal.SIGUSR1)
+    try:
+        signal.signal(signal.SIGUSR1, agent.warned)
+        with pytest.raises(SignalException) as caught:
+            signal.raise_signal(signal.SIGUSR1)
+        assert caught.value.sigval == signal.SIGUSR1
+        signal.raise_signal(signal.SIGUSR1)  # while ranks save
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize(
+    ("state", "codes", "outcome", "left"),
+    [
+        (WorkerState.FAILED, (1,), None, 3),
+        (WorkerState.FAILED, (138,), None, 0),
+        (WorkerState.FAILED, (-15, 138), None, 0),
+        (WorkerState.HEALTHY, (), FAILED, 0),
+        (WorkerState.HEALTHY, (), None, 3),
+    ],
+)
+def test_ranks_that_stopped_at_a_warning_are_not_started_again(
+    monkeypatch: pytest.MonkeyPatch, state: WorkerState, codes: tuple[int, ...], outcome: str | None, left: int
+) -> None:
+    failures: dict[int, Any] = {rank: SimpleNamespace(exitcode=code) for rank, code in enumerate(codes)}
+    result = RunResult(state=state, failures=failures)
+    monkeypatch.setattr(LocalElasticAgent, "_monitor_workers", lambda *_: result)
+    one = object.__new__(ElasticAgent)
+    one._hosts = SimpleNamespace(outcome=lambda: outcome)
+    one._remaining_restarts = 3
+    one._monitor_workers(None)
+    assert one._remaining_restarts == left
+
+
+@pytest.mark.parametrize(("code", "well"), [(0, True), (138, True), (1, False), (143, False)])
+def test_a_rank_that_stopped_at_a_warning_has_ended_well(job: Job, tmp_path: Path, code: int, well: bool) -> None:
+    (tmp_path / "program.py").write_text(f"raise SystemExit({code})\n")
+    command = [sys.executable, "-m", "allpull.observe.rank", str(job.file), "program"]
+    assert subprocess.run(command, env={"PYTHONPATH": str(tmp_path)}, check=False).returncode == code
+    assert ('"kind": "end"' in (job.directory / layout.events_file(0)).read_text()) is well

@@ -1,0 +1,222 @@
+"""One process, many shapes of a training loop: steps, samples, phases and epochs are those of the program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.observe.hooks.conftest import LOOP, TRAINING, Watch, plain
+
+pytestmark = pytest.mark.torch
+
+SAMPLES = [16, 16, 16, 16, 6]
+
+
+def test_a_plain_loop_is_recorded_whole(watched: Watch) -> None:
+    run = watched(TRAINING + LOOP)
+    assert (run.code, run.err) == (0, "")
+    steps = run.steps()
+    assert [step.samples for step in steps] == 2 * SAMPLES
+    assert [step.step for step in steps] == list(range(10))
+    assert [step.epoch for step in steps] == 5 * [0] + 5 * [1]
+    assert [step.backward_passes for step in steps] == 10 * [1]
+    for before, after in zip(steps, steps[1:], strict=False):
+        assert before.end_ns == after.begin_ns  # steps are contiguous
+    for step in steps:
+        parts = (step.input_ns, step.forward_ns, step.backward_ns, step.optimizer_ns)
+        assert all(part and part > 0 for part in parts), step
+        assert sum(part or 0 for part in parts) <= step.end_ns - step.begin_ns
+    assert [step.step for step in steps if "first_batch" in step.tags] == [0, 5]
+    assert run.header().boundary == "optimizer.step"
+    assert run.events("end")[0].steps == 10
+
+
+def test_losses_are_the_same_to_the_last_bit(watched: Watch, tmp_path: Path) -> None:
+    source = TRAINING + LOOP + "print([loss.hex() for loss in losses])\n"
+    assert watched(source).out == plain(source, tmp_path)
+
+
+def test_accumulated_gradients_make_one_step(watched: Watch) -> None:
+    run = watched(
+        TRAINING
+        + """
+for i, (x, y) in enumerate(loader):
+    nn.functional.cross_entropy(model(x), y).backward()
+    if i % 2:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+    )
+    assert [(step.samples, step.backward_passes) for step in run.steps()] == [(32, 2), (32, 2)]
+
+
+def test_two_optimizers_make_one_step(watched: Watch) -> None:
+    run = watched(
+        TRAINING
+        + """
+critic = nn.Linear(3, 1)
+second = torch.optim.Adam(critic.parameters())
+for epoch in range(2):
+    for x, y in loader:
+        for chosen, loss in ((optimizer, model(x).square().mean()), (second, critic(torch.ones(1, 3)).sum())):
+            chosen.zero_grad()
+            loss.backward()
+            chosen.step()
+"""
+    )
+    assert [(step.samples, step.backward_passes) for step in run.steps()] == [(samples, 2) for samples in 2 * SAMPLES]
+
+
+def test_a_loop_without_a_loader_takes_samples_from_the_network(watched: Watch) -> None:
+    run = watched(
+        TRAINING
+        + """
+for _ in range(4):
+    optimizer.zero_grad()
+    model(torch.randn(5, 8)).sum().backward()
+    optimizer.step()
+"""
+    )
+    assert [(step.samples, step.input_ns) for step in run.steps()] == [(5, None)] * 4
+    assert all(step.forward_ns for step in run.steps())
+
+
+def test_a_loader_that_fetches_ahead_keeps_samples_with_their_steps(watched: Watch) -> None:
+    run = watched(
+        TRAINING
+        + """
+def ahead(loader):
+    it = iter(loader)
+    now = next(it)
+    for later in it:
+        yield now
+        now = later
+    yield now
+
+for x, y in ahead(loader):
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+"""
+    )
+    assert [step.samples for step in run.steps()] == SAMPLES
+
+
+@pytest.mark.parametrize("modes", ["said", "unsaid"])
+def test_evaluation_is_its_own_phase(watched: Watch, modes: str) -> None:
+    to_evaluate, to_train = ("model.eval()", "model.train()") if modes == "said" else ("pass", "pass")
+    run = watched(
+        TRAINING
+        + f"""
+for epoch in range(2):
+    {to_train}
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    {to_evaluate}
+    with torch.no_grad():
+        for x, y in DataLoader(data, batch_size=7):
+            model(x)
+    torch.save(model.state_dict(), "/dev/null")
+"""
+    )
+    steps = run.steps()
+    assert [step.samples for step in steps] == 2 * SAMPLES  # none of what was evaluated
+    assert [step.step for step in steps if step.evaluation_ns] == [5]  # after the first epoch; the last is a span only
+    assert [span.name for span in run.events("span")] == ["evaluation", "checkpoint"] * 2
+    assert len(run.events("epoch")) == 2
+
+
+def test_a_frozen_layer_is_no_evaluation(watched: Watch) -> None:
+    run = watched(TRAINING + LOOP.replace("model.train()", "model.train(); model[1].eval()"))
+    assert [step.samples for step in run.steps()] == 2 * SAMPLES
+    assert not run.events("span")
+
+
+def test_a_skipped_step_is_a_step_that_says_so(watched: Watch) -> None:
+    run = watched(
+        TRAINING
+        + """
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+for i, (x, y) in enumerate(loader):
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(x), y)
+    scaler.scale(loss * (float("inf") if i == 2 else 1)).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+    )
+    assert [("skipped" in step.tags, step.samples) for step in run.steps()] == [
+        (False, 16), (False, 16), (True, 16), (False, 16), (False, 6),
+    ]  # fmt: skip
+
+
+def test_workers_and_iterable_data_count_the_same(watched: Watch) -> None:
+    run = watched(
+        TRAINING
+        + """
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return (data[i] for i in range(len(data)))
+
+if __name__ == "__main__":
+    loader = DataLoader(Stream(), batch_size=16, num_workers=1, persistent_workers=True)
+"""
+        + LOOP.replace("\n", "\n    ")
+    )
+    assert [step.samples for step in run.steps()] == 2 * SAMPLES
+    assert run.ranks == [0]
+
+
+def test_only_asked_for_steps_are_recorded_and_all_are_counted(watched: Watch) -> None:
+    run = watched(TRAINING + LOOP, watch={"steps": [3, 6]})
+    assert [step.step for step in run.steps()] == [3, 4, 5]
+    assert [(event.on, event.step) for event in run.events("watching")] == [(True, 3), (False, 6)]
+
+
+def test_a_signal_stops_and_starts_recording(watched: Watch) -> None:
+    toggled = "\n        if len(losses) in (3, 6): import os, signal; os.kill(os.getpid(), signal.SIGUSR2)\n"
+    run = watched(
+        TRAINING + LOOP.replace("\n        losses.append(loss.item())\n", "\n        losses.append(0)" + toggled)
+    )
+    assert [step.step for step in run.steps()] == [0, 1, 2, 3, 7, 8, 9]
+
+
+def test_words_of_the_program_are_believed(watched: Watch) -> None:
+    run = watched(
+        TRAINING
+        + """
+import allpull
+for epoch in range(2):
+    allpull.epoch(epoch)
+    for x, y in loader:
+        with allpull.phase("augment"):
+            x = x + 0
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        allpull.step(samples=1)
+"""
+    )
+    steps = run.steps()
+    assert [step.step for step in steps] == list(range(10))
+    assert [step.samples for step in steps[1:]] == 9 * [1]
+    assert all(step.named and step.named["augment"] > 0 for step in steps)
+    assert [epoch.epoch for epoch in run.events("epoch")] == [0, 1]
+
+
+def test_a_loop_without_torch_speaks_for_itself(watched: Watch) -> None:
+    run = watched(
+        """
+import sys, time, allpull
+for _ in range(3):
+    with allpull.phase("forward"):
+        time.sleep(0.001)
+    allpull.step(samples=4)
+assert "torch" not in sys.modules
+"""
+    )
+    assert (run.code, run.err) == (0, "")
+    assert [step.samples for step in run.steps()] == 3 * [4]
+    assert all((step.forward_ns or 0) > 900_000 for step in run.steps())

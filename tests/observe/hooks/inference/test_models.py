@@ -1,0 +1,225 @@
+"""What a program does with its model stays possible: saved, copied, averaged, scripted, compiled, run again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.observe.hooks.conftest import LOOP, TRAINING, Watch, plain
+
+pytestmark = pytest.mark.torch
+
+SAMPLES = [16, 16, 16, 16, 6]
+
+
+def test_a_whole_model_is_saved_and_loads_where_nobody_observes(watched: Watch, tmp_path: Path) -> None:
+    run = watched(
+        TRAINING
+        + LOOP
+        + """
+import pickle, warnings
+warnings.simplefilter("ignore")
+torch.save(model, "model.pt")
+torch.save(optimizer, "optimizer.pt")
+torch.jit.script(model).save("scripted.pt")
+assert pickle.dumps(model).find(b"allpull") == -1
+"""
+    )
+    assert (run.code, run.err) == (0, "")
+    assert len(run.steps()) == 10
+    source = f"""
+import os, torch
+os.chdir({str(tmp_path)!r})
+model = torch.load("model.pt", weights_only=False)
+torch.load("optimizer.pt", weights_only=False).step()
+print(model(torch.ones(2, 8)).shape, torch.jit.load("scripted.pt")(torch.ones(2, 8)).shape, sorted(vars(model)))
+"""
+    assert "_compiled_call_impl" not in plain(source, tmp_path)
+
+
+USES = """
+copy.deepcopy(model)
+pickle.loads(pickle.dumps(model))
+torch.optim.swa_utils.AveragedModel(model)
+torch.jit.script(model)
+torch.jit.trace(model, x)
+torch.fx.symbolic_trace(model)
+torch.export.export(model, (x,)).module()
+torch.compile(model, backend="eager", fullgraph=True)
+torch.func.functionalize(model)
+model.share_memory()
+torch.nn.utils.parametrizations.weight_norm(model[0]) and model
+"""
+
+
+def test_what_is_made_of_the_model_computes_the_same(watched: Watch, tmp_path: Path) -> None:
+    source = (
+        "import copy, pickle, warnings\nwarnings.simplefilter('ignore')\n"
+        + TRAINING
+        + LOOP.replace("range(2)", "range(1)")
+        + f"""
+x = torch.arange(16.0).reshape(2, 8)
+model.eval()
+for use in {USES.strip().splitlines()}:
+    print(use, eval(use)(x).sum().item().hex(), model(x).sum().item().hex())
+"""
+    )
+    run = watched(source)
+    assert (run.code, run.err) == (0, "")
+    assert run.out == plain(source, tmp_path)
+    assert [step.samples for step in run.steps()] == SAMPLES
+
+
+def test_an_average_of_the_model_is_evaluated_and_never_trained(watched: Watch) -> None:
+    run = watched(
+        TRAINING
+        + """
+import copy
+average = copy.deepcopy(model).requires_grad_(False)
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        for slow, fast in zip(average.parameters(), model.parameters()):
+            slow.lerp_(fast, 0.1)
+    average.eval()
+    with torch.no_grad():
+        for x, y in DataLoader(data, batch_size=7):
+            average(x)
+"""
+    )
+    assert [step.samples for step in run.steps()] == 2 * SAMPLES
+    assert [(span.name, span.step) for span in run.events("span")] == [("evaluation", 5), ("evaluation", 10)]
+
+
+def test_what_runs_again_in_backward_is_backward(watched: Watch, tmp_path: Path) -> None:
+    source = TRAINING.replace("nn.BatchNorm1d(16), ", "") + LOOP.replace(
+        "model(x)", "checkpoint(model, x.requires_grad_(), use_reentrant=not epoch)"
+    ).replace("\nfor epoch", "\nfrom torch.utils.checkpoint import checkpoint\nfor epoch")
+    source += "print([loss.hex() for loss in losses])\n"
+    run = watched(source)
+    assert run.out == plain(source, tmp_path)
+    assert [step.samples for step in run.steps()] == 2 * SAMPLES
+    assert [step.backward_passes for step in run.steps()] == 10 * [1]
+
+
+def test_a_closure_that_is_called_many_times_is_one_step(watched: Watch, tmp_path: Path) -> None:
+    source = (
+        TRAINING
+        + """
+optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4)
+x, y = torch.randn(20, 8), torch.randint(0, 3, (20,))
+
+def closure():
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(x), y)
+    loss.backward()
+    losses.append(loss.item())
+    return loss
+
+for _ in range(3):
+    optimizer.step(closure)
+print([loss.hex() for loss in losses])
+"""
+    )
+    run = watched(source)
+    assert run.out == plain(source, tmp_path)
+    steps = run.steps()
+    assert [step.samples for step in steps] == [20, 20, 20]
+    assert sum(step.backward_passes or 0 for step in steps) == run.out.count("0x")
+    assert all(step.forward_ns and step.backward_ns and step.optimizer_ns for step in steps)
+
+
+COMPILED = """
+data = TensorDataset(torch.randn(64, 8), torch.randint(0, 3, (64,)))
+loader = DataLoader(data, batch_size=16)
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(8, 16), nn.Linear(16, 3)
+
+    def forward(self, x):
+        return self.two(self.one(x).relu())
+
+def made_first(model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return torch.compile(model, backend=backend), optimizer
+
+def compiled_first(model):
+    model = torch.compile(model, backend=backend)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+def in_place(model):
+    model.compile(backend=backend)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+def made_first_in_place(model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model.compile(backend=backend)
+    return model, optimizer
+
+def a_step_of_its_own(model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    call = torch.compile(lambda x: model(x) + 0 * sum(p.norm() for p in model.parameters()), backend=backend)
+    return call, optimizer
+
+def with_its_loss(model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    @torch.compile(backend=backend)
+    def call(x):
+        optimizer.zero_grad()
+        answer = model(x)
+        (0 * answer.sum()).backward(retain_graph=True)
+        return answer
+
+    return call, optimizer
+
+def backend(graph, inputs):
+    graphs.append(len(list(graph.graph.nodes)))
+    return graph.forward
+
+graphs = []
+"""
+
+
+def test_a_compiled_model_is_seen_and_compiled_as_if_it_were_not(watched: Watch, tmp_path: Path) -> None:
+    source = (
+        TRAINING
+        + COMPILED
+        + """
+for way in (made_first, compiled_first, in_place, made_first_in_place, a_step_of_its_own, with_its_loss):
+    for net in (Net(), nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))):
+        torch._dynamo.reset()
+        model, optimizer = way(net)
+"""
+        + LOOP.replace("model.train()", "pass").replace("\n", "\n        ")
+        + """
+        print(way.__name__, graphs, [loss.hex() for loss in losses])
+        graphs.clear()
+        losses.clear()
+"""
+    )
+    run = watched(source)
+    assert (run.code, run.err) == (0, "")
+    assert run.out == plain(source, tmp_path)  # the same graphs, as often
+    steps = run.steps()
+    assert [step.samples for step in steps] == 12 * 8 * [16]
+    assert [step.backward_passes for step in steps] == 10 * 8 * [1] + 2 * 8 * [2]
+    assert all(step.forward_ns and step.backward_ns and step.optimizer_ns for step in steps)
+    assert not run.events("span")
+
+
+@pytest.mark.slow
+def test_an_optimizer_that_is_compiled_steps_where_its_gradients_are_dropped(watched: Watch, tmp_path: Path) -> None:
+    source = TRAINING + LOOP.replace("optimizer.step()", "torch.compile(optimizer.step, backend='eager')()")
+    source += "print([loss.hex() for loss in losses])\n"
+    run = watched(source)
+    assert (run.code, run.out) == (0, plain(source, tmp_path)), run.err
+    assert "allpull" not in run.err
+    steps = run.steps()
+    assert [step.samples for step in steps] == [16 + 16, 16, 16, 6, *SAMPLES]  # two until it is known
+    assert [step.optimizer_ns for step in steps] == 9 * [None]
+    assert [event.part for event in run.events("switched_off")] == ["optimizers"]

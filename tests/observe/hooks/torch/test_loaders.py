@@ -1,0 +1,171 @@
+"""Batches in every way that programs fetch them: samples stay with the steps that learn from them."""
+
+from __future__ import annotations
+
+import pytest
+from tests.observe.hooks.conftest import LOOP, TRAINING, Watch
+
+pytestmark = pytest.mark.torch
+
+SAMPLES = [16, 16, 16, 16, 6]
+
+OWN_LOADER = """
+class Doubled(DataLoader):
+    def __iter__(self):
+        for x, y in super().__iter__():
+            yield 2 * x, y
+
+class Backwards(torch.utils.data.Sampler):
+    def __iter__(self):
+        return reversed(range(70))
+
+    def __len__(self):
+        return 70
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_loaders_samplers_and_workers_of_the_programs_own(watched: Watch, method: str) -> None:
+    run = watched(
+        TRAINING
+        + OWN_LOADER
+        + f"""
+if __name__ == "__main__":
+    torch.multiprocessing.set_start_method({method!r})
+    loader = Doubled(data, batch_size=16, sampler=Backwards(), num_workers=2)
+"""
+        + LOOP.replace("\n", "\n    ").replace("range(2)", "range(1)")
+        + """
+    loader = DataLoader(data, batch_sampler=torch.utils.data.BatchSampler(Backwards(), 16, drop_last=False))
+"""
+        + LOOP.replace("\n", "\n    ").replace("range(2)", "range(1)")
+    )
+    assert (run.code, run.err) == (0, "")
+    assert [step.samples for step in run.steps()] == 2 * SAMPLES
+    assert [step.epoch for step in run.steps()] == 5 * [0] + 5 * [1]
+    assert run.ranks == [0]  # a worker that imported the program again is none
+
+
+def test_a_loader_in_a_thread_leaves_samples_to_the_network(watched: Watch) -> None:
+    run = watched(
+        TRAINING
+        + """
+import queue, threading
+
+def ahead(loader):
+    fetched = queue.Queue(2)
+
+    def fetch():
+        for batch in loader:
+            fetched.put(batch)
+        fetched.put(None)
+
+    threading.Thread(target=fetch, daemon=True).start()
+    yield from iter(fetched.get, None)
+
+for x, y in ahead(loader):
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+"""
+    )
+    assert (run.code, run.err) == (0, "")
+    assert [(step.samples, step.input_ns) for step in run.steps()] == [(samples, None) for samples in SAMPLES]
+
+
+def test_an_evaluation_amid_an_epoch_takes_no_samples_from_it(watched: Watch) -> None:
+    run = watched(
+        TRAINING
+        + """
+def ahead(loader):
+    it = iter(loader)
+    now = next(it)
+    for later in it:
+        yield now
+        now = later
+    yield now
+
+for i, (x, y) in enumerate(ahead(loader)):
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+    if i == 2:
+        with torch.no_grad():
+            for x, y in DataLoader(data, batch_size=7):
+                model(x)
+"""
+    )
+    steps = run.steps()
+    assert [step.samples for step in steps] == SAMPLES
+    assert [(span.name, span.step) for span in run.events("span")] == [("evaluation", 3)]
+    assert [event.step for event in run.events("epoch")] == [0]
+    assert [bool(step.evaluation_ns) for step in steps] == [False, False, False, True, False]
+
+
+def test_two_loaders_side_by_side_count_those_of_the_last(watched: Watch) -> None:
+    run = watched(
+        TRAINING
+        + """
+other = DataLoader(data, batch_size=10, shuffle=True)
+for (x, y), (more, _) in zip(loader, other):
+    optimizer.zero_grad()
+    (nn.functional.cross_entropy(model(x), y) + model(more).square().mean()).backward()
+    optimizer.step()
+"""
+    )
+    assert [step.samples for step in run.steps()] == 5 * [10]
+    assert [step.epoch for step in run.steps()] == 5 * [0]
+
+
+def test_a_network_that_only_makes_samples_for_another_is_not_evaluated(watched: Watch) -> None:
+    run = watched(
+        TRAINING
+        + """
+critic = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+second = torch.optim.Adam(critic.parameters())
+for epoch in range(2):
+    for x, y in loader:
+        with torch.no_grad():
+            fake = model(x)
+        second.zero_grad()
+        critic(fake).mean().backward()
+        second.step()
+        optimizer.zero_grad()
+        (-critic(model(x)).mean()).backward()
+        optimizer.step()
+"""
+    )
+    assert [step.samples for step in run.steps()] == 2 * SAMPLES
+    tagged = [step.step for step in run.steps() if "evaluation" in step.tags]
+    assert tagged == [0, 5]  # told from the first batch of a pass alone, it looks like one
+
+
+def test_parts_of_a_model_in_groups_and_two_optimizers_are_one_network(watched: Watch) -> None:
+    run = watched(
+        TRAINING
+        + """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(12))
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x).relu()
+        return self.head(x)
+
+model = Net()
+groups = [{"params": layer.parameters(), "lr": 0.1 / (1 + i)} for i, layer in enumerate(model.layers)]
+optimizer = torch.optim.SGD(groups, lr=0.1)
+second = torch.optim.Adam(model.head.parameters())
+for _ in range(3):
+    nn.functional.mse_loss(model(torch.ones(5, 8)), torch.ones(5, 3)).backward()
+    optimizer.step()
+    second.step()
+    optimizer.zero_grad()
+    second.zero_grad()
+"""
+    )
+    assert [step.samples for step in run.steps()] == 3 * [5]
+    assert all(step.forward_ns for step in run.steps())

@@ -1,0 +1,20 @@
+"""What keeps the compiler from our own functions leaves it the networks of the reference trainer."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+from allpull import marks
+from allpull.observe.hooks.torch.uncompiled import leave_uncompiled
+from allpull.train.models import resnet
+
+pytestmark = pytest.mark.torch
+
+
+def test_words_are_left_uncompiled_and_networks_are_not():
+    left: set[object] = set()
+    leave_uncompiled(left.add)
+    assert marks.remark.__code__ in left
+    assert resnet.ResNet.forward.__code__ not in left

@@ -1,0 +1,171 @@
+"""Our times of arrival and of buckets against DDP's own, which know the same moments independently."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import types
+from dataclasses import dataclass
+
+import pytest
+
+from allpull.launch.execute import execute
+from allpull.launch.job import prepare
+from allpull.launch.local import Local
+from allpull.observe.recording.arrival import LEARN_STEPS, _cut
+from allpull.schema.spec import LaunchSpec, ObserveSpec, RunSpec
+
+PROGRAM = """
+import json, os, time, torch, torch.distributed as dist
+from allpull import marks
+torch.set_num_threads(1)
+dist.init_process_group('gloo')
+rank = dist.get_rank()
+model = torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(8)])
+ddp = torch.nn.parallel.DistributedDataParallel(model)
+ddp._set_ddp_runtime_logging_sample_rate(1)
+class Late(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+    @staticmethod
+    def backward(ctx, grad):
+        time.sleep(0.05 if rank == 1 else 0)  # rank 1 is late inside backward, after its first buckets
+        return grad
+head = model[0].register_forward_hook(lambda module, given, out: Late.apply(out))
+told = []
+for step in range(16):
+    with marks.phase('forward'):
+        loss = ddp(torch.randn(32, 256)).sum()
+    if step:
+        told.append(ddp._get_ddp_logging_data().get('backward_compute_time_end'))
+    with marks.phase('backward'):
+        loss.backward()
+    marks.step(32)
+print(json.dumps(told))
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.ranks
+def test_arrival_agrees_with_the_logger_of_ddp(tmp_path, monkeypatch):
+    """Per step and rank; the logger's moment is later by the copy of the last bucket, and it reads another clock."""
+    (tmp_path / "program.py").write_text(PROGRAM)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    spec = RunSpec(name="arrival", launch=LaunchSpec(ranks=2), observe=ObserveSpec(counters=False))
+    job = prepare(spec, kind="run", module="program", command=["program"], out=tmp_path / "runs")
+    record = execute(job, Local(), lambda: None)
+    assert record.exit is not None
+    assert record.exit.code == 0, record.exit.log_tail
+    arrivals = []
+    for rank in (0, 1):
+        header, *steps = [json.loads(line) for line in (job.directory / f"steps/rank-{rank:05d}.jsonl").open()]
+        log = (job.directory / f"job/logs/rank-{rank:05d}.log").read_text().splitlines()
+        told = json.loads(next(line for line in log if line.startswith("[")))
+        to_real_ns = header["clock"]["realtime_ns"] - header["clock"]["monotonic_ns"]
+        arrived = [step["arrival_ns"] + to_real_ns for step in steps[:-1]]
+        differences_ms = sorted((theirs - ours) / 1e6 for ours, theirs in zip(arrived, told, strict=True) if theirs)
+        assert len(differences_ms) >= 10
+        assert -0.1 < differences_ms[len(differences_ms) // 2] < 5.0
+        assert all(step["done_ns"] > step["arrival_ns"] for step in steps)
+        arrivals.append([step["arrival_ns"] for step in steps])
+    lateness_ms = sorted((late - early) / 1e6 for early, late in zip(*arrivals, strict=True))
+    assert lateness_ms[len(lateness_ms) // 2] > 40  # the planted 50 ms, less what rank 1 gains elsewhere
+
+
+BUCKETS = """
+import json, time, torch, torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from allpull import marks
+torch.set_num_threads(1)
+dist.init_process_group('gloo')
+class Slowly(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+    @staticmethod
+    def backward(ctx, grad):
+        time.sleep(0.004)
+        return grad
+class Layer(torch.nn.Linear):
+    def forward(self, x):
+        return Slowly.apply(super().forward(x))
+net = torch.nn.Sequential(*[Layer(256, 256) for _ in range(8)])
+ddp = torch.nn.parallel.DistributedDataParallel(net, bucket_cap_mb=0.6)
+def hook(_, bucket):
+    given[bucket.index()] = time.monotonic_ns()
+    return allreduce_hook(None, bucket)
+ddp.register_comm_hook(None, hook)
+told = []
+for step in range(12):
+    given = {}
+    loss = ddp(torch.randn(32, 256)).sum()
+    with marks.phase('backward'):
+        loss.backward()
+    marks.step(32)
+    told.append([given[place] for place in sorted(given)])
+print(json.dumps(told))
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.ranks
+def test_buckets_are_ready_when_ddp_hands_them_to_its_hook(tmp_path, monkeypatch):
+    """Each layer's backward takes 4 ms, so that buckets taken for each other would show."""
+    (tmp_path / "program.py").write_text(BUCKETS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    spec = RunSpec(name="buckets", launch=LaunchSpec(ranks=2), observe=ObserveSpec(counters=False))
+    job = prepare(spec, kind="run", module="program", command=["program"], out=tmp_path / "runs")
+    record = execute(job, Local(), lambda: None)
+    assert record.exit is not None
+    assert record.exit.code == 0, record.exit.log_tail
+    for rank in (0, 1):
+        _, *steps = [json.loads(line) for line in (job.directory / f"steps/rank-{rank:05d}.jsonl").open()]
+        log = (job.directory / f"job/logs/rank-{rank:05d}.log").read_text().splitlines()
+        told = json.loads(next(line for line in log if line.startswith("[")))
+        late_ms = []
+        for step, handed in list(zip(steps, told, strict=True))[LEARN_STEPS:]:
+            assert len(step["ready_ns"]) == len(handed) > 2
+            assert step["ready_ns"][-1] == step["arrival_ns"]
+            late_ms += [(theirs - ours) / 1e6 for ours, theirs in zip(step["ready_ns"], handed, strict=True)]
+        assert abs(statistics.median(late_ms)) < 2
+        assert sorted(late_ms)[len(late_ms) // 10] > -2
+
+
+@dataclass(frozen=True, eq=False)
+class Parameter:
+    """What of a parameter tells which bucket it is in."""
+
+    numbers: int
+    kind: str = "cpu"
+
+    @property
+    def device(self):
+        return types.SimpleNamespace(type=self.kind)
+
+    def numel(self):
+        return self.numbers
+
+    def element_size(self):
+        return 4
+
+
+def test_parameters_are_cut_into_buckets_as_their_sizes_say():
+    one, two, three = Parameter(10), Parameter(20), Parameter(30)
+    assert [list(bucket) for bucket in _cut([one, two, three], [120, 120])] == [[one, two], [three]]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "sizes"),
+    [
+        ([Parameter(10), Parameter(20)], [40]),  # one bucket tells no more than the arrival
+        ([Parameter(10), Parameter(20)], [50, 70]),  # of another order or type
+        ([Parameter(10), Parameter(20)], [40, 80, 4]),
+        ([Parameter(10), Parameter(20), Parameter(1)], [40, 80]),
+        ([Parameter(10, "cuda"), Parameter(20, "cuda")], [40, 80]),
+        ([Parameter(1)] * 100, [4] * 100),
+        ([], []),
+    ],
+)
+def test_buckets_that_cannot_be_told_apart_are_not(parameters, sizes):
+    assert _cut(parameters, sizes) == []
