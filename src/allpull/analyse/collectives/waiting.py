@@ -51,6 +51,26 @@ def wait_and_transfer(
     return np.maximum(np.minimum(last, end) - begin, 0), np.maximum(end - np.maximum(last, begin), 0)
 
 
+def reductions(steps: pl.DataFrame, ranks: int) -> pl.DataFrame:
+    """``steps`` with what the reduction of gradients cost, from the arrival of a rank until it is done.
+
+    ``steps`` has the columns rank, step, arrival_ns and done_ns, of a job of ``ranks`` ranks. Added are reduced_ns (0
+    where it was not recorded), and wait_ns and transfer_ns (null where not all ranks' arrivals are known).
+    """
+    arrivals = pl.col("arrival_ns")
+    last_ns = pl.when(arrivals.count().over("step") == ranks).then(arrivals.max().over("step"))
+    moments = steps.select(last_ns.alias("last_ns"), "arrival_ns", "done_ns")
+    begin, end, last = (moments[name].fill_null(0).to_numpy() for name in ("arrival_ns", "done_ns", "last_ns"))
+    wait_ns, transfer_ns = wait_and_transfer(begin, end, last)
+    is_recorded = moments["arrival_ns"].is_not_null() & moments["done_ns"].is_not_null()
+    is_known = is_recorded & moments["last_ns"].is_not_null()
+    return steps.with_columns(
+        pl.when(is_recorded).then(pl.Series(np.maximum(end - begin, 0))).otherwise(0).alias("reduced_ns"),
+        pl.when(is_known).then(pl.Series(wait_ns)).alias("wait_ns"),
+        pl.when(is_known).then(pl.Series(transfer_ns)).alias("transfer_ns"),
+    )
+
+
 def direction(op: pl.Expr) -> pl.Expr:
     """``ALL``, ``FROM_ROOT`` or ``TO_ROOT`` of the operations ``op``, by their names."""
     rooted = begins_with(op, ROOTED) & ~begins_with(op, NOT_ROOTED)

@@ -43,9 +43,10 @@ class Calls:
     """Matched calls of collectives.
 
     ``step_of`` (calls,): row of the steps; ``use`` (calls,): of ``uses``, which say operation and phase; ``direction``
-    (calls,): as in ``analyse.collectives.waiting``; ``root`` (calls,): its rank, −1: none. The others have shape (calls, ranks). ``member``: the rank took
-    part. ``arrive_s``, ``stand_s``, ``leave_s``: when it called, began to be blocked, and went on. ``blocks``: it
-    waited for the call at all. ``inside``: place in ``WORK`` of the phase that it called in, ``NOWHERE`` or ``ABSENT``.
+    (calls,): as in ``analyse.collectives.waiting``; ``root`` (calls,): its rank, −1: none. The others have shape
+    (calls, ranks). ``member``: the rank took part. ``arrive_s``, ``stand_s``, ``leave_s``: when it called, began to be
+    blocked, and returned. ``blocks``: it waited for the call at all. ``inside``: place in ``WORK`` of the phase that it
+    called in, ``NOWHERE`` or ``ABSENT``.
     """
 
     step_of: NDArray[np.intp]
