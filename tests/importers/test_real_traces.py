@@ -16,9 +16,9 @@ from allpull.analyse.run import metrics
 from allpull.errors import BadInput
 from allpull.importers.assemble import Imported, import_traces
 from allpull.importers.kineto.calls import calls_of
+from allpull.importers.sources import find
 from allpull.rundir.read.run import RunData, read_run
 from allpull.traces.kineto import read_trace
-from allpull.traces.sources import find
 
 TRACES = Path(os.environ.get("ALLPULL_TRACES", Path(__file__).parents[3] / "shared" / "traces"))
 
