@@ -243,7 +243,7 @@ def _described(
         begin_ns=begin,
         end_ns=end,
         thread=thread,
-        elements=classify.elements(arguments.get("Input Dims")) if told is None else told,
+        elements=classify.elements(arguments.get("Input Dims"), dtype) if told is None else told,
         out_elements=_count(arguments.get("Out msg nelems"), least=0, most=classify.MAX_ELEMENTS),
         dtype=classify.dtype_name(dtype),
         item_bytes=classify.item_bytes(dtype),
