@@ -17,9 +17,9 @@ from allpull.importers.assemble import import_traces
 from allpull.importers.kineto.calls import Call, Use
 from allpull.importers.kineto.steps import by_collectives, pattern_of, token_of
 from allpull.importers.part import read_part, with_numbers
+from allpull.importers.sources import find
 from allpull.rundir.read.run import read_run
 from allpull.schema.gap import texts
-from allpull.traces.sources import find
 
 STEPS = 8
 BUCKETS = (900, 500, 500)  # elements; the last two alike

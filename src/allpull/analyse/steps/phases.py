@@ -32,6 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allpull.analyse.clock.shared_clock import share_a_clock
+from allpull.analyse.collectives.waiting import wait_and_transfer
 from allpull.analyse.steps.device import with_host
 from allpull.analyse.steps.grid import Floats, Grid
 from allpull.schema.gap import Gap
@@ -167,8 +168,7 @@ def _blocked(grid: Grid, *, compares: bool, slack_s: float) -> _Blocked:
     if not compares or not whole.any():
         return _Blocked(seconds=blocked, known=known, wait=None, transfer=None, violations=backwards)
     last = arrival.max(axis=1, keepdims=True)
-    wait = np.where(whole, np.maximum(np.minimum(last, done) - arrival, 0), 0.0)
-    transfer = np.where(whole, np.maximum(done - np.maximum(last, arrival), 0), 0.0)
+    wait, transfer = (np.where(whole, times, 0.0) for times in wait_and_transfer(arrival, done, last))
     too_early = whole & (done < last - slack_s)  # nobody can be done before the last has arrived
     return _Blocked(seconds=blocked, known=known, wait=wait, transfer=transfer, violations=backwards | too_early)
 
