@@ -13,6 +13,7 @@ from allpull.launch.job import Job, environment
 from allpull.launch.memory_check import check_room
 from allpull.launch.outcome import Ended
 from allpull.launch.processes import Started
+from allpull.launch.running import Running
 from allpull.launch.script import python_of, shell_script
 from allpull.rundir import layout
 
@@ -42,7 +43,7 @@ class Local:
         return LocalJob(job)
 
 
-class LocalJob:
+class LocalJob(Running):
     """A job that runs here."""
 
     def __init__(self, job: Job) -> None:
@@ -56,9 +57,10 @@ class LocalJob:
         code = self._agent.poll()
         return None if code is None else [read_ended(self._job.directory, socket.gethostname(), code)]
 
-    def warn(self) -> None:
+    def warn(self) -> bool:
         """Let the ranks write a checkpoint and stop; the agent passes it on, and gives them the grace time."""
         self._agent.signal(signal.SIGUSR1)
+        return True
 
     def cancel(self, grace_s: float) -> None:
         """Ask the agent to end its ranks; after ``grace_s`` seconds and a bit kill whatever is left."""

@@ -30,6 +30,7 @@ from allpull.launch.local import check_port
 from allpull.launch.memory_check import check_room
 from allpull.launch.outcome import Ended, log_tail
 from allpull.launch.processes import Started
+from allpull.launch.running import Running
 from allpull.launch.script import FIRST_PORT, PORTS, python_of, shell_script
 from allpull.rundir import layout
 
@@ -91,7 +92,7 @@ class Mpi:
         )
 
 
-class MpiJob:
+class MpiJob(Running):
     """A job that mpirun runs; ``inside`` are the versions of its container, if it has one."""
 
     def __init__(self, job: Job, site: Site, inside: Mapping[str, str | None]) -> None:
@@ -118,9 +119,10 @@ class MpiJob:
         """Ask mpirun to end its ranks; after ``grace_s`` seconds and a bit kill whatever is left here."""
         self._mpirun.cancel(grace_s + CANCEL_EXTRA_S if grace_s > 0 else 0)
 
-    def warn(self) -> None:
+    def warn(self) -> bool:
         """Let the ranks write a checkpoint and stop: mpirun passes it on to all of them."""
         self._mpirun.signal(signal.SIGUSR1)
+        return True
 
 
 def command(job: Job, site: Site) -> list[str]:

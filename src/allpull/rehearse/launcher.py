@@ -17,6 +17,7 @@ from allpull.launch.echo import STDERR, Log
 from allpull.launch.endings import read_ended
 from allpull.launch.job import Job, environment
 from allpull.launch.outcome import Ended, log_tail
+from allpull.launch.running import Running
 from allpull.rehearse import script
 from allpull.rehearse.capability import check_machine, idle_kinds, tell, too_fast
 from allpull.rehearse.cluster.faults import AcceleratorFault, Fault, MachineFault
@@ -97,7 +98,7 @@ def _is_accelerated(job: Job) -> bool:
     return job.module.startswith(ACCELERATOR)
 
 
-class RehearsedJob:
+class RehearsedJob(Running):
     """A job on a virtual cluster."""
 
     def __init__(self, job: Job, cluster: Cluster, say: Callable[[str], None]) -> None:

@@ -20,6 +20,7 @@ from allpull.launch.command.signals import Relay, ignored_now
 from allpull.launch.endings import failure_of
 from allpull.launch.job import Job
 from allpull.launch.outcome import Ended, RankFailure
+from allpull.launch.running import Running
 from allpull.launch.script import shell_script
 from allpull.observe import clock_pings
 from allpull.observe.host import describe_host
@@ -66,7 +67,7 @@ class Wrapped:
         return running
 
 
-class WrappedJob:
+class WrappedJob(Running):
     """A command that runs."""
 
     def __init__(self, job: Job, ignored: frozenset[int]) -> None:

@@ -21,6 +21,7 @@ from allpull.launch.hostlist import compress, expand
 from allpull.launch.job import Job, environment
 from allpull.launch.outcome import Ended, log_tail
 from allpull.launch.processes import Started
+from allpull.launch.running import Running
 from allpull.launch.script import SLURM_LOG, port_of, python_of, sbatch_script, shell_script, srun_options
 from allpull.launch.slurm.outcome import JobFacts, verdict
 from allpull.launch.slurm.queue import ANSWER_S, CANCEL_EXTRA_S, NEAR_END_S, ArrayJob, BatchJob, ask
@@ -72,7 +73,7 @@ def prepare_script(job: Job) -> Path:
     return path
 
 
-class StepJob:
+class StepJob(Running):
     """A job as one step of the allocation that we are in."""
 
     def __init__(self, job: Job, command: Sequence[str], allocation: str) -> None:
@@ -92,10 +93,11 @@ class StepJob:
         tail = log_tail(self._job.directory / SLURM_LOG)
         return verdict(facts, read_all_ended(self._job.directory), hosts=self._job.spec.launch.hosts, log_tail=tail)
 
-    def warn(self) -> None:
+    def warn(self) -> bool:
         """Let the ranks write a checkpoint and stop."""
         for step in self._steps():
             ask(["scancel", "--signal=USR1", step])
+        return True
 
     def cancel(self, grace_s: float) -> None:
         """End the step politely, through Slurm, because srun passes no signal on without killing; then not."""

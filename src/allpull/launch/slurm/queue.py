@@ -12,13 +12,14 @@ import re
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from allpull.errors import BadInput
 from allpull.launch.echo import STDOUT, Log
 from allpull.launch.endings import read_all_ended
 from allpull.launch.job import Job
 from allpull.launch.outcome import Ended, log_tail
+from allpull.launch.running import Running
 from allpull.launch.script import SLURM_LOG
 from allpull.launch.slurm.array import indices
 from allpull.launch.slurm.outcome import JobFacts, from_sacct, from_scontrol, in_words, verdict
@@ -38,14 +39,14 @@ Facts = Callable[[], JobFacts | None]
 _TASK = re.compile(r"JobId=[0-9]+ ArrayJobId=[0-9]+ ArrayTaskId=(\S+) ")
 
 
-class BatchJob:
+class BatchJob(Running):
     """A batch job; ``name`` is its number, with ";cluster" behind it on a federation. ``facts`` asks Slurm about it."""
 
     def __init__(self, job: Job, name: str, facts: Facts | None = None) -> None:
         self._job = job
         self.output = [] if job.program is None else [Log(path=job.directory / SLURM_LOG, stream=STDOUT)]
         self._slurm = Handle(name)
-        self.numbers = [name]
+        self.queue_numbers = [name]
         self._ask = facts or self._slurm.facts
         self.facts = JobFacts(state="PENDING")
         self._wait_s = FIRST_LOOK_S
@@ -79,9 +80,10 @@ class BatchJob:
         """Cancel the job; after ``grace_s`` seconds kill what is left. Returns when Slurm says that it is over."""
         self._slurm.cancel(grace_s, self.is_over)
 
-    def warn(self) -> None:
+    def warn(self) -> bool:
         """Let the ranks write a checkpoint and stop; a job that may be requeued then is."""
         self._slurm.signal("USR1")
+        return True
 
     def is_over(self) -> bool:
         """Whether Slurm says that the job has ended; asked now."""
@@ -105,8 +107,8 @@ class BatchJob:
         return verdict(self.facts, told, hosts=self._job.spec.launch.hosts, log_tail=tail)
 
 
-class ArrayJob:
-    """The runs of an array, each a batch job. ``ended`` has how those have ended, by their place in ``job.tasks``."""
+class ArrayJob(Running):
+    """The runs of an array, each a batch job."""
 
     def __init__(self, job: Job, name: str) -> None:
         self._slurm = Handle(name)
@@ -116,8 +118,8 @@ class ArrayJob:
         for task, index in zip(job.tasks, indices(job.spec.slurm.array), strict=True):
             one = Handle(name, index)
             self._runs[index] = BatchJob(task, one.name, functools.partial(self._facts, index, one))
-        self.numbers = [number for run in self._runs.values() for number in run.numbers]
-        self.ended: dict[int, list[Ended]] = {}
+        self.queue_numbers = [number for run in self._runs.values() for number in run.queue_numbers]
+        self._ended: dict[int, list[Ended]] = {}
 
     def state(self) -> str:
         """Where the runs are, in one line."""
@@ -127,19 +129,24 @@ class ArrayJob:
     def poll(self) -> list[Ended] | None:
         """How each host of each run ended, or None while any waits or runs."""
         for place, run in enumerate(self._runs.values()):
-            if place not in self.ended and (ended := run.poll()) is not None:
-                self.ended[place] = ended
-        if len(self.ended) < len(self._runs):
+            if place not in self._ended and (ended := run.poll()) is not None:
+                self._ended[place] = ended
+        if len(self._ended) < len(self._runs):
             return None
-        return [host for _, hosts in sorted(self.ended.items()) for host in hosts]
+        return [host for _, hosts in sorted(self._ended.items()) for host in hosts]
+
+    def ended_runs(self) -> Mapping[int, list[Ended]]:
+        """How those runs have ended that did, by their place in ``job.tasks``."""
+        return self._ended
 
     def cancel(self, grace_s: float) -> None:
         """Cancel all runs; after ``grace_s`` seconds kill what is left. Returns when Slurm says that all are over."""
         self._slurm.cancel(grace_s, lambda: all(run.is_over() for run in self._runs.values()))
 
-    def warn(self) -> None:
+    def warn(self) -> bool:
         """Let the ranks of those that run write a checkpoint and stop."""
         self._slurm.signal("USR1")
+        return True
 
     def _facts(self, index: int, one: Handle) -> JobFacts | None:
         """What Slurm knows of the run of ``index``, from an answer about all of them that is not too old."""

@@ -27,6 +27,7 @@ from allpull.launch.hostfile import entries
 from allpull.launch.hostlist import expand
 from allpull.launch.job import RECORDED_VARIABLES, Job, environment
 from allpull.launch.outcome import Ended
+from allpull.launch.running import Running
 from allpull.launch.ssh.collect import Copies
 from allpull.launch.ssh.connection import KEEP_ALIVE, OPTIONS, SSH_FAILED, Remote, resolve, shell_text
 from allpull.launch.ssh.remote_setup import AT_ONCE, Arrived, arrive, leave
@@ -68,7 +69,7 @@ class Ssh:
             raise
 
 
-class SshJob:
+class SshJob(Running):
     """A job that runs on several hosts."""
 
     def __init__(self, job: Job, hosts: Sequence[Arrived], master: str) -> None:
@@ -95,8 +96,7 @@ class SshJob:
             self._end_clients(0)
             raise
 
-    @property
-    def troubles(self) -> list[str]:
+    def missing_records(self) -> list[str]:
         """What records did not come home, and why: a sentence for each host."""
         return [
             f"records of host {host.remote.name} did not all come home ({trouble}): they are in {host.directory} there"
@@ -129,10 +129,11 @@ class SshJob:
             if not host.shared:
                 self._home.setdefault(host.remote.name, "asked to end at once")
 
-    def warn(self) -> None:
+    def warn(self) -> bool:
         """Let the ranks write a checkpoint and stop: each host's agent is told, and passes it on."""
         for host in self._hosts:
             threading.Thread(target=_warn, args=(host,), daemon=True).start()
+        return True
 
     def _end_clients(self, grace_s: float) -> None:
         self._stopping = True
@@ -164,10 +165,10 @@ class SshJob:
             code = LOST if code == SSH_FAILED or code < 0 else code
             ended.append(read_ended(self._job.directory, host.remote.name, code))
         ended = blame_lost(ended, self._lost)
-        if not self.troubles:
+        if not self.missing_records():
             return ended
         before = next((host.reason for host in ended if host.reason), None)
-        reason = "; ".join(filter(None, [before, *self.troubles]))
+        reason = "; ".join(filter(None, [before, *self.missing_records()]))
         return [replace(ended[0], reason=reason), *ended[1:]]
 
     def _bring_home(self, host: Arrived, copies: Copies) -> None:
