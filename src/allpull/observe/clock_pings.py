@@ -88,7 +88,7 @@ class Server:
         challenge = os.urandom(CHALLENGE_BYTES)
         connection.sendall(challenge)
         proof, is_last, size = HELLO.unpack(read(connection, HELLO.size))
-        if not hmac.compare_digest(proof, prove(self._nonce, challenge)):
+        if not hmac.compare_digest(proof, proof_of(self._nonce, challenge)):
             return
         host = read(connection, size).decode("utf-8", "replace")
         self._guests.add(host)
@@ -138,7 +138,7 @@ class Asker:
         self._burst(is_last=True, limit_s=BURST_S)
 
     def _burst(self, *, is_last: bool, limit_s: float) -> bool:
-        place = clock_place(self._directory)
+        place = server_address(self._directory)
         if place is None:
             return False
         try:
@@ -159,7 +159,7 @@ def burst(place: Dict[str, Any], nonce: str, *, host: str, is_last: bool, limit_
     with socket.create_connection((place["address"], place["port"]), timeout=limit_s) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         challenge = read(connection, CHALLENGE_BYTES)
-        connection.sendall(HELLO.pack(prove(nonce, challenge), is_last, len(name)) + name)
+        connection.sendall(HELLO.pack(proof_of(nonce, challenge), is_last, len(name)) + name)
         connection.settimeout(BURST_S)
         rows = [ping(connection)]
         end_s = time.monotonic() + BURST_S
@@ -192,7 +192,7 @@ def round_trip_ns(row: Row) -> int:
     return (back - sent) - (answered - received)
 
 
-def prove(nonce: str, challenge: bytes) -> bytes:
+def proof_of(nonce: str, challenge: bytes) -> bytes:
     """What only who knows ``nonce`` can answer to ``challenge``; it does not give the nonce away."""
     return hmac.new(nonce.encode(), challenge, hashlib.sha256).digest()
 
@@ -222,7 +222,7 @@ def listen(address: str) -> socket.socket:
     return socket.create_server(where[:2], family=family, backlog=1024)
 
 
-def clock_place(directory: str) -> Optional[Dict[str, Any]]:
+def server_address(directory: str) -> Optional[Dict[str, Any]]:
     """Whom the hosts of the run in ``directory`` ask: ``address``, ``port`` and ``host``; None: not known yet."""
     try:
         with open(os.path.join(directory, layout.CLOCK), "rb") as file:
@@ -235,7 +235,7 @@ def clock_place(directory: str) -> Optional[Dict[str, Any]]:
     return {"address": address, "port": port, "host": host}
 
 
-def put_clock_place(directory: str, place: Dict[str, Any]) -> None:
+def publish_server(directory: str, place: Dict[str, Any]) -> None:
     """Let the hosts that see ``directory`` know whom to ask.
 
     Raises:
@@ -244,8 +244,8 @@ def put_clock_place(directory: str, place: Dict[str, Any]) -> None:
     whole_json(os.path.join(directory, layout.CLOCK), place)
 
 
-def claim_clock_place(directory: str, place: Dict[str, Any]) -> bool:
-    """As ``put_clock_place``, for the first host alone: False where another was before.
+def claim_server(directory: str, place: Dict[str, Any]) -> bool:
+    """As ``publish_server``, for the first host alone: False where another was before.
 
     Raises:
         OSError: it cannot be written.
@@ -259,7 +259,7 @@ def claim_clock_place(directory: str, place: Dict[str, Any]) -> bool:
     return True
 
 
-def withdraw_clock_place(directory: str) -> None:
+def withdraw_server(directory: str) -> None:
     """Nobody answers any more where the run in ``directory`` says."""
     try:
         os.unlink(os.path.join(directory, layout.CLOCK))
@@ -267,7 +267,7 @@ def withdraw_clock_place(directory: str) -> None:
         pass  # whoever asks there will hear nothing
 
 
-class Part:
+class ClockRole:
     """What a sidecar is told to take its part in comparing clocks: options, and a descriptor that it inherits."""
 
     def __init__(self, *options: str, descriptor: Optional[int] = None) -> None:
@@ -275,17 +275,17 @@ class Part:
         self.descriptor = descriptor
 
 
-NONE, ASK, AUTO = Part(), Part("--ask-clock"), Part("--clock", "auto")
+NONE, ASK, AUTO = ClockRole(), ClockRole("--ask-clock"), ClockRole("--clock", "auto")
 """A host alone; one that only asks; one of ranks that start by themselves, which answers if it is the first."""
 
 
-def serve(directory: str, *, host: str, address: str) -> Part:
+def serving_role(directory: str, *, host: str, address: str) -> ClockRole:
     """The part of ``host``, which the others ping on the interface of ``address``; where it cannot listen, none."""
     try:
         listener = listen(address)
     except OSError:
         return NONE
     with listener:
-        put_clock_place(directory, {"address": address, "port": listener.getsockname()[1], "host": host})
+        publish_server(directory, {"address": address, "port": listener.getsockname()[1], "host": host})
         descriptor = listener.detach()
-    return Part("--serve-clock", str(descriptor), descriptor=descriptor)
+    return ClockRole("--serving_role-clock", str(descriptor), descriptor=descriptor)

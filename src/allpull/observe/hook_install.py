@@ -26,7 +26,7 @@ BINDS = ("APPTAINER_BIND", "SINGULARITY_BIND")
 MPI_LIST = "OMPI_MCA_mca_base_env_list"  # variables that OpenMPI's mpirun takes to other hosts
 
 
-def stage(directory: str) -> str:
+def install_hook(directory: str) -> str:
     """Copy the hook into run directory ``directory``; the folder that belongs on PYTHONPATH.
 
     Raises:

@@ -23,7 +23,7 @@ from torch._C._distributed_c10d import PrefixStore
 from torch.distributed import HashStore
 
 from allpull.observe.agent import checkpoint_transfer, rendezvous
-from allpull.observe.agent.rendezvous import AGAIN, FAILED, OVER, Apart, FixedHosts, Place
+from allpull.observe.agent.rendezvous import AGAIN, FAILED, OVER, FixedHosts, HostsDisconnected, JobHost
 from allpull.observe.recording import attempts
 from allpull.observe.store import listen
 from allpull.rundir import layout
@@ -40,7 +40,7 @@ class Hosts:
         port = listener.getsockname()[1]
         self.all = [
             FixedHosts(
-                Place(index=index, hosts=len(folders), master=address, port=port, name=f"n{index}"),
+                JobHost(index=index, hosts=len(folders), master=address, port=port, name=f"n{index}"),
                 listener if index == 0 else None,
                 "nonce",
                 str(folder),
@@ -129,7 +129,7 @@ def test_the_last_failure_of_a_host_is_heard_by_the_others(two: Hosts) -> None:
 
 def test_a_host_that_does_not_come_again_is_named_in_time(two: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rendezvous, "patience", lambda: timedelta(seconds=0.5))
-    with pytest.raises(Apart, match=r"of 2 hosts, counted from 0, these did not come to start again: 0$"):
+    with pytest.raises(HostsDisconnected, match=r"of 2 hosts, counted from 0, these did not come to start again: 0$"):
         two.all[1].next_rendezvous()
 
 
@@ -161,9 +161,9 @@ def test_every_store_is_on_the_one_interface(tmp_path: Path) -> None:
 HOST_0 = """
 import sys, time
 from allpull.observe.store import listen
-from allpull.observe.agent.rendezvous import FixedHosts, Place
+from allpull.observe.agent.rendezvous import FixedHosts, JobHost
 listener = listen("127.0.0.1", 0)
-place = Place(index=0, hosts=2, master="127.0.0.1", port=listener.getsockname()[1], name="n0")
+place = JobHost(index=0, hosts=2, master="127.0.0.1", port=listener.getsockname()[1], name="n0")
 host = FixedHosts(place, listener, "nonce", sys.argv[1])
 host.next_rendezvous()
 print(place.port, flush=True)
@@ -172,9 +172,9 @@ time.sleep(600)
 HOST_1 = """
 import signal, sys, time
 from allpull.observe.agent import rendezvous
-from allpull.observe.agent.rendezvous import Apart, FixedHosts, Place
+from allpull.observe.agent.rendezvous import HostsDisconnected, FixedHosts, JobHost
 rendezvous.LAST_WORDS_S = 0
-host = FixedHosts(Place(index=1, hosts=2, master="127.0.0.1", port=int(sys.argv[1]), name="n1"), None, "nonce",
+host = FixedHosts(JobHost(index=1, hosts=2, master="127.0.0.1", port=int(sys.argv[1]), name="n1"), None, "nonce",
                   sys.argv[2])
 host.next_rendezvous()
 print("met", flush=True)
@@ -240,7 +240,9 @@ def test_a_silent_host_0_does_not_make_us_deaf_to_signals(host_0: subprocess.Pop
 @pytest.mark.ranks
 @pytest.mark.parametrize("then", ["host.next_rendezvous()", "while host.outcome() is None: time.sleep(0.05)"])
 def test_a_host_0_that_is_gone_is_noticed(host_0: subprocess.Popen[str], then: str) -> None:
-    process = host_1(host_0, f"try:\n    {then}\nexcept Apart:\n    print('apart', flush=True)\n    raise SystemExit")
+    process = host_1(
+        host_0, f"try:\n    {then}\nexcept HostsDisconnected:\n    print('apart', flush=True)\n    raise SystemExit"
+    )
     host_0.kill()
     host_0.wait()
     out, _ = process.communicate("\n", timeout=60)

@@ -7,12 +7,13 @@ keeps what torchrun throws away: the exit code of every rank, and a rendezvous t
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import signal
 import socket
 import sys
 import tempfile
-from typing import Any, Dict, List, Mapping, NoReturn, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, NoReturn, Optional, Tuple
 
 from torch.distributed import DistError
 from torch.distributed.elastic.multiprocessing import SignalException
@@ -20,8 +21,7 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from allpull.observe import clock_pings
 from allpull.observe.agent.elastic import elastic_agent
-from allpull.observe.agent.log import speak_into
-from allpull.observe.agent.rendezvous import Apart, FixedHosts, Place, first_line
+from allpull.observe.agent.rendezvous import FixedHosts, HostsDisconnected, JobHost, first_line
 from allpull.observe.host import describe_host
 from allpull.observe.identity import HOST_VARIABLE
 from allpull.observe.interface import interface_of, no_way, own_address
@@ -39,7 +39,7 @@ PORT_TAKEN = 98  # our exit code for it: the number of EADDRINUSE on Linux
 LOST = 124  # and for a host that is gone, as launch.ssh has it
 
 
-def main(job_file: str, place: Place) -> int:
+def main(job_file: str, place: JobHost) -> int:
     """Run this host's part of the job of ``job_file``; the exit code is that of the first rank that failed."""
     end_with_parent(signal.SIGTERM)
     job = JobFile.read(job_file)
@@ -55,7 +55,7 @@ def main(job_file: str, place: Place) -> int:
             reason = f"cannot listen on {place.master} port {place.port}: {error.strerror}"
             return give_up(job, place, PORT_TAKEN, reason)
     if job.command:
-        speak_into(os.path.join(job.directory, layout.LOGS, f"torch-{layout.slug(place.name)}.log"))
+        redirect_log(os.path.join(job.directory, layout.LOGS, f"torch-{layout.slug(place.name)}.log"))
     os.environ[HOST_VARIABLE] = place.name
     record = describe_host(job.directory, host=place.name)
     whole_json(os.path.join(job.directory, layout.host_file(place.name)), record)
@@ -64,20 +64,41 @@ def main(job_file: str, place: Place) -> int:
         ended = run_ranks(job, place, listener, job_file)
     finally:
         sidecar.stop(counting)
-    say_ended(job, place, ended)
+    write_ending(job, place, ended)
     return int(ended["code"])
 
 
-def say_ended(job: JobFile, place: Place, ended: Dict[str, Any]) -> None:
+def redirect_log(path: str) -> None:
+    """Send Python's own stderr and every logger of this process to the end of ``path``; children are not touched.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    spoken = (sys.stdout, sys.stderr)
+    log = open(path, "a", buffering=1, encoding="utf-8", errors="backslashreplace")  # noqa: SIM115  until we end
+    for handler in _handlers():
+        if isinstance(handler, logging.StreamHandler) and handler.stream in spoken:
+            handler.setStream(log)
+    sys.stderr = log
+
+
+def _handlers() -> Iterator[logging.Handler]:
+    """Handlers of all loggers: torch gives each part of itself its own."""
+    for logger in (logging.root, *logging.root.manager.loggerDict.values()):
+        if isinstance(logger, logging.Logger):
+            yield from list(logger.handlers)
+
+
+def write_ending(job: JobFile, place: JobHost, ended: Dict[str, Any]) -> None:
     """Write down how this host's ranks ended, and what they ran with."""
     path = os.path.join(job.directory, layout.ended_file(place.name))
     whole_json(path, {"host": place.name, "index": place.index, "versions": versions(), **ended})
 
 
-def give_up(job: JobFile, place: Place, code: int, reason: str) -> int:
+def give_up(job: JobFile, place: JobHost, code: int, reason: str) -> int:
     """Say why this host cannot take part; the exit ``code``."""
     sys.stderr.write(f"{reason}\n")
-    say_ended(job, place, {"code": code, "reason": f"host {place.name}: {reason}", "failures": []})
+    write_ending(job, place, {"code": code, "reason": f"host {place.name}: {reason}", "failures": []})
     return code
 
 
@@ -103,7 +124,7 @@ def choose_interface(asked: str, master: str) -> None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
 
 
-def run_ranks(job: JobFile, place: Place, listener: Optional[socket.socket], job_file: str) -> Dict[str, Any]:
+def run_ranks(job: JobFile, place: JobHost, listener: Optional[socket.socket], job_file: str) -> Dict[str, Any]:
     """Start this host's ranks, wait for them, and tell how they ended: ``code``, ``stopped_by`` and ``failures``.
 
     ``reason`` is there where hosts lost each other; ``failures`` are then those for which a restart was called.
@@ -122,18 +143,18 @@ def run_ranks(job: JobFile, place: Place, listener: Optional[socket.socket], job
                 hosts.failed()
         except SignalException as stopped:
             return {"code": 128 + int(stopped.sigval), "stopped_by": int(stopped.sigval), "failures": []}
-        except (Apart, DistError) as error:
+        except (HostsDisconnected, DistError) as error:
             reason = f"the hosts of the job lost each other: {first_line(error)}"
             sys.stderr.write(f"{reason}\n")
-            failures = told(agent.failures)
+            failures = failure_records(agent.failures)
             return {"code": exit_code(failures) if failures else LOST, "reason": reason, "failures": failures}
         finally:
             hosts.shutdown()
-    failures = told(result.failures)
+    failures = failure_records(result.failures)
     return {"code": exit_code(failures) if result.is_failed() else 0, "failures": failures}
 
 
-def told(failures: Mapping[int, ProcessFailure]) -> List[Dict[str, int]]:
+def failure_records(failures: Mapping[int, ProcessFailure]) -> List[Dict[str, int]]:
     """The ranks that failed, as they are written down."""
     return [
         {"rank": rank, "pid": failure.pid, "exit_code": failure.exitcode} for rank, failure in sorted(failures.items())
@@ -147,16 +168,16 @@ def exit_code(failures: List[Dict[str, int]]) -> int:
     return own[0] if own[0] > 0 else 128 - own[0]
 
 
-def clock_part(job: JobFile, place: Place) -> clock_pings.Part:
+def clock_part(job: JobFile, place: JobHost) -> clock_pings.ClockRole:
     """The part of this host in comparing clocks: where there are several, the others ask host 0."""
     if place.hosts == 1 or not job.counters:
         return clock_pings.NONE
     if place.index > 0:
         return clock_pings.ASK
-    return clock_pings.serve(job.directory, host=place.name, address=place.master)
+    return clock_pings.serving_role(job.directory, host=place.name, address=place.master)
 
 
-def read_arguments(arguments: List[str]) -> Tuple[str, Place]:
+def read_arguments(arguments: List[str]) -> Tuple[str, JobHost]:
     """The job file and this host's place; without options the only host of its job, on the loopback interface."""
     parser = argparse.ArgumentParser(prog="python -m allpull.observe.agent")
     parser.add_argument("job_file")
@@ -170,7 +191,7 @@ def read_arguments(arguments: List[str]) -> Tuple[str, Place]:
     if given.from_slurm:
         given.host_index, given.hosts = int(os.environ["SLURM_NODEID"]), int(os.environ["SLURM_STEP_NUM_NODES"])
         given.name = os.environ["SLURMD_NODENAME"]
-    place = Place(index=given.host_index, hosts=given.hosts, master=given.master, port=given.port, name=given.name)
+    place = JobHost(index=given.host_index, hosts=given.hosts, master=given.master, port=given.port, name=given.name)
     return given.job_file, place
 
 

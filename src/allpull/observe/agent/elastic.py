@@ -16,7 +16,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from torch.distributed.launcher.api import LaunchConfig
 
-from allpull.observe.agent.rendezvous import AGAIN, FAILED, FixedHosts
+from allpull.observe.agent.rendezvous import FAILED, RESTART, FixedHosts
 from allpull.observe.process import WARNED
 
 ROLE = "default_role"  # torch's name for the ranks where there is one kind of them
@@ -39,7 +39,7 @@ class ElasticAgent(LocalElasticAgent):
         ended well, and others not yet, they count as running.
 
         Raises:
-            Apart: host 0 is gone.
+            HostsDisconnected: host 0 is gone.
         """
         result: RunResult = super()._monitor_workers(worker_group)
         self.failures = result.failures
@@ -52,7 +52,7 @@ class ElasticAgent(LocalElasticAgent):
         outcome = self._hosts.outcome()
         if outcome == FAILED:
             self._remaining_restarts = 0  # as on the host that says so
-        if outcome in (AGAIN, FAILED):
+        if outcome in (RESTART, FAILED):
             return RunResult(state=WorkerState.FAILED)
         return result if outcome else RunResult(state=WorkerState.HEALTHY)
 

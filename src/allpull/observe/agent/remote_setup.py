@@ -18,7 +18,7 @@ from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Dict, Optional
 
-from allpull.observe.hook_install import stage
+from allpull.observe.hook_install import install_hook
 from allpull.rundir import layout
 from allpull.rundir.job_file import JobFile
 from allpull.rundir.write import private_folder
@@ -41,7 +41,7 @@ def arrive(job: JobFile) -> Dict[str, Any]:
             private_folder(os.path.join(directory, folder))
         replace(job, directory=directory).write(job_file)
         if job.command:
-            stage(directory)
+            install_hook(directory)
     return {
         "directory": directory,
         "shared": shared,

@@ -24,11 +24,16 @@ from torch.distributed import DistError, DistStoreError
 from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
 from allpull.observe.agent.checkpoint_transfer import give, take
-from allpull.observe.clock_pings import clock_place, put_clock_place
+from allpull.observe.clock_pings import publish_server, server_address
 from allpull.observe.store import PATIENCE, call, listen, serve_on
 
 BACKEND = "allpull"
-AGAIN, OVER, FAILED, GONE = "again", "over", "failed", "gone"  # how a round ends; gone: host 0 is, and nobody told
+RESTART, OVER, FAILED, GONE = (
+    "again",
+    "over",
+    "failed",
+    "gone",
+)  # how a round ends; gone: host 0 is, and nobody failure_records
 LAST_WORDS_S = 5.0  # from a failure elsewhere to ending our ranks: what ended those may end them too, and they say so
 TALK_S = 30.0  # longest that host 0 takes to answer a word
 ONE_WAIT = timedelta(hours=1)  # torch counts a wait in 32-bit milliseconds
@@ -37,7 +42,7 @@ GRACE_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"  # seconds that torch's agent 
 Answer = TypeVar("Answer")
 
 
-class Place:
+class JobHost:
     """This host among the hosts of the job, its name in the records, and where host 0 listens."""
 
     def __init__(self, *, index: int, hosts: int, master: str, port: int, name: str) -> None:
@@ -48,7 +53,7 @@ class Place:
         self.name = name
 
 
-class Apart(Exception):
+class HostsDisconnected(Exception):
     """The hosts of the job cannot meet: one is gone, or cannot be reached."""
 
 
@@ -59,7 +64,7 @@ class FixedHosts(RendezvousHandler):
     ``listener`` is host 0's; ``directory`` is where this host writes, which need not be where another does.
     """
 
-    def __init__(self, place: Place, listener: Optional[socket.socket], nonce: str, directory: str) -> None:
+    def __init__(self, place: JobHost, listener: Optional[socket.socket], nonce: str, directory: str) -> None:
         self._place = place
         self._listener = listener
         self._nonce = nonce
@@ -67,10 +72,10 @@ class FixedHosts(RendezvousHandler):
         self._round = -1
         self._finished_round = -1
         self._store: Optional[TCPStore] = None  # where ranks meet in this round; it ends with the last that has it
-        self._board: Optional[Store] = None  # what agents tell each other, in the store of round 0
-        self._ear: Optional[Ear] = None
-        self._ear_store: Optional[Store] = None
-        self._taken: List[str] = []
+        self._rounds: Optional[Store] = None  # what agents tell each other, in the store of round 0
+        self._outcome_listener: Optional[OutcomeListener] = None
+        self._outcome_store: Optional[Store] = None
+        self._received: List[str] = []
 
     def get_backend(self) -> str:
         """The name of this kind of rendezvous."""
@@ -85,105 +90,107 @@ class FixedHosts(RendezvousHandler):
         """A store for the ranks of the next round, and our place among the hosts.
 
         Raises:
-            Apart: not all hosts came, or host 0 cannot be reached.
+            HostsDisconnected: not all hosts came, or host 0 cannot be reached.
         """
         place = self._place
         self._round += 1
         if self._round == 0:
             store = serve_on(self._listener, place.master) if self._listener else call(place.master, place.port)
             if place.hosts > 1:
-                self._board = PrefixStore(f"{self._nonce}/rounds", store)
-                self._ear_store = PrefixStore(f"{self._nonce}/rounds", call(place.master, store.port))
-                self._share_clock(self._board)
-        elif self._board is None:
+                self._rounds = PrefixStore(f"{self._nonce}/rounds", store)
+                self._outcome_store = PrefixStore(f"{self._nonce}/rounds", call(place.master, store.port))
+                self._share_clock(self._rounds)
+        elif self._rounds is None:
             store = serve_on(listen(place.master, 0), place.master)
         else:
-            store = aside(self._meet_again)
+            store = in_thread(self._restart)
         self._store = store
-        if self._ear_store is not None:
-            self._ear = Ear(self._ear_store, f"{self._round}/outcome")
+        if self._outcome_store is not None:
+            self._outcome_listener = OutcomeListener(self._outcome_store, f"{self._round}/outcome")
         meeting = RendezvousStoreInfo(place.master, store.port)
         return RendezvousInfo(PrefixStore(self._nonce, store), place.index, place.hosts, meeting)
 
     def outcome(self) -> Optional[str]:
-        """How this round has ended: ``AGAIN`` where a host called the next, ``OVER`` or ``FAILED``; None: it goes on.
+        """How this round has ended: ``RESTART`` where a host called the next, ``OVER`` or ``FAILED``; None: it goes on.
 
-        A failure is told ``LAST_WORDS_S`` later.
+        A failure is failure_records ``LAST_WORDS_S`` later.
 
         Raises:
-            Apart: host 0 is gone, as late.
+            HostsDisconnected: host 0 is gone, as late.
         """
-        if self._ear is None:
+        if self._outcome_listener is None:
             return OVER if self._finished_round == self._round else None
-        heard = self._ear.heard
-        if heard in (FAILED, GONE) and time.monotonic() - self._ear.heard_at_s < LAST_WORDS_S:
+        outcome = self._outcome_listener.outcome
+        if outcome in (FAILED, GONE) and time.monotonic() - self._outcome_listener.at_s < LAST_WORDS_S:
             return None
-        if heard == GONE:
-            raise Apart("the agent of the first host is gone")
-        return heard
+        if outcome == GONE:
+            raise HostsDisconnected("the agent of the first host is gone")
+        return outcome
 
     def finished(self) -> None:
         """Say that all ranks of this host have ended well; said again, it says nothing.
 
         Raises:
-            Apart: host 0 cannot be reached.
+            HostsDisconnected: host 0 cannot be reached.
         """
-        board, number = self._board, self._round
+        rounds, number = self._rounds, self._round
         if self._finished_round == number:
             return
         self._finished_round = number
-        if board is not None and aside(lambda: board.add(f"{number}/finished", 1), TALK_S) == self._place.hosts:
-            aside(lambda: board.set(f"{number}/outcome", OVER), TALK_S)
+        if rounds is not None and in_thread(lambda: rounds.add(f"{number}/finished", 1), TALK_S) == self._place.hosts:
+            in_thread(lambda: rounds.set(f"{number}/outcome", OVER), TALK_S)
 
     def failed(self) -> None:
         """Say that ranks of this host failed for the last time."""
-        board, key = self._board, f"{self._round}/outcome"
-        if board is not None:
-            with suppress(Apart):
-                aside(lambda: board.set(key, FAILED), TALK_S)
-                aside(lambda: board.check([key]), TALK_S)  # once it answers, everybody was told
+        rounds, key = self._rounds, f"{self._round}/outcome"
+        if rounds is not None:
+            with suppress(HostsDisconnected):
+                in_thread(lambda: rounds.set(key, FAILED), TALK_S)
+                in_thread(lambda: rounds.check([key]), TALK_S)  # once it answers, everybody was failure_records
 
-    def _meet_again(self) -> TCPStore:
+    def _restart(self) -> TCPStore:
         """Call this round, wait for all hosts, and open a new store: in the old one Gloo would find the dead."""
-        place, number, board = self._place, self._round, self._board
-        assert board is not None  # it has been there since round 0
-        board.set(f"{number - 1}/outcome", AGAIN)
-        board.set(f"{number}/folder/{place.index}", self._directory)
-        if board.add(f"{number}/hosts", 1) == place.hosts:
-            board.set(f"{number}/all", "")
+        place, number, rounds = self._place, self._round, self._rounds
+        assert rounds is not None  # it has been there since round 0
+        rounds.set(f"{number - 1}/outcome", RESTART)
+        rounds.set(f"{number}/folder/{place.index}", self._directory)
+        if rounds.add(f"{number}/hosts", 1) == place.hosts:
+            rounds.set(f"{number}/all", "")
         try:
-            board.wait([f"{number}/all"], patience())
+            rounds.wait([f"{number}/all"], patience())
         except DistStoreError:
-            missing = [index for index in range(place.hosts) if not board.check([f"{number}/folder/{index}"])]
+            missing = [index for index in range(place.hosts) if not rounds.check([f"{number}/folder/{index}"])]
             names = ", ".join(map(str, missing))
-            raise Apart(f"of {place.hosts} hosts, counted from 0, these did not come to start again: {names}") from None
-        self._share_checkpoints(PrefixStore(f"{number}/checkpoints", board))
+            raise HostsDisconnected(
+                f"of {place.hosts} hosts, counted from 0, these did not come to start again: {names}"
+            ) from None
+        self._share_checkpoints(PrefixStore(f"{number}/checkpoints", rounds))
         if place.index == 0:
             store = serve_on(listen(place.master, 0), place.master)
-            board.set(f"{number}/port", str(store.port))
+            rounds.set(f"{number}/port", str(store.port))
             return store
-        board.wait([f"{number}/port"], ONE_WAIT)  # until others have their checkpoints
-        return call(place.master, int(board.get(f"{number}/port")))
+        rounds.wait([f"{number}/port"], ONE_WAIT)  # until others have their checkpoints
+        return call(place.master, int(rounds.get(f"{number}/port")))
 
-    def _share_clock(self, board: Store) -> None:
+    def _share_clock(self, rounds: Store) -> None:
         """Let every host know whose clock it compares its own with, also where it does not see our files."""
         if self._place.index == 0:
-            board.set("clock", json.dumps(clock_place(self._directory)))
+            rounds.set("clock", json.dumps(server_address(self._directory)))
             return
-        place = json.loads(aside(lambda: board.get("clock")))
+        place = json.loads(in_thread(lambda: rounds.get("clock")))
         if place is not None:
             with suppress(OSError):  # the disk is full, say; clocks then stay apart
-                put_clock_place(self._directory, place)
+                publish_server(self._directory, place)
 
     def _share_checkpoints(self, store: Store) -> None:
         """Let every host have the newest checkpoints, which rank 0 wrote on host 0."""
-        board, number = self._board, self._round
-        assert board is not None
+        rounds, number = self._rounds, self._round
+        assert rounds is not None
         if self._place.index == 0:
-            folders = board.multi_get([f"{number}/folder/{index}" for index in range(self._place.hosts)])
+            folders = rounds.multi_get([f"{number}/folder/{index}" for index in range(self._place.hosts)])
             give(store, self._directory, takers=sum(folder != folders[0] for folder in folders))
-        elif board.get(f"{number}/folder/0").decode() != self._directory:
-            self._taken = take(store, self._directory, instead_of=self._taken)
+        elif rounds.get(f"{number}/folder/0").decode() != self._directory:
+            self._received = take(store, self._directory, instead_of=self._received)
 
     def is_closed(self) -> bool:
         """It ends with the job."""
@@ -193,7 +200,7 @@ class FixedHosts(RendezvousHandler):
         """Nothing to close before the job ends."""
 
     def num_nodes_waiting(self) -> int:
-        """No host joins later; that one calls a restart is heard by ``outcome``."""
+        """No host joins later; that one calls a restart is outcome by ``outcome``."""
         return 0
 
     def get_run_id(self) -> str:
@@ -202,39 +209,39 @@ class FixedHosts(RendezvousHandler):
 
     def shutdown(self) -> bool:
         """Remove checkpoints that were handed over: host 0 has them."""
-        for path in self._taken:
+        for path in self._received:
             if os.path.exists(path):
                 os.unlink(path)
         return True
 
 
-class Ear:
+class OutcomeListener:
     """Hears how a round ends, on a connection of its own and in a thread: an agent that waited would hear no signal."""
 
     def __init__(self, store: Store, key: str) -> None:
-        self.heard: Optional[str] = None
-        self.heard_at_s = 0.0
+        self.outcome: Optional[str] = None
+        self.at_s = 0.0
         threading.Thread(target=self._listen, args=(store, key), name="ear", daemon=True).start()
 
     def _listen(self, store: Store, key: str) -> None:
-        heard = None
-        while heard is None:
+        outcome = None
+        while outcome is None:
             try:
                 store.wait([key], ONE_WAIT)
-                heard = store.get(key).decode()
+                outcome = store.get(key).decode()
             except DistStoreError:
                 continue  # an hour has passed
             except RuntimeError:
-                heard = GONE
-        self.heard_at_s = time.monotonic()
-        self.heard = heard
+                outcome = GONE
+        self.at_s = time.monotonic()
+        self.outcome = outcome
 
 
-def aside(talk: Callable[[], Answer], limit_s: Optional[float] = None) -> Answer:
+def in_thread(talk: Callable[[], Answer], limit_s: Optional[float] = None) -> Answer:
     """Do ``talk`` in a thread and wait for it, open to signals: torch's stores are not, and may wait for ever.
 
     Raises:
-        Apart: another host, or our disk, failed it, or ``limit_s`` seconds have passed.
+        HostsDisconnected: another host, or our disk, failed it, or ``limit_s`` seconds have passed.
     """
     answers: "SimpleQueue[Tuple[Optional[BaseException], Any]]" = SimpleQueue()
 
@@ -248,9 +255,9 @@ def aside(talk: Callable[[], Answer], limit_s: Optional[float] = None) -> Answer
     try:
         error, answer = answers.get(timeout=limit_s)
     except Empty:
-        raise Apart(f"the agent of the first host gave no answer in {limit_s:g} s") from None
+        raise HostsDisconnected(f"the agent of the first host gave no answer in {limit_s:g} s") from None
     if isinstance(error, (DistError, OSError)):
-        raise Apart(first_line(error)) from error
+        raise HostsDisconnected(first_line(error)) from error
     if error is not None:
         raise error
     return answer  # type: ignore[no-any-return]  # what talk returned

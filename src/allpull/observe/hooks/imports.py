@@ -84,9 +84,11 @@ def wait(job_file: str) -> None:
 
         return start(job_file, found)
 
-    found.when("torch", lambda _: program().torch_came())
-    found.when("horovod.torch.mpi_ops", lambda waiting: program().waiting_came(waiting))  # it may be what imports torch
-    found.when("allpull.marks", lambda marks: program().words_came(marks))
+    found.when("torch", lambda _: program().torch_imported())
+    found.when(
+        "horovod.torch.mpi_ops", lambda waiting: program().wait_imported(waiting)
+    )  # it may be what imports torch
+    found.when("allpull.marks", lambda marks: program().marks_imported(marks))
 
 
 class _Telling(Loader):

@@ -22,7 +22,7 @@ from ..versions import vector_kernels
 
 SIDECAR_VARIABLE = "ALLPULL_SIDECAR"
 BOUNDARY = "optimizer.step"
-WORDS = "marks.step"
+MARKS = "marks.step"
 
 
 class Session:
@@ -71,7 +71,7 @@ class Session:
             who,
             budget=self.job.budget,
             warmup_steps=self.job.warmup_steps,
-            boundary=self.boundary if "torch" in sys.modules else WORDS,  # without torch nothing else could tell
+            boundary=self.boundary if "torch" in sys.modules else MARKS,  # without torch nothing else could tell
             sources=tuple(self.sources),
         )
         if before is not None:
@@ -173,9 +173,18 @@ class Session:
         self._beginning = threading.RLock()
 
     def _start_sidecar(self, who: Identity) -> None:
-        from .start_sidecar import start_sidecar  # noqa: PLC0415  where no agent did
+        """Sample this host's counters for as long as this process lives, unless another process does so already."""
+        from .. import clock_pings  # noqa: PLC0415  needed only where no agent started it
+        from ..sidecar.start import start_detached  # noqa: PLC0415  as above
 
-        start_sidecar(self, who)
+        if os.path.exists(os.path.join(self.directory, layout.counters_file(who.host))):
+            return
+        one_host = who.ranks == 1 or os.environ.get("LOCAL_WORLD_SIZE") == str(who.ranks)
+        clock = clock_pings.NONE if one_host else clock_pings.AUTO
+        try:
+            start_detached(self.job, who.host, watch=os.getpid(), clock=clock)
+        except OSError as error:
+            self.part_failed("counters", error)
 
 
 def _in_words(error: Exception) -> str:

@@ -17,7 +17,7 @@ from allpull import marks
 from allpull.observe.affinity import bind
 from allpull.observe.hooks.imports import watched
 from allpull.observe.hooks.install import start
-from allpull.observe.hooks.session import WORDS, Session
+from allpull.observe.hooks.session import MARKS, Session
 from allpull.observe.identity import identity
 from allpull.observe.process import SERVE_VARIABLE, WARNED, end_with_parent, leave
 from allpull.rundir import layout
@@ -60,10 +60,10 @@ def main(job_file: str, module: str) -> None:
 def watch_program(job_file: str) -> Session:
     """Watch this process as that of any program; ours says itself where its steps and epochs begin."""
     found = watched()
-    program = start(job_file, found, boundary=WORDS)
-    program.watcher.by_words = program.watcher.epochs_by_words = True
-    program.words_came(marks)
-    found.when("torch", lambda _: program.torch_came())
+    program = start(job_file, found, boundary=MARKS)
+    program.inference.steps_by_marks = program.inference.epochs_by_marks = True
+    program.marks_imported(marks)
+    found.when("torch", lambda _: program.torch_imported())
     program.session.begin()
     return program.session
 

@@ -1,10 +1,10 @@
 """Sample what a host and its ranks do into ``counters/<host>.jsonl``: one process a host, beside the ranks.
 
-``python -m allpull.observe.sidecar --run DIR --host NAME --watch PID --interval-s S``. ``roster`` says who is a rank,
-``family`` and ``gauges`` read counters, ``gpus`` asks for accelerators, and ``clocks`` compares this host's clock with
+``python -m allpull.observe.sidecar --run DIR --host NAME --watch PID --interval-s S``. ``registry`` says who is a rank,
+``tree`` and ``gauges`` read counters, ``gpus`` asks for accelerators, and ``clocks`` compares this host's clock with
 another's. It ends when PID does, or on SIGTERM.
 
-``family`` and ``gauges`` need psutil. Where it is not installed, as may be in a user's own environment, the header
+``tree`` and ``gauges`` need psutil. Where it is not installed, as may be in a user's own environment, the header
 says so, and clocks are compared all the same.
 """
 
@@ -19,14 +19,14 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
-from ...kernel import Tree, Watched
+from ...kernel import Tree, WatchedProcess
 from ...rundir import layout
 from ...rundir.write import Appender, private_folder, whole_json
 from .. import clock_pings
 from ..host import describe_host
 from ..interface import own_address
 from .gpus import find_gpus
-from .rank_registry import Roster
+from .rank_registry import RankRegistry
 
 SCHEMA = "allpull.counters/1.3"
 NO_PSUTIL = f"{layout.NO_COUNTERS}psutil is not installed there"
@@ -36,14 +36,14 @@ LAST_WORDS_S = 1.0  # for the last pings: a job that has ended waits no longer f
 BUDGET = 1 << 30  # bytes
 LOOPBACK = ("127.", "::1")
 
-Look = Callable[[], Dict[str, Any]]
+Reader = Callable[[], Dict[str, Any]]
 Clock = Union[clock_pings.Server, clock_pings.Asker]
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
     """Sample until the watched process or a signal ends it; the exit code is 1 where the file could not be written."""
     options = _options(arguments)
-    asked, watched = _ask_by_signal(), Watched(options.watch)
+    asked, watched = _end_by_signal(), WatchedProcess(options.watch)
     _be_nice()
     _describe(options.run, options.host)
     path = os.path.join(options.run, layout.counters_file(options.host))
@@ -54,23 +54,23 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
         return 1
     appender = Appender(path, options.budget, on_trouble=lambda reason: _say(f"counters end: {reason}"), on_thin=_thin)
     interval_ns = int(options.interval_s * 1e9)
-    looks, sources = _looks(options)
+    readers, sources = _readers(options)
     _write(appender, _header(options.host, interval_ns, sources), keep=True)
-    clock = _clock(options, os.environ.get(clock_pings.NONCE_VARIABLE, "")) if appender.is_open else None
-    if looks or clock is not None:
-        _sample_until(appender, interval_ns, looks, clock, lambda: asked() or not watched.is_alive())
+    clock = _start_clock(options, os.environ.get(clock_pings.NONCE_VARIABLE, "")) if appender.is_open else None
+    if readers or clock is not None:
+        _sample_until(appender, interval_ns, readers, clock, lambda: asked() or not watched.is_alive())
     if options.clock == "auto" and isinstance(clock, clock_pings.Server):
-        clock_pings.withdraw_clock_place(options.run)  # another attempt may run on other hosts
+        clock_pings.withdraw_server(options.run)  # another attempt may run on other hosts
     sound = appender.is_open
     appender.close()
     return 0 if sound else 1
 
 
 def _sample_until(
-    appender: Appender, interval_ns: int, looks: List[Look], clock: Optional[Clock], over: Callable[[], bool]
+    appender: Appender, interval_ns: int, readers: List[Reader], clock: Optional[Clock], over: Callable[[], bool]
 ) -> None:
     """Take a sample now, every ``interval_ns``, and last when it is ``over``."""
-    _write(appender, _sample(looks))
+    _write(appender, _sample(readers))
     due_ns = time.monotonic_ns() + interval_ns
     ended = False
     while appender.is_open and not ended:
@@ -78,8 +78,8 @@ def _sample_until(
         if ended and clock is not None:
             clock.finish(LAST_WORDS_S)
         pings = clock.news() if isinstance(clock, clock_pings.Asker) else {}
-        if looks or pings:
-            _write(appender, {**_sample(looks), **pings}, keep=ended or bool(pings))
+        if readers or pings:
+            _write(appender, {**_sample(readers), **pings}, keep=ended or bool(pings))
         due_ns = max(due_ns + interval_ns, time.monotonic_ns())
 
 
@@ -106,28 +106,28 @@ def _options(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
     return options
 
 
-def _looks(options: argparse.Namespace) -> Tuple[List[Look], List[str]]:
+def _readers(options: argparse.Namespace) -> Tuple[List[Reader], List[str]]:
     """What is looked at for every sample, each a part of it, and what the numbers come from."""
-    looks: List[Look] = []
+    readers: List[Reader] = []
     sources: List[str] = []
     try:
         from . import host_counters  # noqa: PLC0415  needs psutil
-        from .process_tree import Family  # noqa: PLC0415  as above
-        from .tcp_links import Links  # noqa: PLC0415  of the processes that family finds
+        from .process_tree import ProcessTree  # noqa: PLC0415  as above
+        from .tcp_links import Links  # noqa: PLC0415  of the processes that tree finds
     except ImportError:
         sources.append(NO_PSUTIL)
     else:
-        family = Family(options.watch, Roster(options.run, options.host))
-        looks += [host_counters.look, lambda: {"ranks": family.ranks()}, Links(family.pids).look]
+        tree = ProcessTree(options.watch, RankRegistry(options.run, options.host))
+        readers += [host_counters.look, lambda: {"ranks": tree.ranks()}, Links(tree.pids).look]
         sources += host_counters.sources()
     gpus = find_gpus()
     if gpus is not None and gpus.sources():
-        looks.append(lambda: {"gpus": gpus.look()})
+        readers.append(lambda: {"gpus": gpus.look()})
         sources += gpus.sources()
-    return looks, sources
+    return readers, sources
 
 
-def _clock(options: argparse.Namespace, nonce: str) -> Optional[Clock]:
+def _start_clock(options: argparse.Namespace, nonce: str) -> Optional[Clock]:
     """This host's part in comparing clocks; None: it has none, or cannot take it."""
     if not nonce:
         return None
@@ -157,21 +157,21 @@ def _claim(run: str, host: str, towards: str) -> Optional[socket.socket]:
     Raises:
         OSError: this host has no such address, or the run directory cannot be written.
     """
-    place = clock_pings.clock_place(run)
+    place = clock_pings.server_address(run)
     address = own_address(towards)
     if (place is not None and place["host"] != host) or address.startswith(LOOPBACK):
         return None
     listener = clock_pings.listen(address)
     ours = {"address": address, "port": listener.getsockname()[1], "host": host}
     if place is not None:
-        clock_pings.put_clock_place(run, ours)
-    elif not clock_pings.claim_clock_place(run, ours):
+        clock_pings.publish_server(run, ours)
+    elif not clock_pings.claim_server(run, ours):
         listener.close()
         return None
     return listener
 
 
-def _ask_by_signal() -> Callable[[], bool]:
+def _end_by_signal() -> Callable[[], bool]:
     """Take SIGTERM and SIGHUP as a request to end; Ctrl-C is for the launcher, which then ends us in its order."""
     received: List[int] = []
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -241,10 +241,10 @@ def _header(host: str, interval_ns: int, sources: List[str]) -> Dict[str, Any]:
     }
 
 
-def _sample(looks: List[Look]) -> Dict[str, Any]:
+def _sample(readers: List[Reader]) -> Dict[str, Any]:
     """``schema.counters.CounterSample`` in plain values."""
     sample: Dict[str, Any] = {"t_ns": time.monotonic_ns()}
-    for look in looks:
+    for look in readers:
         sample.update(look())
     return sample
 

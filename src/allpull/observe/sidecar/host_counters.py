@@ -1,4 +1,4 @@
-"""Read what a host as a whole does: its CPUs, memory, load and network. Needs psutil, as ``family`` does.
+"""Read what a host as a whole does: its CPUs, memory, load and network. Needs psutil, as ``tree`` does.
 
 ``sidecar`` goes without both where psutil is not installed.
 """

@@ -10,20 +10,20 @@ from typing import Dict, Iterator, List, Mapping, Optional, Tuple
 
 import psutil
 
-from .process_usage import Key, Ledger, Sight
-from .rank_registry import Roster, rank_by_variables
+from .process_usage import Key, ProcessSample, ProcessUsage
+from .rank_registry import RankRegistry, rank_by_variables
 
 MAX_THREADS = 256  # of one process that are asked how long they waited for a CPU
 
 
-class Family:
-    """The ranks that ``roster`` hears of, and those below process ``pid``, followed from look to look."""
+class ProcessTree:
+    """The ranks that ``registry`` hears of, and those below process ``pid``, tracked from look to look."""
 
-    def __init__(self, pid: int, roster: Optional[Roster] = None) -> None:
-        self._ledger = Ledger()
-        self._roster = roster
-        self._said: Dict[Key, Tuple[psutil.Process, int]] = {}
-        self._followed: Dict[Key, Tuple[psutil.Process, int]] = {}
+    def __init__(self, pid: int, registry: Optional[RankRegistry] = None) -> None:
+        self._usage = ProcessUsage()
+        self._registry = registry
+        self._registered: Dict[Key, Tuple[psutil.Process, int]] = {}
+        self._tracked: Dict[Key, Tuple[psutil.Process, int]] = {}
         try:
             self._watched: Optional[psutil.Process] = psutil.Process(pid)
         except (psutil.Error, ValueError):
@@ -33,61 +33,61 @@ class Family:
     def ranks(self) -> Dict[str, Dict[str, Optional[int]]]:
         """``schema.counters.RankCounters`` of every rank seen so far, in plain values."""
         self._listen()
-        return {str(rank): figures for rank, figures in self._ledger.update(self._sights()).items()}
+        return {str(rank): figures for rank, figures in self._usage.update(self._samples()).items()}
 
     def pids(self) -> List[int]:
         """The processes of ranks that the last look found."""
-        return [process.pid for process, _ in self._followed.values()]
+        return [process.pid for process, _ in self._tracked.values()]
 
     def _listen(self) -> None:
-        for pid, rank in self._roster.news().items() if self._roster else ():
+        for pid, rank in self._registry.news().items() if self._registry else ():
             try:
                 process = psutil.Process(pid)
-                if self._roster and self._roster.is_of_job(_environ(process)):
-                    self._said[pid, process.create_time()] = (process, rank)
+                if self._registry and self._registry.is_of_job(_environ(process)):
+                    self._registered[pid, process.create_time()] = (process, rank)
             except psutil.Error:
                 continue  # it has ended already
 
-    def _sights(self) -> Iterator[Sight]:
-        """Every process of a rank, parents before their children, as the ledger wants them."""
-        family = self._family()
-        keys = {process.pid: key for key, process in family.items()}
-        followed: Dict[Key, Tuple[psutil.Process, int]] = {}
-        for key, process in family.items():
+    def _samples(self) -> Iterator[ProcessSample]:
+        """Every process of a rank, parents before their children, as the usage wants them."""
+        tree = self._processes()
+        keys = {process.pid: key for key, process in tree.items()}
+        tracked: Dict[Key, Tuple[psutil.Process, int]] = {}
+        for key, process in tree.items():
             try:
                 parent = keys.get(process.ppid())
-                rank = self._rank(process, key, followed.get(parent) if parent else None)
+                rank = self._rank(process, key, tracked.get(parent) if parent else None)
                 if rank is None:
                     continue
-                followed[key] = (process, rank)
-                yield Sight(key, parent, rank, _figures(process))
+                tracked[key] = (process, rank)
+                yield ProcessSample(key, parent, rank, _figures(process))
             except psutil.NoSuchProcess:
-                followed.pop(key, None)
-        self._followed = followed
+                tracked.pop(key, None)
+        self._tracked = tracked
 
-    def _family(self) -> Dict[Key, psutil.Process]:
+    def _processes(self) -> Dict[Key, psutil.Process]:
         """The watched process if it is a rank, those below it, ranks elsewhere with theirs, those without a parent."""
         watched = self._watched.pid if self._watched else None
-        family = {key: said[0] for key, said in self._said.items() if key[0] == watched and said[0].is_running()}
-        self._add(family, self._watched)
-        for key, (process, _) in list(self._said.items()):
-            if key in family:
+        tree = {key: said[0] for key, said in self._registered.items() if key[0] == watched and said[0].is_running()}
+        self._add(tree, self._watched)
+        for key, (process, _) in list(self._registered.items()):
+            if key in tree:
                 continue
             if process.is_running():
-                family[key] = process
-                self._add(family, process)
+                tree[key] = process
+                self._add(tree, process)
             else:
-                del self._said[key]
-        for key, (process, _) in self._followed.items():
-            if key not in family and process.is_running():
-                family[key] = process
-        return family
+                del self._registered[key]
+        for key, (process, _) in self._tracked.items():
+            if key not in tree and process.is_running():
+                tree[key] = process
+        return tree
 
-    def _add(self, family: Dict[Key, psutil.Process], ancestor: Optional[psutil.Process]) -> None:
+    def _add(self, tree: Dict[Key, psutil.Process], ancestor: Optional[psutil.Process]) -> None:
         for process in _descendants(ancestor):
             try:
                 if process.pid != os.getpid():
-                    family[process.pid, process.create_time()] = process
+                    tree[process.pid, process.create_time()] = process
             except psutil.NoSuchProcess:
                 continue
 
@@ -96,7 +96,7 @@ class Family:
 
         One without a rank is asked again at each look: it may have been between fork and exec.
         """
-        known = self._said.get(key) or self._followed.get(key)
+        known = self._registered.get(key) or self._tracked.get(key)
         if known is not None:
             return known[1]
         own = rank_by_variables(_environ(process), self._above)
@@ -110,7 +110,7 @@ def _descendants(ancestor: Optional[psutil.Process]) -> List[psutil.Process]:
     try:
         return ancestor.children(recursive=True) if ancestor else []
     except psutil.NoSuchProcess:
-        return []  # it ended, or another between two lines; who is followed already is found without it
+        return []  # it ended, or another between two lines; who is tracked already is found without it
 
 
 def _environ(process: psutil.Process) -> Mapping[str, str]:
@@ -133,7 +133,7 @@ def _figures(process: psutil.Process) -> Dict[str, Optional[int]]:
             try:
                 figures.update(read(process))
             except psutil.ZombieProcess:
-                continue  # ended, not yet reaped: the ledger has its last figures
+                continue  # ended, not yet reaped: the usage has its last figures
             except (psutil.AccessDenied, AttributeError, OSError):
                 continue  # macOS has no io_counters; another user's process does not show it
     return figures

@@ -26,7 +26,7 @@ KEPT = ("switches", "queued_ns")
 NOW = ("memory_bytes", "threads")
 
 
-class Sight:
+class ProcessSample:
     """One process at one look; ``figures`` has the names above, None or absent where it could not be read."""
 
     def __init__(self, key: Key, parent: Optional[Key], rank: int, figures: Dict[str, Optional[int]]) -> None:
@@ -36,57 +36,57 @@ class Sight:
         self.figures = figures
 
 
-class Ledger:
+class ProcessUsage:
     """The cumulative figures of every rank; they never fall."""
 
     def __init__(self) -> None:
-        self._seen: Dict[Key, Sight] = {}
+        self._seen: Dict[Key, ProcessSample] = {}
         self._dead: Dict[int, Dict[str, int]] = {}  # what ended processes leave, by rank
         self._total: Dict[int, Dict[str, int]] = {}
 
-    def update(self, sights: Iterable[Sight]) -> Dict[int, Dict[str, Optional[int]]]:
+    def update(self, samples: Iterable[ProcessSample]) -> Dict[int, Dict[str, Optional[int]]]:
         """Figures of every rank seen so far, from one look at all processes that live now.
 
         A look must read parents before their children: a child that is reaped in between is then missing for one
-        look, which the ledger bridges, and never in both.
+        look, which the usage bridges, and never in both.
         """
-        now = {sight.key: sight for sight in sights}
-        for sight in now.values():
-            self._fill(sight)
-        for sight in self._seen.values():
-            if sight.key not in now:
-                self._bury(sight, now)
+        now = {sample.key: sample for sample in samples}
+        for sample in now.values():
+            self._fill(sample)
+        for sample in self._seen.values():
+            if sample.key not in now:
+                self._bury(sample, now)
         self._seen = now
-        for sight in now.values():
-            self._total.setdefault(sight.rank, {})
+        for sample in now.values():
+            self._total.setdefault(sample.rank, {})
         return {rank: self._figures(rank) for rank in sorted(self._total)}
 
-    def _fill(self, sight: Sight) -> None:
+    def _fill(self, sample: ProcessSample) -> None:
         """A figure that could not be read this time is what it was."""
-        before = self._seen.get(sight.key)
+        before = self._seen.get(sample.key)
         for name in INHERITED + KEPT:
-            if sight.figures.get(name) is None and before is not None:
-                sight.figures[name] = before.figures.get(name)
+            if sample.figures.get(name) is None and before is not None:
+                sample.figures[name] = before.figures.get(name)
 
-    def _bury(self, sight: Sight, now: Dict[Key, Sight]) -> None:
-        left = KEPT if self._heir(sight, now) else INHERITED + KEPT
-        dead = self._dead.setdefault(sight.rank, {})
+    def _bury(self, sample: ProcessSample, now: Dict[Key, ProcessSample]) -> None:
+        left = KEPT if self._heir(sample, now) else INHERITED + KEPT
+        dead = self._dead.setdefault(sample.rank, {})
         for name in left:
-            value = sight.figures.get(name)
+            value = sample.figures.get(name)
             if value is not None:
                 dead[name] = dead.get(name, 0) + value
 
-    def _heir(self, sight: Sight, now: Dict[Key, Sight]) -> bool:
+    def _heir(self, sample: ProcessSample, now: Dict[Key, ProcessSample]) -> bool:
         """Whether an ancestor in the rank lives on; those between ended too, and handed on what they took over."""
-        parent = sight.parent
-        while parent is not None and parent in self._seen and self._seen[parent].rank == sight.rank:
+        parent = sample.parent
+        while parent is not None and parent in self._seen and self._seen[parent].rank == sample.rank:
             if parent in now:
                 return True
             parent = self._seen[parent].parent
         return False
 
     def _figures(self, rank: int) -> Dict[str, Optional[int]]:
-        living = [sight.figures for sight in self._seen.values() if sight.rank == rank]
+        living = [sample.figures for sample in self._seen.values() if sample.rank == rank]
         figures: Dict[str, Optional[int]] = {"processes": len(living)}
         for name in NOW:
             values = [value for value in (one.get(name) for one in living) if value is not None]

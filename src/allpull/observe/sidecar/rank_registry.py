@@ -23,7 +23,7 @@ MAX_BYTES = 1 << 17  # of a file: 50 arguments of 1,000 characters and a bit
 LOOKS_AFTER_A_CHANGE = 3  # a folder's time may be coarse: what came within a second of a look shows no other time
 
 
-class Roster:
+class RankRegistry:
     """The ranks of ``host`` that said so in the run directory ``directory``."""
 
     def __init__(self, directory: str, host: str) -> None:

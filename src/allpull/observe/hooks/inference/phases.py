@@ -23,11 +23,11 @@ EVERY_STEP = {
     "backward": ("backward_begins", "backward_ends"),
     "optimizers": ("optimizer_begins", "optimizer_ends"),
 }
-"""Methods of a watcher that run in every step, by the part of observation that they are."""
+"""Methods of a inference that run in every step, by the part of observation that they are."""
 
 
 class Phases:
-    """What a ``Watcher`` has to do with the recorder of this rank, where there is one."""
+    """What a ``StepInference`` has to do with the recorder of this rank, where there is one."""
 
     def __init__(self, session: Session) -> None:
         self.session = session

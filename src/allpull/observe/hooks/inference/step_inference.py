@@ -27,7 +27,7 @@ ELSEWHERE = -2  # the depth of what another thread does
 UNSEEN = 2  # times that gradients are dropped unused before we believe that the optimizer is out of our sight
 
 
-class Watcher(Phases):
+class StepInference(Phases):
     """Stands between the entry points of torch and the recorder of this rank.
 
     What begins returns a depth, which its end takes back; each pair costs about a microsecond, and nothing but a
@@ -46,8 +46,8 @@ class Watcher(Phases):
         self.reducing: Dict[int, Tuple[int, int, int]] = {}  # kind, number and begin of what backward started, by work
         self._unseen = 0  # steps that an optimizer must have taken out of sight
         self.steps_taken = 0  # by optimizers, whether or not they end a step
-        self.by_words = False  # the program says itself where its steps end
-        self.epochs_by_words = False
+        self.steps_by_marks = False  # the program says itself where its steps end
+        self.epochs_by_marks = False
 
     def _ready_to_learn(self) -> None:
         """A process that made an optimizer and fetches, or runs its network, will train: its first step begins."""
@@ -193,7 +193,7 @@ class Watcher(Phases):
 
     def _epoch_begins(self, recorder: Recorder) -> None:
         epoch = self._batches.begin_epoch()
-        if not self.epochs_by_words:
+        if not self.epochs_by_marks:
             recorder.epoch(epoch)
 
     def backward_ends(self, depth: int, reduced: Callable[[], bool]) -> None:
@@ -238,7 +238,7 @@ class Watcher(Phases):
             self.steps_taken += 1
             if self.reducing:
                 self._forget_reducing(recorder)
-            if self.by_words:
+            if self.steps_by_marks:
                 return
             recorder.cut()
             if self._optimizers > 1:
@@ -260,7 +260,7 @@ class Watcher(Phases):
         recorder = self.recorder
         if recorder is None or get_ident() != self._thread:
             return
-        if not self.by_words and "skipped" not in recorder.tags:
+        if not self.steps_by_marks and "skipped" not in recorder.tags:
             recorder.tags.append("skipped")
         self._stepping.setdefault(number, NOT_SEEN)
         self.optimizer_ends(number)
@@ -269,7 +269,13 @@ class Watcher(Phases):
     def gradients_dropped(self) -> None:
         """Gradients are gone and no optimizer was ever seen to step: a compiled one steps out of sight."""
         recorder = self.recorder
-        if recorder is None or not recorder.passes or self._stepping or self.by_words or get_ident() != self._thread:
+        if (
+            recorder is None
+            or not recorder.passes
+            or self._stepping
+            or self.steps_by_marks
+            or get_ident() != self._thread
+        ):
             return
         self._unseen += 1
         if self._unseen == UNSEEN:
