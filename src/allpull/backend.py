@@ -67,7 +67,7 @@ def join(asked: str) -> JoinedRank:
         return JoinedRank(rank=rank, ranks=ranks, device=device, backend="", gpus=bool(on_gpu))
     store, rank, ranks = next(rendezvous("env://"))
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    census = count(PrefixStore(f"allpull/backend/{attempt}", store), ranks, gpu_name(device), can_nccl=is_fit)
+    census = take_census(PrefixStore(f"allpull/backend/{attempt}", store), ranks, gpu_name(device), can_nccl=is_fit)
     backend = choose_backend(asked, census)
     dist.init_process_group(backend, store=PrefixStore("default_pg", store), rank=rank, world_size=ranks)
     remark = gloo_remark(asked, backend, census) if rank == 0 else ""
@@ -97,7 +97,7 @@ def gpu_name(device: torch.device) -> str:
     return str(known or f"{socket.gethostname()} {shown} {device.index}")
 
 
-def count(store: Store, ranks: int, gpu: str, *, can_nccl: bool) -> Census:
+def take_census(store: Store, ranks: int, gpu: str, *, can_nccl: bool) -> Census:
     """Have all ``ranks`` ranks tell ``store`` which GPU they have, and whether NCCL could run there; the same for all.
 
     Each calls it once, and waits for the others.

@@ -23,7 +23,7 @@ from torch._C._distributed_c10d import PrefixStore
 from torch.distributed import HashStore
 
 from allpull.observe.agent import checkpoint_transfer, rendezvous
-from allpull.observe.agent.rendezvous import AGAIN, FAILED, OVER, FixedHosts, HostsDisconnected, JobHost
+from allpull.observe.agent.rendezvous import FAILED, OVER, RESTART, FixedHosts, HostsDisconnected, JobHost
 from allpull.observe.recording import attempts
 from allpull.observe.store import listen
 from allpull.rundir import layout
@@ -91,7 +91,7 @@ def test_a_restart_that_one_host_calls_is_heard_by_the_other_and_has_a_store_of_
     for _ in range(3):
         assert [host.outcome() for host in two.all] == [None, None]
         again = two.pool.submit(two.all[1].next_rendezvous)
-        assert soon(two.all[0].outcome) == AGAIN
+        assert soon(two.all[0].outcome) == RESTART
         assert not again.done()  # it waits for host 0
         info = two.all[0].next_rendezvous().bootstrap_store_info
         assert again.result(60).bootstrap_store_info.master_port == info.master_port
@@ -112,7 +112,7 @@ def test_a_host_that_has_finished_comes_again_when_another_failed(two: Hosts) ->
     """So nobody waits for ever for a host whose ranks are done, and what it finished does not count any more."""
     two.all[0].finished()
     failed = two.pool.submit(two.all[1].next_rendezvous)
-    assert soon(two.all[0].outcome) == AGAIN
+    assert soon(two.all[0].outcome) == RESTART
     two.all[0].next_rendezvous()
     failed.result(60)
     two.all[1].finished()
@@ -279,7 +279,7 @@ def test_what_is_taken_is_what_was_given_however_it_is_cut(
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(takers) as pool:
         patch.setattr(checkpoint_transfer, "PART_BYTES", part_bytes)
         taken = [pool.submit(checkpoint_transfer.take, store, str(folder)) for folder in folders[1:]]
-        checkpoint_transfer.give(store, str(folders[0]), takers=takers)
+        checkpoint_transfer.send(store, str(folders[0]), receivers=takers)
         assert [one.result(60) for one in taken] == [[f"{folder}/checkpoints/step-1.pt"] for folder in folders[1:]]
     assert all(contents(folder) == {"step-1.pt": content} for folder in folders)
 
@@ -289,7 +289,7 @@ def test_no_name_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
     store = PrefixStore("x", HashStore())
     store.set("files", f'{{"takers": 1, "files": [["{name}", 0]]}}')
     with pytest.raises(ValueError, match="no name of a checkpoint"):
-        checkpoint_transfer.take(store, str(tmp_path / "run"))
+        checkpoint_transfer.receive(store, str(tmp_path / "run"))
     assert [path.name for path in tmp_path.rglob("*")] == ["run", "checkpoints"]
 
 

@@ -1,7 +1,7 @@
-"""Start the ranks of one host with torch's elastic agent, and write down how each ended.
+"""Start the ranks of one host with torch's elastic agent, and record how each ended.
 
-``python -m allpull.observe.agent JOB.json``. torchrun is a command line over the same agent; calling it from here
-keeps what torchrun throws away: the exit code of every rank, and a rendezvous that listens on one interface only.
+``python -m allpull.observe.agent JOB.json``. torchrun is a command line over the same agent; calling the agent from
+here adds what torchrun lacks: the exit code of every rank, and a rendezvous that listens on one interface only.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from allpull.rundir.write import whole_json
 
 LOOPBACK = "127.0.0.1"
 NO_HOST = 68  # our exit code where the first host cannot be found: EX_NOHOST of sysexits.h
-PORT_TAKEN = 98  # our exit code for it: the number of EADDRINUSE on Linux
-LOST = 124  # and for a host that is gone, as launch.ssh has it
+PORT_TAKEN = 98  # our exit code where the port is in use: EADDRINUSE on Linux
+LOST = 124  # our exit code where a host is gone, as in launch.ssh
 
 
 def main(job_file: str, place: JobHost) -> int:
-    """Run this host's part of the job of ``job_file``; the exit code is that of the first rank that failed."""
+    """Run the ranks of this host; returns the exit code of the first rank that failed, or 0."""
     end_with_parent(signal.SIGTERM)
     job = JobFile.read(job_file)
     try:
@@ -69,7 +69,9 @@ def main(job_file: str, place: JobHost) -> int:
 
 
 def redirect_log(path: str) -> None:
-    """Send Python's own stderr and every logger of this process to the end of ``path``; children are not touched.
+    """Append stderr of Python and the output of every logger of this process to ``path``; children keep theirs.
+
+    This keeps messages of torch's agent out of the output of the program that it runs.
 
     Raises:
         OSError: it cannot be written.
@@ -83,58 +85,58 @@ def redirect_log(path: str) -> None:
 
 
 def _handlers() -> Iterator[logging.Handler]:
-    """Handlers of all loggers: torch gives each part of itself its own."""
+    """The handlers of all loggers: each module of torch has its own."""
     for logger in (logging.root, *logging.root.manager.loggerDict.values()):
         if isinstance(logger, logging.Logger):
             yield from list(logger.handlers)
 
 
 def write_ending(job: JobFile, place: JobHost, ended: Dict[str, Any]) -> None:
-    """Write down how this host's ranks ended, and what they ran with."""
+    """Record how the ranks of this host ended, and the versions that they ran with."""
     path = os.path.join(job.directory, layout.ended_file(place.name))
     whole_json(path, {"host": place.name, "index": place.index, "versions": versions(), **ended})
 
 
 def give_up(job: JobFile, place: JobHost, code: int, reason: str) -> int:
-    """Say why this host cannot take part; the exit ``code``."""
+    """Record and print why this host cannot take part; returns ``code``."""
     sys.stderr.write(f"{reason}\n")
     write_ending(job, place, {"code": code, "reason": f"host {place.name}: {reason}", "failures": []})
     return code
 
 
 def warned(number: int, _: object) -> NoReturn:
-    """Hand a warning to torch's agent, which passes it on and waits for its ranks.
+    """Pass a warning signal to torch's agent, which forwards it and waits for its ranks.
 
-    Once is enough: a second one would end the wait. So does torch's own handler, which since 2.10 takes the signals of
-    TORCHELASTIC_SIGNALS_TO_HANDLE, and is not asked to take this one.
+    Only the first: a second one would end the wait. (torch's own handler takes signals of
+    TORCHELASTIC_SIGNALS_TO_HANDLE since 2.10; we do not list this one there.)
     """
     signal.signal(number, signal.SIG_IGN)
     raise SignalException(f"warned by signal {number}", signal.Signals(number))
 
 
-def choose_interface(asked: str, master: str) -> None:
-    """Let Gloo use the interface that was asked for, else the user's own choice, else the one that leads to host 0.
+def choose_interface(interface: str, master: str) -> None:
+    """Have Gloo use ``interface``, else the one in the environment, else the one with the route to host 0.
 
-    Left alone, Gloo takes the one that this host's own name resolves to, which need not lead anywhere.
+    By itself Gloo takes the interface that the host name resolves to, which may have no route to other hosts.
     """
-    if asked:
-        os.environ["GLOO_SOCKET_IFNAME"] = asked
-    interface = interface_of(own_address(master))
-    if interface is not None:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+    if interface:
+        os.environ["GLOO_SOCKET_IFNAME"] = interface
+    routed = interface_of(own_address(master))
+    if routed is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", routed)
 
 
 def run_ranks(job: JobFile, place: JobHost, listener: Optional[socket.socket], job_file: str) -> Dict[str, Any]:
-    """Start this host's ranks, wait for them, and tell how they ended: ``code``, ``stopped_by`` and ``failures``.
+    """Start the ranks of this host and wait for them; returns ``code``, ``stopped_by`` and ``failures``.
 
-    ``reason`` is there where hosts lost each other; ``failures`` are then those for which a restart was called.
+    If hosts lost contact, ``reason`` says so, and ``failures`` are those that led to the restart.
     """
     hosts = FixedHosts(place, listener, job.nonce, job.directory)
     command = ["-m", "allpull.observe.rank", job_file, job.module]
     if job.command:
         command = ["-m", "allpull.observe.rank.command", job_file]
     ranks = job.ranks // place.hosts
-    with tempfile.TemporaryDirectory(prefix="allpull-elastic-") as logs:  # else the agent leaves a folder behind
+    with tempfile.TemporaryDirectory(prefix="allpull-elastic-") as logs:  # else the agent would leave a folder behind
         agent = elastic_agent(command, ranks, hosts, restarts=job.max_restarts, logs=logs)
         try:
             signal.signal(signal.SIGUSR1, warned)
@@ -155,14 +157,14 @@ def run_ranks(job: JobFile, place: JobHost, listener: Optional[socket.socket], j
 
 
 def failure_records(failures: Mapping[int, ProcessFailure]) -> List[Dict[str, int]]:
-    """The ranks that failed, as they are written down."""
+    """The failed ranks, in plain values."""
     return [
         {"rank": rank, "pid": failure.pid, "exit_code": failure.exitcode} for rank, failure in sorted(failures.items())
     ]
 
 
 def exit_code(failures: List[Dict[str, int]]) -> int:
-    """What a shell would see: the first code that is not a victim's; 128 + n for signal n; 1 where nobody failed."""
+    """The exit code for a shell: the first that is not from our SIGTERM; 128 + n for signal n; 1 without failures."""
     codes = [failure["exit_code"] for failure in failures]
     own = [code for code in codes if code != -signal.SIGTERM] or codes or [1]
     return own[0] if own[0] > 0 else 128 - own[0]
@@ -178,7 +180,7 @@ def clock_part(job: JobFile, place: JobHost) -> clock_pings.ClockRole:
 
 
 def read_arguments(arguments: List[str]) -> Tuple[str, JobHost]:
-    """The job file and this host's place; without options the only host of its job, on the loopback interface."""
+    """The job file and this host; without options it is the only host of its job, on the loopback interface."""
     parser = argparse.ArgumentParser(prog="python -m allpull.observe.agent")
     parser.add_argument("job_file")
     parser.add_argument("--host-index", type=int, default=0)
@@ -186,7 +188,7 @@ def read_arguments(arguments: List[str]) -> Tuple[str, JobHost]:
     parser.add_argument("--master", default=LOOPBACK, help="address of host 0, on the interface to listen on")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--name", default=socket.gethostname(), help="name of this host in the records")
-    parser.add_argument("--from-slurm", action="store_true", help="place and name are those of this task of srun")
+    parser.add_argument("--from-slurm", action="store_true", help="take index and name from this task of srun")
     given = parser.parse_args(arguments)
     if given.from_slurm:
         given.host_index, given.hosts = int(os.environ["SLURM_NODEID"]), int(os.environ["SLURM_STEP_NUM_NODES"])
@@ -196,4 +198,4 @@ def read_arguments(arguments: List[str]) -> Tuple[str, JobHost]:
 
 
 if __name__ == "__main__":
-    leave(main(*read_arguments(sys.argv[1:])))  # a thread may wait for a host that is gone, and will not be joined
+    leave(main(*read_arguments(sys.argv[1:])))  # without joining threads: one may wait for a host that is gone

@@ -1,10 +1,10 @@
-"""The rendezvous of a job whose hosts are known: rounds, agreed on in a store on one interface of host 0.
+"""The rendezvous of a job whose hosts are known: rounds, coordinated through a store on one interface of host 0.
 
-Round 0 is the first start of the ranks. Where ranks fail that may be started again, their host calls the next round
-in the store; the others hear of it, end their own ranks and come too. A round is a restart on every host, so all
-agents count alike: none has one left when another has not, and ``TORCHELASTIC_RESTART_COUNT`` is the same everywhere
-(torch itself counts the failures of each host apart). A round is over when the ranks of every host have ended well,
-and has failed when a host has no restart left.
+Round 0 is the first start of the ranks. When ranks fail and may be restarted, their host starts the next round in the
+store; the other hosts see it, end their own ranks and join. Each round restarts every host, so all agents have the same
+number of restarts left, and ``TORCHELASTIC_RESTART_COUNT`` is the same everywhere (torch itself counts the failures of
+each host separately). A round is over when the ranks of every host have succeeded, and has failed when a host has no
+restart left.
 """
 
 from __future__ import annotations
@@ -23,19 +23,16 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from torch.distributed import DistError, DistStoreError
 from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
-from allpull.observe.agent.checkpoint_transfer import give, take
+from allpull.observe.agent.checkpoint_transfer import receive, send
 from allpull.observe.clock_pings import publish_server, server_address
 from allpull.observe.store import PATIENCE, call, listen, serve_on
 
 BACKEND = "allpull"
-RESTART, OVER, FAILED, GONE = (
-    "again",
-    "over",
-    "failed",
-    "gone",
-)  # how a round ends; gone: host 0 is, and nobody failure_records
-LAST_WORDS_S = 5.0  # from a failure elsewhere to ending our ranks: what ended those may end them too, and they say so
-TALK_S = 30.0  # longest that host 0 takes to answer a word
+RESTART, OVER, FAILED, GONE = "again", "over", "failed", "gone"
+"""How a round ends; gone: host 0 disappeared without reporting an outcome."""
+
+LAST_WORDS_S = 5.0  # from a failure elsewhere to ending our ranks: the same cause may end them, and they record it
+REPLY_S = 30.0  # the longest that host 0 takes to answer a request
 ONE_WAIT = timedelta(hours=1)  # torch counts a wait in 32-bit milliseconds
 GRACE_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"  # seconds that torch's agent gives ranks to end
 
@@ -43,7 +40,7 @@ Answer = TypeVar("Answer")
 
 
 class JobHost:
-    """This host among the hosts of the job, its name in the records, and where host 0 listens."""
+    """This host's index among the hosts of the job, its name in the records, and where host 0 listens."""
 
     def __init__(self, *, index: int, hosts: int, master: str, port: int, name: str) -> None:
         self.index = index
@@ -54,14 +51,14 @@ class JobHost:
 
 
 class HostsDisconnected(Exception):
-    """The hosts of the job cannot meet: one is gone, or cannot be reached."""
+    """The hosts of the job lost contact: one is gone, or cannot be reached."""
 
 
 class FixedHosts(RendezvousHandler):
-    """Where this host meets the others: host 0 listens on one interface, the others call it there.
+    """The rendezvous of this host: host 0 listens on one interface, the others connect to it.
 
     torch's own handlers listen on every interface, where anyone who can reach the port may join or stop the job.
-    ``listener`` is host 0's; ``directory`` is where this host writes, which need not be where another does.
+    ``listener`` is host 0's; ``directory`` is where this host writes, which may differ from host to host.
     """
 
     def __init__(self, place: JobHost, listener: Optional[socket.socket], nonce: str, directory: str) -> None:
@@ -71,26 +68,26 @@ class FixedHosts(RendezvousHandler):
         self._directory = directory
         self._round = -1
         self._finished_round = -1
-        self._store: Optional[TCPStore] = None  # where ranks meet in this round; it ends with the last that has it
-        self._rounds: Optional[Store] = None  # what agents tell each other, in the store of round 0
+        self._store: Optional[TCPStore] = None  # for the ranks of this round; it closes with the last reference
+        self._rounds: Optional[Store] = None  # shared state of the agents, in the store of round 0
         self._outcome_listener: Optional[OutcomeListener] = None
         self._outcome_store: Optional[Store] = None
         self._received: List[str] = []
 
     def get_backend(self) -> str:
-        """The name of this kind of rendezvous."""
+        """The name of this rendezvous backend."""
         return BACKEND
 
     @property
     def use_agent_store(self) -> bool:
-        """Ranks meet in this store too, so no second port is opened."""
+        """Ranks use this store too, so no second port is opened."""
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """A store for the ranks of the next round, and our place among the hosts.
+        """A store for the ranks of the next round, and the index of this host.
 
         Raises:
-            HostsDisconnected: not all hosts came, or host 0 cannot be reached.
+            HostsDisconnected: not all hosts joined, or host 0 cannot be reached.
         """
         place = self._place
         self._round += 1
@@ -111,12 +108,12 @@ class FixedHosts(RendezvousHandler):
         return RendezvousInfo(PrefixStore(self._nonce, store), place.index, place.hosts, meeting)
 
     def outcome(self) -> Optional[str]:
-        """How this round has ended: ``RESTART`` where a host called the next, ``OVER`` or ``FAILED``; None: it goes on.
+        """How this round has ended: ``RESTART``, ``OVER`` or ``FAILED``; None: it still runs.
 
-        A failure is failure_records ``LAST_WORDS_S`` later.
+        A failure is reported ``LAST_WORDS_S`` after it became known.
 
         Raises:
-            HostsDisconnected: host 0 is gone, as late.
+            HostsDisconnected: host 0 is gone, with the same delay.
         """
         if self._outcome_listener is None:
             return OVER if self._finished_round == self._round else None
@@ -128,7 +125,7 @@ class FixedHosts(RendezvousHandler):
         return outcome
 
     def finished(self) -> None:
-        """Say that all ranks of this host have ended well; said again, it says nothing.
+        """Report that all ranks of this host have succeeded; further calls in this round do nothing.
 
         Raises:
             HostsDisconnected: host 0 cannot be reached.
@@ -137,21 +134,21 @@ class FixedHosts(RendezvousHandler):
         if self._finished_round == number:
             return
         self._finished_round = number
-        if rounds is not None and in_thread(lambda: rounds.add(f"{number}/finished", 1), TALK_S) == self._place.hosts:
-            in_thread(lambda: rounds.set(f"{number}/outcome", OVER), TALK_S)
+        if rounds is not None and in_thread(lambda: rounds.add(f"{number}/finished", 1), REPLY_S) == self._place.hosts:
+            in_thread(lambda: rounds.set(f"{number}/outcome", OVER), REPLY_S)
 
     def failed(self) -> None:
-        """Say that ranks of this host failed for the last time."""
+        """Report that ranks of this host failed and no restart is left."""
         rounds, key = self._rounds, f"{self._round}/outcome"
         if rounds is not None:
             with suppress(HostsDisconnected):
-                in_thread(lambda: rounds.set(key, FAILED), TALK_S)
-                in_thread(lambda: rounds.check([key]), TALK_S)  # once it answers, everybody was failure_records
+                in_thread(lambda: rounds.set(key, FAILED), REPLY_S)
+                in_thread(lambda: rounds.check([key]), REPLY_S)  # once it answers, the outcome has reached the store
 
     def _restart(self) -> TCPStore:
-        """Call this round, wait for all hosts, and open a new store: in the old one Gloo would find the dead."""
+        """Start this round, wait for all hosts, and open a new store: the old one lists ended ranks to Gloo."""
         place, number, rounds = self._place, self._round, self._rounds
-        assert rounds is not None  # it has been there since round 0
+        assert rounds is not None  # set in round 0
         rounds.set(f"{number - 1}/outcome", RESTART)
         rounds.set(f"{number}/folder/{place.index}", self._directory)
         if rounds.add(f"{number}/hosts", 1) == place.hosts:
@@ -162,7 +159,7 @@ class FixedHosts(RendezvousHandler):
             missing = [index for index in range(place.hosts) if not rounds.check([f"{number}/folder/{index}"])]
             names = ", ".join(map(str, missing))
             raise HostsDisconnected(
-                f"of {place.hosts} hosts, counted from 0, these did not come to start again: {names}"
+                f"of {place.hosts} hosts, counted from 0, these did not join the restart: {names}"
             ) from None
         self._share_checkpoints(PrefixStore(f"{number}/checkpoints", rounds))
         if place.index == 0:
@@ -173,27 +170,27 @@ class FixedHosts(RendezvousHandler):
         return call(place.master, int(rounds.get(f"{number}/port")))
 
     def _share_clock(self, rounds: Store) -> None:
-        """Let every host know whose clock it compares its own with, also where it does not see our files."""
+        """Publish the clock server to every host, also to hosts that do not share our file system."""
         if self._place.index == 0:
             rounds.set("clock", json.dumps(server_address(self._directory)))
             return
         place = json.loads(in_thread(lambda: rounds.get("clock")))
         if place is not None:
-            with suppress(OSError):  # the disk is full, say; clocks then stay apart
+            with suppress(OSError):  # such as a full disk; the clocks are then not compared
                 publish_server(self._directory, place)
 
     def _share_checkpoints(self, store: Store) -> None:
-        """Let every host have the newest checkpoints, which rank 0 wrote on host 0."""
+        """Copy the newest checkpoints, which rank 0 wrote on host 0, to every host."""
         rounds, number = self._rounds, self._round
         assert rounds is not None
         if self._place.index == 0:
             folders = rounds.multi_get([f"{number}/folder/{index}" for index in range(self._place.hosts)])
-            give(store, self._directory, takers=sum(folder != folders[0] for folder in folders))
+            send(store, self._directory, receivers=sum(folder != folders[0] for folder in folders))
         elif rounds.get(f"{number}/folder/0").decode() != self._directory:
-            self._received = take(store, self._directory, instead_of=self._received)
+            self._received = receive(store, self._directory, replaced=self._received)
 
     def is_closed(self) -> bool:
-        """It ends with the job."""
+        """The rendezvous ends with the job."""
         return False
 
     def set_closed(self) -> None:
@@ -208,7 +205,7 @@ class FixedHosts(RendezvousHandler):
         return self._nonce
 
     def shutdown(self) -> bool:
-        """Remove checkpoints that were handed over: host 0 has them."""
+        """Remove checkpoints that were received: host 0 has the originals."""
         for path in self._received:
             if os.path.exists(path):
                 os.unlink(path)
@@ -216,12 +213,12 @@ class FixedHosts(RendezvousHandler):
 
 
 class OutcomeListener:
-    """Hears how a round ends, on a connection of its own and in a thread: an agent that waited would hear no signal."""
+    """Waits for the outcome of a round in a thread with its own connection: a waiting agent would handle no signals."""
 
     def __init__(self, store: Store, key: str) -> None:
         self.outcome: Optional[str] = None
         self.at_s = 0.0
-        threading.Thread(target=self._listen, args=(store, key), name="ear", daemon=True).start()
+        threading.Thread(target=self._listen, args=(store, key), name="outcome", daemon=True).start()
 
     def _listen(self, store: Store, key: str) -> None:
         outcome = None
@@ -237,21 +234,21 @@ class OutcomeListener:
         self.outcome = outcome
 
 
-def in_thread(talk: Callable[[], Answer], limit_s: Optional[float] = None) -> Answer:
-    """Do ``talk`` in a thread and wait for it, open to signals: torch's stores are not, and may wait for ever.
+def in_thread(request: Callable[[], Answer], limit_s: Optional[float] = None) -> Answer:
+    """Call ``request`` in a thread and wait for its answer, so that signals are handled: torch's stores block them.
 
     Raises:
-        HostsDisconnected: another host, or our disk, failed it, or ``limit_s`` seconds have passed.
+        HostsDisconnected: another host or our disk failed, or ``limit_s`` seconds have passed.
     """
     answers: "SimpleQueue[Tuple[Optional[BaseException], Any]]" = SimpleQueue()
 
     def run() -> None:
         try:
-            answers.put((None, talk()))
-        except BaseException as error:  # noqa: BLE001  handed to whoever waits
+            answers.put((None, request()))
+        except BaseException as error:  # noqa: BLE001  raised in the waiting thread
             answers.put((error, None))
 
-    threading.Thread(target=run, name="talk", daemon=True).start()
+    threading.Thread(target=run, name="request", daemon=True).start()
     try:
         error, answer = answers.get(timeout=limit_s)
     except Empty:
@@ -260,15 +257,15 @@ def in_thread(talk: Callable[[], Answer], limit_s: Optional[float] = None) -> An
         raise HostsDisconnected(first_line(error)) from error
     if error is not None:
         raise error
-    return answer  # type: ignore[no-any-return]  # what talk returned
+    return answer  # type: ignore[no-any-return]  # what request returned
 
 
 def patience() -> timedelta:
-    """How long the other hosts may take to come: they end their ranks first, and that politely."""
+    """How long the other hosts may take to join: they first end their ranks, with the grace time."""
     grace = os.environ.get(GRACE_VARIABLE, "")
     return PATIENCE + 2 * timedelta(seconds=int(grace) if grace.isdigit() else 30)
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of torch's says, without the stack of C++ below it."""
+    """The message of an error of torch's, without its C++ stack."""
     return str(error).partition("\n")[0]

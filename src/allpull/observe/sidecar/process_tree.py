@@ -1,6 +1,6 @@
-"""Find the processes of each rank of a host, and read what each of them used.
+"""Find the processes of each rank of a host, and read the resources that each used.
 
-A rank's helpers, such as loader workers, are its descendants. Needs psutil, as ``gauges`` does.
+The helpers of a rank, such as loader workers, are its descendants. Needs psutil.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import psutil
 from .process_usage import Key, ProcessSample, ProcessUsage
 from .rank_registry import RankRegistry, rank_by_variables
 
-MAX_THREADS = 256  # of one process that are asked how long they waited for a CPU
+MAX_THREADS = 256  # of one process whose wait for a CPU is read
 
 
 class ProcessTree:
@@ -36,7 +36,7 @@ class ProcessTree:
         return {str(rank): figures for rank, figures in self._usage.update(self._samples()).items()}
 
     def pids(self) -> List[int]:
-        """The processes of ranks that the last look found."""
+        """The processes of ranks in the last sample."""
         return [process.pid for process, _ in self._tracked.values()]
 
     def _listen(self) -> None:
@@ -49,7 +49,7 @@ class ProcessTree:
                 continue  # it has ended already
 
     def _samples(self) -> Iterator[ProcessSample]:
-        """Every process of a rank, parents before their children, as the usage wants them."""
+        """Every process of a rank, parents before their children, as ``ProcessUsage`` requires."""
         tree = self._processes()
         keys = {process.pid: key for key, process in tree.items()}
         tracked: Dict[Key, Tuple[psutil.Process, int]] = {}
@@ -66,7 +66,7 @@ class ProcessTree:
         self._tracked = tracked
 
     def _processes(self) -> Dict[Key, psutil.Process]:
-        """The watched process if it is a rank, those below it, ranks elsewhere with theirs, those without a parent."""
+        """The watched process if it is a rank, its descendants, other ranks with theirs, and tracked orphans."""
         watched = self._watched.pid if self._watched else None
         tree = {key: said[0] for key, said in self._registered.items() if key[0] == watched and said[0].is_running()}
         self._add(tree, self._watched)
@@ -92,9 +92,9 @@ class ProcessTree:
                 continue
 
     def _rank(self, process: psutil.Process, key: Key, parent: Optional[Tuple[psutil.Process, int]]) -> Optional[int]:
-        """The rank that ``process`` belongs to: as it said, as it was, by its own environment, or by its parent.
+        """The rank of ``process``: as registered, as before, by its own environment, or by its parent.
 
-        One without a rank is asked again at each look: it may have been between fork and exec.
+        A process without a rank is examined again in each sample: it may have been between fork and exec.
         """
         known = self._registered.get(key) or self._tracked.get(key)
         if known is not None:
@@ -106,7 +106,7 @@ class ProcessTree:
 
 
 def _descendants(ancestor: Optional[psutil.Process]) -> List[psutil.Process]:
-    """All below ``ancestor``, parents first."""
+    """All descendants of ``ancestor``, parents first."""
     try:
         return ancestor.children(recursive=True) if ancestor else []
     except psutil.NoSuchProcess:
@@ -114,7 +114,7 @@ def _descendants(ancestor: Optional[psutil.Process]) -> List[psutil.Process]:
 
 
 def _environ(process: psutil.Process) -> Mapping[str, str]:
-    """What ``process`` was started with; empty where that may not be read."""
+    """The environment of ``process`` at its start; empty if it may not be read."""
     try:
         return process.environ()
     except (psutil.Error, OSError):
@@ -122,7 +122,7 @@ def _environ(process: psutil.Process) -> Mapping[str, str]:
 
 
 def _figures(process: psutil.Process) -> Dict[str, Optional[int]]:
-    """What one process did and holds; a figure that may not be read is left out.
+    """The counters of one process; one that may not be read is left out.
 
     Raises:
         psutil.NoSuchProcess: it has ended.
@@ -133,9 +133,9 @@ def _figures(process: psutil.Process) -> Dict[str, Optional[int]]:
             try:
                 figures.update(read(process))
             except psutil.ZombieProcess:
-                continue  # ended, not yet reaped: the usage has its last figures
+                continue  # ended, not yet reaped: the usage has its last counters
             except (psutil.AccessDenied, AttributeError, OSError):
-                continue  # macOS has no io_counters; another user's process does not show it
+                continue  # macOS has no io_counters; those of another user may not be read
     return figures
 
 
@@ -163,7 +163,7 @@ def _memory(process: psutil.Process) -> Dict[str, int]:
 
 
 def _queue(process: psutil.Process) -> Dict[str, int]:
-    """How long its threads could have run and had no CPU (schedstat of Linux, second field)."""
+    """How long its threads were ready to run and had no CPU (schedstat of Linux, second field)."""
     folder = f"/proc/{process.pid}/task"
     waited = []
     for thread in os.listdir(folder)[:MAX_THREADS]:

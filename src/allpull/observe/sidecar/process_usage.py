@@ -1,9 +1,9 @@
-"""Add up what the processes of a rank did, so that nothing is lost or counted twice when one of them ends.
+"""Add up the counters of the processes of a rank, so that nothing is lost or counted twice when a process ends.
 
-When a process is reaped, Linux adds its I/O and its CPU time to its parent's (``wait_task_zombie`` in
-kernel/exit.c; ``children_user`` of proc_pid_stat(5)). So a loader worker that ended is in its parent's figures
-from then on, and keeping its last value as well would count it twice. Where no ancestor in the rank is left to
-have reaped it, its last value is kept instead. What a parent does not take over (context switches) is always kept.
+When a process is reaped, Linux adds its I/O and CPU time to its parent's (``wait_task_zombie`` in kernel/exit.c;
+``children_user`` of proc_pid_stat(5)). A loader worker that ended is then part of its parent's counters, and keeping
+its last value would count it twice. If no ancestor in the rank is alive to have reaped it, its last value is kept.
+Counters that a parent does not take over (context switches) are always kept.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Dict, Iterable, Optional, Tuple
 
 Key = Tuple[int, float]
-"""Process id and start time: a process id that is used again is another process."""
+"""Process id and start time: a reused process id is another process."""
 
 INHERITED = (
     "cpu_ns",
@@ -27,7 +27,7 @@ NOW = ("memory_bytes", "threads")
 
 
 class ProcessSample:
-    """One process at one look; ``figures`` has the names above, None or absent where it could not be read."""
+    """One process in one sample; ``figures`` has the counters above, None or absent if one could not be read."""
 
     def __init__(self, key: Key, parent: Optional[Key], rank: int, figures: Dict[str, Optional[int]]) -> None:
         self.key = key
@@ -37,18 +37,18 @@ class ProcessSample:
 
 
 class ProcessUsage:
-    """The cumulative figures of every rank; they never fall."""
+    """The cumulative counters of every rank; they never decrease."""
 
     def __init__(self) -> None:
         self._seen: Dict[Key, ProcessSample] = {}
-        self._dead: Dict[int, Dict[str, int]] = {}  # what ended processes leave, by rank
+        self._dead: Dict[int, Dict[str, int]] = {}  # of processes that ended, by rank
         self._total: Dict[int, Dict[str, int]] = {}
 
     def update(self, samples: Iterable[ProcessSample]) -> Dict[int, Dict[str, Optional[int]]]:
-        """Figures of every rank seen so far, from one look at all processes that live now.
+        """Counters of every rank so far, from one sample of all processes that are alive.
 
-        A look must read parents before their children: a child that is reaped in between is then missing for one
-        look, which the usage bridges, and never in both.
+        A sample must read parents before their children: a child that is reaped in between is then missing from one
+        sample, which ``update`` bridges, and never counted twice.
         """
         now = {sample.key: sample for sample in samples}
         for sample in now.values():
@@ -62,7 +62,7 @@ class ProcessUsage:
         return {rank: self._figures(rank) for rank in sorted(self._total)}
 
     def _fill(self, sample: ProcessSample) -> None:
-        """A figure that could not be read this time is what it was."""
+        """A counter that could not be read this time keeps its value."""
         before = self._seen.get(sample.key)
         for name in INHERITED + KEPT:
             if sample.figures.get(name) is None and before is not None:
@@ -77,7 +77,7 @@ class ProcessUsage:
                 dead[name] = dead.get(name, 0) + value
 
     def _heir(self, sample: ProcessSample, now: Dict[Key, ProcessSample]) -> bool:
-        """Whether an ancestor in the rank lives on; those between ended too, and handed on what they took over."""
+        """Whether an ancestor in the rank is alive, which has taken over the counters of those that ended below it."""
         parent = sample.parent
         while parent is not None and parent in self._seen and self._seen[parent].rank == sample.rank:
             if parent in now:
