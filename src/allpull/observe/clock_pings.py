@@ -102,7 +102,7 @@ class Server:
 
 
 class Asker:
-    """Pings the server that ``job/clock.json`` names, in a thread: at once, every ``every_s`` seconds, and at the end."""
+    """Pings the server that ``job/clock.json`` names, in a thread: at once, every ``every_s``, and at the end."""
 
     def __init__(self, directory: str, *, host: str, nonce: str, every_s: float) -> None:
         self._directory = directory

@@ -1,4 +1,4 @@
-"""Wrap the entry points of a program that is observed, each kind on its own: one that fails leaves the others."""
+"""Wrap the entry points of an observed program, each kind separately: if one fails, the others still work."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 
 
 class Program:
-    """What is wrapped in this process, and who listens there."""
+    """The wrapped entry points of this process, and their listeners."""
 
     def __init__(self, session: Session, found: AfterImport) -> None:
         self.session = session
         self.inference = StepInference(session)
         self._found = found
         self._collectives = Collectives(self.inference)
-        session.at_begin.append(self._hear_signals)
+        session.at_begin.append(self._handle_signals)
         session.at_close.append(self.inference.finish)
         atexit.register(session.close)
 
     def torch_imported(self) -> None:
-        """Wrap what torch has, which was imported just now: its entry points."""
+        """Wrap the entry points of torch, which has just been imported."""
         inference, networks = self.inference, Networks(self.inference)
         self._install("loaders", lambda: watch_loaders(inference))
         self._install("networks", networks.watch)
@@ -57,10 +57,10 @@ class Program:
             self._found.when(name, saving)
 
     def _at_boundary(self, part: "Windows | Buckets | Device") -> None:
-        self.inference.boundary.tell(part.at_step)
+        self.inference.boundary.add(part.at_step)
 
     def _device(self, reduced: Callable[[], bool]) -> "Optional[Device]":
-        """What times an accelerator, where torch was built for one."""
+        """The timer of an accelerator, if torch was built for one."""
         from torch import version  # noqa: PLC0415  this runs after torch was imported
 
         if version.cuda is None and getattr(version, "hip", None) is None:
@@ -81,20 +81,20 @@ class Program:
         return windows
 
     def wait_imported(self, module: ModuleType) -> None:
-        """Something else than ``torch.distributed`` makes the program wait for collectives."""
+        """A module was imported that waits for collectives, other than ``torch.distributed``."""
         self._try(module.__name__, lambda: self._collectives.wait_imported(module))
 
     def marks_imported(self, marks: ModuleType) -> None:
-        """The program speaks to allpull itself."""
+        """The program imported ``allpull.marks``."""
         self._install("marks", lambda: listen(self.inference, marks))
 
     def _when(self, name: str, wrap: Callable[[ModuleType], None]) -> None:
-        """Wrap what module ``name`` has, which torch imports when it needs it."""
+        """Wrap entry points of module ``name``, which torch imports on demand."""
 
-        def came(module: ModuleType) -> None:
+        def imported(module: ModuleType) -> None:
             self._try(name, lambda: wrap(module))
 
-        self._found.when(name, came)
+        self._found.when(name, imported)
 
     def _install(self, part: str, wrap: Callable[[], None]) -> None:
         if self._try(part, wrap):
@@ -103,20 +103,20 @@ class Program:
     def _try(self, part: str, wrap: Callable[[], None]) -> bool:
         try:
             wrap()
-        except Exception as error:  # noqa: BLE001  another version of torch, most likely: do without this part
+        except Exception as error:  # noqa: BLE001  most likely another version of torch: do without this part
             self.session.part_failed(part, error)
             return False
         return True
 
-    def _hear_signals(self) -> None:
-        """SIGUSR2 stops and starts recording, where the program has no use of its own for it."""
+    def _handle_signals(self) -> None:
+        """SIGUSR2 stops and starts recording, unless the program handles it itself."""
         in_main = threading.current_thread() is threading.main_thread()
         if in_main and hasattr(signal, "SIGUSR2") and signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL:
             signal.signal(signal.SIGUSR2, self.inference.boundary.toggle)
 
 
 def start(job_file: str, found: AfterImport, boundary: str = BOUNDARY) -> Program:
-    """Have this process observed as ``job_file`` says; ``boundary`` is how the end of a step is known.
+    """Observe this process as ``job_file`` specifies; ``boundary`` names what ends a step.
 
     Raises:
         OSError: the job file cannot be read.

@@ -113,18 +113,18 @@ class StepLines:
 
     def __init__(self, names: List[str]) -> None:
         self._names = names
-        self._unseen = list(range(OWN))
+        self._unobserved = list(range(OWN))
         self._recorded_ns: Count = None  # what recording the step before took
         self.cost: Optional[Cost] = None
 
     def line(self, step: Step) -> str:
         """The line of one step; they come in their order."""
         number, epoch, begin, phases, end, ready, done, samples, passes, queued, tags, collectives, *spent = step
-        for place in self._unseen:
+        for place in self._unobserved:
             if spent[place]:
-                self._unseen = [other for other in self._unseen if not spent[other]]
+                self._unobserved = [other for other in self._unobserved if not spent[other]]
                 break
-        for place in self._unseen:
+        for place in self._unobserved:
             spent[place] = NULL
         recorded = self._recorded_ns
         self._recorded_ns = None if self.cost is None else self.cost.of(phases, end - begin)

@@ -65,7 +65,7 @@ class Device:
     # What the program does
 
     def reduces(self, arrival: Arrival) -> None:
-        """A network was made that reduces its gradients in backward; ``arrival`` knows when they are ready."""
+        """A network was made that reduces its gradients in backward; ``arrival`` times when they are ready."""
         arrival.beside = self.arrives
         self._inference.reduces(arrival)
 

@@ -1,4 +1,4 @@
-"""Listen to ``allpull.marks`` where the program says itself what it does."""
+"""Listen to ``allpull.marks`` in a program that marks its phases, steps and epochs itself."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class MarksListener:
 
     @safely("words")
     def step(self, samples: Optional[int]) -> None:
-        """A step has ended; the program is believed from then on."""
+        """A step has ended; from now on only marks end steps."""
         inference = self._inference
         recorder = inference.ready()
         if recorder is None:
             return
         first, inference.steps_by_marks = not inference.steps_by_marks, True
         if first and recorder.step_number:
-            return  # what it speaks of was found by its optimizer a moment ago
+            return  # this step has just been inferred from the optimizer
         if samples is not None:
             recorder.samples = samples
         recorder.cut()
@@ -48,20 +48,20 @@ class MarksListener:
             recorder.epoch(number, step)
 
     def metric(self, name: str, value: Optional[float], step: Optional[int]) -> None:
-        """A quantity of the training."""
+        """A metric of the training."""
         recorder = self._inference.ready()
         if recorder is not None:
             recorder.metric(name, value, step)
 
     def remark(self, text: str) -> None:
-        """Something to know of the run."""
+        """A remark for the readers of the run."""
         recorder = self._inference.ready()
         if recorder is not None:
             recorder.remark(text)
 
 
 class _Phase:
-    """One phase that the program names; it may be entered again while it is open."""
+    """One phase that the program marks; it may be entered again while it is open."""
 
     __slots__ = ("_depths", "_inference", "_name", "_places")
 
@@ -83,6 +83,6 @@ class _Phase:
 
 
 def listen(inference: StepInference, marks: ModuleType) -> None:
-    """Hear what the program says through its ``allpull.marks``."""
-    speaker: Any = marks
-    speaker.listen(MarksListener(inference))
+    """Listen to ``marks``, the program's own copy of ``allpull.marks``."""
+    module: Any = marks
+    module.listen(MarksListener(inference))

@@ -175,7 +175,7 @@ class Collectives:
             if len(pending) >= MOST_PENDING:
                 pending.clear()
             pending[id(work)] = (kind, number, begin)
-        except Exception as error:  # noqa: BLE001  whatever it is, it is not the program's
+        except Exception as error:  # noqa: BLE001  no error of ours may reach the program
             give_up(self, "collectives", error, "_called", "_waited")
 
     def _waited(self, work: Any, begin: int, end: int) -> None:

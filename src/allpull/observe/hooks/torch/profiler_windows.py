@@ -35,7 +35,7 @@ class Windows:
         self._profile: Optional[Any] = None
         self._starts = False  # it is we who make a profiler
         self._theirs = False  # the program has made one
-        self._said = False
+        self._described = False
         self._opened_at = 0
         self._opened_ns = 0
 
@@ -76,8 +76,8 @@ class Windows:
         if self._profile is None and step >= self._first and (step - self._first) % self._every == 0:
             if not self._theirs:
                 self._open(step)
-            elif not self._said:
-                self._said = True
+            elif not self._described:
+                self._described = True
                 self.session.part_ends("windows", "the program has a profiler of its own")
         if self._profile is not None and "traced" not in recorder.tags:
             recorder.tags.append("traced")
@@ -135,7 +135,7 @@ class Buckets:
         recorder = self._inference.recorder
         if recorder is None or step < BUCKETS_AT:
             return
-        self._inference.boundary.tell_no_more(self.at_step)
+        self._inference.boundary.remove(self.at_step)
         now = time.monotonic_ns()
         for network in self._networks():
             sizes = sizes_of(network._get_ddp_logging_data())
