@@ -129,7 +129,7 @@ def test_the_last_failure_of_a_host_is_heard_by_the_others(two: Hosts) -> None:
 
 def test_a_host_that_does_not_come_again_is_named_in_time(two: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rendezvous, "patience", lambda: timedelta(seconds=0.5))
-    with pytest.raises(HostsDisconnected, match=r"of 2 hosts, counted from 0, these did not come to start again: 0$"):
+    with pytest.raises(HostsDisconnected, match=r"of 2 hosts, counted from 0, these did not join the restart: 0$"):
         two.all[1].next_rendezvous()
 
 
