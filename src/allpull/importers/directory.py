@@ -19,12 +19,12 @@ from allpull.errors import BadInput
 from allpull.importers import records
 from allpull.importers.clocks import Clocks
 from allpull.importers.joining import Joined, Rank
+from allpull.importers.sources import Source, opened
 from allpull.rundir import layout, redact
 from allpull.rundir.safe_open import shown_path
 from allpull.rundir.write import private_folder, whole_file, whole_json
 from allpull.schema.base import tag
 from allpull.schema.run import RunRecord
-from allpull.traces.sources import Source, opened
 from allpull.units import NS_PER_S
 
 LAUNCHER = "import"
