@@ -27,6 +27,7 @@ from allpull.rundir import layout
 from allpull.rundir.read import gaps
 from allpull.rundir.read.events import read_counters
 from allpull.schema.counters import CounterSample, CountersHeader
+from allpull.schema.gap import texts
 from allpull.schema.spec import LaunchSpec, ObserveSpec, RunSpec
 
 NONCE = "0123456789abcdef" * 2
@@ -236,7 +237,7 @@ def test_clocks_are_compared_without_psutil_too(tmp_path, serving, monkeypatch):
     assert sidecar.NO_PSUTIL in header.sources
     file = read_counters(tmp_path, "counters/second.jsonl", 1, skip_damaged=False)
     said = list(gaps.of_hosts(SimpleNamespace(hosts=[]), (), [file]))
-    assert said == ["no counters of host second: psutil is not installed there"]
+    assert texts(said) == ["no counters of host second: psutil is not installed there"]
     assert all(not sample.ranks and not sample.nics for sample in samples)
     assert len(pings(tmp_path, "second")) == 2 * clock_pings.FASTEST
     serving.terminate()
@@ -322,6 +323,7 @@ def test_without_a_nonce_nothing_listens(on_the_way):
 PROGRAM = """
 import torch.distributed as dist
 from allpull import marks
+from allpull.schema.gap import texts
 dist.init_process_group("gloo")
 dist.barrier()
 marks.step(1)

@@ -15,7 +15,6 @@ from allpull.explain.explanation import explain
 from allpull.explain.scaling import words
 from allpull.report.terminal import table
 from allpull.report.terminal.show import seen
-from allpull.report.wording import without_gaps
 from allpull.rundir.read.run import RunData, find_runs, read_run
 from allpull.schema.base import tag
 from allpull.schema.reported import ScalingReport
@@ -64,7 +63,7 @@ def print_report(report: ScalingReport) -> None:
         if len(report.show.runs) == 1:
             console.print(table.phases(report.show))
             console.print(seen(report.show.runs[0]))
-        console.print(table.words([without_gaps(sentence, report.show.runs) for sentence in report.words]))
+        console.print(table.words(report.words))
         missing = [f"{run.run}: {gap}" for run in report.show.runs for gap in run.gaps]
         if report.show.notes or missing:
             console.print("Note:")

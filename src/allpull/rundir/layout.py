@@ -23,6 +23,9 @@ TRACES = "traces"
 CHECKPOINTS = "checkpoints"
 FOLDERS = ("job", LOGS, ENDED, "hosts", "steps", "events", "counters", "derived")
 
+NO_COUNTERS = "no counters: "
+"""Part of the format: how an entry of a counters file's `sources` begins that says why nothing was counted."""
+
 MAX_NAME = 48  # of a name inside a path; file systems allow 255 bytes, and hosts and suffixes need some
 
 

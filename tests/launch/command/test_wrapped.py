@@ -270,7 +270,7 @@ OR_KILLED = "(killed, or out of memory?)"
 
 def test_a_rank_that_came_twice_is_said(tmp_path):
     (tmp_path / "job/processes").mkdir(parents=True)
-    told = {"pid": 1, "host": "a", "rank": None, "reason": "rank 0 is another process, which was there before"}
+    told = {"pid": 1, "host": "a", "rank": None, "reason": "any words", "refused_rank": 0}
     (tmp_path / "job/processes/a-1.json").write_text(json.dumps(told))
     assert "1 process had the number of a rank" in (Witness((), tmp_path).twice() or "")
 

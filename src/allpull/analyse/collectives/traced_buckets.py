@@ -20,6 +20,7 @@ from allpull.rundir import safe_open
 from allpull.rundir.read.events import EventLog
 from allpull.rundir.read.run import RunData
 from allpull.schema.events import TraceWindow
+from allpull.schema.gap import Gap
 from allpull.schema.results import BucketTime
 from allpull.traces.collectives import SLACK_NS, executions, with_facts
 from allpull.traces.kineto import MAX_NS, read_window
@@ -38,17 +39,17 @@ Row = tuple[int | None, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BucketWindows:
-    """Bucket times (columns of ``SCHEMA``) of the ``read`` windows, and in words what could not be read."""
+    """Bucket times (columns of ``SCHEMA``) of the ``read`` windows, and what could not be read."""
 
     times: pl.DataFrame
     read: int
-    gaps: tuple[str, ...]
+    gaps: tuple[Gap, ...]
 
 
 def bucket_windows(run: RunData, *, limit_bytes: int = MAX_BYTES) -> BucketWindows:
     """The buckets in the profiler windows of ``run``: the last window of each rank first, until ``limit_bytes``."""
     rows: list[Row] = []
-    gaps: list[str] = []
+    gaps: list[Gap] = []
     root = (
         safe_open.checked_directory(run.directory) if any(log.traces for log in run.events.values()) else run.directory
     )
@@ -65,9 +66,12 @@ def bucket_windows(run: RunData, *, limit_bytes: int = MAX_BYTES) -> BucketWindo
         if trace.fault or not found:
             strange.append(f"{window.file[:80]}: {trace.fault or 'no reduction of gradients was found in it'}")
     if strange:
-        gaps.append(f"profiler windows: {len(strange):,} could not be used whole; {strange[0]}")
+        text = f"profiler windows: {len(strange):,} could not be used whole; {strange[0]}"
+        gaps.append(Gap(kind="profiler windows", text=text))
     if unread:
-        gaps.append(f"profiler windows: {unread:,} were not read, to keep this short")
+        gaps.append(
+            Gap(kind="profiler windows", text=f"profiler windows: {unread:,} were not read, to keep this short")
+        )
     return BucketWindows(times=pl.DataFrame(rows, schema=SCHEMA, orient="row"), read=read, gaps=tuple(gaps))
 
 

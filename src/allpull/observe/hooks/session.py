@@ -42,6 +42,7 @@ class Session:
         self.at_close: List[Callable[[], None]] = []
         self._missing: List[Tuple[str, str]] = []
         self._reason: Optional[str] = None
+        self._refused_rank: Optional[int] = None
         self._pid = os.getpid()
         self._said = False
         self._beginning = threading.RLock()
@@ -67,6 +68,7 @@ class Session:
             private_folder(os.path.join(self.directory, folder))
         if os.path.exists(path):
             self._reason = f"rank {who.rank} is another process, which was there before"
+            self._refused_rank = who.rank
             os.write(2, f"allpull: process {os.getpid()} is not recorded: {self._reason}\n".encode())
             self._say()
             return None
@@ -160,6 +162,7 @@ class Session:
             "torch": getattr(torch, "__version__", None) and str(torch.__version__),  # type: ignore[union-attr]
             "torch_cpu": vector_kernels(),
             "reason": self._reason,
+            "refused_rank": self._refused_rank,
         }
         try:
             path = os.path.join(self.directory, layout.process_file(host_name(), os.getpid()))

@@ -39,7 +39,10 @@ class SeenRank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenProcess:
-    """A process that imported torch: the rank it became, or why it became none, and versions of Python and torch."""
+    """A process that imported torch: the rank it became, or why it became none, and versions of Python and torch.
+
+    ``refused_rank``: the rank that it would have become, had another process not been recorded as that rank before.
+    """
 
     pid: int
     host: str
@@ -47,6 +50,7 @@ class SeenProcess:
     command: tuple[str, ...]
     versions: Mapping[str, str]
     reason: str | None
+    refused_rank: int | None = None
 
 
 def ranks_of(root: Path) -> list[SeenRank]:
@@ -108,6 +112,7 @@ def _rank(header: dict[str, Any]) -> SeenRank | None:
 
 def _process(told: dict[str, Any]) -> SeenProcess | None:
     pid, host, rank, reason, argv = (told.get(name) for name in ("pid", "host", "rank", "reason", "argv"))
+    refused = told.get("refused_rank")
     if type(pid) is not int or not isinstance(host, str):
         return None
     words = [word[:1000] for word in argv if isinstance(word, str)] if isinstance(argv, list) else []
@@ -118,6 +123,7 @@ def _process(told: dict[str, Any]) -> SeenProcess | None:
         command=tuple(words[:50]),
         versions={name: told[name][:100] for name in SAID if isinstance(told.get(name), str)},
         reason=reason[:500] if isinstance(reason, str) else None,
+        refused_rank=refused if type(refused) is int else None,
     )
 
 

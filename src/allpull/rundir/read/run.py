@@ -1,7 +1,7 @@
 """Read a run directory: its records as columns, and in words what is missing from it.
 
 What cannot be trusted is an error that names file, line and field. What is merely absent (a rank that was killed, a
-host that kept its files) is a gap: a sentence beside the data, which every result carries on.
+host that kept its files) is a gap beside the data, which every result carries on.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from allpull.rundir.read.events import (
 from allpull.rundir.read.headers import COUNTED, corrected, processes_of
 from allpull.rundir.read.steps import SCHEMA, StepsFile, read_steps
 from allpull.rundir.run_record import read_record
+from allpull.schema.gap import Gap
 from allpull.schema.host import HostRecord
 from allpull.schema.run import RunRecord
 from allpull.schema.steps import StepsHeader
@@ -48,7 +49,7 @@ class RunData:
     ``steps`` has the columns of ``records.SCHEMA``, sorted by rank and step; ``collectives`` those of
     ``collectives.SCHEMA``, ``ready`` and ``named`` those of their schemas, in the same order; ``counters``, ``pings``,
     ``gpus``, ``nics`` and ``links`` those of the schemas in ``beside``. ``headers`` and ``events`` go by rank; ranks
-    that left none are absent. ``gaps`` says in words what is missing or was left out.
+    that left none are absent. ``gaps``: what is missing or was left out.
     """
 
     directory: Path
@@ -58,7 +59,7 @@ class RunData:
     headers: dict[int, StepsHeader]
     events: dict[int, EventLog]
     counters: pl.DataFrame
-    gaps: tuple[str, ...]
+    gaps: tuple[Gap, ...]
     collectives: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=collectives.SCHEMA))
     ready: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=buckets.SCHEMA))
     named: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=named_phases.SCHEMA))
@@ -98,19 +99,19 @@ def read_run(directory: Path, *, skip_damaged: bool = False) -> RunData:
     """
     root = safe_open.checked_directory(directory)
     record = read_record(root)
-    said: list[str] = [*record.gaps]
+    found: list[Gap] = [Gap(kind="recorded", text=text) for text in record.gaps]
     if record.status in {"created", "running"}:
-        said.append(unfinished.why(root, record))
-    record = _with_ranks_seen(root, record, said)
+        found.append(Gap(kind="unfinished", text=unfinished.why(root, record)))
+    record = _with_ranks_seen(root, record, found)
     hosts = _hosts(root, record)
-    steps = _step_files(root, record, said, skip_damaged=skip_damaged)
-    events = _event_logs(root, record, said, skip_damaged=skip_damaged)
+    steps = _step_files(root, record, found, skip_damaged=skip_damaged)
+    events = _event_logs(root, record, found, skip_damaged=skip_damaged)
     counters = _counter_files(root, record, skip_damaged=skip_damaged)
     if record.kind == "run" and not steps:
-        said.append(gaps.why_no_rank(processes_of(root)))
-    said += gaps.of_steps(record, steps, events)
-    said += gaps.of_events(record, set(steps), events)
-    said += gaps.of_hosts(record, hosts, counters)
+        found.append(Gap(kind="no rank", text=gaps.why_no_rank(processes_of(root))))
+    found += gaps.of_steps(record, steps, events)
+    found += gaps.of_events(record, set(steps), events)
+    found += gaps.of_hosts(record, hosts, counters)
     return RunData(
         directory=directory,
         record=record,
@@ -119,7 +120,7 @@ def read_run(directory: Path, *, skip_damaged: bool = False) -> RunData:
         headers={rank: file.header for rank, file in steps.items()},
         events=events,
         counters=_table([file.rows for file in counters], COUNTERS_SCHEMA),
-        gaps=tuple(said),
+        gaps=tuple(found),
         collectives=_together(
             [calls for rank, file in steps.items() for calls in (file.calls, _after_steps(rank, events.get(rank)))],
             collectives.SCHEMA,
@@ -154,12 +155,12 @@ def _is_run(path: Path) -> bool:
         return False
 
 
-def _with_ranks_seen(root: Path, record: RunRecord, said: list[str]) -> RunRecord:
+def _with_ranks_seen(root: Path, record: RunRecord, missing: list[Gap]) -> RunRecord:
     """``record`` with the ranks and hosts of a command's own records, where its launcher did not live to learn them."""
     seen = corrected(record, root)
     if seen.ranks != record.ranks:
         says = f"{layout.RUN_JSON} says {counted(record.ranks, 'rank')}, the records {seen.ranks:,}"
-        said.append(f"{says}: read as {seen.ranks:,}")
+        missing.append(Gap(kind="rank count", text=f"{says}: read as {seen.ranks:,}"))
     return seen
 
 
@@ -173,18 +174,18 @@ def _hosts(root: Path, record: RunRecord) -> tuple[HostRecord, ...]:
     return tuple(found)
 
 
-def _step_files(root: Path, record: RunRecord, said: list[str], *, skip_damaged: bool) -> dict[int, StepsFile]:
+def _step_files(root: Path, record: RunRecord, missing: list[Gap], *, skip_damaged: bool) -> dict[int, StepsFile]:
     found = {}
-    for rank in _ranks_in(root, layout.steps_file, record, said):
+    for rank in _ranks_in(root, layout.steps_file, record, missing):
         file = read_steps(root, rank, skip_damaged=skip_damaged)
         if file is not None:
             found[rank] = file
     return found
 
 
-def _event_logs(root: Path, record: RunRecord, said: list[str], *, skip_damaged: bool) -> dict[int, EventLog]:
+def _event_logs(root: Path, record: RunRecord, missing: list[Gap], *, skip_damaged: bool) -> dict[int, EventLog]:
     found = {}
-    for rank in _ranks_in(root, layout.events_file, record, said):
+    for rank in _ranks_in(root, layout.events_file, record, missing):
         log = read_events(root, rank, skip_damaged=skip_damaged)
         if log is not None:
             found[rank] = log
@@ -208,7 +209,7 @@ def _at_most(record: RunRecord, names: list[str], where: str) -> list[str]:
     return names
 
 
-def _ranks_in(root: Path, path_of: Callable[[int], str], record: RunRecord, said: list[str]) -> list[int]:
+def _ranks_in(root: Path, path_of: Callable[[int], str], record: RunRecord, missing: list[Gap]) -> list[int]:
     """Ranks that have a file, from the listing of its folder: ``record.ranks`` may be any number."""
     folder = path_of(0).partition("/")[0]
     names = safe_open.file_names(root, folder, ".jsonl")
@@ -217,5 +218,6 @@ def _ranks_in(root: Path, path_of: Callable[[int], str], record: RunRecord, said
     own = sorted(rank for rank in numbers if rank < record.ranks and path_of(rank) in paths)
     strange = len(names) - len(own)
     if strange:
-        said.append(f"{folder}: {counted(strange, 'file')} of no rank of this run (it has {record.ranks:,}): not read")
+        text = f"{folder}: {counted(strange, 'file')} of no rank of this run (it has {record.ranks:,}): not read"
+        missing.append(Gap(kind="foreign files", text=text))
     return own
