@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -17,6 +16,7 @@ import pytest
 from allpull.analyse.job_health import watch
 from allpull.observe.hook_install import stage, variables
 from allpull.rundir import layout
+from allpull.rundir.job_file import JobFile
 from allpull.rundir.live.snapshot import Activity, JobSnapshot, RankSnapshot, StepSnapshot, job_snapshot
 from allpull.schema.base import tag
 from allpull.schema.run import RunRecord
@@ -192,7 +192,7 @@ def test_a_real_rank_that_hangs_is_named_while_it_does(tmp_path: Path) -> None:
         (directory / folder).mkdir(parents=True)
     (directory / layout.RUN_JSON).write_text(RECORD.model_dump_json(by_alias=True))
     job = directory / layout.SPEC
-    job.write_text(json.dumps({"directory": str(directory), "budget": 1 << 24, "warmup_steps": 0}))
+    JobFile(directory=str(directory), budget=1 << 24).write(str(job))
     stage(str(directory))
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(HANGING))

@@ -28,11 +28,11 @@ from allpull.launch.slurm import launcher as slurm
 from allpull.rehearse.cluster.faults import AcceleratorFault
 from allpull.rehearse.launcher import Rehearse
 from allpull.report.plain import printable
+from allpull.rundir.job_file import JOB_VARIABLE
 from allpull.rundir.read.headers import COUNTED
 from allpull.schema.run import RunRecord
 from allpull.schema.spec import RunSpec, to_plain
 
-JOB_VARIABLE = "ALLPULL_JOB"
 RANKS_ONLY = ("launch", "ssh", "slurm", "container")  # parts of a specification that need -n
 TRAINERS = ("data", "model", "train")
 

@@ -6,7 +6,6 @@ shell can, they also have the run closed when the script ends; a run that was no
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -24,8 +23,9 @@ from allpull.launch.job import Job, write_record
 from allpull.launch.outcome import Ended, describe, exit_of
 from allpull.observe.hook_install import BINDS, CARRIED, MPI_LIST
 from allpull.rundir import layout, redact, safe_open
+from allpull.rundir.job_file import JOB_VARIABLE, JobFile
 from allpull.rundir.read.headers import corrected
-from allpull.rundir.write import whole_file, whole_json
+from allpull.rundir.write import whole_file
 from allpull.schema.run import RunRecord
 
 LAUNCHER = "script"
@@ -71,7 +71,7 @@ def lines(job: Job, shell: str, environ: Mapping[str, str]) -> str:
 def unobserved(environ: Mapping[str, str]) -> dict[str, str]:
     """``environ`` without what the lines of an earlier run put there, so that a script may take them in again."""
     clean = dict(environ)
-    job_file = clean.pop("ALLPULL_JOB", "")
+    job_file = clean.pop(JOB_VARIABLE, "")
     if not job_file:
         return clean
     run = os.path.dirname(os.path.dirname(job_file))  # noqa: PTH120  text as it was put there, not a path of ours
@@ -125,9 +125,8 @@ def last_words(record: RunRecord, directory: Path) -> list[str]:
 
 def _seal(root: Path, record: RunRecord) -> None:
     """Take what only the running job needed out of the job file."""
-    job = safe_open.parsed(safe_open.read_whole(root, layout.SPEC, MAX_JSON_BYTES))
-    kept = {name: value for name, value in job.items() if name != "nonce"}
-    whole_json(str(root / layout.SPEC), {**kept, "spec": json.loads(json.dumps(record.spec))})
+    file = JobFile.from_plain(safe_open.parsed(safe_open.read_whole(root, layout.SPEC, MAX_JSON_BYTES)))
+    file.sealed(record.spec).write(str(root / layout.SPEC))
 
 
 def _csh_quoted(text: str) -> str:

@@ -7,14 +7,12 @@ the command without us, and it is never ended by us.
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from allpull.launch.command.hook_environment import carried
 from allpull.launch.command.missing_ranks import Witness
@@ -26,14 +24,14 @@ from allpull.launch.running import Running
 from allpull.launch.script import shell_script
 from allpull.observe import clock_pings
 from allpull.observe.host import describe_host
-from allpull.observe.sidecar import start
+from allpull.observe.sidecar.start import await_end, start_detached
 from allpull.rundir import layout
+from allpull.rundir.job_file import JobFile
 from allpull.rundir.read.headers import has_ended, ranks_of
 from allpull.rundir.write import whole_json
 
 LAUNCHER = "command"
 MOST_NAMED = 3  # ranks in one sentence
-SIDECAR_ENDS_S = 5.0  # it sees that the command has ended, and writes a last sample
 LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "remote process exited")
 """What Gloo and NCCL raise in a rank whose neighbour is gone."""
 
@@ -102,7 +100,7 @@ class WrappedJob(Running):
                 self.witness.look()
             return None
         self._relay.close()
-        end_sidecar(self._sidecar)
+        await_end(self._sidecar)
         shell_code = 128 - code if code < 0 else code
         failures = failures_of(self._job.directory, self._command.pid, code) if code else ()
         stopped = self._relay.ended_by is not None
@@ -113,32 +111,15 @@ class WrappedJob(Running):
         """Wait until the command has ended by itself: we are only here because something of ours went wrong."""
         self._relay.close()
         self._command.wait()
-        end_sidecar(self._sidecar)
+        await_end(self._sidecar)
 
 
 def start_sidecar(job: Job, host: str, pid: int) -> subprocess.Popen[bytes] | None:
     """Start what samples this host's counters until ``pid`` ends; None where it was not asked for, or cannot be."""
-    if not job.spec.observe.counters:
-        return None
     try:
-        told_job = json.loads(job.file.read_text(encoding="utf-8"))
-        with (job.directory / layout.LOGS / f"sidecar-{layout.slug(host)}.log").open("ab") as log:
-            apart: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
-            apart["start_new_session"] = True  # signals to the command are no business of its
-            return start.start(told_job, host, pid, clock_pings.ASK, **apart)
+        return start_detached(JobFile.read(str(job.file)), host, watch=pid, clock=clock_pings.ASK)
     except (OSError, ValueError):
         return None
-
-
-def end_sidecar(beside: subprocess.Popen[bytes] | None) -> None:
-    """Wait for the sidecar of a command that has ended."""
-    if beside is None:
-        return
-    try:
-        beside.wait(SIDECAR_ENDS_S)
-    except subprocess.TimeoutExpired:
-        beside.kill()
-        beside.wait()
 
 
 def failures_of(directory: Path, pid: int, code: int) -> tuple[RankFailure, ...]:

@@ -20,8 +20,9 @@ from allpull.launch.script import SLURM_LOG
 from allpull.launch.slurm.outcome import JobFacts, in_words, verdict
 from allpull.launch.slurm.queue import SETTLE_S, Handle
 from allpull.rundir import layout, redact, safe_open
+from allpull.rundir.job_file import JobFile
 from allpull.rundir.read.unfinished import QUEUED, job_number
-from allpull.rundir.write import whole_file, whole_json
+from allpull.rundir.write import whole_file
 from allpull.schema.run import RunRecord
 
 MAX_JSON_BYTES = 16 << 20
@@ -121,11 +122,8 @@ def _end_utc(root: Path) -> str:
 
 def _seal(root: Path, record: RunRecord) -> None:
     """Take what only the running job needed, its nonce and whatever is secret, out of the job file and the script."""
-    job = safe_open.parsed(safe_open.read_whole(root, layout.SPEC, MAX_JSON_BYTES))
-    kept = {name: value for name, value in job.items() if name != "nonce"}
-    if isinstance(kept.get("command"), list):
-        kept["command"] = redact.arguments([str(word) for word in kept["command"]])[0]
-    whole_json(str(root / layout.SPEC), {**kept, "spec": record.spec})
+    file = JobFile.from_plain(safe_open.parsed(safe_open.read_whole(root, layout.SPEC, MAX_JSON_BYTES)))
+    file.sealed(record.spec).write(str(root / layout.SPEC))
     if (root / layout.SCRIPT).exists():
         script = safe_open.read_whole(root, layout.SCRIPT, MAX_JSON_BYTES).decode("utf-8", "replace")
         whole_file(str(root / layout.SCRIPT), redact.text(script)[0])

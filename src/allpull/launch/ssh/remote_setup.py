@@ -6,19 +6,18 @@ job, its nonce included, is removed.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import allpull
 from allpull.errors import BadInput
 from allpull.launch import container
 from allpull.launch.job import Job
 from allpull.launch.ssh.connection import NOT_FOUND, Remote, shell_text, ship_code
+from allpull.rundir.job_file import JobFile
 from allpull.schema.spec import ContainerSpec
 
 AT_ONCE = 32  # hosts that are talked to in parallel
@@ -42,13 +41,13 @@ def arrive(names: Sequence[str], job: Job) -> list[Arrived]:
     Raises:
         BadInput: a host cannot take it, or they differ in versions; every one of them has left again.
     """
-    asked = json.loads(job.file.read_text(encoding="utf-8"))
+    file = JobFile.read(str(job.file))
     remotes = [_remote(name, job) for name in names]  # one after the other: homes that are shared take one copy at once
     arriving: list[Future[Arrived | BadInput]] = []
     try:
         with ThreadPoolExecutor(min(AT_ONCE, len(names))) as pool:
             try:
-                arriving += [pool.submit(_arrive, remote, asked, job.spec.container) for remote in remotes]
+                arriving += [pool.submit(_arrive, remote, file, job.spec.container) for remote in remotes]
                 answers = [one.result() for one in arriving]
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -103,9 +102,9 @@ def _remote(name: str, job: Job) -> Remote:
     return Remote(name=name, python=python, code=code)
 
 
-def _arrive(remote: Remote, asked: dict[str, Any], box: ContainerSpec) -> Arrived | BadInput:
+def _arrive(remote: Remote, file: JobFile, box: ContainerSpec) -> Arrived | BadInput:
     try:
-        told = remote.arrive(asked)
+        told = remote.arrive(file)
         host = Arrived(
             remote=remote,
             directory=str(told["directory"]),

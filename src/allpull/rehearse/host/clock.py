@@ -89,7 +89,7 @@ def ahead(environ: Mapping[str, str]) -> tuple[int, int]:
 
 def mend_programs(directory: Path) -> None:
     """Put into run ``directory`` what mends sleeping in a Python that is executed with ``program_variables``."""
-    startup = Path(__file__).parent / "ranks" / "sitecustomize.py"
+    startup = Path(__file__).parent.parent / "ranks" / "sitecustomize.py"
     private_folder(str(directory / STARTUP))
     shutil.copyfile(startup, directory / STARTUP / startup.name)
 

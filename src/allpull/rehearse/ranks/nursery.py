@@ -14,7 +14,6 @@ import argparse
 import atexit
 import ctypes
 import gc
-import json
 import os
 import socket
 import subprocess
@@ -26,12 +25,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from signal import SIGKILL, SIGTERM, SIGUSR1
-from typing import Any, NoReturn
+from signal import SIGKILL, SIGUSR1
+from typing import NoReturn
 
 from allpull.observe import clock_pings
 from allpull.observe.rank.command import become
-from allpull.observe.sidecar.start import start as start_sidecar
+from allpull.observe.sidecar import start as sidecar
 from allpull.rehearse.host import clock, state
 from allpull.rehearse.host.namespaces import UTS, enter_net, unshare
 from allpull.rehearse.host.network import INTERFACE, address, rank_variables
@@ -39,6 +38,7 @@ from allpull.rehearse.host.order import RANK_PLACEHOLDER, HostOrder, Order, load
 from allpull.rehearse.host.reports import send
 from allpull.rehearse.ranks.children import Bell, Ended, Kills, attend
 from allpull.rundir import layout
+from allpull.rundir.job_file import JobFile
 from allpull.rundir.write import whole_json
 
 HOST_EXTRA_S = 2.0  # a host gives its ranks the grace time, and then writes down how they ended
@@ -143,7 +143,7 @@ def be_host(order: Order, index: int, wires: Wires, *, sidecar_environ: dict[str
     enter_net(wires.nets[index])
     unshare(UTS)
     socket.sethostname(host.name)
-    job = json.loads(Path(order.job_file).read_text(encoding="utf-8"))
+    job = JobFile.read(order.job_file)
     _describe(host, order.directory)
     if host.has_own_clock:
         monotonic_ns, ahead_ns = clock.ahead(sidecar_environ)
@@ -162,7 +162,7 @@ def be_host(order: Order, index: int, wires: Wires, *, sidecar_environ: dict[str
             state.end_with_parent(here, SIGKILL)
             end_as_program(lambda: be_rank(order, host, local_rank, rank_variable, sidecar_environ))  # noqa: B023  called at once
         ranks[pid] = rank
-    sidecar = _start_sidecar(job, order, index, sidecar_environ) if job["counters"] else None
+    counting = _start_sidecar(job, order, index, sidecar_environ)
     ended = attend(
         ranks,
         bell,
@@ -171,8 +171,7 @@ def be_host(order: Order, index: int, wires: Wires, *, sidecar_environ: dict[str
         kills=Kills(_planned_kills(order, ranks), wires.zero, lambda rank: _tell_killed(wires, rank)),
         on_failure=_tell_nursery,
     )
-    if sidecar is not None:
-        _stop(sidecar)
+    sidecar.stop(counting)
     _write_ending(order, host.name, ended)
     return ended.code
 
@@ -260,21 +259,12 @@ def _tell_nursery() -> None:
     os.kill(os.getppid(), SIGUSR1)  # it ends the other hosts, also while a rank of ours takes its time to end
 
 
-def _start_sidecar(job: dict[str, Any], order: Order, index: int, environ: dict[str, str]) -> subprocess.Popen[bytes]:
+def _start_sidecar(job: JobFile, order: Order, index: int, environ: dict[str, str]) -> subprocess.Popen[bytes] | None:
     host, part = order.hosts[index].name, clock_pings.NONE
-    if len(order.hosts) > 1:
+    if job.counters and len(order.hosts) > 1:
         part = clock_pings.ASK if index else clock_pings.serve(order.directory, host=host, address=address(0))
     through = ["allpull.rehearse.host.clock"] if "FAKETIME" in environ else []
-    return start_sidecar(job, host, os.getpid(), part, through, env=environ)
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    process.send_signal(SIGTERM)
-    try:
-        process.wait(timeout=5)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    return sidecar.start(job, host, watch=os.getpid(), clock=part, environ=environ, through=through)
 
 
 def _write_ending(order: Order, host: str, ended: Ended) -> None:
