@@ -32,7 +32,8 @@ def finding(
         "loss_s_per_step": loss_s,
         "loss_share": 0.1,
         "gain": {"value": gain, "low": gain - 0.02, "high": gain + 0.02},
-        "remedy": "more loader workers: --workers 8",
+        "remedy": "any words",
+        "options": ["OMP_NUM_THREADS"],
         "evidence": [],
         "wrong_when": "never",
         **changes,
@@ -67,10 +68,10 @@ def changed(*names: str) -> list[Difference]:
 def test_the_one_finding_that_is_gone_is_held_against_what_came() -> None:
     before = explained(finding("input-bound", 1.21), finding("slow-rank", 1.05, ranks=[3]))
     after = explained(finding("slow-rank", 1.06, ranks=[3]), run="run-1")
-    (one,) = promises([before], [after], CAME, changed("--workers"))
+    (one,) = promises([before], [after], CAME, changed("OMP_NUM_THREADS"))
     assert (one.rule, one.state, one.kept) == ("input-bound", "gone", "kept")
     assert (one.loss_s_before, one.loss_s_after) == (0.05, 0.0)
-    assert one.changed == ["--workers"]
+    assert one.changed == ["OMP_NUM_THREADS"]
     assert one.came == CAME
 
 
@@ -96,13 +97,32 @@ def test_a_finding_that_shrank_was_worked_on_and_one_that_stayed_was_not() -> No
 
 def test_without_an_explanation_of_the_runs_after_the_differences_tell() -> None:
     before = explained(
-        finding("input-bound", 1.21), finding("network-bound", 1.4, remedy="set NCCL_SOCKET_IFNAME or launch.interface")
+        finding("input-bound", 1.21), finding("network-bound", 1.4, options=["NCCL_SOCKET_IFNAME", "launch.interface"])
     )
-    (one,) = promises([before], [], CAME, changed("--workers", "--lr"))
-    assert (one.rule, one.state, one.changed, one.kept) == ("input-bound", "not known", ["--workers"], "kept")
+    (one,) = promises([before], [], CAME, changed("OMP_NUM_THREADS", "--lr"))
+    assert (one.rule, one.state, one.changed, one.kept) == ("input-bound", "not known", ["OMP_NUM_THREADS"], "kept")
     (other,) = promises([before], [], CAME, changed("launch.interface"))
     assert other.rule == "network-bound"
     assert other.kept == "less"
+
+
+def test_a_finding_that_was_stored_without_options_names_no_difference() -> None:
+    stored = finding("cpu-contention", 1.21, remedy="set OMP_NUM_THREADS")
+    del stored["options"]
+    (one,) = promises([explained(stored)], [], CAME, changed("OMP_NUM_THREADS"))
+    assert (one.state, one.changed) == ("not known", [])
+
+
+def test_other_words_of_a_remedy_change_no_follow_up() -> None:
+    """Nothing that follows a remedy up reads its text."""
+    differing = changed("OMP_NUM_THREADS", "launch.bind")
+    results = [
+        promises([explained(finding("cpu-contention", 1.21, remedy=text, title=text))], [], CAME, differing)
+        for text in ("set OMP_NUM_THREADS", "launch.bind=cores helps", "")
+    ]
+    facts = [one.model_dump(exclude={"remedy", "title"}) for (one,) in results]
+    assert facts[0] == facts[1] == facts[2]
+    assert facts[0]["changed"] == ["OMP_NUM_THREADS"]
 
 
 def test_where_nothing_tells_the_largest_are_listed() -> None:
