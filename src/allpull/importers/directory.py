@@ -21,8 +21,9 @@ from allpull.importers.clocks import Clocks
 from allpull.importers.joining import Joined, Rank
 from allpull.importers.sources import Source, opened
 from allpull.rundir import layout, redact
+from allpull.rundir.run_record import write_record
 from allpull.rundir.safe_open import shown_path
-from allpull.rundir.write import private_folder, whole_file, whole_json
+from allpull.rundir.write import private_folder, whole_file
 from allpull.schema.base import tag
 from allpull.schema.run import RunRecord
 from allpull.units import NS_PER_S
@@ -123,7 +124,7 @@ def _fill(directory: Path, joined: Joined, clocks: Clocks | None, record: RunRec
         whole_file(str(directory / layout.steps_file(rank.rank)), text)
         files = list(_kept(directory, rank))
         whole_file(str(directory / layout.events_file(rank.rank)), records.events_lines(rank, kinds, files))
-    whole_json(str(directory / layout.RUN_JSON), record.model_dump(mode="json", by_alias=True))
+    write_record(directory, record)
 
 
 def _kept(directory: Path, rank: Rank) -> Iterator[tuple[str, int, int]]:

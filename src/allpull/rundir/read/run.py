@@ -30,13 +30,13 @@ from allpull.rundir.read.events import (
 )
 from allpull.rundir.read.headers import COUNTED, corrected, processes_of
 from allpull.rundir.read.steps import SCHEMA, StepsFile, read_steps
+from allpull.rundir.run_record import read_record
 from allpull.schema.gap import Gap
 from allpull.schema.host import HostRecord
 from allpull.schema.run import RunRecord
 from allpull.schema.steps import StepsHeader
 from allpull.units import counted
 
-MAX_RUN_JSON_BYTES = 16 << 20
 MAX_HOST_JSON_BYTES = 1 << 20
 
 _RANK_FILE = re.compile(r"rank-([0-9]{5,7})\.jsonl")
@@ -98,7 +98,7 @@ def read_run(directory: Path, *, skip_damaged: bool = False) -> RunData:
             a link that leaves the directory; or it was written by a newer major version.
     """
     root = safe_open.checked_directory(directory)
-    record = _run_record(root)
+    record = read_record(root)
     found: list[Gap] = [Gap(kind="recorded", text=text) for text in record.gaps]
     if record.status in {"created", "running"}:
         found.append(Gap(kind="unfinished", text=unfinished.why(root, record)))
@@ -153,19 +153,6 @@ def _is_run(path: Path) -> bool:
         return path.is_dir() and not path.is_symlink() and (path / layout.RUN_JSON).is_file()
     except OSError:
         return False
-
-
-def _run_record(root: Path) -> RunRecord:
-    where = safe_open.shown_path(root)
-    names = safe_open.file_names(root, ".", "")
-    if layout.RUN_JSON not in names:
-        what = f"it has no {layout.RUN_JSON}" if names else "it is empty"
-        raise RunDirError(
-            f"{where}: not a run directory: {what}",
-            hint=f"a run that was copied only in part lacks {layout.RUN_JSON}; copy the whole directory",
-        )
-    blob = safe_open.read_whole(root, layout.RUN_JSON, MAX_RUN_JSON_BYTES)
-    return safe_open.document(RunRecord, "run", blob, f"{where}/{layout.RUN_JSON}")
 
 
 def _with_ranks_seen(root: Path, record: RunRecord, missing: list[Gap]) -> RunRecord:
