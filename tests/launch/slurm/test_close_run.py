@@ -155,8 +155,8 @@ def test_who_reads_an_unclosed_run_is_told_whose_it_is_and_what_closes_it(job, n
         (job.directory / layout.host_file(host)).write_text(json.dumps(HOST | {"host": host}))
     ended(job, *codes)
     gaps = read_run(job.directory).gaps
-    assert gaps[0].startswith(said)
-    assert "`allpull env --finish RUN` closes the run" in gaps[0]
+    assert gaps[0].text.startswith(said)
+    assert "`allpull env --finish RUN` closes the run" in gaps[0].text
 
 
 HOST = json.loads(next(Path(__file__).parents[2].glob("runs/*/hosts/*.json")).read_text("utf-8"))
@@ -169,9 +169,9 @@ def test_what_is_prepared_has_a_script_that_can_be_submitted_and_says_that_it_di
     assert script == directory / layout.SCRIPT
     assert f"run={directory}\n" in script.read_text()
     assert json.loads((directory / layout.SPEC).read_text())["nonce"]
-    assert "no job has begun" in read_run(directory).gaps[0]
+    assert "no job has begun" in read_run(directory).gaps[0].text
     (directory / layout.QUEUE).write_text("4711\n")
-    assert "Slurm job 4711 has not ended" in read_run(directory).gaps[0]
+    assert "Slurm job 4711 has not ended" in read_run(directory).gaps[0].text
 
 
 def test_a_prepared_array_has_one_script_for_all_its_runs(tmp_path):

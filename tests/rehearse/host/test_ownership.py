@@ -158,7 +158,8 @@ def test_a_child_ends_with_its_parent(tmp_path):
     program = (
         "import os, subprocess, sys, time\n"
         "child = 'import os, signal, sys, time; from allpull.rehearse.host import ownership; '"
-        " + f'ownership.end_with_parent({os.getpid()}, signal.SIGKILL); print(os.getpid(), flush=True); time.sleep(60)'\n"
+        " + f'ownership.end_with_parent({os.getpid()}, signal.SIGKILL); '"
+        " + 'print(os.getpid(), flush=True); time.sleep(60)'\n"
         "subprocess.run([sys.executable, '-c', child])\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
