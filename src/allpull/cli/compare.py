@@ -152,9 +152,9 @@ def _read(places: Sequence[Path], *, skip_damaged: bool) -> list[RunData]:
 def _explained(runs: Sequence[RunData]) -> dict[str, ExplainResult]:
     """What `allpull explain` kept of ``runs`` as they stand, or says of them now."""
     from allpull.explain.explanation import explain  # noqa: PLC0415
-    from allpull.rundir.derived import read_explained  # noqa: PLC0415
+    from allpull.rundir.derived import cached_explanation  # noqa: PLC0415
 
-    return {run.record.id: read_explained(run.directory, run.record) or explain(run).result for run in runs}
+    return {run.record.id: cached_explanation(run.directory, run.record) or explain(run).result for run in runs}
 
 
 def _show(result: CompareResult) -> None:

@@ -29,7 +29,7 @@ from allpull.schema.run import RunRecord
 from allpull.units import NS_PER_S
 
 LAUNCHER = "import"
-FOLDERS = ("hosts", "steps", "events", "counters", layout.TRACES, "derived")
+FOLDERS = (*layout.RECORDS, layout.TRACES, layout.DERIVED)
 PACKING = 1  # of gzip: several times faster than its usual level, for a tenth more bytes
 CHUNK = 1 << 20
 MAX_RUNS = 1000  # of one name
@@ -136,7 +136,7 @@ def _kept(directory: Path, rank: Rank) -> Iterator[tuple[str, int, int]]:
     for place, dump in enumerate(rank.dumps):
         suffix = "pickle" if dump.source.kind == "pickle" else "json"
         ending = f"{suffix}.gz" if dump.source.is_packed else suffix
-        relative = f"{layout.TRACES}/rank-{rank.rank:05d}-flight-recorder-{place}.{ending}"
+        relative = layout.flight_recorder_file(rank.rank, place, ending)
         _copy(dump.source, directory / relative, packed=False)
 
 

@@ -96,8 +96,8 @@ def job_snapshot(directory: Path) -> JobSnapshot:
     """
     root = safe_open.checked_directory(directory)
     record = read_record(root)
-    names = safe_open.file_names(root, "steps", ".jsonl")[:MAX_RANKS]
-    ranks = [int(name[5:-6]) for name in names if name.startswith("rank-") and name[5:-6].isdecimal()]
+    names = safe_open.file_names(root, layout.STEPS, ".jsonl")[:MAX_RANKS]
+    ranks = [rank for rank in map(layout.rank_of, names) if rank is not None]
     begins_later = _first_step(record) > 0
     snapshots = [_rank(root, rank, begins_later=begins_later) for rank in ranks]
     metrics = {
