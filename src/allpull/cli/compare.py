@@ -153,10 +153,11 @@ def _read(places: Sequence[Path], *, skip_damaged: bool) -> list[AlignedRun]:
 def _explained(runs: Sequence[AlignedRun]) -> dict[str, ExplainResult]:
     """What `allpull explain` kept of ``runs`` as they stand, or says of them now."""
     from allpull.explain.explanation import explain  # noqa: PLC0415
-    from allpull.rundir.derived import read_explained  # noqa: PLC0415
+    from allpull.rundir.derived import cached_explanation  # noqa: PLC0415
 
     return {
-        run.data.record.id: read_explained(run.data.directory, run.data.record) or explain(run).result for run in runs
+        run.data.record.id: cached_explanation(run.data.directory, run.data.record) or explain(run).result
+        for run in runs
     }
 
 
