@@ -17,8 +17,8 @@ from allpull.config.load import bare_spec
 from allpull.errors import BadInput, MissingPart
 from allpull.launch import detect
 from allpull.launch.command import env_script
-from allpull.launch.command.missing_ranks import Witness
-from allpull.launch.command.program import as_rank, title
+from allpull.launch.command.command_line import as_rank, title
+from allpull.launch.command.missing_ranks import ProcessWatch
 from allpull.launch.command.wrapped import LAUNCHER, CannotStart, Wrapped
 from allpull.launch.execute import execute
 from allpull.launch.job import Job, prepare, prospect
@@ -242,7 +242,7 @@ def last_words(record: RunRecord, job: Job, launcher: Launcher, words: Sequence[
     elif record.status == "cancelled" and record.launcher not in COUNTED:
         said.append("cancelled: every process of the job was ended")
     began = exit_ is None or exit_.code == 0 or exit_.rank is not None  # else ranks may not have been started at all
-    witness = Witness(words, job.directory) if began else None
+    witness = ProcessWatch(words, job.directory) if began else None
     if isinstance(launcher, Wrapped):
         witness = launcher.witness
     if witness is not None:
