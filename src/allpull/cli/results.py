@@ -9,7 +9,7 @@ from rich.console import Console
 
 from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.run import detail
-from allpull.analyse.summary import in_order, scaling_table
+from allpull.analyse.scaling import in_order, scaling_table
 from allpull.cli.say import answer
 from allpull.explain.detail import detail as drawn
 from allpull.explain.explanation import explain
