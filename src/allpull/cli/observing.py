@@ -23,7 +23,6 @@ from allpull.launch.command.wrapped import LAUNCHER, CannotStart, Wrapped
 from allpull.launch.execute import execute
 from allpull.launch.job import Job, prepare, prospect
 from allpull.launch.launcher import Launcher, choose
-from allpull.launch.outcome import describe
 from allpull.launch.slurm import launcher as slurm
 from allpull.rehearse.cluster.faults import AcceleratorFault
 from allpull.rehearse.launcher import Rehearse
@@ -238,7 +237,7 @@ def last_words(record: RunRecord, job: Job, launcher: Launcher, words: Sequence[
     """What there is to say when a command has ended, beside what it said itself."""
     exit_, said = record.exit, []
     if exit_ is not None and exit_.code and (exit_.rank is not None or exit_.reason):
-        said.append(describe(exit_))
+        said.append(exit_.describe())
     elif record.status == "cancelled" and record.launcher not in COUNTED:
         said.append("cancelled: every process of the job was ended")
     began = exit_ is None or exit_.code == 0 or exit_.rank is not None  # else ranks may not have been started at all

@@ -22,7 +22,6 @@ from allpull.launch.execute import execute
 from allpull.launch.job import Job, prepare, prospect
 from allpull.launch.launcher import choose
 from allpull.launch.mpi import hosts_of
-from allpull.launch.outcome import describe
 from allpull.launch.slurm.batch_script import sbatch_script
 from allpull.launch.slurm.launcher import prepare_script
 from allpull.report.plain import printable
@@ -212,7 +211,7 @@ def pass_on(record: RunRecord) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # one more Ctrl-C while Python ends would change our exit code
         note("cancelled: every process of the job was ended")
     else:
-        note(f"allpull: {describe(record.exit)}")
+        note(f"allpull: {record.exit.describe()}")
         for line in record.exit.log_tail:
             note(f"  | {line}")
     raise typer.Exit(record.exit.code)

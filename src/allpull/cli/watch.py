@@ -59,12 +59,11 @@ def watch(
 
 def _say_end(directory: Path) -> None:
     """Say how a job ended that did not end well."""
-    from allpull.launch.outcome import describe  # noqa: PLC0415  not needed for --help
     from allpull.rundir.run_record import read_record  # noqa: PLC0415
 
     exit_ = read_record(directory).exit
     if exit_ is not None and exit_.code:
-        note(f"allpull: {describe(exit_)}")
+        note(f"allpull: {exit_.describe()}")
 
 
 def _newest(path: Path) -> Path:
