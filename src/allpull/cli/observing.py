@@ -243,7 +243,7 @@ def last_words(record: RunRecord, job: Job, launcher: Launcher, words: Sequence[
     began = exit_ is None or exit_.code == 0 or exit_.rank is not None  # else ranks may not have been started at all
     witness = ProcessWatch(words, job.directory) if began else None
     if isinstance(launcher, Wrapped):
-        witness = launcher.witness
+        witness = launcher.watch
     if witness is not None:
         said += [sentence for sentence in (witness.why(), witness.twice()) if sentence is not None]
     return said
