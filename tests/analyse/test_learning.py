@@ -11,7 +11,8 @@ import pytest
 from allpull.analyse import learning, recording_overhead
 from allpull.analyse.io import rates
 from allpull.analyse.thinning import evenly
-from allpull.rundir.read.events import COUNTERS_SCHEMA, EventLog
+from allpull.rundir.read.counters import COUNTERS_SCHEMA
+from allpull.rundir.read.events import EventLog
 from allpull.schema.events import EpochMark, Metric
 
 MakeLog = Callable[..., EventLog]
