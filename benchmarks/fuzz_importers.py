@@ -54,8 +54,8 @@ def checked(folder: Path) -> Callable[[bytes, str], None]:
     from allpull.importers.assemble import import_traces  # noqa: PLC0415
     from allpull.importers.joining import join  # noqa: PLC0415
     from allpull.importers.part import read_part  # noqa: PLC0415
+    from allpull.importers.sources import find  # noqa: PLC0415
     from allpull.rundir.read.run import read_run  # noqa: PLC0415
-    from allpull.traces.sources import find  # noqa: PLC0415
 
     seen = 0
 

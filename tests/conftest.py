@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,6 +20,12 @@ from hypothesis import settings
 # Seconds say nothing on shared machines; and a failure that only one in a thousand runs finds helps nobody in CI.
 settings.register_profile("house", deadline=None, derandomize=True)
 settings.load_profile("house")
+
+# Under nohup, or as a background job of a script, signals are ignored, and whoever a test starts would inherit that. A
+# handler that does nothing is as deaf here, and is no longer there in what we start.
+for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+    if signal.getsignal(_number) == signal.SIG_IGN:
+        signal.signal(_number, lambda *_: None)
 
 # Where workers share the cores, threads of torch that wait for each other spin: ten times the work for nothing.
 if "PYTEST_XDIST_WORKER" in os.environ:

@@ -166,8 +166,18 @@ def show_spread(value: float, half_width: float) -> str:
     >>> show_spread(980.37, 12.1), show_spread(1523.4, 0.31), show_spread(1e300, 1), show_spread(-0.1, 3)
     ('980 ± 12', '1,523.4 ± 0.3', '1e+300', '0 ± 3')
     """
+    shown, spread = show_spread_parts(value, half_width)
+    return f"{shown} ± {spread}" if spread else shown
+
+
+def show_spread_parts(value: float, half_width: float) -> tuple[str, str]:
+    """As ``show_spread``, the value and its spread apart; the spread is empty where it has no digit to show.
+
+    >>> show_spread_parts(980.37, 12.1), show_spread_parts(1e300, 1)
+    (('980', '12'), ('1e+300', ''))
+    """
     if not SMALLEST_SPREAD * abs(value) < half_width < math.inf or abs(value) >= LARGEST_IN_FULL:
-        return show_count(value)
+        return show_count(value), ""
     place = math.floor(math.log10(half_width))
     digits = max(0, -place if half_width / 10**place >= 2 else 1 - place)
-    return f"{round(value, digits) + 0.0:,.{digits}f} ± {half_width:,.{digits}f}"  # + 0.0: never "-0"
+    return f"{round(value, digits) + 0.0:,.{digits}f}", f"{half_width:,.{digits}f}"  # + 0.0: never "-0"

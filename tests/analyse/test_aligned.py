@@ -20,6 +20,7 @@ from allpull.analyse.timeline import PARTS, step_parts
 from allpull.rundir.read.events import PINGS_SCHEMA
 from allpull.rundir.read.run import RunData
 from allpull.schema.events import Buckets, DeviceStep
+from allpull.schema.gap import texts
 
 MakeAny = Callable[..., Any]
 STEPS = 5
@@ -85,7 +86,8 @@ def test_calls_that_find_no_mate_are_in_other_and_said(buffers: Any, make_log: M
     assert per_rank_ms(phases, "other") == [104, 104]
     assert phases.closure_error == pytest.approx(0, abs=1e-12)
     (gap,) = phases.gaps
-    assert gap.startswith("collectives could not all be matched across ranks: 'other' holds the 52 ms a step")
+    assert (gap.kind, gap.seconds) == ("blocked in other", pytest.approx(0.052, abs=0.0005))
+    assert gap.text.startswith("collectives could not all be matched across ranks: 'other' holds the 52 ms a step")
 
 
 def test_a_program_without_ddp_waits_in_its_own_calls_alone(
@@ -104,7 +106,7 @@ def test_a_program_without_ddp_waits_in_its_own_calls_alone(
     ddp = {0: make_log(0, collective_kinds=logs[0].collective_kinds, buckets=(cut,)), 1: logs[1]}
     assert (
         "arrivals at collectives were not recorded in 2 of 2"
-        in phases_of(make_data(records, 2, kind="run", events=ddp, collectives=calls)).gaps[0]
+        in phases_of(make_data(records, 2, kind="run", events=ddp, collectives=calls)).gaps[0].text
     )
 
 
@@ -183,11 +185,11 @@ def test_a_wait_that_clocks_cannot_tell_is_called_so(buffers: Any, make_data: Ma
     run = make_data(
         moved["steps"], 2, boots=["a", "b"], events=plain.events, collectives=moved["collectives"], pings=bad
     )
-    assert any("not resolvable" in gap and "aligned to within 20" in gap for gap in phases_of(run).gaps)
+    assert any("not resolvable" in gap and "aligned to within 20" in gap for gap in texts(phases_of(run).gaps))
     silent = make_data(moved["steps"], 2, boots=["a", "b"], events=plain.events, collectives=moved["collectives"])
     phases = phases_of(silent)
     assert (phases.seconds["wait"], metrics(silent).clock_error_s) == (None, None)
-    assert any("clocks of the hosts are not aligned; 'other' holds the 72 ms" in gap for gap in phases.gaps)
+    assert any("clocks of the hosts are not aligned; 'other' holds the 72 ms" in gap for gap in texts(phases.gaps))
     assert phases.closure_error == pytest.approx(0, abs=1e-12)
     uses = metrics(silent).collectives
     assert uses is not None
@@ -371,4 +373,4 @@ def test_arrivals_are_missed_only_where_gradients_are_reduced_inside_backward(
     phases = phases_of(make_data(records, 2, collectives=make_calls(calls), events=logs, spec=spec))
     assert per_rank_ms(phases, "wait") == [10, 0]
     assert per_rank_ms(phases, "transfer") == [20, 20]
-    assert any("arrivals at collectives were not recorded" in gap for gap in phases.gaps) is missed
+    assert any("arrivals at collectives were not recorded" in gap for gap in texts(phases.gaps)) is missed

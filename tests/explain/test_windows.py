@@ -9,12 +9,17 @@ from tests.analyse.program import MS, Program, records
 from allpull.analyse.collectives.traced_buckets import SCHEMA, BucketWindows
 from allpull.explain import explanation
 from allpull.explain.explanation import explain
+from allpull.schema.gap import Gap
 
 
 def test_buckets_take_as_long_as_profiler_windows_say(monkeypatch: pytest.MonkeyPatch) -> None:
     program = Program(bucket_ms=[16.0, 12.0, 8.0], sizes=[1, 1, 1000])
     rows = [(rank, 3, bucket, 9, 0, 0, ms * MS) for rank in (0, 1) for bucket, ms in enumerate([16, 12, 8])]
-    seen = BucketWindows(times=pl.DataFrame(rows, schema=SCHEMA, orient="row"), read=2, gaps=("one was torn",))
+    seen = BucketWindows(
+        times=pl.DataFrame(rows, schema=SCHEMA, orient="row"),
+        read=2,
+        gaps=(Gap(kind="profiler windows", text="one was torn"),),
+    )
     by_bytes = explain(records(program))
     monkeypatch.setattr(explanation, "bucket_windows", lambda _: seen)
     found = explain(records(program))

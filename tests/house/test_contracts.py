@@ -27,8 +27,8 @@ IN_RANKS = (
 
 NEEDS_TORCH = (
     "allpull.observe.recording.arrival",
-    "allpull.observe.rank",
-    "allpull.observe.agent",
+    "allpull.observe.rank.__main__",
+    "allpull.observe.agent.__main__",
     "allpull.train.__main__",
 )
 NOT_IN_RANKS = ("pydantic", "polars", "typer", "rich", "altair", "psutil", "click", "jinja2")
@@ -144,8 +144,8 @@ def test_what_is_too_new_is_found(tmp_path: Path) -> None:
 
 def old_files(root: Path) -> list[Path]:
     source = root / "src" / "allpull"
-    rundir = [source / "rundir" / f"{name}.py" for name in ("layout", "write", "redact")]
-    return [source / "kernel.py", source / "marks.py", *rundir, *sorted((source / "observe").glob("*.py"))]
+    rundir = [source / "rundir" / f"{name}.py" for name in ("layout", "write", "redact", "live/activity")]
+    return [source / "kernel.py", source / "marks.py", *rundir, *sorted((source / "observe").rglob("*.py"))]
 
 
 def too_new(path: Path) -> Iterator[str]:

@@ -19,7 +19,7 @@ from allpull.analyse.run import metrics
 from allpull.errors import AllpullError, BadInput
 from allpull.importers.assemble import Imported, import_traces
 from allpull.rundir.read.run import RunData, read_run
-from allpull.traces import json_stream, kineto, sources
+from allpull.traces import json_stream, kineto, unpacked
 
 JOB = Job(ranks=2, steps=4, late={(step, 1): 2.0 for step in range(4)})
 HOSTILE = "</script>\x1b]0;owned\x07\ud800\u202e../../etc/passwd" + "x" * 5000
@@ -89,7 +89,7 @@ def test_deep_nesting_after_good_events_keeps_these(tmp_path: Path) -> None:
 
 
 def test_a_bomb_is_defused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "FREE_BYTES", 1 << 20)
+    monkeypatch.setattr(unpacked, "FREE_BYTES", 1 << 20)
     path = tmp_path / "rank0.json.gz"
     with gzip.open(path, "wb", compresslevel=9) as file:
         file.write(b'{"traceEvents": [' + b" " * (64 << 20))

@@ -1,10 +1,9 @@
-"""Traces that others recorded on real machines, where they are at hand; checked against a second way to count."""
+"""Traces recorded on real machines (``tests/traces/real``), checked against a second way to count."""
 
 from __future__ import annotations
 
 import gzip
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,11 @@ from allpull.analyse.run import metrics
 from allpull.errors import BadInput
 from allpull.importers.assemble import Imported, import_traces
 from allpull.importers.kineto.calls import calls_of
+from allpull.importers.sources import find, unpacked
 from allpull.rundir.read.run import RunData, read_run
 from allpull.traces.kineto import read_trace
-from allpull.traces.sources import find
 
-TRACES = Path(os.environ.get("ALLPULL_TRACES", Path(__file__).parents[3] / "shared" / "traces"))
-
-pytestmark = pytest.mark.skipif(not TRACES.is_dir(), reason="the traces of others are not here (ALLPULL_TRACES)")
+TRACES = Path(__file__).parents[1] / "traces" / "real"
 
 
 @pytest.fixture
@@ -31,9 +28,6 @@ def bring(tmp_path: Path) -> Callable[..., tuple[Imported, RunData]]:
 
     def one(*names: str) -> tuple[Imported, RunData]:
         places = [TRACES / name for name in names]
-        for place in places:
-            if not place.exists():
-                pytest.skip(f"{place.name} is not here")
         done = import_traces(places, out=tmp_path / "runs")
         return done, read_run(done.directory)
 
@@ -118,10 +112,9 @@ def test_a_step_on_amd(bring: Any) -> None:
 
 @pytest.mark.parametrize("name", ["nccl_data.json.gz", "sampled_rank-0.json.gz", "sampled_rank-1.json.gz"])
 def test_every_collective_kernel_belongs_to_what_launched_it(name: str) -> None:
-    if not (TRACES / name).exists():
-        pytest.skip(f"{name} is not here")
     (source,) = find([TRACES / name], [])
-    trace = read_trace(source)
+    with unpacked(source) as file:
+        trace = read_trace(file)
     assert trace.fault is None
     assert trace.strange == 0
     kernels = [event for event in raw(name) if event.get("cat") == "kernel" and "nccl" in event["name"].lower()]

@@ -18,7 +18,8 @@ import pytest
 from allpull.errors import BadInput
 from allpull.launch.execute import execute
 from allpull.launch.job import prepare
-from allpull.launch.local import Local, check_port
+from allpull.launch.local import Local
+from allpull.launch.ports import check_port
 from allpull.schema.spec import LaunchSpec, ObserveSpec, RunSpec
 
 pytestmark = pytest.mark.ranks

@@ -11,16 +11,17 @@ from pathlib import Path
 import pytest
 
 from allpull.launch.execute import execute
+from allpull.launch.host_endings import HostEnding
 from allpull.launch.job import WARNED, Job, prepare
-from allpull.launch.outcome import Ended
+from allpull.launch.running import Running
 from allpull.schema.spec import LaunchSpec, RunSpec, SlurmSpec
 
 
-class Fake:
-    """A launcher whose job runs until it is warned or cancelled; ``told`` is what it was asked."""
+class Fake(Running):
+    """A launcher, and its job, which runs until it is warned or cancelled; ``calls`` are those two."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.calls: list[str] = []
 
     def plan(self, job: Job) -> str:
         return "#!/bin/sh\n"
@@ -28,16 +29,17 @@ class Fake:
     def submit(self, job: Job) -> Fake:
         return self
 
-    def poll(self) -> list[Ended] | None:
-        return [Ended(host="h", code=WARNED)] if "warn" in self.told else None
+    def poll(self) -> list[HostEnding] | None:
+        return [HostEnding(host="h", code=WARNED)] if "warn" in self.calls else None
 
     def cancel(self, grace_s: float) -> None:
-        self.told.append("cancel")
+        self.calls.append("cancel")
 
 
 class WithWarning(Fake):
-    def warn(self) -> None:
-        self.told.append("warn")
+    def warn(self) -> bool:
+        self.calls.append("warn")
+        return True
 
 
 class WithRuns(WithWarning):
@@ -45,13 +47,16 @@ class WithRuns(WithWarning):
 
     def __init__(self) -> None:
         super().__init__()
-        self.ended: dict[int, list[Ended]] = {}
+        self._ended: dict[int, list[HostEnding]] = {}
 
-    def poll(self) -> list[Ended] | None:
-        place, code = ((1, 9), (0, WARNED), (2, 0))[len(self.ended)]
-        if place == 1 or "warn" in self.told:
-            self.ended[place] = [Ended(host="h", code=code)]
-        return [] if len(self.ended) == 3 else None
+    def poll(self) -> list[HostEnding] | None:
+        place, code = ((1, 9), (0, WARNED), (2, 0))[len(self._ended)]
+        if place == 1 or "warn" in self.calls:
+            self._ended[place] = [HostEnding(host="h", code=code)]
+        return [] if len(self._ended) == 3 else None
+
+    def ended_runs(self) -> dict[int, list[HostEnding]]:
+        return self._ended
 
 
 @pytest.fixture
@@ -77,7 +82,7 @@ def test_it_is_passed_on_once_and_the_record_says_how_to_go_on(job):
     launcher = WithWarning()
     said: list[str] = []
     record = execute(job, launcher, once(), said.append)
-    assert launcher.told == ["warn"]
+    assert launcher.calls == ["warn"]
     assert (record.status, record.exit.code, record.exit.rank) == ("cancelled", WARNED, None)
     assert record.exit.reason == (
         f"stopped at a warning (SIGUSR1); --resume {job.directory} goes on from step-0000000012.pt"
@@ -88,7 +93,7 @@ def test_it_is_passed_on_once_and_the_record_says_how_to_go_on(job):
 def test_where_it_cannot_be_passed_on_the_job_is_ended(job):
     launcher = Fake()
     record = execute(job, launcher, once())
-    assert launcher.told == ["cancel"]
+    assert launcher.calls == ["cancel"]
     assert (record.status, record.exit.code) == ("cancelled", WARNED)
 
 

@@ -23,10 +23,13 @@ from allpull.launch.job import prepare
 from allpull.observe import clock_pings
 from allpull.observe.hook_install import stage
 from allpull.observe.sidecar import __main__ as sidecar
+from allpull.observe.sidecar.start import start as start_sidecar
 from allpull.rundir import layout
+from allpull.rundir.job_file import JobFile
 from allpull.rundir.read import gaps
 from allpull.rundir.read.events import read_counters
 from allpull.schema.counters import CounterSample, CountersHeader
+from allpull.schema.gap import texts
 from allpull.schema.spec import LaunchSpec, ObserveSpec, RunSpec
 
 NONCE = "0123456789abcdef" * 2
@@ -47,7 +50,35 @@ def place(tmp_path: Path) -> Iterator[dict[str, Any]]:
 
 
 def ask(place: dict[str, Any], *, nonce: str = NONCE, is_last: bool = False) -> list[list[int]]:
-    return clock_pings.burst(place, nonce, host="second", is_last=is_last, limit_s=10)
+    return clock_pings.fastest(clock_pings.burst(place, nonce, host="second", is_last=is_last, limit_s=10))
+
+
+class Wire:
+    """A relay to ``port`` that keeps all that the caller sends."""
+
+    def __init__(self, port: int) -> None:
+        self.sent = b""
+        self._port = port
+        self._listener = socket.create_server((HERE, 0))
+        self.place = {"address": HERE, "port": self._listener.getsockname()[1]}
+        threading.Thread(target=self._relay, daemon=True).start()
+
+    def _relay(self) -> None:
+        caller, _ = self._listener.accept()
+        with caller, socket.create_connection((HERE, self._port)) as server:
+            answers = threading.Thread(target=self._copy, args=(server, caller), daemon=True)
+            answers.start()
+            while data := caller.recv(1 << 16):
+                self.sent += data
+                server.sendall(data)
+        answers.join(20)
+
+    def _copy(self, source: socket.socket, target: socket.socket) -> None:
+        try:
+            while data := source.recv(1 << 16):
+                target.sendall(data)
+        except OSError:
+            return  # the burst is over
 
 
 def test_the_moments_of_a_ping_follow_each_other_on_one_clock(place):
@@ -80,6 +111,24 @@ def test_a_proof_fits_its_own_challenge_alone():
     proof = clock_pings.prove(NONCE, b"one challenge")
     assert NONCE.encode() not in proof
     assert proof != clock_pings.prove(NONCE, b"another")
+
+
+def test_a_listener_on_the_wire_learns_no_nonce_and_cannot_replay_what_it_heard(place):
+    wire = Wire(place["port"])
+    assert ask(wire.place)
+    heard = wire.sent
+    assert len(heard) > clock_pings.HELLO.size
+    assert NONCE.encode() not in heard
+    assert bytes.fromhex(NONCE) not in heard
+    with socket.create_connection((HERE, place["port"]), timeout=20) as replay:
+        clock_pings.read(replay, clock_pings.CHALLENGE_BYTES)
+        try:
+            replay.sendall(heard)
+            answer = replay.recv(1)
+        except ConnectionError:  # it hung up with our bytes unread
+            answer = b""
+        assert answer == b""
+    assert ask(place)  # and it still answers those who know
 
 
 def test_no_nonce_is_refused():
@@ -159,9 +208,10 @@ def test_an_asker_that_finds_nobody_ends_when_it_is_asked_to(tmp_path):
 
 
 def start(run: Path, host: str, *options: str, part: clock_pings.Part = clock_pings.NONE, through: Sequence[str] = ()):
-    job = {"directory": str(run), "nonce": NONCE, "counter_interval_s": 0.1, "budget": 1 << 20}
-    asked = clock_pings.Part(*part.options, *options, descriptor=part.descriptor)
-    return sidecar.start(job, host, os.getpid(), asked, through, stderr=subprocess.PIPE, text=True)
+    job = JobFile(directory=str(run), nonce=NONCE, counters=True, counter_interval_s=0.1, budget=1 << 20)
+    clock = clock_pings.Part(*part.options, *options, descriptor=part.descriptor)
+    streams = {"stderr": subprocess.PIPE, "text": True}
+    return start_sidecar(job, host, watch=os.getpid(), clock=clock, through=through, **streams)
 
 
 def records(run: Path, host: str) -> tuple[CountersHeader, list[CounterSample]]:
@@ -236,7 +286,7 @@ def test_clocks_are_compared_without_psutil_too(tmp_path, serving, monkeypatch):
     assert sidecar.NO_PSUTIL in header.sources
     file = read_counters(tmp_path, "counters/second.jsonl", 1, skip_damaged=False)
     said = list(gaps.of_hosts(SimpleNamespace(hosts=[]), (), [file]))
-    assert said == ["no counters of host second: psutil is not installed there"]
+    assert texts(said) == ["no counters of host second: psutil is not installed there"]
     assert all(not sample.ranks and not sample.nics for sample in samples)
     assert len(pings(tmp_path, "second")) == 2 * clock_pings.FASTEST
     serving.terminate()
@@ -256,9 +306,11 @@ def test_it_runs_from_a_folder_of_its_own_beside_nothing_else(tmp_path):
 FROM_A_RANK = """
 import json, os, sys
 sys.path.insert(0, sys.argv[1])
-from _allpull.observe import clock_pings as clocks, sidecar
-job = {"directory": sys.argv[2], "nonce": "", "counter_interval_s": 1, "budget": 100000}
-sys.exit(sidecar.start(job, "node", 1 << 30, clocks.AUTO).wait())
+from _allpull.observe import clock_pings
+from _allpull.observe.sidecar import start
+from _allpull.rundir.job_file import JobFile
+job = JobFile(directory=sys.argv[2], counters=True, budget=100000)
+sys.exit(start.start(job, "node", watch=1 << 30, clock=clock_pings.AUTO).wait())
 """
 
 
@@ -322,6 +374,7 @@ def test_without_a_nonce_nothing_listens(on_the_way):
 PROGRAM = """
 import torch.distributed as dist
 from allpull import marks
+from allpull.schema.gap import texts
 dist.init_process_group("gloo")
 dist.barrier()
 marks.step(1)

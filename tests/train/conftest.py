@@ -18,10 +18,10 @@ LIMIT_S = 240
 
 @pytest.fixture(scope="session")
 def found_by_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[dict[str, Any]]]:
-    """``found_by_two_ranks(program)`` runs a file of this folder as two ranks; what each of them found out."""
+    """``found_by_two_ranks(program)`` runs a file of parallel/ as two ranks; what each of them found out."""
 
     def run(program: str) -> list[dict[str, Any]]:
-        path = Path(__file__).with_name(program)
+        path = Path(__file__).parent / "parallel" / program
         folder = tmp_path_factory.mktemp(path.stem)
         with (folder / "said").open("w+") as said:
             started = [

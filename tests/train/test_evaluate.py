@@ -1,4 +1,4 @@
-"""The loss and the score of a network, on one rank; ``test_train_together_ranks.py`` has two."""
+"""The loss and the score of a network, on one rank; ``parallel/test_gather_ranks.py`` has two."""
 
 from __future__ import annotations
 

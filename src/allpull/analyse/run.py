@@ -21,6 +21,7 @@ from allpull.analyse.steps.steady import NOT_ON_ALL_RANKS, SteadySteps, steady_s
 from allpull.analyse.thinning import evenly
 from allpull.rundir.read.run import RunData
 from allpull.rundir.safe_open import shown_path
+from allpull.schema.gap import Gap, texts
 from allpull.schema.results import Pause, RunDetail, RunMetrics, Steady
 
 MAX_STEP_TIMES = 2000  # enough for a distribution that a page can show
@@ -59,14 +60,16 @@ def metrics(run: RunData) -> RunMetrics:
         speedup_interval=None,
         efficiency=None,
         efficiency_interval=None,
-        gaps=[
-            *run.gaps,
-            *_gaps_of_rates(steady, has_rate=rate is not None),
-            *split.gaps,
-            *windows.gaps,
-            *_gaps_of_reading(run, is_measured=reading.read_bytes_per_s is not None),
-            *_gaps_of_accuracy(run),
-        ],
+        gaps=texts(
+            [
+                *run.gaps,
+                *_gaps_of_rates(steady, has_rate=rate is not None),
+                *split.gaps,
+                *windows.gaps,
+                *_gaps_of_reading(run, is_measured=reading.read_bytes_per_s is not None),
+                *_gaps_of_accuracy(run),
+            ]
+        ),
         clock_error_s=whole.clock.bound_s,
         observed=observed(run, numbers),
         collectives=uses(whole.matched, numbers, ranks, slack_ns=whole.clock.slack_ns) if _has_calls(run) else None,
@@ -116,28 +119,34 @@ def _windows(records: pl.DataFrame, steps: NDArray[np.int64]) -> pl.DataFrame:
     return of_steps(records, steps).group_by("rank").agg(pl.col("begin_ns").min(), pl.col("end_ns").max())
 
 
-def _gaps_of_rates(steady: SteadySteps, *, has_rate: bool) -> Iterator[str]:
+def _gaps_of_rates(steady: SteadySteps, *, has_rate: bool) -> Iterator[Gap]:
     if not steady.steps.size:
-        yield "no step was recorded by any rank: no rates"
+        yield Gap(kind="rates", text="no step was recorded by any rank: no rates")
     elif not steady.used.any():
         if set(steady.left_out) == {NOT_ON_ALL_RANKS}:
-            yield "no step was recorded by all ranks: no rates"
+            yield Gap(kind="rates", text="no step was recorded by all ranks: no rates")
         else:
             reasons = ", ".join(f"{reason} {count:,}" for reason, count in steady.left_out.items())
-            yield f"no steady step is left: no rates ({reasons}); more steps an epoch, or more epochs, leave some"
+            yield Gap(
+                kind="rates",
+                text=f"no steady step is left: no rates ({reasons}); more steps an epoch, or more epochs, leave some",
+            )
     elif not has_rate:
-        yield "samples of some steps were not recorded: no throughput"
+        yield Gap(kind="rates", text="samples of some steps were not recorded: no throughput")
 
 
-def _gaps_of_reading(run: RunData, *, is_measured: bool) -> Iterator[str]:
+def _gaps_of_reading(run: RunData, *, is_measured: bool) -> Iterator[Gap]:
     if run.counters.is_empty():
-        yield "no counters were recorded: reading is not measured"
+        yield Gap(kind="reading", text="no counters were recorded: reading is not measured")
     elif not is_measured:
-        yield "not every rank has two counter samples within its steady steps: reading is not measured"
+        yield Gap(
+            kind="reading",
+            text="not every rank has two counter samples within its steady steps: reading is not measured",
+        )
 
 
-def _gaps_of_accuracy(run: RunData) -> Iterator[str]:
+def _gaps_of_accuracy(run: RunData) -> Iterator[Gap]:
     for name in ("test_top1", "test_map"):
         found = learning.metrics_named(run.events, name)
         if found and found[-1].value is None:
-            yield f"{name} of the last evaluation is null: it could not be computed"
+            yield Gap(kind="accuracy", text=f"{name} of the last evaluation is null: it could not be computed")

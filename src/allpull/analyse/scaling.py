@@ -127,14 +127,14 @@ def _notes_on_reference(runs: Sequence[RunMetrics], reference: RunMetrics | None
 
 
 def _notes_on_fairness(runs: Sequence[RunMetrics], facts: Sequence[Mapping[str, str]]) -> Iterator[str]:
-    differing = []
+    differing: dict[str, str] = {}
     for name in sorted({name for own in facts for name in own}):
         values = list(dict.fromkeys(own.get(name, "not set")[:MAX_SHOWN] for own in facts))
         if len(values) > 1:
-            differing.append(f"{name} ({_some(values)})")
+            differing[name] = f"{name} ({_some(values)})"
     if differing:
-        yield f"these {len(runs)} runs cannot be compared fairly: they differ in {'; '.join(differing)}"
-        if any(name.split()[0].split(".")[0] in SAMPLE_FACTS for name in differing):
+        yield f"these {len(runs)} runs cannot be compared fairly: they differ in {'; '.join(differing.values())}"
+        if any(name.split(".")[0] in SAMPLE_FACTS for name in differing):
             yield "runs of another network or other data than the reference have no speed-up: a sample is other work"
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 import polars as pl
 
 from allpull.analyse.aligned import Together
+from allpull.analyse.collectives.waiting import reductions
 from allpull.rundir.read.steps import TAGS
 
 PARTS = (
@@ -36,32 +37,33 @@ AS_RECORDED = ("evaluation", "checkpoint", "input", "copy", "forward", "optimize
 def step_parts(whole: Together, ranks: int) -> pl.DataFrame:
     """Every recorded step, by rank and step, with its parts.
 
-    Columns: rank, step, epoch, samples, begin_ns, end_ns, arrival_ns, last_ns (the last rank's arrival; null where not
-    all are known), done_ns, tags (a list), and of each of ``PARTS`` its ns.
+    Columns: rank, step, epoch, samples, begin_ns, end_ns, arrival_ns, met_ns (until when the rank waited for the last
+    one to arrive; null where not all arrivals are known), done_ns, tags (a list), and for each of ``PARTS`` its ns.
     """
-    is_whole = (pl.col("arrival_ns").count().over("step") == ranks) & pl.lit(whole.clock.compares)
-    steps = whole.steps.with_columns(
-        pl.when(is_whole).then(pl.col("arrival_ns").max().over("step")).alias("last_ns"),
-        (pl.col("done_ns") - pl.col("arrival_ns")).clip(0).fill_null(0).alias("reduced"),
-    )
-    waited = (pl.min_horizontal("last_ns", "done_ns") - pl.col("arrival_ns")).clip(0, pl.col("reduced")).fill_null(0)
-    known = pl.when(pl.col("last_ns").is_null()).then(0).otherwise
-    called = _called(whole)
+    reduced = reductions(whole.steps, ranks)
+    if not whole.clock.compares:
+        reduced = reduced.with_columns(
+            pl.lit(None, dtype=pl.Int64()).alias(name) for name in ("wait_ns", "transfer_ns")
+        )
+    steps = reduced.rename({"wait_ns": "reduction_wait", "transfer_ns": "reduction_transfer"})
+    is_split = pl.col("reduction_wait").is_not_null()
     return (
-        steps.join(called, on=["rank", "step"], how="left", maintain_order="left")
+        steps.join(_called(whole), on=["rank", "step"], how="left", maintain_order="left")
         .with_columns(pl.col("wait_ns", "transfer_ns", "collective_ns").fill_null(0))
         .with_columns(_kept().alias("kept"))
         .with_columns((pl.col(name) * pl.col("kept")).floor().cast(pl.Int64) for name in ("wait_ns", "transfer_ns"))
         .select(
-            *("rank", "step", "epoch", "samples", "begin_ns", "end_ns", "arrival_ns", "last_ns", "done_ns"),
+            *("rank", "step", "epoch", "samples", "begin_ns", "end_ns", "arrival_ns"),
+            (pl.col("arrival_ns") + pl.col("reduction_wait")).alias("met_ns"),
+            "done_ns",
             pl.concat_list(pl.when(pl.col(f"tag_{tag}")).then(pl.lit(tag)) for tag in TAGS)
             .list.drop_nulls()
             .alias("tags"),
             *(pl.col(f"{name}_ns").fill_null(0).alias(name) for name in AS_RECORDED),
-            (pl.col("backward_ns").fill_null(0) - pl.col("reduced")).clip(0).alias("backward"),
-            (known(waited) + pl.col("wait_ns")).alias("wait"),
-            (known(pl.col("reduced") - waited) + pl.col("transfer_ns")).alias("transfer"),
-            (pl.when(pl.col("last_ns").is_null()).then("reduced").otherwise(0) + _unmatched()).alias("blocked"),
+            (pl.col("backward_ns").fill_null(0) - pl.col("reduced_ns")).clip(0).alias("backward"),
+            (pl.col("reduction_wait").fill_null(0) + pl.col("wait_ns")).alias("wait"),
+            (pl.col("reduction_transfer").fill_null(0) + pl.col("transfer_ns")).alias("transfer"),
+            (pl.when(is_split).then(0).otherwise("reduced_ns") + _unmatched()).alias("blocked"),
         )
         .sort("rank", "step")
     )

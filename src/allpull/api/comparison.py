@@ -45,8 +45,8 @@ def compare(
     return Comparison.of(
         comparison.compare(
             comparison.Sides(
-                before=[run.data for run in sides[0]],
-                after=[run.data for run in sides[1]],
+                before=[run.aligned for run in sides[0]],
+                after=[run.aligned for run in sides[1]],
                 explained={run.id: kept_explanation(run) for side in sides for run in side},
             ),
             asked,

@@ -9,7 +9,7 @@ from allpull.api.runs import Place, Run, as_runs, in_order
 from allpull.api.scaling import scaling_report
 from allpull.errors import BadInput
 from allpull.explain import explanation
-from allpull.rundir.derived import keep_explained, read_explained
+from allpull.rundir.derived import cache_explanation, cached_explanation
 from allpull.schema.base import tag
 from allpull.schema.explained import ExplainDetail, ExplainResult
 from allpull.schema.reported import ScalingReport
@@ -42,15 +42,15 @@ def explain(
 
 def explain_run(run: Run, references: Sequence[Run] = ()) -> Explanation:
     """``run`` explained against ``references``; the answer is kept in its directory."""
-    result = explanation.explain(run.data, [one.data for one in references]).result
-    keep_explained(run.data.directory, run.data.record, result)
+    result = explanation.explain(run.aligned, [one.aligned for one in references]).result
+    cache_explanation(run.data.directory, run.data.record, result)
     return Explanation.of(result, lambda: _report(result, run, references))
 
 
 def kept_explanation(run: Run) -> ExplainResult:
     """What ``explain`` kept of ``run`` alone, if its records are still the same; else its explanation now."""
-    kept = read_explained(run.data.directory, run.data.record)
-    return kept or explanation.explain(run.data).result
+    kept = cached_explanation(run.data.directory, run.data.record)
+    return kept or explanation.explain(run.aligned).result
 
 
 def _report(result: ExplainResult, run: Run, references: Sequence[Run]) -> ScalingReport:

@@ -6,11 +6,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from allpull.analyse.aligned import Together
+from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.steps.grid import arrange
 from allpull.analyse.steps.phases import NAMES
-from allpull.analyse.steps.steady import steady_steps
-from allpull.rundir.read.run import RunData
 from allpull.units import NS_PER_S
 
 STEPS = {
@@ -59,9 +57,9 @@ COUNTERS = {
 }
 
 
-def steps(run: RunData, aligned: Together) -> pl.DataFrame:
+def steps(aligned: AlignedRun) -> pl.DataFrame:
     """One row per rank and step, with the columns ``STEPS``."""
-    numbers = steady_numbers(run)
+    numbers = steady_numbers(aligned)
     return aligned.steps.select(
         "rank",
         "step",
@@ -73,10 +71,10 @@ def steps(run: RunData, aligned: Together) -> pl.DataFrame:
     )
 
 
-def phases(run: RunData, aligned: Together) -> pl.DataFrame:
+def phases(aligned: AlignedRun) -> pl.DataFrame:
     """One row per rank and steady step, with the columns ``PHASES``; the means are those of ``metrics().phases``."""
-    numbers = steady_numbers(run)
-    ranks = run.record.ranks
+    numbers = steady_numbers(aligned)
+    ranks = aligned.data.record.ranks
     split = aligned.phases(arrange(aligned.steps, numbers, ranks), numbers)
     columns: dict[str, pl.Series] = {
         "rank": pl.Series(np.tile(np.arange(ranks), numbers.size), dtype=pl.Int64),
@@ -89,7 +87,7 @@ def phases(run: RunData, aligned: Together) -> pl.DataFrame:
     return pl.DataFrame(columns)
 
 
-def collectives(aligned: Together) -> pl.DataFrame:
+def collectives(aligned: AlignedRun) -> pl.DataFrame:
     """One row per recorded call of a collective, with the columns ``COLLECTIVES``; DDP's buckets are not among them."""
     calls = aligned.matched.calls
     kinds = aligned.matched.uses.with_row_index("use").with_columns(pl.col("use").cast(calls.schema["use"]))
@@ -106,17 +104,16 @@ def collectives(aligned: Together) -> pl.DataFrame:
     )
 
 
-def counters(run: RunData, aligned: Together) -> pl.DataFrame:
+def counters(aligned: AlignedRun) -> pl.DataFrame:
     """One row per sample of a rank's processes, with the columns ``COUNTERS``."""
-    shared = aligned.clock.shared(run.counters, ("t_ns",))
+    shared = aligned.clock.shared(aligned.data.counters, ("t_ns",))
     times = {"at_s": _since_first(aligned, "t_ns"), "cpu_s": _seconds("cpu_ns"), "queued_s": _seconds("queued_ns")}
     return shared.select(times[name].alias(name) if name in times else pl.col(name) for name in COUNTERS)
 
 
-def steady_numbers(run: RunData) -> NDArray[np.int64]:
+def steady_numbers(aligned: AlignedRun) -> NDArray[np.int64]:
     """The numbers of the steps that rates rest on."""
-    found = steady_steps(run.steps, run.record.ranks)
-    numbers: NDArray[np.int64] = found.steps[found.used]
+    numbers: NDArray[np.int64] = aligned.steady.steps[aligned.steady.used]
     return numbers
 
 
@@ -126,7 +123,7 @@ def _seconds(name: str, *, since: str | None = None) -> pl.Expr:
     return ns / NS_PER_S
 
 
-def _since_first(aligned: Together, name: str) -> pl.Expr:
+def _since_first(aligned: AlignedRun, name: str) -> pl.Expr:
     """A moment in seconds since the first step began: of the run, or of each rank where clocks do not compare."""
     if aligned.steps.is_empty():
         return pl.lit(None, dtype=pl.Float64)

@@ -19,7 +19,7 @@ from typing import Any
 from allpull.analyse.job_health import watch
 from allpull.api.runs import Place, Run, open_run
 from allpull.errors import AllpullError
-from allpull.rundir.live.snapshot import glance
+from allpull.rundir.live.snapshot import job_snapshot
 from allpull.rundir.safe_open import shown_path
 from allpull.schema.results import WatchResult
 from allpull.units import counted, show_count, show_time
@@ -87,7 +87,7 @@ class Job:
 
     def progress(self) -> Progress:
         """How far the job is now."""
-        watched = watch(glance(self.directory))
+        watched = watch(job_snapshot(self.directory))
         return Progress(
             status=watched.status,
             seconds=time.monotonic() - self._begun_s,

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import polars as pl
 
-from allpull.analyse.aligned import Together, together
+from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.run import metrics
 from allpull.api import frames
 from allpull.api.results import Explanation, Metrics
@@ -30,8 +30,13 @@ class Run:
     """
 
     def __init__(self, data: RunData) -> None:
-        self.data = data
+        self.aligned = AlignedRun(data)
+        """All records, with the moments of all ranks on one clock; its form may change between versions."""
+
+    @property
+    def data(self) -> RunData:
         """All records as they stand on disk, in integer nanoseconds; its form may change between versions."""
+        return self.aligned.data
 
     @property
     def id(self) -> str:
@@ -64,19 +69,14 @@ class Run:
         return self.data.gaps
 
     @cached_property
-    def aligned(self) -> Together:
-        """The records with the moments of all ranks on one clock; its form may change between versions."""
-        return together(self.data)
-
-    @cached_property
     def steps(self) -> pl.DataFrame:
         """One row per rank and step."""
-        return frames.steps(self.data, self.aligned)
+        return frames.steps(self.aligned)
 
     @cached_property
     def phases(self) -> pl.DataFrame:
         """One row per rank and steady step: the seconds of each phase. They sum to the wall time of the step."""
-        return frames.phases(self.data, self.aligned)
+        return frames.phases(self.aligned)
 
     @cached_property
     def collectives(self) -> pl.DataFrame:
@@ -86,7 +86,7 @@ class Run:
     @cached_property
     def counters(self) -> pl.DataFrame:
         """One row per rank and sample of its processes: CPU, memory, input and output."""
-        return frames.counters(self.data, self.aligned)
+        return frames.counters(self.aligned)
 
     def metrics(self) -> Metrics:
         """Throughput, step time, phases and the rest of ``allpull show``."""
@@ -94,7 +94,7 @@ class Run:
 
     @cached_property
     def _metrics(self) -> Metrics:
-        return Metrics.of(metrics(self.data))
+        return Metrics.of(metrics(self.aligned))
 
     def explain(self, reference: Run | Place | Iterable[Run | Place] | None = None) -> Explanation:
         """The efficiency tree, the findings and their remedies, as ``allpull explain`` gives them.

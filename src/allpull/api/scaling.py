@@ -52,7 +52,7 @@ def scaling_report(runs: Sequence[Run]) -> ScalingReport:
     """
     if not runs:
         raise BadInput("no run was given", hint="give a run directory, or a folder of them")
-    ordered = [run.data for run in in_order(runs)]
+    ordered = [run.aligned for run in in_order(runs)]
     show = scaling_table(ordered)
     details = [detail(run, metrics) for run, metrics in zip(ordered, show.runs, strict=True)]
     return ScalingReport(schema=tag("report"), show=show, words=words(show, details), details=details)
@@ -61,9 +61,9 @@ def scaling_report(runs: Sequence[Run]) -> ScalingReport:
 def with_explanation(runs: Sequence[Run]) -> ScalingReport:
     """What a report shows of ``runs``: their metrics, and the explanation of the one with most ranks."""
     result = scaling_report(runs)
-    ordered = [run.data for run in in_order(runs)]
-    largest = max(ordered, key=lambda run: run.record.ranks)
-    made = explain(largest, [run for run in ordered if run.record.ranks < largest.record.ranks])
+    ordered = [run.aligned for run in in_order(runs)]
+    largest = max(ordered, key=lambda run: run.data.record.ranks)
+    made = explain(largest, [run for run in ordered if run.data.record.ranks < largest.data.record.ranks])
     if made.window is None:
         return result
     return result.model_copy(update={"explained": [drawn(made.result, made.window, made.blame)]})

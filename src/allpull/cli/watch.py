@@ -57,9 +57,9 @@ def watch(
 def _note_failure(directory: Path) -> None:
     """Say how a job failed; nothing where it did not."""
     from allpull.launch.outcome import describe  # noqa: PLC0415  not needed for --help
-    from allpull.rundir.live.snapshot import record_of  # noqa: PLC0415
+    from allpull.rundir.run_record import read_record  # noqa: PLC0415
 
-    exit_ = record_of(directory).exit
+    exit_ = read_record(directory).exit
     if exit_ is not None and exit_.code:
         note(f"allpull: {describe(exit_)}")
 
@@ -73,7 +73,7 @@ def _newest(path: Path) -> Path:
 def _look(directory: Path, *, stacks: bool) -> WatchResult:
     from allpull.analyse.job_health import watch as assess  # noqa: PLC0415
     from allpull.jobs.stacks import with_stacks  # noqa: PLC0415
-    from allpull.rundir.live.snapshot import glance  # noqa: PLC0415
+    from allpull.rundir.live.snapshot import job_snapshot  # noqa: PLC0415
 
-    result = assess(glance(directory))
+    result = assess(job_snapshot(directory))
     return with_stacks(result) if stacks else result

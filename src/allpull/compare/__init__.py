@@ -1,1 +1,1 @@
-"""Is one side of runs different from another, by how much, and how sure is that?"""
+"""Compare two sides of runs: is there a difference, how large is it, and how certain."""

@@ -96,7 +96,7 @@ def _on_runs(before: Side, after: Side, lead: str) -> Iterator[str]:
 
 
 def _on_gaps(before: Side, after: Side) -> Iterator[str]:
-    gaps = [f"{run.record.id}: {gap}" for side in (before, after) for run in side.runs for gap in run.gaps]
+    gaps = [f"{run.record.id}: {gap.text}" for side in (before, after) for run in side.runs for gap in run.gaps]
     yield from gaps[:MAX_GAPS]
     if len(gaps) > MAX_GAPS:
         yield f"and {len(gaps) - MAX_GAPS:,} more gaps, which allpull show names"

@@ -24,6 +24,7 @@ from allpull.replay.window import WORK, Window
 from allpull.rundir.read.run import RunData
 from allpull.schema.base import tag
 from allpull.schema.explained import Efficiency, ExplainResult, PhaseTimes, WindowSeen
+from allpull.schema.gap import texts
 from allpull.units import percent, show_time
 
 INDICATIVE = 0.05  # of the measured time: a replay that misses it by more explains another run
@@ -79,7 +80,7 @@ def explain(run: RunData, references: Sequence[RunData] = ()) -> Explained:
         waiting=waiting(window, charged),
         findings=list(answers.findings),
         healthy=_healthy(grown.efficiency, facts, answers),
-        notes=[*_about(facts, grown), *answers.notes, *missing, *window.gaps, *profiled.gaps, *run.gaps],
+        notes=[*_about(facts, grown), *answers.notes, *missing, *texts([*window.gaps, *profiled.gaps, *run.gaps])],
     )
     return Explained(result=result, window=window, blame=charged)
 
@@ -104,7 +105,7 @@ def _without_window(run: RunData, whole: Together, window: NoWindow) -> ExplainR
         phases=PhaseTimes(mean=dict.fromkeys(NAMES), per_rank=dict.fromkeys(NAMES)),
         findings=[],
         healthy=None,
-        notes=[f"nothing can be explained: {window.reason}", *run.gaps],
+        notes=[f"nothing can be explained: {window.reason}", *texts(run.gaps)],
     )
 
 

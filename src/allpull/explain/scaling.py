@@ -12,7 +12,6 @@ from allpull.schema.results import Interval, RunDetail, RunMetrics, ShowResult
 from allpull.units import percent, show_count, show_spread, show_time
 
 MIN_SHARE = 0.02  # of a step: a smaller loss is not worth a sentence, and often not above the noise
-MOST_GAPS = 2  # in a sentence; all of them are listed elsewhere
 BUSY = 0.5  # of the CPUs: ranks that have to share theirs wait for each other
 MEANING = {
     "input": "waiting for data",
@@ -48,26 +47,14 @@ def words(show: ShowResult, details: Sequence[RunDetail]) -> list[str]:
 
 def _single(run: RunMetrics) -> list[str]:
     if run.throughput is None:
-        return [f"{run.name} on {_ranks(run.ranks)} has no throughput{_missing(run.gaps)}."]
+        why = "" if run.gaps else ": nothing was recorded"  # gaps are listed beside what is said here
+        return [f"{run.name} on {_ranks(run.ranks)} has no throughput{why}."]
     line = f"{_ranks(run.ranks).capitalize()} trained {_interval(run.throughput)} samples/s ({run.steady.used:,} steps)"
     largest = max(((value, name) for name, value in run.phases.items() if value), default=None)
     if largest is None or run.step_s is None:
         return [f"{line}."]
     share = largest[0] / sum(value for value in run.phases.values() if value)
     return [f"{line}; {percent(share)} of a step is {largest[1]}."]
-
-
-def _missing(gaps: Sequence[str]) -> str:
-    """Why something was not measured: the first gaps of a run, and how many there are.
-
-    >>> _missing([]), _missing(["rank 1 left nothing"])
-    (': nothing was recorded', ': rank 1 left nothing')
-    >>> _missing(["rank 1 left nothing", "no clock", "no samples", "rank 2 left nothing"])
-    ': rank 1 left nothing; no clock; and 2 more gaps'
-    """
-    more = len(gaps) - MOST_GAPS
-    shown = [*gaps[:MOST_GAPS], *([f"and {more:,} more gap{'s' * (more > 1)}"] if more > 0 else [])]
-    return f": {'; '.join(shown) or 'nothing was recorded'}"
 
 
 def _scaled(run: RunMetrics, reference: RunMetrics, show: ShowResult) -> list[str]:

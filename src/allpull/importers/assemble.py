@@ -18,9 +18,9 @@ from allpull.importers.directory import write
 from allpull.importers.joining import Joined, join, keyed
 from allpull.importers.kineto.calls import Call
 from allpull.importers.part import Part, read_part
-from allpull.rundir.read.gaps import named_ranks
+from allpull.importers.sources import Source, find
 from allpull.rundir.safe_open import shown_path
-from allpull.traces.sources import Source, find
+from allpull.schema.gap import named_ranks
 from allpull.units import NS_PER_S, counted, show_bytes, show_time
 
 MAX_GAPS = 200

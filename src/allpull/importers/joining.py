@@ -15,7 +15,7 @@ from allpull.importers.clocks import Key
 from allpull.importers.kineto.calls import Call
 from allpull.importers.kineto.measure import Step
 from allpull.importers.part import Part, sized, with_numbers
-from allpull.rundir.read.gaps import named_ranks
+from allpull.schema.gap import named_ranks
 from allpull.traces.kineto import MAX_RANKS
 from allpull.units import counted
 

@@ -13,8 +13,8 @@ from allpull.importers.kineto.calls import Call
 from allpull.importers.kineto.measure import Step, measure
 from allpull.importers.kineto.step_parts import parts_of
 from allpull.importers.kineto.steps import Token
-from allpull.traces import kineto
-from allpull.traces.sources import Kind, Source
+from allpull.importers.sources import Kind, Source, unpacked
+from allpull.traces.kineto import read_trace
 
 SAME_CALL_NS = 2_000_000  # between a call's stamp in a trace and in the flight recorder, where the host is slow
 
@@ -100,7 +100,8 @@ def _step_with_calls(step: Step, new: Mapping[Call, Call]) -> Step:
 
 
 def _of_trace(source: Source, pattern: Sequence[Token] | None) -> Part:
-    trace = kineto.read_trace(source)
+    with unpacked(source) as file:
+        trace = read_trace(file)
     found = calls_of_trace.calls_of(trace)
     parts = parts_of(trace, found.calls)
     pattern = pattern or steps_of.pattern_of(found.calls)

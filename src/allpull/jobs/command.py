@@ -15,8 +15,8 @@ from allpull.errors import BadInput, MissingPart
 from allpull.jobs.placement import Notify, check_restarts, check_submittable, need_torch, place_ranks
 from allpull.launch import detect
 from allpull.launch.command import env_script
-from allpull.launch.command.missing_ranks import Witness
-from allpull.launch.command.program import as_rank, title
+from allpull.launch.command.command_line import as_rank, title
+from allpull.launch.command.missing_ranks import ProcessWatch
 from allpull.launch.command.wrapped import LAUNCHER, CannotStart, Wrapped
 from allpull.launch.execute import execute
 from allpull.launch.job import Job, prepare, prospect
@@ -25,11 +25,11 @@ from allpull.launch.outcome import describe
 from allpull.launch.slurm import launcher as slurm
 from allpull.rehearse.cluster.faults import AcceleratorFault
 from allpull.rehearse.launcher import Rehearse
+from allpull.rundir.job_file import JOB_VARIABLE
 from allpull.rundir.read.headers import COUNTED
 from allpull.schema.run import RunRecord
 from allpull.schema.spec import RunSpec, to_plain
 
-JOB_VARIABLE = "ALLPULL_JOB"
 RANK_OPTIONS = ("launch", "ssh", "slurm", "container")  # parts of a specification that need -n
 TRAINER_OPTIONS = ("data", "model", "train")
 SETTABLE = "--set takes observe.… and watch.… here; with -n also launch.…, ssh.…, slurm.… and container.…"
@@ -208,7 +208,7 @@ def closing_messages(record: RunRecord, job: Job, launcher: Launcher, command: S
     elif record.status == "cancelled" and record.launcher not in COUNTED:
         messages.append("cancelled: every process of the job was ended")
     began = exit_ is None or exit_.code == 0 or exit_.rank is not None  # else ranks may not have been started at all
-    witness = Witness(command, job.directory) if began else None
+    witness = ProcessWatch(command, job.directory) if began else None
     if isinstance(launcher, Wrapped):
         witness = launcher.witness
     if witness is not None:

@@ -10,7 +10,7 @@ from allpull.errors import BadInput, MissingPart
 from allpull.launch import detect
 from allpull.launch.job import Job
 from allpull.launch.mpi import hosts_of
-from allpull.launch.script import sbatch_script
+from allpull.launch.slurm.batch_script import sbatch_script
 from allpull.schema.spec import RunSpec
 
 HERE = ("local", "rehearse")
@@ -68,7 +68,7 @@ def place_ranks(
     return replace(spec, launch=replace(spec.launch, launcher=found.launcher, hosts=hosts))
 
 
-def find_hosts(launcher: str, environ: Mapping[str, str]) -> detect.Found:
+def find_hosts(launcher: str, environ: Mapping[str, str]) -> detect.DetectedLauncher:
     """What ``launcher`` stands for here, and its number of hosts: those of the surrounding job, or of its host file.
 
     Raises:
@@ -79,9 +79,9 @@ def find_hosts(launcher: str, environ: Mapping[str, str]) -> detect.Found:
         return detect.find(environ)
     names = hosts_of(argument, environ) if name == "mpi" else []
     if len(names) < 2:
-        return detect.Found(launcher=launcher, reason="")
+        return detect.DetectedLauncher(launcher=launcher, reason="")
     where = f"the file {argument}" if argument else "the job that we are in"
-    return detect.Found(launcher=launcher, reason=f"{len(names)} hosts, those of {where}", hosts=len(names))
+    return detect.DetectedLauncher(launcher=launcher, reason=f"{len(names)} hosts, those of {where}", hosts=len(names))
 
 
 def check_restarts(spec: RunSpec) -> None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import FrameType
-from typing import Protocol, runtime_checkable
 
-from allpull.launch.echo import Echo, Log
+from allpull.launch.echo import Echo
+from allpull.launch.host_endings import HostEnding
 from allpull.launch.job import WARNED, Job, seal, write_record
-from allpull.launch.launcher import Launcher, Queued, Running
-from allpull.launch.outcome import Ended, describe, outcome, versions_of
+from allpull.launch.launcher import Launcher
+from allpull.launch.outcome import describe, outcome, versions_of
+from allpull.launch.running import Running
 from allpull.rundir import layout, redact
 from allpull.rundir.read.headers import COUNTED, corrected, rank_files
 from allpull.rundir.write import whole_file
@@ -31,46 +32,6 @@ class Stopped(BaseException):
     def __init__(self, number: int) -> None:
         super().__init__(number)
         self.number = number
-
-
-@runtime_checkable
-class Warnable(Running, Protocol):
-    """A job that can be asked to write a checkpoint and stop."""
-
-    def warn(self) -> None:
-        """Ask so; returns at once."""
-        ...
-
-
-@runtime_checkable
-class Several(Running, Protocol):
-    """A job of several runs: ``ended`` has how those have ended that did, by their place in ``Job.tasks``."""
-
-    ended: Mapping[int, list[Ended]]
-
-
-@runtime_checkable
-class Numbered(Running, Protocol):
-    """A job in a queue that is not ours: ``numbers`` are those of its runs there, in their order."""
-
-    numbers: Sequence[str]
-
-
-@runtime_checkable
-class Collected(Running, Protocol):
-    """A job whose records are brought home at its end: ``troubles`` says which were not, in a sentence each."""
-
-    @property
-    def troubles(self) -> Sequence[str]:
-        """Empty where all is well, or nothing had to be brought."""
-        ...
-
-
-@runtime_checkable
-class Echoed(Running, Protocol):
-    """A job that keeps in ``output`` what the user's program prints, where that cannot go to the user directly."""
-
-    output: Sequence[Log]
 
 
 def execute(
@@ -95,15 +56,15 @@ def execute(
             for run in runs.all:
                 whole_file(str(run.directory / layout.SCRIPT), script)
             running = launcher.submit(job)
-            runs.begin(running.numbers if isinstance(running, Numbered) else ())
+            runs.begin(running.queue_numbers)
             _wait(runs, running, signals, look)
         except Stopped as stopped:
             _end(running, job.spec.launch.grace_s)
             signals.ignore()  # nothing is left to stop, and the record must be closed
-            troubles = running.troubles if isinstance(running, Collected) else ()
-            for trouble in troubles:
-                say(f"allpull: {trouble}")
-            runs.close_rest("cancelled", Exit(code=128 + stopped.number, reason="; ".join(troubles) or None))
+            missing = running.missing_records() if running is not None else ()
+            for sentence in missing:
+                say(f"allpull: {sentence}")
+            runs.close_rest("cancelled", Exit(code=128 + stopped.number, reason="; ".join(missing) or None))
         except BaseException as error:
             _end(running, job.spec.launch.grace_s)
             signals.ignore()
@@ -121,6 +82,7 @@ class _Runs:
 
     def __init__(self, job: Job, say: Callable[[str], None]) -> None:
         self.all = job.tasks or (job,)
+        self.is_array = bool(job.tasks)
         self.say = say
         self._final: dict[int, RunRecord] = {}
         self._files, self._missing, self._correct_at = 0, True, 0.0
@@ -145,7 +107,7 @@ class _Runs:
             self._write(run, changed)
         self._correct_at = now + (CORRECT_EVERY_S if self._missing else CORRECT_AGAIN_S)
 
-    def close(self, place: int, ended: list[Ended]) -> None:
+    def close(self, place: int, ended: list[HostEnding]) -> None:
         """The run at ``place`` has ended on every host; said again, nothing happens."""
         if place in self._final:
             return
@@ -170,7 +132,7 @@ class _Runs:
         records = [self._final[place] for place in range(len(self.all))]
         return next((record for record in records if record.exit and record.exit.code), records[0])
 
-    def _close(self, place: int, status: Status, exit_: Exit, ended: list[Ended]) -> None:
+    def _close(self, place: int, status: Status, exit_: Exit, ended: list[HostEnding]) -> None:
         run, now = self.all[place], f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
         told = {"hosts": [host.host for host in ended], "versions": versions_of(run.record, ended)}
         self._final[place] = _changed(run, status=status, exit=exit_, ended_utc=now, **told)
@@ -200,25 +162,23 @@ def _end(running: Running | None, grace_s: float) -> None:
 
 def _wait(runs: _Runs, running: Running, signals: _Signals, look: Callable[[], None]) -> None:
     """Wait for all runs, pass a warning on, and close the record of each run that has ended."""
-    said = ""
-    echo = Echo(running.output if isinstance(running, Echoed) else ())
+    shown = ""
+    echo = Echo(running.output)
     while True:
         ended = running.poll()
         echo.copy()
         runs.correct()
-        if isinstance(running, Queued) and (state := running.state()) != said:
+        if (state := running.state()) != shown:
             runs.say(state)
-            said = state
+            shown = state
         look()
-        told = running.ended if isinstance(running, Several) else {} if ended is None else {0: ended}
-        for place, hosts in told.items():
+        finished = running.ended_runs() if runs.is_array else {} if ended is None else {0: ended}
+        for place, hosts in finished.items():
             runs.close(place, hosts)
         if ended is not None:
             return
-        if signals.take_warning():
-            if not isinstance(running, Warnable):
-                raise Stopped(signal.SIGUSR1)
-            running.warn()
+        if signals.take_warning() and not running.warn():
+            raise Stopped(signal.SIGUSR1)
         time.sleep(LOOK_EVERY_S)
 
 

@@ -17,11 +17,12 @@ from typing import Any, Literal
 import allpull
 from allpull.errors import BadInput
 from allpull.launch.code_versions import git_state
-from allpull.launch.command_record import of_program, told
+from allpull.launch.command_record import of_program, with_command
 from allpull.launch.slurm import array
 from allpull.observe.hook_install import stage
 from allpull.observe.versions import versions
 from allpull.rundir import layout, redact
+from allpull.rundir.job_file import JobFile
 from allpull.rundir.read.headers import COUNTED
 from allpull.rundir.write import private_folder, whole_json
 from allpull.schema.base import tag
@@ -140,7 +141,7 @@ def _written(job: Job) -> Job:
     for folder in layout.FOLDERS:
         private_folder(str(job.directory / folder))
     write_record(job.directory, job.record)
-    whole_json(str(job.file), _job_file(job))
+    _job_file(job).write(str(job.file))
     if job.program is not None:
         stage(str(job.directory))
     return job
@@ -177,10 +178,7 @@ def seal(job: Job) -> None:
     Raises:
         OSError: it cannot be rewritten.
     """
-    kept = {key: value for key, value in _job_file(job).items() if key != "nonce"}
-    if job.program is not None:
-        kept["command"] = redact.arguments(kept["command"])[0]
-    whole_json(str(job.file), {**kept, "spec": job.record.spec})
+    _job_file(job).sealed(job.record.spec).write(str(job.file))
 
 
 def _fresh(out: Path, name: str) -> Path:
@@ -195,25 +193,25 @@ def _fresh(out: Path, name: str) -> Path:
     raise BadInput(f"{out} already holds 999 runs called {name}", hint="give another place with --out")
 
 
-def _job_file(job: Job) -> dict[str, Any]:
+def _job_file(job: Job) -> JobFile:
     spec = job.spec
-    return {
-        "directory": str(job.directory),
-        "module": job.module,
-        "nonce": secrets.token_hex(16),
-        "ranks": spec.launch.ranks,
-        "port": spec.launch.port,
-        "bind": spec.launch.bind,
-        "interface": spec.launch.interface,
-        "max_restarts": spec.launch.max_restarts,
-        "counters": spec.observe.counters,
-        "counter_interval_s": spec.observe.counter_interval_s,
-        "budget": spec.observe.budget,
-        "warmup_steps": spec.observe.warmup_steps,
-        "options": dict(job.options),
-        "spec": to_plain(spec),
-        **({} if job.program is None else told(spec, job.program)),
-    }
+    file = JobFile(
+        directory=str(job.directory),
+        module=job.module,
+        nonce=secrets.token_hex(16),
+        ranks=spec.launch.ranks,
+        port=spec.launch.port,
+        bind=spec.launch.bind,
+        interface=spec.launch.interface,
+        max_restarts=spec.launch.max_restarts,
+        counters=spec.observe.counters,
+        counter_interval_s=spec.observe.counter_interval_s,
+        budget=spec.observe.budget,
+        warmup_steps=spec.observe.warmup_steps,
+        options=dict(job.options),
+        spec=to_plain(spec),
+    )
+    return file if job.program is None else with_command(file, spec, job.program)
 
 
 def _record(spec: RunSpec, name: str, *, kind: Kind, command: Sequence[str], created: datetime) -> RunRecord:

@@ -3,33 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from typing import Protocol, cast, runtime_checkable
+from typing import Protocol, cast
 
 from allpull.errors import BadInput
 from allpull.launch.job import Job
-from allpull.launch.outcome import Ended
+from allpull.launch.running import Running
 from allpull.registry import Table
-
-
-class Running(Protocol):
-    """A job that was submitted."""
-
-    def poll(self) -> list[Ended] | None:
-        """How each host ended, or None while the job runs."""
-        ...
-
-    def cancel(self, grace_s: float) -> None:
-        """End every process of the job, politely and after ``grace_s`` not; returns when none is left."""
-        ...
-
-
-@runtime_checkable
-class Queued(Running, Protocol):
-    """A job that may have to wait before it runs, and can say for what."""
-
-    def state(self) -> str:
-        """Where the job is, in one line."""
-        ...
 
 
 class Launcher(Protocol):

@@ -142,7 +142,7 @@ class Asker:
         if place is None:
             return False
         try:
-            rows = burst(place, self._nonce, host=self._host, is_last=is_last, limit_s=limit_s)
+            rows = fastest(burst(place, self._nonce, host=self._host, is_last=is_last, limit_s=limit_s))
         except OSError:
             return False
         self._found.put((place["host"], rows))
@@ -150,10 +150,10 @@ class Asker:
 
 
 def burst(place: Dict[str, Any], nonce: str, *, host: str, is_last: bool, limit_s: float) -> List[Row]:
-    """The fastest pings of one burst to ``place``, in the order in which they were sent.
+    """The pings of one burst to ``place``, in the order in which they were sent.
 
     Raises:
-        OSError: nobody answers there within ``limit_s``, or hangs up on us.
+        OSError: there is no answer within ``limit_s``, or the connection ended: the other side refused our proof, say.
     """
     name = host.encode()[:255]
     with socket.create_connection((place["address"], place["port"]), timeout=limit_s) as connection:
@@ -165,6 +165,11 @@ def burst(place: Dict[str, Any], nonce: str, *, host: str, is_last: bool, limit_
         end_s = time.monotonic() + BURST_S
         while len(rows) < PINGS and time.monotonic() < end_s:
             rows.append(ping(connection))
+    return rows
+
+
+def fastest(rows: List[Row]) -> List[Row]:
+    """The ``FASTEST`` pings of a burst, in the order in which they were sent."""
     return sorted(sorted(rows, key=round_trip_ns)[:FASTEST])
 
 

@@ -11,13 +11,17 @@ import shutil
 from typing import Dict, List, Mapping
 
 from ..rundir import layout
+from ..rundir.job_file import JOB_VARIABLE
 from ..rundir.write import private_folder
 
 PACKAGE = "_allpull"
-CARRIED = ("PYTHONPATH", "ALLPULL_JOB", "ALLPULL_SIDECAR", "ALLPULL_HOST")
+CARRIED = ("PYTHONPATH", JOB_VARIABLE, "ALLPULL_SIDECAR", "ALLPULL_HOST")
 CONTAINERS = ("APPTAINERENV_", "SINGULARITYENV_")  # what reaches the inside of a container even with --cleanenv
-CARRIED_MODULES = ("kernel.py", *(os.path.join("rundir", name) for name in ("layout.py", "write.py", "redact.py")))
-CARRIED_MODULES += (os.path.join("rundir", "live", "activity.py"),)
+CARRIED_MODULES = (
+    "kernel.py",
+    *(os.path.join("rundir", name) for name in ("layout.py", "job_file.py", "write.py", "redact.py")),
+    os.path.join("rundir", "live", "activity.py"),
+)
 BINDS = ("APPTAINER_BIND", "SINGULARITY_BIND")
 MPI_LIST = "OMPI_MCA_mca_base_env_list"  # variables that OpenMPI's mpirun takes to other hosts
 
@@ -61,9 +65,9 @@ def variables(directory: str, job_file: str, environ: Mapping[str, str]) -> Dict
     """
     hook = os.path.join(directory, layout.HOOK)
     rest = environ.get("PYTHONPATH", "")
-    ours = {"PYTHONPATH": os.pathsep.join([hook, rest] if rest else [hook]), "ALLPULL_JOB": job_file}
+    ours = {"PYTHONPATH": os.pathsep.join([hook, rest] if rest else [hook]), JOB_VARIABLE: job_file}
     for prefix in CONTAINERS:
-        for name in ("PYTHONPATH", "ALLPULL_JOB"):
+        for name in ("PYTHONPATH", JOB_VARIABLE):
             ours[prefix + name] = ours[name]
     for name in BINDS:
         ours[name] = ",".join(part for part in (environ.get(name, ""), directory) if part)

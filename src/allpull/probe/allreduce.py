@@ -12,7 +12,8 @@ import time
 import torch
 import torch.distributed as dist
 
-from allpull.probe.ranks import Meeting, answer, meet, part, read_job, run
+from allpull.probe.ranks import Meeting, answer, meet, part, run
+from allpull.rundir.job_file import JobFile
 
 WARMUP = 3  # the first builds connections, the next two fill caches and buffers
 LEAST, MOST = 7, 200  # repetitions: enough for a median, and no more than a figure needs
@@ -21,10 +22,10 @@ SECONDS_PER_SIZE = 2.0
 
 def main(job_file: str) -> None:
     """Measure all sizes of the job; rank 0 writes ``probes/allreduce.json``."""
-    job = read_job(job_file)
-    spec = job["spec"]
+    job = JobFile.read(job_file)
+    spec = job.spec
     meeting = meet(spec["launch"]["threads"], spec["parallel"]["backend"])
-    times_s = {size: repetitions(meeting, size) for size in job["options"]["sizes"]}
+    times_s = {size: repetitions(meeting, size) for size in job.options["sizes"]}
     if meeting.rank == 0:
         results = [{"size_bytes": size, "times_s": times} for size, times in times_s.items()]
         how = {"ranks": meeting.ranks, "backend": dist.get_backend(), "device": meeting.device.type}

@@ -21,7 +21,8 @@ from allpull.data.loader.throughput import drain
 from allpull.kernel import usable_cpus
 from allpull.probe import pagecache
 from allpull.probe.loader_data import Subject, again, epochs, look_at, shuffle, until
-from allpull.probe.ranks import Meeting, answer, crews, meet, part, read_job, run
+from allpull.probe.ranks import Meeting, answer, crews, meet, part, run
+from allpull.rundir.job_file import JobFile
 
 WINDOWS = 5  # of a point: the fewest that show a spread
 UNKNOWN = -1.0  # stands for None between ranks
@@ -42,9 +43,9 @@ class Told:
 
 def main(job_file: str) -> None:
     """Measure all points of the job; rank 0 writes ``probes/loader.json``."""
-    job = read_job(job_file)
-    asked, meeting = job["options"], meet(job["spec"]["launch"]["threads"])
-    subject = look_at(asked["data"], job["spec"]["data"], batch=asked["batch"], ranks=meeting.ranks)
+    job = JobFile.read(job_file)
+    asked, meeting = job.options, meet(job.spec["launch"]["threads"])
+    subject = look_at(asked["data"], job.spec["data"], batch=asked["batch"], ranks=meeting.ranks)
     cores = int(meeting.gather(torch.tensor([usable_cpus()])).min())
     threads = asked["threads"] or crews(cores, 1)
     points, left_out = measure(meeting, subject, asked, threads if subject.shards else [1])

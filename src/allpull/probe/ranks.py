@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable
@@ -16,6 +15,7 @@ import torch.distributed as dist
 from allpull import marks
 from allpull.backend import join
 from allpull.errors import AllpullError
+from allpull.rundir.job_file import JobFile
 from allpull.rundir.write import private_folder, whole_json
 
 ANSWER = "probes/{name}.json"
@@ -95,15 +95,9 @@ def run(probe: Callable[[str], None]) -> None:
         raise SystemExit(error.exit_code) from error
 
 
-def read_job(job_file: str) -> dict[str, Any]:
-    """The job file."""
-    job: dict[str, Any] = json.loads(Path(job_file).read_text(encoding="utf-8"))
-    return job
-
-
-def answer(job: dict[str, Any], name: str, content: dict[str, Any]) -> None:
+def answer(job: JobFile, name: str, content: dict[str, Any]) -> None:
     """Write what the probe called ``name`` found into the run directory, all at once."""
-    path = Path(job["directory"]) / ANSWER.format(name=name)
+    path = Path(job.directory) / ANSWER.format(name=name)
     private_folder(str(path.parent))
     whole_json(str(path), content)
 

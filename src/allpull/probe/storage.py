@@ -25,7 +25,8 @@ from allpull.probe.disk import (
     name_operations,
     names,
 )
-from allpull.probe.ranks import Meeting, answer, crews, meet, part, read_job, run
+from allpull.probe.ranks import Meeting, answer, crews, meet, part, run
+from allpull.rundir.job_file import JobFile
 
 REPEATS = 3
 CEILING_S = 0.2
@@ -38,8 +39,8 @@ Work = Callable[[int], Sequence[Done]]
 def main(job_file: str) -> None:
     """Measure all points of the job; rank 0 writes ``probes/storage.json``."""
     signal.signal(signal.SIGTERM, _leave)
-    job = read_job(job_file)
-    asked, meeting = job["options"], meet(job["spec"]["launch"]["threads"])
+    job = JobFile.read(job_file)
+    asked, meeting = job.options, meet(job.spec["launch"]["threads"])
     folder, name = Path(asked["path"]), f"{asked['name']}-{meeting.rank}"
     check_space(folder, asked["file_bytes"] * meeting.ranks)
     meeting.wait()  # until all have looked: what one writes is not free for the next

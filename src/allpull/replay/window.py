@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allpull.analyse.steps.grid import Floats
+from allpull.schema.gap import Gap
 
 Bools = NDArray[np.bool_]
 Level = Literal["step", "bucket"]
@@ -74,7 +75,7 @@ class Window:
 
     ``queued_s`` (steps, ranks): how long the thread that trains could run and had no CPU; None: not told of all steps.
     ``measured_s``: from the first begin to the last end, as recorded. ``level``: "bucket" where the buckets are known.
-    ``bound_s``: how wrong the time between two ranks may be. ``gaps``: in words, what could not be used. ``complete``:
+    ``bound_s``: how wrong the time between two ranks may be. ``gaps``: what could not be used. ``complete``:
     these are all ranks of the job; where they are not, others may have come later to the reductions.
     """
 
@@ -97,7 +98,7 @@ class Window:
     level: Level
     bound_s: float
     queued_s: Floats | None = None
-    gaps: tuple[str, ...] = ()
+    gaps: tuple[Gap, ...] = ()
     complete: bool = True
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from allpull.report.plain import short
 from allpull.schema.results import Interval, RunMetrics, Scaling, ShowResult
-from allpull.units import counted, show_count, show_spread
+from allpull.units import counted, show_count, show_spread_parts
 
 ABSENT = "–"
 """Stands where something was not measured; never a 0."""
@@ -98,11 +98,21 @@ def spread(interval: Interval | None) -> str:
     >>> spread(Interval(value=980.4, low=968.0, high=992.0))
     '980 ± 12'
     """
+    value, half_width = spread_parts(interval)
+    return f"{value} ± {half_width}" if half_width else value
+
+
+def spread_parts(interval: Interval | None) -> tuple[str, str]:
+    """A value and half the width of its 95 % interval, to the same digits; the second is empty where it is not known.
+
+    >>> spread_parts(Interval(value=980.4, low=968.0, high=992.0))
+    ('980', '12')
+    """
     if interval is None:
-        return ABSENT
+        return ABSENT, ""
     if interval.low is None or interval.high is None:
-        return show_count(interval.value)
-    return show_spread(interval.value, (interval.high - interval.low) / 2)
+        return show_count(interval.value), ""
+    return show_spread_parts(interval.value, (interval.high - interval.low) / 2)
 
 
 def labels(runs: Sequence[RunMetrics]) -> list[str]:
@@ -125,15 +135,6 @@ def labels(runs: Sequence[RunMetrics]) -> list[str]:
 def listed_gaps(show: ShowResult) -> list[str]:
     """What is missing of each run, each line with the run's label."""
     return [f"{label}: {gap}" for label, run in zip(labels(show.runs), show.runs, strict=True) for gap in run.gaps]
-
-
-def without_gaps(sentence: str, runs: Sequence[RunMetrics]) -> str:
-    """``sentence`` without a list of what is missing of one of ``runs``, which stands elsewhere."""
-    for run in runs:
-        head, found, _ = sentence.partition(f": {run.gaps[0]}") if run.gaps else (sentence, "", "")
-        if found:
-            return f"{head}."
-    return sentence
 
 
 def _distinct(names: Sequence[str]) -> bool:

@@ -209,13 +209,17 @@ def dtype_name(dtype: object) -> str | None:
     return _DTYPES.get(plain, plain.removeprefix("c10::"))
 
 
-def elements(dims: object) -> int | None:
+def elements(dims: object, dtype: object = None) -> int | None:
     """Numbers in the first argument of an operation, from ``Input Dims``: of one tensor, or of a list of them.
 
-    >>> elements([[[2, 3], [4]], []]), elements([[8]]), elements("many")
-    (10, 8, None)
+    ``dtype`` is its ``Input type``: older torch writes no dimensions of a ``TensorList``.
+
+    >>> elements([[[2, 3], [4]], []]), elements([[8]]), elements([[]]), elements([[]], "TensorList"), elements("many")
+    (10, 8, 1, None, None)
     """
     if not isinstance(dims, list) or not dims or not isinstance(dims[0], list):
+        return None
+    if not dims[0] and dtype == "TensorList":
         return None
     tensors = dims[0] if dims[0] and isinstance(dims[0][0], list) else [dims[0]]
     if len(tensors) > 10_000 or not all(isinstance(tensor, list) and len(tensor) <= 64 for tensor in tensors):

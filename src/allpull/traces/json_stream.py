@@ -73,6 +73,8 @@ class Text:
                 continue
             except RecursionError:
                 raise ValueError("nested too deeply") from None
+            except ValueError:  # int() refuses it
+                raise ValueError("a number of too many digits") from None
             self._place = end
             return value
 
@@ -100,8 +102,8 @@ class Text:
                 return
             try:
                 value, self._place = decode(self._rest, place)
-            except (json.JSONDecodeError, RecursionError):
-                return  # cut off by the end of the chunk, or damaged: ``value`` tells
+            except (ValueError, RecursionError):
+                return  # cut off by the end of the chunk, or damaged: ``value`` says which
             yield value
 
     def _more(self) -> bool:

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from allpull.errors import RunDirError
+from allpull.rundir import safe_open
 from allpull.traces import classify
 from allpull.traces.classify import LANES
-from allpull.traces.json_stream import members
-from allpull.traces.sources import Source, text_of, unpacked
+from allpull.traces.json_stream import Text, members
 from allpull.traces.trace import UNKNOWN, Annotation, Arguments, Columns, Group, Op, Trace
+from allpull.traces.unpacked import Unpacked
 
 MAX_US = 2**52  # 142 years; and what a float holds of it is exact to 1 µs
 MAX_NS = 2**62  # as of all moments in a run directory: differences of two such fit 64 bits
@@ -30,24 +33,32 @@ MAX_NAME = 200  # characters of any name that is kept
 Number = int | float
 
 
-def read_trace(source: Source) -> Trace:
-    """The trace in ``source``; where it is damaged or cut off, what stood before that, and ``fault`` says so.
-
-    Raises:
-        BadInput: the file cannot be opened.
-    """
-    reader = _Reader(Trace(path=source.path))
-    with unpacked(source) as file:
-        try:
-            for name, value in members(text_of(file), ("traceEvents",)):
-                if name in ("traceEvents", ""):
-                    reader.event(value)
-                else:
-                    reader.member(name, value)
-        except ValueError as fault:
-            reader.trace.fault = str(fault)[:MAX_NAME]
-        reader.trace.read_bytes = file.read_bytes
+def read_trace(file: Unpacked) -> Trace:
+    """The trace in ``file``; where it is damaged or cut off, what precedes the damage, and ``fault`` says why."""
+    reader = _Reader(Trace())
+    try:
+        for name, value in members(Text(file.read), ("traceEvents",)):
+            if name in ("traceEvents", ""):
+                reader.event(value)
+            else:
+                reader.member(name, value)
+    except ValueError as fault:
+        reader.trace.fault = str(fault)[:MAX_NAME]
+    reader.trace.read_bytes = file.read_bytes
     return reader.finished()
+
+
+def read_window(root: Path, relative: str, limit_bytes: int) -> Trace:
+    """The trace ``relative`` of the resolved run directory ``root``, of which at most ``limit_bytes`` are unpacked.
+
+    A file that cannot be opened is an empty trace with a ``fault``.
+    """
+    try:
+        with safe_open.opened(root, relative) as (file, size_bytes):
+            packed = relative.endswith(".gz")
+            return read_trace(Unpacked(file, size_bytes, is_packed=packed, limit_bytes=limit_bytes))
+    except RunDirError as error:
+        return Trace(fault=error.message)
 
 
 class _Reader:
@@ -128,10 +139,9 @@ class _Reader:
         trace.annotations = [
             replace(one, begin_ns=one.begin_ns + base_ns, end_ns=one.end_ns + base_ns) for one in trace.annotations
         ]
-        trace.queued = [
-            replace(one, begin_ns=one.begin_ns + base_ns, end_ns=one.end_ns + base_ns) for one in trace.queued
-        ]
-        trace.run = [replace(one, begin_ns=one.begin_ns + base_ns, end_ns=one.end_ns + base_ns) for one in trace.run]
+        for op in (*trace.queued, *trace.run):
+            op.begin_ns += base_ns
+            op.end_ns += base_ns
         return trace
 
     def _op(self, name: str, arguments: Arguments, begin: int, end: int, tid: object) -> None:
@@ -169,7 +179,8 @@ class _Reader:
             self.trace.kernels.add(begin, end, number)
             return
         op = _described(name, arguments, begin, end, self._thread(tid, "device"), family=family, correlation=number)
-        self._keep(self.trace.run, replace(op, on_device=True))
+        op.on_device = True
+        self._keep(self.trace.run, op)
 
     def _copy(self, name: str, arguments: Arguments, begin: int, end: int, _: object) -> None:
         self.trace.on_device = True
@@ -225,13 +236,14 @@ def _described(
     dtype = arguments.get("dtype") or (kinds[0] if isinstance(kinds, list) and kinds else None)
     ranks = arguments.get("Process Group Ranks")
     group = arguments.get("Process Group Name")
+    inputs = arguments.get("Concrete Inputs")
     told = _count(arguments.get("In msg nelems"), least=0, most=classify.MAX_ELEMENTS)
     return Op(
         family=family,
         begin_ns=begin,
         end_ns=end,
         thread=thread,
-        elements=classify.elements(arguments.get("Input Dims")) if told is None else told,
+        elements=classify.elements(arguments.get("Input Dims"), dtype) if told is None else told,
         out_elements=_count(arguments.get("Out msg nelems"), least=0, most=classify.MAX_ELEMENTS),
         dtype=classify.dtype_name(dtype),
         item_bytes=classify.item_bytes(dtype),
@@ -240,6 +252,7 @@ def _described(
         seq=_count(arguments.get("Seq"), least=0, most=MAX_NS),
         correlation=correlation,
         is_certain=isinstance(said, str) or not name.startswith(classify.PARAMETERS),
+        blocks=isinstance(inputs, list) and "False" in inputs,
     )
 
 

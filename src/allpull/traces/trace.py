@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,11 +25,12 @@ class Group:
     ranks: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen: the reader learns at the end of a file what its times count from
 class Op:
     """A collective being queued by the program, or run by a back-end; None: not told.
 
     ``family`` is torch's name of the operation (``classify.operation``). ``thread`` numbers the threads of a trace.
+    ``blocks``: the program called it synchronously (``async_op=False``), as DDP never does.
     """
 
     family: str | None
@@ -46,6 +46,7 @@ class Op:
     seq: int | None = None
     correlation: int = UNKNOWN
     is_certain: bool = True
+    blocks: bool = False
     on_device: bool = False
 
 
@@ -98,7 +99,6 @@ class Trace:
     ``fault`` says why reading stopped early; ``on_device`` whether an accelerator was watched too.
     """
 
-    path: Path
     rank: int | None = None
     ranks: int | None = None
     host: str | None = None

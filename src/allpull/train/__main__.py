@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -14,6 +13,7 @@ from allpull.data.loader.feed import PACK
 from allpull.data.loader.threads import usual_threads
 from allpull.errors import AllpullError
 from allpull.rundir import layout
+from allpull.rundir.job_file import JobFile
 from allpull.schema.spec import RunSpec, from_plain
 from allpull.train.checkpoint.checkpoint import PATTERN
 from allpull.train.loop import train
@@ -25,8 +25,8 @@ from allpull.train.stop import EXIT_CODE, heed, listen, tell_agent
 def main(job_file: str) -> None:
     """Train as the job file says; the exit code is ``stop.EXIT_CODE`` where a warning ended the training early."""
     warned = listen(os.environ)
-    job = json.loads(Path(job_file).read_text(encoding="utf-8"))
-    spec = with_threads(going_on(from_plain(RunSpec, job["spec"]), Path(job["directory"])))
+    job = JobFile.read(job_file)
+    spec = with_threads(going_on(from_plain(RunSpec, job.spec), Path(job.directory)))
     if spec.train.save_on_term:
         heed(signal.SIGTERM, warned)
     try:
@@ -34,7 +34,7 @@ def main(job_file: str) -> None:
         slow = emulated(spec.train.precision, ranks.device)
         if slow and ranks.rank == 0:
             marks.remark(slow)
-        history = train(spec, ranks, Path(job["directory"]), warned)
+        history = train(spec, ranks, Path(job.directory), warned)
     except AllpullError as error:
         raise SystemExit(error.exit_code) from error
     if ranks.rank == 0 and history.score is not None and history.ended:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from allpull.analyse.steps.grid import arrange
 from allpull.analyse.steps.phases import NAMES, Phases, share_a_clock, split
 from allpull.schema.base import tag
+from allpull.schema.gap import texts
 from allpull.schema.steps import StepsHeader
 
 MakeRecords = Callable[..., pl.DataFrame]
@@ -83,9 +84,9 @@ def test_several_ranks_without_arrivals_are_not_measured_and_not_zero(make_recor
     means = phases.means_s()
     assert (means["wait"], means["transfer"]) == (None, None)
     assert means["backward"] == pytest.approx(0.06)
-    assert phases.gaps == (
+    assert texts(phases.gaps) == [
         "arrivals at collectives were not recorded: wait and transfer are not measured, and 'backward' holds them",
-    )
+    ]
 
 
 def test_clocks_that_do_not_compare_leave_the_split_unknown_and_the_sum_whole(make_records: MakeRecords) -> None:
@@ -96,14 +97,14 @@ def test_clocks_that_do_not_compare_leave_the_split_unknown_and_the_sum_whole(ma
     assert per_rank_ms(phases, "other") == [170, 70]
     reason = "the clocks of the hosts are not aligned"
     lost = "'other' holds the 70 ms a step that ranks were blocked"
-    assert phases.gaps == (f"wait and transfer are not told apart: {reason}; {lost}",)
+    assert texts(phases.gaps) == [f"wait and transfer are not told apart: {reason}; {lost}"]
 
 
 def test_a_phase_measured_in_some_steps_keeps_the_sum_and_says_so(make_records: MakeRecords) -> None:
     phases = phases_of(make_records([[100, 100]] * 2, forward=[[40, 40], [40, None]]), ranks=2)
     assert phases.means_s()["forward"] == pytest.approx(0.03)
     assert per_rank_ms(phases, "other") == [60, 80]
-    assert phases.gaps[0] == "forward was not measured in 1 of 4 rank-steps: their time is in 'other'"
+    assert phases.gaps[0].text == "forward was not measured in 1 of 4 rank-steps: their time is in 'other'"
 
 
 def test_one_missing_arrival_hides_the_last_arrival_of_its_step_only(make_records: MakeRecords) -> None:
@@ -118,7 +119,7 @@ def test_one_missing_arrival_hides_the_last_arrival_of_its_step_only(make_record
     )
     assert phases.seconds["wait"] is not None
     assert phases.seconds["wait"][:, 0].tolist() == [pytest.approx(0.01), 0.0]
-    assert "not recorded in 1 of 4 rank-steps" in phases.gaps[0]
+    assert "not recorded in 1 of 4 rank-steps" in phases.gaps[0].text
 
 
 def test_overlapping_records_are_the_closure_error(make_records: MakeRecords) -> None:
@@ -142,7 +143,7 @@ def test_times_that_contradict_each_other_are_cut_and_counted(make_records: Make
     assert phases.violations == 3
     assert phases.seconds["wait"] is not None
     assert phases.seconds["wait"][:, 0].tolist() == pytest.approx([0, 0.010, 0])  # never longer than it was blocked
-    assert "contradict each other in 3 of 6 rank-steps" in phases.gaps[-1]
+    assert "contradict each other in 3 of 6 rank-steps" in phases.gaps[-1].text
     assert all((times >= 0).all() for times in phases.seconds.values() if times is not None)
 
 

@@ -26,6 +26,7 @@ from allpull.explain.evidence.facts import Elsewhere
 from allpull.explain.evidence.machine import Machine
 from allpull.replay.window import Window
 from allpull.schema.explained import Finding
+from allpull.schema.gap import Gap
 
 EIGHT = Machine(hosts=hosts_of(8))
 
@@ -341,10 +342,18 @@ def test_calls_of_the_program_are_transfers_too() -> None:
 
 
 def test_collectives_that_were_not_matched_are_nobodys_work() -> None:
-    gap = "collectives could not all be matched across ranks: 'other' holds the 20 ms a step that they took"
+    gap = Gap(kind="blocked in other", text="any words", seconds=0.02)
     waited = replace(job(8, other=0.02 + late(8, STEPS, rank=2, by_s=0.02)), gaps=(gap,))
     assert rules(waited, EIGHT) == []
     assert set(rules(replace(waited, gaps=()), EIGHT)) == {"between-phases", "slow-rank"}
+
+
+@pytest.mark.parametrize("text", ["'other' holds everything", "matched across ranks", ""])
+def test_other_words_of_a_gap_change_no_diagnosis(text: str) -> None:
+    """Rules decide by the kind of a gap, whatever its sentence says."""
+    waited = job(8, other=0.02 + late(8, STEPS, rank=2, by_s=0.02))
+    for kind, expected in (("blocked in other", set()), ("bucket times", {"between-phases", "slow-rank"})):
+        assert set(rules(replace(waited, gaps=(Gap(kind=kind, text=text),)), EIGHT)) == expected
 
 
 def test_buckets_are_those_of_the_window() -> None:

@@ -17,8 +17,9 @@ from allpull.importers.assemble import import_traces
 from allpull.importers.kineto.calls import Call, Use
 from allpull.importers.kineto.steps import by_collectives, pattern_of, token_of
 from allpull.importers.part import read_part, with_numbers
+from allpull.importers.sources import find
 from allpull.rundir.read.run import read_run
-from allpull.traces.sources import find
+from allpull.schema.gap import texts
 
 STEPS = 8
 BUCKETS = (900, 500, 500)  # elements; the last two alike
@@ -83,7 +84,7 @@ def test_dumps_alone_give_steps_and_arrivals_and_say_what_is_missing(tmp_path: P
     lengths = (run.steps["end_ns"] - run.steps["begin_ns"]).unique().to_list()
     assert lengths == [100 * MS]
     assert run.collectives["end_ns"].null_count() == run.collectives.height == 2 * 5 * (STEPS - 1)
-    assert any("neither when they began nor when they ended" in gap for gap in run.gaps)
+    assert any("neither when they began nor when they ended" in gap for gap in texts(run.gaps))
     found = metrics(run)
     assert found.phases["wait"] is None
     assert found.phases["forward"] is None

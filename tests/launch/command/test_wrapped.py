@@ -16,12 +16,12 @@ import pytest
 
 from allpull.errors import RunDirError
 from allpull.launch import execute as executing
-from allpull.launch.command.missing_ranks import Witness
-from allpull.launch.command.program import as_rank, closed
+from allpull.launch.command.command_line import as_rank, closed
+from allpull.launch.command.missing_ranks import ProcessWatch
 from allpull.launch.command.wrapped import LAUNCHER, CannotStart, Wrapped, lost_rank
 from allpull.launch.echo import Echo, Log
+from allpull.launch.host_endings import RankFailure
 from allpull.launch.job import prepare
-from allpull.launch.outcome import RankFailure
 from allpull.rundir import layout
 from allpull.rundir.read.run import read_run
 from allpull.schema.spec import LaunchSpec, ObserveSpec, RunSpec
@@ -270,9 +270,9 @@ OR_KILLED = "(killed, or out of memory?)"
 
 def test_a_rank_that_came_twice_is_said(tmp_path):
     (tmp_path / "job/processes").mkdir(parents=True)
-    told = {"pid": 1, "host": "a", "rank": None, "reason": "rank 0 is another process, which was there before"}
+    told = {"pid": 1, "host": "a", "rank": None, "reason": "any words", "refused_rank": 0}
     (tmp_path / "job/processes/a-1.json").write_text(json.dumps(told))
-    assert "1 process had the number of a rank" in (Witness((), tmp_path).twice() or "")
+    assert "1 process had the number of a rank" in (ProcessWatch((), tmp_path).twice() or "")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ import pytest
 from allpull.errors import BadInput, MissingPart
 from allpull.launch.execute import execute
 from allpull.launch.job import Job, prepare
-from allpull.launch.launcher import Queued
 from allpull.launch.outcome import exit_of
 from allpull.launch.slurm.launcher import BatchJob, Slurm, step_command, submit_script
 from allpull.rundir import layout
@@ -61,7 +60,6 @@ def asked(job: BatchJob) -> object:
 
 
 def test_it_can_say_where_it_waits(job):
-    assert isinstance(BatchJob(job, "7"), Queued)
     assert BatchJob(job, "7;cluster2").state() == "Slurm job 7: pending"
 
 

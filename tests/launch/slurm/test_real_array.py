@@ -14,7 +14,6 @@ from services import PATIENCE_S, SlurmCluster, until
 from allpull.launch.execute import execute
 from allpull.launch.job import Job, prepare
 from allpull.launch.slurm.launcher import Slurm
-from allpull.launch.slurm.queue import ArrayJob
 from allpull.schema.spec import LaunchSpec, ObserveSpec, RunSpec, SlurmSpec
 from allpull.schema.trainspec import TrainSpec
 
@@ -70,7 +69,6 @@ def test_the_first_run_that_fails_gives_the_code_and_all_others_are_finished(pro
 def test_cancelling_ends_every_run_and_those_that_wait(program, cluster):
     job = program("marks.step(1)\ntime.sleep(300)\n", "0-2%2")
     running = Slurm().submit(job)
-    assert isinstance(running, ArrayJob)
     until(lambda: sum(bool(list((run.directory / "steps").iterdir())) for run in job.tasks) == 2, "two do not start")
     running.cancel(2)
     number = running.state().split()[2].rstrip(":")
@@ -109,13 +107,12 @@ while not again and not os.path.exists("finish"):
 def wait_for(job: Job) -> list[int]:
     """What ``execute`` does outside of the main thread, where no signals can be listened to: the codes of all runs."""
     running = Slurm().submit(job)
-    assert isinstance(running, ArrayJob)
 
     def over() -> bool:
         return running.poll() is not None
 
     until(over, "the array does not end")
-    return [running.ended[place][0].code for place in range(len(job.tasks))]
+    return [running.ended_runs()[place][0].code for place in range(len(job.tasks))]
 
 
 def test_the_command_line_trains_every_seed(run_cli, cluster, tmp_path):

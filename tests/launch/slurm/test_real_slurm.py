@@ -14,8 +14,9 @@ from services import PATIENCE_S, SlurmCluster, until
 
 from allpull.errors import BadInput
 from allpull.launch.execute import execute
+from allpull.launch.host_endings import HostEnding
 from allpull.launch.job import Job, prepare
-from allpull.launch.outcome import Ended, describe, exit_of
+from allpull.launch.outcome import describe, exit_of
 from allpull.launch.slurm.launcher import BatchJob, Slurm
 from allpull.schema.run import Exit
 from allpull.schema.spec import LaunchSpec, ObserveSpec, RunSpec, SlurmSpec
@@ -164,7 +165,7 @@ def test_a_job_that_others_cancelled_says_so(program, cluster):
 
 def end_of(running: BatchJob) -> Exit:
     """How a job ends that Slurm ends: never well, and by no rank's fault."""
-    ended: list[Ended] | None = None
+    ended: list[HostEnding] | None = None
     deadline = time.monotonic() + PATIENCE_S
     while ended is None and time.monotonic() < deadline:
         ended = running.poll()

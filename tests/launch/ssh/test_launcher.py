@@ -158,7 +158,7 @@ def test_a_host_whose_container_cannot_be_used_is_named_and_nothing_stays(fake, 
     with pytest.raises(BadInput, match=expected):
         execute(contained, Ssh("n9,n10"), lambda: None)
     assert left(fake) == []
-    assert "allpull.observe.agent" not in (fake / "said").read_text()
+    assert "allpull.observe.agent " not in (fake / "said").read_text()
 
 
 def test_records_that_do_not_come_are_said_with_host_folder_and_reason_and_stay_there(fake, job):
@@ -208,7 +208,7 @@ def test_ctrl_c_while_hosts_arrive_leaves_nothing_there(fake, job):
     record = execute(job, Ssh("n9,n10"), lambda: None)
     assert (record.status, record.exit.code) == ("cancelled", 130)
     assert left(fake) == []
-    assert "agent" not in (fake / "said").read_text()
+    assert "allpull.observe.agent " not in (fake / "said").read_text()
 
 
 def test_a_host_that_cannot_take_the_job_has_the_others_leave(fake, job):

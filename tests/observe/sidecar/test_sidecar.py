@@ -17,12 +17,12 @@ import psutil
 import pytest
 
 from allpull.kernel import Tree, Watched
-from allpull.observe.hooks import session
 from allpull.observe.sidecar.gpus import Gpus
 from allpull.observe.sidecar.host_counters import infiniband
 from allpull.observe.sidecar.process_tree import Family
-from allpull.observe.sidecar.rank_registry import JOB_VARIABLE, Roster, rank_by_variables
+from allpull.observe.sidecar.rank_registry import Roster, rank_by_variables
 from allpull.rundir import layout
+from allpull.rundir.job_file import JOB_VARIABLE
 from allpull.schema.base import tag
 from allpull.schema.counters import CounterSample, CountersHeader, GpuCounters, RankCounters
 
@@ -301,10 +301,6 @@ def test_helpers_of_an_agent_that_srun_started_are_no_ranks() -> None:
     task = {"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0", "SLURM_STEP_ID": "0"}
     assert rank_by_variables(task, task) is None
     assert rank_by_variables({**task, "RANK": "0"}, task) == 0
-
-
-def test_the_hook_and_the_roster_speak_of_one_variable() -> None:
-    assert session.JOB_VARIABLE == JOB_VARIABLE
 
 
 def say(run: Path, pid: int, rank: int | None, host: str = "node 1") -> None:

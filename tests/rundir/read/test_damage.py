@@ -17,6 +17,7 @@ from allpull.rundir import layout
 from allpull.rundir.read import steps
 from allpull.rundir.read.lines import MAX_FILE_BYTES
 from allpull.rundir.read.run import RunData, read_run
+from allpull.schema.gap import texts
 from allpull.schema.results import RunMetrics
 
 MakeRun = Callable[..., Path]
@@ -99,7 +100,7 @@ def test_a_wrong_field_is_named_with_file_and_line(make_run: MakeRun, fields: di
     assert "--skip-damaged" in caught.value.hint
     run = read_run(root, skip_damaged=True)
     assert run.steps.height == 19
-    assert "rank 1: 1 damaged step record left out" in run.gaps
+    assert "rank 1: 1 damaged step record left out" in texts(run.gaps)
 
 
 @pytest.mark.parametrize(("text", "says"), LINES)
@@ -127,7 +128,7 @@ def test_only_the_damaged_lines_are_left_out(make_run: MakeRun) -> None:
     change(path, 6, step=1)
     run = read_run(root, skip_damaged=True)
     assert run.steps["step"].to_list() == [0, 1, 5, 6, 7, 8, 9]
-    assert "rank 0: 3 damaged step records left out" in run.gaps
+    assert "rank 0: 3 damaged step records left out" in texts(run.gaps)
 
 
 def test_events_and_counters_are_checked_too(make_run: MakeRun) -> None:
@@ -141,8 +142,8 @@ def test_events_and_counters_are_checked_too(make_run: MakeRun) -> None:
     assert len(caught.value.message) < 500
     change(root / layout.counters_file("here"), 3, ranks={"7": {"processes": 1}})
     run = read_run(root, skip_damaged=True)
-    assert "rank 0: 1 damaged event left out" in run.gaps
-    assert "counters: 1 damaged sample left out" in run.gaps
+    assert "rank 0: 1 damaged event left out" in texts(run.gaps)
+    assert "counters: 1 damaged sample left out" in texts(run.gaps)
     with pytest.raises(RunDirError, match=r"line 3: ranks has '7', expected 0 to 1"):
         read_run(root_with_sound_events(root))
 

@@ -14,6 +14,7 @@ from allpull.rundir import layout
 from allpull.rundir.read import events
 from allpull.rundir.read.run import read_run
 from allpull.schema.base import VERSION, tag
+from allpull.schema.gap import texts
 
 MakeRun = Callable[..., Path]
 PING = [1, 12, 13, 5, 1_700_000_000_000_000_001, 1_700_000_000_000_000_012, 1_700_000_000_000_000_013, 0]
@@ -93,7 +94,7 @@ def test_odd_samples_are_damage(make_run: MakeRun, fields: dict[str, Any], says:
     assert len(caught.value.message) < 500
     run = read_run(root, skip_damaged=True)
     assert run.pings.is_empty()
-    assert "counters: 1 damaged sample left out" in run.gaps
+    assert "counters: 1 damaged sample left out" in texts(run.gaps)
 
 
 def test_a_part_of_observation_that_stopped_is_named_with_its_ranks(make_run: MakeRun) -> None:
@@ -101,7 +102,9 @@ def test_a_part_of_observation_that_stopped_is_named_with_its_ranks(make_run: Ma
     off = {"kind": "switched_off", "reason": "AttributeError: no wait", "part": "collectives", "t_ns": 4}
     for rank in (0, 1):
         add(root / layout.events_file(rank), off, before_last=True)
-    assert read_run(root).gaps == ("ranks 0, 1: collectives could not be observed to the end: AttributeError: no wait",)
+    assert texts(read_run(root).gaps) == [
+        "ranks 0, 1: collectives could not be observed to the end: AttributeError: no wait"
+    ]
 
 
 def test_steps_that_the_user_did_not_want_to_see_are_not_lost(make_run: MakeRun) -> None:
@@ -113,12 +116,12 @@ def test_steps_that_the_user_did_not_want_to_see_are_not_lost(make_run: MakeRun)
         {"kind": "watching", "on": on, "step": at, "t_ns": at} for on, at in ((False, 3), (True, 6), (False, 9))
     ]
     add(root / layout.events_file(0), *switches, before_last=True)
-    assert read_run(root).gaps == ("rank 0: observation was switched off for 3 steps",)
+    assert texts(read_run(root).gaps) == ["rank 0: observation was switched off for 3 steps"]
     path.write_text("\n".join([*lines[:4], *lines[7:9], *lines[10:]]) + "\n")  # and step 8
-    assert read_run(root).gaps == (
+    assert texts(read_run(root).gaps) == [
         "rank 0: observation was switched off for 3 steps",
         "rank 0: 1 step between first and last without a record",
-    )
+    ]
 
 
 def test_ranks_of_a_command_are_those_that_recorded(make_run: MakeRun) -> None:
@@ -129,24 +132,24 @@ def test_ranks_of_a_command_are_those_that_recorded(make_run: MakeRun) -> None:
     assert run.record.ranks == 3
     assert run.steps["rank"].n_unique() == 3
     assert sorted(run.events) == [0, 1, 2]
-    assert "run.json says 1 rank, the records 3: read as 3" in run.gaps
+    assert "run.json says 1 rank, the records 3: read as 3" in texts(run.gaps)
     (root / "run.json").write_text(json.dumps({**record, "ranks": 1, "kind": "train", "launcher": "local"}))
     (root / layout.counters_file("here")).unlink()
-    assert "steps: 2 files of no rank of this run (it has 1): not read" in read_run(root).gaps
+    assert "steps: 2 files of no rank of this run (it has 1): not read" in texts(read_run(root).gaps)
 
 
 def test_a_command_without_ranks_says_why(make_run: MakeRun) -> None:
     root = make_run(ranks=1, kind="run", launcher="command")
     (root / layout.steps_file(0)).unlink()
     (root / layout.events_file(0)).unlink()
-    assert read_run(root).gaps[0].startswith("no process that imports torch was seen: did Python start with -I")
+    assert read_run(root).gaps[0].text.startswith("no process that imports torch was seen: did Python start with -I")
     for pid in (7, 8, 9):
         path = root / layout.process_file("here", pid)
         path.parent.mkdir(parents=True, exist_ok=True)
         told = {"pid": pid, "host": "here", "rank": None, "argv": ["tool.py"]}
         path.write_text(json.dumps({**told, "reason": "it imported torch and did not train"} if pid < 9 else told))
     (root / layout.process_file("here", 10)).write_text("garbage")
-    assert read_run(root).gaps[0] == (
+    assert read_run(root).gaps[0].text == (
         "processes that imported torch: 3, of which none trained: "
         "it imported torch and did not train (2 times); no reason given"
     )

@@ -16,6 +16,7 @@ from allpull.rundir import layout
 from allpull.rundir.read.run import find_runs, read_run
 from allpull.rundir.read.steps import SCHEMA
 from allpull.schema.base import tag
+from allpull.schema.gap import texts
 
 MakeRun = Callable[..., Path]
 BASE_NS = 1_700_000_000_000_000_001
@@ -72,7 +73,7 @@ def test_a_last_line_cut_off_is_dropped_and_named(make_run: MakeRun) -> None:
     path.write_bytes(path.read_bytes()[:-40])
     run = read_run(root)
     assert run.steps.filter(pl.col("rank") == 1).height == 9
-    assert run.gaps == ("rank 1: the last line of the step records is cut off; it was left out",)
+    assert texts(run.gaps) == ["rank 1: the last line of the step records is cut off; it was left out"]
 
 
 def test_a_last_line_that_lacks_only_its_newline_is_whole(make_run: MakeRun) -> None:
@@ -107,25 +108,25 @@ def test_wherever_a_kill_cuts_the_file_off_the_whole_lines_are_read(make_run: Ma
 def test_a_rank_without_an_end_was_killed(make_run: MakeRun) -> None:
     root = make_run()
     rewrite(root / layout.events_file(1), lambda _: None, 2)
-    assert read_run(root).gaps == ("rank 1 ended without saying so (killed?)",)
+    assert texts(read_run(root).gaps) == ["rank 1 ended without saying so (killed?)"]
     (root / layout.events_file(1)).unlink()
-    assert read_run(root).gaps == ("rank 1 ended without saying so (killed?)",)
+    assert texts(read_run(root).gaps) == ["rank 1 ended without saying so (killed?)"]
 
 
 def test_a_rank_that_raised_is_not_called_killed(make_run: MakeRun) -> None:
     root = make_run()
     raised = {"kind": "exception", "type": "KeyError", "message": "conv1", "t_ns": 4}
     rewrite(root / layout.events_file(1), lambda _: raised, 2)
-    assert read_run(root).gaps == ("rank 1 ended by an exception: KeyError",)
+    assert texts(read_run(root).gaps) == ["rank 1 ended by an exception: KeyError"]
 
 
 def test_a_running_job_is_not_called_killed(make_run: MakeRun) -> None:
     root = make_run(status="running")
     rewrite(root / layout.events_file(1), lambda _: None, 2)
-    assert read_run(root).gaps == (
+    assert texts(read_run(root).gaps) == [
         "run.json says 'running': the job has not ended, or its launcher was killed",
         "rank 1 had not ended yet, or was killed",
-    )
+    ]
 
 
 def test_ranks_that_left_nothing_are_a_gap(make_run: MakeRun) -> None:
@@ -133,7 +134,7 @@ def test_ranks_that_left_nothing_are_a_gap(make_run: MakeRun) -> None:
     (root / layout.steps_file(1)).unlink()
     (root / layout.events_file(1)).unlink()
     run = read_run(root)
-    assert run.gaps == ("rank 1 left no step records (run.json says 3 ranks)",)
+    assert texts(run.gaps) == ["rank 1 left no step records (run.json says 3 ranks)"]
     assert sorted(run.headers) == [0, 2]
 
 
@@ -141,16 +142,18 @@ def test_a_rank_killed_before_its_header_was_whole_is_a_gap(make_run: MakeRun) -
     root = make_run()
     (root / layout.steps_file(1)).write_bytes(b"")
     (root / layout.events_file(1)).write_text('{"schema": "allpull.ev')
-    assert read_run(root).gaps == ("rank 1 left no step records (run.json says 2 ranks)",)
+    assert texts(read_run(root).gaps) == ["rank 1 left no step records (run.json says 2 ranks)"]
 
 
 def test_a_hundred_thousand_missing_ranks_are_one_gap(make_run: MakeRun) -> None:
     root = make_run(ranks=2)
     rewrite(root / "run.json", lambda record: {**record, "ranks": 100_000}, 0)
     run = read_run(root)
-    assert run.gaps[0] == "ranks 2, 3, 4 and 99,995 more left no step records (run.json says 100,000 ranks)"
+    assert run.gaps[0].text == "ranks 2, 3, 4 and 99,995 more left no step records (run.json says 100,000 ranks)"
     assert len(run.gaps) == 2  # the other: the headers speak of 2 ranks
-    assert max(len(gap) for gap in run.gaps) < 200
+    assert run.gaps[0].ranks[:3] == (2, 3, 4)
+    assert len(run.gaps[0].ranks) < 5_000
+    assert max(len(gap) for gap in texts(run.gaps)) < 200
 
 
 def test_records_that_are_absent_in_the_middle_are_counted(make_run: MakeRun) -> None:
@@ -159,17 +162,17 @@ def test_records_that_are_absent_in_the_middle_are_counted(make_run: MakeRun) ->
     rewrite(root / layout.steps_file(0), lambda _: None, 5)
     rewrite(root / layout.steps_file(0), lambda _: None, 5)
     rewrite(root / layout.events_file(0), lambda _: thinned, 1)
-    assert read_run(root).gaps == (
+    assert texts(read_run(root).gaps) == [
         "rank 0: 2 steps between first and last without a record",
         "rank 0: records were thinned to one in 2 to stay within the budget",
-    )
+    ]
 
 
 def test_recording_that_stopped_says_why(make_run: MakeRun) -> None:
     root = make_run()
     off = {"kind": "switched_off", "reason": "No space left on device", "t_ns": 4}
     rewrite(root / layout.events_file(0), lambda _: off, 1)
-    assert read_run(root).gaps == ("rank 0: recording stopped before the end: No space left on device",)
+    assert texts(read_run(root).gaps) == ["rank 0: recording stopped before the end: No space left on device"]
 
 
 def test_files_of_no_rank_of_the_run_are_named_and_not_read(make_run: MakeRun) -> None:
@@ -177,12 +180,12 @@ def test_files_of_no_rank_of_the_run_are_named_and_not_read(make_run: MakeRun) -
     (root / "steps/rank-00007.jsonl").write_text("garbage\n")
     (root / "steps/rank-1.jsonl").write_text("garbage\n")
     (root / "steps/\x1b[31mred.jsonl").write_text("garbage\n")
-    assert read_run(root).gaps == ("steps: 3 files of no rank of this run (it has 2): not read",)
+    assert texts(read_run(root).gaps) == ["steps: 3 files of no rank of this run (it has 2): not read"]
 
 
 def test_hosts_that_kept_their_files_are_a_gap(make_run: MakeRun) -> None:
     root = make_run(hosts=["here", "there"])
-    assert read_run(root).gaps == ("1 host of 2 left no description of itself",)
+    assert texts(read_run(root).gaps) == ["1 host of 2 left no description of itself"]
 
 
 def test_a_run_that_never_started_reads(make_run: MakeRun) -> None:

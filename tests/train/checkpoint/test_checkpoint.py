@@ -464,7 +464,7 @@ import os, sys, torch
 from pathlib import Path
 from allpull.train.checkpoint import background_write as beside
 sys.path.insert(0, sys.argv[2])
-from test_train_checkpoint import checkpoints, parts, progress
+from test_checkpoint import checkpoints, parts, progress
 folder = Path(sys.argv[1])
 made = parts(steps=1)
 saved = checkpoints(folder, made, asynchronous=True)
@@ -515,7 +515,7 @@ def test_a_program_that_ends_by_an_error_still_finishes_its_checkpoint(tmp_path)
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
-from test_train_checkpoint import checkpoints, parts, progress
+from test_checkpoint import checkpoints, parts, progress
 checkpoints(Path(sys.argv[1]), parts(), asynchronous=True).save(progress(10))
 raise SystemExit(3)
 """

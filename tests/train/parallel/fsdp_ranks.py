@@ -1,6 +1,6 @@
 """What two ranks find out about FSDP2 in half precision, beside DDP with autocast: ``… FOLDER RANK``.
 
-The tests of ``test_train_fsdp_ranks.py`` judge the numbers.
+The tests of ``test_fsdp_ranks.py`` judge the numbers.
 """
 
 import json

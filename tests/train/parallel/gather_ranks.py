@@ -1,6 +1,6 @@
 """What two ranks find out together about scores, averages, optimizers and checkpoints: ``… FOLDER RANK``.
 
-Each check returns numbers and words, which the tests of ``test_train_together_ranks.py`` judge; they share two
+Each check returns numbers and words, which the tests of ``test_gather_ranks.py`` judge; they share two
 processes, because starting those takes longer than all checks.
 """
 

@@ -1,6 +1,6 @@
 """What two ranks find out about PowerSGD that goes on from a checkpoint: ``… FOLDER RANK``.
 
-The tests of ``test_train_powersgd_ranks.py`` judge the numbers.
+The tests of ``test_powersgd_ranks.py`` judge the numbers.
 """
 
 import json

@@ -1,6 +1,6 @@
 """What two ranks find out about strategies, side by side with a training on one rank: ``… FOLDER RANK``.
 
-Each check returns numbers, which the tests of ``test_train_strategy_ranks.py`` judge; they share two processes, because
+Each check returns numbers, which the tests of ``test_strategy_ranks.py`` judge; they share two processes, because
 starting those takes longer than all checks.
 """
 

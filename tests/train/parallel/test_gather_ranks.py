@@ -1,4 +1,4 @@
-"""Scores, averages and checkpoints of two real ranks, against one rank; ``together_ranks.py`` finds the numbers."""
+"""Scores, averages and checkpoints of two real ranks, against one rank; ``gather_ranks.py`` finds the numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Found = dict[str, Any]
 @pytest.fixture(scope="module")
 def found(found_by_two_ranks: Callable[[str], list[Found]]) -> list[Found]:
     """What each of two ranks found out."""
-    return found_by_two_ranks("together_ranks.py")
+    return found_by_two_ranks("gather_ranks.py")
 
 
 def test_rows_of_all_ranks_come_in_their_order_however_many_each_has(found: list[Found]) -> None:

@@ -1,17 +1,8 @@
-"""Match the collectives that ranks recorded to each other, and tell waiting in them from transfer (DESIGN §4).
+"""Match the collectives that ranks recorded to each other, and split each into waiting and transfer (DESIGN §4).
 
 Calls belong together that have the same number in the same process group, or else the same place among their like in
 the same step; all ranks of the group must be there, with equal operation, type and size. A rank was blocked from
-``end − blocked`` to ``end``, which is all that the call cost it. With L the last arrival that it can have waited for::
-
-    wait_r     = clip(L − (end_r − blocked_r), 0, blocked_r)        ("Wait at N×N")
-    transfer_r = blocked_r − wait_r
-
-Nobody leaves an all-reduce, all-gather or barrier before the last rank is there, so L is the last start of all.
-Where data go from or to a root, L is the last start that came before the rank was let go. That holds the root's in a
-broadcast and all of them for the root of a reduce; and it holds more where the library makes more ranks meet: Gloo's
-senders wait until their receivers are there, rings and trees pass data through other ranks. A rank that returns at
-once waits for nobody, as it should; one that is blocked while another arrives late is taken to wait for it.
+``end − blocked`` to ``end``, which is all that the call cost it. Who waited for whom: ``collectives.waiting``.
 """
 
 from __future__ import annotations
@@ -19,17 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import polars as pl
 
+from allpull.analyse.collectives import waiting
 from allpull.rundir.read.events import EventLog
+from allpull.units import NS_PER_S
 
-ROOTED = ("broadcast", "scatter", "reduce", "gather")
-"""Operations with one root; names that begin so are of their kind, but for those in ``NOT_ROOTED``."""
-NOT_ROOTED = ("reduce_scatter",)
 UNEVEN = ("gather", "scatter", "all_to_all")
 """Operations in which ranks may have different sizes: the root holds all parts, or parts differ."""
-SPREADING = ("broadcast", "scatter")
-"""Of the rooted ones, those whose data come from the root."""
 LAUNCH_NS = 1_000_000
 """A call that returns sooner may only have been launched, as on an accelerator: it need not have met the others."""
 OPAQUE = ("evaluation", "checkpoint")
@@ -55,7 +44,8 @@ class Matched:
 
     ``calls`` has a row each with the columns of ``rundir.collectives.SCHEMA`` and:
     ``use`` (row of ``uses``; null: its kind is not known), ``match`` (equal for calls that belong together; null:
-    unmatched), ``last_ns`` (L), ``wait_ns`` and ``transfer_ns`` (null where unmatched or never waited for).
+    unmatched), ``last_ns`` (L; the own start where a rank of a rooted call waited for nobody), ``wait_ns`` and
+    ``transfer_ns`` (null where unmatched or never waited for).
     ``uses`` has the columns ``USE``: what is called, and in which phase.
     """
 
@@ -82,13 +72,12 @@ def match(calls: pl.DataFrame, events: Mapping[int, EventLog], *, slack_ns: int)
     """
     kinds = _kinds(events)
     uses = kinds.select(USE).unique(maintain_order=True).with_row_index("use")
-    size = pl.when(_begins(UNEVEN)).then(0).otherwise("size_bytes").alias("size")
+    size = pl.when(waiting.begins_with(pl.col("op"), UNEVEN)).then(0).otherwise("size_bytes").alias("size")
     coded = kinds.join(uses, on=USE, how="left", nulls_equal=True, maintain_order="left").select(
         *("rank", "kind", "use", "group_ranks", "root"),
         pl.col("group").rank("dense").alias("group"),
         pl.struct("op", "dtype", "group_ranks", size).rank("dense").alias("what"),
-        (_begins(ROOTED) & ~_begins(NOT_ROOTED)).alias("rooted"),
-        _begins(SPREADING).alias("spreads"),
+        waiting.direction(pl.col("op")).alias("direction"),
     )
     known = calls.with_row_index("call").join(coded, on=["rank", "kind"], how="left", maintain_order="left")
     by_number = _whole(known.filter(pl.col("seq").is_not_null()), ["group", "seq"], slack_ns)
@@ -96,10 +85,10 @@ def match(calls: pl.DataFrame, events: Mapping[int, EventLog], *, slack_ns: int)
     place = pl.int_range(pl.len()).over("rank", "group", "step", "what", order_by="begin_ns").alias("place")
     by_place = _whole(rest.with_columns(place), ["group", "step", "what", "place"], slack_ns)
     later = by_place.with_columns(pl.col("match") + by_number["match"].max() + 1) if by_number.height else by_place
-    costs = known.join(pl.concat([by_number, later]), on="call", how="left", maintain_order="left")
-    wait = _wait(slack_ns)
-    parts = (wait.alias("wait_ns"), (pl.col("blocked_ns") - wait).alias("transfer_ns"))
-    return Matched(calls=costs.select(*calls.columns, "use", "match", "last_ns", *parts), uses=uses.select(USE))
+    matched = known.join(pl.concat([by_number, later]), on="call", how="left", maintain_order="left")
+    costs = matched.join(_costs(matched, slack_ns), on="call", how="left", maintain_order="left")
+    parts = ("last_ns", "wait_ns", "transfer_ns")
+    return Matched(calls=costs.select(*calls.columns, "use", "match", *parts), uses=uses.select(USE))
 
 
 def _kinds(events: Mapping[int, EventLog]) -> pl.DataFrame:
@@ -112,12 +101,8 @@ def _kinds(events: Mapping[int, EventLog]) -> pl.DataFrame:
     return kinds.unique(["rank", "kind"], keep="last", maintain_order=True)
 
 
-def _begins(names: tuple[str, ...]) -> pl.Expr:
-    return pl.any_horizontal(pl.col("op").str.starts_with(name) for name in names)
-
-
 def _whole(calls: pl.DataFrame, keys: list[str], slack_ns: int) -> pl.DataFrame:
-    """Calls with equal ``keys`` that make up a whole: columns call, match and last_ns."""
+    """Calls with equal ``keys`` that make up a whole and do not contradict each other: columns call and match."""
     known = calls.filter(pl.col("use").is_not_null())
     whole = (
         known.lazy()
@@ -126,19 +111,15 @@ def _whole(calls: pl.DataFrame, keys: list[str], slack_ns: int) -> pl.DataFrame:
             pl.len().alias("calls"),
             pl.col("rank").n_unique().alias("ranks"),
             pl.col("group_ranks").first(),
-            (pl.col("what").min() == pl.col("what").max()).alias("alike"),
+            (pl.col("what").min() == pl.col("what").max()).alias("equal"),
             pl.col("begin_ns").max().alias("last_ns"),
         )
-        .filter("alike", pl.col("calls") == pl.col("group_ranks"), pl.col("ranks") == pl.col("group_ranks"))
+        .filter("equal", pl.col("calls") == pl.col("group_ranks"), pl.col("ranks") == pl.col("group_ranks"))
         .select(*keys, "last_ns", pl.int_range(pl.len()).alias("match"))
         .collect()
     )
     found = known.join(whole, on=keys, how="inner")
-    rooted = found.filter("rooted")
-    strange = pl.concat([_left_early(found.filter(~pl.col("rooted")), "last_ns", slack_ns), _astray(rooted, slack_ns)])
-    columns = ("call", "match", "last_ns")
-    together = pl.concat([found.filter(~pl.col("rooted")).select(columns), _met(rooted).select(columns)])
-    return together.join(strange, on="match", how="anti").sort("call")
+    return found.join(_contradictions(found, slack_ns), on="match", how="anti").sort("call").select("call", "match")
 
 
 def _left_early(calls: pl.DataFrame, needed: str, slack_ns: int) -> pl.DataFrame:
@@ -147,31 +128,37 @@ def _left_early(calls: pl.DataFrame, needed: str, slack_ns: int) -> pl.DataFrame
     return calls.filter(early).select("match").unique()
 
 
-def _astray(calls: pl.DataFrame, slack_ns: int) -> pl.DataFrame:
-    """Matches of rooted operations in which data would have come before they were sent."""
-    is_root = pl.col("rank") == pl.col("root")
+def _contradictions(calls: pl.DataFrame, slack_ns: int) -> pl.DataFrame:
+    """Matches in which data would have arrived before they were sent."""
+    direction, is_root = pl.col("direction"), pl.col("rank") == pl.col("root")
     roots = calls.filter(is_root).select("match", pl.col("begin_ns").alias("root_ns"))
-    received = calls.filter(pl.col("spreads"), ~is_root).join(roots, on="match", how="inner")
-    collected = calls.filter(~pl.col("spreads"), is_root)
+    received = calls.filter(direction == waiting.FROM_ROOT, ~is_root).join(roots, on="match", how="inner")
+    collected = calls.filter((direction == waiting.ALL) | ((direction == waiting.TO_ROOT) & is_root))
     return pl.concat([_left_early(received, "root_ns", slack_ns), _left_early(collected, "last_ns", slack_ns)])
 
 
-def _met(calls: pl.DataFrame) -> pl.DataFrame:
-    """The last start in each call's match that came before the call ended."""
-    starts = calls.select("match", pl.col("begin_ns").alias("last_ns")).sort("last_ns")
-    ended = calls.select("call", "match", pl.col("end_ns").fill_null(pl.col("begin_ns"))).sort("end_ns")
-    return ended.join_asof(
-        starts,
-        left_on="end_ns",
-        right_on="last_ns",
-        by="match",
-        strategy="backward",
-        coalesce=False,
-        check_sortedness=False,
+def _costs(calls: pl.DataFrame, slack_ns: int) -> pl.DataFrame:
+    """Of the calls that have a match: columns call, last_ns, wait_ns and transfer_ns."""
+    found = calls.drop_nulls("match").sort("match", maintain_order=True)
+    blocked = found["end_ns"].is_not_null() & found["blocked_ns"].is_not_null()
+    end_ns = found["end_ns"].fill_null(found["begin_ns"])
+    entries = waiting.Calls(
+        call=found["match"].rank("dense").to_numpy().astype(np.intp) - 1,
+        arrive=found["begin_ns"].to_numpy(),
+        begin=(end_ns - found["blocked_ns"].fill_null(0)).to_numpy(),
+        end=end_ns.to_numpy(),
+        blocks=blocked.to_numpy(),
+        is_root=(found["rank"] == found["root"]).fill_null(value=False).to_numpy(),
+        direction=found["direction"].to_numpy(),
     )
-
-
-def _wait(slack_ns: int) -> pl.Expr:
-    blocked_at = pl.col("end_ns") - pl.col("blocked_ns")
-    wait = (pl.col("last_ns") - blocked_at).clip(0, pl.col("blocked_ns"))
-    return pl.when(pl.col("end_ns") < pl.col("last_ns") - slack_ns).then(0).otherwise(wait)
+    met = waiting.met(entries, slack=slack_ns, rounding=waiting.ROUNDING_S * NS_PER_S)
+    wait_ns, _ = waiting.wait_and_transfer(entries.begin, entries.end, met.last)
+    rooted_alone = (entries.direction != waiting.ALL) & ~met.waits
+    parts = found.select(
+        "call",
+        pl.Series("last_ns", np.where(rooted_alone, entries.arrive, met.last)),
+        pl.Series("wait_ns", np.where(met.waits, wait_ns, 0)),
+        "blocked_ns",
+    )
+    wait = pl.when(blocked).then("wait_ns")
+    return parts.select("call", "last_ns", wait.alias("wait_ns"), (pl.col("blocked_ns") - wait).alias("transfer_ns"))

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from allpull.analyse.clock.shared_clock import SharedClock
 from allpull.analyse.collectives.matching import Matched
+from allpull.analyse.collectives.waiting import reductions
 from allpull.rundir.read.events import EventLog
 from allpull.schema.results import Pause
 from allpull.units import NS_PER_S
@@ -53,11 +54,15 @@ def waits(steps: pl.DataFrame, matched: Matched, ranks: int) -> pl.DataFrame:
             "rank", inside.alias("what"), blocked_at.alias("begin_ns"), (blocked_at + pl.col("wait_ns")).alias("end_ns")
         )
     )
-    last = pl.min_horizontal("done_ns", pl.col("arrival_ns").max().over("step"))
     reduced = (
-        steps.filter(pl.col("arrival_ns").count().over("step") == ranks)
-        .select("rank", pl.lit(REDUCTION).alias("what"), pl.col("arrival_ns").alias("begin_ns"), last.alias("end_ns"))
-        .filter(pl.col("end_ns") > pl.col("begin_ns"))
+        reductions(steps, ranks)
+        .filter(pl.col("wait_ns") > 0)
+        .select(
+            "rank",
+            pl.lit(REDUCTION).alias("what"),
+            pl.col("arrival_ns").alias("begin_ns"),
+            (pl.col("arrival_ns") + pl.col("wait_ns")).alias("end_ns"),
+        )
     )
     return pl.concat([called.cast(WAITS_SCHEMA), reduced.cast(WAITS_SCHEMA)])
 

@@ -32,8 +32,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allpull.analyse.clock.shared_clock import share_a_clock
+from allpull.analyse.collectives.waiting import wait_and_transfer
 from allpull.analyse.steps.device import with_host
 from allpull.analyse.steps.grid import Floats, Grid
+from allpull.schema.gap import Gap
 from allpull.units import show_time
 
 __all__ = ["NAMES", "Called", "Phases", "share_a_clock", "split"]
@@ -64,13 +66,13 @@ class Phases:
 
     ``seconds`` maps each of ``NAMES`` to an array of shape (steps, ranks), or None where it was not measured;
     ``closure_error`` is the largest over ranks of |Σ phases − wall| ÷ wall, None where no time passed; ``violations``
-    counts rank-steps whose collective times contradict each other or their backward; ``gaps`` is in words.
+    counts rank-steps whose collective times contradict each other or their backward; ``gaps``: what was not measured.
     """
 
     seconds: dict[str, Floats | None]
     closure_error: float | None
     violations: int
-    gaps: tuple[str, ...]
+    gaps: tuple[Gap, ...]
 
     def means_s(self) -> dict[str, float | None]:
         """Seconds per step of each phase, mean over steps and ranks."""
@@ -166,8 +168,7 @@ def _blocked(grid: Grid, *, compares: bool, slack_s: float) -> _Blocked:
     if not compares or not whole.any():
         return _Blocked(seconds=blocked, known=known, wait=None, transfer=None, violations=backwards)
     last = arrival.max(axis=1, keepdims=True)
-    wait = np.where(whole, np.maximum(np.minimum(last, done) - arrival, 0), 0.0)
-    transfer = np.where(whole, np.maximum(done - np.maximum(last, arrival), 0), 0.0)
+    wait, transfer = (np.where(whole, times, 0.0) for times in wait_and_transfer(arrival, done, last))
     too_early = whole & (done < last - slack_s)  # nobody can be done before the last has arrived
     return _Blocked(seconds=blocked, known=known, wait=wait, transfer=transfer, violations=backwards | too_early)
 
@@ -199,17 +200,21 @@ def _closure_error(phases: Floats, wall: Floats) -> float | None:
     return float((excess / total).max())
 
 
-def _gaps_of_spans(grid: Grid) -> Iterator[str]:
+def _gaps_of_spans(grid: Grid) -> Iterator[Gap]:
     for name in EVERY_STEP:
         absent = int(np.isnan(grid.spans_s[name]).sum())
         if 0 < absent < grid.wall_s.size:
-            yield f"{name} was not measured in {_of(absent, grid)}: their time is in 'other'"
+            text = f"{name} was not measured in {_of(absent, grid)}: their time is in 'other'"
+            yield Gap(kind="phase", text=text)
 
 
-def _gaps_of_collectives(grid: Grid, blocked: _Blocked, calls: _Blocked, *, why: str, reduces: bool) -> Iterator[str]:
+def _gaps_of_collectives(grid: Grid, blocked: _Blocked, calls: _Blocked, *, why: str, reduces: bool) -> Iterator[Gap]:
     recorded = bool(calls.known.any())
     if grid.ranks > 1 and not blocked.known.any() and not recorded:
-        yield "arrivals at collectives were not recorded: wait and transfer are not measured, and 'backward' holds them"
+        text = (
+            "arrivals at collectives were not recorded: wait and transfer are not measured, and 'backward' holds them"
+        )
+        yield Gap(kind="arrivals", text=text)
         return
     lost_s = np.zeros_like(grid.wall_s)
     if blocked.wait is None and blocked.known.any():
@@ -217,27 +222,35 @@ def _gaps_of_collectives(grid: Grid, blocked: _Blocked, calls: _Blocked, *, why:
     if calls.wait is None or calls.transfer is None:
         lost_s += calls.seconds
     if lost_s.any() or (blocked.wait is None and calls.wait is None):
-        lost = f"'other' holds the {show_time(float(lost_s.mean()))} a step that ranks were blocked"
-        yield f"wait and transfer are not told apart: {why}; {lost}"
+        mean_s = float(lost_s.mean())
+        lost = f"'other' holds the {show_time(mean_s)} a step that ranks were blocked"
+        text = f"wait and transfer are not told apart: {why}; {lost}"
+        yield Gap(kind="blocked in other", text=text, seconds=mean_s)
     unknown = int((~blocked.known).sum())
     if grid.ranks > 1 and unknown and (reduces or not recorded or blocked.known.any()):
-        yield f"arrivals at collectives were not recorded in {_of(unknown, grid)}: no waiting is known in their steps"
+        text = f"arrivals at collectives were not recorded in {_of(unknown, grid)}: no waiting is known in their steps"
+        yield Gap(kind="arrivals", text=text)
     if calls.wait is not None and calls.transfer is not None:
         unmatched_s = calls.seconds - calls.wait - calls.transfer
         if unmatched_s.sum() > SMALL_SHARE * grid.wall_s.sum():
-            lost = f"'other' holds the {show_time(float(unmatched_s.mean()))} a step that ranks were blocked in them"
-            yield f"collectives could not all be matched across ranks: {lost}"
+            mean_s = float(unmatched_s.mean())
+            lost = f"'other' holds the {show_time(mean_s)} a step that ranks were blocked in them"
+            text = f"collectives could not all be matched across ranks: {lost}"
+            yield Gap(kind="blocked in other", text=text, seconds=mean_s)
 
 
-def _gap_of_violations(grid: Grid, violations: int) -> Iterator[str]:
+def _gap_of_violations(grid: Grid, violations: int) -> Iterator[Gap]:
     if violations:
-        yield f"collective times contradict each other in {_of(violations, grid)}: they were cut to what is possible"
+        text = f"collective times contradict each other in {_of(violations, grid)}: they were cut to what is possible"
+        yield Gap(kind="contradictions", text=text)
 
 
-def _gap_of_clocks(wait: Floats | None, bound_s: float) -> Iterator[str]:
+def _gap_of_clocks(wait: Floats | None, bound_s: float) -> Iterator[Gap]:
     if wait is not None and 0 < float(wait.mean()) < bound_s:
-        found, bound = show_time(float(wait.mean())), show_time(bound_s)
-        yield f"waiting of {found} a step is not resolvable: the clocks of the hosts are aligned to within {bound}"
+        wait_s = float(wait.mean())
+        aligned = f"the clocks of the hosts are aligned to within {show_time(bound_s)}"
+        text = f"waiting of {show_time(wait_s)} a step is not resolvable: {aligned}"
+        yield Gap(kind="clock resolution", text=text, seconds=wait_s)
 
 
 def _of(count: int, grid: Grid) -> str:

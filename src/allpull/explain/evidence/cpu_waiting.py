@@ -25,8 +25,8 @@ CROWDED_MORE = 2.0  # times what the others wait: late ranks wait somewhat more 
 
 
 def is_work(window: Window, phase: str) -> bool:
-    """Whether ``phase`` is a rank's own work: ``other`` is not where it holds collectives that were not matched."""
-    return phase != "other" or not any("'other'" in gap for gap in window.gaps)
+    """Whether ``phase`` is a rank's own work: ``other`` is not where it also holds time in collectives."""
+    return phase != "other" or all(gap.kind != "blocked in other" for gap in window.gaps)
 
 
 def per_step(window: Window, phases: list[str] | tuple[str, ...]) -> Floats:

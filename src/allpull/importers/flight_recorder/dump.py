@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from allpull.importers.flight_recorder.unpickle import MAX_BYTES, data_of
 from allpull.importers.kineto.calls import DEFAULT_GROUP, Call, Use
+from allpull.importers.sources import Source, unpacked
 from allpull.traces import classify
-from allpull.traces.json_stream import members
+from allpull.traces.json_stream import Text, members
 from allpull.traces.kineto import MAX_NAME, MAX_NS, MAX_RANKS, plain
-from allpull.traces.sources import Source, text_of, unpacked
 
 MAX_ENTRIES = 500_000  # of one dump
 
@@ -25,7 +24,6 @@ MAX_ENTRIES = 500_000  # of one dump
 class Dump:
     """One dump: ``calls`` in the order of calling; ``strange`` counts entries that cannot be used."""
 
-    path: Path
     rank: int | None = None
     host: str | None = None
     calls: list[Call] = field(default_factory=list)
@@ -39,7 +37,7 @@ def read_dump(source: Source) -> Dump:
     Raises:
         BadInput: the file cannot be opened.
     """
-    dump = Dump(path=source.path)
+    dump = Dump()
     sizes: dict[str, int] = {}
     entries: list[Any] = []
     try:
@@ -63,7 +61,7 @@ def read_dump(source: Source) -> Dump:
 def _members(source: Source) -> Iterator[tuple[str, Any]]:
     with unpacked(source) as file:
         if source.kind != "pickle":
-            yield from members(text_of(file), ("entries",))
+            yield from members(Text(file.read), ("entries",))
             return
         value = data_of(file.read(MAX_BYTES + 1))
     for name, member in value.items() if isinstance(value, dict) else ():

@@ -6,7 +6,6 @@ shell can, they also have the run closed when the script ends; a run that was no
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -17,15 +16,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from allpull.errors import BadInput, UnknownName
-from allpull.launch.command.hook_environment import carried
-from allpull.launch.command.missing_ranks import Witness
+from allpull.launch.command.hook_environment import hook_variables
+from allpull.launch.command.missing_ranks import ProcessWatch
 from allpull.launch.command.wrapped import failures_of
+from allpull.launch.host_endings import HostEnding
 from allpull.launch.job import Job, write_record
-from allpull.launch.outcome import Ended, describe, exit_of
+from allpull.launch.outcome import describe, exit_of
 from allpull.observe.hook_install import BINDS, CARRIED, MPI_LIST
 from allpull.rundir import layout, redact, safe_open
+from allpull.rundir.job_file import JOB_VARIABLE, JobFile
 from allpull.rundir.read.headers import corrected
-from allpull.rundir.write import whole_file, whole_json
+from allpull.rundir.write import whole_file
 from allpull.schema.run import RunRecord
 
 LAUNCHER = "script"
@@ -59,7 +60,7 @@ def lines(job: Job, shell: str, environ: Mapping[str, str]) -> str:
 
     Lines that were made elsewhere, such as on a login node, keep the PYTHONPATH that the script has by then.
     """
-    found = {**carried(job, unobserved(environ)), RUN_VARIABLE: str(job.directory)}
+    found = {**hook_variables(job, unobserved(environ)), RUN_VARIABLE: str(job.directory)}
     exports = {name: _EXPORTS[shell](name, value) for name, value in found.items()}
     if shell != "sh":
         return "\n".join(exports.values())
@@ -71,7 +72,7 @@ def lines(job: Job, shell: str, environ: Mapping[str, str]) -> str:
 def unobserved(environ: Mapping[str, str]) -> dict[str, str]:
     """``environ`` without what the lines of an earlier run put there, so that a script may take them in again."""
     clean = dict(environ)
-    job_file = clean.pop("ALLPULL_JOB", "")
+    job_file = clean.pop(JOB_VARIABLE, "")
     if not job_file:
         return clean
     run = os.path.dirname(os.path.dirname(job_file))  # noqa: PTH120  text as it was put there, not a path of ours
@@ -103,7 +104,7 @@ def close_run(directory: Path, code: int) -> RunRecord:
     closed = record.model_copy(
         update={
             "status": "failed" if code else "completed",
-            "exit": exit_of([Ended(host=socket.gethostname(), code=code, failures=failures)]),
+            "exit": exit_of([HostEnding(host=socket.gethostname(), code=code, failures=failures)]),
             "ended_utc": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         }
     )
@@ -118,16 +119,15 @@ def close_run(directory: Path, code: int) -> RunRecord:
 
 def last_words(record: RunRecord, directory: Path) -> list[str]:
     """What there is to say of a run that was closed."""
-    witness = Witness((), directory.resolve())
+    witness = ProcessWatch((), directory.resolve())
     said = [describe(record.exit)] if record.exit is not None and record.exit.rank is not None else []
     return said + [sentence for sentence in (witness.why(), witness.twice()) if sentence is not None]
 
 
 def _seal(root: Path, record: RunRecord) -> None:
     """Take what only the running job needed out of the job file."""
-    job = safe_open.parsed(safe_open.read_whole(root, layout.SPEC, MAX_JSON_BYTES))
-    kept = {name: value for name, value in job.items() if name != "nonce"}
-    whole_json(str(root / layout.SPEC), {**kept, "spec": json.loads(json.dumps(record.spec))})
+    file = JobFile.from_plain(safe_open.parsed(safe_open.read_whole(root, layout.SPEC, MAX_JSON_BYTES)))
+    file.sealed(record.spec).write(str(root / layout.SPEC))
 
 
 def _csh_quoted(text: str) -> str:

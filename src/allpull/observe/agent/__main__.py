@@ -7,11 +7,9 @@ keeps what torchrun throws away: the exit code of every rank, and a rendezvous t
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 from typing import Any, Dict, List, Mapping, NoReturn, Optional, Tuple
@@ -28,10 +26,11 @@ from allpull.observe.host import describe_host
 from allpull.observe.identity import HOST_VARIABLE
 from allpull.observe.interface import interface_of, no_way, own_address
 from allpull.observe.process import end_with_parent, leave
-from allpull.observe.sidecar import start
+from allpull.observe.sidecar import start as sidecar
 from allpull.observe.store import listen
 from allpull.observe.versions import versions
 from allpull.rundir import layout
+from allpull.rundir.job_file import JobFile
 from allpull.rundir.write import whole_json
 
 LOOPBACK = "127.0.0.1"
@@ -43,10 +42,9 @@ LOST = 124  # and for a host that is gone, as launch.ssh has it
 def main(job_file: str, place: Place) -> int:
     """Run this host's part of the job of ``job_file``; the exit code is that of the first rank that failed."""
     end_with_parent(signal.SIGTERM)
-    with open(job_file, encoding="utf-8") as file:
-        job: Dict[str, Any] = json.load(file)
+    job = JobFile.read(job_file)
     try:
-        choose_interface(job["interface"], place.master)
+        choose_interface(job.interface, place.master)
     except OSError as error:
         return give_up(job, place, NO_HOST, no_way(place.master, error))
     listener = None
@@ -56,28 +54,27 @@ def main(job_file: str, place: Place) -> int:
         except OSError as error:
             reason = f"cannot listen on {place.master} port {place.port}: {error.strerror}"
             return give_up(job, place, PORT_TAKEN, reason)
-    if job.get("command"):
-        speak_into(os.path.join(job["directory"], layout.LOGS, f"torch-{layout.slug(place.name)}.log"))
+    if job.command:
+        speak_into(os.path.join(job.directory, layout.LOGS, f"torch-{layout.slug(place.name)}.log"))
     os.environ[HOST_VARIABLE] = place.name
-    directory = job["directory"]
-    whole_json(os.path.join(directory, layout.host_file(place.name)), describe_host(directory, host=place.name))
-    counting = start_sidecar(job, place) if job["counters"] else None
+    record = describe_host(job.directory, host=place.name)
+    whole_json(os.path.join(job.directory, layout.host_file(place.name)), record)
+    counting = sidecar.start(job, place.name, watch=os.getpid(), clock=clock_part(job, place))
     try:
         ended = run_ranks(job, place, listener, job_file)
     finally:
-        if counting is not None:
-            stop(counting)
+        sidecar.stop(counting)
     say_ended(job, place, ended)
     return int(ended["code"])
 
 
-def say_ended(job: Dict[str, Any], place: Place, ended: Dict[str, Any]) -> None:
+def say_ended(job: JobFile, place: Place, ended: Dict[str, Any]) -> None:
     """Write down how this host's ranks ended, and what they ran with."""
-    path = os.path.join(job["directory"], layout.ended_file(place.name))
+    path = os.path.join(job.directory, layout.ended_file(place.name))
     whole_json(path, {"host": place.name, "index": place.index, "versions": versions(), **ended})
 
 
-def give_up(job: Dict[str, Any], place: Place, code: int, reason: str) -> int:
+def give_up(job: JobFile, place: Place, code: int, reason: str) -> int:
     """Say why this host cannot take part; the exit ``code``."""
     sys.stderr.write(f"{reason}\n")
     say_ended(job, place, {"code": code, "reason": f"host {place.name}: {reason}", "failures": []})
@@ -106,18 +103,18 @@ def choose_interface(asked: str, master: str) -> None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
 
 
-def run_ranks(job: Dict[str, Any], place: Place, listener: Optional[socket.socket], job_file: str) -> Dict[str, Any]:
+def run_ranks(job: JobFile, place: Place, listener: Optional[socket.socket], job_file: str) -> Dict[str, Any]:
     """Start this host's ranks, wait for them, and tell how they ended: ``code``, ``stopped_by`` and ``failures``.
 
     ``reason`` is there where hosts lost each other; ``failures`` are then those for which a restart was called.
     """
-    hosts = FixedHosts(place, listener, job["nonce"], job["directory"])
-    command = ["-m", "allpull.observe.rank", job_file, job["module"]]
-    if job.get("command"):
+    hosts = FixedHosts(place, listener, job.nonce, job.directory)
+    command = ["-m", "allpull.observe.rank", job_file, job.module]
+    if job.command:
         command = ["-m", "allpull.observe.rank.command", job_file]
-    ranks = job["ranks"] // place.hosts
+    ranks = job.ranks // place.hosts
     with tempfile.TemporaryDirectory(prefix="allpull-elastic-") as logs:  # else the agent leaves a folder behind
-        agent = elastic_agent(command, ranks, hosts, restarts=job["max_restarts"], logs=logs)
+        agent = elastic_agent(command, ranks, hosts, restarts=job.max_restarts, logs=logs)
         try:
             signal.signal(signal.SIGUSR1, warned)
             result = agent.run()
@@ -150,26 +147,13 @@ def exit_code(failures: List[Dict[str, int]]) -> int:
     return own[0] if own[0] > 0 else 128 - own[0]
 
 
-def start_sidecar(job: Dict[str, Any], place: Place) -> "subprocess.Popen[bytes]":
-    """Start the process that samples the counters of this host; it watches us and our descendants.
-
-    Where there are several hosts, the others compare their clocks with that of host 0.
-    """
-    part = clock_pings.NONE
-    if place.hosts > 1:
-        first = place.index == 0
-        part = clock_pings.serve(job["directory"], host=place.name, address=place.master) if first else clock_pings.ASK
-    return start.start(job, place.name, os.getpid(), part)
-
-
-def stop(process: "subprocess.Popen[bytes]") -> None:
-    """End a helper: politely, then not."""
-    process.terminate()
-    try:
-        process.wait(timeout=5)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+def clock_part(job: JobFile, place: Place) -> clock_pings.Part:
+    """The part of this host in comparing clocks: where there are several, the others ask host 0."""
+    if place.hosts == 1 or not job.counters:
+        return clock_pings.NONE
+    if place.index > 0:
+        return clock_pings.ASK
+    return clock_pings.serve(job.directory, host=place.name, address=place.master)
 
 
 def read_arguments(arguments: List[str]) -> Tuple[str, Place]:

@@ -14,31 +14,33 @@ import shutil
 import socket
 import sys
 import tempfile
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Dict, Optional
 
 from allpull.observe.hook_install import stage
 from allpull.rundir import layout
-from allpull.rundir.write import private_folder, whole_json
+from allpull.rundir.job_file import JobFile
+from allpull.rundir.write import private_folder
 
 PREFIX = "allpull-"  # of the folders that are made here, and the only ones that are removed again
 MAX_JOB_BYTES = 1 << 20
 
 
-def arrive(job: Dict[str, Any]) -> Dict[str, Any]:
+def arrive(job: JobFile) -> Dict[str, Any]:
     """Make this host ready for ``job``; says where, and with which versions.
 
     Raises:
         OSError: no place for the records can be made.
     """
     shared = is_shared(job)
-    directory = job["directory"] if shared else tempfile.mkdtemp(prefix=PREFIX)
+    directory = job.directory if shared else tempfile.mkdtemp(prefix=PREFIX)
     job_file = os.path.join(directory, layout.SPEC)
     if not shared:
         for folder in layout.FOLDERS:
             private_folder(os.path.join(directory, folder))
-        whole_json(job_file, {**job, "directory": directory})
-        if job.get("command"):
+        replace(job, directory=directory).write(job_file)
+        if job.command:
             stage(directory)
     return {
         "directory": directory,
@@ -49,11 +51,10 @@ def arrive(job: Dict[str, Any]) -> Dict[str, Any]:
     }
 
 
-def is_shared(job: Dict[str, Any]) -> bool:
+def is_shared(job: JobFile) -> bool:
     """Whether the run directory of ``job`` is this host's to see: the job file there has the same nonce."""
     try:
-        with open(os.path.join(job["directory"], layout.SPEC), encoding="utf-8") as file:
-            return bool(json.load(file).get("nonce") == job["nonce"])
+        return JobFile.read(os.path.join(job.directory, layout.SPEC)).nonce == job.nonce
     except (OSError, ValueError):
         return False
 
@@ -84,4 +85,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--leave"]:
         leave(sys.argv[2])
     else:
-        print(json.dumps(arrive(json.loads(sys.stdin.read(MAX_JOB_BYTES)))), flush=True)  # noqa: T201  the answer
+        print(json.dumps(arrive(JobFile.from_plain(json.loads(sys.stdin.read(MAX_JOB_BYTES))))), flush=True)  # noqa: T201  the answer

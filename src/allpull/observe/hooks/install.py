@@ -49,9 +49,8 @@ class Program:
         attach = watcher.reduces if device is None else device.reduces
         self._install("post-accumulate-hook", lambda: networks.watch_arrivals(attach))
         self._install("buckets", lambda: self._at_boundary(Buckets(watcher, networks.parallel)))
-        every = int(self.session.watch.get("trace_every") or 0)
-        if every:
-            self._install("windows", lambda: self._at_boundary(self._windows(every)))
+        if self.session.job.watch.trace_every:
+            self._install("windows", lambda: self._at_boundary(self._windows()))
         self._when("torch._dynamo.eval_frame", networks.compiled)
         self._found.when(FUNCTIONAL, self.waiting_came)
         saving = watch_saving(watcher)
@@ -75,9 +74,9 @@ class Program:
         self._install("device", lambda: self._at_boundary(device))
         return device
 
-    def _windows(self, every: int) -> Windows:
-        watch = self.session.watch
-        windows = Windows(self.watcher, every=every, steps=int(watch["trace_steps"]), first=int(watch["trace_first"]))
+    def _windows(self) -> Windows:
+        watch = self.session.job.watch
+        windows = Windows(self.watcher, every=watch.trace_every, steps=watch.trace_steps, first=watch.trace_first)
         windows.watch()
         self.session.at_close.append(windows.finish)
         return windows

@@ -6,21 +6,20 @@ first process to claim a rank's number is that rank.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import threading
 import time
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, List, Optional, Tuple
 
 from ...rundir import layout, redact
+from ...rundir.job_file import JobFile
 from ...rundir.write import private_folder, whole_json
 from ..identity import Identity, host_name, started_as
 from ..recording.attempts import begin
 from ..recording.recorder import Recorder
 from ..versions import vector_kernels
 
-JOB_VARIABLE = "ALLPULL_JOB"
 SIDECAR_VARIABLE = "ALLPULL_SIDECAR"
 BOUNDARY = "optimizer.step"
 WORDS = "marks.step"
@@ -30,11 +29,10 @@ class Session:
     """This process; ``recorder`` is None until it is a rank, and where it cannot be one."""
 
     def __init__(self, job_file: str, boundary: str = BOUNDARY) -> None:
-        with open(job_file, encoding="utf-8") as file:
-            self.job: Dict[str, Any] = json.load(file)
+        self.job = JobFile.read(job_file)
         self.job_file = job_file
         self.boundary = boundary
-        self.directory: str = self.job["directory"]
+        self.directory = self.job.directory
         self.recorder: Optional[Recorder] = None
         self.who: Optional[Identity] = None
         self.sources: List[str] = []
@@ -42,15 +40,11 @@ class Session:
         self.at_close: List[Callable[[], None]] = []
         self._missing: List[Tuple[str, str]] = []
         self._reason: Optional[str] = None
+        self._refused_rank: Optional[int] = None
         self._pid = os.getpid()
         self._said = False
         self._beginning = threading.RLock()
         os.register_at_fork(after_in_child=self._forked)
-
-    @property
-    def watch(self) -> Dict[str, Any]:
-        """What was asked for beyond the ordinary, such as profiler windows."""
-        return self.job.get("watch") or {}
 
     def begin(self) -> Optional[Recorder]:
         """Become a rank: claim its number and open its files; None where another process has them."""
@@ -67,6 +61,7 @@ class Session:
             private_folder(os.path.join(self.directory, folder))
         if os.path.exists(path):
             self._reason = f"rank {who.rank} is another process, which was there before"
+            self._refused_rank = who.rank
             os.write(2, f"allpull: process {os.getpid()} is not recorded: {self._reason}\n".encode())
             self._say()
             return None
@@ -74,8 +69,8 @@ class Session:
         self.recorder = Recorder(
             self.directory,
             who,
-            budget=self.job["budget"],
-            warmup_steps=self.job["warmup_steps"],
+            budget=self.job.budget,
+            warmup_steps=self.job.warmup_steps,
             boundary=self.boundary if "torch" in sys.modules else WORDS,  # without torch nothing else could tell
             sources=tuple(self.sources),
         )
@@ -160,6 +155,7 @@ class Session:
             "torch": getattr(torch, "__version__", None) and str(torch.__version__),  # type: ignore[union-attr]
             "torch_cpu": vector_kernels(),
             "reason": self._reason,
+            "refused_rank": self._refused_rank,
         }
         try:
             path = os.path.join(self.directory, layout.process_file(host_name(), os.getpid()))

@@ -3,35 +3,21 @@
 from __future__ import annotations
 
 import os
-import subprocess
 
 from ...rundir import layout
 from .. import clock_pings
 from ..identity import Identity
-from ..sidecar import start
-from .session import JOB_VARIABLE, Session
+from ..sidecar.start import start_detached
+from .session import Session
 
 
 def start_sidecar(session: Session, who: Identity) -> None:
     """Sample this host's counters for as long as this process lives; nothing where that is done already."""
-    job = session.job
-    if not job.get("counters") or os.path.exists(os.path.join(session.directory, layout.counters_file(who.host))):
+    if os.path.exists(os.path.join(session.directory, layout.counters_file(who.host))):
         return
-    environment = {name: value for name, value in os.environ.items() if name != JOB_VARIABLE}
-    alone = who.ranks == 1 or os.environ.get("LOCAL_WORLD_SIZE") == str(who.ranks)
+    one_host = who.ranks == 1 or os.environ.get("LOCAL_WORLD_SIZE") == str(who.ranks)
+    clock = clock_pings.NONE if one_host else clock_pings.AUTO
     try:
-        with open(os.path.join(session.directory, layout.LOGS, f"sidecar-{layout.slug(who.host)}.log"), "ab") as log:
-            start.start(
-                {**job, "directory": session.directory},
-                who.host,
-                os.getpid(),
-                clock_pings.NONE if alone else clock_pings.AUTO,
-                env=environment,
-                cwd=session.directory,  # a module of the program's own must not be taken for one of Python's
-                stdin=subprocess.DEVNULL,
-                stdout=log,  # mpirun waits for whoever holds the program's own
-                stderr=log,
-                start_new_session=True,
-            )
+        start_detached(session.job, who.host, watch=os.getpid(), clock=clock)
     except OSError as error:
         session.part_failed("counters", error)

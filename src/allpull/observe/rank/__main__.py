@@ -6,13 +6,12 @@ says where the records go and how much of them to keep.
 
 from __future__ import annotations
 
-import json
 import os
 import runpy
 import signal
 import sys
 import traceback
-from typing import Any, Dict, NoReturn
+from typing import Any, NoReturn
 
 from allpull import marks
 from allpull.observe.affinity import bind
@@ -22,6 +21,7 @@ from allpull.observe.hooks.session import WORDS, Session
 from allpull.observe.identity import identity
 from allpull.observe.process import SERVE_VARIABLE, WARNED, end_with_parent, leave
 from allpull.rundir import layout
+from allpull.rundir.job_file import JobFile
 
 
 def main(job_file: str, module: str) -> None:
@@ -30,11 +30,10 @@ def main(job_file: str, module: str) -> None:
     Exceptions of the program pass through after they were recorded, so that its exit code stays its own.
     """
     end_with_parent(signal.SIGTERM)
-    with open(job_file, encoding="utf-8") as file:
-        job: Dict[str, Any] = json.load(file)
+    job = JobFile.read(job_file)
     who = identity()
-    bind(job["bind"], who.local_rank, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-    into_log(os.path.join(job["directory"], layout.log_file(who.rank)))
+    bind(job.bind, who.local_rank, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    into_log(os.path.join(job.directory, layout.log_file(who.rank)))
     session = watch_program(job_file)
     ended_well = False
     store = None

@@ -6,16 +6,16 @@ process: the command takes its place, with the hook on its path. Standard librar
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
-from typing import Any, Dict, List, Mapping, NoReturn
+from typing import Dict, List, Mapping, NoReturn, Sequence
 
 from allpull.observe.affinity import bind
 from allpull.observe.hook_install import MPI_LIST, variables
 from allpull.observe.identity import numbers
 from allpull.observe.process import end_with_parent
+from allpull.rundir.job_file import JobFile
 
 PYTHON = "{python}"  # first word of a command that runs in the agent's own Python, wherever that is on its host
 CANNOT_START = 126  # as a shell says it of a program that is there and cannot be run
@@ -24,32 +24,31 @@ NOT_FOUND = 127  # and of one that is not
 
 def become(job_file: str) -> NoReturn:
     """Become the command of the job in ``job_file``, as the rank that the variables of this process say."""
-    with open(job_file, encoding="utf-8") as file:
-        job: Dict[str, Any] = json.load(file)
+    job = JobFile.read(job_file)
     _, _, local_rank = numbers(os.environ)
-    bind(job["bind"], local_rank, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-    environ = environment(os.environ, job, job_file)
-    command = command_of(job)
+    bind(job.bind, local_rank, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    environ = environment(os.environ, job.directory, job_file)
+    command = command_of(job.command or ())
     try:
-        os.chdir(job["cwd"])
+        os.chdir(job.cwd)
         os.execvpe(command[0], command, environ)  # noqa: S606  no shell is wanted
     except OSError as error:
-        sys.stderr.write(f"allpull: cannot start {command[0]} in {job['cwd']}: {error.strerror}\n")
+        sys.stderr.write(f"allpull: cannot start {command[0]} in {job.cwd}: {error.strerror}\n")
         sys.stderr.flush()
         os._exit(NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_START)
 
 
-def command_of(job: Mapping[str, Any]) -> List[str]:
-    """The words of the command of ``job`` on this host.
+def command_of(words: Sequence[str]) -> List[str]:
+    """The command of a job as this host runs it.
 
-    >>> command_of({"command": ["python3.11", "train.py"]})
+    >>> command_of(["python3.11", "train.py"])
     ['python3.11', 'train.py']
     """
-    first, *rest = job["command"]
-    return [sys.executable if first == PYTHON else first, *rest]
+    program, *arguments = words
+    return [sys.executable if program == PYTHON else program, *arguments]
 
 
-def environment(environ: Mapping[str, str], job: Mapping[str, Any], job_file: str) -> Dict[str, str]:
+def environment(environ: Mapping[str, str], directory: str, job_file: str) -> Dict[str, str]:
     """``environ`` with the start-up hook in it.
 
     What stands on PYTHONPATH was meant from the folder that this process began in, and not every host begins in the
@@ -57,7 +56,7 @@ def environment(environ: Mapping[str, str], job: Mapping[str, Any], job_file: st
     """
     paths = [os.path.abspath(path) for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     moved = {**environ, "PYTHONPATH": os.pathsep.join(paths)}
-    ours = variables(job["directory"], job_file, moved)
+    ours = variables(directory, job_file, moved)
     del ours[MPI_LIST]  # a rank that starts MPI itself starts no ranks of ours, and -x beside a list is an error
     return {**moved, **ours}
 

@@ -7,13 +7,12 @@ it, see them too.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-from typing import Any, Dict, Mapping, NoReturn, Optional
+from typing import Dict, Mapping, NoReturn, Optional
 
 from allpull.observe import clock_pings
 from allpull.observe.host import describe_host
@@ -21,8 +20,9 @@ from allpull.observe.identity import HOST_VARIABLE, numbers
 from allpull.observe.interface import interface_of, no_way, own_address
 from allpull.observe.process import SERVE_VARIABLE, end_with_parent
 from allpull.observe.rank.command import become
-from allpull.observe.sidecar import start
+from allpull.observe.sidecar.start import start_detached
 from allpull.rundir import layout
+from allpull.rundir.job_file import JobFile
 from allpull.rundir.write import whole_json
 
 LOOPBACK = "127.0.0.1"
@@ -33,8 +33,7 @@ NO_HOST = 68  # our exit code where the first host cannot be found: EX_NOHOST of
 def main(job_file: str, module: Optional[str] = None) -> NoReturn:
     """Become rank ``numbers(os.environ)`` of the job in ``job_file``."""
     end_with_parent(signal.SIGTERM)
-    with open(job_file, encoding="utf-8") as file:
-        job: Dict[str, Any] = json.load(file)
+    job = JobFile.read(job_file)
     host = os.environ.get(HOST_VARIABLE) or socket.gethostname()
     try:
         os.environ.update(variables(os.environ, job, host))
@@ -45,12 +44,12 @@ def main(job_file: str, module: Optional[str] = None) -> NoReturn:
         describe(job, host)
     if module is None:
         if os.environ.pop(SERVE_VARIABLE, None):
-            serve_beside(job["directory"])
+            serve_beside(job.directory)
         become(job_file)
     os.execv(sys.executable, [sys.executable, "-m", "allpull.observe.rank", job_file, module])  # noqa: S606
 
 
-def variables(environ: Mapping[str, str], job: Dict[str, Any], host: str) -> Dict[str, str]:
+def variables(environ: Mapping[str, str], job: JobFile, host: str) -> Dict[str, str]:
     """What torch, Gloo and our own rank read, as far as ``environ`` does not say it.
 
     Rank 0 serves the store where ranks meet, on the interface of MASTER_ADDR alone; torch would listen on all.
@@ -65,14 +64,14 @@ def variables(environ: Mapping[str, str], job: Dict[str, Any], host: str) -> Dic
         "RANK": str(rank),
         "WORLD_SIZE": str(ranks),
         "LOCAL_RANK": str(local_rank),
-        "LOCAL_WORLD_SIZE": local_ranks(environ) or str(ranks // job["spec"]["launch"]["hosts"]),
+        "LOCAL_WORLD_SIZE": local_ranks(environ) or str(ranks // job.spec["launch"]["hosts"]),
         "MASTER_ADDR": master,
         "MASTER_PORT": environ["MASTER_PORT"],
         "TORCHELASTIC_USE_AGENT_STORE": "True",  # to torch: the store is there already, be a client of it
         "TORCHELASTIC_RESTART_COUNT": "0",
         HOST_VARIABLE: host,
     }
-    chosen = job["interface"] or environ.get("GLOO_SOCKET_IFNAME") or interface_of(own_address(master))
+    chosen = job.interface or environ.get("GLOO_SOCKET_IFNAME") or interface_of(own_address(master))
     if chosen:
         found["GLOO_SOCKET_IFNAME"] = chosen
     if rank == 0:
@@ -86,16 +85,11 @@ def local_ranks(environ: Mapping[str, str]) -> str:
     return next((number for number in said if number.isdecimal() and number.isascii() and number != "0"), "")
 
 
-def describe(job: Dict[str, Any], host: str) -> None:
+def describe(job: JobFile, host: str) -> None:
     """Say what this host is, and start the sidecar; it watches what started us, which started all ranks of the host."""
-    directory = job["directory"]
-    whole_json(os.path.join(directory, layout.host_file(host)), describe_host(directory, host=host))
-    if not job["counters"]:
-        return
-    part = clock_pings.AUTO if job["spec"]["launch"]["hosts"] > 1 else clock_pings.NONE
-    with open(os.path.join(directory, layout.LOGS, f"sidecar-{layout.slug(host)}.log"), "ab") as log:
-        # mpirun waits for whoever holds its own output
-        start.start(job, host, os.getppid(), part, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    whole_json(os.path.join(job.directory, layout.host_file(host)), describe_host(job.directory, host=host))
+    clock = clock_pings.AUTO if job.spec["launch"]["hosts"] > 1 else clock_pings.NONE
+    start_detached(job, host, watch=os.getppid(), clock=clock)
 
 
 def serve_beside(directory: str) -> None:

@@ -29,7 +29,7 @@ from .gpus import find_gpus
 from .rank_registry import Roster
 
 SCHEMA = "allpull.counters/1.3"
-NO_PSUTIL = "no counters: psutil is not installed there"
+NO_PSUTIL = f"{layout.NO_COUNTERS}psutil is not installed there"
 NICENESS = 10  # the ranks go first
 LOOK_S = 0.2  # how soon the end of PID, or a signal, is noticed
 LAST_WORDS_S = 1.0  # for the last pings: a job that has ended waits no longer for us

@@ -13,9 +13,9 @@ import re
 from typing import Any, Dict, Mapping, Optional, Set
 
 from ...rundir import layout
+from ...rundir.job_file import JOB_VARIABLE
 from ..identity import started_as
 
-JOB_VARIABLE = "ALLPULL_JOB"  # the job file of a process that runs under the hook
 MAX_ENTRIES = 100_000  # of the folder that are looked at
 MAX_RANKS = 10_000_000  # as readers have it
 MAX_NEW = 4096  # files that are read at one look

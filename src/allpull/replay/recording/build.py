@@ -24,6 +24,7 @@ from allpull.replay.recording.step_choice import Chosen, NoWindow, chosen, short
 from allpull.replay.recording.work import PHASES, laid_out
 from allpull.replay.window import CALL, REDUCE, WORK, Level, Reductions, Window
 from allpull.rundir.read.run import RunData
+from allpull.schema.gap import Gap
 from allpull.units import NS_PER_S, show_time
 
 FEW = 0.05  # of the rank-steps: a median may stand for so many
@@ -94,7 +95,7 @@ def _buckets(run: RunData, steps: Chosen) -> int:
     return -(-told // (steps.steps.size * run.record.ranks))
 
 
-def _calls(whole: Together, steps: Chosen, of: Moments) -> tuple[Calls, Iterator[str]]:
+def _calls(whole: Together, steps: Chosen, of: Moments) -> tuple[Calls, Iterator[Gap]]:
     """The matched calls, and what is not known of others.
 
     Steps of an accelerator have none: the moments of calls are the host's, which runs ahead of it.
@@ -108,18 +109,21 @@ def _calls(whole: Together, steps: Chosen, of: Moments) -> tuple[Calls, Iterator
     return found, _gap_of_unmatched(called, whole.matched.uses, of)
 
 
-def _gap_of_device(called: pl.DataFrame) -> Iterator[str]:
+def _gap_of_device(called: pl.DataFrame) -> Iterator[Gap]:
     if called["end_ns"].count():
-        yield "collectives that the program calls are in 'other': when the accelerator was in them is not known"
+        text = "collectives that the program calls are in 'other': when the accelerator was in them is not known"
+        yield Gap(kind="blocked in other", text=text)
 
 
-def _gap_of_unmatched(called: pl.DataFrame, uses: pl.DataFrame, of: Moments) -> Iterator[str]:
+def _gap_of_unmatched(called: pl.DataFrame, uses: pl.DataFrame, of: Moments) -> Iterator[Gap]:
     opaque = uses.with_row_index("use").filter(pl.col("inside").is_in(OPAQUE).fill_null(value=False))
     lost = called.filter(pl.col("match").is_null()).join(opaque, on="use", how="anti")
     blocked_s = float(lost["blocked_ns"].sum()) / NS_PER_S
     if blocked_s > SMALL_SHARE * float((of.end_s - of.begin_s).sum()):
-        each = show_time(blocked_s / of.end_s.size)
-        yield f"collectives could not all be matched across ranks: 'other' holds the {each} a step that they took"
+        each_s = blocked_s / of.end_s.size
+        held = f"'other' holds the {show_time(each_s)} a step that they took"
+        text = f"collectives could not all be matched across ranks: {held}"
+        yield Gap(kind="blocked in other", text=text, seconds=each_s)
 
 
 def _matrix(records: pl.DataFrame, name: str, ranks: int) -> Floats:
@@ -128,12 +132,13 @@ def _matrix(records: pl.DataFrame, name: str, ranks: int) -> Floats:
     return np.ascontiguousarray(values.reshape(ranks, -1).T)
 
 
-def _queued(told_s: Floats) -> tuple[Floats | None, list[str]]:
+def _queued(told_s: Floats) -> tuple[Floats | None, list[Gap]]:
     """``told_s`` (steps, ranks) with a rank's median where a few are NaN, or None; and what is not known."""
     lacks = np.isnan(told_s)
     if lacks.all():
         return None, []
-    gap = f"how long ranks had no CPU is not known in {int(lacks.sum()):,} of {lacks.size:,} rank-steps"
+    text = f"how long ranks had no CPU is not known in {int(lacks.sum()):,} of {lacks.size:,} rank-steps"
+    gap = Gap(kind="CPU waiting", text=text)
     if lacks.mean() > FEW or lacks.all(axis=0).any():
         return None, [gap]
     return np.where(lacks, np.nanmedian(told_s, axis=0), told_s), [gap] if lacks.any() else []
@@ -164,7 +169,7 @@ def _phases(records: pl.DataFrame, of: Moments, events: Recorded) -> tuple[dict[
 
 def _reductions(
     run: RunData, steps: Chosen, of: Moments, events: Recorded, windows: BucketWindows | None
-) -> tuple[Reductions | None, Level, list[str]]:
+) -> tuple[Reductions | None, Level, list[Gap]]:
     """The reductions, whether it is known when their buckets were ready, and what is not known of that."""
     if not of.reduces.any():
         return None, "step", []
@@ -180,17 +185,20 @@ def _reductions(
     lead_s = known.seconds[of.reduces]
     count = lead_s.shape[1]
     sizes = bucket_times.sizes(run.events, int(steps.steps[0]), count)
-    gaps = []
+    gaps: list[Gap] = []
     if known.missing:
         of_all = f"{known.missing:,} of {stand_s.size:,} rank-steps"
-        gaps.append(f"when buckets were ready is not known in {of_all}: medians of their ranks stand for it")
+        text = f"when buckets were ready is not known in {of_all}: medians of their ranks stand for it"
+        gaps.append(Gap(kind="bucket times", text=text))
     return bucket_times.solved(stand_s, leave_s, lead_s, sizes, windows), "bucket", gaps
 
 
-def _gaps(of: Moments, events: Recorded) -> Iterator[str]:
+def _gaps(of: Moments, events: Recorded) -> Iterator[Gap]:
     apart = int((~of.reduces).sum())
     if of.reduces.any() and apart:
-        yield f"the reduction of gradients is not known of all ranks in {apart:,} of {of.reduces.size:,} steps"
+        text = f"the reduction of gradients is not known of all ranks in {apart:,} of {of.reduces.size:,} steps"
+        yield Gap(kind="reductions", text=text)
     if events.moved:
         times = f"{events.moved:,} time{'s' if events.moved > 1 else ''}"
-        yield f"ranks seem to have been in two collectives at once {times}: they were cut to what is possible"
+        text = f"ranks seem to have been in two collectives at once {times}: they were cut to what is possible"
+        yield Gap(kind="contradictions", text=text)

@@ -8,7 +8,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from allpull.analyse.collectives.matching import NOT_ROOTED, ROOTED, Matched
+from allpull.analyse.collectives import waiting
+from allpull.analyse.collectives.matching import Matched
 from allpull.analyse.steps.grid import Floats
 from allpull.replay.window import WORK, Bools
 from allpull.units import NS_PER_S
@@ -41,15 +42,17 @@ class Moments:
 class Calls:
     """Matched calls of collectives.
 
-    ``step_of`` (calls,): row of the steps; ``use`` (calls,): of ``uses``, which say operation and phase; ``root``
-    (calls,): rank from or to which data go, −1: none. The others have shape (calls, ranks). ``member``: the rank took
-    part. ``arrive_s``, ``stand_s``, ``leave_s``: when it called, began to be blocked, and went on. ``blocks``: it
-    waited for the call at all. ``inside``: place in ``WORK`` of the phase that it called in, ``NOWHERE`` or ``ABSENT``.
+    ``step_of`` (calls,): row of the steps; ``use`` (calls,): of ``uses``, which say operation and phase; ``direction``
+    (calls,): as in ``analyse.collectives.waiting``; ``root`` (calls,): its rank, −1: none. The others have shape
+    (calls, ranks). ``member``: the rank took part. ``arrive_s``, ``stand_s``, ``leave_s``: when it called, began to be
+    blocked, and returned. ``blocks``: it waited for the call at all. ``inside``: place in ``WORK`` of the phase that it
+    called in, ``NOWHERE`` or ``ABSENT``.
     """
 
     step_of: NDArray[np.intp]
     use: NDArray[np.intp]
     uses: tuple[str, ...]
+    direction: Places
     root: Ints
     member: Bools
     arrive_s: Floats
@@ -113,6 +116,7 @@ def calls(matched: Matched, numbers: Ints, ranks: int, origin_ns: int) -> Calls:
         step_of=(found["step"].to_numpy()[firsts] - numbers[0]).astype(np.intp),
         use=names.replace_strict(known, range(known.len()), return_dtype=pl.Int64).to_numpy().astype(np.intp),
         uses=tuple(known),
+        direction=found["direction"].to_numpy()[firsts],
         root=found["root"].to_numpy()[firsts],
         member=member,
         arrive_s=arrive_s,
@@ -124,17 +128,16 @@ def calls(matched: Matched, numbers: Ints, ranks: int, origin_ns: int) -> Calls:
 
 
 def _uses(uses: pl.DataFrame) -> pl.DataFrame:
-    """What each use is called, and where it stands: columns use, name, place, root."""
-    rooted, not_rooted = (
-        pl.any_horizontal(pl.col("op").str.starts_with(begin) for begin in of) for of in (ROOTED, NOT_ROOTED)
-    )
+    """What each use is called, and where it stands: columns use, name, place, direction, root."""
+    direction = waiting.direction(pl.col("op"))
     return uses.with_row_index("use").select(
         "use",
         pl.when(pl.col("inside").is_null()).then("op").otherwise(pl.format("{} in {}", "op", "inside")).alias("name"),
         pl.col("inside")
         .replace_strict(list(WORK), list(range(len(WORK))), default=NOWHERE, return_dtype=pl.Int8)
         .alias("place"),
-        pl.when(rooted & ~not_rooted).then("root").fill_null(-1).alias("root"),
+        direction.alias("direction"),
+        pl.when(direction != waiting.ALL).then("root").fill_null(-1).alias("root"),
     )
 
 

@@ -4,8 +4,7 @@ Events are the matched calls of collectives, the reductions of gradients and the
 stand in the order in which the last rank came to them. A call in which a rank was blocked lies where it began to
 wait: it may have arrived long before (``early``).
 
-Whoever left a call before the last had arrived did not wait for it. In a broadcast, scatter, reduce or gather that may
-be the rule, so these are told by what leaves least to transfer: either all meet, or all wait for the root alone.
+Who waits for whom in a call: ``analyse.collectives.waiting``.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from allpull.analyse.collectives import waiting
 from allpull.analyse.steps.grid import Floats
 from allpull.replay.recording.calls import ABSENT, Calls, Moments, Places
 from allpull.replay.window import CALL, REDUCE, STEP, Bools
@@ -122,31 +122,20 @@ def _met(
 
     ``when`` are moments: arrived, stood, left.
     """
-    member, blocks, root = calls.member[places], calls.blocks[places], calls.root[places]
-    meets = member.copy()
-    waits, transfer_s = _split(member, meets, blocks, when, slack_s)
-    ranks = np.arange(member.shape[1])
-    alone = member & (ranks == root[:, None])
-    rooted = np.flatnonzero(alone.any(axis=1))
-    if rooted.size:
-        of_root = _split(member[rooted], alone[rooted], blocks[rooted], _rows(when, rooted), slack_s)
-        is_better = of_root[1].sum(axis=1) < transfer_s[rooted].sum(axis=1) - MOVED_S
-        better = rooted[is_better]
-        meets[better], waits[better], transfer_s[better] = alone[better], of_root[0][is_better], of_root[1][is_better]
+    member = calls.member[places]
+    call, rank = np.nonzero(member)
+    arrived_s, stood_s, left_s = (moments_s[call, rank] for moments_s in when)
+    entries = waiting.Calls(
+        call=call,
+        arrive=arrived_s,
+        begin=stood_s,
+        end=left_s,
+        blocks=calls.blocks[places][call, rank],
+        is_root=rank == calls.root[places][call],
+        direction=calls.direction[places][call],
+    )
+    met = waiting.met(entries, slack=slack_s, rounding=waiting.ROUNDING_S)
+    meets, waits, transfer_s = np.zeros_like(member), np.zeros_like(member), np.zeros(member.shape)
+    meets[call, rank], waits[call, rank] = met.meets, met.waits
+    transfer_s[call, rank] = waiting.transfer(entries, met.waits, met.last)
     return meets, waits, transfer_s
-
-
-def _rows(when: tuple[Floats, Floats, Floats], rows: NDArray[np.intp]) -> tuple[Floats, Floats, Floats]:
-    arrived_s, stood_s, left_s = when
-    return arrived_s[rows], stood_s[rows], left_s[rows]
-
-
-def _split(
-    member: Bools, meets: Bools, blocks: Bools, when: tuple[Floats, Floats, Floats], slack_s: float
-) -> tuple[Bools, Floats]:
-    """Who waited for the last that ``meets``, and what is left of its time then."""
-    arrived_s, stood_s, left_s = when
-    last_s = np.where(meets, arrived_s, -np.inf).max(axis=1, initial=-np.inf, keepdims=True)
-    after = ~meets & (arrived_s > last_s)  # there was nobody to wait for any more
-    waits = member & blocks & (left_s >= last_s - slack_s) & ~after
-    return waits, np.where(waits, np.maximum(left_s - last_s, 0), left_s - stood_s)

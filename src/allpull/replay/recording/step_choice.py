@@ -21,8 +21,8 @@ from allpull.analyse.aligned import Together
 from allpull.replay.recording.periods import whole_periods
 from allpull.replay.window import Bools
 from allpull.rundir.read.events import EventLog
-from allpull.rundir.read.gaps import named_ranks
 from allpull.rundir.read.run import RunData
+from allpull.schema.gap import Gap, named_ranks
 from allpull.units import NS_PER_S, counted, show_time
 
 ODD = ("first_batch", "evaluation", "checkpoint")
@@ -49,7 +49,7 @@ class Chosen:
 
     steps: NDArray[np.int64]
     odd: Bools
-    gaps: tuple[str, ...]
+    gaps: tuple[Gap, ...]
 
 
 def chosen(whole: Together, run: RunData) -> Chosen | NoWindow:
@@ -70,8 +70,8 @@ def chosen(whole: Together, run: RunData) -> Chosen | NoWindow:
         return NoWindow(reason=f"{strange}: moments of these ranks do not compare")
     rows = whole_periods(rows, table)
     odd = np.logical_or.reduce([table[tag].to_numpy() for tag in ODD])
-    gaps = (slow, None if strange is None else f"{strange}: the window lies between them")
-    return Chosen(steps=table["step"].to_numpy()[rows], odd=odd[rows], gaps=tuple(gap for gap in gaps if gap))
+    gaps = [Gap(kind="steps left out", text=f"{why}: the window lies between them") for why in (slow, strange) if why]
+    return Chosen(steps=table["step"].to_numpy()[rows], odd=odd[rows], gaps=tuple(gaps))
 
 
 def _unrecorded(whole: Together, run: RunData) -> str | None:
@@ -102,7 +102,8 @@ def shortened(steps: Chosen, *, ranks: int, events: int, buckets: int) -> Chosen
     most = max(1, int(min(MAX_CELLS / ranks / (per_step + buckets), MAX_EVENTS / per_step)))
     if count <= most:
         return steps
-    gap = f"only the last {most:,} of {counted(count, 'step')} are explained: more do not fit"
+    text = f"only the last {most:,} of {counted(count, 'step')} are explained: more do not fit"
+    gap = Gap(kind="steps left out", text=text)
     return Chosen(steps=steps.steps[-most:], odd=steps.odd[-most:], gaps=(*steps.gaps, gap))
 
 
@@ -171,7 +172,7 @@ def _without_slow_traced(table: pl.DataFrame, usable: Bools) -> tuple[Bools, str
     if slow_s <= SLOWER * usual_s:
         return usable, None
     took = f"profiled steps took {show_time(slow_s)}, others {show_time(usual_s)}"
-    return usable & ~traced, f"{took}: the window lies between them"
+    return usable & ~traced, took
 
 
 def _without_contradictions(table: pl.DataFrame, usable: Bools, limit_ns: int) -> tuple[Bools, str | None]:

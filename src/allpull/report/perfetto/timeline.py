@@ -21,6 +21,7 @@ from allpull.report.perfetto import tracks
 from allpull.report.perfetto.trace_events import Sheet
 from allpull.report.plain import short
 from allpull.rundir.read.run import RunData
+from allpull.schema.gap import Gap, texts
 
 MAX_EVENTS = 2_000_000  # some 400 MB, which browsers still open
 EVENTS_PER_STEP = 12
@@ -62,7 +63,7 @@ def write(run: RunData, path: Path, *, first: int = 0, end: int | None = None) -
     place_all(path, _document(run, drawing, count))
     if not drawing.whole.clock.compares:
         notes.append("the clocks of the hosts are not aligned: ranks do not line up")
-    notes += drawing.gaps
+    notes += texts(drawing.gaps)
     return Written(path=path, events=count.events, first=int(fitting[0]), last=int(fitting[-1]), notes=tuple(notes))
 
 
@@ -92,7 +93,7 @@ class _Drawing:
     counters: pl.DataFrame
     nics: pl.DataFrame
     gpus: pl.DataFrame
-    gaps: tuple[str, ...]
+    gaps: tuple[Gap, ...]
 
 
 def _drawing(run: RunData, first: int, last: int) -> _Drawing:

@@ -37,7 +37,7 @@ def exact_pieces(rows: pl.DataFrame, calls: pl.DataFrame, spans: pl.DataFrame) -
     """By step, the parts of which it was recorded when they were: frames as ``steps``, ``collectives``, ``pauses``."""
     found: dict[int, list[Piece]] = defaultdict(list)
     for row in rows.drop_nulls(["arrival_ns", "done_ns"]).iter_rows(named=True):
-        found[row["step"]] += _blocked(row["arrival_ns"], row["last_ns"], row["done_ns"])
+        found[row["step"]] += _blocked(row["arrival_ns"], row["met_ns"], row["done_ns"])
     for row in calls.drop_nulls(["blocked_ns", "end_ns"]).iter_rows(named=True):
         if row["inside"] not in OPAQUE:
             begin_ns = row["end_ns"] - row["blocked_ns"]
@@ -55,7 +55,6 @@ def _blocked(begin_ns: int, met_ns: int | None, end_ns: int) -> list[Piece]:
         return []
     if met_ns is None:
         return [("blocked", begin_ns, end_ns)]
-    met_ns = max(begin_ns, min(met_ns, end_ns))
     return [piece for piece in (("wait", begin_ns, met_ns), ("transfer", met_ns, end_ns)) if piece[2] > piece[1]]
 
 
@@ -92,16 +91,13 @@ def reductions(sheet: Sheet, rank: int, rows: pl.DataFrame) -> Iterator[str]:
     yield from sheet.track(rank, REDUCTION, "reduction of gradients")
     over_ns = sheet.base_ns
     for row in known.iter_rows(named=True):
-        arrival_ns, last_ns, done_ns = row["arrival_ns"], row["last_ns"], row["done_ns"]
+        arrival_ns, done_ns = row["arrival_ns"], row["done_ns"]
         if not over_ns <= arrival_ns <= done_ns:
             continue
         over_ns = done_ns
         yield sheet.instant(rank, REDUCTION, "arrival", arrival_ns)
-        met_ns = arrival_ns if last_ns is None else max(arrival_ns, min(last_ns, done_ns))
-        rest = "blocked" if last_ns is None else "transfer"
-        for name, times_ns in (("wait", (arrival_ns, met_ns)), (rest, (met_ns, done_ns))):
-            if times_ns[1] > times_ns[0]:
-                yield sheet.slice(rank, REDUCTION, name, times_ns, {"step": row["step"]})
+        for name, *times_ns in _blocked(arrival_ns, row["met_ns"], done_ns):
+            yield sheet.slice(rank, REDUCTION, name, (times_ns[0], times_ns[1]), {"step": row["step"]})
 
 
 def pauses(sheet: Sheet, rank: int, rows: pl.DataFrame) -> Iterator[str]:

@@ -17,8 +17,8 @@ from allpull.report.wording import (
     percent,
     rank_counts,
     spread,
+    spread_parts,
     times,
-    without_gaps,
 )
 from allpull.schema.explained import ExplainResult
 from allpull.schema.reported import ScalingReport
@@ -42,7 +42,7 @@ def block(report: ScalingReport) -> Block:
     detail = explained(report)
     useful = _useful(detail.result, widest) if detail else None
     tiles = list(_tiles(widest, useful, alone=len(show.runs) == 1))
-    said = [without_gaps(sentence, show.runs) for sentence in report.words]
+    said = report.words
     lead = said[0] if said else f"{counted(len(show.runs), 'run')} on {rank_counts(show.runs)}."
     if useful is not None or (len(show.runs) == 1 and widest.throughput is None and widest.step_s is not None):
         lead = _alone(widest, useful)
@@ -104,7 +104,7 @@ def _tiles(run: RunMetrics, useful: Interval | None, *, alone: bool) -> Iterator
     if useful is not None:
         yield Tile(value=percent(useful.value), label="useful work", detail="of the ranks' time: parallel efficiency")
     if run.throughput is not None:
-        value, _, half_width = spread(run.throughput).partition(" ± ")
+        value, half_width = spread_parts(run.throughput)
         detail = (f"± {half_width} over " if half_width else "over ") + counted(run.steady.used, "steady step")
         yield Tile(value=value, label="samples per second", detail=detail)
     if run.step_s is not None:

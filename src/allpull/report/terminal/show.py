@@ -13,7 +13,7 @@ from rich.text import Text
 from allpull.report.plain import short
 from allpull.report.terminal import table
 from allpull.report.terminal.table import words
-from allpull.report.wording import ABSENT, joined, percent, without_gaps
+from allpull.report.wording import ABSENT, joined, percent
 from allpull.schema.reported import ScalingReport
 from allpull.schema.results import BucketTime, CollectiveUse, Pause, RunMetrics
 from allpull.units import counted, show_bytes, show_count, show_time
@@ -31,7 +31,7 @@ def page(report: ScalingReport) -> RenderableType:
     parts = [table.table(show)]
     if len(show.runs) == 1:
         parts += [table.phases(show), seen(show.runs[0])]
-    parts.append(words([without_gaps(sentence, show.runs) for sentence in report.words]))
+    parts.append(words(report.words))
     missing = [f"{run.run}: {gap}" for run in show.runs for gap in run.gaps]
     if show.notes or missing:
         parts += ["Note:", words([*show.notes, *missing])]

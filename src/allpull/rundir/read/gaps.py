@@ -1,4 +1,4 @@
-"""What is missing from a run, in words: sentences beside the data, which every result carries on.
+"""What is missing from the records of a run: gaps beside the data, which every result carries on.
 
 A rank that was killed, a host that kept its files, records that were thinned: none of them is an error.
 """
@@ -6,99 +6,117 @@ A rank that was killed, a host that kept its files, records that were thinned: n
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, pairwise
 
 import polars as pl
 
+from allpull.rundir import layout
 from allpull.rundir.read.events import CountersFile, EventLog
 from allpull.rundir.read.headers import SeenProcess
 from allpull.rundir.read.steps import StepsFile
 from allpull.schema.events import Watching
+from allpull.schema.gap import SHOWN_RANKS, Gap, named_ranks, of_ranks
 from allpull.schema.host import HostRecord
 from allpull.schema.run import RunRecord
 from allpull.units import counted
 
-SHOWN_RANKS = 3  # named in one gap; the others are counted
+NAMED_RANKS = 1000  # that a gap holds by number: run.json may speak of any number of ranks
 SHOWN_REASONS = 3
-NO_COUNTERS = "no counters: "  # how a sidecar that could not count begins to say why
 
 
-def of_steps(record: RunRecord, files: Mapping[int, StepsFile], events: Mapping[int, EventLog]) -> Iterator[str]:
+def of_steps(record: RunRecord, files: Mapping[int, StepsFile], events: Mapping[int, EventLog]) -> Iterator[Gap]:
     """Ranks and steps that have no record."""
     if len(files) < record.ranks:
         missing = (rank for rank in range(record.ranks) if rank not in files)
         names = named_ranks(missing, record.ranks - len(files))
-        yield f"{names} left no step records (run.json says {counted(record.ranks, 'rank')})"
+        yield Gap(
+            kind="step records",
+            text=f"{names} left no step records (run.json says {counted(record.ranks, 'rank')})",
+            ranks=tuple(islice((rank for rank in range(record.ranks) if rank not in files), NAMED_RANKS)),
+        )
     other_size = [rank for rank, file in files.items() if file.header.ranks != record.ranks]
     if other_size:
         said = files[other_size[0]].header.ranks
-        yield f"{named_ranks(other_size)}: recorded in a job of {counted(said, 'rank')}; run.json says {record.ranks:,}"
+        yield of_ranks(
+            "rank count", other_size, f": recorded in a job of {counted(said, 'rank')}; run.json says {record.ranks:,}"
+        )
     cut_off = [rank for rank, file in files.items() if file.cut_off]
     if cut_off:
-        yield f"{named_ranks(cut_off)}: the last line of the step records is cut off; it was left out"
+        yield of_ranks("step records", cut_off, ": the last line of the step records is cut off; it was left out")
     damaged = {rank: file.damaged for rank, file in files.items() if file.damaged}
     if damaged:
-        yield f"{named_ranks(damaged)}: {counted(sum(damaged.values()), 'damaged step record')} left out"
+        yield of_ranks("step records", damaged, f": {counted(sum(damaged.values()), 'damaged step record')} left out")
     unwatched = {
         rank: steps for rank, log in events.items() if (steps := _unwatched(log.watching, files.get(rank))) > 0
     }
     off = {rank: unwatched.get(rank, 0) + _off_at_ends(log, files.get(rank)) for rank, log in events.items()}
     off = {rank: steps for rank, steps in off.items() if steps > 0}
     if off:
-        yield f"{named_ranks(off)}: observation was switched off for {counted(max(off.values()), 'step')}"
+        yield of_ranks(
+            "observation off", off, f": observation was switched off for {counted(max(off.values()), 'step')}"
+        )
     lost = {rank: _numbers_missing(file.frame) - unwatched.get(rank, 0) for rank, file in files.items()}
     lost = {rank: count for rank, count in lost.items() if count > 0}
     if lost:
-        yield f"{named_ranks(lost)}: {counted(sum(lost.values()), 'step')} between first and last without a record"
+        yield of_ranks(
+            "step records", lost, f": {counted(sum(lost.values()), 'step')} between first and last without a record"
+        )
 
 
-def of_events(record: RunRecord, ranks: set[int], events: Mapping[int, EventLog]) -> Iterator[str]:
+def of_events(record: RunRecord, ranks: set[int], events: Mapping[int, EventLog]) -> Iterator[Gap]:
     """How ranks ended, and what they could not record; ``ranks`` are those that left step records."""
     silent = sorted(rank for rank in ranks | set(events) if rank not in events or events[rank].end is None)
     raised = [rank for rank in silent if rank in events and events[rank].exceptions]
     killed = [rank for rank in silent if rank not in set(raised)]
     if killed and record.status in {"created", "running"}:
-        yield f"{named_ranks(killed)} had not ended yet, or was killed"
+        yield of_ranks("rank ended", killed, " had not ended yet, or was killed")
     elif killed:
-        yield f"{named_ranks(killed)} ended without saying so (killed?)"
+        yield of_ranks("rank ended", killed, " ended without saying so (killed?)")
     if raised:
-        yield f"{named_ranks(raised)} ended by an exception: {events[raised[0]].exceptions[-1].type[:80]}"
+        yield of_ranks("rank ended", raised, f" ended by an exception: {events[raised[0]].exceptions[-1].type[:80]}")
     again = {rank: log for rank, log in events.items() if log.restarted and log.epochs}
     if again:
         rank, log = next(iter(again.items()))
         redone = counted(max(0, log.restarted[-1].steps_before - log.epochs[0].step), "step")
         times = counted(log.restarted[-1].attempt, "time")
-        yield f"{named_ranks(again)} started again {times}; {redone} of rank {rank} were lost and done again"
-    yield from dict.fromkeys(one.text[:300] for log in events.values() for one in log.remarks[:SHOWN_RANKS])
+        yield of_ranks("restarted", again, f" started again {times}; {redone} of rank {rank} were lost and done again")
+    remarks = dict.fromkeys(one.text[:300] for log in events.values() for one in log.remarks[:SHOWN_RANKS])
+    yield from (Gap(kind="remark", text=text) for text in remarks)
     yield from _switched_off(events)
     thinned = {rank: log.thinned[-1].keep_one_in for rank, log in events.items() if log.thinned}
     if thinned:
         most = f"one in {max(thinned.values()):,}"
-        yield f"{named_ranks(thinned)}: records were thinned to {most} to stay within the budget"
+        yield of_ranks("thinned", thinned, f": records were thinned to {most} to stay within the budget")
     cut_off = [rank for rank, log in events.items() if log.cut_off]
     if cut_off:
-        yield f"{named_ranks(cut_off)}: the last line of the events is cut off; it was left out"
+        yield of_ranks("event records", cut_off, ": the last line of the events is cut off; it was left out")
     damaged = {rank: log.damaged for rank, log in events.items() if log.damaged}
     if damaged:
-        yield f"{named_ranks(damaged)}: {counted(sum(damaged.values()), 'damaged event')} left out"
+        yield of_ranks("event records", damaged, f": {counted(sum(damaged.values()), 'damaged event')} left out")
 
 
-def of_hosts(record: RunRecord, hosts: tuple[HostRecord, ...], counters: list[CountersFile]) -> Iterator[str]:
+def of_hosts(record: RunRecord, hosts: tuple[HostRecord, ...], counters: list[CountersFile]) -> Iterator[Gap]:
     """Hosts that left no description of themselves or no counters, and samples that could not be read."""
     missing = len(record.hosts) - len(hosts)
     if missing > 0:
-        yield f"{counted(missing, 'host')} of {len(record.hosts):,} left no description of itself"
+        yield Gap(
+            kind="host description",
+            text=f"{counted(missing, 'host')} of {len(record.hosts):,} left no description of itself",
+        )
     silent = [
-        (file.header.host, why) for file in counters for why in file.header.sources if why.startswith(NO_COUNTERS)
+        (file.header.host, why)
+        for file in counters
+        for why in file.header.sources
+        if why.startswith(layout.NO_COUNTERS)
     ]
     for host, why in silent[:SHOWN_REASONS]:
-        yield f"no counters of host {host[:80]}: {why[len(NO_COUNTERS) :][:200]}"
+        yield Gap(kind="host counters", text=f"no counters of host {host[:80]}: {why[len(layout.NO_COUNTERS) :][:200]}")
     damaged = sum(file.damaged for file in counters)
     if damaged:
-        yield f"counters: {counted(damaged, 'damaged sample')} left out"
+        yield Gap(kind="host counters", text=f"counters: {counted(damaged, 'damaged sample')} left out")
     if any(file.cut_off for file in counters):
-        yield "counters: a last line is cut off; it was left out"
+        yield Gap(kind="host counters", text="counters: a last line is cut off; it was left out")
 
 
 def why_no_rank(processes: Sequence[SeenProcess]) -> str:
@@ -110,22 +128,10 @@ def why_no_rank(processes: Sequence[SeenProcess]) -> str:
     return f"processes that imported torch: {len(processes):,}, of which none trained: {shown}"
 
 
-def named_ranks(ranks: Iterable[int], count: int | None = None) -> str:
-    """``rank 3``, or ``ranks 0, 1, 2 and 61 more``; ``count`` is how many there are, if ``ranks`` must not be run out.
-
-    >>> named_ranks([3]), named_ranks(range(64)), named_ranks(range(10**9), 10**9)
-    ('rank 3', 'ranks 0, 1, 2 and 61 more', 'ranks 0, 1, 2 and 999,999,997 more')
-    """
-    total = len(list(ranks)) if count is None else count
-    shown = ", ".join(str(rank) for rank in islice(ranks, SHOWN_RANKS))
-    more = f" and {total - SHOWN_RANKS:,} more" if total > SHOWN_RANKS else ""
-    return f"rank{'s' if total > 1 else ''} {shown}{more}"
-
-
-def _switched_off(events: Mapping[int, EventLog]) -> Iterator[str]:
+def _switched_off(events: Mapping[int, EventLog]) -> Iterator[Gap]:
     whole = ((rank, one) for rank, log in events.items() for one in log.switched_off[-1:] if one.part is None)
     for rank, one in islice(whole, SHOWN_RANKS):
-        yield f"rank {rank}: recording stopped before the end: {one.reason[:200]}"
+        yield of_ranks("recording stopped", [rank], f": recording stopped before the end: {one.reason[:200]}")
     parts: dict[str, dict[int, str]] = {}
     for rank, log in events.items():
         for one in log.switched_off:
@@ -133,7 +139,7 @@ def _switched_off(events: Mapping[int, EventLog]) -> Iterator[str]:
                 parts.setdefault(one.part, {}).setdefault(rank, one.reason)
     for part, reasons in islice(parts.items(), SHOWN_RANKS):
         reason = next(iter(reasons.values()))
-        yield f"{named_ranks(reasons)}: {part[:40]} could not be observed to the end: {reason[:200]}"
+        yield of_ranks("recording stopped", reasons, f": {part[:40]} could not be observed to the end: {reason[:200]}")
 
 
 def _unwatched(marks: tuple[Watching, ...], file: StepsFile | None) -> int:

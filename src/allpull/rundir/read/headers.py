@@ -6,7 +6,6 @@ cannot be trusted is passed over: ``read`` is there to complain.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +23,6 @@ MAX_LINE_BYTES = 1 << 16
 MAX_PROCESSES = 10_000  # looked at; more of them say nothing new
 SAID = ("python", "torch", "torch_cpu")  # what a process says of versions
 
-_RANK_FILE = re.compile(r"rank-([0-9]{5,7})\.jsonl")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenRank:
@@ -39,7 +36,10 @@ class SeenRank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenProcess:
-    """A process that imported torch: the rank it became, or why it became none, and versions of Python and torch."""
+    """A process that imported torch: the rank it became, or why it became none, and versions of Python and torch.
+
+    ``refused_rank``: the rank that it would have become, had another process not been recorded as that rank before.
+    """
 
     pid: int
     host: str
@@ -47,15 +47,15 @@ class SeenProcess:
     command: tuple[str, ...]
     versions: Mapping[str, str]
     reason: str | None
+    refused_rank: int | None = None
 
 
 def ranks_of(root: Path) -> list[SeenRank]:
     """The ranks that have recorded something in the resolved run directory ``root``, in order."""
     found = []
-    for name in _names(root, "steps", ".jsonl"):
-        match = _RANK_FILE.fullmatch(name)
-        rank = _rank(_first_line(root, f"steps/{name}")) if match else None
-        if match and rank is not None and rank.rank == int(match.group(1)):
+    for name in _names(root, layout.STEPS, ".jsonl"):
+        rank = _rank(_first_line(root, f"{layout.STEPS}/{name}"))
+        if rank is not None and rank.rank == layout.rank_of(name):
             found.append(rank)
     return sorted(found, key=lambda rank: rank.rank)
 
@@ -80,7 +80,7 @@ def processes_of(root: Path) -> list[SeenProcess]:
 
 def rank_files(root: Path) -> int:
     """How many files of steps there are: that this has changed is quickly seen."""
-    return len(_names(root, "steps", ".jsonl"))
+    return len(_names(root, layout.STEPS, ".jsonl"))
 
 
 def corrected(record: RunRecord, root: Path) -> RunRecord:
@@ -108,6 +108,7 @@ def _rank(header: dict[str, Any]) -> SeenRank | None:
 
 def _process(told: dict[str, Any]) -> SeenProcess | None:
     pid, host, rank, reason, argv = (told.get(name) for name in ("pid", "host", "rank", "reason", "argv"))
+    refused = told.get("refused_rank")
     if type(pid) is not int or not isinstance(host, str):
         return None
     words = [word[:1000] for word in argv if isinstance(word, str)] if isinstance(argv, list) else []
@@ -118,6 +119,7 @@ def _process(told: dict[str, Any]) -> SeenProcess | None:
         command=tuple(words[:50]),
         versions={name: told[name][:100] for name in SAID if isinstance(told.get(name), str)},
         reason=reason[:500] if isinstance(reason, str) else None,
+        refused_rank=refused if type(refused) is int else None,
     )
 
 

@@ -24,6 +24,7 @@ from allpull.observe.identity import Identity
 from allpull.observe.recording.recorder import Recorder
 from allpull.observe.recording.step_line import BACKWARD, COLLECTIVE, COPY, EVALUATION, FORWARD, INPUT, OPTIMIZER
 from allpull.rundir import layout
+from allpull.rundir.job_file import JobFile
 from allpull.schema.events import DeviceStep
 
 pytestmark = pytest.mark.torch
@@ -506,7 +507,7 @@ def pretended(tmp_path: Path) -> Watched:
     for folder in layout.FOLDERS:
         (directory / folder).mkdir(parents=True)
     job = directory / layout.SPEC
-    job.write_text(json.dumps({"directory": str(directory), "budget": 1 << 24, "warmup_steps": 0}))
+    JobFile(directory=str(directory), budget=1 << 24).write(str(job))
     program = tmp_path / "program.py"
     network = "model = nn.parallel.DistributedDataParallel(model)\n"
     loop = LOOP.replace("optimizer.zero_grad()", "x.to('meta'); optimizer.zero_grad()")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Dict, List
+from typing import Callable, List
 
+from ....rundir.job_file import WatchOptions
 from ...recording.recorder import Recorder
 
 AtStep = Callable[[int], None]
@@ -13,9 +14,9 @@ AtStep = Callable[[int], None]
 class Boundary:
     """Whether steps are recorded (``on``), and who is told of each one that begins."""
 
-    def __init__(self, watch: Dict[str, Any]) -> None:
-        first, last = watch.get("steps") or (0, None)
-        self._turns = (int(first), last)  # steps from which on it is recorded, and no more
+    def __init__(self, watch: WatchOptions) -> None:
+        first, last = watch.steps or (0, None)
+        self._turns = (first, last)  # steps from which on it is recorded, and no more
         self._told: List[AtStep] = []
         self._toggle_asked = False
         self.on = self._turns[0] == 0

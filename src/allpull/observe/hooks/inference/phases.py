@@ -33,7 +33,7 @@ class Phases:
         self.session = session
         self.recorder: Optional[Recorder] = None
         self.failed: Set[str] = set()
-        self.boundary = Boundary(session.watch)
+        self.boundary = Boundary(session.job.watch)
         self._recording: Optional[Recorder] = None  # the recorder, while it records
         self._thread = get_ident()
         self._in_backward = False

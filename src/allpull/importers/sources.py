@@ -6,29 +6,25 @@ the user names is opened whatever names lead to it.
 
 from __future__ import annotations
 
-import gzip
 import os
 import re
 import stat
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import BinaryIO, Literal
 
 from allpull.errors import BadInput
 from allpull.rundir import layout
 from allpull.rundir.safe_open import shown_path
-from allpull.traces.json_stream import Text
+from allpull.traces.unpacked import Unpacked
 from allpull.units import show_bytes
 
 MAX_FILES = 100_000  # of all folders together; as many ranks were never traced at once
 MAX_DEPTH = 8  # of folders in folders
 MAX_SHOWN = 3  # files of a folder that are no traces, by name
 HEAD = 4 << 20  # bytes that are looked at to see what a file is
-MAX_RATIO = 400  # unpacked to packed; gzip makes traces 10 to 30 times smaller, and a bomb of zeros a thousand times
-FREE_BYTES = 64 << 20  # unpacked of any file, before its ratio counts
 
 Kind = Literal["trace", "dump", "pickle"]
 
@@ -56,41 +52,6 @@ class Source:
     def shown(self) -> str:
         """Its name, as people may see it."""
         return shown_path(Path(self.path.name))[-100:]
-
-
-class Unpacked:
-    """The bytes of a file, unpacked where it is packed, up to where it is damaged or more than can be right."""
-
-    def __init__(self, file: BinaryIO, size_bytes: int, *, is_packed: bool) -> None:
-        self._file: Any = gzip.GzipFile(fileobj=file, mode="rb") if is_packed else file
-        self._limit = max(FREE_BYTES, MAX_RATIO * size_bytes) if is_packed else None
-        self._fault: str | None = None
-        self.read_bytes = 0
-
-    def read(self, size: int) -> bytes:
-        """The next bytes, at most ``size``; b"" at the end.
-
-        Raises:
-            ValueError: it is damaged from here on, or unpacks to far more than a trace would.
-        """
-        blobs: list[bytes] = []
-        left = size
-        while left and self._fault is None:
-            try:
-                blob: bytes = self._file.read1(left)  # ``read`` would lose what stands before the damage
-            except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-                self._fault = f"not readable as gzip from byte {self.read_bytes:,} on: {error}"
-                break
-            if not blob:
-                break
-            blobs.append(blob)
-            left -= len(blob)
-            self.read_bytes += len(blob)
-            if self._limit is not None and self.read_bytes > self._limit:
-                self._fault = f"it unpacks to more than {MAX_RATIO} times its size, which no trace does"
-        if self._fault is not None and not blobs:
-            raise ValueError(self._fault)
-        return b"".join(blobs)
 
 
 def find(places: Sequence[Path], said: list[str]) -> list[Source]:
@@ -231,8 +192,3 @@ def _kind(head: bytes) -> Kind | None:
 def _unreadable(path: Path, error: Exception) -> BadInput:
     reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
     return BadInput(f"{shown_path(path)[-200:]}: {reason}", hint="does it exist, and may you read it?")
-
-
-def text_of(file: Unpacked) -> Text:
-    """The JSON text of a file."""
-    return Text(file.read)

@@ -1,0 +1,127 @@
+"""Pair the collectives that a program queued with their executions by a back-end.
+
+Kernels belong to the operation that launched them. Where the trace does not say which did, and for Gloo, executions of
+equal operation and size begin in the order in which they were queued. One operation may launch several kernels.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from allpull.traces import classify
+from allpull.traces.trace import UNKNOWN, Op, Trace
+
+SLACK_NS = 50_000  # a kernel may seem to begin before its launch by some µs (kineto 1380), an annotation too
+LOOK_AHEAD = 64  # executions that are compared with one queued operation
+
+_FACTS = ("family", "elements", "out_elements", "dtype", "item_bytes", "group", "group_ranks", "seq")
+
+
+def executions(trace: Trace) -> Iterator[tuple[Op | None, Op | None]]:
+    """Each queued operation of ``trace``, by begin, with its execution, if one is seen.
+
+    An execution that nobody was seen to queue stands alone: ``(None, execution)``.
+    """
+    queued = _outermost(trace.queued)
+    launched, unlaunched = _by_launch(trace, queued)
+    free: dict[str | None, deque[Op]] = defaultdict(deque)
+    for run in sorted(unlaunched, key=_begin_ns):
+        free[run.family].append(run)
+    for place, op in enumerate(queued):
+        if place in launched:
+            yield op, _whole(launched[place])
+            continue
+        yield op, _first_match(op, free)
+        for runs in free.values():  # what ended before was queued before the trace began
+            while runs and runs[0].end_ns < op.begin_ns - SLACK_NS:
+                yield None, runs.popleft()
+    yield from ((None, run) for runs in free.values() for run in runs)
+
+
+def with_facts(op: Op, other: Op) -> Op:
+    """``op``, with what only ``other`` tells."""
+    missing: dict[str, Any] = {
+        name: fact for name in _FACTS if getattr(op, name) is None and (fact := getattr(other, name)) is not None
+    }
+    missing |= {name: True for name in ("is_certain", "blocks") if getattr(other, name) and not getattr(op, name)}
+    return replace(op, **missing) if missing else op
+
+
+def _outermost(ops: Sequence[Op]) -> list[Op]:
+    """Queued operations by begin, each with the facts of those inside it: torch nests three descriptions of a call."""
+    kept: list[Op] = []
+    last: dict[int, int] = {}
+    for op in sorted(ops, key=lambda one: (one.begin_ns, -one.end_ns)):
+        place = last.get(op.thread)
+        if place is not None and op.end_ns <= kept[place].end_ns:
+            kept[place] = with_facts(kept[place], op)
+        else:
+            last[op.thread] = len(kept)
+            kept.append(op)
+    return [op for op in kept if op.is_certain and op.family is not None]
+
+
+def _by_launch(trace: Trace, queued: Sequence[Op]) -> tuple[dict[int, list[Op]], list[Op]]:
+    """Executions by the place of the queued operation that launched them, and those whose launch is not known."""
+    launched: dict[int, list[Op]] = defaultdict(list)
+    unlaunched: list[Op] = []
+    at = trace.launched_at(np.array([run.correlation for run in trace.run], dtype=np.int64))
+    begins = np.array([op.begin_ns for op in queued], dtype=np.int64)
+    places = np.searchsorted(begins, at, side="right") - 1
+    for run, launched_ns, last in zip(trace.run, at.tolist(), places.tolist(), strict=True):
+        inside = (
+            place
+            for place in range(last, max(-1, last - LOOK_AHEAD), -1)
+            if queued[place].begin_ns <= launched_ns <= queued[place].end_ns and _may_be(queued[place], run)
+        )
+        place = next(inside, None) if launched_ns != UNKNOWN else None
+        if place is None:
+            unlaunched.append(run)
+        else:
+            launched[place].append(run)
+    return launched, unlaunched
+
+
+def _first_match(op: Op, free: Mapping[str | None, deque[Op]]) -> Op | None:
+    """The first execution that may be that of ``op``, taken out of ``free``."""
+    candidates: list[tuple[int, str | None, int]] = []
+    for family in (*_kernels_of(op), None):
+        runs = islice(free.get(family, ()), LOOK_AHEAD)
+        places = (
+            place for place, run in enumerate(runs) if run.begin_ns >= op.begin_ns - SLACK_NS and _may_be(op, run)
+        )
+        if (place := next(places, None)) is not None:
+            candidates.append((free[family][place].begin_ns, family, place))
+    if not candidates:
+        return None
+    _, family, place = min(candidates, key=lambda one: one[0])
+    run = free[family][place]
+    del free[family][place]
+    return run
+
+
+def _kernels_of(op: Op) -> frozenset[str | None]:
+    return classify.MADE_OF.get(op.family or "", frozenset({op.family}))
+
+
+def _may_be(op: Op, run: Op) -> bool:
+    """Whether ``run`` can be the execution of ``op``: operation, size and group agree where both are known."""
+    families = _kernels_of(op)
+    same_family = run.family is None or run.family in families
+    same_size = len(families) > 1 or None in (op.elements, run.elements) or op.elements == run.elements
+    return same_family and same_size and (None in (op.group, run.group) or op.group == run.group)
+
+
+def _whole(runs: Sequence[Op]) -> Op:
+    """Several kernels of one operation as one."""
+    return replace(min(runs, key=_begin_ns), end_ns=max(run.end_ns for run in runs))
+
+
+def _begin_ns(op: Op) -> int:
+    return op.begin_ns
