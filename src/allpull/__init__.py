@@ -25,8 +25,6 @@ from allpull.marks import phase as phase
 from allpull.marks import step as step
 
 if TYPE_CHECKING:
-    from allpull.api.comparison import compare as compare
-    from allpull.api.explanation import explain as explain
     from allpull.api.jobs import Job as Job
     from allpull.api.jobs import JobFailed as JobFailed
     from allpull.api.jobs import Progress as Progress
@@ -39,8 +37,10 @@ if TYPE_CHECKING:
     from allpull.api.runs import Run as Run
     from allpull.api.runs import open_run as open_run
     from allpull.api.runs import open_runs as open_runs
-    from allpull.api.scaling import report as report
-    from allpull.api.scaling import scaling as scaling
+    from allpull.api.verbs import compare as compare
+    from allpull.api.verbs import explain as explain
+    from allpull.api.verbs import report as report
+    from allpull.api.verbs import scaling as scaling
     from allpull.errors import AllpullError as AllpullError
 
 __version__ = "0.1.0"
@@ -49,10 +49,10 @@ API = {
     "open_run": "allpull.api.runs",
     "open_runs": "allpull.api.runs",
     "Run": "allpull.api.runs",
-    "scaling": "allpull.api.scaling",
-    "explain": "allpull.api.explanation",
-    "compare": "allpull.api.comparison",
-    "report": "allpull.api.scaling",
+    "scaling": "allpull.api.verbs",
+    "explain": "allpull.api.verbs",
+    "compare": "allpull.api.verbs",
+    "report": "allpull.api.verbs",
     "train": "allpull.api.jobs",
     "run": "allpull.api.jobs",
     "Job": "allpull.api.jobs",

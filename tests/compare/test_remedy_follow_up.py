@@ -11,7 +11,8 @@ import pytest
 
 import allpull
 from allpull.compare.remedy_follow_up import MOST, kept, promises
-from allpull.rundir.derived import EXPLAINED, KEY, cache_explanation, cached_explanation
+from allpull.rundir import layout
+from allpull.rundir.derived import cache_explanation, cached_explanation
 from allpull.rundir.read.run import RunData, read_run
 from allpull.schema.base import tag
 from allpull.schema.compared import Difference, Kept
@@ -233,7 +234,7 @@ def test_what_was_explained_against_a_reference_or_of_another_run_is_not_read(ru
 @pytest.mark.parametrize(
     "content", ["", "{", "[]", '{"schema": "allpull.show/1.1"}', '{"schema": "allpull.explain/1.1"}']
 )
-@pytest.mark.parametrize("name", [EXPLAINED, KEY])
+@pytest.mark.parametrize("name", [layout.EXPLANATION, layout.EXPLANATION_KEY])
 def test_a_damaged_one_is_made_again(run: RunData, name: str, content: str) -> None:
     (run.directory / name).write_text(content)
     assert cached_explanation(run.directory, run.record) is None

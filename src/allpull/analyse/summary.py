@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.run import metrics
 from allpull.analyse.scaling import table
 from allpull.rundir.read.run import RunData
@@ -14,15 +15,15 @@ COMPARABLE = ("model", "data")
 """Parts of a specification that decide how much work a sample is."""
 
 
-def in_order(runs: Sequence[RunData]) -> list[RunData]:
+def in_order(runs: Sequence[AlignedRun]) -> list[AlignedRun]:
     """``runs`` by ranks, then by the time they were created, then by id: the order of the scaling table."""
-    return sorted(runs, key=lambda run: (run.record.ranks, run.record.created_utc, run.record.id))
+    return sorted(runs, key=_place)
 
 
-def scaling_table(runs: Sequence[RunData]) -> ShowResult:
+def scaling_table(runs: Sequence[AlignedRun]) -> ShowResult:
     """Metrics of all ``runs``, ``in_order``, each against the one with fewest ranks; notes say what is not fair."""
     ordered = in_order(runs)
-    return table([metrics(run) for run in ordered], [facts(run) for run in ordered])
+    return table([metrics(run) for run in ordered], [facts(run.data) for run in ordered])
 
 
 def facts(run: RunData) -> dict[str, str]:
@@ -43,6 +44,11 @@ def facts(run: RunData) -> dict[str, str]:
     if run.hosts:
         found["kinds of hosts"] = ", ".join(sorted({host.fingerprint for host in run.hosts}))
     return found
+
+
+def _place(run: AlignedRun) -> tuple[int, str, str]:
+    record = run.data.record
+    return record.ranks, record.created_utc, record.id
 
 
 def _flat(value: Any, path: str) -> Mapping[str, str]:

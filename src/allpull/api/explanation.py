@@ -1,13 +1,12 @@
-"""Explain a run, on its own or against runs of the same training on other numbers of ranks."""
+"""Explain a run, and keep the answer in its directory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
+from allpull.analyse.aligned import AlignedRun
+from allpull.api.reporting import scaling_report
 from allpull.api.results import Explanation
-from allpull.api.runs import Place, Run, as_runs, in_order
-from allpull.api.scaling import scaling_report
-from allpull.errors import BadInput
 from allpull.explain import explanation
 from allpull.rundir.derived import cache_explanation, cached_explanation
 from allpull.schema.base import tag
@@ -16,47 +15,22 @@ from allpull.schema.reported import ScalingReport
 from allpull.schema.results import ShowResult
 
 
-def explain(
-    runs: Run | Place | Iterable[Run | Place], reference: Run | Place | Iterable[Run | Place] | None = None
-) -> Explanation:
-    """Explain the run with the most ranks: its efficiency tree, its findings, and what each remedy gains.
-
-    The answer is kept in the run directory, as ``allpull explain`` keeps it.
-
-    Args:
-        runs: runs, run directories, or folders of them; the others are references.
-        reference: more runs of the same training on other numbers of ranks; efficiency is measured against the one
-            with the fewest ranks.
-
-    Raises:
-        RunDirError: one of them cannot be read.
-        BadInput: no run was given.
-    """
-    given = as_runs(runs)
-    if not given:
-        raise BadInput("no run was given", hint="give a run directory, or a folder of them")
-    run = in_order(given)[-1]
-    references = [one for one in given if one is not run] + ([] if reference is None else as_runs(reference))
-    return explain_run(run, references)
-
-
-def explain_run(run: Run, references: Sequence[Run] = ()) -> Explanation:
+def explain_run(run: AlignedRun, references: Sequence[AlignedRun] = ()) -> Explanation:
     """``run`` explained against ``references``; the answer is kept in its directory."""
-    result = explanation.explain(run.aligned, [one.aligned for one in references]).result
+    result = explanation.explain(run, references).result
     cache_explanation(run.data.directory, run.data.record, result)
     return Explanation.of(result, lambda: _report(result, run, references))
 
 
-def kept_explanation(run: Run) -> ExplainResult:
-    """What ``explain`` kept of ``run`` alone, if its records are still the same; else its explanation now."""
-    kept = cached_explanation(run.data.directory, run.data.record)
-    return kept or explanation.explain(run.aligned).result
+def kept_explanation(run: AlignedRun) -> ExplainResult:
+    """The explanation of ``run`` alone that is kept in its directory, if it is of these records; else a new one."""
+    return cached_explanation(run.data.directory, run.data.record) or explanation.explain(run).result
 
 
-def _report(result: ExplainResult, run: Run, references: Sequence[Run]) -> ScalingReport:
+def _report(result: ExplainResult, run: AlignedRun, references: Sequence[AlignedRun]) -> ScalingReport:
     """What sections draw of ``result``: with the speed-up where it has a reference."""
     detail = ExplainDetail(result=result, lateness=None, caused_s_per_step=None, timeline=[])
-    reference = next((one for one in references if one.id == result.reference), None)
+    reference = next((one for one in references if one.data.record.id == result.reference), None)
     if reference is not None:
         return scaling_report([reference, run]).model_copy(update={"explained": [detail]})
     show = ShowResult(schema=tag("show"), runs=[], reference=None, scaling=None, notes=[])

@@ -12,10 +12,13 @@ import polars as pl
 from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.run import metrics
 from allpull.api import frames
+from allpull.api.explanation import explain_run
+from allpull.api.reporting import with_explanation, write_report
 from allpull.api.results import Explanation, Metrics
 from allpull.errors import BadInput
 from allpull.rundir.read.run import RunData, find_runs, read_run
 from allpull.rundir.safe_open import shown_path
+from allpull.schema.gap import texts
 from allpull.units import counted
 
 Place: TypeAlias = str | Path
@@ -66,7 +69,7 @@ class Run:
     @property
     def gaps(self) -> tuple[str, ...]:
         """What is missing from the records, a sentence each."""
-        return self.data.gaps
+        return tuple(texts(self.data.gaps))
 
     @cached_property
     def steps(self) -> pl.DataFrame:
@@ -106,9 +109,8 @@ class Run:
         Raises:
             RunDirError: a reference cannot be read.
         """
-        from allpull.api.explanation import explain_run  # noqa: PLC0415  it explains runs, and so imports this file
-
-        return explain_run(self, [] if reference is None else as_runs(reference))
+        references = [] if reference is None else as_runs(reference)
+        return explain_run(self.aligned, [one.aligned for one in references])
 
     def report(self, path: Place) -> Path:
         """Write one self-contained HTML report of this run to ``path``; the whole path.
@@ -116,9 +118,7 @@ class Run:
         Raises:
             BadInput: ``path`` cannot be written.
         """
-        from allpull.api.scaling import report  # noqa: PLC0415  as above
-
-        return report(self, path)
+        return write_report(with_explanation([self.aligned]), Path(path))
 
     def __repr__(self) -> str:
         shown = self.metrics()
@@ -158,7 +158,8 @@ def open_runs(places: Place | Iterable[Place], *, skip_damaged: bool = False) ->
     Raises:
         RunDirError: there is no run, or one of them cannot be read.
     """
-    return in_order(each_run([places] if isinstance(places, str | Path) else places, skip_damaged=skip_damaged))
+    runs = each_run([places] if isinstance(places, str | Path) else places, skip_damaged=skip_damaged)
+    return sorted(runs, key=lambda run: (run.ranks, run.data.record.created_utc, run.id))
 
 
 def each_run(places: Iterable[Place], *, skip_damaged: bool = False) -> list[Run]:
@@ -178,11 +179,6 @@ def run_directories(places: Iterable[Place]) -> list[Path]:
     """
     found = (directory for place in places for directory in find_runs(Path(place)))
     return list({directory.resolve(): directory for directory in found}.values())
-
-
-def in_order(runs: Iterable[Run]) -> list[Run]:
-    """``runs`` in the order of a scaling table."""
-    return sorted(runs, key=lambda run: (run.ranks, run.data.record.created_utc, run.id))
 
 
 def as_runs(runs: Run | Place | Iterable[Run | Place], *, skip_damaged: bool = False) -> list[Run]:

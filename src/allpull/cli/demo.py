@@ -31,8 +31,8 @@ def demo(
 
     This takes about a minute.
     """
+    from allpull.api.reporting import with_explanation, write_report  # noqa: PLC0415
     from allpull.api.runs import open_runs  # noqa: PLC0415  pydantic and polars are not needed for --help
-    from allpull.api.scaling import with_explanation, write_report  # noqa: PLC0415
     from allpull.cli.progress import follow  # noqa: PLC0415
     from allpull.jobs import training  # noqa: PLC0415
     from allpull.launch.execute import execute  # noqa: PLC0415
@@ -50,7 +50,7 @@ def demo(
         note(f"run directory: {job.directory}")
         exit_like(record)
         directories.append(job.directory)
-    result = with_explanation(open_runs(directories))
+    result = with_explanation([run.aligned for run in open_runs(directories)])
     show_result(page(result))
     written = write_report(result, out / "report.html")
     answer(f"report: {written}")

@@ -51,7 +51,8 @@ def explain(  # noqa: PLR0917  typer reads the options
     from allpull.api.runs import open_run  # noqa: PLC0415
 
     data = open_run(run, skip_damaged=skip_damaged)
-    result = explain_run(data, [open_run(one, skip_damaged=skip_damaged) for one in reference or []])
+    references = [open_run(one, skip_damaged=skip_damaged).aligned for one in reference or []]
+    result = explain_run(data.aligned, references)
     if as_json:
         answer(result.model_dump_json(by_alias=True, indent=1))
         return

@@ -152,9 +152,7 @@ def exit_like(record: RunRecord) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # one more Ctrl-C while Python ends would change our exit code
         note("cancelled: every process of the job was ended")
     else:
-        from allpull.launch.outcome import describe  # noqa: PLC0415  not needed for --help
-
-        note(f"allpull: {describe(record.exit)}")
+        note(f"allpull: {record.exit.describe()}")
         for line in record.exit.log_tail:
             note(f"  | {line}")
     raise typer.Exit(record.exit.code)

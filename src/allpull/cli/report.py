@@ -24,11 +24,11 @@ Figures = Annotated[
 
 def report(runs: Runs, output: Output = None, figures: Figures = None, skip_damaged: SkipDamaged = False) -> None:
     """Write one self-contained HTML report of runs."""
+    from allpull.api.reporting import with_explanation, write_report  # noqa: PLC0415
     from allpull.api.runs import each_run  # noqa: PLC0415  polars is not needed for --help
-    from allpull.api.scaling import with_explanation, write_report  # noqa: PLC0415
 
     opened = each_run(runs, skip_damaged=skip_damaged)
-    result = with_explanation(opened)
+    result = with_explanation([run.aligned for run in opened])
     path = write_report(result, output or opened[0].directory.resolve().parent / "report.html")
     if figures is not None:
         from allpull.report.html.figures import write_figures  # noqa: PLC0415

@@ -36,8 +36,8 @@ def show(
 
     Several runs give a scaling table.
     """
+    from allpull.api.reporting import scaling_report  # noqa: PLC0415
     from allpull.api.runs import open_runs  # noqa: PLC0415  polars is not needed for --help
-    from allpull.api.scaling import scaling_report  # noqa: PLC0415
 
     if perfetto is None and steps is not None:
         raise BadInput("--steps chooses what --perfetto draws", hint="allpull show RUN --perfetto FILE --steps 100:200")
@@ -45,7 +45,7 @@ def show(
     opened = open_runs(runs, skip_damaged=skip_damaged)
     if perfetto is not None:
         _draw(opened, perfetto, first=first, end=end)
-    result = scaling_report(opened)
+    result = scaling_report([run.aligned for run in opened])
     if as_json:
         answer(result.show.model_dump_json(by_alias=True, indent=1))
         return
@@ -65,7 +65,7 @@ def _draw(runs: list[Run], path: Path, *, first: int, end: int | None) -> None:
 
     if len(runs) != 1:
         raise BadInput(f"--perfetto draws one run, not {len(runs):,}", hint="name the run directory itself")
-    written = write(runs[0].data, path, first=first, end=end)
+    written = write(runs[0].aligned, path, first=first, end=end)
     steps = f"steps {written.first:,} to {written.last:,}"
     note(f"{written.path}: {written.events:,} events of {steps}; open it at https://ui.perfetto.dev")
     for line in written.notes:

@@ -56,12 +56,11 @@ def watch(
 
 def _note_failure(directory: Path) -> None:
     """Say how a job failed; nothing where it did not."""
-    from allpull.launch.outcome import describe  # noqa: PLC0415  not needed for --help
-    from allpull.rundir.run_record import read_record  # noqa: PLC0415
+    from allpull.rundir.run_record import read_record  # noqa: PLC0415  not needed for --help
 
     exit_ = read_record(directory).exit
     if exit_ is not None and exit_.code:
-        note(f"allpull: {describe(exit_)}")
+        note(f"allpull: {exit_.describe()}")
 
 
 def _newest(path: Path) -> Path:

@@ -21,7 +21,6 @@ from allpull.launch.command.wrapped import LAUNCHER, CannotStart, Wrapped
 from allpull.launch.execute import execute
 from allpull.launch.job import Job, prepare, prospect
 from allpull.launch.launcher import Launcher, choose
-from allpull.launch.outcome import describe
 from allpull.launch.slurm import launcher as slurm
 from allpull.rehearse.cluster.faults import AcceleratorFault
 from allpull.rehearse.launcher import Rehearse
@@ -204,15 +203,15 @@ def closing_messages(record: RunRecord, job: Job, launcher: Launcher, command: S
     """What to say of a command that has ended, beyond what it printed itself."""
     exit_, messages = record.exit, []
     if exit_ is not None and exit_.code and (exit_.rank is not None or exit_.reason):
-        messages.append(describe(exit_))
+        messages.append(exit_.describe())
     elif record.status == "cancelled" and record.launcher not in COUNTED:
         messages.append("cancelled: every process of the job was ended")
     began = exit_ is None or exit_.code == 0 or exit_.rank is not None  # else ranks may not have been started at all
-    witness = ProcessWatch(command, job.directory) if began else None
+    watch = ProcessWatch(command, job.directory) if began else None
     if isinstance(launcher, Wrapped):
-        witness = launcher.witness
-    if witness is not None:
-        messages += [sentence for sentence in (witness.why(), witness.twice()) if sentence is not None]
+        watch = launcher.watch
+    if watch is not None:
+        messages += [sentence for sentence in (watch.why(), watch.twice()) if sentence is not None]
     return messages
 
 

@@ -11,8 +11,8 @@ from allpull.jobs.placement import need_torch
 from allpull.launch.job import Job, prepare, prospect
 from allpull.launch.launcher import Launcher
 from allpull.rehearse import specification as rehearsal
-from allpull.rehearse.specification import RehearsalSpec
 from allpull.rehearse.launcher import ACCELERATOR, Rehearse
+from allpull.rehearse.specification import RehearsalSpec
 from allpull.rehearse.unshaped import Unshaped
 
 MAX_STEPS = 1_000_000
