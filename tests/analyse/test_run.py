@@ -15,7 +15,7 @@ import pytest
 
 from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.run import detail, metrics
-from allpull.analyse.summary import facts, in_order, scaling_table
+from allpull.analyse.scaling import facts, in_order, scaling_table
 from allpull.rundir.read.run import RunData
 from allpull.schema.events import Metric
 from allpull.schema.results import RunDetail, RunMetrics

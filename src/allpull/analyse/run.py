@@ -8,17 +8,17 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from allpull.analyse import learning, recording_overhead
+from allpull.analyse import learning
 from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.collectives.call_statistics import uses
 from allpull.analyse.collectives.traced_buckets import summary
-from allpull.analyse.coverage import epochs, observed
-from allpull.analyse.io import rates
+from allpull.analyse.coverage import epochs, observed, recording_overhead
+from allpull.analyse.io import steady_rates
+from allpull.analyse.statistics import evenly
 from allpull.analyse.steps import throughput
 from allpull.analyse.steps.grid import arrange, of_steps
 from allpull.analyse.steps.pauses import pauses, waits
 from allpull.analyse.steps.steady import NOT_ON_ALL_RANKS, SteadySteps
-from allpull.analyse.thinning import evenly
 from allpull.rundir.read.run import RunData
 from allpull.rundir.safe_open import shown_path
 from allpull.schema.gap import Gap, texts
@@ -35,7 +35,7 @@ def metrics(aligned: AlignedRun) -> RunMetrics:
     grid = arrange(aligned.steps, numbers, ranks)
     split = aligned.phases(grid, numbers)
     rate = throughput.throughput(grid)
-    reading = rates.reading(run.counters, _windows(run.steps, numbers), ranks)
+    reading = steady_rates.reading(run.counters, _windows(run.steps, numbers), ranks)
     windows = aligned.buckets
     return RunMetrics(
         run=run.record.id,
@@ -52,7 +52,7 @@ def metrics(aligned: AlignedRun) -> RunMetrics:
         phases=split.means_s(),
         closure_error=split.closure_error,
         io=reading,
-        overhead=recording_overhead.recording(run.steps),
+        overhead=recording_overhead(run.steps),
         accuracy=learning.last_value(run.events, "test_top1"),
         accuracy_top5=learning.last_value(run.events, "test_top5"),
         speedup=None,

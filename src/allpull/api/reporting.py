@@ -7,7 +7,7 @@ from pathlib import Path
 
 from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.run import detail
-from allpull.analyse.summary import in_order, scaling_table
+from allpull.analyse.scaling import in_order, scaling_table
 from allpull.errors import BadInput
 from allpull.explain.detail import detail as drawn
 from allpull.explain.explanation import explain

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from allpull.analyse.summary import in_order
+from allpull.analyse.scaling import in_order
 from allpull.api.explanation import explain_run, kept_explanation
 from allpull.api.reporting import scaling_report, with_explanation, write_report
 from allpull.api.results import Comparison, Explanation, Scaling

@@ -64,7 +64,7 @@ def loader(  # noqa: PLR0917  one parameter an option, called by typer alone
     from allpull.data.datasets.dataset import DATASETS  # noqa: PLC0415
     from allpull.jobs.placement import is_here  # noqa: PLC0415
     from allpull.jobs.probing import ProbeRequest, specification  # noqa: PLC0415
-    from allpull.probe.loader_data import USED_IN_MEMORY, USED_OF_PACKS, look_at  # noqa: PLC0415
+    from allpull.probe.loader_data import USED_IN_MEMORY, USED_OF_PACKS, describe_input  # noqa: PLC0415
     from allpull.rundir.read.probes import read_probe  # noqa: PLC0415
     from allpull.schema.probes import LoaderAnswer  # noqa: PLC0415
     from allpull.schema.trainspec import DataSpec  # noqa: PLC0415
@@ -84,7 +84,7 @@ def loader(  # noqa: PLR0917  one parameter an option, called by typer alone
         "seconds": parse_seconds(duration),
     }
     if is_here(spec):
-        look_at(str(options["data"]), asdict(spec.data), batch=batch, ranks=spec.launch.ranks)
+        describe_input(str(options["data"]), asdict(spec.data), batch=batch, ranks=spec.launch.ranks)
     record, directory = measure("loader", spec, out, options)
     result = loaded(read_probe(directory, "loader", LoaderAnswer), record.id)
     answer(result.model_dump_json(by_alias=True, indent=1) if as_json else loader_table(result))
