@@ -13,6 +13,7 @@ import jsonschema
 import pytest
 from typer.testing import CliRunner
 
+from allpull.analyse.aligned import AlignedRun
 from allpull.cli import app
 from allpull.cli.compare import each_after
 from allpull.explain.explanation import explain
@@ -37,7 +38,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Path:
             run = folder / name / f"run-{number}"
             stretched(run, factor, f"{name}-{number}", f"2026-11-21T04:{minute:02d}:00Z")
             data = read_run(run)  # as `allpull explain` keeps it: tests explain each run once
-            cache_explanation(run, data.record, explain(data).result)
+            cache_explanation(run, data.record, explain(AlignedRun(data)).result)
     return folder
 
 

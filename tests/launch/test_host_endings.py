@@ -8,7 +8,7 @@ from typing import Any
 
 from allpull.launch.host_endings import endings_from_ranks, read_host_ending, read_host_endings
 from allpull.launch.job import prospect
-from allpull.launch.outcome import describe, exit_of, versions_of
+from allpull.launch.outcome import exit_of, versions_of
 from allpull.rundir import layout
 from allpull.schema.spec import RunSpec
 
@@ -83,7 +83,7 @@ def test_the_hint_of_the_exception_that_ended_the_job_comes_with_it(tmp_path):
     write(tmp_path, layout.events_file(1), {}, {**raised("no labels", 40), "hint": "get the labels"})
     end = exit_of([read_host_ending(tmp_path, "n1", 1)])
     assert (end.exception, end.hint) == ("ValueError: no labels", "get the labels")
-    assert describe(end) == "rank 1 on n1 failed: ValueError: no labels; hint: get the labels"
+    assert end.describe() == "rank 1 on n1 failed: ValueError: no labels; hint: get the labels"
     write(tmp_path, layout.events_file(1), {}, raised("no labels", 40))
     assert exit_of([read_host_ending(tmp_path, "n1", 1)]).hint is None
 

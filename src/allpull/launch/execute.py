@@ -15,7 +15,7 @@ from allpull.launch.echo import Echo
 from allpull.launch.host_endings import HostEnding
 from allpull.launch.job import WARNED, Job
 from allpull.launch.launcher import Launcher
-from allpull.launch.outcome import describe, outcome, versions_of
+from allpull.launch.outcome import outcome, versions_of
 from allpull.launch.running import Running
 from allpull.rundir import layout
 from allpull.rundir.read.headers import COUNTED, corrected, rank_files
@@ -116,9 +116,9 @@ class _Runs:
         status, exit_ = outcome(ended, run.directory, trains=run.program is None)
         self._close(place, status, exit_, ended)
         if len(self.all) > 1:
-            self.say(f"{run.directory}: {status}" + (f", {describe(exit_)}" if exit_.code else ""))
+            self.say(f"{run.directory}: {status}" + (f", {exit_.describe()}" if exit_.code else ""))
         elif exit_.code == WARNED and run.program is None:
-            self.say(describe(exit_))
+            self.say(exit_.describe())
         elif exit_.code == 0 and exit_.reason:
             self.say(f"allpull: {exit_.reason}")
 

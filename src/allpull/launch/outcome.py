@@ -93,25 +93,3 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-def describe(exit_: Exit) -> str:
-    """How a job ended, for people.
-
-    >>> describe(Exit(code=137, rank=1, host="n1", signal="SIGKILL"))
-    'rank 1 on n1 was ended by SIGKILL'
-    >>> describe(Exit(code=1, rank=0, host="n1", exception="ValueError: no"))
-    'rank 0 on n1 failed: ValueError: no'
-    >>> describe(Exit(code=1, rank=0, host="n1", exception="BadInput: no digits at data", hint="get them"))
-    'rank 0 on n1 failed: BadInput: no digits at data; hint: get them'
-    >>> describe(Exit(code=143, reason="Slurm ended the job at its time limit"))
-    'Slurm ended the job at its time limit'
-    """
-    if exit_.rank is None:
-        return exit_.reason or f"the job ended with code {exit_.code}"
-    if exit_.signal:
-        what = f"was ended by {exit_.signal}"
-    else:
-        what = f"failed: {exit_.exception or f'exit code {exit_.code}, no Python exception'}"
-    more = [exit_.reason, f"hint: {exit_.hint}" if exit_.hint else None]
-    return "; ".join([f"rank {exit_.rank} on {exit_.host} {what}", *(text for text in more if text)])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allpull.launch.host_endings import HostEnding, RankFailure
-from allpull.launch.outcome import describe, exit_of
+from allpull.launch.outcome import exit_of
 from allpull.launch.slurm.outcome import (
     ENDED_BY_SLURM,
     LASTING,
@@ -74,7 +74,7 @@ def test_the_rank_that_failed_is_named_also_when_another_host_was_ended_before_i
 def test_a_script_that_failed_before_the_ranks_passes_its_code_on() -> None:
     end = exit_of(decide_endings(JobFacts(state="FAILED", exit_code=3), [], hosts=2, log_tail=("module: not found",)))
     assert (end.code, end.rank) == (3, None)
-    assert "code 3" in describe(end)
+    assert "code 3" in end.describe()
     assert end.log_tail == ["module: not found"]
 
 
@@ -87,14 +87,14 @@ def test_where_slurm_ended_the_job_ranks_are_victims(state: str) -> None:
     assert end.rank is None
     assert end.exception is None
     assert end.code != 0
-    assert describe(end).startswith(ENDED_BY_SLURM[state])
+    assert end.describe().startswith(ENDED_BY_SLURM[state])
     assert exit_of(decide_endings(JobFacts(state=state, signal=15), [], hosts=2)).code == 143
 
 
 def test_out_of_memory_keeps_the_rank_that_was_killed() -> None:
     killed = RankFailure(rank=1, host="n1", exit_code=-9)
     told = [HostEnding(host="n1", code=137, failures=(killed,)), HostEnding(host="n2", code=0)]
-    assert describe(exit_of(decide_endings(JobFacts(state="OUT_OF_MEMORY"), told, hosts=2))) == (
+    assert exit_of(decide_endings(JobFacts(state="OUT_OF_MEMORY"), told, hosts=2)).describe() == (
         "rank 1 on n1 was ended by SIGKILL; Slurm says that the job ran out of memory (slurm.mem)"
     )
 

@@ -21,7 +21,7 @@ from allpull.launch.command.missing_ranks import ProcessWatch
 from allpull.launch.command.wrapped import failures_of
 from allpull.launch.host_endings import HostEnding
 from allpull.launch.job import Job
-from allpull.launch.outcome import describe, exit_of
+from allpull.launch.outcome import exit_of
 from allpull.observe.hook_install import BINDS, CARRIED, MPI_LIST
 from allpull.rundir import layout, safe_open
 from allpull.rundir.job_file import JOB_VARIABLE
@@ -118,7 +118,7 @@ def close_run(directory: Path, code: int) -> RunRecord:
 def last_words(record: RunRecord, directory: Path) -> list[str]:
     """What there is to say of a run that was closed."""
     witness = ProcessWatch((), directory.resolve())
-    said = [describe(record.exit)] if record.exit is not None and record.exit.rank is not None else []
+    said = [record.exit.describe()] if record.exit is not None and record.exit.rank is not None else []
     return said + [sentence for sentence in (witness.why(), witness.twice()) if sentence is not None]
 
 

@@ -45,11 +45,11 @@ class CannotStart(Exception):
 
 
 class Wrapped:
-    """The launcher of a command that starts its own ranks. ``witness`` has seen its processes, once there were any."""
+    """The launcher of a command that starts its own ranks. ``watch`` looks at its processes, once there are any."""
 
     def __init__(self) -> None:
         self._ignored = ignored_now()  # before ``execute`` handles signals
-        self.witness: ProcessWatch | None = None
+        self.watch: ProcessWatch | None = None
 
     def plan(self, job: Job) -> str:
         """The command, and what it is told."""
@@ -62,7 +62,7 @@ class Wrapped:
             CannotStart: it cannot be.
         """
         running = WrappedJob(job, self._ignored)
-        self.witness = running.witness
+        self.watch = running.watch
         return running
 
 
@@ -88,7 +88,7 @@ class WrappedJob(Running):
         if self._sidecar is None:  # it would say what this host is
             with suppress(OSError):  # the disk is full, say; the command runs already
                 whole_json(str(job.directory / layout.host_file(host)), describe_host(str(job.directory), host=host))
-        self.witness = ProcessWatch(job.program, job.directory, pid=self._command.pid)
+        self.watch = ProcessWatch(job.program, job.directory, pid=self._command.pid)
 
     def poll(self) -> list[HostEnding] | None:
         """How the command ended, or None while it runs; signals that came are passed on."""
@@ -96,7 +96,7 @@ class WrappedJob(Running):
         code = self._command.poll()
         if code is None:
             with suppress(Exception):  # looking is for diagnosis alone, and must not lose the command's exit code
-                self.witness.look()
+                self.watch.look()
             return None
         self._relay.close()
         await_end(self._sidecar)
