@@ -14,7 +14,6 @@ from typing import Dict, Optional
 from ...rundir import layout
 from ...rundir.write import private_folder
 
-FOLDER = "attempts"
 RESTARTS = "TORCHELASTIC_RESTART_COUNT"
 RESUME = "ALLPULL_RESUME"
 BEFORE = "ALLPULL_ATTEMPTS"  # set by batch scripts: attempts before this start of the job
@@ -36,14 +35,14 @@ def begin(directory: str, rank: int) -> Optional[Dict[str, int]]:
         _move_aside(directory, rank, attempts - 1)
     if not attempts:
         return None
-    before = os.path.join(directory, FOLDER, str(attempts - 1), layout.steps_file(rank))
+    before = os.path.join(directory, layout.ATTEMPTS, str(attempts - 1), layout.steps_file(rank))
     return {"attempt": attempts, "steps_before": _steps_in(before)}
 
 
 def _move_aside(directory: str, rank: int, attempt: int) -> None:
     for name in (layout.steps_file(rank), layout.events_file(rank)):
         source = os.path.join(directory, name)
-        target = os.path.join(directory, FOLDER, str(attempt), name)
+        target = os.path.join(directory, layout.ATTEMPTS, str(attempt), name)
         if os.path.exists(source) and not os.path.exists(target):
             private_folder(os.path.dirname(target))
             os.replace(source, target)
