@@ -189,7 +189,7 @@ def test_a_model_is_measured_at_every_batch(probed, tmp_path):
         (("resnet8", "--bucket-size", "0"), "a bucket holds something"),
         (("vgg16", "--size", "8"), "at least 32×32"),
         (("resnet8", "--set", "model.name=vgg16"), "the model is given without it"),
-        (("resnet8", "--set", "model.nme=3"), "model.nme: a probe has no use for it"),
+        (("resnet8", "--set", "model.nme=3"), "model.nme: this probe does not use it"),
     ],
 )
 def test_what_makes_no_sense_is_one_clear_error(refused, arguments, expected):
