@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from allpull.analyse.job_health import assess
-from allpull.observe.hook_install import stage, variables
+from allpull.observe.hook_install import install_hook, variables
 from allpull.rundir import layout
 from allpull.rundir.job_file import JobFile
 from allpull.rundir.live.snapshot import Activity, JobSnapshot, RankSnapshot, StepSnapshot, job_snapshot
@@ -193,7 +193,7 @@ def test_a_real_rank_that_hangs_is_named_while_it_does(tmp_path: Path) -> None:
     (directory / layout.RUN_JSON).write_text(RECORD.model_dump_json(by_alias=True))
     job = directory / layout.SPEC
     JobFile(directory=str(directory), budget=1 << 24).write(str(job))
-    stage(str(directory))
+    install_hook(str(directory))
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(HANGING))
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
