@@ -17,7 +17,7 @@ from allpull.analyse.run import metrics
 from allpull.analyse.steps.grid import arrange
 from allpull.analyse.steps.phases import Phases
 from allpull.analyse.timeline import PARTS, step_parts
-from allpull.rundir.read.events import PINGS_SCHEMA
+from allpull.rundir.read.counters import PINGS_SCHEMA
 from allpull.rundir.read.run import RunData
 from allpull.schema.events import Buckets, DeviceStep
 from allpull.schema.gap import texts

@@ -24,7 +24,8 @@ from allpull.observe.versions import versions
 from allpull.rundir import layout, redact
 from allpull.rundir.job_file import JobFile
 from allpull.rundir.read.headers import COUNTED
-from allpull.rundir.write import private_folder, whole_json
+from allpull.rundir.run_record import write_record
+from allpull.rundir.write import private_folder
 from allpull.schema.base import tag
 from allpull.schema.run import RunRecord
 from allpull.schema.spec import RunSpec, to_plain
@@ -147,15 +148,6 @@ def _written(job: Job) -> Job:
     return job
 
 
-def write_record(directory: Path, record: RunRecord) -> None:
-    """Write ``run.json`` all at once.
-
-    Raises:
-        OSError: the disk is full, say; an older record is then untouched.
-    """
-    whole_json(str(directory / layout.RUN_JSON), record.model_dump(mode="json", by_alias=True))
-
-
 def environment(spec: RunSpec, inherited: Mapping[str, str]) -> dict[str, str]:
     """The environment of a job's processes: the user's, with the threads of a rank set.
 
@@ -170,15 +162,6 @@ def environment(spec: RunSpec, inherited: Mapping[str, str]) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(max(1, round(spec.launch.grace_s))),
     }
-
-
-def seal(job: Job) -> None:
-    """Take what only the running job needed, its nonce and unmasked options, out of the job file.
-
-    Raises:
-        OSError: it cannot be rewritten.
-    """
-    _job_file(job).sealed(job.record.spec).write(str(job.file))
 
 
 def _fresh(out: Path, name: str) -> Path:

@@ -17,7 +17,7 @@ from allpull.replay.engine import replay
 from allpull.replay.recording import step_choice
 from allpull.replay.recording.build import NoWindow, record_window
 from allpull.replay.window import Window
-from allpull.rundir.read.events import PINGS_SCHEMA
+from allpull.rundir.read.counters import PINGS_SCHEMA
 from allpull.rundir.read.run import RunData
 from allpull.schema.events import Buckets
 from allpull.schema.gap import texts

@@ -23,7 +23,7 @@ import polars as pl
 from numpy.typing import ArrayLike, NDArray
 
 from allpull.analyse.clock.ping_bounds import intervals
-from allpull.rundir.read.events import PING_MOMENTS
+from allpull.rundir.read.counters import PING_MOMENTS
 from allpull.units import NS_PER_S
 
 Times = NDArray[np.int64]

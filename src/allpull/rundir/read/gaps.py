@@ -12,7 +12,8 @@ from itertools import islice, pairwise
 import polars as pl
 
 from allpull.rundir import layout
-from allpull.rundir.read.events import CountersFile, EventLog
+from allpull.rundir.read.counters import CountersFile
+from allpull.rundir.read.events import EventLog
 from allpull.rundir.read.headers import SeenProcess
 from allpull.rundir.read.steps import StepsFile
 from allpull.schema.events import Watching

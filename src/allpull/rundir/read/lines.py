@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from pydantic import ValidationError
+
 from allpull.errors import RunDirError
 from allpull.rundir import safe_open
 from allpull.schema.base import Record
@@ -94,6 +96,14 @@ def damage(where: str, line: int, fault: object) -> RunDirError:
         f"{where}, line {line}: {fault}",
         hint="copy the file again from where it was made, or read on without damaged lines: --skip-damaged",
     )
+
+
+def one_damaged(lines: Lines[Any], number: int, fault: ValueError, *, skip_damaged: bool) -> int:
+    """1, the number of damaged lines here; raises the error for the line unless damaged lines are skipped."""
+    if not skip_damaged:
+        shown = safe_open.faults(fault) if isinstance(fault, ValidationError) else fault
+        raise damage(lines.where, number, shown) from fault
+    return 1
 
 
 def _limit_bytes(header: Record) -> int:

@@ -16,17 +16,16 @@ import polars as pl
 from allpull.errors import RunDirError
 from allpull.rundir import layout, safe_open
 from allpull.rundir.read import buckets, collectives, gaps, named_phases, unfinished
-from allpull.rundir.read.events import (
+from allpull.rundir.read.counters import (
     COUNTERS_SCHEMA,
     GPUS_SCHEMA,
     LINKS_SCHEMA,
     NICS_SCHEMA,
     PINGS_SCHEMA,
     CountersFile,
-    EventLog,
     read_counters,
-    read_events,
 )
+from allpull.rundir.read.events import EventLog, read_events
 from allpull.rundir.read.headers import COUNTED, corrected, processes_of
 from allpull.rundir.read.steps import SCHEMA, StepsFile, read_steps
 from allpull.rundir.run_record import read_record
