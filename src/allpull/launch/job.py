@@ -47,7 +47,7 @@ class Job:
     """A prepared job: its run directory, what runs, and its record as written.
 
     Each rank runs ``module``, one of ours; or ``program``, a command of the user's, which the start-up hook observes.
-    Where nothing of ours starts ranks (``headers.USER_STARTED``) the program is one process, and its ranks are its own affair.
+    Under a launcher of ``headers.USER_STARTED`` the program is one process, which starts its own ranks.
     """
 
     directory: Path
