@@ -18,7 +18,7 @@ from allpull.launch.launcher import Launcher
 from allpull.launch.outcome import outcome, versions_of
 from allpull.launch.running import Running
 from allpull.rundir import layout
-from allpull.rundir.read.headers import COUNTED, corrected, rank_files
+from allpull.rundir.read.headers import USER_STARTED, rank_files, with_recorded_ranks
 from allpull.rundir.run_record import seal, write_record, write_script
 from allpull.schema.run import Exit, RunRecord, Status
 
@@ -99,7 +99,7 @@ class _Runs:
     def correct(self) -> None:
         """Put down the ranks of a command that starts its own, as they show themselves."""
         run, now = self.all[0], time.monotonic()
-        if run.record.launcher not in COUNTED or now < self._correct_at:
+        if run.record.launcher not in USER_STARTED or now < self._correct_at:
             return
         files = rank_files(run.directory)
         if files != self._files:
@@ -185,7 +185,7 @@ def _wait(runs: _Runs, running: Running, signals: _Signals, look: Callable[[], N
 
 
 def _changed(run: Job, **changes: object) -> RunRecord:
-    return corrected(run.record.model_copy(update=changes), run.directory)
+    return with_recorded_ranks(run.record.model_copy(update=changes), run.directory)
 
 
 class _Signals:

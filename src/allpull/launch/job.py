@@ -23,7 +23,7 @@ from allpull.observe.hook_install import install_hook
 from allpull.observe.versions import versions
 from allpull.rundir import layout, redact
 from allpull.rundir.job_file import JobFile
-from allpull.rundir.read.headers import COUNTED
+from allpull.rundir.read.headers import USER_STARTED
 from allpull.rundir.run_record import write_record
 from allpull.rundir.write import private_folder
 from allpull.schema.base import tag
@@ -47,7 +47,7 @@ class Job:
     """A prepared job: its run directory, what runs, and its record as written.
 
     Each rank runs ``module``, one of ours; or ``program``, a command of the user's, which the start-up hook observes.
-    Where nothing of ours starts ranks (``seen.COUNTED``) the program is one process, and its ranks are its own affair.
+    Under a launcher of ``headers.USER_STARTED`` the program is one process, which starts its own ranks.
     """
 
     directory: Path
@@ -81,7 +81,7 @@ def prospect(
     asked: object = to_plain(spec) if program is None else [to_plain(spec), *program]
     signature = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:8]
     shown, _ = redact.text(spec.name)
-    ranks = None if spec.launch.launcher in COUNTED else spec.launch.ranks
+    ranks = None if spec.launch.launcher in USER_STARTED else spec.launch.ranks
     name = layout.run_name(f"{now:%Y%m%dT%H%M%SZ}", shown, ranks, signature)
     record = _record(spec, name, kind=kind, command=command, created=now)
     if program is not None:

@@ -25,7 +25,7 @@ from allpull.launch.outcome import exit_of
 from allpull.observe.hook_install import BINDS, CARRIED, MPI_LIST
 from allpull.rundir import layout, safe_open
 from allpull.rundir.job_file import JOB_VARIABLE
-from allpull.rundir.read.headers import corrected
+from allpull.rundir.read.headers import with_recorded_ranks
 from allpull.rundir.run_record import read_record, seal, write_record, write_script
 from allpull.schema.run import RunRecord
 
@@ -106,7 +106,7 @@ def close_run(directory: Path, code: int) -> RunRecord:
             "ended_utc": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         }
     )
-    closed = corrected(closed, root)
+    closed = with_recorded_ranks(closed, root)
     try:
         seal(root, closed)
         write_record(root, closed)
