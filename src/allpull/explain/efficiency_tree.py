@@ -31,21 +31,13 @@ from itertools import pairwise
 import numpy as np
 
 from allpull.analyse.steps.grid import Floats
-from allpull.replay.engine import Played, replay
+from allpull.replay.engine import Replay, event_times, replay
 from allpull.replay.held_out import held_out_error
-from allpull.replay.spread import Drawn, drawn, ratio
+from allpull.replay.spread import Resampled, ratio, resample
 from allpull.replay.useful import sequential, useful_s
-from allpull.replay.walk import walk
-from allpull.replay.whatif import (
-    ORCHESTRATION,
-    alone,
-    without_input,
-    without_orchestration,
-    without_persistence,
-    without_rotation,
-    without_sequential,
-    without_transfer,
-)
+from allpull.replay.whatif.balanced import without_persistence, without_rotation
+from allpull.replay.whatif.network import single_rank, without_transfer
+from allpull.replay.whatif.work import ORCHESTRATION, without_input, without_orchestration, without_sequential
 from allpull.replay.window import Bools, Window
 from allpull.schema.explained import Efficiency
 from allpull.schema.results import Interval
@@ -74,7 +66,7 @@ class TreeResult:
     efficiency: Efficiency | None
     gains: dict[str, float]
     simulation_error: float | None
-    played: Played
+    played: Replay
     useful_s: Floats
 
 
@@ -83,7 +75,7 @@ def tree(window: Window, reference: Window | None = None) -> TreeResult:
 
     A single rank has nobody to wait for or to send to: what it spent in collectives is orchestration.
     """
-    base = alone(window)
+    base = single_rank(window)
     played = replay(base)
     work_s = useful_s(base)
     error = held_out_error(window)
@@ -98,7 +90,7 @@ def tree(window: Window, reference: Window | None = None) -> TreeResult:
         ideal = removed(ideal)
         increments.append(replay(ideal).step_s)
     gains = {name: played.total_s / replay(removed(base)).total_s for name, removed in GAINS.items()}
-    efficiency = _efficiency(window, increments, work_s, None if reference is None else alone(reference))
+    efficiency = _efficiency(window, increments, work_s, None if reference is None else single_rank(reference))
     return TreeResult(efficiency=efficiency, gains=gains, simulation_error=error, played=played, useful_s=work_s)
 
 
@@ -125,7 +117,7 @@ def _efficiency(window: Window, increments: Sequence[Floats], work_s: Floats, re
 def _of_some(window: Window, work_s: Floats) -> tuple[Efficiency, dict[str, float]]:
     """The factors and gains that some ranks of a job tell by themselves; ``work_s`` (steps, ranks) is useful work."""
     blocked_s = np.zeros_like(work_s)
-    np.add.at(blocked_s, window.step_of, walk(window).blocked_s)
+    np.add.at(blocked_s, window.step_of, event_times(window).blocked_s)
     alone_s = np.zeros_like(work_s)
     for seconds in sequential(window).values():
         np.add.at(alone_s, window.step_of, seconds)
@@ -149,17 +141,17 @@ def _of_some(window: Window, work_s: Floats) -> tuple[Efficiency, dict[str, floa
     return Efficiency.model_validate({**unknown, **factors, "parallel": parallel}), gains
 
 
-def _factor(found: Drawn) -> Interval:
+def _factor(found: Resampled) -> Interval:
     """``found`` as a factor: rounding may have taken it above 1 by the last digit."""
     shown = found.interval(most=1.0)
     low = None if shown.low is None else min(shown.low, 1.0)
     return Interval(value=min(shown.value, 1.0), low=low, high=shown.high)
 
 
-def _serialisation(work_s: Floats, t4: Floats, odd: Bools) -> Drawn:
+def _serialisation(work_s: Floats, t4: Floats, odd: Bools) -> Resampled:
     """T5/T4: the work of the busiest rank over the time that useful work and meetings alone would take."""
     busiest = work_s[:, work_s.sum(axis=0).argmax()]
-    return drawn(
+    return resample(
         np.column_stack([t4, work_s]),
         odd,
         lambda totals: totals[..., 1:].max(axis=-1) / totals[..., 0],
@@ -167,11 +159,11 @@ def _serialisation(work_s: Floats, t4: Floats, odd: Bools) -> Drawn:
     )
 
 
-def _load_balance(work_s: Floats, odd: Bools) -> Drawn:
+def _load_balance(work_s: Floats, odd: Bools) -> Resampled:
     """T6/T5: the work of the mean rank over that of the busiest."""
     busiest = work_s[:, work_s.sum(axis=0).argmax()]
     mean = work_s.mean(axis=1)
-    return drawn(
+    return resample(
         work_s,
         odd,
         lambda totals: totals.mean(axis=-1) / totals.max(axis=-1),
@@ -196,6 +188,6 @@ def _scaling(
     if not all(total > 0 for total in known) or not window.measured_s > 0:
         return None, None
     per_sample_ref = ratio(work_ref_s, samples_ref, reference.odd, seed=1)
-    computational = ratio(samples, work_s.sum(axis=1), window.odd).by(per_sample_ref)
+    computational = ratio(samples, work_s.sum(axis=1), window.odd).product(per_sample_ref)
     rate = ratio(samples, t0, window.odd).times(float(t0.sum()) / window.measured_s / window.ranks)
-    return computational.interval(), rate.by(per_sample_ref).interval()
+    return computational.interval(), rate.product(per_sample_ref).interval()

@@ -30,7 +30,7 @@ from allpull.explain.pricing.candidate import MIN_SHARE, Suspect, Without, secon
 from allpull.explain.pricing.expected_gain import worth
 from allpull.explain.rules import RULES, names
 from allpull.replay.engine import replay
-from allpull.replay.spread import drawn
+from allpull.replay.spread import resample
 from allpull.replay.window import Window
 from allpull.schema.explained import Finding
 from allpull.schema.results import Interval
@@ -176,7 +176,7 @@ def _gain(recorded_s: Floats, before_s: Floats, after_s: Floats, window: Window)
         return Interval(value=1.0, low=None, high=None)
     since = set_in(before_s - after_s)
     apart = window.odd if since is None else np.arange(recorded_s.size) >= since
-    return drawn(
+    return resample(
         np.stack([recorded_s, left_s], axis=1),
         apart,
         lambda totals: totals[..., 0] / totals[..., 1],

@@ -14,7 +14,7 @@ import numpy as np
 
 from allpull.analyse.steps.grid import Floats
 from allpull.explain.evidence.machine import Machine
-from allpull.replay.whatif import lower_median, scaled
+from allpull.replay.whatif.work import lower_median, scaled
 from allpull.replay.window import Window
 
 COMPUTING = ("copy", "forward", "backward", "optimizer", "host", "other")

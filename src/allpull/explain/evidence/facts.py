@@ -17,7 +17,7 @@ from allpull.explain.evidence.machine import Machine
 from allpull.explain.evidence.network import Network, network_of
 from allpull.explain.pricing.candidate import MIN_SHARE
 from allpull.replay.blame import Blame
-from allpull.replay.engine import Played, replay
+from allpull.replay.engine import Replay, replay
 from allpull.replay.window import Bools, Window
 from allpull.rundir.read.run import RunData
 
@@ -43,7 +43,7 @@ class Facts:
 
     window: Window
     machine: Machine
-    played: Played
+    played: Replay
     late: Late
     network: Network
     first: Bools

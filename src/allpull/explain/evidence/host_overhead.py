@@ -19,7 +19,7 @@ import numpy as np
 from allpull.analyse.steps.grid import Floats
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.pricing.candidate import Without, seconds
-from allpull.replay.whatif import faster
+from allpull.replay.whatif.network import faster
 from allpull.replay.window import CALL, Window
 from allpull.schema.explained import Evidence
 

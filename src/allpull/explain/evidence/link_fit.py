@@ -17,7 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from allpull.replay.walk import walk
+from allpull.replay.engine import event_times
 from allpull.replay.window import REDUCE, Window
 
 EXPLAINED = 1.25  # times what the links were busy: lanes that took no longer were as busy as they
@@ -35,7 +35,7 @@ def with_links(window: Window, busy_s: float | None) -> Window:
     if float(np.median(lane.seconds.sum(axis=1))) <= EXPLAINED * busy_s:
         return window
     reduces = window.kind == REDUCE
-    ready_s = (walk(window).stand_s[reduces][:, None, :] - lane.lead_s).max(axis=2)
+    ready_s = (event_times(window).stand_s[reduces][:, None, :] - lane.lead_s).max(axis=2)
     after_s = np.cumsum(lane.seconds[:, ::-1], axis=1)[:, ::-1]
     left_s = (ready_s + after_s).max(axis=1, keepdims=True) - ready_s  # D − R_j
     share = np.maximum(lane.size_bytes / lane.size_bytes.sum(), 0.0)

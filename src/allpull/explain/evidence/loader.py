@@ -10,7 +10,7 @@ from allpull.analyse.statistics import MIN_POINTS
 from allpull.analyse.steps.grid import Floats
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.outliers import mean_interval
-from allpull.replay.whatif import lower_median
+from allpull.replay.whatif.work import lower_median
 from allpull.replay.window import Bools, Window
 from allpull.schema.results import Interval
 

@@ -26,7 +26,7 @@ from functools import partial
 from allpull.explain.evidence.cpu_waiting import is_work
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.pricing.candidate import Suspect, as_recorded, seconds, share
-from allpull.replay.whatif import lower_median, without_common
+from allpull.replay.whatif.work import lower_median, without_common
 from allpull.units import show_time
 
 LEAST = 0.05  # of a step: a loop has to do something between its phases

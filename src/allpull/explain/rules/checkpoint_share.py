@@ -25,7 +25,7 @@ from functools import partial
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.pricing.candidate import Suspect, seconds, share
 from allpull.explain.rules.sequential_checkpoint import PHASE, writers
-from allpull.replay.whatif import without_work
+from allpull.replay.whatif.work import without_work
 from allpull.units import percent
 
 LARGE = 0.05  # of the time: below it, to be able to go on after a failure is worth its price

@@ -46,7 +46,8 @@ from allpull.explain.evidence.cpu_waiting import (
 )
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.pricing.candidate import Suspect, Without, as_recorded, seconds, share
-from allpull.replay.whatif import like_median, scaled
+from allpull.replay.whatif.balanced import like_median
+from allpull.replay.whatif.work import scaled
 from allpull.schema.explained import Evidence
 from allpull.units import show_time
 

@@ -26,7 +26,7 @@ import numpy as np
 
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.pricing.candidate import Suspect, count, seconds
-from allpull.replay.whatif import without_first_batches
+from allpull.replay.whatif.work import without_first_batches
 from allpull.units import show_time
 
 

@@ -26,7 +26,7 @@ from functools import partial
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.pricing.candidate import Suspect, count, seconds, size
 from allpull.replay.engine import replay
-from allpull.replay.whatif import with_buckets, with_network
+from allpull.replay.whatif.network import with_buckets, with_network
 from allpull.schema.explained import Evidence
 from allpull.units import show_time
 

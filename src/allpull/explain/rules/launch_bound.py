@@ -24,7 +24,7 @@ from functools import partial
 
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.pricing.candidate import Suspect, seconds, share
-from allpull.replay.whatif import lower_median, without_common
+from allpull.replay.whatif.work import lower_median, without_common
 from allpull.units import show_time
 
 UNCOMPILED, COMPILED = ("train.compile", "reduce-overhead"), ("train.cuda_graph", "true")

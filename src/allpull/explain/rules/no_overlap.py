@@ -28,7 +28,7 @@ import numpy as np
 
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.pricing.candidate import Suspect, count, seconds, share
-from allpull.replay.whatif import overlapped
+from allpull.replay.whatif.network import overlapped
 from allpull.replay.window import REDUCE
 from allpull.units import percent
 

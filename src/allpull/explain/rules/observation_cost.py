@@ -24,7 +24,7 @@ import numpy as np
 
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.pricing.candidate import Suspect, seconds, share
-from allpull.replay.whatif import scaled
+from allpull.replay.whatif.work import scaled
 from allpull.units import percent
 
 LEAST = 0.01  # of a step: what recording may cost at most, by its own rule

@@ -26,7 +26,7 @@ import numpy as np
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.pricing.candidate import Suspect, count, seconds
 from allpull.replay.useful import TAKES_PART
-from allpull.replay.whatif import without_sequential
+from allpull.replay.whatif.work import without_sequential
 from allpull.units import show_time
 
 PHASE = "checkpoint"

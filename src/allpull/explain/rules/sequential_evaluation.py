@@ -29,7 +29,7 @@ from allpull.explain.evidence.facts import Facts
 from allpull.explain.pricing.candidate import Suspect, count, seconds
 from allpull.replay.engine import replay
 from allpull.replay.useful import TAKES_PART, sequential
-from allpull.replay.whatif import evaluation_spread, without_sequential
+from allpull.replay.whatif.work import evaluation_spread, without_sequential
 from allpull.units import show_time
 
 PHASE = "evaluation"

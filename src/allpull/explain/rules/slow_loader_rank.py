@@ -27,7 +27,7 @@ from allpull.explain.evidence.grouping import Group, groups, who
 from allpull.explain.pricing.candidate import Suspect, seconds
 from allpull.explain.remedy_text import quoted
 from allpull.explain.rules.slow_rank import waited
-from allpull.replay.whatif import like_median
+from allpull.replay.whatif.balanced import like_median
 
 
 def find(facts: Facts) -> list[Suspect]:

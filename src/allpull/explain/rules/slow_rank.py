@@ -41,7 +41,8 @@ from allpull.explain.evidence.grouping import Group, groups, who
 from allpull.explain.evidence.outliers import by_phase
 from allpull.explain.pricing.candidate import Suspect, Without, count, seconds
 from allpull.explain.remedy_text import clocks, leave_out, quoted
-from allpull.replay.whatif import like_median, scaled
+from allpull.replay.whatif.balanced import like_median
+from allpull.replay.whatif.work import scaled
 from allpull.schema.explained import Evidence
 
 WHERE = {

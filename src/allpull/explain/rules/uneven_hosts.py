@@ -26,7 +26,7 @@ from allpull.explain.evidence.cpu_waiting import COMPUTING
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.pricing.candidate import Suspect, seconds
 from allpull.explain.remedy_text import clocks, leave_out, quoted
-from allpull.replay.whatif import like_median
+from allpull.replay.whatif.balanced import like_median
 from allpull.units import show_time
 
 

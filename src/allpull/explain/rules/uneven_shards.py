@@ -32,7 +32,7 @@ from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.lateness import BY_SAMPLE, Uneven, sample_shares
 from allpull.explain.pricing.candidate import Suspect, seconds, share
 from allpull.explain.rules.slow_rank import waited
-from allpull.replay.whatif import scaled
+from allpull.replay.whatif.work import scaled
 from allpull.units import percent, show_time
 
 
