@@ -341,6 +341,6 @@ def test_what_is_shown_is_what_was_replayed() -> None:
     found: TreeResult = tree(one)
     assert found.efficiency is not None
     ideal = replay(without_transfer(one))
-    assert found.efficiency.transfer == ratio(ideal.step_s, found.played.step_s, one.odd).interval(most=1.0)
-    assert found.played.total_s == replay(one).total_s
+    assert found.efficiency.transfer == ratio(ideal.step_s, found.replayed.step_s, one.odd).interval(most=1.0)
+    assert found.replayed.total_s == replay(one).total_s
     assert (found.useful_s == useful_s(one)).all()

@@ -46,7 +46,7 @@ def test_ranks_so_noisy_that_a_late_one_would_not_be_seen_are_not_called_healthy
     result = explained(2, 12, noise_ms=20)
     assert [one for one in result.findings if one.rule == "slow-rank"] == []
     assert result.healthy is None
-    assert any("cannot be told from chance" in note for note in result.notes)
+    assert any("cannot be distinguished from noise" in note for note in result.notes)
 
 
 def test_on_cpus_what_a_slow_rank_has_to_cost_is_said_and_is_more_than_chance() -> None:

@@ -1,6 +1,6 @@
 """The efficiency tree: where the time of a window went, as factors that multiply back to it (DESIGN §4).
 
-Each factor compares two replays, the second without one more kind of loss::
+Each factor compares two replays, the second of which lacks one more kind of loss::
 
     T0 as recorded          T1 transfers take no time      T2 and no input wait
     T3 and no sequential work      T4 and no copies, host gaps, other work: useful work and meetings alone
@@ -11,13 +11,13 @@ Each factor compares two replays, the second without one more kind of loss::
 
 Shortening can bring no moment later in a max-plus replay, so no factor is above 1. Transfer, serialisation and load
 balance are those of the POP Centre (Wagner, Mohr, Giménez & Labarta 2017, "A structured approach to performance
-analysis", IPTW), with T1 for the time on an ideal network; where nothing but useful work and collectives is in a
-window, they are the same numbers. The order of the factors matters, so beside each stands the gain if only its loss
-were gone, from a replay of its own.
+analysis", IPTW), with T1 for the time on an ideal network; where a window contains only useful work and
+collectives, they are the same numbers. The order of the factors matters, so each also has the gain if only its loss
+were gone, from a separate replay.
 
-Where only some ranks of a job were recorded, others may have come later than all of them: how long they waited, how
-much of it was transfer, and who was slow are not known. Then nothing is replayed; times are those of the mean rank, and
-one factor, collectives, stands for all that it was blocked::
+Where only some ranks of a job were recorded, the others may have arrived later than all of them: how long ranks waited,
+how much of it was transfer, and which rank was slow is unknown. Then nothing is replayed; times are those of the mean
+rank, and one factor, collectives, stands for all time that it was blocked::
 
     collectives · input · sequential · orchestration = parallel
 """
@@ -48,7 +48,7 @@ REMOVALS = {
     "sequential": without_sequential,
     "orchestration": without_orchestration,
 }
-"""Factor → what is gone in the second of its two replays, in the order of the tree."""
+"""Factor → what the second of its two replays lacks, in the order of the tree."""
 
 GAINS = {**REMOVALS, "serialisation": without_rotation, "load_balance": without_persistence}
 """Factor → the window in which only its loss is gone."""
@@ -59,43 +59,45 @@ class TreeResult:
     """The tree of a window.
 
     ``efficiency`` is None, and ``gains`` are empty, where no useful work was recorded. ``gains``: factor → speed-up
-    ratio if only its loss were gone. ``simulation_error`` is that of ``held_out_error``, None where nothing tells.
-    ``played`` is the replay behind T0, ``useful_s`` (steps, ranks) the useful work.
+    ratio if only its loss were gone. ``simulation_error`` is that of ``held_out_error``.
+    ``replayed`` is the replay behind T0, ``useful_s`` (steps, ranks) the useful work.
     """
 
     efficiency: Efficiency | None
     gains: dict[str, float]
     simulation_error: float | None
-    played: Replay
+    replayed: Replay
     useful_s: Floats
 
 
 def tree(window: Window, reference: Window | None = None) -> TreeResult:
-    """The efficiency tree of ``window``; against ``reference``, how its computation scaled and what that makes in all.
+    """The efficiency tree of ``window``; against ``reference`` also computational scaling and global efficiency.
 
-    A single rank has nobody to wait for or to send to: what it spent in collectives is orchestration.
+    A single rank has no other rank to wait for or to send to: its time in collectives is orchestration.
     """
     base = single_rank(window)
-    played = replay(base)
+    replayed = replay(base)
     work_s = useful_s(base)
     error = held_out_error(window)
     if not work_s.sum() > 0:
-        return TreeResult(efficiency=None, gains={}, simulation_error=error, played=played, useful_s=work_s)
+        return TreeResult(efficiency=None, gains={}, simulation_error=error, replayed=replayed, useful_s=work_s)
     if not window.complete:
         efficiency, gains = _of_some(window, work_s)
-        return TreeResult(efficiency=efficiency, gains=gains, simulation_error=error, played=played, useful_s=work_s)
-    increments = [played.step_s]
+        return TreeResult(
+            efficiency=efficiency, gains=gains, simulation_error=error, replayed=replayed, useful_s=work_s
+        )
+    increments = [replayed.step_s]
     ideal = base
     for removed in REMOVALS.values():
         ideal = removed(ideal)
         increments.append(replay(ideal).step_s)
-    gains = {name: played.total_s / replay(removed(base)).total_s for name, removed in GAINS.items()}
+    gains = {name: replayed.total_s / replay(removed(base)).total_s for name, removed in GAINS.items()}
     efficiency = _efficiency(window, increments, work_s, None if reference is None else single_rank(reference))
-    return TreeResult(efficiency=efficiency, gains=gains, simulation_error=error, played=played, useful_s=work_s)
+    return TreeResult(efficiency=efficiency, gains=gains, simulation_error=error, replayed=replayed, useful_s=work_s)
 
 
 def _efficiency(window: Window, increments: Sequence[Floats], work_s: Floats, reference: Window | None) -> Efficiency:
-    """All factors; ``increments`` are of the replays behind T0 to T4."""
+    """All factors; ``increments`` are those of the replays behind T0 to T4."""
     t0, t4 = increments[0], increments[-1]
     factors = {
         name: _factor(ratio(after, before, window.odd))
@@ -115,7 +117,7 @@ def _efficiency(window: Window, increments: Sequence[Floats], work_s: Floats, re
 
 
 def _of_some(window: Window, work_s: Floats) -> tuple[Efficiency, dict[str, float]]:
-    """The factors and gains that some ranks of a job tell by themselves; ``work_s`` (steps, ranks) is useful work."""
+    """The factors and gains that follow from some ranks of a job alone; ``work_s`` (steps, ranks) is useful work."""
     blocked_s = np.zeros_like(work_s)
     np.add.at(blocked_s, window.step_of, event_times(window).blocked_s)
     alone_s = np.zeros_like(work_s)

@@ -91,8 +91,8 @@ class _Charges:
 class _Late:
     """Events in which a rank waited, and from where each is explained; shape (rows,).
 
-    ``since``: the event up to which all is settled, −1 for the begin of the window. ``settled``: all ranks met there, so
-    that a rank that left it late did so because of transfers.
+    ``since``: the event up to which all is settled, −1 for the begin of the window. ``settled``: all ranks met there,
+    so that a rank that left it late did so because of transfers.
     """
 
     event: Rows

@@ -20,6 +20,7 @@ from allpull.replay.recording.build import record_window
 from allpull.replay.window import REDUCE, Reductions, Window
 from allpull.rundir.read.run import RunData
 from allpull.schema.events import Buckets
+from allpull.schema.gap import texts
 
 
 def window_of(run: RunData, windows: BucketWindows | None = None) -> Window:
@@ -155,9 +156,9 @@ def test_moments_that_are_missing_are_medians_of_their_rank_and_too_many_are_too
     run = records(program)
     torn = run.ready.filter(~((pl.col("rank") == 2) & (pl.col("step") == 5) & (pl.col("bucket") > 0)))
     window = window_of(replace(run, ready=torn))
-    assert window.gaps == (
+    assert texts(window.gaps) == [
         "when buckets were ready is not known in 1 of 48 rank-steps: medians of their ranks stand for it",
-    )
+    ]
     assert window.reductions is not None
     assert window.reductions.lead_s[5, :, 2] == pytest.approx(window.reductions.lead_s[4, :, 2], abs=1e-8)
     assert window_of(replace(run, ready=run.ready.filter(pl.col("step") > 3))).level == "step"
@@ -169,7 +170,7 @@ def test_gradients_that_are_ready_before_their_step_are_not_believed() -> None:
     here = (pl.col("step") == 4) & (pl.col("rank") == 1) & (pl.col("bucket") == 0)
     strange = run.ready.with_columns(pl.when(here).then(-(2**62)).otherwise("ready_ns").alias("ready_ns"))
     window = window_of(replace(run, ready=strange))
-    assert "in 1 of 48 rank-steps" in window.gaps[0]
+    assert "in 1 of 48 rank-steps" in window.gaps[0].text
     assert replay(window).total_s == pytest.approx(window.measured_s, abs=1e-9)
 
 

@@ -170,10 +170,10 @@ def test_persistent_and_rotating_imbalance_are_taken_away_apart() -> None:
 @given(SEEDS)
 def test_levelling_keeps_what_each_rank_or_each_step_has_to_do(seed: int) -> None:
     one = anything(seed)
-    work = useful_s(one)
-    assert useful_s(balanced.without_rotation(one)).sum(axis=0) == pytest.approx(work.sum(axis=0), rel=1e-9)
+    useful = useful_s(one)
+    assert useful_s(balanced.without_rotation(one)).sum(axis=0) == pytest.approx(useful.sum(axis=0), rel=1e-9)
     even = useful_s(balanced.without_persistence(one)).sum(axis=0)
-    assert even == pytest.approx(np.full(one.ranks, work.sum(axis=0).mean()), rel=1e-9)
+    assert even == pytest.approx(np.full(one.ranks, useful.sum(axis=0).mean()), rel=1e-9)
 
 
 def test_twice_the_rate_halves_the_bytes_and_leaves_the_latency() -> None:

@@ -17,7 +17,7 @@ recorded apart from all phases; each is matched across ranks and split by ``anal
 to ``wait`` and ``transfer``. What could not be matched is in ``other``, and a gap says how much.
 
 What is not known stays visible: a phase that no step measured is None, and its time is in ``other``; where only some
-steps measured it, its mean takes the others as 0, their time is in ``other``, and a gap says how many. Without
+steps measured it, its mean takes the others as 0, their time is in ``other``, and a gap says how many. Removal
 arrivals ``backward`` keeps the collectives inside it, and a gap says that too. Phases of the user's own are part of
 ``other``. Where hosts have clocks of their own that were aligned, moments compare up to a bound, and a gap says so
 where waiting is less than that. ``host`` needs an accelerator's clock (``analyse.device``).

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from allpull.explain.evidence.machine import Machine
-from allpull.explain.evidence.outliers import Outstanding
+from allpull.explain.evidence.outliers import Outlier
 from allpull.schema.results import Interval
 from allpull.units import show_time
 
@@ -23,7 +23,7 @@ NAMED = 6  # ranks by number; of more it is said how many there are
 class Group:
     """Ranks with one fault, the latest first: one, or ``MANY`` and more."""
 
-    members: tuple[Outstanding, ...]
+    members: tuple[Outlier, ...]
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -46,7 +46,7 @@ class Group:
         return most if least == most else f"{least} to {most}"
 
 
-def groups(found: Sequence[Outstanding], fault_of: Callable[[Outstanding], Hashable]) -> tuple[Group, ...]:
+def groups(found: Sequence[Outlier], fault_of: Callable[[Outlier], Hashable]) -> tuple[Group, ...]:
     """All of ``found``, which come largest first, in groups of one ``fault_of`` each, the one with the latest first."""
     left = list(found)
     made: list[Group] = []
@@ -61,10 +61,10 @@ def groups(found: Sequence[Outstanding], fault_of: Callable[[Outstanding], Hasha
     return tuple(made)
 
 
-def who(ranks: Sequence[int], machine: Machine) -> str:
+def named(ranks: Sequence[int], machine: Machine) -> str:
     """``ranks`` as a sentence begins with them: by number, or as what they are on their hosts, where that is alike.
 
-    >>> who([0, 2, 4], Machine(hosts=("a", "a", "b", "b", "c", "c")))
+    >>> named([0, 2, 4], Machine(hosts=("a", "a", "b", "b", "c", "c")))
     '3 ranks, local rank 0 of every host,'
     """
     listed = ", ".join(str(rank) for rank in ranks[:NAMED])

@@ -18,7 +18,7 @@ import numpy as np
 
 from allpull.analyse.steps.grid import Floats
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.pricing.candidate import Without, seconds
+from allpull.explain.pricing.candidate import Removal, seconds
 from allpull.replay.whatif.network import faster
 from allpull.replay.window import CALL, Window
 from allpull.schema.explained import Evidence
@@ -40,7 +40,7 @@ def transfers(window: Window) -> float:
     return (called + buckets) / max(1, window.steps.size)
 
 
-def on_faster(facts: Facts, rate_factor: float) -> tuple[Without, tuple[Without, Without]]:
+def on_faster(facts: Facts, rate_factor: float) -> tuple[Removal, tuple[Removal, Removal]]:
     """Transfers ``rate_factor`` times as fast: as well as can be told, and its bounds, for a suspect."""
     found = hosts_s(facts)
     surely = partial(faster, rate_factor=rate_factor, hosts_s=last_kept(facts.window))
@@ -57,7 +57,7 @@ def last_kept(window: Window) -> Floats:
     return kept
 
 
-def said(facts: Facts) -> tuple[Evidence, ...]:
+def host_evidence(facts: Facts) -> tuple[Evidence, ...]:
     """What of the price hosts are taken to keep, or may."""
     found, lane = hosts_s(facts), facts.window.reductions
     if found is not None:

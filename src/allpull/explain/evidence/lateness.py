@@ -20,7 +20,7 @@ import numpy as np
 from allpull.analyse.steps.grid import Floats
 from allpull.explain.evidence.cpu_waiting import COMPUTING, held_up, is_crowded, is_work, per_step, surely_held_up
 from allpull.explain.evidence.machine import Machine
-from allpull.explain.evidence.outliers import Outstanding, mean_interval, standing_out
+from allpull.explain.evidence.outliers import Outlier, mean_interval, outliers
 from allpull.replay.window import Window
 from allpull.schema.results import Interval
 
@@ -44,18 +44,18 @@ class Uneven:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Late:
+class LateRanks:
     """All ranks that stand out, each kind largest first. ``floor_s``: below it, s a step, nobody can.
 
     ``unsure``: they are late, and waiting for a CPU may be why, or not.
     """
 
-    slow: tuple[Outstanding, ...] = ()
-    slow_hosts: tuple[tuple[str, tuple[Outstanding, ...]], ...] = ()
-    contended: tuple[Outstanding, ...] = ()
-    loaders: tuple[Outstanding, ...] = ()
+    slow: tuple[Outlier, ...] = ()
+    slow_hosts: tuple[tuple[str, tuple[Outlier, ...]], ...] = ()
+    contended: tuple[Outlier, ...] = ()
+    loaders: tuple[Outlier, ...] = ()
     uneven: tuple[Uneven, ...] = ()
-    unsure: tuple[Outstanding, ...] = ()
+    unsure: tuple[Outlier, ...] = ()
     floor_s: float = float("inf")
 
     @property
@@ -70,7 +70,7 @@ class Late:
         return frozenset(one.rank for one in self.loaders)
 
 
-def late_ranks(window: Window, machine: Machine) -> Late:
+def late_ranks(window: Window, machine: Machine) -> LateRanks:
     """Every rank of ``window`` whose work stands out."""
     share = sample_shares(window)
     by_sample = per_step(window, BY_SAMPLE)
@@ -80,10 +80,10 @@ def late_ranks(window: Window, machine: Machine) -> Late:
     held_s = held_up(window, machine)
     own_s = by_sample / np.where(has_more, share, 1.0) + rest
     surely_s = surely_held_up(window, machine)
-    computing = standing_out(own_s if held_s is None else np.maximum(own_s - held_s, 0.0))
+    computing = outliers(own_s if held_s is None else np.maximum(own_s - held_s, 0.0))
     least_s = NEGLIGIBLE * step_s(window)
     out = [one for one in computing.ranks if one.size.value >= least_s]
-    unsure: list[Outstanding] = []
+    unsure: list[Outlier] = []
     if held_s is None or surely_s is None:
         contended = [one for one in out if _is_contended(one, window, machine)]
         slow = [one for one in out if one not in contended]
@@ -91,11 +91,11 @@ def late_ranks(window: Window, machine: Machine) -> Late:
         contended = _held(held_s, surely_s, window)
         slow = [one for one in out if _beyond_queues(one.rank, own_s - held_s, own_s - surely_s) >= least_s]
         named = {one.rank for one in (*slow, *contended)}
-        unsure = [one for one in standing_out(own_s).ranks if one.rank not in named and one.size.value >= least_s]
+        unsure = [one for one in outliers(own_s).ranks if one.rank not in named and one.size.value >= least_s]
     hosts = _whole_hosts(slow, machine)
     of_hosts = {one.rank for _, ranks in hosts for one in ranks}
-    loader = standing_out(per_step(window, ("input",)))
-    return Late(
+    loader = outliers(per_step(window, ("input",)))
+    return LateRanks(
         slow=tuple(one for one in slow if one.rank not in of_hosts),
         slow_hosts=hosts,
         contended=tuple(contended),
@@ -137,7 +137,7 @@ def _beyond_queues(rank: int, least_s: Floats, most_s: Floats) -> float:
     return float(least_s[:, rank].mean() - np.median(np.delete(most_s.mean(axis=0), rank)))
 
 
-def _held(held_s: Floats, surely_s: Floats, window: Window) -> list[Outstanding]:
+def _held(held_s: Floats, surely_s: Floats, window: Window) -> list[Outlier]:
     """The ranks that wait for a CPU more than the others do, by ``held_s`` and ``surely_s`` (steps, ranks).
 
     A good part of it must surely fall into their computing: a rank that is called back late from its loader, or that
@@ -146,12 +146,12 @@ def _held(held_s: Floats, surely_s: Floats, window: Window) -> list[Outstanding]
     sure_s = surely_s.mean(axis=0)
     return [
         one
-        for one in standing_out(held_s).ranks
+        for one in outliers(held_s).ranks
         if one.size.value >= HELD * step_s(window) and sure_s[one.rank] >= SURELY * one.size.value
     ]
 
 
-def _is_contended(one: Outstanding, window: Window, machine: Machine) -> bool:
+def _is_contended(one: Outlier, window: Window, machine: Machine) -> bool:
     """Whether ``one`` waited for a CPU far more than the others did, and for most of the time that it is late."""
     if machine.queued_s is None or not is_crowded(one.rank, machine.queued_s):
         return False
@@ -164,7 +164,7 @@ def step_s(window: Window) -> float:
     return window.measured_s / max(1, window.steps.size)
 
 
-def _whole_hosts(slow: list[Outstanding], machine: Machine) -> tuple[tuple[str, tuple[Outstanding, ...]], ...]:
+def _whole_hosts(slow: list[Outlier], machine: Machine) -> tuple[tuple[str, tuple[Outlier, ...]], ...]:
     """Hosts of several ranks of which all are slow, while another host has none that is."""
     late = {one.rank: one for one in slow}
     found = []

@@ -48,7 +48,7 @@ USUAL = 2.0  # times the excess of the last rank in the median step: what is bey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outstanding:
+class Outlier:
     """One rank that stands out by ``size`` (s a step, mean and 95 % interval).
 
     ``steady``: it is late on the whole; else it is early as well, and varies more than the others do.
@@ -60,20 +60,20 @@ class Outstanding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Standing:
+class Outliers:
     """The ranks that stand out, largest first, and what of it is chance: ``floor_s``, in s a step.
 
     ``floor_s`` is infinite where there are too few steps or ranks to tell.
     """
 
-    ranks: tuple[Outstanding, ...]
+    ranks: tuple[Outlier, ...]
     floor_s: float
 
 
-def standing_out(work_s: Floats, *, seed: int = 0) -> Standing:
+def outliers(work_s: Floats, *, seed: int = 0) -> Outliers:
     """The ranks whose ``work_s`` (steps, ranks), in s, is above that of the others; at most half of them."""
     steps, ranks = work_s.shape
-    found: list[Outstanding] = []
+    found: list[Outlier] = []
     rest = np.arange(ranks)
     floor_s = float("inf")
     while steps >= MIN_POINTS and rest.size > 1:
@@ -84,7 +84,7 @@ def standing_out(work_s: Floats, *, seed: int = 0) -> Standing:
         found += [_outstanding(int(rest[place]), series) for place, series in above]
         rest = np.delete(rest, [place for place, _ in above])
     found.sort(key=lambda one: -one.size.value)
-    return Standing(ranks=tuple(found), floor_s=floor_s)
+    return Outliers(ranks=tuple(found), floor_s=floor_s)
 
 
 def by_phase(phases: Mapping[str, Floats]) -> dict[str, Floats]:
@@ -147,10 +147,10 @@ def _alike(series: Floats) -> Floats:
     return alike
 
 
-def _outstanding(rank: int, excess: Floats) -> Outstanding:
+def _outstanding(rank: int, excess: Floats) -> Outlier:
     late = np.maximum(excess, 0.0)
     steady = bool(excess.mean() >= STEADY_SHARE * late.mean())
-    return Outstanding(rank=rank, size=mean_interval(excess if steady else late), steady=steady)
+    return Outlier(rank=rank, size=mean_interval(excess if steady else late), steady=steady)
 
 
 def _shuffled(late: Floats, rng: np.random.Generator) -> float:
