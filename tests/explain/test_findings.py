@@ -29,7 +29,7 @@ def test_two_late_ranks_hide_each_other_and_both_are_named_the_larger_first() ->
     assert [(one.rule, one.ranks) for one in answer] == [("slow-loader-rank", [5]), ("slow-rank", [2])]
     assert [one.loss_s_per_step for one in answer] == pytest.approx([0.04, 0.02], rel=0.1)
     alone = answer[1].evidence[-1]
-    assert alone.what == "what a step gains if this alone is mended"
+    assert alone.what == "gain per step if only this is fixed"
     assert alone.value == pytest.approx(0.0, abs=0.002)
 
 

@@ -54,6 +54,6 @@ def test_on_cpus_what_a_slow_rank_has_to_cost_is_said_and_is_more_than_chance() 
     quiet = explained(4, 30)
     assert any(note.startswith("on CPUs a slow rank is named from 8 % of a step on") for note in quiet.notes)
     assert quiet.healthy is not None
-    assert "above the noise of 5.24 ms a step" in quiet.healthy  # 8 % of 65.5 ms
+    assert "above the noise of 5.24 ms per step" in quiet.healthy  # 8 % of 65.5 ms
     noisy = explained(2, 12, noise_ms=20)
     assert not any("is named from" in note for note in noisy.notes)

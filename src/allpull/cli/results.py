@@ -12,7 +12,7 @@ from allpull.analyse.summary import in_order, scaling_table
 from allpull.cli.say import answer
 from allpull.explain.detail import detail as drawn
 from allpull.explain.explanation import explain
-from allpull.explain.scaling import words
+from allpull.explain.scaling import sentences
 from allpull.report.terminal import table
 from allpull.report.terminal.show import seen
 from allpull.rundir.read.run import RunData, find_runs, read_run
@@ -43,7 +43,7 @@ def reported(runs: Sequence[RunData]) -> ScalingReport:
     """What the records of ``runs`` say."""
     show = scaling_table(runs)
     details = [detail(run, metrics) for run, metrics in zip(runs, show.runs, strict=True)]
-    return ScalingReport(schema=tag("report"), show=show, words=words(show, details), details=details)
+    return ScalingReport(schema=tag("report"), show=show, words=sentences(show, details), details=details)
 
 
 def with_explanation(report: ScalingReport, runs: Sequence[RunData]) -> ScalingReport:

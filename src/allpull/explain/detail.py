@@ -1,4 +1,4 @@
-"""What a report draws of an explanation beyond its numbers: who was late, who waited for whom, how a few steps went."""
+"""What a report draws of an explanation: lateness by step, which rank waited for which, and a timeline."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from allpull.replay.engine import EventTimes, event_times
 from allpull.replay.window import STEP, WORK, Window
 from allpull.schema.explained import Caused, ExplainDetail, ExplainResult, LatenessMap, TimelinePart, Waiting
 
-MAP_STEPS, MAP_RANKS = 200, 64  # what a page can draw and an eye can tell apart
+MAP_STEPS, MAP_RANKS = 200, 64  # what a page can draw and an eye can distinguish
 TABLE_RANKS = 16
-MOST_PAIRS = 32  # the rest of what many ranks waited for each other
-LEAST_PAIR = 1e-3  # of all waiting: less is chance
+MOST_PAIRS = 32  # of many ranks that waited for each other
+LEAST_PAIR = 1e-3  # of all waiting: less is noise
 DRAWN_STEPS, DRAWN_RANKS = 3, 16
-SHORT_S = 1e-6  # a part that is shorter is nothing to draw
+SHORT_S = 1e-6  # a shorter part is invisible
 
 
 def detail(result: ExplainResult, window: Window | None, blame: Blame | None) -> ExplainDetail:
@@ -37,7 +37,7 @@ def detail(result: ExplainResult, window: Window | None, blame: Blame | None) ->
 
 
 def waiting(window: Window, blame: Blame) -> Waiting | None:
-    """Who waited for whom in ``window``, and for what; None where nobody did."""
+    """Which rank waited for which in ``window``, and for what phase; None where none did."""
     if not blame.caused_s.any():
         return None
     steps = max(1, window.steps.size)
@@ -76,7 +76,7 @@ def shown_ranks(ranks: int, most: int, wanted: Sequence[int] = ()) -> NDArray[np
 
 
 def timeline(window: Window, culprits: Sequence[int] = ()) -> Iterator[TimelinePart]:
-    """What ranks did in ``DRAWN_STEPS`` consecutive ordinary steps: those whose length is nearest to the median's."""
+    """The phases of ranks in ``DRAWN_STEPS`` consecutive ordinary steps: those nearest to the median length."""
     chosen = ordinary_steps(window)
     times = event_times(window)
     wait_s = times.wait_s(window)
@@ -93,7 +93,7 @@ def timeline(window: Window, culprits: Sequence[int] = ()) -> Iterator[TimelineP
 
 
 def ordinary_steps(window: Window) -> NDArray[np.intp]:
-    """Rows of consecutive steps, none of them odd where there are such, that together are most like the median step."""
+    """Rows of consecutive steps, none of them odd if possible, that together are closest to the median step."""
     length_s = window.wall_s.max(axis=1)
     steps = min(DRAWN_STEPS, length_s.size)
     starts = np.arange(length_s.size - steps + 1)
@@ -108,7 +108,7 @@ def ordinary_steps(window: Window) -> NDArray[np.intp]:
 def _rank_parts(
     window: Window, times: EventTimes, wait_s: Floats, event: int, ranks: NDArray[np.intp]
 ) -> Iterator[tuple[int, str, float, float]]:
-    """Work before ``event`` and what it was blocked there, of each of ``ranks``: rank, part, begin, end."""
+    """Work before ``event`` and blocked time in it, for each of ``ranks``: rank, part, begin, end."""
     for rank in ranks.tolist():
         stand_s, leave_s = float(times.stand_s[event, rank]), float(times.leave_s[event, rank])
         at_s = stand_s - sum(float(seconds[event, rank]) for seconds in window.work.values())

@@ -1,14 +1,14 @@
-"""Whose work makes the others wait, and why: every rank that stands out, put under one cause.
+"""The ranks whose work makes the others wait, each assigned to one cause.
 
-Late ranks are told from networks by what they do themselves: their own work is longer, whatever the others wait for.
-Of the longer work
+Late ranks are distinguished from slow networks by their own work: it is longer, whatever the others wait for. Of the
+additional work
 
-- what belongs to more samples is ``uneven``;
-- what was spent waiting for a CPU, by the kernel's own count, is ``contended``: step by step, where the thread that
-  trains told it (a rank may then be both contended and slow), else by how much of its lateness it explains. When in a
-  step it waited is not told: a rank is slow only if it is wherever the waiting fell;
-- what all ranks of a host share, and no rank of another host, is that of a ``slow_hosts``;
-- the rest of computing is that of ``slow`` ranks, and of the loader that of ``loaders``.
+- the part of additional samples is ``uneven``;
+- waiting for a CPU, by the kernel's own count, is ``contended``: step by step, where it is known of the training thread
+  (a rank may then be both contended and slow), otherwise by the share of its lateness that it explains. When in a step
+  it waited is not known: a rank is slow only if it is so wherever the waiting fell;
+- what all ranks of one host have, and no rank of another host, belongs to ``slow_hosts``;
+- the remaining computation belongs to ``slow`` ranks, and that of the loader to ``loaders``.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from allpull.schema.results import Interval
 BY_SAMPLE = ("forward", "backward")
 """Work that grows with the samples of a step."""
 UNEVEN = 0.01  # of the samples of the median rank: less is the rounding of shards
-BY_SAMPLES_SHARE = 0.5  # of the time that more samples should take: a rank that takes less has them for nothing
-NEGLIGIBLE = 0.005  # of a step: whoever is later by less is no reason for anything
-HELD = 0.05  # of a step, that a rank has no CPU longer than the others: cores differ by a few percent
-SURELY = 0.25  # of what it may have been held up
-CONTENDED_SHARE = 0.5  # of its lateness: a rank that waited so long for a CPU is late because of that
+BY_SAMPLES_SHARE = 0.5  # of the time that more samples should take: a rank that takes less is not late because of them
+NEGLIGIBLE = 0.005  # of a step: smaller lateness explains nothing
+HELD = 0.05  # of a step without a CPU, beyond the others: cores differ by a few percent
+SURELY = 0.25  # of the largest possible time without a CPU
+CONTENDED_SHARE = 0.5  # of its lateness: a rank that waited that long for a CPU is late because of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uneven:
-    """One rank with ``share`` times the samples of the median rank, which cost it ``size`` more, s a step."""
+    """One rank with ``share`` times the samples of the median rank, which take ``size`` longer, s per step."""
 
     rank: int
     share: float
@@ -45,9 +45,9 @@ class Uneven:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LateRanks:
-    """All ranks that stand out, each kind largest first. ``floor_s``: below it, s a step, nobody can.
+    """All ranks that stand out, each kind largest first; ``floor_s``: the noise floor, s per step.
 
-    ``unsure``: they are late, and waiting for a CPU may be why, or not.
+    ``unsure``: late ranks for which waiting for a CPU may be the cause, or not.
     """
 
     slow: tuple[Outlier, ...] = ()
@@ -60,7 +60,7 @@ class LateRanks:
 
     @property
     def computing(self) -> frozenset[int]:
-        """All ranks that compute longer, whatever the cause: no model for others."""
+        """All ranks that compute longer, whatever the cause: not part of the median of others."""
         slow = (self.slow, self.contended, *(ranks for _, ranks in self.slow_hosts))
         return frozenset(one.rank for kind in slow for one in kind) | {one.rank for one in self.uneven}
 
@@ -117,7 +117,7 @@ def sample_shares(window: Window) -> Floats:
 
 
 def _uneven(by_sample: Floats, share: Floats) -> tuple[Uneven, ...]:
-    """Ranks with more samples than the median rank that take longer for it."""
+    """Ranks with more samples than the median rank that also take longer."""
     if by_sample.shape[0] == 0:
         return ()
     usual = np.median(by_sample, axis=1)
@@ -130,18 +130,18 @@ def _uneven(by_sample: Floats, share: Floats) -> tuple[Uneven, ...]:
 
 
 def _beyond_queues(rank: int, least_s: Floats, most_s: Floats) -> float:
-    """By how much ``rank`` computes longer if queues took as much of its computing as can be, and of others' the least.
+    """By how much ``rank`` computes longer if it waited for a CPU as much as possible, and the others as little.
 
-    ``least_s`` and ``most_s`` (steps, ranks) are what ranks compute by themselves at the least and at the most.
+    ``least_s`` and ``most_s`` (steps, ranks) are the least and the largest computation of ranks themselves.
     """
     return float(least_s[:, rank].mean() - np.median(np.delete(most_s.mean(axis=0), rank)))
 
 
 def _held(held_s: Floats, surely_s: Floats, window: Window) -> list[Outlier]:
-    """The ranks that wait for a CPU more than the others do, by ``held_s`` and ``surely_s`` (steps, ranks).
+    """The ranks that wait for a CPU more than the others, by ``held_s`` and ``surely_s`` (steps, ranks).
 
-    A good part of it must surely fall into their computing: a rank that is called back late from its loader, or that
-    looks for the others again and again while it waits for them, is not late because of that.
+    A good part of it must certainly fall into their computation: a rank that returns late from its loader, or that
+    polls for the others while it waits for them, is not late because of that.
     """
     sure_s = surely_s.mean(axis=0)
     return [
@@ -152,7 +152,7 @@ def _held(held_s: Floats, surely_s: Floats, window: Window) -> list[Outlier]:
 
 
 def _is_contended(one: Outlier, window: Window, machine: Machine) -> bool:
-    """Whether ``one`` waited for a CPU far more than the others did, and for most of the time that it is late."""
+    """Whether ``one`` waited for a CPU far more than the others, and for most of the time that it is late."""
     if machine.queued_s is None or not is_crowded(one.rank, machine.queued_s):
         return False
     more = float(machine.queued_s[one.rank] - np.median(np.delete(machine.queued_s, one.rank)))
@@ -165,7 +165,7 @@ def step_s(window: Window) -> float:
 
 
 def _whole_hosts(slow: list[Outlier], machine: Machine) -> tuple[tuple[str, tuple[Outlier, ...]], ...]:
-    """Hosts of several ranks of which all are slow, while another host has none that is."""
+    """Hosts of several ranks that are all slow, while another host has no slow rank."""
     late = {one.rank: one for one in slow}
     found = []
     clean = [host for host in machine.host_names if not any(rank in late for rank in machine.ranks_of(host))]
