@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from allpull.analyse.aligned import together
+from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.clock.shared_clock import shared_clock
 from allpull.analyse.run import metrics
 from allpull.analyse.steps.grid import arrange
@@ -28,7 +28,7 @@ PROPERTY = settings(max_examples=40, deadline=None, suppress_health_check=[Healt
 
 
 def phases_of(run: RunData) -> Phases:
-    whole = together(run)
+    whole = AlignedRun(run)
     steps = np.unique(run.steps["step"].to_numpy())
     return whole.phases(arrange(whole.steps, steps, run.record.ranks), steps)
 
@@ -154,7 +154,7 @@ def test_hosts_whose_clocks_are_seconds_apart_give_the_same_waits(buffers: Any, 
     bound_s = shared_clock(run.headers, run.pings, run.steps).bound_s
     assert bound_s is not None
     assert 20e-6 <= bound_s < 60e-6  # half a round trip, and a little for drift
-    assert metrics(run).clock_error_s == bound_s
+    assert metrics(AlignedRun(run)).clock_error_s == bound_s
 
 
 def test_hosts_that_drift_apart_are_followed(buffers: Any, make_data: MakeAny) -> None:
@@ -331,14 +331,14 @@ def test_every_step_closes_whatever_was_recorded(
     assert phases.closure_error == pytest.approx(
         (excess.sum(axis=0) / (np.array(made["wall"]) / 1000).sum(axis=0)).max(), abs=1e-9
     )
-    parts = step_parts(together(run), ranks)
+    parts = step_parts(AlignedRun(run), ranks)
     assert parts.height == 3 * ranks
     assert (parts.select(pl.min_horizontal(*PARTS))[:, 0] >= 0).all()
 
 
 def test_the_timeline_has_the_same_parts_as_the_phases(buffers: Any) -> None:
     run = buffers()
-    phases, parts = phases_of(run), step_parts(together(run), 2)
+    phases, parts = phases_of(run), step_parts(AlignedRun(run), 2)
     for name in ("forward", "backward", "wait", "transfer", "optimizer"):
         times = phases.seconds[name]
         assert times is not None

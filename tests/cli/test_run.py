@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from allpull.cli.observing import Asked, resolve, specification, step_options, trace_options
 from allpull.errors import AllpullError, BadInput
 from allpull.launch.command.env_script import LAUNCHER, lines, unobserved
-from allpull.launch.command.hook_environment import carried
+from allpull.launch.command.hook_environment import hook_variables
 from allpull.launch.job import prospect
 from allpull.schema.spec import LaunchSpec, RunSpec
 
@@ -125,7 +125,7 @@ def test_every_shell_reads_its_lines_as_they_are_meant(tmp_path, shell):
         check=False,
     )  # fmt: skip
     seen = dict(entry.split("=", 1) for entry in done.stdout.decode().split("\0") if entry)
-    assert {**carried(job, {}), "ALLPULL_RUN": str(job.directory)}.items() <= seen.items(), done.stderr
+    assert {**hook_variables(job, {}), "ALLPULL_RUN": str(job.directory)}.items() <= seen.items(), done.stderr
 
 
 @pytest.mark.parametrize(("made_with", "has"), [("", "/mods/a:/b c"), ("/x", "/y"), ("/x", "/x"), ("/x", ""), ("", "")])
@@ -146,10 +146,10 @@ def test_lines_that_are_taken_in_again_leave_nothing_of_the_run_before(tmp_path)
     spec = RunSpec(launch=LaunchSpec(launcher=LAUNCHER))
     first, second = (prospect(spec, kind="run", program=(), command=(), out=tmp_path / name) for name in "ab")
     theirs = {"PYTHONPATH": "/theirs", "APPTAINER_BIND": "/data"}
-    once = {**theirs, **carried(first, theirs)}
+    once = {**theirs, **hook_variables(first, theirs)}
     assert unobserved(once)["PYTHONPATH"] == "/theirs"
     assert unobserved(once)["APPTAINER_BIND"] == "/data"
-    assert carried(second, unobserved(once)) == carried(second, theirs)
+    assert hook_variables(second, unobserved(once)) == hook_variables(second, theirs)
 
 
 @pytest.fixture

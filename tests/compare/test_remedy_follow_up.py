@@ -11,7 +11,8 @@ import pytest
 
 import allpull
 from allpull.compare.remedy_follow_up import MOST, kept, promises
-from allpull.rundir.derived import EXPLAINED, KEY, keep_explained, read_explained
+from allpull.rundir import layout
+from allpull.rundir.derived import cache_explanation, cached_explanation
 from allpull.rundir.read.run import RunData, read_run
 from allpull.schema.base import tag
 from allpull.schema.compared import Difference, Kept
@@ -173,21 +174,21 @@ def run(tmp_path: Path) -> RunData:
     shutil.copytree(KEPT, tmp_path / "run")
     data = read_run(tmp_path / "run")
     result = explained(finding("slow-rank", 1.2)).model_copy(update={"run": data.record.id})
-    keep_explained(data.directory, data.record, result)
+    cache_explanation(data.directory, data.record, result)
     return data
 
 
 def test_what_explain_kept_is_read(run: RunData) -> None:
-    found = read_explained(run.directory, run.record)
+    found = cached_explanation(run.directory, run.record)
     assert found is not None
     assert found.findings[0].rule == "slow-rank"
 
 
 def test_nothing_kept_is_nothing_read(run: RunData) -> None:
     shutil.rmtree(run.directory / "derived")
-    assert read_explained(run.directory, run.record) is None
+    assert cached_explanation(run.directory, run.record) is None
     (run.directory / "derived").mkdir()
-    assert read_explained(run.directory, run.record) is None
+    assert cached_explanation(run.directory, run.record) is None
 
 
 @pytest.mark.parametrize("name", ["run.json", "steps/rank-00001.jsonl", "events/rank-00000.jsonl"])
@@ -195,45 +196,45 @@ def test_what_was_kept_of_other_records_is_not_read(run: RunData, name: str) -> 
     path = run.directory / name
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
-    assert read_explained(run.directory, run.record) is None
+    assert cached_explanation(run.directory, run.record) is None
     path.write_bytes(whole)
-    assert read_explained(run.directory, run.record) is not None
+    assert cached_explanation(run.directory, run.record) is not None
     path.unlink()
-    assert read_explained(run.directory, run.record) is None
+    assert cached_explanation(run.directory, run.record) is None
 
 
 def test_what_a_cut_run_gave_is_not_read_once_its_records_are_whole_again(run: RunData) -> None:
     path = run.directory / "steps/rank-00000.jsonl"
     whole = path.read_text()
     path.write_text("".join(whole.splitlines(keepends=True)[:20]))
-    keep_explained(run.directory, run.record, explained().model_copy(update={"run": run.record.id}))
+    cache_explanation(run.directory, run.record, explained().model_copy(update={"run": run.record.id}))
     path.write_text(whole)
-    assert read_explained(run.directory, run.record) is None
+    assert cached_explanation(run.directory, run.record) is None
 
 
 def test_what_another_allpull_kept_is_not_read(run: RunData, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(allpull, "__version__", "0.0.1")
-    assert read_explained(run.directory, run.record) is None
+    assert cached_explanation(run.directory, run.record) is None
 
 
 def test_a_run_that_goes_on_keeps_nothing(run: RunData) -> None:
     running = run.record.model_copy(update={"status": "running"})
-    assert read_explained(run.directory, running) is None
+    assert cached_explanation(run.directory, running) is None
     shutil.rmtree(run.directory / "derived")
-    keep_explained(run.directory, running, explained())
+    cache_explanation(run.directory, running, explained())
     assert not (run.directory / "derived").exists()
 
 
 def test_what_was_explained_against_a_reference_or_of_another_run_is_not_read(run: RunData) -> None:
     for changes in ({"reference": "another", "run": run.record.id}, {"run": "another"}):
-        keep_explained(run.directory, run.record, explained().model_copy(update=changes))
-        assert read_explained(run.directory, run.record) is None
+        cache_explanation(run.directory, run.record, explained().model_copy(update=changes))
+        assert cached_explanation(run.directory, run.record) is None
 
 
 @pytest.mark.parametrize(
     "content", ["", "{", "[]", '{"schema": "allpull.show/1.1"}', '{"schema": "allpull.explain/1.1"}']
 )
-@pytest.mark.parametrize("name", [EXPLAINED, KEY])
+@pytest.mark.parametrize("name", [layout.EXPLANATION, layout.EXPLANATION_KEY])
 def test_a_damaged_one_is_made_again(run: RunData, name: str, content: str) -> None:
     (run.directory / name).write_text(content)
-    assert read_explained(run.directory, run.record) is None
+    assert cached_explanation(run.directory, run.record) is None

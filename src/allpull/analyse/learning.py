@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import pairwise
 
-from allpull.analyse.thinning import evenly
+from allpull.analyse.statistics import evenly
 from allpull.rundir.read.events import EventLog
 from allpull.schema.events import Metric
 from allpull.schema.results import Curve

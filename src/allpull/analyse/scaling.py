@@ -16,7 +16,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+from allpull.analyse.aligned import AlignedRun
+from allpull.analyse.run import metrics
+from allpull.rundir.read.run import RunData
 from allpull.schema.base import tag
 from allpull.schema.results import Interval, RunMetrics, Scaling, ShowResult
 from allpull.units import show_count
@@ -24,6 +28,37 @@ from allpull.units import show_count
 EQUAL = 0.01  # batches within 1 % are meant to be the same: shards differ by a sample
 SAMPLE_FACTS = ("model", "data")  # parts of a specification that decide what a sample costs; no ratio across them
 MAX_SHOWN = 40  # characters of one differing fact in a note
+
+
+def in_order(runs: Sequence[AlignedRun]) -> list[AlignedRun]:
+    """``runs`` by ranks, then by the time they were created, then by id: the order of the scaling table."""
+    return sorted(runs, key=_place)
+
+
+def scaling_table(runs: Sequence[AlignedRun]) -> ShowResult:
+    """Metrics of all ``runs``, ``in_order``, each against the one with fewest ranks; notes say what is not fair."""
+    ordered = in_order(runs)
+    return table([metrics(run) for run in ordered], [facts(run.data) for run in ordered])
+
+
+def facts(run: RunData) -> dict[str, str]:
+    """What must be equal between runs whose throughputs are compared, by name.
+
+    It is the model and data (keys of the specification), the arithmetic among them; threads of a rank; torch; and
+    the kinds of hosts. A fact that the run does not state is left out.
+    """
+    spec = run.record.spec
+    found: dict[str, str] = {}
+    for part in SAMPLE_FACTS:
+        found |= _flat(spec.get(part), part)
+    if run.record.threads_per_rank is not None:
+        found["threads_per_rank"] = str(run.record.threads_per_rank)
+    torch = run.record.versions.get("torch")
+    if torch is not None:
+        found["torch"] = torch
+    if run.hosts:
+        found["kinds of hosts"] = ", ".join(sorted({host.fingerprint for host in run.hosts}))
+    return found
 
 
 def table(runs: Sequence[RunMetrics], facts: Sequence[Mapping[str, str]]) -> ShowResult:
@@ -81,6 +116,17 @@ def kind(runs: Sequence[RunMetrics]) -> Scaling | None:
     if _all_equal([batch / run.ranks for batch, run in zip(batches, runs, strict=True)]):
         return "weak"
     return "strong" if _all_equal(batches) else "mixed"
+
+
+def _place(run: AlignedRun) -> tuple[int, str, str]:
+    record = run.data.record
+    return record.ranks, record.created_utc, record.id
+
+
+def _flat(value: Any, path: str) -> Mapping[str, str]:
+    if not isinstance(value, dict):
+        return {} if value is None else {path: str(value)}
+    return {key: text for name, part in value.items() for key, text in _flat(part, f"{path}.{name}").items()}
 
 
 def _same_work(one: Mapping[str, str], other: Mapping[str, str]) -> bool:

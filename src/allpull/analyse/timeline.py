@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 import polars as pl
 
-from allpull.analyse.aligned import Together
+from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.collectives.waiting import reductions
 from allpull.rundir.read.steps import TAGS
 
@@ -34,21 +34,21 @@ SMALL_NS = 100_000  # what entering and leaving a step's collectives costs is no
 AS_RECORDED = ("evaluation", "checkpoint", "input", "copy", "forward", "optimizer")
 
 
-def step_parts(whole: Together, ranks: int) -> pl.DataFrame:
+def step_parts(aligned: AlignedRun, ranks: int) -> pl.DataFrame:
     """Every recorded step, by rank and step, with its parts.
 
     Columns: rank, step, epoch, samples, begin_ns, end_ns, arrival_ns, met_ns (until when the rank waited for the last
     one to arrive; null where not all arrivals are known), done_ns, tags (a list), and for each of ``PARTS`` its ns.
     """
-    reduced = reductions(whole.steps, ranks)
-    if not whole.clock.compares:
+    reduced = reductions(aligned.steps, ranks)
+    if not aligned.clock.compares:
         reduced = reduced.with_columns(
             pl.lit(None, dtype=pl.Int64()).alias(name) for name in ("wait_ns", "transfer_ns")
         )
     steps = reduced.rename({"wait_ns": "reduction_wait", "transfer_ns": "reduction_transfer"})
     is_split = pl.col("reduction_wait").is_not_null()
     return (
-        steps.join(_called(whole), on=["rank", "step"], how="left", maintain_order="left")
+        steps.join(_called(aligned), on=["rank", "step"], how="left", maintain_order="left")
         .with_columns(pl.col("wait_ns", "transfer_ns", "collective_ns").fill_null(0))
         .with_columns(_kept().alias("kept"))
         .with_columns((pl.col(name) * pl.col("kept")).floor().cast(pl.Int64) for name in ("wait_ns", "transfer_ns"))
@@ -69,11 +69,11 @@ def step_parts(whole: Together, ranks: int) -> pl.DataFrame:
     )
 
 
-def _called(whole: Together) -> pl.DataFrame:
+def _called(aligned: AlignedRun) -> pl.DataFrame:
     """What matched calls cost, by rank and step."""
-    if whole.clock.compares:
-        return whole.matched.costs()
-    return whole.matched.costs().clear()
+    if aligned.clock.compares:
+        return aligned.matched.costs()
+    return aligned.matched.costs().clear()
 
 
 def _unmatched() -> pl.Expr:

@@ -13,7 +13,7 @@ from allpull.cli.say import answer, note
 from allpull.errors import BadInput
 
 if TYPE_CHECKING:
-    from allpull.rundir.read.run import RunData
+    from allpull.analyse.aligned import AlignedRun
     from allpull.schema.compared import CompareResult
     from allpull.schema.explained import ExplainResult
 
@@ -142,19 +142,23 @@ def _sides(before: list[Path], after: list[Path]) -> tuple[list[Path], list[Path
     return before, after
 
 
-def _read(places: Sequence[Path], *, skip_damaged: bool) -> list[RunData]:
+def _read(places: Sequence[Path], *, skip_damaged: bool) -> list[AlignedRun]:
+    from allpull.analyse.aligned import AlignedRun  # noqa: PLC0415
     from allpull.rundir.read.run import find_runs, read_run  # noqa: PLC0415
 
     directories = {found.resolve(): found for place in places for found in find_runs(place)}  # each once
-    return [read_run(directory, skip_damaged=skip_damaged) for directory in directories.values()]
+    return [AlignedRun(read_run(directory, skip_damaged=skip_damaged)) for directory in directories.values()]
 
 
-def _explained(runs: Sequence[RunData]) -> dict[str, ExplainResult]:
+def _explained(runs: Sequence[AlignedRun]) -> dict[str, ExplainResult]:
     """What `allpull explain` kept of ``runs`` as they stand, or says of them now."""
     from allpull.explain.explanation import explain  # noqa: PLC0415
-    from allpull.rundir.derived import read_explained  # noqa: PLC0415
+    from allpull.rundir.derived import cached_explanation  # noqa: PLC0415
 
-    return {run.record.id: read_explained(run.directory, run.record) or explain(run).result for run in runs}
+    return {
+        run.data.record.id: cached_explanation(run.data.directory, run.data.record) or explain(run).result
+        for run in runs
+    }
 
 
 def _show(result: CompareResult) -> None:

@@ -24,7 +24,7 @@ def demo(
     out: Out = Path("runs"),
     open_page: Annotated[bool, typer.Option("--open/--no-open", help="Open the report in a browser.")] = True,
 ) -> None:
-    """Train on 1 and on 2 ranks, compare, and write a report: about a minute."""
+    """Train on 1 and on 2 ranks, compare them, and write a report (about a minute)."""
     from allpull.cli import results, running  # noqa: PLC0415  pydantic and polars are not needed for --help
     from allpull.cli.report import write  # noqa: PLC0415
 

@@ -35,12 +35,11 @@ def env(  # noqa: PLR0917  one parameter an option, called by typer alone
     """Open a run directory and print the lines that have a script observed: eval "$(allpull env)"."""
     from allpull.cli import observing  # noqa: PLC0415  pydantic is not needed for --help
     from allpull.launch.command import env_script  # noqa: PLC0415
-    from allpull.launch.outcome import describe  # noqa: PLC0415
-    from allpull.launch.slurm import closing  # noqa: PLC0415
+    from allpull.launch.slurm import close_run  # noqa: PLC0415
 
-    if finish is not None and closing.of_slurm(finish):
-        record = closing.close(finish)
-        note(f"{finish}: {record.status}" + (f", {describe(record.exit)}" if record.exit and record.exit.code else ""))
+    if finish is not None and close_run.of_slurm(finish):
+        record = close_run.close(finish)
+        note(f"{finish}: {record.status}" + (f", {record.exit.describe()}" if record.exit and record.exit.code else ""))
         return
     if finish is not None:
         record = env_script.close_run(finish, code)

@@ -45,13 +45,14 @@ def explain(  # noqa: PLR0917  typer reads the options
         return
     if run is None:
         raise BadInput("no run is named", hint="allpull explain RUN; or --rules for what can be found")
+    from allpull.analyse.aligned import AlignedRun  # noqa: PLC0415
     from allpull.explain.explanation import explain as explained  # noqa: PLC0415  polars is not needed for --help
-    from allpull.rundir.derived import keep_explained  # noqa: PLC0415
+    from allpull.rundir.derived import cache_explanation  # noqa: PLC0415
 
     data = _read(run, skip_damaged=skip_damaged)
-    others = [_read(one, skip_damaged=skip_damaged) for one in reference or []]
-    result = explained(data, others).result
-    keep_explained(data.directory, data.record, result)
+    others = [AlignedRun(_read(one, skip_damaged=skip_damaged)) for one in reference or []]
+    result = explained(AlignedRun(data), others).result
+    cache_explanation(data.directory, data.record, result)
     if as_json:
         answer(result.model_dump_json(by_alias=True, indent=1))
         return

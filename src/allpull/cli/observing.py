@@ -17,13 +17,12 @@ from allpull.config.load import bare_spec
 from allpull.errors import BadInput, MissingPart
 from allpull.launch import detect
 from allpull.launch.command import env_script
-from allpull.launch.command.missing_ranks import Witness
-from allpull.launch.command.program import as_rank, title
+from allpull.launch.command.command_line import as_rank, title
+from allpull.launch.command.missing_ranks import ProcessWatch
 from allpull.launch.command.wrapped import LAUNCHER, CannotStart, Wrapped
 from allpull.launch.execute import execute
 from allpull.launch.job import Job, prepare, prospect
 from allpull.launch.launcher import Launcher, choose
-from allpull.launch.outcome import describe
 from allpull.launch.slurm import launcher as slurm
 from allpull.rehearse.cluster.faults import AcceleratorFault
 from allpull.rehearse.launcher import Rehearse
@@ -238,13 +237,13 @@ def last_words(record: RunRecord, job: Job, launcher: Launcher, words: Sequence[
     """What there is to say when a command has ended, beside what it said itself."""
     exit_, said = record.exit, []
     if exit_ is not None and exit_.code and (exit_.rank is not None or exit_.reason):
-        said.append(describe(exit_))
+        said.append(exit_.describe())
     elif record.status == "cancelled" and record.launcher not in COUNTED:
         said.append("cancelled: every process of the job was ended")
     began = exit_ is None or exit_.code == 0 or exit_.rank is not None  # else ranks may not have been started at all
-    witness = Witness(words, job.directory) if began else None
+    witness = ProcessWatch(words, job.directory) if began else None
     if isinstance(launcher, Wrapped):
-        witness = launcher.witness
+        witness = launcher.watch
     if witness is not None:
         said += [sentence for sentence in (witness.why(), witness.twice()) if sentence is not None]
     return said

@@ -42,7 +42,7 @@ def allreduce(  # noqa: PLR0917  one parameter an option, called by typer alone
     as_json: AsJson = False,
 ) -> None:
     """Time all-reduces: algorithm and bus bandwidth by size, latency and link rate."""
-    from allpull.analyse.collectives.rates import rates, ring_fit  # noqa: PLC0415  numpy is not needed for --help
+    from allpull.analyse.probes.allreduce import rates, ring_fit  # noqa: PLC0415  numpy is not needed for --help
     from allpull.rundir.read.probes import read_probe  # noqa: PLC0415
     from allpull.schema.base import tag  # noqa: PLC0415
     from allpull.schema.probes import AllreduceAnswer  # noqa: PLC0415

@@ -74,7 +74,7 @@ def loader(  # noqa: PLR0917  one parameter an option, called by typer alone
     """Time the loader without a model: samples/s by threads and ranks, from disk and from memory."""
     from allpull.analyse.probes.loader import loaded  # noqa: PLC0415  numpy is not needed for --help
     from allpull.data.datasets.dataset import DATASETS  # noqa: PLC0415
-    from allpull.probe.loader_data import USED_IN_MEMORY, USED_OF_PACKS, look_at  # noqa: PLC0415
+    from allpull.probe.loader_data import USED_IN_MEMORY, USED_OF_PACKS, describe_input  # noqa: PLC0415
     from allpull.rundir.read.probes import read_probe  # noqa: PLC0415
     from allpull.schema.probes import LoaderAnswer  # noqa: PLC0415
     from allpull.schema.trainspec import DataSpec  # noqa: PLC0415
@@ -93,7 +93,7 @@ def loader(  # noqa: PLR0917  one parameter an option, called by typer alone
         "seconds": parse_seconds(duration),
     }
     if is_here(spec):
-        look_at(str(options["data"]), asdict(spec.data), batch=batch, ranks=spec.launch.ranks)
+        describe_input(str(options["data"]), asdict(spec.data), batch=batch, ranks=spec.launch.ranks)
     record, directory = run("loader", spec, out, options)
     result = loaded(read_probe(directory, "loader", LoaderAnswer), record.id)
     answer(result.model_dump_json(by_alias=True, indent=1) if as_json else loader_table(result))

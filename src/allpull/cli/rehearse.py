@@ -30,7 +30,7 @@ def rehearse(
     from allpull.cli.progress import follow  # noqa: PLC0415
     from allpull.launch.execute import execute  # noqa: PLC0415
     from allpull.launch.job import prepare, prospect  # noqa: PLC0415
-    from allpull.rehearse import job as asked  # noqa: PLC0415
+    from allpull.rehearse import specification as asked  # noqa: PLC0415
     from allpull.rehearse.launcher import ACCELERATOR, Rehearse  # noqa: PLC0415
     from allpull.rehearse.unshaped import Unshaped  # noqa: PLC0415
 

@@ -7,15 +7,16 @@ from pathlib import Path
 
 from rich.console import Console
 
+from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.run import detail
-from allpull.analyse.summary import in_order, scaling_table
+from allpull.analyse.scaling import in_order, scaling_table
 from allpull.cli.say import answer
 from allpull.explain.detail import detail as drawn
 from allpull.explain.explanation import explain
 from allpull.explain.scaling import sentences
 from allpull.report.terminal import table
 from allpull.report.terminal.show import seen
-from allpull.rundir.read.run import RunData, find_runs, read_run
+from allpull.rundir.read.run import find_runs, read_run
 from allpull.schema.base import tag
 from allpull.schema.reported import ScalingReport
 
@@ -29,27 +30,27 @@ def read_report(places: Sequence[Path], *, skip_damaged: bool = False) -> Scalin
     return reported(read_runs(places, skip_damaged=skip_damaged))
 
 
-def read_runs(places: Sequence[Path], *, skip_damaged: bool = False) -> list[RunData]:
+def read_runs(places: Sequence[Path], *, skip_damaged: bool = False) -> list[AlignedRun]:
     """The runs at ``places``, in the order of their ranks; a folder of runs stands for all of them.
 
     Raises:
         RunDirError: one of them cannot be read.
     """
     directories = list(dict.fromkeys(found for place in places for found in find_runs(place)))
-    return in_order([read_run(directory, skip_damaged=skip_damaged) for directory in directories])
+    return in_order([AlignedRun(read_run(directory, skip_damaged=skip_damaged)) for directory in directories])
 
 
-def reported(runs: Sequence[RunData]) -> ScalingReport:
+def reported(runs: Sequence[AlignedRun]) -> ScalingReport:
     """What the records of ``runs`` say."""
     show = scaling_table(runs)
     details = [detail(run, metrics) for run, metrics in zip(runs, show.runs, strict=True)]
     return ScalingReport(schema=tag("report"), show=show, words=sentences(show, details), details=details)
 
 
-def with_explanation(report: ScalingReport, runs: Sequence[RunData]) -> ScalingReport:
+def with_explanation(report: ScalingReport, runs: Sequence[AlignedRun]) -> ScalingReport:
     """``report`` with the explanation of the one of ``runs`` with most ranks, if it has any to explain."""
-    largest = max(runs, key=lambda run: run.record.ranks)
-    made = explain(largest, [run for run in runs if run.record.ranks < largest.record.ranks])
+    largest = max(runs, key=lambda run: run.data.record.ranks)
+    made = explain(largest, [run for run in runs if run.data.record.ranks < largest.data.record.ranks])
     if made.window is None:
         return report
     return report.model_copy(update={"explained": [drawn(made.result, made.window, made.blame)]})

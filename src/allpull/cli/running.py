@@ -22,8 +22,7 @@ from allpull.launch.execute import execute
 from allpull.launch.job import Job, prepare, prospect
 from allpull.launch.launcher import choose
 from allpull.launch.mpi import hosts_of
-from allpull.launch.outcome import describe
-from allpull.launch.script import sbatch_script
+from allpull.launch.slurm.batch_script import sbatch_script
 from allpull.launch.slurm.launcher import prepare_script
 from allpull.report.plain import printable
 from allpull.schema.run import RunRecord
@@ -135,7 +134,7 @@ def settle(spec: RunSpec, environ: Mapping[str, str], sets: Sequence[str] = ()) 
     return replace(spec, launch=replace(spec.launch, launcher=found.launcher, hosts=hosts))
 
 
-def find_hosts(launcher: str, environ: Mapping[str, str]) -> detect.Found:
+def find_hosts(launcher: str, environ: Mapping[str, str]) -> detect.DetectedLauncher:
     """What ``launcher`` stands for here, and how many hosts it has: those of the job that we are in, or of its file.
 
     Raises:
@@ -146,9 +145,9 @@ def find_hosts(launcher: str, environ: Mapping[str, str]) -> detect.Found:
         return detect.find(environ)
     names = hosts_of(argument, environ) if name == "mpi" else []
     if len(names) < 2:
-        return detect.Found(launcher=launcher, reason="")
+        return detect.DetectedLauncher(launcher=launcher, reason="")
     where = f"the file {argument}" if argument else "the job that we are in"
-    return detect.Found(launcher=launcher, reason=f"{len(names)} hosts, those of {where}", hosts=len(names))
+    return detect.DetectedLauncher(launcher=launcher, reason=f"{len(names)} hosts, those of {where}", hosts=len(names))
 
 
 def _overrides(ranks: int | None, launcher: str | None, resume: Path | None) -> list[str]:
@@ -212,7 +211,7 @@ def pass_on(record: RunRecord) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # one more Ctrl-C while Python ends would change our exit code
         note("cancelled: every process of the job was ended")
     else:
-        note(f"allpull: {describe(record.exit)}")
+        note(f"allpull: {record.exit.describe()}")
         for line in record.exit.log_tail:
             note(f"  | {line}")
     raise typer.Exit(record.exit.code)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from allpull.cli.say import answer, note
 from allpull.errors import BadInput
+
+if TYPE_CHECKING:
+    from allpull.analyse.aligned import AlignedRun
 
 Runs = Annotated[list[Path], typer.Argument(help="Run directories, or folders that hold some.", metavar="RUN…")]
 SkipDamaged = Annotated[bool, typer.Option("--skip-damaged", help="Leave damaged lines out, and say how many.")]
@@ -33,19 +36,21 @@ def show(
     skip_damaged: SkipDamaged = False,
 ) -> None:
     """Show throughput, phases and accuracy; several runs give a scaling table."""
-    from allpull.cli.results import read_report  # noqa: PLC0415  polars is not needed for --help
+    from allpull.cli.results import print_report, read_runs, reported  # noqa: PLC0415  polars is not needed for --help
 
     if perfetto is None and steps is not None:
         raise BadInput("--steps chooses what --perfetto draws", hint="allpull show RUN --perfetto FILE --steps 100:200")
     first, end = step_range(steps)
+    read = read_runs(runs, skip_damaged=skip_damaged)
     if perfetto is not None:
-        _draw(runs, perfetto, first=first, end=end, skip_damaged=skip_damaged)
-    result = read_report(runs, skip_damaged=skip_damaged)
+        count = max(len(runs), len(read))
+        if count != 1:
+            raise BadInput(f"--perfetto draws one run, not {count:,}", hint="name the run directory itself")
+        _draw(read[0], perfetto, first=first, end=end)
+    result = reported(read)
     if as_json:
         answer(result.show.model_dump_json(by_alias=True, indent=1))
         return
-    from allpull.cli.results import print_report  # noqa: PLC0415
-
     print_report(result)
 
 
@@ -69,19 +74,15 @@ def step_range(text: str | None) -> tuple[int, int | None]:
     return first, end
 
 
-def _draw(places: list[Path], path: Path, *, first: int, end: int | None, skip_damaged: bool) -> None:
-    """Write the timeline of the one run at ``places``.
+def _draw(run: AlignedRun, path: Path, *, first: int, end: int | None) -> None:
+    """Write the timeline of ``run``.
 
     Raises:
-        BadInput: there are several runs, or nothing of this one can be drawn.
+        BadInput: nothing of it can be drawn.
     """
     from allpull.report.perfetto.timeline import write  # noqa: PLC0415  polars is not needed for --help
-    from allpull.rundir.read.run import find_runs, read_run  # noqa: PLC0415
 
-    directories = [found for place in places for found in find_runs(place)]
-    if len(directories) != 1:
-        raise BadInput(f"--perfetto draws one run, not {len(directories):,}", hint="name the run directory itself")
-    written = write(read_run(directories[0], skip_damaged=skip_damaged), path, first=first, end=end)
+    written = write(run, path, first=first, end=end)
     steps = f"steps {written.first:,} to {written.last:,}"
     note(f"{written.path}: {written.events:,} events of {steps}; open it at https://ui.perfetto.dev")
     for line in written.notes:

@@ -59,12 +59,11 @@ def watch(
 
 def _say_end(directory: Path) -> None:
     """Say how a job ended that did not end well."""
-    from allpull.launch.outcome import describe  # noqa: PLC0415  not needed for --help
-    from allpull.rundir.live.snapshot import record_of  # noqa: PLC0415
+    from allpull.rundir.run_record import read_record  # noqa: PLC0415
 
-    exit_ = record_of(directory).exit
+    exit_ = read_record(directory).exit
     if exit_ is not None and exit_.code:
-        note(f"allpull: {describe(exit_)}")
+        note(f"allpull: {exit_.describe()}")
 
 
 def _newest(path: Path) -> Path:
@@ -76,7 +75,7 @@ def _newest(path: Path) -> Path:
 def _look(directory: Path, *, stacks: bool) -> WatchResult:
     from allpull.analyse.job_health import watch as assess  # noqa: PLC0415
     from allpull.cli.stacks import with_stacks  # noqa: PLC0415
-    from allpull.rundir.live.snapshot import glance  # noqa: PLC0415
+    from allpull.rundir.live.snapshot import job_snapshot  # noqa: PLC0415
 
-    result = assess(glance(directory))
+    result = assess(job_snapshot(directory))
     return with_stacks(result) if stacks else result

@@ -19,9 +19,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from allpull.explain.candidate import MIN_SHARE, Candidate, seconds
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.manual import section
-from allpull.explain.pricing.candidate import MIN_SHARE, Candidate, seconds
 from allpull.explain.pricing.expected_gain import expected_gain
 from allpull.explain.pricing.price import Price, bounded, price, without_all
 from allpull.explain.rules import RULES, names

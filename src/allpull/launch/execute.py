@@ -11,9 +11,10 @@ from datetime import UTC, datetime
 from types import FrameType
 
 from allpull.launch.echo import Echo
+from allpull.launch.host_endings import HostEnding
 from allpull.launch.job import WARNED, Job, seal, write_record
 from allpull.launch.launcher import Launcher
-from allpull.launch.outcome import Ended, describe, outcome, versions_of
+from allpull.launch.outcome import outcome, versions_of
 from allpull.launch.running import Running
 from allpull.rundir import layout, redact
 from allpull.rundir.read.headers import COUNTED, corrected, rank_files
@@ -106,7 +107,7 @@ class _Runs:
             self._write(run, changed)
         self._correct_at = now + (CORRECT_EVERY_S if self._missing else CORRECT_AGAIN_S)
 
-    def close(self, place: int, ended: list[Ended]) -> None:
+    def close(self, place: int, ended: list[HostEnding]) -> None:
         """The run at ``place`` has ended on every host; said again, nothing happens."""
         if place in self._final:
             return
@@ -114,9 +115,9 @@ class _Runs:
         status, exit_ = outcome(ended, run.directory, trains=run.program is None)
         self._close(place, status, exit_, ended)
         if len(self.all) > 1:
-            self.say(f"{run.directory}: {status}" + (f", {describe(exit_)}" if exit_.code else ""))
+            self.say(f"{run.directory}: {status}" + (f", {exit_.describe()}" if exit_.code else ""))
         elif exit_.code == WARNED and run.program is None:
-            self.say(describe(exit_))
+            self.say(exit_.describe())
         elif exit_.code == 0 and exit_.reason:
             self.say(f"allpull: {exit_.reason}")
 
@@ -131,7 +132,7 @@ class _Runs:
         records = [self._final[place] for place in range(len(self.all))]
         return next((record for record in records if record.exit and record.exit.code), records[0])
 
-    def _close(self, place: int, status: Status, exit_: Exit, ended: list[Ended]) -> None:
+    def _close(self, place: int, status: Status, exit_: Exit, ended: list[HostEnding]) -> None:
         run, now = self.all[place], f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
         told = {"hosts": [host.host for host in ended], "versions": versions_of(run.record, ended)}
         self._final[place] = _changed(run, status=status, exit=exit_, ended_utc=now, **told)

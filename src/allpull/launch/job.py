@@ -19,7 +19,7 @@ from allpull.errors import BadInput
 from allpull.launch.code_versions import git_state
 from allpull.launch.command_record import of_program, with_command
 from allpull.launch.slurm import array
-from allpull.observe.hook_install import stage
+from allpull.observe.hook_install import install_hook
 from allpull.observe.versions import versions
 from allpull.rundir import layout, redact
 from allpull.rundir.job_file import JobFile
@@ -143,7 +143,7 @@ def _written(job: Job) -> Job:
     write_record(job.directory, job.record)
     _job_file(job).write(str(job.file))
     if job.program is not None:
-        stage(str(job.directory))
+        install_hook(str(job.directory))
     return job
 
 

@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from allpull.errors import BadInput
 from allpull.probe.buckets import alone, ready_times
-from allpull.probe.ranks import answer, meet, run
+from allpull.probe.ranks import join_group, run, write_result
 from allpull.probe.step_timing import Moments, Trained, matmul_flop_per_s, noise, set_precision
 from allpull.rundir.job_file import JobFile
 from allpull.schema.spec import RunSpec, from_plain
@@ -59,7 +59,7 @@ class Setting:
 def main(job_file: str) -> None:
     """Measure all points of the job and write ``probes/compute.json``."""
     job = JobFile.read(job_file)
-    asked, device = job.options, meet(job.spec["launch"]["threads"], "auto").device
+    asked, device = job.options, join_group(job.spec["launch"]["threads"], "auto").device
     torch.backends.cudnn.benchmark = True  # as the trainer has it
     setting = Setting(job, device)
     before, left_out = quiet(), list[str]()
@@ -69,7 +69,7 @@ def main(job_file: str) -> None:
     buckets = list(measure_buckets(setting, asked, points, left_out))
     torch.set_num_threads(max(asked["threads"]))
     precisions = list(dict.fromkeys(point["precision"] for point in points))
-    answer(
+    write_result(
         job,
         "compute",
         {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from allpull.launch.job import Job
 from allpull.launch.local import Local, LocalJob
-from allpull.rehearse.capability import check_memory, idle_kinds, tell
 from allpull.rehearse.cluster.faults import AcceleratorFault, MachineFault
 from allpull.rehearse.cluster.model import Cluster, truth
 from allpull.rehearse.job_plan import TRUTH_FILE
+from allpull.rehearse.machine_check import check_memory, idle_kinds, tell
 from allpull.rundir.write import whole_json
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.analyse.program import MS, Program, late, log, records
 
-from allpull.analyse.aligned import together
+from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.collectives.traced_buckets import SCHEMA, BucketWindows
 from allpull.replay.engine import event_times, replay
 from allpull.replay.recording.bucket_times import sizes, solved
@@ -24,7 +24,10 @@ from allpull.schema.gap import texts
 
 
 def window_of(run: RunData, windows: BucketWindows | None = None) -> Window:
-    found = record_window(together(run), run, windows=windows)
+    aligned = AlignedRun(run)
+    if windows is not None:
+        vars(aligned)["buckets"] = windows  # as if they had been read
+    found = record_window(aligned)
     assert isinstance(found, Window), found
     return found
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.analyse.program import MS, Program, late, records
 
-from allpull.analyse.aligned import together
+from allpull.analyse.aligned import AlignedRun
 from allpull.replay.engine import replay
 from allpull.replay.recording.build import NoWindow, record_window
 from allpull.replay.useful import sequential, useful_s
@@ -30,13 +30,13 @@ PROPERTY = settings(max_examples=40, deadline=None, suppress_health_check=[Healt
 
 
 def window_of(run: RunData) -> Window:
-    found = record_window(together(run), run)
+    found = record_window(AlignedRun(run))
     assert isinstance(found, Window), found
     return found
 
 
 def refused(run: RunData) -> str:
-    found = record_window(together(run), run)
+    found = record_window(AlignedRun(run))
     assert isinstance(found, NoWindow)
     return found.reason
 
@@ -149,7 +149,7 @@ def programs(draw: Any) -> Program:
 @given(program=programs())
 def test_whatever_ranks_do_a_replay_repeats_it_and_every_step_closes(program: Program) -> None:
     run = records(program)
-    found = record_window(together(run), run)
+    found = record_window(AlignedRun(run))
     if isinstance(found, NoWindow):
         assert not program.reduces
         assert program.meet is None
@@ -234,7 +234,7 @@ def test_hostile_numbers_make_a_window_that_closes_or_none(data: Any) -> None:
         collectives=spoilt(run.collectives, ("begin_ns", "blocked_ns", "end_ns", "seq", "kind")),
         ready=spoilt(ready, ("ready_ns",)),
     )
-    found = record_window(together(hostile), hostile)
+    found = record_window(AlignedRun(hostile))
     if isinstance(found, NoWindow):
         assert found.reason
         return

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.analyse.program import MS, Program, header, late, log, records
 
-from allpull.analyse.aligned import together
+from allpull.analyse.aligned import AlignedRun
 from allpull.replay.engine import replay
 from allpull.replay.recording import step_choice
 from allpull.replay.recording.build import NoWindow, record_window
@@ -24,7 +24,7 @@ from allpull.schema.gap import texts
 
 
 def window_of(run: RunData) -> Window:
-    found = record_window(together(run), run)
+    found = record_window(AlignedRun(run))
     assert isinstance(found, Window), found
     return found
 
@@ -35,7 +35,7 @@ def steps_of(run: RunData) -> list[int]:
 
 
 def refused(run: RunData) -> str:
-    found = record_window(together(run), run)
+    found = record_window(AlignedRun(run))
     assert isinstance(found, NoWindow)
     return found.reason
 

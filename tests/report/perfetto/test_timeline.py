@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.timeline import PARTS, placed
 from allpull.errors import BadInput
 from allpull.report.perfetto import timeline
@@ -84,7 +85,7 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
 
 def drawn(root: Path, **window: Any) -> tuple[list[dict[str, Any]], timeline.Written]:
     path = root.parent / "out.json"
-    written = timeline.write(read_run(root), path, **window)
+    written = timeline.write(AlignedRun(read_run(root)), path, **window)
     events = json.loads(path.read_text("ascii"))["traceEvents"]
     assert written.events == len(events)
     return events, written
@@ -355,7 +356,7 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(
 
     monkeypatch.setattr(timeline, "_events", breaks)
     with pytest.raises(BadInput, match="No space left"):
-        timeline.write(read_run(root), path)
+        timeline.write(AlignedRun(read_run(root)), path)
     assert path.read_text() == "old"
     assert sorted(one.name for one in root.parent.iterdir()) == ["out.json", "run"]
 

@@ -16,7 +16,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from allpull.analyse.clock.host_clocks import Alignment, HostClock, align, through
-from allpull.analyse.thinning import evenly
+from allpull.analyse.statistics import evenly
 from allpull.schema.steps import StepsHeader
 from allpull.units import NS_PER_S
 

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from allpull.analyse.collectives.rates import FEW_FREEDOM
+from allpull.analyse.probes.allreduce import FEW_FREEDOM
 from allpull.analyse.probes.repetitions import spread
 from allpull.analyse.statistics import student_t
 from allpull.schema.base import tag

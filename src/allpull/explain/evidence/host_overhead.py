@@ -17,8 +17,8 @@ from functools import partial
 import numpy as np
 
 from allpull.analyse.steps.grid import Floats
+from allpull.explain.candidate import Removal, seconds
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.pricing.candidate import Removal, seconds
 from allpull.replay.whatif.network import faster
 from allpull.replay.window import CALL, Window
 from allpull.schema.explained import Evidence

@@ -9,8 +9,8 @@ import numpy as np
 
 from allpull.analyse.statistics import MIN_POINTS
 from allpull.analyse.steps.grid import Floats
+from allpull.explain.candidate import Candidate, Removal
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.pricing.candidate import Candidate, Removal
 from allpull.replay.engine import replay
 from allpull.replay.spread import resample
 from allpull.replay.window import Window

@@ -23,8 +23,8 @@ from __future__ import annotations
 
 import math
 
+from allpull.explain.candidate import Candidate
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.pricing.candidate import Candidate
 from allpull.schema.explained import Evidence
 from allpull.units import percent
 

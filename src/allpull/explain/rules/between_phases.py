@@ -23,9 +23,9 @@ from __future__ import annotations
 
 from functools import partial
 
+from allpull.explain.candidate import Candidate, as_recorded, seconds, share
 from allpull.explain.evidence.cpu_waiting import is_work
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.pricing.candidate import Candidate, as_recorded, seconds, share
 from allpull.replay.whatif.work import lower_median, without_common
 from allpull.units import show_time
 

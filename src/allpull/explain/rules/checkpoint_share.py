@@ -22,8 +22,8 @@ from __future__ import annotations
 
 from functools import partial
 
+from allpull.explain.candidate import Candidate, seconds, share
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.pricing.candidate import Candidate, seconds, share
 from allpull.explain.rules.sequential_checkpoint import PHASE, writers
 from allpull.replay.whatif.work import without_work
 from allpull.units import percent

@@ -37,6 +37,7 @@ from functools import partial
 import numpy as np
 
 from allpull.analyse.steps.grid import Floats
+from allpull.explain.candidate import Candidate, Removal, as_recorded, seconds, share
 from allpull.explain.evidence.cpu_waiting import (
     COMPUTING,
     CROWDED,
@@ -47,7 +48,6 @@ from allpull.explain.evidence.cpu_waiting import (
     waiting_share,
 )
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.pricing.candidate import Candidate, Removal, as_recorded, seconds, share
 from allpull.replay.whatif.balanced import like_median
 from allpull.replay.whatif.work import scaled
 from allpull.schema.explained import Evidence

@@ -23,8 +23,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from allpull.explain.candidate import Candidate, count, seconds, share
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.pricing.candidate import Candidate, count, seconds, share
 from allpull.replay.useful import useful
 from allpull.replay.window import Window
 from allpull.units import percent

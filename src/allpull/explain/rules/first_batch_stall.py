@@ -24,8 +24,8 @@ from functools import partial
 
 import numpy as np
 
+from allpull.explain.candidate import Candidate, count, seconds
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.pricing.candidate import Candidate, count, seconds
 from allpull.replay.whatif.work import without_first_batches
 from allpull.units import show_time
 

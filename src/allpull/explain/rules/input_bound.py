@@ -26,9 +26,9 @@ from __future__ import annotations
 
 from functools import partial
 
+from allpull.explain.candidate import Candidate, count, rate, seconds, share
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.loader import ALONE, LEAST, common_input, has_no_cpu_left, without_common_input
-from allpull.explain.pricing.candidate import Candidate, count, rate, seconds, share
 from allpull.schema.explained import Evidence
 from allpull.units import show_time
 

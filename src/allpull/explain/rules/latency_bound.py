@@ -23,8 +23,8 @@ from __future__ import annotations
 
 from functools import partial
 
+from allpull.explain.candidate import Candidate, count, seconds, size
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.pricing.candidate import Candidate, count, seconds, size
 from allpull.replay.engine import replay
 from allpull.replay.whatif.network import with_buckets, with_network
 from allpull.schema.explained import Evidence

@@ -22,8 +22,8 @@ from __future__ import annotations
 
 from functools import partial
 
+from allpull.explain.candidate import Candidate, seconds, share
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.pricing.candidate import Candidate, seconds, share
 from allpull.replay.whatif.work import lower_median, without_common
 from allpull.units import show_time
 

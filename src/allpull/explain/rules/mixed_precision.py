@@ -25,9 +25,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from allpull.explain.candidate import Candidate, share
 from allpull.explain.evidence.cpu_waiting import per_step
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.pricing.candidate import Candidate, share
 
 MOST = 0.5  # of the time: below it other losses come first
 WIDE = ("fp32", "tf32")

@@ -30,10 +30,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from allpull.explain.candidate import MIN_SHARE, Candidate, rate, seconds, share
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.host_overhead import host_evidence, hosts_s, on_faster
 from allpull.explain.evidence.network import LEAST
-from allpull.explain.pricing.candidate import MIN_SHARE, Candidate, rate, seconds, share
 from allpull.explain.rules.slow_link import SOURCE, gradient_evidence
 from allpull.replay.window import REDUCE
 from allpull.schema.explained import Evidence

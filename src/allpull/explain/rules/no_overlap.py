@@ -26,8 +26,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from allpull.explain.candidate import Candidate, count, seconds, share
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.pricing.candidate import Candidate, count, seconds, share
 from allpull.replay.whatif.network import overlapped
 from allpull.replay.window import REDUCE
 from allpull.units import percent

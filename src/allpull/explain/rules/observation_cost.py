@@ -22,8 +22,8 @@ from functools import partial
 
 import numpy as np
 
+from allpull.explain.candidate import Candidate, seconds, share
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.pricing.candidate import Candidate, seconds, share
 from allpull.replay.whatif.work import scaled
 from allpull.units import percent
 

@@ -20,8 +20,8 @@ When it is wrong
 
 from __future__ import annotations
 
+from allpull.explain.candidate import Candidate, rate
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.pricing.candidate import Candidate, rate
 
 MUCH_BYTES_PER_S = 10e6  # of all ranks: below it no storage makes loaders wait
 CACHED = 0.05  # from storage: below it the files are in memory

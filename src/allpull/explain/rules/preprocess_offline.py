@@ -22,9 +22,9 @@ from __future__ import annotations
 
 from functools import partial
 
+from allpull.explain.candidate import Candidate, seconds
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.loader import LEAST, common_input, has_no_cpu_left, without_common_input
-from allpull.explain.pricing.candidate import Candidate, seconds
 from allpull.explain.rules.input_bound import loader_evidence
 from allpull.units import show_time
 

@@ -32,11 +32,11 @@ import numpy as np
 
 from allpull.analyse.statistics import MIN_POINTS
 from allpull.analyse.steps.grid import Floats
+from allpull.explain.candidate import Candidate, count, seconds
 from allpull.explain.evidence.cpu_waiting import COMPUTING, all_wait, held_up, per_step
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.loader import common_input
 from allpull.explain.evidence.outliers import mean_interval
-from allpull.explain.pricing.candidate import Candidate, count, seconds
 from allpull.explain.rules.slow_rank import WHERE
 from allpull.replay.window import REDUCE, Window
 from allpull.units import show_time

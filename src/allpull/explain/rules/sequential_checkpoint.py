@@ -23,8 +23,8 @@ from functools import partial
 
 import numpy as np
 
+from allpull.explain.candidate import Candidate, count, seconds
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.pricing.candidate import Candidate, count, seconds
 from allpull.replay.useful import TAKES_PART
 from allpull.replay.whatif.work import without_sequential
 from allpull.units import show_time

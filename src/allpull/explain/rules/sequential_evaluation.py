@@ -25,8 +25,8 @@ from functools import partial
 
 import numpy as np
 
+from allpull.explain.candidate import Candidate, count, seconds
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.pricing.candidate import Candidate, count, seconds
 from allpull.replay.engine import replay
 from allpull.replay.useful import TAKES_PART, sequential
 from allpull.replay.whatif.work import evaluation_spread, without_sequential

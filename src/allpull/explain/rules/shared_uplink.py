@@ -23,9 +23,9 @@ When it is wrong
 
 from __future__ import annotations
 
+from allpull.explain.candidate import Candidate
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.host_overhead import host_evidence, on_faster
-from allpull.explain.pricing.candidate import Candidate
 from allpull.explain.rules.slow_link import gradient_evidence, rate_evidence
 from allpull.units import percent
 

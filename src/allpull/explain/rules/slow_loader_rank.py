@@ -22,9 +22,9 @@ from __future__ import annotations
 
 from functools import partial
 
+from allpull.explain.candidate import Candidate, seconds
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.grouping import Group, groups, named
-from allpull.explain.pricing.candidate import Candidate, seconds
 from allpull.explain.remedy_text import quoted
 from allpull.explain.rules.slow_rank import waiting_evidence
 from allpull.replay.whatif.balanced import like_median

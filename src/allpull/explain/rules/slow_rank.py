@@ -36,11 +36,11 @@ from functools import partial
 import numpy as np
 
 from allpull.analyse.steps.grid import Floats
+from allpull.explain.candidate import Candidate, Removal, count, seconds
 from allpull.explain.evidence.cpu_waiting import COMPUTING, per_step, shortened
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.grouping import Group, groups, named
 from allpull.explain.evidence.outliers import by_phase
-from allpull.explain.pricing.candidate import Candidate, Removal, count, seconds
 from allpull.explain.remedy_text import clocks, leave_out, quoted
 from allpull.replay.whatif.balanced import like_median
 from allpull.replay.whatif.work import scaled

@@ -22,9 +22,9 @@ from __future__ import annotations
 
 from functools import partial
 
+from allpull.explain.candidate import Candidate, seconds
 from allpull.explain.evidence.cpu_waiting import COMPUTING
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.pricing.candidate import Candidate, seconds
 from allpull.explain.remedy_text import clocks, leave_out, quoted
 from allpull.replay.whatif.balanced import like_median
 from allpull.units import show_time

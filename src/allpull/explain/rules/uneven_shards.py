@@ -28,9 +28,9 @@ from functools import partial
 import numpy as np
 
 from allpull.analyse.steps.grid import Floats
+from allpull.explain.candidate import Candidate, seconds, share
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.lateness import BY_SAMPLE, Uneven, sample_shares
-from allpull.explain.pricing.candidate import Candidate, seconds, share
 from allpull.explain.rules.slow_rank import waiting_evidence
 from allpull.replay.whatif.work import scaled
 from allpull.units import percent, show_time

@@ -21,8 +21,8 @@ When it is wrong
 
 from __future__ import annotations
 
+from allpull.explain.candidate import Candidate, count
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.pricing.candidate import Candidate, count
 
 PLAIN = frozenset({"default", "no avx"})
 """Torch's names of kernels without vector instructions."""

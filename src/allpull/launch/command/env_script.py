@@ -16,11 +16,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from allpull.errors import BadInput, UnknownName
-from allpull.launch.command.hook_environment import carried
-from allpull.launch.command.missing_ranks import Witness
+from allpull.launch.command.hook_environment import hook_variables
+from allpull.launch.command.missing_ranks import ProcessWatch
 from allpull.launch.command.wrapped import failures_of
+from allpull.launch.host_endings import HostEnding
 from allpull.launch.job import Job, write_record
-from allpull.launch.outcome import Ended, describe, exit_of
+from allpull.launch.outcome import exit_of
 from allpull.observe.hook_install import BINDS, CARRIED, MPI_LIST
 from allpull.rundir import layout, redact, safe_open
 from allpull.rundir.job_file import JOB_VARIABLE, JobFile
@@ -59,7 +60,7 @@ def lines(job: Job, shell: str, environ: Mapping[str, str]) -> str:
 
     Lines that were made elsewhere, such as on a login node, keep the PYTHONPATH that the script has by then.
     """
-    found = {**carried(job, unobserved(environ)), RUN_VARIABLE: str(job.directory)}
+    found = {**hook_variables(job, unobserved(environ)), RUN_VARIABLE: str(job.directory)}
     exports = {name: _EXPORTS[shell](name, value) for name, value in found.items()}
     if shell != "sh":
         return "\n".join(exports.values())
@@ -103,7 +104,7 @@ def close_run(directory: Path, code: int) -> RunRecord:
     closed = record.model_copy(
         update={
             "status": "failed" if code else "completed",
-            "exit": exit_of([Ended(host=socket.gethostname(), code=code, failures=failures)]),
+            "exit": exit_of([HostEnding(host=socket.gethostname(), code=code, failures=failures)]),
             "ended_utc": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         }
     )
@@ -118,8 +119,8 @@ def close_run(directory: Path, code: int) -> RunRecord:
 
 def last_words(record: RunRecord, directory: Path) -> list[str]:
     """What there is to say of a run that was closed."""
-    witness = Witness((), directory.resolve())
-    said = [describe(record.exit)] if record.exit is not None and record.exit.rank is not None else []
+    witness = ProcessWatch((), directory.resolve())
+    said = [record.exit.describe()] if record.exit is not None and record.exit.rank is not None else []
     return said + [sentence for sentence in (witness.why(), witness.twice()) if sentence is not None]
 
 

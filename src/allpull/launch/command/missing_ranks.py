@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from allpull.launch.command.program import closed, is_python
+from allpull.launch.command.command_line import closed, is_python
 from allpull.rundir import layout, redact
 from allpull.rundir.read.headers import processes_of, rank_files
 
@@ -24,7 +24,7 @@ ELSEWHERE = frozenset({"srun", "mpirun", "mpiexec", "mpiexec.hydra", "ssh", "pds
 SHOWN = 120  # characters of a command
 
 
-class Witness:
+class ProcessWatch:
     """Looks at the process ``pid`` of a command and its descendants now and then, until run ``directory`` has a rank.
 
     Without ``pid`` it only knows the words of the command, and what ranks have left.

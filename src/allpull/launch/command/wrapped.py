@@ -14,14 +14,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from allpull.launch.command.hook_environment import carried
-from allpull.launch.command.missing_ranks import Witness
-from allpull.launch.command.signals import Relay, ignored_now
-from allpull.launch.endings import failure_of
+from allpull.launch.command.hook_environment import hook_variables
+from allpull.launch.command.missing_ranks import ProcessWatch
+from allpull.launch.command.signals import SignalRelay, ignored_now
+from allpull.launch.host_endings import HostEnding, RankFailure, failure_of
 from allpull.launch.job import Job
-from allpull.launch.outcome import Ended, RankFailure
 from allpull.launch.running import Running
-from allpull.launch.script import shell_script
+from allpull.launch.shell_script import shell_script
 from allpull.observe import clock_pings
 from allpull.observe.host import describe_host
 from allpull.observe.sidecar.start import await_end, start_detached
@@ -46,15 +45,15 @@ class CannotStart(Exception):
 
 
 class Wrapped:
-    """The launcher of a command that starts its own ranks. ``witness`` has seen its processes, once there were any."""
+    """The launcher of a command that starts its own ranks. ``watch`` looks at its processes, once there are any."""
 
     def __init__(self) -> None:
         self._ignored = ignored_now()  # before ``execute`` handles signals
-        self.witness: Witness | None = None
+        self.watch: ProcessWatch | None = None
 
     def plan(self, job: Job) -> str:
         """The command, and what it is told."""
-        return shell_script(job, carried(job, os.environ), job.program or ())
+        return shell_script(job, hook_variables(job, os.environ), job.program or ())
 
     def submit(self, job: Job) -> WrappedJob:
         """Start the command of ``job``.
@@ -63,7 +62,7 @@ class Wrapped:
             CannotStart: it cannot be.
         """
         running = WrappedJob(job, self._ignored)
-        self.witness = running.witness
+        self.watch = running.watch
         return running
 
 
@@ -73,12 +72,12 @@ class WrappedJob(Running):
     def __init__(self, job: Job, ignored: frozenset[int]) -> None:
         assert job.program is not None
         self._job = job
-        self._relay = Relay(ignored)
+        self._relay = SignalRelay(ignored)
         host = socket.gethostname()
         try:
             self._command = subprocess.Popen(
                 job.program,
-                env={**os.environ, **carried(job, os.environ)},
+                env={**os.environ, **hook_variables(job, os.environ)},
                 close_fds=False,  # what the user opened for the command is its own; ours are not inherited
                 preexec_fn=self._relay.in_command,  # noqa: PLW1509  we have no threads
             )
@@ -89,15 +88,15 @@ class WrappedJob(Running):
         if self._sidecar is None:  # it would say what this host is
             with suppress(OSError):  # the disk is full, say; the command runs already
                 whole_json(str(job.directory / layout.host_file(host)), describe_host(str(job.directory), host=host))
-        self.witness = Witness(job.program, job.directory, pid=self._command.pid)
+        self.watch = ProcessWatch(job.program, job.directory, pid=self._command.pid)
 
-    def poll(self) -> list[Ended] | None:
+    def poll(self) -> list[HostEnding] | None:
         """How the command ended, or None while it runs; signals that came are passed on."""
         self._relay.pass_on(self._command.send_signal)
         code = self._command.poll()
         if code is None:
             with suppress(Exception):  # looking is for diagnosis alone, and must not lose the command's exit code
-                self.witness.look()
+                self.watch.look()
             return None
         self._relay.close()
         await_end(self._sidecar)
@@ -105,7 +104,9 @@ class WrappedJob(Running):
         failures = failures_of(self._job.directory, self._command.pid, code) if code else ()
         stopped = self._relay.ended_by is not None
         reason = lost_rank(self._job.directory, failures) if not stopped else None
-        return [Ended(host=socket.gethostname(), code=shell_code, failures=failures, reason=reason, stopped=stopped)]
+        return [
+            HostEnding(host=socket.gethostname(), code=shell_code, failures=failures, reason=reason, stopped=stopped)
+        ]
 
     def cancel(self, grace_s: float) -> None:  # noqa: ARG002  the command is not ours to end
         """Wait until the command has ended by itself: we are only here because something of ours went wrong."""

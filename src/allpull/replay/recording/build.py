@@ -12,9 +12,8 @@ from collections.abc import Iterator
 import numpy as np
 import polars as pl
 
-from allpull.analyse.aligned import Together
+from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.collectives.matching import OPAQUE, Matched
-from allpull.analyse.collectives.traced_buckets import BucketWindows
 from allpull.analyse.steps.device import with_host
 from allpull.analyse.steps.grid import Floats
 from allpull.replay.recording import bucket_times
@@ -33,30 +32,28 @@ SMALL_SHARE = 1e-3  # of a step: unmatched collectives below it are the cost of 
 __all__ = ["NoWindow", "record_window"]
 
 
-def record_window(whole: Together, run: RunData, *, windows: BucketWindows | None = None) -> Window | NoWindow:
-    """The window of ``run``, which ``whole`` has on one clock; or why there is none.
-
-    ``windows``: buckets in profiler windows (``analyse.windows.bucket_windows``), where the caller has read them.
-    """
-    steps = chosen(whole, run)
+def record_window(aligned: AlignedRun) -> Window | NoWindow:
+    """The window of a run, or why there is none."""
+    run = aligned.data
+    steps = chosen(aligned)
     if isinstance(steps, NoWindow):
         return steps
     ranks = run.record.ranks
-    steps = shortened(steps, ranks=ranks, events=_count(whole, steps), buckets=_buckets(run, steps))
-    records = in_window(whole.steps, steps.steps)
+    steps = shortened(steps, ranks=ranks, events=_count(aligned, steps), buckets=_buckets(run, steps))
+    records = in_window(aligned.steps, steps.steps)
     of = moments(records, ranks)
     apart_s = float(of.begin_s[0].max() - of.end_s[-1].min())
-    if apart_s > whole.clock.slack_ns / NS_PER_S:
+    if apart_s > aligned.clock.slack_ns / NS_PER_S:
         by = show_time(apart_s)
         return NoWindow(
             reason=f"a rank began these steps {by} after another had ended them: their clocks do not compare"
         )
-    found, gaps = _calls(whole, steps, of)
-    events = recorded(of, found, whole.clock.bound_s or 0.0)
+    found, gaps = _calls(aligned, steps, of)
+    events = recorded(of, found, aligned.clock.bound_s or 0.0)
     if ranks > 1 and not ((events.kind == REDUCE).any() or events.meets.any()):
         return NoWindow(reason="no collective of these steps could be matched across ranks: nobody is seen to wait")
     phases, host_s = _phases(records, of, events)
-    reductions, level, more_gaps = _reductions(run, steps, of, events, windows)
+    reductions, level, more_gaps = _reductions(aligned, steps, of, events)
     queued_s, queue_gaps = _queued(_matrix(records, "queued_ns", ranks) / NS_PER_S)
     return Window(
         steps=steps.steps,
@@ -76,16 +73,16 @@ def record_window(whole: Together, run: RunData, *, windows: BucketWindows | Non
         reductions=reductions,
         measured_s=float(of.end_s[-1].max()),
         level=level,
-        bound_s=whole.clock.bound_s or 0.0,
+        bound_s=aligned.clock.bound_s or 0.0,
         queued_s=queued_s,
         gaps=(*steps.gaps, *gaps, *more_gaps, *_gaps(of, events), *queue_gaps),
-        complete=whole.complete,
+        complete=aligned.complete,
     )
 
 
-def _count(whole: Together, steps: Chosen) -> int:
+def _count(aligned: AlignedRun, steps: Chosen) -> int:
     """How many events a window of ``steps`` has, at most."""
-    called = in_window(whole.matched.calls.select("step", "match"), steps.steps)
+    called = in_window(aligned.matched.calls.select("step", "match"), steps.steps)
     return called["match"].n_unique() + 2 * steps.steps.size
 
 
@@ -95,18 +92,18 @@ def _buckets(run: RunData, steps: Chosen) -> int:
     return -(-told // (steps.steps.size * run.record.ranks))
 
 
-def _calls(whole: Together, steps: Chosen, of: Moments) -> tuple[Calls, Iterator[Gap]]:
+def _calls(aligned: AlignedRun, steps: Chosen, of: Moments) -> tuple[Calls, Iterator[Gap]]:
     """The matched calls, and what is not known of others.
 
     Steps of an accelerator have none: the moments of calls are the host's, which runs ahead of it.
     """
     ranks = of.end_s.shape[1]
-    called = in_window(whole.matched.calls, steps.steps)
-    if "busy_ns" in whole.steps.columns:
-        none = Matched(calls=called.clear(), uses=whole.matched.uses)
+    called = in_window(aligned.matched.calls, steps.steps)
+    if "busy_ns" in aligned.steps.columns:
+        none = Matched(calls=called.clear(), uses=aligned.matched.uses)
         return calls(none, steps.steps, ranks, of.origin_ns), _gap_of_device(called)
-    found = calls(whole.matched, steps.steps, ranks, of.origin_ns)
-    return found, _gap_of_unmatched(called, whole.matched.uses, of)
+    found = calls(aligned.matched, steps.steps, ranks, of.origin_ns)
+    return found, _gap_of_unmatched(called, aligned.matched.uses, of)
 
 
 def _gap_of_device(called: pl.DataFrame) -> Iterator[Gap]:
@@ -168,11 +165,12 @@ def _phases(records: pl.DataFrame, of: Moments, events: Recorded) -> tuple[dict[
 
 
 def _reductions(
-    run: RunData, steps: Chosen, of: Moments, events: Recorded, windows: BucketWindows | None
+    aligned: AlignedRun, steps: Chosen, of: Moments, events: Recorded
 ) -> tuple[Reductions | None, Level, list[Gap]]:
     """The reductions, whether it is known when their buckets were ready, and what is not known of that."""
     if not of.reduces.any():
         return None, "step", []
+    run = aligned.data
     at = events.kind == REDUCE
     stand_s, leave_s = events.stand_s[at], events.leave_s[at]
     known = bucket_times.leads(run.ready, steps.steps, of)
@@ -190,7 +188,7 @@ def _reductions(
         of_all = f"{known.missing:,} of {stand_s.size:,} rank-steps"
         text = f"when buckets were ready is not known in {of_all}: medians of their ranks stand for it"
         gaps.append(Gap(kind="bucket times", text=text))
-    return bucket_times.solved(stand_s, leave_s, lead_s, sizes, windows), "bucket", gaps
+    return bucket_times.solved(stand_s, leave_s, lead_s, sizes, aligned.buckets), "bucket", gaps
 
 
 def _gaps(of: Moments, events: Recorded) -> Iterator[Gap]:

@@ -17,11 +17,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from allpull.analyse.aligned import Together
+from allpull.analyse.aligned import AlignedRun
 from allpull.replay.recording.periods import whole_periods
 from allpull.replay.window import Bools
 from allpull.rundir.read.events import EventLog
-from allpull.rundir.read.run import RunData
 from allpull.schema.gap import Gap, named_ranks
 from allpull.units import NS_PER_S, counted, show_time
 
@@ -52,17 +51,18 @@ class Chosen:
     gaps: tuple[Gap, ...]
 
 
-def chosen(whole: Together, run: RunData) -> Chosen | NoWindow:
-    """The steps of a window of ``run``: the longest series that one can be made of, the later one of two."""
-    reason = _unrecorded(whole, run)
+def chosen(aligned: AlignedRun) -> Chosen | NoWindow:
+    """The steps of a window: the longest series that one can be made of, the later one of two."""
+    run = aligned.data
+    reason = _unrecorded(aligned)
     if reason is not None:
         return NoWindow(reason=reason)
-    table = _table(whole.steps, run.record.ranks)
+    table = _table(aligned.steps, run.record.ranks)
     usable = table["whole"].to_numpy() & ~table["warmup"].to_numpy()
     if not usable.any():
-        return NoWindow(reason=_nothing_usable(whole.steps, table, run.record.ranks))
-    limit_ns = _limit_ns(whole, table)
-    breaks = _breaks(whole, table, limit_ns) | _recut(table["step"].to_numpy(), run.events)
+        return NoWindow(reason=_nothing_usable(aligned.steps, table, run.record.ranks))
+    limit_ns = _limit_ns(aligned, table)
+    breaks = _breaks(aligned, table, limit_ns) | _recut(table["step"].to_numpy(), run.events)
     usable, slow = _without_slow_traced(table, usable)
     sound, strange = _without_contradictions(table, usable, limit_ns)
     rows = _longest(table["step"].to_numpy(), sound, breaks) if sound.any() else slice(0, 0)
@@ -74,15 +74,16 @@ def chosen(whole: Together, run: RunData) -> Chosen | NoWindow:
     return Chosen(steps=table["step"].to_numpy()[rows], odd=odd[rows], gaps=tuple(gaps))
 
 
-def _unrecorded(whole: Together, run: RunData) -> str | None:
-    """Why ``run`` cannot have a window, whatever its steps; None: it may."""
+def _unrecorded(aligned: AlignedRun) -> str | None:
+    """Why the run cannot have a window, whatever its steps; None: it may."""
+    run = aligned.data
     ranks = run.record.ranks
     if len(run.headers) < ranks:
         missing = (rank for rank in range(ranks) if rank not in run.headers)
         return f"{named_ranks(missing, ranks - len(run.headers))} left no step records"
-    if whole.steps.is_empty():
+    if aligned.steps.is_empty():
         return "no step was recorded"
-    if not whole.clock.compares:
+    if not aligned.clock.compares:
         return "the clocks of the hosts are not aligned: who waited for whom is not known"
     return None
 
@@ -138,17 +139,17 @@ def _apart(records: pl.DataFrame) -> str:
     return "".join(f"{mark} rank {rank} has steps {a} to {b}" for mark, (rank, a, b) in ((":", early), (",", late)))
 
 
-def _limit_ns(whole: Together, table: pl.DataFrame) -> int:
+def _limit_ns(aligned: AlignedRun, table: pl.DataFrame) -> int:
     """What two moments that should follow each other may be apart the other way round, or not at once."""
     usual_ns = int(np.median(table["wall"].to_numpy()))
-    return max(BREAK_NS + whole.clock.slack_ns, round(BREAK_SHARE * usual_ns))
+    return max(BREAK_NS + aligned.clock.slack_ns, round(BREAK_SHARE * usual_ns))
 
 
-def _breaks(whole: Together, table: pl.DataFrame, limit_ns: int) -> Bools:
+def _breaks(aligned: AlignedRun, table: pl.DataFrame, limit_ns: int) -> Bools:
     """Steps that do not begin when the one before ended, on any rank, or with which a training was resumed."""
     same_rank = pl.col("rank") == pl.col("rank").shift(1)
     apart_ns = (pl.col("begin_ns") - pl.col("end_ns").shift(1)).abs()
-    broken = whole.steps.filter(same_rank & (apart_ns > limit_ns))["step"].unique()
+    broken = aligned.steps.filter(same_rank & (apart_ns > limit_ns))["step"].unique()
     return (table["resumed"] | table["step"].is_in(broken.implode())).to_numpy()
 
 

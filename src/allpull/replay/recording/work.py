@@ -21,8 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from allpull.analyse.statistics import evenly
 from allpull.analyse.steps.grid import Floats
-from allpull.analyse.thinning import evenly
 from allpull.replay.recording.calls import ABSENT, NOWHERE
 from allpull.replay.recording.meetings import Recorded
 from allpull.replay.window import CALL, REDUCE, STEP, WORK, Bools

@@ -6,7 +6,6 @@ cannot be trusted is passed over: ``read`` is there to complain.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +22,6 @@ MAX_RANKS = 1_000_000
 MAX_LINE_BYTES = 1 << 16
 MAX_PROCESSES = 10_000  # looked at; more of them say nothing new
 SAID = ("python", "torch", "torch_cpu")  # what a process says of versions
-
-_RANK_FILE = re.compile(r"rank-([0-9]{5,7})\.jsonl")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +53,9 @@ class SeenProcess:
 def ranks_of(root: Path) -> list[SeenRank]:
     """The ranks that have recorded something in the resolved run directory ``root``, in order."""
     found = []
-    for name in _names(root, "steps", ".jsonl"):
-        match = _RANK_FILE.fullmatch(name)
-        rank = _rank(_first_line(root, f"steps/{name}")) if match else None
-        if match and rank is not None and rank.rank == int(match.group(1)):
+    for name in _names(root, layout.STEPS, ".jsonl"):
+        rank = _rank(_first_line(root, f"{layout.STEPS}/{name}"))
+        if rank is not None and rank.rank == layout.rank_of(name):
             found.append(rank)
     return sorted(found, key=lambda rank: rank.rank)
 
@@ -84,7 +80,7 @@ def processes_of(root: Path) -> list[SeenProcess]:
 
 def rank_files(root: Path) -> int:
     """How many files of steps there are: that this has changed is quickly seen."""
-    return len(_names(root, "steps", ".jsonl"))
+    return len(_names(root, layout.STEPS, ".jsonl"))
 
 
 def corrected(record: RunRecord, root: Path) -> RunRecord:

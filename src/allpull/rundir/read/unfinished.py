@@ -23,7 +23,7 @@ def job_number(root: Path, record: RunRecord) -> str | None:
     It stands in the record, or where the job was submitted by hand in a file that its script wrote when it began.
     """
     said = record.job
-    if said is None and layout.QUEUE.rpartition("/")[2] in safe_open.file_names(root, "job", ""):
+    if said is None and layout.QUEUE in {f"{layout.JOB}/{name}" for name in safe_open.file_names(root, layout.JOB, "")}:
         said = safe_open.read_whole(root, layout.QUEUE, MAX_NUMBER_BYTES).decode("utf-8", "replace").strip()
     return said if said and _NUMBER.fullmatch(said) else None
 
@@ -34,7 +34,7 @@ def why(root: Path, record: RunRecord) -> str:
     number = job_number(root, record) if record.launcher == QUEUED else None
     job = f"Slurm job {number.partition(';')[0]}" if number else "the job"
     close = "; `allpull env --finish RUN` closes the run" if record.launcher == QUEUED else ""
-    began, ended = _hosts(root, "hosts"), _hosts(root, layout.ENDED)
+    began, ended = _hosts(root, layout.HOSTS), _hosts(root, layout.ENDED)
     if ended and began <= ended:
         return f"{says}, but every host of {job} has ended: its launcher was gone{close}"
     if record.status == "created" and not number and not began:

@@ -21,7 +21,7 @@ from ....rundir.write import FLUSH_NS
 from ...recording.arrival import Arrival
 from ...recording.recorder import Recorder
 from ...recording.step_line import BACKWARD, COLLECTIVE, FORWARD
-from ..inference.step_inference import Watcher
+from ..inference.step_inference import StepInference
 from ..safety import safely
 from ..torch.copies import watch_copies
 from .events import Mark, Resolver, Where, has_passed
@@ -40,13 +40,13 @@ class Device:
     steps that have no device times: they were captured, had too many marks, or went to several streams.
     """
 
-    def __init__(self, watcher: Watcher, reduced: Callable[[], bool]) -> None:
+    def __init__(self, inference: StepInference, reduced: Callable[[], bool]) -> None:
         from torch import cuda  # noqa: PLC0415  this runs after torch was imported
 
-        self.session = watcher.session
-        self.failed = watcher.failed
+        self.session = inference.session
+        self.failed = inference.failed
         self.left_out = 0
-        self._watcher = watcher
+        self._inference = inference
         self._reduced = reduced
         self._cuda: Any = cuda
         self._recorder: Optional[Recorder] = None
@@ -65,9 +65,9 @@ class Device:
     # What the program does
 
     def reduces(self, arrival: Arrival) -> None:
-        """A network was made that reduces its gradients in backward; ``arrival`` knows when they are ready."""
+        """A network was made that reduces its gradients in backward; ``arrival`` times when they are ready."""
         arrival.beside = self.arrives
-        self._watcher.reduces(arrival)
+        self._inference.reduces(arrival)
 
     @safely("device")
     def begin(self) -> None:
@@ -79,7 +79,7 @@ class Device:
         self._stand_before(recorder)
         os.register_at_fork(after_in_child=lambda: self.failed.add("device"))
         try:
-            watch_copies(self._watcher)
+            watch_copies(self._inference)
         except Exception as error:  # noqa: BLE001  without it copies count for nothing, the rest stays
             self.session.part_failed("copies", error)
 

@@ -18,7 +18,7 @@ from ....rundir.live.activity import NOTHING, OPERATION, OPERATIONS
 from ...recording.recorder import Recorder
 from ...recording.step_line import BACKWARD, COLLECTIVE
 from ..inference.phases import NOT_SEEN
-from ..inference.step_inference import Watcher
+from ..inference.step_inference import StepInference
 from ..safety import give_up
 
 RENAMED = {"all_gather_into_tensor": "all_gather_single", "reduce_scatter_tensor": "reduce_scatter_single"}
@@ -68,10 +68,10 @@ class Signature:
 class Collectives:
     """The collectives of this rank: their kinds, their numbers in their groups, and those still under way."""
 
-    def __init__(self, watcher: Watcher) -> None:
-        self.session = watcher.session
-        self.failed = watcher.failed
-        self._watcher = watcher
+    def __init__(self, inference: StepInference) -> None:
+        self.session = inference.session
+        self.failed = inference.failed
+        self._inference = inference
         self._kinds: Dict[Any, Tuple[int, str]] = {}
         self._numbers: Dict[str, int] = {}
         self._pending: Dict[int, Tuple[int, int, int]] = {}
@@ -100,7 +100,7 @@ class Collectives:
         self._wrap_wait(dist)
         self._wrap_buffers(DistributedDataParallel)
 
-    def waiting_came(self, module: ModuleType) -> None:
+    def wait_imported(self, module: ModuleType) -> None:
         """See that a program waits for collectives that it did not get from ``torch.distributed``, though not which.
 
         Called when a module of ``WAITING`` was imported. The one of torch also says what dynamo puts into a graph where
@@ -110,34 +110,34 @@ class Collectives:
 
         in_graphs = getattr(module, "traceable_collective_remaps", {})
         in_graphs.update({ours: in_graphs[theirs] for theirs, ours in self._wrapped.items() if theirs in in_graphs})
-        watcher, name = self._watcher, WAITING[module.__name__]
+        inference, name = self._inference, WAITING[module.__name__]
         wait = getattr(module, name)
 
         @functools.wraps(wait)
         def observed(*args: Any, **kwargs: Any) -> Any:
             if is_dynamo_compiling():
                 return wait(*args, **kwargs)
-            depth = watcher.enter(COLLECTIVE)
+            depth = inference.enter(COLLECTIVE)
             try:
                 return wait(*args, **kwargs)
             finally:
-                watcher.leave(depth)
+                inference.leave(depth)
 
         setattr(module, name, observed)
 
     def _observed(self, name: str, function: Callable[..., Any], describe: Describe) -> Callable[..., Any]:
-        watcher, is_barrier = self._watcher, name in BARRIERS
+        inference, is_barrier = self._inference, name in BARRIERS
         operation = OPERATIONS.index(name)
 
         @functools.wraps(function)
         def observed(*args: Any, **kwargs: Any) -> Any:
             if is_barrier:
-                watcher.is_beyond_evaluation()
-            recorder = watcher.recorder
+                inference.is_beyond_evaluation()
+            recorder = inference.recorder
             if recorder is None or self._calling:
                 return function(*args, **kwargs)  # one inside another among them
             inside = recorder.stack[-1] if recorder.stack else NOTHING
-            depth = watcher.enter(COLLECTIVE)
+            depth = inference.enter(COLLECTIVE)
             if depth == NOT_SEEN:
                 return function(*args, **kwargs)
             self._calling = True
@@ -148,7 +148,7 @@ class Collectives:
             finally:
                 recorder.live[OPERATION] = NOTHING
                 self._calling = False
-                watcher.leave(depth)
+                inference.leave(depth)
             self._called((describe, args, kwargs, inside), work, begin)
             return work
 
@@ -156,7 +156,7 @@ class Collectives:
 
     def _called(self, call: Tuple[Describe, Tuple[Any, ...], Dict[str, Any], int], work: Any, begin: int) -> None:
         try:
-            recorder = self._watcher.recorder
+            recorder = self._inference.recorder
             if recorder is None:
                 return
             describe, args, kwargs, inside = call
@@ -171,16 +171,16 @@ class Collectives:
                 end = recorder.turned_ns
                 recorder.collective(kind, number, begin, end - begin, end)
                 return
-            pending = self._watcher.reducing if inside == BACKWARD else self._pending
+            pending = self._inference.reducing if inside == BACKWARD else self._pending
             if len(pending) >= MOST_PENDING:
                 pending.clear()
             pending[id(work)] = (kind, number, begin)
-        except Exception as error:  # noqa: BLE001  whatever it is, it is not the program's
+        except Exception as error:  # noqa: BLE001  no error of ours may reach the program
             give_up(self, "collectives", error, "_called", "_waited")
 
     def _waited(self, work: Any, begin: int, end: int) -> None:
-        pending = self._pending.pop(id(work), None) or self._watcher.reducing.pop(id(work), None)
-        recorder = self._watcher.recorder
+        pending = self._pending.pop(id(work), None) or self._inference.reducing.pop(id(work), None)
+        recorder = self._inference.recorder
         if pending is not None and recorder is not None:
             kind, number, called = pending
             recorder.collective(kind, number, called, end - begin, end)
@@ -227,19 +227,19 @@ class Collectives:
         @functools.wraps(start)
         def observed(*args: Any, **kwargs: Any) -> Any:
             answer = start(*args, **kwargs)
-            self._watcher.ready()
+            self._inference.ready()
             return answer
 
         dist.init_process_group = c10d.init_process_group = observed
 
     def _wrap_wait(self, dist: Any) -> None:
-        watcher, wait = self._watcher, dist.Work.wait
+        inference, wait = self._inference, dist.Work.wait
 
         @functools.wraps(wait)
         def observed(work: Any, *args: Any, **kwargs: Any) -> Any:
-            if not (id(work) in self._pending or id(work) in watcher.reducing):
+            if not (id(work) in self._pending or id(work) in inference.reducing):
                 return wait(work, *args, **kwargs)  # most: torch waits in this way for each that does not return early
-            depth = watcher.enter(COLLECTIVE)
+            depth = inference.enter(COLLECTIVE)
             if depth == NOT_SEEN:
                 return wait(work, *args, **kwargs)
             begin = time.monotonic_ns()
@@ -247,7 +247,7 @@ class Collectives:
                 return wait(work, *args, **kwargs)
             finally:
                 end = time.monotonic_ns()
-                watcher.leave(depth)
+                inference.leave(depth)
                 self._waited(work, begin, end)
 
         dist.Work.wait = observed

@@ -10,33 +10,33 @@ import functools
 from typing import Any, Callable, Dict, Tuple
 
 from ...recording.step_line import COPY
-from ..inference.step_inference import Watcher
+from ..inference.step_inference import StepInference
 
 ACCELERATOR = "cuda"  # and what HIP calls so too
 
 
-def watch_copies(watcher: Watcher) -> None:
+def watch_copies(inference: StepInference) -> None:
     """Time each copy from now on; called once CUDA is in use, so that other programs never pay for it."""
     import torch  # noqa: PLC0415  this runs after torch was imported
 
     for name, leaves_host in (("to", _is_to_accelerator), ("cuda", _always)):
-        setattr(torch.Tensor, name, _observed(watcher, getattr(torch.Tensor, name), leaves_host))
+        setattr(torch.Tensor, name, _observed(inference, getattr(torch.Tensor, name), leaves_host))
 
 
 def _observed(
-    watcher: Watcher, copy: Callable[..., Any], leaves_host: Callable[[Tuple[Any, ...], Dict[str, Any]], bool]
+    inference: StepInference, copy: Callable[..., Any], leaves_host: Callable[[Tuple[Any, ...], Dict[str, Any]], bool]
 ) -> Callable[..., Any]:
     from torch.compiler import is_compiling  # noqa: PLC0415
 
     @functools.wraps(copy)
     def observed(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_compiling() or watcher.recorder is None or not leaves_host(args, kwargs) or not tensor.is_cpu:
+        if is_compiling() or inference.recorder is None or not leaves_host(args, kwargs) or not tensor.is_cpu:
             return copy(tensor, *args, **kwargs)
-        depth = watcher.enter(COPY)
+        depth = inference.enter(COPY)
         try:
             return copy(tensor, *args, **kwargs)
         finally:
-            watcher.leave(depth)
+            inference.leave(depth)
 
     return observed
 

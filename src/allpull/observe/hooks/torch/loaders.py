@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from ..inference.step_inference import Watcher
+from ..inference.step_inference import StepInference
 
 
-def watch_loaders(watcher: Watcher) -> None:
+def watch_loaders(inference: StepInference) -> None:
     """Time each fetch in the process that trains, whatever the number of workers."""
     from torch.utils.data import dataloader  # noqa: PLC0415  this runs after torch was imported
 
@@ -17,23 +17,23 @@ def watch_loaders(watcher: Watcher) -> None:
 
     @functools.wraps(take)
     def observed_take(self: Any) -> Any:
-        depth = watcher.fetch_begins(id(self))
+        depth = inference.fetch_begins(id(self))
         try:
             batch = take(self)
         except BaseException:  # the end of the pass, most likely
-            watcher.leave(depth)
+            inference.leave(depth)
             raise
-        watcher.fetched(depth, batch)
+        inference.fetched(depth, batch)
         return batch
 
     @functools.wraps(iterate)
     def observed_iterate(self: Any) -> Any:
-        depth = watcher.pass_begins()
+        depth = inference.pass_begins()
         try:
             iterator = iterate(self)
         finally:
-            watcher.leave(depth)
-        watcher.pass_begun(id(iterator))
+            inference.leave(depth)
+        inference.pass_begun(id(iterator))
         return iterator
 
     base.__next__ = observed_take  # type: ignore[method-assign]  # wrapping is the point

@@ -13,9 +13,9 @@ from collections import deque
 from typing import Any, Callable, Deque, List, Set, Tuple
 
 from ...recording.arrival import Arrival, watch_ddp
-from ..inference.step_inference import Watcher
+from ..inference.step_inference import StepInference
 from ..safety import safely
-from .uncompiled import leave_uncompiled
+from .dynamo_skip import leave_uncompiled
 
 SLOT = "_compiled_call_impl"  # where Module.compile puts what is called in a module's place
 MOST_ASKED = 8  # modules that were asked for their parameters last, among which an optimizer's is
@@ -24,10 +24,10 @@ MOST_ASKED = 8  # modules that were asked for their parameters last, among which
 class Networks:
     """The networks of this process, and which of them reduced its gradients in the last backward."""
 
-    def __init__(self, watcher: Watcher) -> None:
-        self.session = watcher.session
-        self.failed = watcher.failed
-        self._watcher = watcher
+    def __init__(self, inference: StepInference) -> None:
+        self.session = inference.session
+        self.failed = inference.failed
+        self._inference = inference
         self._parallel: List["weakref.ref[Any]"] = []  # no WeakSet: each backward walks it
         self._roots: "weakref.WeakSet[Any]" = weakref.WeakSet()
         self._shells: "weakref.WeakSet[Any]" = weakref.WeakSet()
@@ -170,7 +170,7 @@ class Networks:
         from torch import is_grad_enabled  # noqa: PLC0415
         from torch.compiler import is_dynamo_compiling  # noqa: PLC0415
 
-        watcher, compiled = self._watcher, vars(network).get(SLOT)
+        inference, compiled = self._inference, vars(network).get(SLOT)
         reference: Any = weakref.ref(network)  # it has us, so we must not have it
 
         def observed(*args: Any, **kwargs: Any) -> Any:
@@ -179,20 +179,20 @@ class Networks:
             if self._runs or is_dynamo_compiling():
                 return call(*args, **kwargs)
             self._runs = True
-            depth = watcher.forward_begins(args or kwargs, is_grad_enabled() and module.training)
+            depth = inference.forward_begins(args or kwargs, is_grad_enabled() and module.training)
             try:
                 return call(*args, **kwargs)
             finally:
                 self._runs = False
-                watcher.leave(depth)
+                inference.leave(depth)
 
         object.__setattr__(network, SLOT, observed)  # a compiled network's own would set it on what it compiled
 
     @safely("networks")
     def _evaluates(self, module: Any) -> None:
-        if self._holds_network(module) or (self._watcher.steps_taken and self._holds_copy(module)):
+        if self._holds_network(module) or (self._inference.steps_taken and self._holds_copy(module)):
             reference = weakref.ref(module)
-            self._watcher.evaluation_begins(lambda: getattr(reference(), "training", True))
+            self._inference.evaluation_begins(lambda: getattr(reference(), "training", True))
 
     def _holds_network(self, module: Any) -> bool:
         """Whether ``module`` is a network or holds one; a layer that is frozen is neither."""
@@ -204,6 +204,23 @@ class Networks:
         parts = [part for part in module.modules() if type(part) in kinds]
         sizes = {(type(root), len(list(root.parameters()))) for root in (self._roots if parts else ())}
         return any((type(part), len(list(part.parameters()))) in sizes for part in parts)
+
+
+def watch_gradients(inference: StepInference, reduces: Callable[[], bool]) -> None:
+    """Time each backward pass; ``reduces`` tells whether the one that just ran averaged its gradients over ranks."""
+    from torch import autograd  # noqa: PLC0415  this runs after torch was imported
+
+    backward = autograd.backward
+
+    @functools.wraps(backward)
+    def observed(*args: Any, **kwargs: Any) -> None:
+        depth = inference.backward_begins()
+        try:
+            backward(*args, **kwargs)
+        finally:
+            inference.backward_ends(depth, reduces)
+
+    autograd.backward = observed
 
 
 def _shares(wanted: Set[int], modules: List[Any]) -> List[Tuple[Any, Set[int]]]:

@@ -6,21 +6,21 @@ import functools
 from typing import Any
 
 from ...recording.step_line import OPTIMIZER
-from ..inference.step_inference import Watcher
+from ..inference.step_inference import StepInference
 
 
-def watch_optimizers(watcher: Watcher, made: Any) -> None:
+def watch_optimizers(inference: StepInference, made: Any) -> None:
     """Time each ``step`` by torch's own hooks for all optimizers; ``made`` is told of each optimizer that is made."""
     from torch.compiler import is_dynamo_compiling  # noqa: PLC0415  this runs after torch was imported
     from torch.optim import optimizer as optim  # noqa: PLC0415
 
     def begins(optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if not is_dynamo_compiling():
-            watcher.optimizer_begins(id(optimizer))
+            inference.optimizer_begins(id(optimizer))
 
     def ends(optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if not is_dynamo_compiling():
-            watcher.optimizer_ends(id(optimizer))
+            inference.optimizer_ends(id(optimizer))
 
     optim.register_optimizer_step_pre_hook(begins)
     optim.register_optimizer_step_post_hook(ends)
@@ -29,14 +29,14 @@ def watch_optimizers(watcher: Watcher, made: Any) -> None:
     @functools.wraps(construct)
     def observed(self: Any, *args: Any, **kwargs: Any) -> None:
         construct(self, *args, **kwargs)
-        watcher.makes_optimizer()
+        inference.makes_optimizer()
         made(self)
 
     optim.Optimizer.__init__ = observed  # type: ignore[method-assign]  # wrapping is the point
-    _watch_dropping(watcher, optim.Optimizer)
+    _watch_dropping(inference, optim.Optimizer)
 
 
-def _watch_dropping(watcher: Watcher, base: Any) -> None:
+def _watch_dropping(inference: StepInference, base: Any) -> None:
     """See gradients dropped, until an optimizer is seen to step."""
     from torch.compiler import is_dynamo_compiling  # noqa: PLC0415  this runs after torch was imported
 
@@ -45,8 +45,8 @@ def _watch_dropping(watcher: Watcher, base: Any) -> None:
     @functools.wraps(zero)
     def observed(self: Any, *args: Any, **kwargs: Any) -> None:
         if not is_dynamo_compiling():
-            if not watcher.steps_taken:
-                watcher.gradients_dropped()
+            if not inference.steps_taken:
+                inference.gradients_dropped()
             elif base.zero_grad is observed:
                 base.zero_grad = zero  # it is not needed any more
         zero(self, *args, **kwargs)
@@ -54,7 +54,7 @@ def _watch_dropping(watcher: Watcher, base: Any) -> None:
     base.zero_grad = observed
 
 
-def watch_scalers(watcher: Watcher) -> None:
+def watch_scalers(inference: StepInference) -> None:
     """Take what ``GradScaler.step`` does for the optimizer's, and know when it let the optimizer do nothing."""
     from torch.amp import grad_scaler  # noqa: PLC0415  this runs after torch was imported
 
@@ -62,14 +62,14 @@ def watch_scalers(watcher: Watcher) -> None:
 
     @functools.wraps(step)
     def observed(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        recorder = watcher.recorder
-        before = watcher.steps_taken
-        depth = watcher.enter(OPTIMIZER)
+        recorder = inference.recorder
+        before = inference.steps_taken
+        depth = inference.enter(OPTIMIZER)
         try:
             return step(self, optimizer, *args, **kwargs)
         finally:
-            watcher.leave(depth)
-            if recorder is not None and watcher.steps_taken == before:
-                watcher.optimizer_skips(id(optimizer))
+            inference.leave(depth)
+            if recorder is not None and inference.steps_taken == before:
+                inference.optimizer_skips(id(optimizer))
 
     grad_scaler.GradScaler.step = observed  # type: ignore[method-assign]

@@ -15,7 +15,7 @@ from typing import Any, Callable, Iterable, Optional
 from ....rundir import layout
 from ....rundir.write import private_folder
 from ...recording.arrival import sizes_of
-from ..inference.step_inference import Watcher
+from ..inference.step_inference import StepInference
 from ..safety import safely
 
 BUCKETS_AT = 4  # DDP cuts its buckets anew after its first step
@@ -25,17 +25,17 @@ QUIET = ("KINETO_LOG_LEVEL", "99")  # else kineto speaks of each window on the p
 class Windows:
     """Profiler windows of ``steps`` steps, the first at step ``first`` and then every ``every`` steps."""
 
-    def __init__(self, watcher: Watcher, *, every: int, steps: int, first: int) -> None:
-        self.session = watcher.session
-        self.failed = watcher.failed
-        self._watcher = watcher
+    def __init__(self, inference: StepInference, *, every: int, steps: int, first: int) -> None:
+        self.session = inference.session
+        self.failed = inference.failed
+        self._inference = inference
         self._every = every
         self._steps = steps
         self._first = first
         self._profile: Optional[Any] = None
         self._starts = False  # it is we who make a profiler
         self._theirs = False  # the program has made one
-        self._said = False
+        self._described = False
         self._opened_at = 0
         self._opened_ns = 0
 
@@ -68,7 +68,7 @@ class Windows:
     @safely("windows")
     def at_step(self, step: int) -> None:
         """Step ``step`` begins: close the window that is due, and open the next one."""
-        recorder = self._watcher.recorder
+        recorder = self._inference.recorder
         if recorder is None:
             return
         if self._profile is not None and step >= self._opened_at + self._steps:
@@ -76,8 +76,8 @@ class Windows:
         if self._profile is None and step >= self._first and (step - self._first) % self._every == 0:
             if not self._theirs:
                 self._open(step)
-            elif not self._said:
-                self._said = True
+            elif not self._described:
+                self._described = True
                 self.session.part_ends("windows", "the program has a profiler of its own")
         if self._profile is not None and "traced" not in recorder.tags:
             recorder.tags.append("traced")
@@ -104,7 +104,7 @@ class Windows:
 
     def _close(self) -> None:
         profile, self._profile = self._profile, None
-        recorder, who = self._watcher.recorder, self.session.who
+        recorder, who = self._inference.recorder, self.session.who
         if profile is None or recorder is None or who is None:
             return
         profile.stop()
@@ -123,19 +123,19 @@ class Windows:
 class Buckets:
     """Say once how DDP cuts the gradients, when it has settled; ``networks`` gives those that are there."""
 
-    def __init__(self, watcher: Watcher, networks: Callable[[], Iterable[Any]]) -> None:
-        self.session = watcher.session
-        self.failed = watcher.failed
-        self._watcher = watcher
+    def __init__(self, inference: StepInference, networks: Callable[[], Iterable[Any]]) -> None:
+        self.session = inference.session
+        self.failed = inference.failed
+        self._inference = inference
         self._networks = networks
 
     @safely("buckets")
     def at_step(self, step: int) -> None:
         """Step ``step`` begins."""
-        recorder = self._watcher.recorder
+        recorder = self._inference.recorder
         if recorder is None or step < BUCKETS_AT:
             return
-        self._watcher.boundary.tell_no_more(self.at_step)
+        self._inference.boundary.remove(self.at_step)
         now = time.monotonic_ns()
         for network in self._networks():
             sizes = sizes_of(network._get_ddp_logging_data())

@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any, Callable
 
 from ...recording.step_line import CHECKPOINT
-from ..inference.step_inference import Watcher
+from ..inference.step_inference import StepInference
 
 SAVERS = {
     "torch": ("save",),
@@ -17,26 +17,26 @@ SAVERS = {
 """Functions that write checkpoints, by the module that holds them."""
 
 
-def watch_saving(watcher: Watcher) -> Callable[[ModuleType], None]:
+def watch_saving(inference: StepInference) -> Callable[[ModuleType], None]:
     """What to call with each module of ``SAVERS`` once it was imported."""
 
     def wrap(module: ModuleType) -> None:
         for name in SAVERS[module.__name__]:
             function = getattr(module, name, None)
             if function is not None:
-                setattr(module, name, _observed(watcher, function))
+                setattr(module, name, _observed(inference, function))
 
     return wrap
 
 
-def _observed(watcher: Watcher, function: Callable[..., Any]) -> Callable[..., Any]:
+def _observed(inference: StepInference, function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def observed(*args: Any, **kwargs: Any) -> Any:
-        watcher.is_beyond_evaluation()
-        depth = watcher.enter(CHECKPOINT)
+        inference.is_beyond_evaluation()
+        depth = inference.enter(CHECKPOINT)
         try:
             return function(*args, **kwargs)
         finally:
-            watcher.leave(depth)
+            inference.leave(depth)
 
     return observed

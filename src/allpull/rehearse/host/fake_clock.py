@@ -1,8 +1,8 @@
 """Give the processes of one host a wrong wall clock, with libfaketime; their monotonic clock stays right.
 
-``python -m allpull.rehearse.host.clock MODULE ARGS…`` runs a module under one. The offset holds from the start of a
-host's first program. The drift is counted from there too, also in what that forks and executes: libfaketime tells them
-the moment (FAKETIME_SHARED).
+``python -m allpull.rehearse.host.fake_clock MODULE ARGS…`` runs a module under one. The offset holds from the start of
+a host's first program. The drift counts from that moment too, also in the programs that it forks and executes:
+libfaketime passes the moment on to them (FAKETIME_SHARED).
 
 libfaketime 0.9.10 passes absolute monotonic sleeps on wrongly when it leaves the monotonic clock alone, and Python's
 ``time.sleep`` is one; ``mend_sleep`` therefore lets it wait in ``select`` instead. Programs that a rank executes in

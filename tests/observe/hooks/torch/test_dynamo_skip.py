@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed")
 
 from allpull import marks
-from allpull.observe.hooks.torch.uncompiled import leave_uncompiled
+from allpull.observe.hooks.torch.dynamo_skip import leave_uncompiled
 from allpull.train.models import resnet
 
 pytestmark = pytest.mark.torch

@@ -5,38 +5,28 @@ A batch job belongs to Slurm once it is submitted: it lives on if we are killed,
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import os
-import re
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from allpull.errors import BadInput
 from allpull.launch.echo import STDOUT, Log
-from allpull.launch.endings import read_all_ended
+from allpull.launch.host_endings import HostEnding, log_tail, read_host_endings
 from allpull.launch.job import Job
-from allpull.launch.outcome import Ended, log_tail
 from allpull.launch.running import Running
-from allpull.launch.script import SLURM_LOG
 from allpull.launch.slurm.array import indices
-from allpull.launch.slurm.outcome import JobFacts, from_sacct, from_scontrol, in_words, verdict
+from allpull.launch.slurm.batch_script import SLURM_LOG
+from allpull.launch.slurm.commands import NEAR_END_S, SlurmHandle
+from allpull.launch.slurm.outcome import JobFacts, decide_endings, describe_state
 from allpull.rundir import layout
 
-ANSWER_S = 30.0  # a controller under load takes seconds
 FIRST_LOOK_S, LONGEST_LOOK_S, SLOWER = 1.0, 15.0, 1.3  # centres ask not to be polled often
-NEAR_END_S = 0.5  # once a host has written how it ended
 PEEK_S = 1.0  # between looks at what hosts have written
 SETTLE_S = 5.0  # shared file systems show another host's file some seconds late
-CANCEL_EXTRA_S = 60.0  # Slurm's own KillWait (30 s unless changed), and its book-keeping
 ARRAY_FRESH_S = 3.0  # one answer of Slurm's serves all runs of an array for so long
 
 Facts = Callable[[], JobFacts | None]
 """What Slurm knows of a job; None where it does not answer."""
-
-_TASK = re.compile(r"JobId=[0-9]+ ArrayJobId=[0-9]+ ArrayTaskId=(\S+) ")
 
 
 class BatchJob(Running):
@@ -45,7 +35,7 @@ class BatchJob(Running):
     def __init__(self, job: Job, name: str, facts: Facts | None = None) -> None:
         self._job = job
         self.output = [] if job.program is None else [Log(path=job.directory / SLURM_LOG, stream=STDOUT)]
-        self._slurm = Handle(name)
+        self._slurm = SlurmHandle(name)
         self.queue_numbers = [name]
         self._ask = facts or self._slurm.facts
         self.facts = JobFacts(state="PENDING")
@@ -56,14 +46,14 @@ class BatchJob(Running):
 
     def state(self) -> str:
         """Where the job is, in one line."""
-        return in_words(self._slurm.number, self.facts)
+        return describe_state(self._slurm.number, self.facts)
 
-    def poll(self) -> list[Ended] | None:
+    def poll(self) -> list[HostEnding] | None:
         """How each host ended, or None while the job waits or runs. Slurm is asked now and then only."""
         now = time.monotonic()
         if now < self._look_at and not self._end_shows(now):
             return None
-        told = read_all_ended(self._job.directory)
+        told = read_host_endings(self._job.directory)
         before = self.facts
         self.facts = self._ask() or before
         if self.facts.is_over:
@@ -97,36 +87,36 @@ class BatchJob(Running):
         self._peek_at = now + PEEK_S
         return any((self._job.directory / layout.ENDED).iterdir())
 
-    def _is_settled(self, told: Sequence[Ended], since_s: float) -> bool:
+    def _is_settled(self, told: Sequence[HostEnding], since_s: float) -> bool:
         known = len(told) == self._job.spec.launch.hosts or any(host.failures for host in told)
         begun = self.facts.state == "COMPLETED" or any((self._job.directory / "hosts").iterdir())
         return known or not begun or self.facts.state not in {"COMPLETED", "FAILED"} or since_s > SETTLE_S
 
-    def _verdict(self, told: Sequence[Ended]) -> list[Ended]:
+    def _verdict(self, told: Sequence[HostEnding]) -> list[HostEnding]:
         tail = log_tail(self._job.directory / SLURM_LOG)
-        return verdict(self.facts, told, hosts=self._job.spec.launch.hosts, log_tail=tail)
+        return decide_endings(self.facts, told, hosts=self._job.spec.launch.hosts, log_tail=tail)
 
 
 class ArrayJob(Running):
     """The runs of an array, each a batch job."""
 
     def __init__(self, job: Job, name: str) -> None:
-        self._slurm = Handle(name)
+        self._slurm = SlurmHandle(name)
         self._answer: dict[int, JobFacts] | None = None
         self._fresh_until = 0.0
         self._runs: dict[int, BatchJob] = {}
         for task, index in zip(job.tasks, indices(job.spec.slurm.array), strict=True):
-            one = Handle(name, index)
+            one = SlurmHandle(name, index)
             self._runs[index] = BatchJob(task, one.name, functools.partial(self._facts, index, one))
         self.queue_numbers = [number for run in self._runs.values() for number in run.queue_numbers]
-        self._ended: dict[int, list[Ended]] = {}
+        self._ended: dict[int, list[HostEnding]] = {}
 
     def state(self) -> str:
         """Where the runs are, in one line."""
         states = Counter(run.facts.state.lower() for run in self._runs.values())
         return f"Slurm array {self._slurm.number}: " + ", ".join(f"{n} {state}" for state, n in sorted(states.items()))
 
-    def poll(self) -> list[Ended] | None:
+    def poll(self) -> list[HostEnding] | None:
         """How each host of each run ended, or None while any waits or runs."""
         for place, run in enumerate(self._runs.values()):
             if place not in self._ended and (ended := run.poll()) is not None:
@@ -135,7 +125,7 @@ class ArrayJob(Running):
             return None
         return [host for _, hosts in sorted(self._ended.items()) for host in hosts]
 
-    def ended_runs(self) -> Mapping[int, list[Ended]]:
+    def ended_runs(self) -> Mapping[int, list[HostEnding]]:
         """How those runs have ended that did, by their place in ``job.tasks``."""
         return self._ended
 
@@ -148,7 +138,7 @@ class ArrayJob(Running):
         self._slurm.signal("USR1")
         return True
 
-    def _facts(self, index: int, one: Handle) -> JobFacts | None:
+    def _facts(self, index: int, one: SlurmHandle) -> JobFacts | None:
         """What Slurm knows of the run of ``index``, from an answer about all of them that is not too old."""
         now = time.monotonic()
         if now >= self._fresh_until:
@@ -157,70 +147,3 @@ class ArrayJob(Running):
         if self._answer is None:
             return None
         return self._answer.get(index) or one.facts()
-
-
-class Handle:
-    """What Slurm's commands are told of a job, or of one run of an array: ``number``, and on which ``cluster``."""
-
-    def __init__(self, name: str, index: int | None = None) -> None:
-        number, _, cluster = name.partition(";")
-        self.number = number if index is None else f"{number}_{index}"
-        self.name = f"{self.number};{cluster}" if cluster else self.number
-        self.cluster = [f"--clusters={cluster}"] if cluster else []
-
-    def facts(self) -> JobFacts | None:
-        """What Slurm knows of the job; None where it does not answer. A job that it forgot is over."""
-        said = self._show()
-        if said is None or said:
-            return from_scontrol(said) if said else None
-        columns = ["--noheader", "--parsable2", "--allocations", "--format=State,ExitCode"]
-        kept = ask(["sacct", *self.cluster, *columns, f"--jobs={self.number}"])
-        known = from_sacct(kept.stdout) if kept is not None and kept.returncode == 0 else None
-        return known or JobFacts(state="COMPLETED", reason="Slurm has forgotten the job")
-
-    def facts_by_index(self) -> dict[int, JobFacts] | None:
-        """What Slurm knows of the runs of an array, without those that it forgot; None where it does not answer."""
-        said = self._show()
-        return None if said is None else by_index(said)
-
-    def _show(self) -> str | None:
-        """What Slurm has on the job, as text; empty where it knows no such job, None where it does not answer."""
-        answer = ask(["scontrol", *self.cluster, "show", "job", self.number])
-        if answer is None or answer.returncode == 0:
-            return (answer and answer.stdout) or None
-        return "" if "Invalid job id" in answer.stderr + answer.stdout else None  # None: the controller restarts, say
-
-    def signal(self, name: str) -> None:
-        """Send a signal to the steps of the job; its script does not get it."""
-        ask(["scancel", *self.cluster, f"--signal={name}", self.number])
-
-    def cancel(self, grace_s: float, is_over: Callable[[], bool]) -> None:
-        """Cancel the job; after ``grace_s`` seconds kill what is left, until ``is_over``."""
-        ask(["scancel", *self.cluster, self.number])
-        started = time.monotonic()
-        killed = False
-        while time.monotonic() - started < grace_s + CANCEL_EXTRA_S and not is_over():
-            if not killed and time.monotonic() - started >= grace_s:
-                ask(["scancel", *self.cluster, "--signal=KILL", "--full", self.number])
-                killed = True
-            time.sleep(NEAR_END_S)
-
-
-def by_index(text: str) -> dict[int, JobFacts]:
-    """What ``scontrol show job`` printed of an array, by index; those that wait share one paragraph."""
-    found: dict[int, JobFacts] = {}
-    for paragraph in re.split(r"^(?=JobId=)", text, flags=re.MULTILINE):
-        match, facts = _TASK.match(paragraph), from_scontrol(paragraph)
-        if match and facts:
-            with contextlib.suppress(BadInput):  # a list that was cut short; those runs are asked for one by one
-                found.update(dict.fromkeys(indices(match.group(1)), facts))
-    return found
-
-
-def ask(command: Sequence[str]) -> subprocess.CompletedProcess[str] | None:
-    """Run one of Slurm's commands; None where it is missing or does not answer."""
-    whole = {**os.environ, "SLURM_BITSTR_LEN": "0"}  # else a long list of indices is cut short
-    try:
-        return subprocess.run(command, env=whole, capture_output=True, text=True, timeout=ANSWER_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None

@@ -14,18 +14,18 @@ import polars as pl
 import pytest
 
 from allpull.analyse.clock.host_clocks import align
-from allpull.rehearse.host import clock
+from allpull.rehearse.host import fake_clock
 from allpull.rundir.read.run import read_run
 
 pytestmark = pytest.mark.alone  # two clocks are looked at one after the other, and compared
 
-LIBRARY = clock.library()
+LIBRARY = fake_clock.library()
 needs_library = pytest.mark.skipif(LIBRARY is None, reason="no libfaketime here (apt install faketime)")
 
 LOOK = """
 import json, os, subprocess, sys, time
-from allpull.rehearse.host import clock
-wrong = clock.settle_in(os.environ)
+from allpull.rehearse.host import fake_clock
+wrong = fake_clock.settle_in(os.environ)
 def look(): return [time.time(), time.monotonic()]
 first = look()
 time.sleep(0.5)
@@ -35,7 +35,7 @@ if (pid := os.fork()) == 0:
     os._exit(0)
 os.waitpid(pid, 0)
 other = subprocess.run(["date", "+%s.%N"], capture_output=True, text=True).stdout
-command = [sys.executable, "-m", "allpull.rehearse.host.clock", "program"]
+command = [sys.executable, "-m", "allpull.rehearse.host.fake_clock", "program"]
 told = subprocess.run(command, env=wrong, capture_output=True, text=True)
 print(json.dumps([first, second, float(other), float(told.stdout)]))
 """
@@ -44,7 +44,7 @@ print(json.dumps([first, second, float(other), float(told.stdout)]))
 def look(tmp_path: Path, offset_s: float, drift_ppm: float) -> tuple[list[float], Any]:
     assert LIBRARY is not None
     (tmp_path / "program.py").write_text("import time\ntime.sleep(0.01)\nprint(time.time())\n")
-    wrong = clock.environment(LIBRARY, offset_s, drift_ppm, clock.reading()[1])
+    wrong = fake_clock.environment(LIBRARY, offset_s, drift_ppm, fake_clock.reading()[1])
     variables = {**os.environ, **wrong, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", LOOK], env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -84,22 +84,22 @@ def test_programs_that_it_executes_have_the_right_clock(tmp_path):
 
 
 def test_what_others_preload_stays(monkeypatch):
-    monkeypatch.setattr(clock.time, "sleep", time.sleep)  # to be as it was after the test
-    environ = {"LD_PRELOAD": f"/x/{clock.LIBRARY}:/y/libjemalloc.so", "FAKETIME": "+1"}
-    assert clock.settle_in(environ)["LD_PRELOAD"] == f"/x/{clock.LIBRARY}:/y/libjemalloc.so"
+    monkeypatch.setattr(fake_clock.time, "sleep", time.sleep)  # to be as it was after the test
+    environ = {"LD_PRELOAD": f"/x/{fake_clock.LIBRARY}:/y/libjemalloc.so", "FAKETIME": "+1"}
+    assert fake_clock.settle_in(environ)["LD_PRELOAD"] == f"/x/{fake_clock.LIBRARY}:/y/libjemalloc.so"
     assert environ == {"LD_PRELOAD": "/y/libjemalloc.so", "FAKETIME": "+1"}
-    environ = {"LD_PRELOAD": f"/x/{clock.LIBRARY}"}
-    clock.settle_in(environ)
+    environ = {"LD_PRELOAD": f"/x/{fake_clock.LIBRARY}"}
+    fake_clock.settle_in(environ)
     assert environ == {}
 
 
 def test_the_mended_sleep_sleeps():
     began = time.monotonic()
-    clock._sleep(0.02)
-    clock._sleep(0)
+    fake_clock._sleep(0.02)
+    fake_clock._sleep(0)
     assert time.monotonic() - began >= 0.02
     with pytest.raises(ValueError):
-        clock._sleep(-1)
+        fake_clock._sleep(-1)
 
 
 OFFSET_S, DRIFT_PPM = 5.0, 100.0

@@ -1,7 +1,4 @@
-"""What a job would run, as shell text that people can read and keep. Pure: nothing is read, started or written here.
-
-``sbatch_script`` makes a job script for Slurm, ``shell_script`` the few lines of everything simpler.
-"""
+"""The batch script of a Slurm job, as text. Pure: nothing is read, started or written here."""
 
 from __future__ import annotations
 
@@ -9,30 +6,24 @@ import re
 import shlex
 import signal
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-import allpull
 from allpull.errors import BadInput
 from allpull.launch import container
 from allpull.launch.job import WARNED, Job, environment
+from allpull.launch.ports import FIRST_PORT, PORTS
+from allpull.launch.shell_script import made_for, python_of
 from allpull.launch.slurm import array
 from allpull.rundir import layout
 from allpull.schema.spec import RunSpec
 
 SLURM_LOG = f"{layout.LOGS}/slurm.log"
-FIRST_PORT, PORTS = 20_000, 10_000  # below Linux's ephemeral ports, and two jobs of one host hardly ever share one
 TERMINATED = 128 + signal.SIGTERM
 MOVED = ("hosts", "steps", "events", "counters", "job/ended")
 """Folders of one attempt's records, which the next attempt of a requeued job moves into ``attempts/<number>``."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./~-]*")
-
-
-def shell_script(job: Job, variables: Mapping[str, str], command: Sequence[str]) -> str:
-    """A script that runs ``command`` with ``variables`` added to the environment."""
-    exports = [f"export {name}={shlex.quote(value)}" for name, value in sorted(variables.items())]
-    return "\n".join(["#!/bin/sh", _origin(job), *exports, shlex.join(["exec", *command]), ""])
 
 
 def sbatch_script(job: Job) -> str:
@@ -54,7 +45,7 @@ def sbatch_script(job: Job) -> str:
                 hint="give a path without one with --out, or change the option",
             )
     parts = [
-        ["#!/bin/bash", _origin(job), *(f"#SBATCH {line}" for line in directives(job))],
+        ["#!/bin/bash", made_for(job), *(f"#SBATCH {line}" for line in directives(job))],
         ["set -eo pipefail  # without -u: modules and activate scripts read variables that nobody set"],
         [f"module load {shlex.quote(module)}" for module in spec.slurm.modules],
         list(spec.slurm.prologue),
@@ -65,16 +56,6 @@ def sbatch_script(job: Job) -> str:
         [*_launch(spec)],
     ]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
-
-
-def python_of(job: Job) -> list[str]:
-    """The words that start the Python of the job's processes, inside its container where it has one.
-
-    Raises:
-        BadInput: the container cannot be told of the run directory.
-    """
-    box = job.spec.container
-    return container.wrap(box, [container.python(box)], shown=[job.directory])
 
 
 def directives(job: Job) -> Iterator[str]:
@@ -125,20 +106,10 @@ def srun_options(spec: RunSpec) -> list[str]:
     ]
 
 
-def port_of(job_id: int) -> int:
-    """The port of the rendezvous of Slurm job ``job_id``, the same on every host."""
-    return FIRST_PORT + job_id % PORTS
-
-
 def _texts(job: Job) -> Iterator[str]:
     slurm, box = job.spec.slurm, job.spec.container
     yield from (str(job.directory), container.python(box), box.image, *box.binds, *box.options)
     yield from (slurm.master, *slurm.modules, *slurm.prologue, *directives(job))
-
-
-def _origin(job: Job) -> str:
-    asked = shlex.join(job.record.command)
-    return f"# Made by allpull {allpull.__version__} for: " + "".join(c if c.isprintable() else "?" for c in asked)
 
 
 def _option(name: str, value: str) -> str:
@@ -225,7 +196,7 @@ def _launch(spec: RunSpec) -> Iterator[str]:
         agent += ' --master "$master" --port "$port"'
     srun = f"{shlex.join(['srun', *srun_options(spec)])} \\\n  {agent}"
     close = (
-        '"${python[@]}" -m allpull.launch.slurm.closing "$run" "$code" || true  # whoever submitted this may be gone'
+        '"${python[@]}" -m allpull.launch.slurm.close_run "$run" "$code" || true  # whoever submitted this may be gone'
     )
     if not spec.slurm.requeues:
         yield "code=0"

@@ -15,7 +15,7 @@ import pytest
 from allpull.cli.running import prepare_training
 from allpull.errors import BadInput
 from allpull.launch.job import Job, prepare, write_record
-from allpull.launch.slurm import closing
+from allpull.launch.slurm import close_run
 from allpull.launch.slurm.launcher import prepare_script
 from allpull.rundir import layout
 from allpull.rundir.read.run import read_run
@@ -27,7 +27,7 @@ RUNNING = "JobId=7 JobName=x\n   JobState=RUNNING Reason=None Dependency=(null)\
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     """A job of two hosts that has begun, and whose launcher wrote its number before it was killed."""
-    monkeypatch.setattr(closing, "SETTLE_S", 0.5)
+    monkeypatch.setattr(close_run, "SETTLE_S", 0.5)
     spec = RunSpec(
         launch=LaunchSpec(launcher="slurm", ranks=2, hosts=2),
         slurm=SlurmSpec(prologue=("export HUB_TOKEN=abcdefgh1234",)),
@@ -71,7 +71,7 @@ def test_a_script_that_ends_closes_the_run_and_takes_the_secrets_out(job):
     ended(job, 0, 0, versions={"python": "3.99.1", "torch": "9"})
     assert "nonce" in json.loads(job.file.read_text())
     assert "abcdefgh1234" in (job.directory / layout.SCRIPT).read_text()  # else it could not run
-    command = [sys.executable, "-m", "allpull.launch.slurm.closing", str(job.directory), "0"]
+    command = [sys.executable, "-m", "allpull.launch.slurm.close_run", str(job.directory), "0"]
     assert subprocess.run(command, check=False).returncode == 0
     closed = read(job)
     assert (closed["status"], closed["exit"]["code"], closed["job"]) == ("completed", 0, "7")
@@ -86,32 +86,32 @@ def test_the_rank_that_failed_is_named(job):
     ended(job, 1, 1)
     told = {"host": "n10", "index": 1, "code": 9, "failures": [{"rank": 1, "exit_code": 9}]}
     (job.directory / layout.ended_file("n10")).write_text(json.dumps(told))
-    record = closing.close(job.directory, 9)
+    record = close_run.close(job.directory, 9)
     assert (record.status, record.exit.code, record.exit.rank, record.exit.host) == ("failed", 9, 1, "n10")
 
 
 def test_a_run_that_was_closed_stays_as_it_is(job):
     ended(job, 0, 0)
-    first = closing.close(job.directory, 0)
-    assert closing.close(job.directory, 3) == first
-    assert closing.close(job.directory) == first
+    first = close_run.close(job.directory, 0)
+    assert close_run.close(job.directory, 3) == first
+    assert close_run.close(job.directory) == first
 
 
 def test_success_needs_the_word_of_every_host(job):
     ended(job, 0)
-    record = closing.close(job.directory, 0)
+    record = close_run.close(job.directory, 0)
     assert record.status == "failed"
     assert "1 of 2 hosts never said how their ranks ended" in record.exit.reason
 
 
 def test_a_host_that_could_not_take_part_says_why(job):
     ended(job, 68, 68, reason="host n10: cannot resolve n9")
-    assert closing.close(job.directory, 68).exit.reason == "host n10: cannot resolve n9"
+    assert close_run.close(job.directory, 68).exit.reason == "host n10: cannot resolve n9"
 
 
 def test_what_slurm_ended_is_told_by_slurm(job, slurm):
     slurm(RUNNING.replace("RUNNING", "TIMEOUT"))
-    record = closing.close(job.directory)
+    record = close_run.close(job.directory)
     assert record.status == "failed"
     assert record.exit.reason.startswith("Slurm ended the job at its time limit")
 
@@ -119,7 +119,7 @@ def test_what_slurm_ended_is_told_by_slurm(job, slurm):
 def test_a_job_that_still_runs_is_not_closed(job, slurm):
     slurm(RUNNING)
     with pytest.raises(BadInput, match=r"Slurm job 7: running on n\[9-10\]: it is not over"):
-        closing.close(job.directory)
+        close_run.close(job.directory)
     assert read(job)["status"] == "running"
 
 
@@ -127,15 +127,15 @@ def test_where_slurm_does_not_answer_the_hosts_decide_if_all_have_spoken(job, sl
     slurm("")
     ended(job, 0)
     with pytest.raises(BadInput, match="Slurm says nothing of job 7; 1 of 2 hosts wrote"):
-        closing.close(job.directory)
+        close_run.close(job.directory)
     ended(job, 0, 0)
-    assert closing.close(job.directory).status == "completed"
+    assert close_run.close(job.directory).status == "completed"
 
 
 def test_runs_of_other_launchers_are_left_alone(tmp_path):
     job = prepare(RunSpec(), kind="train", module="m", command=["m"], out=tmp_path)
     with pytest.raises(BadInput, match="launcher auto"):
-        closing.close(job.directory, 0)
+        close_run.close(job.directory, 0)
 
 
 @pytest.mark.parametrize(
@@ -155,8 +155,8 @@ def test_who_reads_an_unclosed_run_is_told_whose_it_is_and_what_closes_it(job, n
         (job.directory / layout.host_file(host)).write_text(json.dumps(HOST | {"host": host}))
     ended(job, *codes)
     gaps = read_run(job.directory).gaps
-    assert gaps[0].startswith(said)
-    assert "`allpull env --finish RUN` closes the run" in gaps[0]
+    assert gaps[0].text.startswith(said)
+    assert "`allpull env --finish RUN` closes the run" in gaps[0].text
 
 
 HOST = json.loads(next(Path(__file__).parents[2].glob("runs/*/hosts/*.json")).read_text("utf-8"))
@@ -169,9 +169,9 @@ def test_what_is_prepared_has_a_script_that_can_be_submitted_and_says_that_it_di
     assert script == directory / layout.SCRIPT
     assert f"run={directory}\n" in script.read_text()
     assert json.loads((directory / layout.SPEC).read_text())["nonce"]
-    assert "no job has begun" in read_run(directory).gaps[0]
+    assert "no job has begun" in read_run(directory).gaps[0].text
     (directory / layout.QUEUE).write_text("4711\n")
-    assert "Slurm job 4711 has not ended" in read_run(directory).gaps[0]
+    assert "Slurm job 4711 has not ended" in read_run(directory).gaps[0].text
 
 
 def test_a_prepared_array_has_one_script_for_all_its_runs(tmp_path):

@@ -16,7 +16,7 @@ from allpull.observe.process import end_with_parent
 LINGER_S = 2.0  # what outlives the process that started it may close its books first: the sidecar, under mpirun
 
 
-class Started:
+class ProcessTree:
     """A process and its descendants, which end when we are killed (on Linux).
 
     Its output goes to the end of ``log``, except the streams (stdout, stderr) that are ``shown`` to the user, as ours.

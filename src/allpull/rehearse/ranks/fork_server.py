@@ -1,9 +1,9 @@
 """Start the ranks of a virtual cluster: import torch once, fork a process for each host, and from that its ranks.
 
-``python -m allpull.rehearse.ranks.nursery ORDER.json --nets FD,FD… --reports FD --go FD --zero FD --parent PID``. Each
-host process moves into its network namespace, takes its name, reports that it stands, and, when all do, forks its
-ranks, which run ``allpull.observe.rank`` like those of any launcher. Eight ranks cost one import this way. Only a host
-whose wall clock is wrong is executed anew, under libfaketime.
+``python -m allpull.rehearse.ranks.fork_server ORDER.json --nets FD,FD… --reports FD --go FD --zero FD --parent
+PID``. Each host process moves into its network namespace, takes its name, reports that it is ready, and, when all
+are, forks its ranks, which run ``allpull.observe.rank`` as under any launcher. Eight ranks cost one import this way.
+Only a host whose wall clock is wrong is a new program, executed under libfaketime.
 
 Children are tied to their parents by the kernel: whichever dies, those below it are killed.
 """
@@ -31,7 +31,7 @@ from typing import NoReturn
 from allpull.observe import clock_pings
 from allpull.observe.rank.command import become
 from allpull.observe.sidecar import start as sidecar
-from allpull.rehearse.host import clock, state
+from allpull.rehearse.host import fake_clock, ownership
 from allpull.rehearse.host.namespaces import UTS, enter_net, unshare
 from allpull.rehearse.host.network import INTERFACE, address, rank_variables
 from allpull.rehearse.host.order import RANK_PLACEHOLDER, HostOrder, Order, load
@@ -71,7 +71,7 @@ class Wires:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Be the nursery, or with ``--host`` one of its hosts; in a forked child, that host."""
-    parser = argparse.ArgumentParser(prog="python -m allpull.rehearse.ranks.nursery")
+    parser = argparse.ArgumentParser(prog="python -m allpull.rehearse.ranks.fork_server")
     parser.add_argument("order", type=Path)
     parser.add_argument("--nets", required=True, help="descriptors of the hosts' network namespaces")
     parser.add_argument("--reports", type=int, required=True, help="descriptor on which a host reports")
@@ -80,13 +80,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--parent", type=int, required=True, help="process whose end is ours")
     parser.add_argument("--host", type=int, help="be this host alone")
     options = parser.parse_args(arguments)
-    state.end_with_parent(options.parent, SIGKILL)
+    ownership.end_with_parent(options.parent, SIGKILL)
     order = load(options.order)
     nets = tuple(map(int, options.nets.split(",")))
     wires = Wires(nets=nets, reports=options.reports, go=options.go, zero=options.zero)
     if options.host is None:
         return be_nursery(order, options.order, wires)
-    wrong = clock.settle_in(os.environ)
+    wrong = fake_clock.settle_in(os.environ)
     import_once()
     return be_host(order, options.host, wires, sidecar_environ=wrong)
 
@@ -116,7 +116,7 @@ def be_nursery(order: Order, order_file: Path, wires: Wires) -> int:
         pid = os.fork()
         if pid == 0:
             bell.leave_to_parent()
-            state.end_with_parent(nursery, SIGKILL)
+            ownership.end_with_parent(nursery, SIGKILL)
             return be_host(order, index, wires, sidecar_environ=dict(os.environ))
         hosts[pid] = index
     wires.close()
@@ -126,10 +126,10 @@ def be_nursery(order: Order, order_file: Path, wires: Wires) -> int:
 
 def execute_host(host: HostOrder, index: int, order_file: Path, wires: Wires) -> int:
     """Start a host with a wrong wall clock as a program of its own; its process id."""
-    library = clock.library()
+    library = fake_clock.library()
     assert library is not None  # the launcher has looked
-    variables = clock.environment(library, host.clock_offset_s, host.clock_drift_ppm, clock.reading()[1])
-    command = [sys.executable, "-m", "allpull.rehearse.ranks.nursery", str(order_file), "--host", str(index)]
+    variables = fake_clock.environment(library, host.clock_offset_s, host.clock_drift_ppm, fake_clock.reading()[1])
+    command = [sys.executable, "-m", "allpull.rehearse.ranks.fork_server", str(order_file), "--host", str(index)]
     command += [*wires.options(), "--parent", str(os.getpid())]
     pid = os.fork()
     if pid == 0:
@@ -146,7 +146,7 @@ def be_host(order: Order, index: int, wires: Wires, *, sidecar_environ: dict[str
     job = JobFile.read(order.job_file)
     _describe(host, order.directory)
     if host.has_own_clock:
-        monotonic_ns, ahead_ns = clock.ahead(sidecar_environ)
+        monotonic_ns, ahead_ns = fake_clock.ahead(sidecar_environ)
         told = {"host": host.name, "monotonic_ns": monotonic_ns, "ahead_ns": ahead_ns}
         send(wires.reports, clock={**told, "drift_ppm": host.clock_drift_ppm})
     send(wires.reports, stands=index)
@@ -159,7 +159,7 @@ def be_host(order: Order, index: int, wires: Wires, *, sidecar_environ: dict[str
         if pid == 0:
             bell.leave_to_parent()
             wires.close()
-            state.end_with_parent(here, SIGKILL)
+            ownership.end_with_parent(here, SIGKILL)
             end_as_program(lambda: be_rank(order, host, local_rank, rank_variable, sidecar_environ))  # noqa: B023  called at once
         ranks[pid] = rank
     counting = _start_sidecar(job, order, index, sidecar_environ)
@@ -192,7 +192,7 @@ def be_rank(
         rank_variables(rank, local_rank, order.ranks, len(host.ranks), order.port), ALLPULL_HOST=host.name
     )
     if not order.module:
-        os.environ.update(clock.program_variables(program_environ, order.directory))
+        os.environ.update(fake_clock.program_variables(program_environ, order.directory))
         become(order.job_file)
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()  # else all ranks would draw the same; Python's own module sees to itself
@@ -262,8 +262,8 @@ def _tell_nursery() -> None:
 def _start_sidecar(job: JobFile, order: Order, index: int, environ: dict[str, str]) -> subprocess.Popen[bytes] | None:
     host, part = order.hosts[index].name, clock_pings.NONE
     if job.counters and len(order.hosts) > 1:
-        part = clock_pings.ASK if index else clock_pings.serve(order.directory, host=host, address=address(0))
-    through = ["allpull.rehearse.host.clock"] if "FAKETIME" in environ else []
+        part = clock_pings.ASK if index else clock_pings.serving_role(order.directory, host=host, address=address(0))
+    through = ["allpull.rehearse.host.fake_clock"] if "FAKETIME" in environ else []
     return sidecar.start(job, host, watch=os.getpid(), clock=part, environ=environ, through=through)
 
 

@@ -4,18 +4,70 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from allpull.launch.outcome import TAIL_BYTES, Ended, RankFailure, log_tail
 from allpull.observe.versions import PACKAGES
 from allpull.rundir import layout, redact
 from allpull.schema.events import Raised
 
 MAX_REASON = 500  # characters
+TAIL_LINES = 20
+TAIL_BYTES = 64 * 1024
 
 
-def read_ended(directory: Path, host: str, code: int) -> Ended:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankFailure:
+    """One rank that did not end well. ``exit_code`` is negative for a signal, as in ``subprocess``.
+
+    ``raised_ns`` is a moment of the monotonic clock of boot ``boot_id``, ``realtime_ahead_ns`` what makes it one of
+    real time.
+    """
+
+    rank: int
+    host: str
+    exit_code: int
+    exception: str | None = None
+    hint: str | None = None
+    raised_ns: int | None = None
+    boot_id: str | None = None
+    realtime_ahead_ns: int = 0
+    log_tail: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostEnding:
+    """How one host's ranks ended: the code its agent returned, and those that failed.
+
+    ``reason`` says in words what ended them where it was none of them, ``log_tail`` what there is to read then.
+    ``stopped``: the user asked for the end. ``versions`` are those that ranks ran with there, as far as it said them.
+    """
+
+    host: str
+    code: int
+    failures: tuple[RankFailure, ...] = ()
+    reason: str | None = None
+    log_tail: tuple[str, ...] = ()
+    stopped: bool = False
+    versions: Mapping[str, str | None] = field(default_factory=dict)
+
+
+def log_tail(path: Path, lines: int = TAIL_LINES) -> tuple[str, ...]:
+    """The last ``lines`` lines of a log, secrets masked; empty where there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+            text = file.read(TAIL_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return ()
+    clean, _ = redact.text(text)
+    return tuple(deque((line[:500] for line in clean.splitlines() if line.strip()), maxlen=lines))
+
+
+def read_host_ending(directory: Path, host: str, code: int) -> HostEnding:
     """How the ranks of ``host`` ended in run directory ``directory``.
 
     ``host`` is the agent's ``--name``, ``code`` what its agent returned; an agent that was killed wrote nothing, and
@@ -24,7 +76,7 @@ def read_ended(directory: Path, host: str, code: int) -> Ended:
     return _ended(directory, host, code, _told(directory / layout.ended_file(host)))
 
 
-def read_all_ended(directory: Path) -> list[Ended]:
+def read_host_endings(directory: Path) -> list[HostEnding]:
     """How the ranks of every host ended that has written so; for jobs whose agents were not started by us.
 
     They are in the order of the job's hosts, which is that of ranks; by name where an older agent did not write it.
@@ -39,9 +91,9 @@ def read_all_ended(directory: Path) -> list[Ended]:
     return [ended for _, ended in sorted(found, key=lambda item: item[0])]
 
 
-def read_ranks_ended(
+def endings_from_ranks(
     directory: Path, ranks: int, code: int, *, first: tuple[int, int] | None, log_tail: tuple[str, ...]
-) -> list[Ended]:
+) -> list[HostEnding]:
     """How each host ended where no agent says so: from the ranks' own records and the starter's exit ``code``.
 
     ``first`` is the rank that the starter blames, with its exit code; it ended the others, so of them only those
@@ -58,8 +110,8 @@ def read_ranks_ended(
             failures.append(_failure(directory, host or "?", {"rank": rank, "exit_code": blamed.get(rank, 1)}))
     if not hosts:
         reason = "mpirun started no rank" if code else None
-        return [Ended(host="?", code=code, reason=reason, log_tail=log_tail)]
-    return [Ended(host=h, code=code, failures=tuple(f), log_tail=log_tail) for h, f in hosts.items()]
+        return [HostEnding(host="?", code=code, reason=reason, log_tail=log_tail)]
+    return [HostEnding(host=h, code=code, failures=tuple(f), log_tail=log_tail) for h, f in hosts.items()]
 
 
 def _host_of(directory: Path, rank: int) -> str | None:
@@ -96,11 +148,11 @@ def _told(path: Path) -> dict[str, Any]:
     return told
 
 
-def _ended(directory: Path, host: str, code: int, told: dict[str, Any]) -> Ended:
+def _ended(directory: Path, host: str, code: int, told: dict[str, Any]) -> HostEnding:
     failures = tuple(_failure(directory, host, item) for item in told.get("failures", []))
     reason = told.get("reason")
     shown = redact.text(reason[:MAX_REASON])[0] if isinstance(reason, str) else None
-    return Ended(host=host, code=code, failures=failures, reason=shown, versions=_versions(told.get("versions")))
+    return HostEnding(host=host, code=code, failures=failures, reason=shown, versions=_versions(told.get("versions")))
 
 
 def _versions(told: object) -> dict[str, str | None]:

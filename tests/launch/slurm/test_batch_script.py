@@ -20,7 +20,9 @@ from hypothesis import strategies as st
 
 from allpull.errors import BadInput
 from allpull.launch.job import Job, prospect
-from allpull.launch.script import MOVED, directives, port_of, sbatch_script, shell_script
+from allpull.launch.ports import port_of
+from allpull.launch.shell_script import shell_script
+from allpull.launch.slurm.batch_script import MOVED, directives, sbatch_script
 from allpull.rundir import layout
 from allpull.schema.spec import ContainerSpec, LaunchSpec, RunSpec, SlurmSpec
 

@@ -1,6 +1,6 @@
 """Close the run of a Slurm job where whoever submitted it cannot: it was killed, or the job was submitted by hand.
 
-``python -m allpull.launch.slurm.closing RUN CODE`` is how a batch script ends. A script that was killed never gets
+``python -m allpull.launch.slurm.close_run RUN CODE`` is how a batch script ends. A script that was killed never gets
 there: ``allpull env --finish RUN`` asks Slurm how its job ended. A run that is closed already stays as it is.
 """
 
@@ -13,12 +13,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from allpull.errors import AllpullError, BadInput
-from allpull.launch.endings import read_all_ended
+from allpull.launch.host_endings import HostEnding, log_tail, read_host_endings
 from allpull.launch.job import write_record
-from allpull.launch.outcome import Ended, log_tail, outcome, versions_of
-from allpull.launch.script import SLURM_LOG
-from allpull.launch.slurm.outcome import JobFacts, in_words, verdict
-from allpull.launch.slurm.queue import SETTLE_S, Handle
+from allpull.launch.outcome import outcome, versions_of
+from allpull.launch.slurm.batch_job import SETTLE_S
+from allpull.launch.slurm.batch_script import SLURM_LOG
+from allpull.launch.slurm.commands import SlurmHandle
+from allpull.launch.slurm.outcome import JobFacts, decide_endings, describe_state
 from allpull.rundir import layout, redact, safe_open
 from allpull.rundir.job_file import JobFile
 from allpull.rundir.read.unfinished import QUEUED, job_number
@@ -63,9 +64,9 @@ def close(directory: Path, code: int | None = None) -> RunRecord:
     if record.launcher != QUEUED:
         raise BadInput(f"{where}: no run of Slurm's, but of launcher {record.launcher[:80]}", hint="it closes itself")
     hosts, number = _hosts(record), job_number(root, record)
-    told = _settled(root, hosts) if code is not None else read_all_ended(root)
+    told = _settled(root, hosts) if code is not None else read_host_endings(root)
     facts = _facts(number, told, hosts) if code is None else _at_end(code)
-    ended = verdict(facts, told, hosts=hosts, log_tail=log_tail(root / SLURM_LOG))
+    ended = decide_endings(facts, told, hosts=hosts, log_tail=log_tail(root / SLURM_LOG))
     status, exit_ = outcome(ended, root, trains=record.kind != "run")
     changes = {"status": status, "exit": exit_, "ended_utc": _end_utc(root), "hosts": [host.host for host in ended]}
     closed = record.model_copy(update={**changes, "job": number, "versions": versions_of(record, ended)})
@@ -83,11 +84,11 @@ def _hosts(record: RunRecord) -> int:
     return hosts if type(hosts) is int and hosts > 0 else 1
 
 
-def _settled(root: Path, hosts: int) -> list[Ended]:
+def _settled(root: Path, hosts: int) -> list[HostEnding]:
     """What hosts wrote of their end, once all have, or there is nothing to wait for: file systems take seconds."""
     deadline = time.monotonic() + SETTLE_S
     while True:
-        told = read_all_ended(root)
+        told = read_host_endings(root)
         if len(told) >= hosts or any(host.failures for host in told) or time.monotonic() > deadline:
             return told
         time.sleep(LOOK_EVERY_S)
@@ -97,15 +98,15 @@ def _at_end(code: int) -> JobFacts:
     return JobFacts(state="FAILED" if code else "COMPLETED", exit_code=code)
 
 
-def _facts(number: str | None, told: Sequence[Ended], hosts: int) -> JobFacts:
+def _facts(number: str | None, told: Sequence[HostEnding], hosts: int) -> JobFacts:
     """What Slurm says of a job that is over; where it does not answer, what its hosts wrote, if all did.
 
     Raises:
         BadInput: it is not over, or nobody knows.
     """
-    facts = Handle(number).facts() if number else None
+    facts = SlurmHandle(number).facts() if number else None
     if facts is not None and not facts.is_over:
-        words = in_words((number or "").partition(";")[0], facts)
+        words = describe_state((number or "").partition(";")[0], facts)
         raise BadInput(f"{words}: it is not over", hint="wait for it, or end it with scancel")
     if facts is None and len(told) < hosts:
         what = f"Slurm says nothing of job {number}" if number else "it has no job number: was it ever submitted?"

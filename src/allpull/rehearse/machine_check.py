@@ -13,7 +13,7 @@ import psutil
 from allpull.errors import BadInput, MissingPart
 from allpull.nets import network
 from allpull.rehearse.cluster.model import Cluster
-from allpull.rehearse.host import clock
+from allpull.rehearse.host import fake_clock
 from allpull.rehearse.host.network import INTERFACE
 from allpull.rehearse.job_plan import topology
 from allpull.schema.spec import RunSpec
@@ -46,7 +46,7 @@ def check_machine(cluster: Cluster, spec: RunSpec, *, accelerated: bool) -> None
         if shutil.which(tool) is None:
             raise MissingPart(f"a virtual cluster needs `{tool}`", hint=f"apt install {package}; {UNSHAPED}")
     wrong = any(host.clock_offset_s or host.clock_drift_ppm for host in cluster.hosts)
-    if wrong and clock.library() is None:
+    if wrong and fake_clock.library() is None:
         raise MissingPart("a wrong wall clock needs libfaketime", hint="apt install faketime")
 
 
