@@ -65,7 +65,7 @@ def test_what_is_lost_is_the_sum_of_its_parts():
     step, lost, wait, forward, saved = milliseconds(sentence)
     assert step == 16
     assert lost == wait + forward - saved == 4
-    assert "3 ms to waiting for the slowest rank and 2 ms to forward passes that take longer, less 1 ms" in sentence
+    assert "3 ms to waiting for the slowest rank and 2 ms to forward passes that take longer, minus 1 ms" in sentence
 
 
 def test_strong_scaling_is_held_against_its_own_smaller_share():

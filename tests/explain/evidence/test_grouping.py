@@ -60,7 +60,7 @@ def test_more_suspects_than_are_priced_hide_nobody() -> None:
     assert [one.loss_s_per_step for one in answer.findings] == pytest.approx(
         [0.038, 0.036, 0.034, 0.032, 0.030, 0.028, 0.026, 0.024], rel=0.1
     )
-    assert any("2 more suspects of uneven-hosts" in note for note in answer.notes)
+    assert any("2 more candidates of uneven-hosts" in note for note in answer.notes)
 
 
 def test_a_rank_that_is_late_by_next_to_nothing_is_no_reason_for_anything() -> None:
