@@ -27,7 +27,7 @@ from allpull.observe.sidecar.start import start as start_sidecar
 from allpull.rundir import layout
 from allpull.rundir.job_file import JobFile
 from allpull.rundir.read import gaps
-from allpull.rundir.read.events import read_counters
+from allpull.rundir.read.counters import read_counters
 from allpull.schema.counters import CounterSample, CountersHeader
 from allpull.schema.gap import texts
 from allpull.schema.spec import LaunchSpec, ObserveSpec, RunSpec

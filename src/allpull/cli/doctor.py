@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from allpull.cli.options import AsJson
 from allpull.cli.say import answer
-from allpull.cli.show import AsJson
 
 if TYPE_CHECKING:
     from allpull.probe.doctor import Check

@@ -15,10 +15,9 @@ import torch.distributed as dist
 from allpull import marks
 from allpull.backend import join
 from allpull.errors import AllpullError
+from allpull.rundir import layout
 from allpull.rundir.job_file import JobFile
 from allpull.rundir.write import private_folder, whole_json
-
-ANSWER = "probes/{name}.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +96,7 @@ def run(probe: Callable[[str], None]) -> None:
 
 def write_result(job: JobFile, name: str, content: dict[str, Any]) -> None:
     """Write what the probe called ``name`` found into the run directory, all at once."""
-    path = Path(job.directory) / ANSWER.format(name=name)
+    path = Path(job.directory) / layout.probe_file(name)
     private_folder(str(path.parent))
     whole_json(str(path), content)
 

@@ -484,7 +484,8 @@ def test_calls_that_nobody_waited_for_or_that_find_no_mate_are_no_events(make: d
     (gap,) = window.gaps
     assert gap.kind == "blocked in other"
     assert (
-        gap.text == "collectives could not all be matched across ranks: 'other' holds the 2.5 ms a step that they took"
+        gap.text
+        == "collectives could not all be matched across ranks: 'other' holds the 2.5 ms per step that they took"
     )
     launched = met.collectives.with_columns(
         pl.lit(None).cast(pl.Int64).alias(name) for name in ("blocked_ns", "end_ns")

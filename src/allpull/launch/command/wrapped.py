@@ -26,7 +26,7 @@ from allpull.observe.host import describe_host
 from allpull.observe.sidecar.start import await_end, start_detached
 from allpull.rundir import layout
 from allpull.rundir.job_file import JobFile
-from allpull.rundir.read.headers import has_ended, ranks_of
+from allpull.rundir.read.headers import has_ended, rank_headers
 from allpull.rundir.write import whole_json
 
 LAUNCHER = "command"
@@ -129,7 +129,7 @@ def failures_of(directory: Path, pid: int, code: int) -> tuple[RankFailure, ...]
     Their exit code is the command's: that of each rank is known to whatever started it, and not to us.
     """
     found = []
-    for seen in ranks_of(directory):
+    for seen in rank_headers(directory):
         failure = failure_of(directory, seen.rank, seen.host, exit_code=128 - code if code < 0 else code)
         if failure.exception is None and seen.pid == pid and seen.host == socket.gethostname() and code < 0:
             failure = RankFailure(rank=seen.rank, host=seen.host, exit_code=code)
@@ -148,7 +148,9 @@ def lost_rank(directory: Path, failures: Sequence[RankFailure]) -> str | None:
     if not raised or not all(any(text in exception for text in LOST_PEER) for exception in raised):
         return None
     blamed = {failure.rank for failure in failures}
-    silent = [seen for seen in ranks_of(directory) if seen.rank not in blamed and not has_ended(directory, seen.rank)]
+    silent = [
+        seen for seen in rank_headers(directory) if seen.rank not in blamed and not has_ended(directory, seen.rank)
+    ]
     if not silent:
         return None
     names = ", ".join(f"rank {seen.rank} on {seen.host}" for seen in silent[:MOST_NAMED])

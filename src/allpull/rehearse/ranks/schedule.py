@@ -9,7 +9,7 @@ The cluster comes as a plain dictionary, resolved and checked by whoever started
                      "epoch_steps": 100, "evaluation_s": 0.0, "evaluate_every": 1, "checkpoint_s": 0.0},
      "faults": [...]}
 
-``layers`` is a list of {"forward_s", "backward_s"}, one for each layer of the network's table, as measured. Removal
+``layers`` is a list of {"forward_s", "backward_s"}, one for each layer of the network's table, as measured. Without
 it, ``forward_s`` and ``backward_s`` are those of the whole network and are spread over its layers by their FLOPs (one
 alone implies the other: backward is twice forward). Without those, ``device`` gives the times, and the optimizer's.
 An epoch has ``epoch_steps`` steps (null: all there are); after it every rank evaluates for ``evaluation_s``, if its
