@@ -288,7 +288,7 @@ def test_what_is_taken_is_what_was_given_however_it_is_cut(
 def test_no_name_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
     store = PrefixStore("x", HashStore())
     store.set("files", f'{{"takers": 1, "files": [["{name}", 0]]}}')
-    with pytest.raises(ValueError, match="no name of a checkpoint"):
+    with pytest.raises(ValueError, match="not the name of a checkpoint"):
         checkpoint_transfer.receive(store, str(tmp_path / "run"))
     assert [path.name for path in tmp_path.rglob("*")] == ["run", "checkpoints"]
 
