@@ -145,8 +145,8 @@ def _candidates(
     return [pooled, [Part(variance=_variance(side) / len(side), freedom=len(side) - 1) for side in sides]], "both sides"
 
 
-def _reach(found: tuple[float, float]) -> float:
-    variance, freedom = found
+def _reach(error: tuple[float, float]) -> float:
+    variance, freedom = error
     return math.sqrt(variance) * quantile((1 + CONFIDENCE) / 2, freedom)
 
 

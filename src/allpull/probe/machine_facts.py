@@ -122,8 +122,8 @@ def try_torch(timeout_s: float, python: str = sys.executable) -> str:
     if done.returncode == 0:
         return ""
     lines = [line for line in done.stderr.splitlines() if line.strip()]
-    said = lines[-1] if lines else f"importing it ended with code {done.returncode}"
-    return "".join(character if character.isprintable() else "�" for character in said[:MAX_TEXT])
+    message = lines[-1] if lines else f"importing it ended with code {done.returncode}"
+    return "".join(character if character.isprintable() else "�" for character in message[:MAX_TEXT])
 
 
 def _text(path: Path) -> str | None:
@@ -136,8 +136,8 @@ def _text(path: Path) -> str | None:
 
 def _each(cpufreq: Path, name: str) -> frozenset[str] | None:
     """The values of ``name`` in the cpufreq policies of all CPUs."""
-    said = {_text(path) for path in sorted(cpufreq.glob(f"policy*/{name}"))}
-    return frozenset(text for text in said if text) or None
+    texts = {_text(path) for path in sorted(cpufreq.glob(f"policy*/{name}"))}
+    return frozenset(text for text in texts if text) or None
 
 
 def _turbo(root: Path) -> bool | None:

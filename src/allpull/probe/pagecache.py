@@ -31,15 +31,15 @@ def resident_share(paths: Iterable[Path]) -> float | None:
     Raises:
         OSError: a file cannot be opened.
     """
-    found = total = 0
+    resident = total = 0
     for path in paths:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             pages = resident_pages(file.fileno(), size)
         if pages is None:
             return None
-        found, total = found + pages, total - (-size // mmap.PAGESIZE)
-    return found / total if total else None
+        resident, total = resident + pages, total - (-size // mmap.PAGESIZE)
+    return resident / total if total else None
 
 
 def drop(paths: Sequence[Path]) -> str:
@@ -87,8 +87,8 @@ def fill(paths: Sequence[Path]) -> str:
         with path.open("rb", buffering=0) as file:
             while file.readinto(buffer):
                 pass
-    found = resident_share(paths)
-    return "" if found is None or found >= ENOUGH else f"only {found:.0%} of the files stayed in the page cache"
+    share = resident_share(paths)
+    return "" if share is None or share >= ENOUGH else f"only {share:.0%} of the files stayed in the page cache"
 
 
 def resident_pages(descriptor: int, size: int) -> int | None:
@@ -116,5 +116,5 @@ def _may_know(descriptor: int) -> bool:
     status, user = os.fstat(descriptor), os.geteuid()
     if user in (0, status.st_uid):
         return True
-    mine = status.st_gid in (os.getegid(), *os.getgroups())
-    return bool(status.st_mode & (stat.S_IWGRP if mine else stat.S_IWOTH))
+    in_group = status.st_gid in (os.getegid(), *os.getgroups())
+    return bool(status.st_mode & (stat.S_IWGRP if in_group else stat.S_IWOTH))

@@ -44,8 +44,8 @@ def call_statistics(matched: Matched, steady: NDArray[np.int64], ranks: int, *, 
         pl.col("match").null_count().alias("unmatched"),
         pl.col("blocked_ns").cast(pl.Float64).sum(),
     )
-    found = by_use.join(_times(counted), on=KEY, how="left", nulls_equal=True)
-    ordered = found.sort("blocked_ns", "calls", *KEY, descending=[True, True, *(False for _ in KEY)], nulls_last=True)
+    of_uses = by_use.join(_times(counted), on=KEY, how="left", nulls_equal=True)
+    ordered = of_uses.sort("blocked_ns", "calls", *KEY, descending=[True, True, *(False for _ in KEY)], nulls_last=True)
     return [
         _use(row, steps[row["of_steady"]], ranks, slack_ns) for row in ordered.head(MOST_USES).iter_rows(named=True)
     ]

@@ -117,16 +117,16 @@ def energy_of_epochs(gpus: pl.DataFrame, epochs: pl.DataFrame) -> list[EpochEner
         gpus: columns of ``rundir.read.events.GPUS_SCHEMA``.
         epochs: as ``epoch_spans`` gives them.
     """
-    found: dict[int, list[float]] = {}
+    used_of_epoch: dict[int, list[float]] = {}
     for (host,), spans in epochs.sort("epoch").group_by("host", maintain_order=True):
         for (_,), samples in gpus.filter(pl.col("host") == host).sort("t_ns").group_by("gpu", maintain_order=True):
             times, used_j = _energy_curve(samples)
             for epoch, begin_ns, end_ns in spans.select("epoch", "begin_ns", "end_ns").rows():
                 edges = np.array([begin_ns, end_ns], dtype=np.int64)
-                found.setdefault(epoch, []).append(float(_growth(edges, times, used_j)[0]))
+                used_of_epoch.setdefault(epoch, []).append(float(_growth(edges, times, used_j)[0]))
     return [
         EpochEnergy(epoch=epoch, energy_j=None if np.isnan(parts).any() else sum(parts), gpus=len(parts))
-        for epoch, parts in sorted(found.items())
+        for epoch, parts in sorted(used_of_epoch.items())
     ]
 
 

@@ -38,13 +38,13 @@ def become(job_file: str) -> NoReturn:
         os._exit(NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_START)
 
 
-def command_of(words: Sequence[str]) -> List[str]:
+def command_of(command: Sequence[str]) -> List[str]:
     """The command of a job as this host runs it.
 
     >>> command_of(["python3.11", "train.py"])
     ['python3.11', 'train.py']
     """
-    program, *arguments = words
+    program, *arguments = command
     return [sys.executable if program == PYTHON else program, *arguments]
 
 

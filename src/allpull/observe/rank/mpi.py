@@ -59,7 +59,7 @@ def variables(environ: Mapping[str, str], job: JobFile, host: str) -> Dict[str, 
     """
     rank, ranks, local_rank = numbers(environ)
     master = environ.get("MASTER_ADDR", LOOPBACK)
-    found = {
+    environment = {
         "RANK": str(rank),
         "WORLD_SIZE": str(ranks),
         "LOCAL_RANK": str(local_rank),
@@ -72,10 +72,10 @@ def variables(environ: Mapping[str, str], job: JobFile, host: str) -> Dict[str, 
     }
     chosen = job.interface or environ.get("GLOO_SOCKET_IFNAME") or interface_of(own_address(master))
     if chosen:
-        found["GLOO_SOCKET_IFNAME"] = chosen
+        environment["GLOO_SOCKET_IFNAME"] = chosen
     if rank == 0:
-        found[SERVE_VARIABLE] = "1"
-    return found
+        environment[SERVE_VARIABLE] = "1"
+    return environment
 
 
 def local_ranks(environ: Mapping[str, str]) -> str:

@@ -141,8 +141,8 @@ def boot_id() -> Optional[str]:
 
 
 def _warn(reason: str, part: Optional[str] = None) -> None:
-    what = "recording stopped" if part is None else f"{part}: no longer observed"
-    os.write(2, f"allpull: {what}, the program goes on: {reason}\n".encode())
+    event = "recording stopped" if part is None else f"{part}: no longer observed"
+    os.write(2, f"allpull: {event}, the program goes on: {reason}\n".encode())
 
 
 class _Nowhere(Appender):

@@ -68,7 +68,7 @@ class ProcessTree:
     def _processes(self) -> Dict[Key, psutil.Process]:
         """The watched process if it is a rank, its descendants, other ranks with theirs, and tracked orphans."""
         watched = self._watched.pid if self._watched else None
-        tree = {key: said[0] for key, said in self._registered.items() if key[0] == watched and said[0].is_running()}
+        tree = {key: entry[0] for key, entry in self._registered.items() if key[0] == watched and entry[0].is_running()}
         self._add(tree, self._watched)
         for key, (process, _) in list(self._registered.items()):
             if key in tree:

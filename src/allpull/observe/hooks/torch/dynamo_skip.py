@@ -24,14 +24,14 @@ def skip_our_code(skip: Callable[[CodeType], Any]) -> None:
 
 def codes_of(module: ModuleType) -> Set[CodeType]:
     """The code of all functions and methods defined in ``module``, and of the functions inside them."""
-    found: Set[CodeType] = set()
+    codes: Set[CodeType] = set()
     left = [code for thing in vars(module).values() for code in _codes(thing, module.__name__)]
     while left:
         code = left.pop()
-        if code not in found:
-            found.add(code)
+        if code not in codes:
+            codes.add(code)
             left += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
-    return found
+    return codes
 
 
 def _codes(thing: Any, home: str) -> Iterator[CodeType]:

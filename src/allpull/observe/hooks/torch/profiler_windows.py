@@ -104,13 +104,13 @@ class Windows:
 
     def _close(self) -> None:
         profile, self._profile = self._profile, None
-        recorder, who = self._inference.recorder, self.session.who
-        if profile is None or recorder is None or who is None:
+        recorder, identity = self._inference.recorder, self.session.identity
+        if profile is None or recorder is None or identity is None:
             return
         profile.stop()
         now = time.monotonic_ns()
         recorder.tags.append("traced")
-        name = layout.trace_file(who.rank, self._opened_at)
+        name = layout.trace_file(identity.rank, self._opened_at)
         path = os.path.join(self.session.directory, name)
         private_folder(os.path.dirname(path))
         profile.export_chrome_trace(f"{path}.part.gz")  # the suffix makes torch compress it
@@ -145,10 +145,10 @@ class Buckets:
 
 def _start_quietly(profile: Any) -> None:
     name, value = QUIET
-    had = name in os.environ
+    was_set = name in os.environ
     os.environ.setdefault(name, value)
     try:
         profile.start()
     finally:
-        if not had:
+        if not was_set:
             del os.environ[name]
