@@ -101,7 +101,7 @@ def _phases(ranks: Sequence[RankSnapshot]) -> dict[str, float]:
 
 
 def _steps_done(rank: RankSnapshot) -> int:
-    """Steps that ``rank`` has done: by its live activity, or by its records, which are up to a second old."""
+    """Steps that ``rank`` has completed: by its live activity, or by its records, which are up to a second old."""
     recorded = rank.steps[-1].step + 1 if rank.steps else 0
     return recorded if rank.activity is None else max(recorded, rank.activity.step)
 
@@ -141,7 +141,7 @@ def _troubles(job: JobSnapshot, paces: dict[int, _Pace], step_s: float | None) -
 
 
 def _still_s(rank: RankSnapshot) -> float:
-    """How long ``rank`` has neither recorded a step nor changed its phase."""
+    """Time since ``rank`` last recorded a step or changed its phase."""
     if rank.activity is None or rank.now_ns is None:
         return rank.idle_s
     return min(rank.idle_s, max(0.0, (rank.now_ns - rank.activity.since_ns) / 1e9))

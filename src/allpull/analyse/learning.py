@@ -56,7 +56,7 @@ def steps_per_epoch(events: Mapping[int, EventLog]) -> float | None:
     """Steps of one epoch: the metric of that name, else what epoch marks show.
 
     Of the distances between marks of consecutive epochs the longest counts, as an epoch that a run resumed within
-    shows only its rest. None where neither tells.
+    shows only its rest. None where neither shows it.
     """
     reported = last_value(events, "steps_per_epoch")
     if reported is not None and reported > 0:

@@ -103,7 +103,7 @@ def ratio(top: Interval, bottom: Interval) -> Interval | None:
 def kind(runs: Sequence[RunMetrics]) -> Scaling | None:
     """Weak where all runs have the same samples per rank and step, strong where they have the same global batch.
 
-    The batch that was asked for decides where every run states it (the last batch of an epoch is often ragged, and
+    The configured batch decides where every run states it (the last batch of an epoch is often ragged, and
     differently so at each size); else what was measured. Mixed is neither; None where sizes are unknown or all equal.
     """
     if len({run.ranks for run in runs}) < 2:

@@ -22,16 +22,16 @@ from allpull.rundir.job_file import JobFile
 from allpull.schema.spec import RunSpec, from_plain
 
 WARMUP = 3
-LEAST, MOST = 5, 500  # steps of a point: enough for a median, and no more than a figure needs
+LEAST, MOST = 5, 500  # steps per point: enough for a median, and no more than a figure needs
 PATIENCE = 15.0  # a batch that would take more than this many times the requested seconds is left out
 PEAK_S = 0.5  # for the matrix product
 NOISE_S, NOISE_SIDE = 0.5, 192  # a piece of work of some 100 µs
 PARTS = ("forward_s", "backward_s", "optimizer_s")
-FAULTS = (RuntimeError, ValueError)  # by which torch says that memory is short or a layer does not work so
+FAULTS = (RuntimeError, ValueError)  # that torch raises when memory is short or a layer does not support the setting
 
 
 class Setting:
-    """What all points share: how to make the model, and its device."""
+    """Common to all points: how to build the model, and its device."""
 
     def __init__(self, job: JobFile, device: torch.device) -> None:
         options, self.device = job.options, device
@@ -42,10 +42,10 @@ class Setting:
         self.parameters = sum(one.numel() for one in self.model().parameters() if one.requires_grad)
 
     def model(self) -> nn.Module:
-        """The model with the same weights each time, the channels of a pixel together in memory.
+        """The model with the same initial weights each time, in channels-last memory format.
 
         Raises:
-            AllpullError: no such model, or it is not for such images.
+            AllpullError: no such model, or it does not accept such images.
         """
         torch.manual_seed(0)
         model = self._build(self._spec, channels=self.shape[0], classes=self.classes, pixels=self.shape[1:])
@@ -60,7 +60,7 @@ def main(job_file: str) -> None:
     """Measure all points of the job and write ``probes/compute.json``."""
     job = JobFile.read(job_file)
     options, device = job.options, join_group(job.spec["launch"]["threads"], "auto").device
-    torch.backends.cudnn.benchmark = True  # as the trainer has it
+    torch.backends.cudnn.benchmark = True  # as in the trainer
     setting = Setting(job, device)
     before, left_out = quiet(), list[str]()
     points = list(measure(setting, options, left_out))
@@ -89,7 +89,7 @@ def main(job_file: str) -> None:
 
 
 def measure(setting: Setting, options: dict[str, Any], left_out: list[str]) -> Iterator[dict[str, Any]]:
-    """The points in turn; why others cannot be measured goes to ``left_out``."""
+    """The points in turn; reasons for points that cannot be measured are appended to ``left_out``."""
     for precision in options["precisions"]:
         if precision == "tf32" and setting.device.type != "cuda":
             left_out.append("tf32: only GPUs have it")
@@ -115,7 +115,7 @@ def measure(setting: Setting, options: dict[str, Any], left_out: list[str]) -> I
 
 
 def timed(model: nn.Module, images: torch.Tensor, classes: int, precision: str, seconds: float) -> dict[str, Any]:
-    """Steps for about ``seconds``: of each its time and those of its parts, as ``schema.probes.ComputeMeasured``."""
+    """Time steps for about ``seconds``: each step and its parts, as ``schema.probes.ComputeMeasured``."""
     trained = Trained(model, images=images, classes=classes, precision=precision)
     first = Moments(images.device)
     for _ in range(WARMUP):
@@ -125,7 +125,7 @@ def timed(model: nn.Module, images: torch.Tensor, classes: int, precision: str, 
     moments = Moments(images.device)
     for _ in range(count):
         trained.step(moments.mark)
-    gaps = [*moments.between(), 0.0]  # begin, forward, backward, optimizer: four moments a step, then the next begins
+    gaps = [*moments.between(), 0.0]  # begin, forward, backward, optimizer: four moments per step
     times: dict[str, Any] = {name: gaps[place::4] for place, name in enumerate(PARTS)}
     times["step_s"] = [sum(gaps[start : start + 3]) for start in range(0, len(gaps), 4)]
     host = moments.host_s
@@ -136,7 +136,7 @@ def timed(model: nn.Module, images: torch.Tensor, classes: int, precision: str, 
 def measure_buckets(
     setting: Setting, options: dict[str, Any], points: list[dict[str, Any]], left_out: list[str]
 ) -> Iterator[dict[str, Any]]:
-    """Of each precision the buckets with the largest batch that could be measured, and the most threads."""
+    """The buckets of each precision, at the largest batch that could be measured and the most threads."""
     for precision in dict.fromkeys(point["precision"] for point in points):
         of_it = [point for point in points if point["precision"] == precision]
         largest = max(of_it, key=lambda point: (point["batch"], point["threads"]))

@@ -1,8 +1,8 @@
 """Time the loader without a model: one rank of ``allpull probe loader``.
 
 A point is a number of ranks at once, each with a number of threads, and files in one cache state. Its time is divided
-into consecutive windows, so that rates come with their spread; the first batch, which waits for threads to start, is in
-none. All cold and warm points come before the cached ones: the files are read into the page cache once.
+into consecutive windows, so that rates come with their spread; none includes the first batch, which waits for threads
+to start. All cold and warm points come before the cached ones: the files are read into the page cache once.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def main(job_file: str) -> None:
 def measure(
     group: ProbeGroup, subject: LoaderInput, options: dict[str, Any], threads: list[int]
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """All points that can be measured, and why others cannot."""
+    """All points that can be measured, and the reasons why others cannot."""
     wanted = [state for state in FILES_STATES if state in options["states"]] if subject.shards else ["memory"]
     cells = [(active, each) for active in rank_counts(group.ranks, group.ranks_per_host) for each in threads]
     points: list[dict[str, Any]] = []
@@ -104,7 +104,7 @@ def prepare(group: ProbeGroup, subject: LoaderInput, state: str) -> str:
 
 
 def point(group: ProbeGroup, subject: LoaderInput, cell: tuple[int, int, str], seconds: float) -> dict[str, Any] | None:
-    """One point: ranks below the first number of ``cell`` load, the others wait. None: some rank had one batch only."""
+    """One point: ranks below the first number of ``cell`` load, the others wait. None: some rank had only one batch."""
     active, threads, state = cell
     resident = pagecache.resident_share(subject.shards) if group.rank == 0 else None
     timings = LoaderTimings([], 0, 0.0)

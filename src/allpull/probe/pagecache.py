@@ -19,7 +19,7 @@ import psutil
 
 from allpull.units import show_bytes
 
-PIECE_BYTES = 1 << 28  # of a file, looked at or read at a time
+PIECE_BYTES = 1 << 28  # of a file, examined or read at a time
 MOST_LEFT = 0.02  # of files that count as dropped: a few pages may be in use
 ENOUGH = 0.98  # of files that count as cached
 MOST_OF_MEMORY = 0.5  # of what is available, that files may take up
@@ -54,7 +54,7 @@ def drop(paths: Sequence[Path]) -> str:
                 return "this system has no posix_fadvise"
     left = resident_share(paths)
     if left is None:
-        return "the system does not tell what is in its page cache: it does so of files that are yours to write"
+        return "the system reports its page cache only for files that you may write to"
     return "" if left <= MOST_LEFT else f"{left:.0%} of the files stayed in the page cache"
 
 

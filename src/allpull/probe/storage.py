@@ -30,7 +30,7 @@ from allpull.rundir.job_file import JobFile
 
 REPEATS = 3
 CEILING_S = 0.2
-WAYS = ("direct", "dropped", "cached")  # of keeping reads from the page cache, best first
+WAYS = ("direct", "dropped", "cached")  # to keep reads from the page cache, best first
 
 Work = Callable[[int], Sequence[Done]]
 """From the number of a repetition to its results, one per operation."""
@@ -43,7 +43,7 @@ def main(job_file: str) -> None:
     options, group = job.options, join_group(job.spec["launch"]["threads"])
     folder, name = Path(options["path"]), f"{options['name']}-{group.rank}"
     check_space(folder, options["file_bytes"] * group.ranks)
-    group.wait()  # until all have looked: what one writes is not free for the next
+    group.wait()  # until all have checked: one rank's file reduces the space that the next one finds
     with closing(Scratch(folder, options["file_bytes"], name)) as file:
         ceiling = file.ceiling(CEILING_S)
         ways = group.gather(torch.tensor([WAYS.index(file.way)])).flatten().tolist()
@@ -95,7 +95,7 @@ def points_of_data(group: ProbeGroup, active: int, file: Scratch, options: dict[
 
 
 def points_of_names(group: ProbeGroup, active: int, place: Path, seconds: float) -> Iterator[dict[str, Any]]:
-    """Files created, queried, opened and removed by ``active`` ranks at once, each in a folder of its own."""
+    """Files created, queried, opened and removed by ``active`` ranks at once, each in its own folder."""
 
     def work(_: int) -> list[Done]:
         with names(place):
@@ -107,7 +107,7 @@ def points_of_names(group: ProbeGroup, active: int, place: Path, seconds: float)
 
 
 def repeated(group: ProbeGroup, active: int, operations: int, work: Work) -> list[list[list[dict[str, Any]]]]:
-    """The results of ``work`` by operation, repetition and rank, of the first ``active`` ranks; the others wait."""
+    """The results of ``work`` by operation, repetition and rank for the first ``active`` ranks; the others wait."""
     results: list[list[list[dict[str, Any]]]] = [[] for _ in range(operations)]
     for repetition in range(REPEATS):
         group.wait()

@@ -72,7 +72,7 @@ def busbw_factor(op: str, ranks: int) -> float | None:
 
 
 def _described(matched: Matched) -> pl.DataFrame:
-    """Calls whose kind is known, each with what it is; calls that belong together are described alike."""
+    """Calls of known kind with their descriptions; matched calls get the same description."""
     known = matched.calls.drop_nulls("use").join(matched.uses.with_row_index("use"), on="use", how="left")
     uneven = pl.any_horizontal(pl.col("op").str.starts_with(name) for name in UNEVEN)
     together = pl.col("match").is_not_null()

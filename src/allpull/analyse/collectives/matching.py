@@ -1,6 +1,6 @@
 """Match the collectives that ranks recorded to each other, and split each into waiting and transfer (DESIGN §4).
 
-Calls belong together if they have the same number in the same process group, or else the same position among equal
+Calls match if they have the same number in the same process group, or else the same position among equal
 calls of the same step; all ranks of the group must take part, with equal operation, type and size. A rank was blocked
 from ``end − blocked`` to ``end``, which is all that the call cost it. Which rank waited for which is decided in
 ``collectives.waiting``.
@@ -23,7 +23,7 @@ UNEVEN = ("gather", "scatter", "all_to_all")
 LAUNCH_NS = 1_000_000
 """A call that returns sooner may only have been launched, as on an accelerator, without meeting other ranks."""
 OPAQUE = ("evaluation", "checkpoint")
-"""Phases that keep the time of collectives within them; it is no part of a step's waiting."""
+"""Phases that keep the time of collectives within them; it does not count as waiting of the step."""
 
 USE = ("op", "size_bytes", "dtype", "group", "group_ranks", "root", "inside")
 KIND_SCHEMA: dict[str, pl.DataType] = {
@@ -44,7 +44,7 @@ class Matched:
     """Every call of a collective, and what it cost its rank.
 
     ``calls`` has one row each, with the columns of ``rundir.collectives.SCHEMA`` and:
-    ``use`` (row of ``uses``; null: its kind is not known), ``match`` (equal for calls that belong together; null:
+    ``use`` (row of ``uses``; null: its kind is not known), ``match`` (equal for calls of one collective; null:
     unmatched), ``last_ns`` (L; the own start where a rank of a rooted call waited for nobody), ``wait_ns`` and
     ``transfer_ns`` (null where unmatched or never waited for).
     ``uses`` has the columns ``USE``: what is called, and in which phase.

@@ -26,11 +26,11 @@ COUNTED = ("read_bytes", "read_calls", "write_bytes", "write_calls", "storage_re
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class IoSeries:
-    """Rates of all ranks together, over time.
+    """Rates summed over all ranks, over time.
 
-    ``begin_ns`` and ``end_ns``, int64 of shape (intervals,), are times of the clock that samples were put on.
+    ``begin_ns`` and ``end_ns``, int64 of shape (intervals,), are times on the clock to which samples were aligned.
     ``per_s`` maps each of ``COUNTED`` to growth per second, shape (intervals,), NaN where no rank was measured;
-    ``ranks`` says how many were, and where it falls the rates are those of fewer. ``left_out`` are hosts whose clock
+    ``ranks`` is their number; where it falls, the rates are those of fewer ranks. ``left_out`` are hosts whose clock
     is unknown.
     """
 
@@ -64,7 +64,7 @@ def io_series(counters: pl.DataFrame, alignment: Alignment | None = None) -> IoS
 
     Args:
         counters: columns of ``rundir.read.events.COUNTERS_SCHEMA``, each host's times on its own monotonic clock.
-        alignment: puts them on one clock; None: they are on one already.
+        alignment: aligns them to one clock; None: they share one already.
     """
     curves: dict[str, list[tuple[Times, dict[str, Floats]]]] = {}
     left_out = []

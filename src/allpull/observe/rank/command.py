@@ -17,7 +17,7 @@ from allpull.observe.identity import numbers
 from allpull.observe.process import end_with_parent
 from allpull.rundir.job_file import JobFile
 
-PYTHON = "{python}"  # stands for the Python of the agent, whose path differs between hosts
+PYTHON = "{python}"  # represents the Python of the agent, whose path differs between hosts
 CANNOT_START = 126  # as a shell: the program exists and cannot be executed
 NOT_FOUND = 127  # as a shell: there is no such program
 
@@ -56,7 +56,7 @@ def environment(environ: Mapping[str, str], directory: str, job_file: str) -> Di
     paths = [os.path.abspath(path) for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     moved = {**environ, "PYTHONPATH": os.pathsep.join(paths)}
     ours = variables(directory, job_file, moved)
-    del ours[MPI_LIST]  # ranks start no ranks of ours, and mpirun refuses -x together with it
+    del ours[MPI_LIST]  # ranks start no further ranks, and mpirun refuses -x in combination with it
     return {**moved, **ours}
 
 

@@ -92,7 +92,7 @@ def describe(job: JobFile, host: str) -> None:
 
 
 def start_store(directory: str) -> None:
-    """Start a process that serves the store of the process group beside rank 0, for a command that is not ours."""
+    """Start a process that serves the store of the process group on rank 0's host, for a wrapped command."""
     where = [os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]]
     command = [sys.executable, "-m", "allpull.observe.store", *where]
     with open(os.path.join(directory, layout.LOGS, "store.log"), "ab") as log:

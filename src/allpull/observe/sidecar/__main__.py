@@ -1,4 +1,4 @@
-"""Sample the counters of a host and its ranks into ``counters/<host>.jsonl``: one process per host, beside the ranks.
+"""Sample the counters of a host and its ranks into ``counters/<host>.jsonl``: one process per host.
 
 ``python -m allpull.observe.sidecar --run DIR --host NAME --watch PID --interval-s S``. ``rank_registry`` knows the
 ranks, ``process_tree``, ``host_counters``, ``tcp_links`` and ``gpus`` read counters, and ``clock_pings`` compares the

@@ -17,7 +17,7 @@ MAX_THREADS = 256  # of one process whose wait for a CPU is read
 
 
 class ProcessTree:
-    """The ranks that ``registry`` hears of, and those below process ``pid``, tracked from look to look."""
+    """The ranks in ``registry`` and those below process ``pid``, tracked from sample to sample."""
 
     def __init__(self, pid: int, registry: Optional[RankRegistry] = None) -> None:
         self._usage = ProcessUsage()
@@ -110,7 +110,7 @@ def _descendants(ancestor: Optional[psutil.Process]) -> List[psutil.Process]:
     try:
         return ancestor.children(recursive=True) if ancestor else []
     except psutil.NoSuchProcess:
-        return []  # it ended, or another between two lines; who is tracked already is found without it
+        return []  # it ended, or another did between two lines; processes that are tracked already do not need it
 
 
 def _environ(process: psutil.Process) -> Mapping[str, str]:

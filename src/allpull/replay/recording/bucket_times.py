@@ -1,8 +1,8 @@
 """Solve how long each bucket of gradients took to reduce, from when it was ready and when the last one was done.
 
 Buckets follow each other on one lane (``replay.window``), so the last one ends at max_j (R_j + Σ_(b≥j) seconds_b) with
-R_j the moment at which the last rank had bucket j ready. Seconds are taken in proportion to weights w_b, and with D the
-first moment at which a rank was done the scale s of a step has a closed form::
+R_j the moment at which the last rank had bucket j ready. Seconds are assumed proportional to weights w_b. With D the
+first moment at which a rank was done, the scale s of a step has a closed form::
 
     seconds_b = s·w_b,    s = min_j (D − R_j) / W_j,    W_j = Σ_(b≥j) w_b
 
@@ -34,7 +34,7 @@ from allpull.units import NS_PER_S
 
 Ints = NDArray[np.int64]
 MISSING_SHARE = 0.1  # of rank-steps whose buckets are unknown: with more, medians would replace the run
-LEAST_WEIGHT = 1e-6  # of all buckets together: every bucket takes some time
+LEAST_WEIGHT = 1e-6  # of the sum over buckets: every bucket takes some time
 FEW = 8  # reductions: fewer do not show the latency
 MIXES = np.linspace(0, 1, 21)  # from bytes alone to latency alone
 BETTER = 0.99  # of the error with bytes alone: a smaller improvement does not justify a latency
@@ -168,7 +168,7 @@ def _shares(parts: Floats) -> Floats:
 
 
 def _durations_s(times: pl.DataFrame, buckets: int) -> Floats | None:
-    """Median seconds of each bucket in profiler windows with as many; None where one of them has none.
+    """Median seconds of each bucket over profiler windows with ``buckets`` of them; None where one has none.
 
     For each step the minimum over ranks counts: ranks that arrived before the last one measured their waiting, too.
     """

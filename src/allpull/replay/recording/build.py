@@ -87,7 +87,7 @@ def _count(aligned: AlignedRun, steps: ChosenSteps) -> int:
 
 
 def _buckets(run: RunData, steps: ChosenSteps) -> int:
-    """About how many buckets a step has."""
+    """The approximate number of buckets per step."""
     recorded = in_window(run.ready.select("step"), steps.steps).height
     return -(-recorded // (steps.steps.size * run.record.ranks))
 

@@ -100,7 +100,7 @@ def _line(recorded: Moments, calls: Calls) -> _Line:
 def _one_after_another(
     recorded: Moments, step_of: NDArray[np.intp], member: Bools, stand_s: Floats, leave_s: Floats
 ) -> tuple[Floats, Floats, int]:
-    """``stand_s`` and ``leave_s`` clipped so that each rank is in one event at a time, within its step.
+    """``stand_s`` and ``leave_s`` clipped so that each rank's events do not overlap and lie within their step.
 
     Also returns how many were clipped by more than ``MOVED_S``.
     """

@@ -37,7 +37,7 @@ Rows = NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Steps:
-    """Steps as they are filled; shape (steps, ranks) unless they say otherwise.
+    """Steps while work is laid out; arrays of shape (steps, ranks) unless stated otherwise.
 
     ``until_s`` (phases + 1, steps, ranks): all phases before one; ``rest_s``: in none of them. ``worked_s`` and
     ``since_s`` (events, ranks): since the step began, and since the event before.
@@ -147,7 +147,7 @@ def _same_place(events: Events) -> list[Rows]:
 
 
 def _bounds(rows: Rows, inside: Bools, events: Events, steps: _Steps) -> tuple[Rows, Rows, Floats, Floats]:
-    """Of some of ``rows`` and the ranks that are ``mine``: step, rank, and between what their phases must be."""
+    """For some of ``rows`` and the ranks that are ``inside``: step, rank, and the bounds of their time in phases."""
     looks = np.array(evenly(list(range(rows.size)), MOST_LOOKS), dtype=np.intp)
     look, rank = np.nonzero(inside[looks])
     event = rows[looks[look]]

@@ -45,7 +45,7 @@ class Written:
 def write(aligned: AlignedRun, path: Path, *, first: int = 0, end: int | None = None) -> Written:
     """Write the steps from ``first`` to before ``end`` (None: to the last) of the run to ``path``.
 
-    Of more steps than ``MAX_EVENTS`` allow only the first ones are written, and a note says so.
+    If the steps exceed ``MAX_EVENTS``, only the first ones are written, with a note.
 
     Raises:
         BadInput: there is no such step, or the file cannot be written.

@@ -1,4 +1,4 @@
-"""How many samples a batch holds, whatever its structure, and which step trained on it."""
+"""The number of samples in a batch of any structure, and the step that trained on it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Deque, Dict, Optional
 
 DEEPEST = 4  # nesting levels of a batch that are searched for its first tensor
 MOST_WAITING = 4096  # batches that were fetched and not trained on; older ones are forgotten
-MOST_PASSES = 16  # over loaders at a time; of more, the oldest are forgotten
+MOST_PASSES = 16  # over loaders at a time; beyond that the oldest are dropped
 
 
 class Batches:

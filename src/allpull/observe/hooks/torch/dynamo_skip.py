@@ -15,7 +15,7 @@ LEARNED = OURS + "train."  # the reference trainer, whose networks are to be com
 
 
 def skip_our_code(skip: Callable[[CodeType], Any]) -> None:
-    """Have dynamo skip every function of ours but for networks; ``skip`` is its function for that."""
+    """Make dynamo skip all functions of allpull except networks; ``skip`` is dynamo's function for that."""
     for name, module in list(sys.modules.items()):
         if name.startswith(OURS) and not name.startswith(LEARNED):
             for code in codes_of(module):

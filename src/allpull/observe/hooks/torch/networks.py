@@ -79,7 +79,7 @@ class Networks:
 
     @safely("networks")
     def given_to(self, optimizer: Any) -> None:
-        """An optimizer was made: the module that holds its parameters is a network, or the modules that do together."""
+        """An optimizer was made: the module or modules that hold its parameters are networks."""
         parameters = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         recent = [module for module in [reference() for reference in reversed(self._recent)] if module is not None]
         shares = _shares(parameters, [*self._roots, *recent])

@@ -1,7 +1,7 @@
 """Run torch's profiler for a few steps at intervals: it shows when each bucket was ready and when it was reduced.
 
 All ranks open their windows at the same steps, so that collectives match. The steps in a window, and the one that
-writes the trace, are tagged, and rates exclude them. Once a program makes a profiler of its own, no more windows are
+writes the trace, are tagged, and rates exclude them. Once a program makes its own profiler, no more windows are
 opened: two cannot run at once, and the second to start would fail or record nothing.
 """
 
