@@ -205,8 +205,8 @@ def test_ranks_that_show_themselves_are_put_down_at_once_and_the_first_failure_i
         read_run(directory)
 
 
-WAITS = f"import os, time\nuntil = time.time() + {PATIENCE_S}\n"
-WAITS += "while not os.path.exists('seen') and time.time() < until: time.sleep(0.05)"
+WAITS = f"import os, time\nuntil = time.monotonic() + {PATIENCE_S}\n"
+WAITS += "while not os.path.exists('seen') and time.monotonic() < until: time.sleep(0.05)"
 
 
 def why_nothing_was_recorded(tmp_path: Path, *words: str) -> str:
