@@ -78,7 +78,7 @@ def begun(directory: Path) -> Program:
     job = directory / layout.SPEC
     JobFile(directory=str(directory), budget=1 << 28, warmup_steps=5).write(str(job))
     program = start(str(job), AfterImport(print))
-    program.torch_came()
+    program.torch_imported()
     return program
 
 

@@ -112,7 +112,7 @@ def test_no_run_at_all_and_no_run_there(run_cli, tmp_path):
 def test_a_folder_of_several_runs_names_one_of_them(run_cli, tmp_path):
     for name in ("one", "two"):
         shutil.copytree(RUNS / "v1.1", tmp_path / name)
-    refused(run_cli("explain", str(tmp_path)), "2 runs", "one is explained at a time", "two")
+    refused(run_cli("explain", str(tmp_path)), "2 runs", "and one is needed here", "two")
     shutil.rmtree(tmp_path / "two")
     assert run_cli("explain", str(tmp_path)).returncode == 0
 

@@ -13,7 +13,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 from allpull.observe import clock_pings
 from allpull.probe import clock
-from allpull.probe.ranks import Meeting, meet, part
+from allpull.probe.ranks import ProbeGroup, join_group, leave_group
 from allpull.rundir.job_file import JobFile
 
 pytestmark = pytest.mark.torch
@@ -46,10 +46,10 @@ def _rank(rank: int, ranks: int, port: int, results: multiprocessing.Queue) -> N
     """One rank of a job of two hosts with two ranks each."""
     variables = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": 2, "MASTER_ADDR": HERE, "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in variables.items()})
-    meeting: Meeting = meet(1)
+    group: ProbeGroup = join_group(1)
     job = JobFile(directory="", nonce=NONCE, options={"seconds": 0.0})
-    results.put((rank, list(clock.compare(job, meeting, hosts=2))))
-    part()
+    results.put((rank, list(clock.compare(job, group, hosts=2))))
+    leave_group()
 
 
 @pytest.mark.ranks

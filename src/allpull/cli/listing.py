@@ -45,7 +45,7 @@ def model_list() -> list[dict[str, Any]]:
     Raises:
         MissingPart: torch is not installed.
     """
-    from allpull.cli.running import need_torch  # noqa: PLC0415
+    from allpull.jobs.placement import need_torch  # noqa: PLC0415
 
     need_torch()
     from allpull.train.models import MODELS  # noqa: PLC0415

@@ -10,15 +10,16 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from types import FrameType
 
+from allpull.errors import RunDirError
 from allpull.launch.echo import Echo
 from allpull.launch.host_endings import HostEnding
-from allpull.launch.job import WARNED, Job, seal, write_record
+from allpull.launch.job import WARNED, Job
 from allpull.launch.launcher import Launcher
 from allpull.launch.outcome import outcome, versions_of
 from allpull.launch.running import Running
-from allpull.rundir import layout, redact
-from allpull.rundir.read.headers import COUNTED, corrected, rank_files
-from allpull.rundir.write import whole_file
+from allpull.rundir import layout
+from allpull.rundir.read.headers import USER_STARTED, rank_files, with_recorded_ranks
+from allpull.rundir.run_record import seal, write_record, write_script
 from allpull.schema.run import Exit, RunRecord, Status
 
 LOOK_EVERY_S = 0.2
@@ -52,9 +53,9 @@ def execute(
     with _signals_raise() as signals:
         running: Running | None = None
         try:
-            script = redact.text(launcher.plan(job))[0]
+            script = launcher.plan(job)
             for run in runs.all:
-                whole_file(str(run.directory / layout.SCRIPT), script)
+                write_script(run.directory, script)
             running = launcher.submit(job)
             runs.begin(running.queue_numbers)
             _wait(runs, running, signals, look)
@@ -98,7 +99,7 @@ class _Runs:
     def correct(self) -> None:
         """Record the ranks of a command that starts its own ranks, as their files appear."""
         run, now = self.all[0], time.monotonic()
-        if run.record.launcher not in COUNTED or now < self._correct_at:
+        if run.record.launcher not in USER_STARTED or now < self._correct_at:
             return
         files = rank_files(run.directory)
         if files != self._files:
@@ -141,12 +142,13 @@ class _Runs:
     def _write(self, run: Job, record: RunRecord) -> None:
         try:
             if record.exit is not None:
-                seal(run)
+                seal(run.directory, record)
             write_record(run.directory, record)
-        except OSError as error:
+        except (OSError, RunDirError) as error:
             if run.program is None:
                 raise
-            self.say(f"allpull: {layout.RUN_JSON} is not up to date: {error.strerror or error}")
+            reason = getattr(error, "strerror", None) or error
+            self.say(f"allpull: {layout.RUN_JSON} is not up to date: {reason}")
 
 
 def _cancel(running: Running | None, grace_s: float) -> None:
@@ -183,7 +185,7 @@ def _wait(runs: _Runs, running: Running, signals: _Signals, look: Callable[[], N
 
 
 def _changed(run: Job, **changes: object) -> RunRecord:
-    return corrected(run.record.model_copy(update=changes), run.directory)
+    return with_recorded_ranks(run.record.model_copy(update=changes), run.directory)
 
 
 class _Signals:

@@ -19,12 +19,13 @@ from allpull.errors import BadInput
 from allpull.launch.code_versions import git_state
 from allpull.launch.command_record import of_program, with_command
 from allpull.launch.slurm import array
-from allpull.observe.hook_install import stage
+from allpull.observe.hook_install import install_hook
 from allpull.observe.versions import versions
 from allpull.rundir import layout, redact
 from allpull.rundir.job_file import JobFile
-from allpull.rundir.read.headers import COUNTED
-from allpull.rundir.write import private_folder, whole_json
+from allpull.rundir.read.headers import USER_STARTED
+from allpull.rundir.run_record import write_record
+from allpull.rundir.write import private_folder
 from allpull.schema.base import tag
 from allpull.schema.run import RunRecord
 from allpull.schema.spec import RunSpec, to_plain
@@ -46,7 +47,7 @@ class Job:
     """A prepared job: its run directory, what runs, and its record as written.
 
     Each rank runs ``module``, one of ours; or ``program``, a command of the user's, which the start-up hook observes.
-    Where nothing of ours starts ranks (``seen.COUNTED``) the program is one process, and its ranks are its own affair.
+    Under a launcher of ``headers.USER_STARTED`` the program is one process, which starts its own ranks.
     """
 
     directory: Path
@@ -80,7 +81,7 @@ def prospect(
     content: object = to_plain(spec) if program is None else [to_plain(spec), *program]
     signature = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
     visible, _ = redact.text(spec.name)
-    ranks = None if spec.launch.launcher in COUNTED else spec.launch.ranks
+    ranks = None if spec.launch.launcher in USER_STARTED else spec.launch.ranks
     name = layout.run_name(f"{now:%Y%m%dT%H%M%SZ}", visible, ranks, signature)
     record = _record(spec, name, kind=kind, command=command, created=now)
     if program is not None:
@@ -143,17 +144,8 @@ def _written(job: Job) -> Job:
     write_record(job.directory, job.record)
     _job_file(job).write(str(job.file))
     if job.program is not None:
-        stage(str(job.directory))
+        install_hook(str(job.directory))
     return job
-
-
-def write_record(directory: Path, record: RunRecord) -> None:
-    """Write ``run.json`` all at once.
-
-    Raises:
-        OSError: the disk is full, say; an older record is then untouched.
-    """
-    whole_json(str(directory / layout.RUN_JSON), record.model_dump(mode="json", by_alias=True))
 
 
 def environment(spec: RunSpec, inherited: Mapping[str, str]) -> dict[str, str]:
@@ -170,15 +162,6 @@ def environment(spec: RunSpec, inherited: Mapping[str, str]) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(max(1, round(spec.launch.grace_s))),
     }
-
-
-def seal(job: Job) -> None:
-    """Take what only the running job needed, its nonce and unmasked options, out of the job file.
-
-    Raises:
-        OSError: it cannot be rewritten.
-    """
-    _job_file(job).sealed(job.record.spec).write(str(job.file))
 
 
 def _fresh(out: Path, name: str) -> Path:

@@ -18,7 +18,6 @@ from allpull.launch.shell_script import python_of, shell_script
 from allpull.rundir import layout
 
 AGENT_EXTRA_S = 5.0  # the agent gives its ranks the grace time, and then writes its last records
-AGENT_LOG = f"{layout.LOGS}/agent.log"
 
 
 class Local:
@@ -50,7 +49,9 @@ class LocalJob(Running):
         self._job = job
         variables = environment(job.spec, os.environ)
         shown = () if job.program is None else ("stdout", "stderr")
-        self._agent = ProcessTree(command(job), log=job.directory / AGENT_LOG, environment=variables, shown=shown)
+        self._agent = ProcessTree(
+            command(job), log=job.directory / layout.AGENT_LOG, environment=variables, shown=shown
+        )
 
     def poll(self) -> list[HostEnding] | None:
         """How this host ended, or None while ranks run."""

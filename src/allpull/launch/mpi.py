@@ -32,7 +32,6 @@ from allpull.launch.running import Running
 from allpull.launch.shell_script import python_of, shell_script
 from allpull.rundir import layout
 
-LOG = f"{layout.LOGS}/mpirun.log"
 CANCEL_EXTRA_S = 5.0
 PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "ALLPULL_RESUME")
 """Variables that other hosts need besides those that are recorded."""
@@ -96,7 +95,7 @@ class MpiJob(Running):
     def __init__(self, job: Job, site: Site, inside: Mapping[str, str | None]) -> None:
         self._job = job
         self._inside = inside
-        self._log = job.directory / LOG
+        self._log = job.directory / layout.MPIRUN_LOG
         shown = () if job.program is None else ("stdout",)
         self.output = [Log(path=self._log, stream=STDERR)] if shown else []
         variables_of_rank = variables(job, site, os.environ)

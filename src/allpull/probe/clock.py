@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from allpull.observe import clock_pings
-from allpull.probe.ranks import Meeting, answer, meet, part
+from allpull.probe.ranks import ProbeGroup, join_group, leave_group, write_result
 from allpull.rundir.job_file import JobFile
 
 PAUSE_S = 0.2  # between bursts
@@ -26,33 +26,33 @@ STAMPS = 8  # of a ping: four moments on each of two clocks
 def main(job_file: str) -> None:
     """Compare all hosts with host 0; rank 0 writes ``probes/clock.json``."""
     job = JobFile.read(job_file)
-    meeting = meet(job.spec["launch"]["threads"])
-    hosts = meeting.ranks // meeting.ranks_per_host
-    against = [{"host": host, "pings": rows} for host, rows in compare(job, meeting, hosts)]
-    if meeting.rank == 0:
-        answer(job, "clock", {"schema": "allpull.clock/1.0", "hosts": hosts, "against": against})
-    part()
+    group = join_group(job.spec["launch"]["threads"])
+    hosts = group.ranks // group.ranks_per_host
+    against = [{"host": host, "pings": rows} for host, rows in compare(job, group, hosts)]
+    if group.rank == 0:
+        write_result(job, "clock", {"schema": "allpull.clock/1.0", "hosts": hosts, "against": against})
+    leave_group()
 
 
-def compare(job: JobFile, meeting: Meeting, hosts: int) -> Iterator[tuple[int, list[clock_pings.Row]]]:
+def compare(job: JobFile, group: ProbeGroup, hosts: int) -> Iterator[tuple[int, list[clock_pings.Row]]]:
     """On rank 0 each other host with its pings, elsewhere nothing; one host after the other, so that no ping waits."""
     address = os.environ.get("MASTER_ADDR", "127.0.0.1")
     server = None
     port = torch.zeros(1, dtype=torch.int64)
-    if meeting.rank == 0:
+    if group.rank == 0:
         listener = clock_pings.listen(address)
         port[0] = listener.getsockname()[1]
         server = clock_pings.Server(listener, job.nonce)
-    if meeting.ranks > 1:
+    if group.ranks > 1:
         dist.broadcast(port, 0)
     for host in range(1, hosts):
-        asker = host * meeting.ranks_per_host
-        if meeting.rank == asker:
+        asker = host * group.ranks_per_host
+        if group.rank == asker:
             place = {"address": address, "port": int(port)}
             send(pings(place, job.nonce, host=str(host), seconds=job.options["seconds"]))
-        elif meeting.rank == 0:
+        elif group.rank == 0:
             yield host, receive(asker)
-        meeting.wait()
+        group.wait()
     if server is not None:
         server.finish(0)
 

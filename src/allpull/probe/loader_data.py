@@ -1,4 +1,4 @@
-"""What the loader probe loads: a pack or a data set in memory, as the trainer would; torch is not needed."""
+"""The input of the loader probe: a pack or a data set in memory, loaded as by the trainer; without torch."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class InMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
-    """What is loaded. ``options`` are those of ``DataSpec``; ``shards`` are the files of a pack, none in memory."""
+class LoaderInput:
+    """The data to load. ``options`` are those of ``DataSpec``; ``shards`` are the files of a pack, none in memory."""
 
     name: str
     kind: str
@@ -92,8 +92,8 @@ class Subject:
         return PackedSource(self.name, plan, look, reading)
 
 
-def look_at(name: str, options: Mapping[str, Any], *, batch: int, ranks: int) -> Subject:
-    """What ``name`` is: a pack's folder, or a name of ``DATASETS``.
+def describe_input(name: str, options: Mapping[str, Any], *, batch: int, ranks: int) -> LoaderInput:
+    """The input called ``name``: the folder of a pack, or a name of ``DATASETS``.
 
     Raises:
         BadInput: it is neither, it is damaged, ``ranks`` cannot have files of their own, or memory would not do.
@@ -108,9 +108,9 @@ def look_at(name: str, options: Mapping[str, Any], *, batch: int, ranks: int) ->
     )
 
 
-def _in_memory(name: str, options: Mapping[str, Any], batch: int) -> Subject:
+def _in_memory(name: str, options: Mapping[str, Any], batch: int) -> LoaderInput:
     part = dataset.read(name, options["path"]).train
-    subject = Subject(
+    subject = LoaderInput(
         name=name,
         kind="memory",
         records=len(part),
@@ -123,7 +123,7 @@ def _in_memory(name: str, options: Mapping[str, Any], batch: int) -> Subject:
     return _checked(subject, part.images[0].nbytes)
 
 
-def _packed(name: str, options: Mapping[str, Any], batch: int, ranks: int) -> Subject:
+def _packed(name: str, options: Mapping[str, Any], batch: int, ranks: int) -> LoaderInput:
     header, rows, _ = read_index(Path(name))
     if header.records == 0:
         raise BadInput(f"{name}: a pack without records", hint="see its skipped.txt")
@@ -135,7 +135,7 @@ def _packed(name: str, options: Mapping[str, Any], batch: int, ranks: int) -> Su
         raise BadInput(f"{missing}: there is no such file", hint="copy the pack again, or make it again")
     raw = bool((rows["codec"] == RAW).all())
     size = options["size"] or (int(np.median(rows["height"])) if raw else JPEG_SIZE)
-    subject = Subject(
+    subject = LoaderInput(
         name=name,
         kind=header.kind,
         records=header.records,
@@ -149,7 +149,7 @@ def _packed(name: str, options: Mapping[str, Any], batch: int, ranks: int) -> Su
     return _checked(subject, size * size * pixel_bytes)
 
 
-def _checked(subject: Subject, sample_bytes: int) -> Subject:
+def _checked(subject: LoaderInput, sample_bytes: int) -> LoaderInput:
     """The subject, if its batches fit into memory."""
     need = sample_bytes * min(subject.batch, subject.records) * (subject.options["ahead"] + 2)
     if need > psutil.virtual_memory().available * MOST_OF_MEMORY:
@@ -184,7 +184,7 @@ def again(last: Batch | None, batches: Iterable[Batch]) -> Iterator[Batch]:
     return chain([] if last is None else [last], batches)
 
 
-def shuffle(subject: Subject, ranks: int) -> dict[str, Any] | None:
+def shuffle(subject: LoaderInput, ranks: int) -> dict[str, Any] | None:
     """What the order of epoch 0 is worth, as ``schema.probes.LoaderShuffle`` has it; None in memory.
 
     With files of its own a rank sees some of the records only, for ever: how unlike all records those are, is told by

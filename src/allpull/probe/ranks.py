@@ -1,4 +1,4 @@
-"""What a probe's ranks share: who they are, their process group, and rank 0's answer on disk."""
+"""What the ranks of all probes share: their process group, and the result file that rank 0 writes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ import torch.distributed as dist
 from allpull import marks
 from allpull.backend import join
 from allpull.errors import AllpullError
+from allpull.rundir import layout
 from allpull.rundir.job_file import JobFile
 from allpull.rundir.write import private_folder, whole_json
 
-ANSWER = "probes/{name}.json"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Meeting:
+class ProbeGroup:
     """The ranks of a probe, in one process group, on the device that collectives use."""
 
     rank: int
@@ -40,7 +39,7 @@ class Meeting:
         return self.rank % self.ranks_per_host == 0
 
     def wait(self) -> None:
-        """Wait until every rank is here."""
+        """Wait for every rank at a barrier."""
         if self.ranks > 1:
             dist.barrier()
 
@@ -53,8 +52,8 @@ class Meeting:
         return torch.stack(slots).cpu()
 
 
-def meet(threads: int, backend: str = "") -> Meeting:
-    """Join the ranks, on devices and as ``parallel.backend`` says; without ``backend`` on CPUs, over Gloo.
+def join_group(threads: int, backend: str = "") -> ProbeGroup:
+    """Join the process group with ``backend`` as ``parallel.backend``; without ``backend`` on CPUs, over Gloo.
 
     Raises:
         AllpullError: they cannot do so (``allpull.backend``).
@@ -64,17 +63,17 @@ def meet(threads: int, backend: str = "") -> Meeting:
         place = join(backend)
         if place.remark:
             marks.remark(place.remark)
-        return Meeting(rank=place.rank, ranks=place.ranks, device=place.device)
+        return ProbeGroup(rank=place.rank, ranks=place.ranks, device=place.device)
     rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if ranks > 1:
         dist.init_process_group("gloo")
-    return Meeting(rank=rank, ranks=ranks, device=torch.device("cpu"))
+    return ProbeGroup(rank=rank, ranks=ranks, device=torch.device("cpu"))
 
 
-def crews(ranks: int, ranks_per_host: int) -> list[int]:
-    """How many of ``ranks`` work at once, one measurement after the other: 1, 2, 4 …, those of one host, all.
+def rank_counts(ranks: int, ranks_per_host: int) -> list[int]:
+    """How many of ``ranks`` work at once in successive measurements: 1, 2, 4 …, those of one host, all.
 
-    >>> crews(12, 3)
+    >>> rank_counts(12, 3)
     [1, 2, 3, 4, 8, 12]
     """
     powers = [1 << power for power in range(ranks.bit_length()) if 1 << power < ranks]
@@ -82,7 +81,7 @@ def crews(ranks: int, ranks_per_host: int) -> list[int]:
 
 
 def run(probe: Callable[[str], None]) -> None:
-    """Run one rank of a probe; what the user can mend ends it with one clear error.
+    """Run one rank of a probe; an error that the user can fix ends it with one message.
 
     Raises:
         SystemExit: as the launcher expects it of ranks that failed.
@@ -95,14 +94,14 @@ def run(probe: Callable[[str], None]) -> None:
         raise SystemExit(error.exit_code) from error
 
 
-def answer(job: JobFile, name: str, content: dict[str, Any]) -> None:
-    """Write what the probe called ``name`` found into the run directory, all at once."""
-    path = Path(job.directory) / ANSWER.format(name=name)
+def write_result(job: JobFile, name: str, content: dict[str, Any]) -> None:
+    """Write the result of probe ``name`` into the run directory, all at once."""
+    path = Path(job.directory) / layout.probe_file(name)
     private_folder(str(path.parent))
     whole_json(str(path), content)
 
 
-def part() -> None:
+def leave_group() -> None:
     """Leave the process group, if there is one."""
     if dist.is_initialized():
         dist.destroy_process_group()

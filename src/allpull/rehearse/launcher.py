@@ -24,13 +24,12 @@ from allpull.rehearse.cluster.model import Cluster, truth
 from allpull.rehearse.host import fake_clock, ownership
 from allpull.rehearse.host import order as orders
 from allpull.rehearse.host.truth import not_struck
-from allpull.rehearse.job_plan import TRUTH_FILE, make_order
+from allpull.rehearse.job_plan import make_order
 from allpull.rehearse.machine_check import check_machine, idle_kinds, tell, too_fast
 from allpull.rundir import layout
 from allpull.rundir.write import whole_json
 
 ACCELERATOR = "allpull.rehearse.ranks"  # programs below it are the virtual accelerator's
-KEEPER_LOG = f"{layout.LOGS}/cluster.log"
 
 READY_S = 60.0  # for hosts and links to be ready; half a second is usual
 KEEPER_EXTRA_S = 10.0  # the keeper waits for the fork server, which gives its ranks the grace time
@@ -77,7 +76,7 @@ class Rehearse:
         if job.program is not None and any(host.clock_offset_s or host.clock_drift_ppm for host in self.cluster.hosts):
             fake_clock.mend_programs(job.directory)
         acting = Fault if accelerated else MachineFault
-        whole_json(str(job.directory / TRUTH_FILE), truth(self.cluster, acting=acting))
+        whole_json(str(job.directory / layout.CLUSTER_TRUTH), truth(self.cluster, acting=acting))
         running = RehearsedJob(job, self.cluster, self._say)
         for line in self._remarks(job):
             self._say(line)
@@ -105,7 +104,7 @@ class RehearsedJob(Running):
         self._say = say
         self._hosts = [host.name for host in cluster.hosts]
         self._id = ownership.new_id()
-        self._log = job.directory / KEEPER_LOG
+        self._log = job.directory / layout.CLUSTER_LOG
         self.output = [] if job.program is None else [Log(path=self._log, stream=STDERR)]
         self._keeper: subprocess.Popen[bytes] | None = None
         try:
@@ -119,7 +118,7 @@ class RehearsedJob(Running):
         try:
             order = make_order(job, cluster, cluster_id=self._id, state_file=self._state)
             self._changes = order.changes
-            order_file = job.directory / orders.FILE
+            order_file = job.directory / layout.CLUSTER_ORDER
             whole_json(str(order_file), orders.to_plain(order))
             self._keeper = self._start(order_file, tell)
             os.close(tell)  # now only the keeper holds it, and its end closes the pipe
@@ -193,7 +192,7 @@ class RehearsedJob(Running):
         ownership.release(self._state)
 
     def _say_what_never_struck(self) -> None:
-        missed = [one["kind"] for one in not_struck(self._job.directory / TRUTH_FILE, self._changes)]
+        missed = [one["kind"] for one in not_struck(self._job.directory / layout.CLUSTER_TRUTH, self._changes)]
         if missed:
             self._say(f"the job ended before these faults were to strike: {', '.join(missed)}")
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from allpull.launch.job import Job, write_record
+from allpull.launch.job import Job
 from allpull.rehearse.cluster.model import Cluster, to_plain
 from allpull.rehearse.cluster.quantity import number
+from allpull.rundir.run_record import write_record
 from allpull.schema.spec import LaunchSpec, RunSpec
 from allpull.schema.trainspec import TrainSpec
 

@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from allpull.cli.running import prepare_training
 from allpull.errors import BadInput
-from allpull.launch.job import Job, prepare, write_record
+from allpull.jobs.training import training_script
+from allpull.launch.job import Job, prepare
 from allpull.launch.slurm import close_run
 from allpull.launch.slurm.launcher import prepare_script
 from allpull.rundir import layout
 from allpull.rundir.read.run import read_run
+from allpull.rundir.run_record import write_record
 from allpull.schema.spec import LaunchSpec, RunSpec, SlurmSpec
 
 RUNNING = "JobId=7 JobName=x\n   JobState=RUNNING Reason=None Dependency=(null)\n   NodeList=n[9-10]\n"
@@ -164,7 +165,7 @@ HOST = json.loads(next(Path(__file__).parents[2].glob("runs/*/hosts/*.json")).re
 
 def test_what_is_prepared_has_a_script_that_can_be_submitted_and_says_that_it_did_not_begin(tmp_path):
     spec = RunSpec(name="digits", launch=LaunchSpec(launcher="slurm", ranks=2, hosts=2))
-    script = prepare_training(spec, tmp_path)
+    script = training_script(spec, tmp_path, ())
     directory = script.parents[1]
     assert script == directory / layout.SCRIPT
     assert f"run={directory}\n" in script.read_text()
@@ -176,7 +177,7 @@ def test_what_is_prepared_has_a_script_that_can_be_submitted_and_says_that_it_di
 
 def test_a_prepared_array_has_one_script_for_all_its_runs(tmp_path):
     spec = RunSpec(launch=LaunchSpec(launcher="slurm"), slurm=SlurmSpec(array="1,4"))
-    script = prepare_training(spec, tmp_path)
+    script = training_script(spec, tmp_path, ())
     array = script.parents[1]
     runs = sorted(path.name for path in array.iterdir() if (path / layout.RUN_JSON).exists())
     assert runs == [f"{array.name}_1", f"{array.name}_4"]
@@ -185,5 +186,5 @@ def test_a_prepared_array_has_one_script_for_all_its_runs(tmp_path):
 
 def test_only_slurms_jobs_are_prepared(tmp_path):
     with pytest.raises(BadInput, match="the launcher is local"):
-        prepare_training(RunSpec(launch=LaunchSpec(launcher="local")), tmp_path)
+        training_script(RunSpec(launch=LaunchSpec(launcher="local")), tmp_path, ())
     assert list(tmp_path.iterdir()) == []

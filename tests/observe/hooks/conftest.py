@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from allpull.observe.hook_install import stage, variables
+from allpull.observe.hook_install import install_hook, variables
 from allpull.rundir import layout
 from allpull.rundir.job_file import JobFile, WatchOptions
 from allpull.schema.events import EVENT, Event
@@ -117,7 +117,7 @@ def watched(tmp_path: Path) -> Watch:
             (directory / folder).mkdir(parents=True)
         job = directory / layout.SPEC
         JobFile(directory=str(directory), budget=1 << 24, command=(), watch=watch).write(str(job))
-        stage(str(directory))
+        install_hook(str(directory))
         program = tmp_path / "program.py"
         program.write_text(textwrap.dedent(source))
         environment = {**os.environ, "OMP_NUM_THREADS": "1", **env}

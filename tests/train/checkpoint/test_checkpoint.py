@@ -22,7 +22,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from allpull.errors import BadInput  # noqa: E402
 from allpull.schema.spec import TrainSpec  # noqa: E402
 from allpull.schema.trainspec import ParallelSpec  # noqa: E402
-from allpull.train.checkpoint import background_write  # noqa: E402
+from allpull.train.checkpoint import background_write, checkpoint  # noqa: E402
 from allpull.train.checkpoint.checkpoint import Checkpoints, Cut, Parts, Progress  # noqa: E402
 from allpull.train.checkpoint.reader import MAX_COUNT, read  # noqa: E402
 from allpull.train.models import MODELS  # noqa: E402
@@ -439,7 +439,7 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_does_not_change_it(t
         written.append(threading.current_thread() is threading.main_thread())
         real(path, content)
 
-    monkeypatch.setattr("allpull.train.checkpoint.checkpoint.write_whole", slow)
+    monkeypatch.setattr(checkpoint, "write_whole", slow)
     made = parts(steps=2, averaged=True)
     saved = checkpoints(tmp_path, made, asynchronous=True)
     saved.save(progress(2))
@@ -462,7 +462,7 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_does_not_change_it(t
 KILLED = """
 import os, sys, torch
 from pathlib import Path
-import allpull.train.checkpoint.background_write as beside
+from allpull.train.checkpoint import background_write as beside
 sys.path.insert(0, sys.argv[2])
 from test_checkpoint import checkpoints, parts, progress
 folder = Path(sys.argv[1])

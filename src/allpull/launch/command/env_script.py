@@ -20,18 +20,17 @@ from allpull.launch.command.hook_environment import hook_variables
 from allpull.launch.command.missing_ranks import ProcessWatch
 from allpull.launch.command.wrapped import failures_of
 from allpull.launch.host_endings import HostEnding
-from allpull.launch.job import Job, write_record
+from allpull.launch.job import Job
 from allpull.launch.outcome import exit_of
 from allpull.observe.hook_install import BINDS, CARRIED, MPI_LIST
-from allpull.rundir import layout, redact, safe_open
-from allpull.rundir.job_file import JOB_VARIABLE, JobFile
-from allpull.rundir.read.headers import corrected
-from allpull.rundir.write import whole_file
+from allpull.rundir import layout, safe_open
+from allpull.rundir.job_file import JOB_VARIABLE
+from allpull.rundir.read.headers import with_recorded_ranks
+from allpull.rundir.run_record import read_record, seal, write_record, write_script
 from allpull.schema.run import RunRecord
 
 LAUNCHER = "script"
 RUN_VARIABLE = "ALLPULL_RUN"
-MAX_JSON_BYTES = 16 << 20
 NO_PID = -1  # the process of the script is not known
 
 
@@ -51,7 +50,7 @@ def open_run(job: Job, script_lines: str) -> None:
     Raises:
         OSError: its record cannot be written.
     """
-    whole_file(str(job.directory / layout.SCRIPT), redact.text(script_lines)[0] + "\n")
+    write_script(job.directory, script_lines + "\n")
     write_record(job.directory, job.record.model_copy(update={"status": "running"}))
 
 
@@ -92,8 +91,7 @@ def close_run(directory: Path, code: int) -> RunRecord:
     """
     root = safe_open.checked_directory(directory)
     where = f"{safe_open.shown_path(root)}/{layout.RUN_JSON}"
-    blob = safe_open.read_whole(root, layout.RUN_JSON, MAX_JSON_BYTES)
-    record = safe_open.document(RunRecord, "run", blob, where)
+    record = read_record(root)
     if record.launcher != LAUNCHER:
         raise BadInput(f"{where}: not a run of `allpull env`: it closes itself", hint="leave --finish out")
     if not 0 <= code <= 255:
@@ -108,9 +106,9 @@ def close_run(directory: Path, code: int) -> RunRecord:
             "ended_utc": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         }
     )
-    closed = corrected(closed, root)
+    closed = with_recorded_ranks(closed, root)
     try:
-        _seal(root, closed)
+        seal(root, closed)
         write_record(root, closed)
     except OSError as error:
         raise BadInput(f"{where}: {error.strerror or error}", hint="is there room on the disk?") from error
@@ -122,12 +120,6 @@ def closing_messages(record: RunRecord, directory: Path) -> list[str]:
     watch = ProcessWatch((), directory.resolve())
     messages = [record.exit.describe()] if record.exit is not None and record.exit.rank is not None else []
     return messages + [sentence for sentence in (watch.why(), watch.twice()) if sentence is not None]
-
-
-def _seal(root: Path, record: RunRecord) -> None:
-    """Take what only the running job needed out of the job file."""
-    file = JobFile.from_plain(safe_open.parsed(safe_open.read_whole(root, layout.SPEC, MAX_JSON_BYTES)))
-    file.sealed(record.spec).write(str(root / layout.SPEC))
 
 
 def _csh_quoted(text: str) -> str:

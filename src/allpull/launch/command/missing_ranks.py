@@ -17,7 +17,7 @@ import psutil
 
 from allpull.launch.command.command_line import hook_blocking_flag, is_python
 from allpull.rundir import layout, redact
-from allpull.rundir.read.headers import processes_of, rank_files
+from allpull.rundir.read.headers import process_records, rank_files
 
 FIRST_LOOK_S, LONGEST_LOOK_S = 0.2, 30.0  # between looks, longer each time: what is started is started early
 ELSEWHERE = frozenset({"srun", "mpirun", "mpiexec", "mpiexec.hydra", "ssh", "pdsh", "jsrun", "aprun", "prun", "flux"})
@@ -61,7 +61,7 @@ class ProcessWatch:
         # importing polars changes the environment, which the command must get unchanged
         from allpull.rundir.read.gaps import why_no_rank  # noqa: PLC0415
 
-        processes = processes_of(self._directory)
+        processes = process_records(self._directory)
         if self._closed:  # other processes that imported torch may have started it
             reason, command = next(iter(self._closed.items()))
             torch_processes = f"; {why_no_rank(processes)}" if processes else ""
@@ -79,7 +79,7 @@ class ProcessWatch:
 
     def twice(self) -> str | None:
         """A sentence about processes whose rank number was already taken; None: there were none."""
-        refused = [process for process in processes_of(self._directory) if process.refused_rank is not None]
+        refused = [process for process in process_records(self._directory) if process.refused_rank is not None]
         if not refused:
             return None
         many = len(refused) > 1

@@ -26,7 +26,7 @@ from allpull.observe.host import describe_host
 from allpull.observe.sidecar.start import await_end, start_detached
 from allpull.rundir import layout
 from allpull.rundir.job_file import JobFile
-from allpull.rundir.read.headers import has_ended, ranks_of
+from allpull.rundir.read.headers import has_ended, rank_headers
 from allpull.rundir.write import whole_json
 
 LAUNCHER = "command"
@@ -129,7 +129,7 @@ def failures_of(directory: Path, pid: int, code: int) -> tuple[RankFailure, ...]
     Their exit code is the command's: only what started the ranks knows the code of each.
     """
     failed = []
-    for rank in ranks_of(directory):
+    for rank in rank_headers(directory):
         failure = failure_of(directory, rank.rank, rank.host, exit_code=128 - code if code < 0 else code)
         if failure.exception is None and rank.pid == pid and rank.host == socket.gethostname() and code < 0:
             failure = RankFailure(rank=rank.rank, host=rank.host, exit_code=code)
@@ -147,9 +147,9 @@ def lost_rank(directory: Path, failures: Sequence[RankFailure]) -> str | None:
     exceptions = [failure.exception for failure in failures if failure.exception is not None]
     if not exceptions or not all(any(text in exception for text in LOST_PEER) for exception in exceptions):
         return None
-    raised_ranks = {failure.rank for failure in failures}
+    raised = {failure.rank for failure in failures}
     silent = [
-        rank for rank in ranks_of(directory) if rank.rank not in raised_ranks and not has_ended(directory, rank.rank)
+        rank for rank in rank_headers(directory) if rank.rank not in raised and not has_ended(directory, rank.rank)
     ]
     if not silent:
         return None

@@ -15,7 +15,6 @@ from allpull.launch.host_endings import HostEnding, log_tail, read_host_endings
 from allpull.launch.job import Job
 from allpull.launch.running import Running
 from allpull.launch.slurm.array import indices
-from allpull.launch.slurm.batch_script import SLURM_LOG
 from allpull.launch.slurm.commands import NEAR_END_S, SlurmHandle
 from allpull.launch.slurm.outcome import JobFacts, decide_endings, describe_state
 from allpull.rundir import layout
@@ -34,7 +33,7 @@ class BatchJob(Running):
 
     def __init__(self, job: Job, name: str, facts: Facts | None = None) -> None:
         self._job = job
-        self.output = [] if job.program is None else [Log(path=job.directory / SLURM_LOG, stream=STDOUT)]
+        self.output = [] if job.program is None else [Log(path=job.directory / layout.SLURM_LOG, stream=STDOUT)]
         self._slurm = SlurmHandle(name)
         self.queue_numbers = [name]
         self._ask = facts or self._slurm.facts
@@ -89,11 +88,11 @@ class BatchJob(Running):
 
     def _is_settled(self, endings: Sequence[HostEnding], since_s: float) -> bool:
         is_known = len(endings) == self._job.spec.launch.hosts or any(host.failures for host in endings)
-        has_begun = self.facts.state == "COMPLETED" or any((self._job.directory / "hosts").iterdir())
+        has_begun = self.facts.state == "COMPLETED" or any((self._job.directory / layout.HOSTS).iterdir())
         return is_known or not has_begun or self.facts.state not in {"COMPLETED", "FAILED"} or since_s > SETTLE_S
 
     def _endings(self, endings: Sequence[HostEnding]) -> list[HostEnding]:
-        tail = log_tail(self._job.directory / SLURM_LOG)
+        tail = log_tail(self._job.directory / layout.SLURM_LOG)
         return decide_endings(self.facts, endings, hosts=self._job.spec.launch.hosts, log_tail=tail)
 
 

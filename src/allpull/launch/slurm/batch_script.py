@@ -18,10 +18,7 @@ from allpull.launch.slurm import array
 from allpull.rundir import layout
 from allpull.schema.spec import RunSpec
 
-SLURM_LOG = f"{layout.LOGS}/slurm.log"
 TERMINATED = 128 + signal.SIGTERM
-MOVED = ("hosts", "steps", "events", "counters", "job/ended")
-"""Folders of one attempt's records, which the next attempt of a requeued job moves into ``attempts/<number>``."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./~-]*")
 
@@ -128,7 +125,7 @@ def _log_path(job: Job) -> str:
     if "\\" in path:
         raise BadInput(f"Slurm cannot write to {path}: it has a backslash in it", hint="give another place with --out")
     whole = path.replace("%", "%%")
-    return f"{Path(whole) / array.folder(Path(whole), '%a') if job.spec.slurm.array else whole}/{SLURM_LOG}"
+    return f"{Path(whole) / array.folder(Path(whole), '%a') if job.spec.slurm.array else whole}/{layout.SLURM_LOG}"
 
 
 def _variables(spec: RunSpec) -> dict[str, str]:
@@ -168,7 +165,7 @@ def _next_attempt() -> Iterator[str]:
     yield '  while [ -e "$run/attempts/$attempts" ]; do attempts=$((attempts + 1)); done'
     yield '  before="$run/attempts/$attempts"'
     yield '  mkdir -p "$before/job"'
-    yield f"  for folder in {' '.join(MOVED)}; do"
+    yield f"  for folder in {' '.join(layout.ATTEMPT_FOLDERS)}; do"
     yield '    mv "$run/$folder" "$before/$folder"'
     yield '    mkdir "$run/$folder"'
     yield "  done"

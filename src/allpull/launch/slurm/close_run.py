@@ -14,31 +14,16 @@ from pathlib import Path
 
 from allpull.errors import AllpullError, BadInput
 from allpull.launch.host_endings import HostEnding, log_tail, read_host_endings
-from allpull.launch.job import write_record
 from allpull.launch.outcome import outcome, versions_of
 from allpull.launch.slurm.batch_job import SETTLE_S
-from allpull.launch.slurm.batch_script import SLURM_LOG
 from allpull.launch.slurm.commands import SlurmHandle
 from allpull.launch.slurm.outcome import JobFacts, decide_endings, describe_state
-from allpull.rundir import layout, redact, safe_open
-from allpull.rundir.job_file import JobFile
+from allpull.rundir import layout, safe_open
 from allpull.rundir.read.unfinished import QUEUED, job_number
-from allpull.rundir.write import whole_file
+from allpull.rundir.run_record import read_record, seal, write_record
 from allpull.schema.run import RunRecord
 
-MAX_JSON_BYTES = 16 << 20
 LOOK_EVERY_S = 0.2
-
-
-def record_of(directory: Path) -> RunRecord:
-    """The record of the run in ``directory``.
-
-    Raises:
-        RunDirError: there is none, or it cannot be read.
-    """
-    root = safe_open.checked_directory(directory)
-    blob = safe_open.read_whole(root, layout.RUN_JSON, MAX_JSON_BYTES)
-    return safe_open.document(RunRecord, "run", blob, f"{safe_open.shown_path(root)}/{layout.RUN_JSON}")
 
 
 def of_slurm(directory: Path) -> bool:
@@ -47,7 +32,7 @@ def of_slurm(directory: Path) -> bool:
     Raises:
         RunDirError: there is no run.
     """
-    return record_of(directory).launcher == QUEUED
+    return read_record(directory).launcher == QUEUED
 
 
 def close(directory: Path, code: int | None = None) -> RunRecord:
@@ -57,7 +42,7 @@ def close(directory: Path, code: int | None = None) -> RunRecord:
         RunDirError: there is no run.
         BadInput: it is not a Slurm job, the job is not over, its end is unknown, or the record cannot be written.
     """
-    root, record = safe_open.checked_directory(directory), record_of(directory)
+    root, record = safe_open.checked_directory(directory), read_record(directory)
     where = f"{safe_open.shown_path(root)}/{layout.RUN_JSON}"
     if record.exit is not None:
         return record
@@ -66,12 +51,12 @@ def close(directory: Path, code: int | None = None) -> RunRecord:
     hosts, number = _hosts(record), job_number(root, record)
     endings = _settled_endings(root, hosts) if code is not None else read_host_endings(root)
     facts = _facts_of_job(number, endings, hosts) if code is None else _facts_of_code(code)
-    decided = decide_endings(facts, endings, hosts=hosts, log_tail=log_tail(root / SLURM_LOG))
+    decided = decide_endings(facts, endings, hosts=hosts, log_tail=log_tail(root / layout.SLURM_LOG))
     status, exit_ = outcome(decided, root, trains=record.kind != "run")
     changes = {"status": status, "exit": exit_, "ended_utc": _end_utc(root), "hosts": [host.host for host in decided]}
     closed = record.model_copy(update={**changes, "job": number, "versions": versions_of(record, decided)})
     try:
-        _seal(root, closed)
+        seal(root, closed)
         write_record(root, closed)
     except OSError as error:
         raise BadInput(f"{where}: {error.strerror or error}", hint="is there room on the disk?") from error
@@ -119,15 +104,6 @@ def _end_utc(root: Path) -> str:
     """When the last host wrote how it ended; now if none did."""
     times_s = [path.stat().st_mtime for path in (root / layout.ENDED).glob("*.json")]
     return f"{datetime.fromtimestamp(max(times_s, default=time.time()), UTC):%Y-%m-%dT%H:%M:%SZ}"
-
-
-def _seal(root: Path, record: RunRecord) -> None:
-    """Take what only the running job needed, its nonce and whatever is secret, out of the job file and the script."""
-    file = JobFile.from_plain(safe_open.parsed(safe_open.read_whole(root, layout.SPEC, MAX_JSON_BYTES)))
-    file.sealed(record.spec).write(str(root / layout.SPEC))
-    if (root / layout.SCRIPT).exists():
-        script = safe_open.read_whole(root, layout.SCRIPT, MAX_JSON_BYTES).decode("utf-8", "replace")
-        whole_file(str(root / layout.SCRIPT), redact.text(script)[0])
 
 
 if __name__ == "__main__":

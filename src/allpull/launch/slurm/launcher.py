@@ -24,7 +24,7 @@ from allpull.launch.process_tree import ProcessTree
 from allpull.launch.running import Running
 from allpull.launch.shell_script import python_of, shell_script
 from allpull.launch.slurm.batch_job import ArrayJob, BatchJob
-from allpull.launch.slurm.batch_script import SLURM_LOG, sbatch_script, srun_options
+from allpull.launch.slurm.batch_script import sbatch_script, srun_options
 from allpull.launch.slurm.commands import ANSWER_S, CANCEL_EXTRA_S, NEAR_END_S, ask
 from allpull.launch.slurm.outcome import JobFacts, decide_endings
 from allpull.rundir import layout
@@ -82,7 +82,7 @@ class StepJob(Running):
         self._job = job
         self._allocation = allocation
         variables = environment(job.spec, os.environ)
-        log, shown = job.directory / SLURM_LOG, () if job.program is None else ("stdout",)
+        log, shown = job.directory / layout.SLURM_LOG, () if job.program is None else ("stdout",)
         self.output = [Log(path=log, stream=STDERR)] if shown else []
         self._srun = ProcessTree(command, log=log, environment=variables, shown=shown)
 
@@ -92,7 +92,7 @@ class StepJob(Running):
         if code is None:
             return None
         facts = JobFacts(state="FAILED" if code else "COMPLETED", exit_code=code)
-        tail = log_tail(self._job.directory / SLURM_LOG)
+        tail = log_tail(self._job.directory / layout.SLURM_LOG)
         return decide_endings(
             facts, read_host_endings(self._job.directory), hosts=self._job.spec.launch.hosts, log_tail=tail
         )

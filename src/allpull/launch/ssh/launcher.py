@@ -85,7 +85,7 @@ class SshJob(Running):
             port=job.spec.launch.port or self._hosts[0].port,
             directories=[host.directory for host in self._hosts],
         )
-        logs = [job.directory / f"{layout.LOGS}/agent-{layout.slug(host.remote.name)}.log" for host in self._hosts]
+        logs = [job.directory / layout.agent_log(host.remote.name) for host in self._hosts]
         self.output = [Log(path=log, stream=STDOUT, is_terminal=True) for log in logs if job.program is not None]
         self._clients: list[subprocess.Popen[bytes]] = []
         try:

@@ -1,8 +1,7 @@
-"""Where a rank begins that mpirun started, and no agent: find out who it is, do an agent's part, become the rank.
+"""Become one rank under mpirun, without an agent: find its identity, do the agent's part, execute the rank.
 
 ``python -m allpull.observe.rank.mpi JOB.json [MODULE]``; without MODULE the rank runs the job's command. The variables
-that torch reads are set before the rank's own process begins, so that what it starts, and the sidecar that looks for
-it, see them too.
+that torch reads are set before the rank is executed, so that its children and the sidecar see them too.
 """
 
 from __future__ import annotations
@@ -44,19 +43,19 @@ def main(job_file: str, module: Optional[str] = None) -> NoReturn:
         describe(job, host)
     if module is None:
         if os.environ.pop(SERVE_VARIABLE, None):
-            serve_beside(job.directory)
+            start_store(job.directory)
         become(job_file)
     os.execv(sys.executable, [sys.executable, "-m", "allpull.observe.rank", job_file, module])  # noqa: S606
 
 
 def variables(environ: Mapping[str, str], job: JobFile, host: str) -> Dict[str, str]:
-    """What torch, Gloo and our own rank read, as far as ``environ`` does not say it.
+    """The variables that torch, Gloo and our own rank read, derived from ``environ``.
 
-    Rank 0 serves the store where ranks meet, on the interface of MASTER_ADDR alone; torch would listen on all.
+    Rank 0 serves the store of the process group on the interface of MASTER_ADDR only; torch would listen on all.
 
     Raises:
         KeyError: no MASTER_PORT.
-        OSError: nobody here knows the address of the first host, or the way there.
+        OSError: the address of the first host cannot be resolved, or there is no route.
     """
     rank, ranks, local_rank = numbers(environ)
     master = environ.get("MASTER_ADDR", LOOPBACK)
@@ -67,7 +66,7 @@ def variables(environ: Mapping[str, str], job: JobFile, host: str) -> Dict[str, 
         "LOCAL_WORLD_SIZE": local_ranks(environ) or str(ranks // job.spec["launch"]["hosts"]),
         "MASTER_ADDR": master,
         "MASTER_PORT": environ["MASTER_PORT"],
-        "TORCHELASTIC_USE_AGENT_STORE": "True",  # to torch: the store is there already, be a client of it
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # torch then connects to the store and starts none
         "TORCHELASTIC_RESTART_COUNT": "0",
         HOST_VARIABLE: host,
     }
@@ -80,20 +79,20 @@ def variables(environ: Mapping[str, str], job: JobFile, host: str) -> Dict[str, 
 
 
 def local_ranks(environ: Mapping[str, str]) -> str:
-    """How many ranks this host has, as MPI says it; empty where it does not."""
-    said = (environ.get(name, "") for name in LOCAL_RANKS)
-    return next((number for number in said if number.isdecimal() and number.isascii() and number != "0"), "")
+    """The number of ranks on this host, from variables of MPI; empty if there are none."""
+    counts = (environ.get(name, "") for name in LOCAL_RANKS)
+    return next((number for number in counts if number.isdecimal() and number.isascii() and number != "0"), "")
 
 
 def describe(job: JobFile, host: str) -> None:
-    """Say what this host is, and start the sidecar; it watches what started us, which started all ranks of the host."""
+    """Describe this host and start its sidecar, which watches our parent: it started all ranks of the host."""
     whole_json(os.path.join(job.directory, layout.host_file(host)), describe_host(job.directory, host=host))
     clock = clock_pings.AUTO if job.spec["launch"]["hosts"] > 1 else clock_pings.NONE
     start_detached(job, host, watch=os.getppid(), clock=clock)
 
 
-def serve_beside(directory: str) -> None:
-    """Start what serves the store where ranks meet, beside rank 0: a command that is not ours cannot do it itself."""
+def start_store(directory: str) -> None:
+    """Start a process that serves the store of the process group beside rank 0, for a command that is not ours."""
     where = [os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]]
     command = [sys.executable, "-m", "allpull.observe.store", *where]
     with open(os.path.join(directory, layout.LOGS, "store.log"), "ab") as log:

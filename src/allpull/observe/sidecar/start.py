@@ -27,7 +27,7 @@ def start(
     host: str,
     *,
     watch: int,
-    clock: clock_pings.Part = clock_pings.NONE,
+    clock: clock_pings.ClockRole = clock_pings.NONE,
     environ: Optional[Mapping[str, str]] = None,
     through: Sequence[str] = (),
     **streams: Any,
@@ -58,7 +58,7 @@ def start(
 
 
 def start_detached(
-    job: JobFile, host: str, *, watch: int, clock: clock_pings.Part = clock_pings.NONE
+    job: JobFile, host: str, *, watch: int, clock: clock_pings.ClockRole = clock_pings.NONE
 ) -> "Optional[subprocess.Popen[bytes]]":
     """As ``start``, beside a program that is not ours: with a log of its own, out of reach of the program's signals.
 

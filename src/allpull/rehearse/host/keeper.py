@@ -26,6 +26,7 @@ from allpull.rehearse.host.namespaces import bind, fresh_folder, inside, leave_t
 from allpull.rehearse.host.order import RANK_PLACEHOLDER, Order, load
 from allpull.rehearse.host.reports import Reports
 from allpull.rehearse.host.truth import FirstSteps, Moments
+from allpull.rundir import layout
 from allpull.rundir.write import whole_file
 
 FORK_SERVER = "allpull.rehearse.ranks.fork_server"
@@ -169,7 +170,7 @@ def _name_hosts(order: Order) -> None:
     for index, host in enumerate(order.hosts):
         # torch's store asks who calls by the IPv6 form of the address, and waits for a name server where none is named
         lines += [f"{network.address(index)} {host.name}", f"::ffff:{network.address(index)} {host.name}"]
-    path = Path(order.directory) / "job/etc-hosts"
+    path = Path(order.directory) / layout.CLUSTER_HOSTS
     whole_file(str(path), "\n".join(lines) + "\n")
     if ETC_HOSTS.exists():  # without it, hosts are reached by address only
         bind(path, ETC_HOSTS)

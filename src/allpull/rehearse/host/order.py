@@ -10,9 +10,6 @@ from typing import Any, Literal
 
 from allpull.rehearse.host.network import Change, Topology, Uplink
 
-FILE = "job/order.json"
-"""Path of the order in a run directory."""
-
 RANK_PLACEHOLDER = "_" * 7
 """RANK in processes that are no ranks: long enough for any number, and no number itself."""
 

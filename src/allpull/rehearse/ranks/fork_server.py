@@ -262,7 +262,7 @@ def _tell_fork_server() -> None:
 def _start_sidecar(job: JobFile, order: Order, index: int, environ: dict[str, str]) -> subprocess.Popen[bytes] | None:
     host, part = order.hosts[index].name, clock_pings.NONE
     if job.counters and len(order.hosts) > 1:
-        part = clock_pings.ASK if index else clock_pings.serve(order.directory, host=host, address=address(0))
+        part = clock_pings.ASK if index else clock_pings.serving_role(order.directory, host=host, address=address(0))
     through = ["allpull.rehearse.host.fake_clock"] if "FAKETIME" in environ else []
     return sidecar.start(job, host, watch=os.getpid(), clock=part, environ=environ, through=through)
 

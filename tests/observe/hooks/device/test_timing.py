@@ -51,8 +51,8 @@ class Rig:
             recorder=self.recorder, part_failed=lambda part, error: self.failures.append((part, str(error)))
         )
         self.arrivals: list[Any] = []
-        watcher = SimpleNamespace(session=session, failed=set(), reduces=self.arrivals.append)
-        self.device = module.Device(watcher, lambda: self.reduced)
+        inference = SimpleNamespace(session=session, failed=set(), reduces=self.arrivals.append)
+        self.device = module.Device(inference, lambda: self.reduced)
         self.device.begin()
 
     @contextmanager
@@ -491,7 +491,7 @@ torch.cuda.Event, torch.cuda.current_stream = Event, lambda: stream
 torch.cuda.is_current_stream_capturing = torch.cuda.is_initialized = lambda: True
 torch.cuda.is_current_stream_capturing = lambda: False
 copies.ACCELERATOR = "meta"  # what this torch can copy to
-start(os.environ["JOB"], AfterImport(print)).torch_came()
+start(os.environ["JOB"], AfterImport(print)).torch_imported()
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 """
 """A program whose torch says that it has CUDA; its device passes every event at once."""

@@ -7,12 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from allpull.cli.probing import specification
 from allpull.errors import AllpullError
+from allpull.jobs.probing import ProbeRequest
+from allpull.jobs.probing import specification as checked
 
 pytestmark = pytest.mark.torch
 
 INSIDE = {"SLURM_JOB_ID": "12", "SLURM_JOB_NUM_NODES": "3", "SLURM_JOB_NODELIST": "n[1-3]"}
+
+
+def specification(name, ranks, launcher, sets):
+    return checked(ProbeRequest(name=name, ranks=ranks, launcher=launcher, sets=sets))
 
 
 @pytest.fixture(autouse=True)
@@ -57,11 +62,11 @@ def test_options_of_queue_and_hosts_are_taken(tmp_path: Path):
 @pytest.mark.parametrize(
     ("launcher", "sets", "fault"),
     [
-        (None, ["train.epochs=3"], "train.epochs: a probe has no use for it"),
-        ("slurm", ["slurm.array=0-4"], "slurm.array: a probe has no use for it"),
+        (None, ["train.epochs=3"], "train.epochs: this probe does not use it"),
+        ("slurm", ["slurm.array=0-4"], "slurm.array: this probe does not use it"),
         ("slurm", ["slurm.partiton=gpu"], "partition"),
         ("slrum", [], "did you mean 'slurm'"),
-        ("mpi", ["launch.max_restarts=1"], "launch.max_restarts says nothing"),
+        ("mpi", ["launch.max_restarts=1"], "launch.max_restarts has no effect"),
         ("slurm", ["launch.hosts=3", "launch.ranks=4"], "cannot be divided evenly"),
         ("ssh:n1,n1", [], "named twice"),
     ],

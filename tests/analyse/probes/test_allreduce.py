@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from allpull.analyse.clock.ping_bounds import compare
-from allpull.analyse.collectives.rates import rates, ring_fit
+from allpull.analyse.probes.allreduce import rates, ring_fit
 
 
 def ring_time_s(size: int, ranks: int, latency_s: float, link: float) -> float:
