@@ -17,7 +17,7 @@ from allpull.analyse.run import metrics
 from allpull.analyse.steps.grid import arrange
 from allpull.analyse.steps.phases import Phases
 from allpull.analyse.timeline import PARTS, step_parts
-from allpull.rundir.read.events import PINGS_SCHEMA
+from allpull.rundir.read.counters import PINGS_SCHEMA
 from allpull.rundir.read.run import RunData
 from allpull.schema.events import Buckets, DeviceStep
 from allpull.schema.gap import texts
@@ -87,7 +87,7 @@ def test_calls_that_find_no_mate_are_in_other_and_said(buffers: Any, make_log: M
     assert phases.closure_error == pytest.approx(0, abs=1e-12)
     (gap,) = phases.gaps
     assert (gap.kind, gap.seconds) == ("blocked in other", pytest.approx(0.052, abs=0.0005))
-    assert gap.text.startswith("collectives could not all be matched across ranks: 'other' holds the 52 ms a step")
+    assert gap.text.startswith("collectives could not all be matched across ranks: 'other' holds the 52 ms per step")
 
 
 def test_a_program_without_ddp_waits_in_its_own_calls_alone(
@@ -188,10 +188,10 @@ def test_a_wait_that_clocks_cannot_tell_is_called_so(buffers: Any, make_data: Ma
     assert any("not resolvable" in gap and "aligned to within 20" in gap for gap in texts(phases_of(run).gaps))
     silent = make_data(moved["steps"], 2, boots=["a", "b"], events=plain.events, collectives=moved["collectives"])
     phases = phases_of(silent)
-    assert (phases.seconds["wait"], metrics(silent).clock_error_s) == (None, None)
+    assert (phases.seconds["wait"], metrics(AlignedRun(silent)).clock_error_s) == (None, None)
     assert any("clocks of the hosts are not aligned; 'other' holds the 72 ms" in gap for gap in texts(phases.gaps))
     assert phases.closure_error == pytest.approx(0, abs=1e-12)
-    uses = metrics(silent).collectives
+    uses = metrics(AlignedRun(silent)).collectives
     assert uses is not None
     assert [(use.op, use.calls, use.wait_s, use.algbw_bytes_per_s) for use in uses] == [("broadcast", 10, None, None)]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from allpull.analyse.job_health import watch
+from allpull.analyse.job_health import assess
 from allpull.observe.hook_install import install_hook, variables
 from allpull.rundir import layout
 from allpull.rundir.job_file import JobFile
@@ -67,12 +67,12 @@ def rank(number: int, **changes: object) -> RankSnapshot:
 
 
 def troubles(*ranks: RankSnapshot) -> list[tuple[str, int]]:
-    return [(one.kind, one.rank) for one in watch(JobSnapshot(record=RECORD, ranks=ranks, metrics={})).troubles]
+    return [(one.kind, one.rank) for one in assess(JobSnapshot(record=RECORD, ranks=ranks, metrics={})).troubles]
 
 
 def test_a_healthy_job_has_no_trouble_and_right_numbers():
     job = JobSnapshot(record=RECORD, ranks=(rank(0), rank(1), rank(2)), metrics={})
-    result = watch(job)
+    result = assess(job)
     assert result.troubles == []
     assert result.steps_done == 20
     assert result.step_s == pytest.approx(0.1)
@@ -83,7 +83,7 @@ def test_a_healthy_job_has_no_trouble_and_right_numbers():
 def test_phases_sum_to_the_steady_step_however_long_an_odd_one_was():
     odd = replace(steps(100)[0], end_ns=10**12, phases_ns={"forward": 10**12}, is_odd=True)
     plain = tuple(replace(step, phases_ns={"forward": 40 * 10**6}) for step in steps(60))
-    result = watch(JobSnapshot(record=RECORD, ranks=(rank(0, steps=(odd, *plain)),), metrics={}))
+    result = assess(JobSnapshot(record=RECORD, ranks=(rank(0, steps=(odd, *plain)),), metrics={}))
     assert result.phases == {"forward": pytest.approx(0.04), "other": pytest.approx(0.06)}
 
 
@@ -91,7 +91,7 @@ def test_steps_that_are_not_yet_written_count_as_done():
     job = JobSnapshot(
         record=RECORD, ranks=(rank(0, activity=replace(FORWARD, step=31)), rank(1, activity=None)), metrics={}
     )
-    assert (watch(job).steps_done, [one.steps_done for one in watch(job).ranks]) == (20, [31, 20])
+    assert (assess(job).steps_done, [one.steps_done for one in assess(job).ranks]) == (20, [31, 20])
 
 
 def test_the_rank_whose_own_work_is_longer_is_slow():
@@ -132,7 +132,7 @@ def test_a_first_step_may_compile_but_not_keep_others_waiting():
 def test_a_rank_whose_steps_nobody_asked_for_is_in_no_trouble():
     still = {"idle_s": 30.0, "is_observed": False}
     job = JobSnapshot(record=RECORD, ranks=(rank(0, **still), rank(1, activity=WAITING, **still)), metrics={})
-    result = watch(job)
+    result = assess(job)
     assert result.troubles == []
     assert {one.phase for one in result.ranks} == {"not observed now"}
 
@@ -149,7 +149,7 @@ def test_one_other_waits_and_two_others_wait():
         (2, "; 2 others wait in the all_reduce of"),
     ):
         ranks = (rank(0, **still), *(rank(1 + at, activity=WAITING, **still) for at in range(others)))
-        (found,) = watch(JobSnapshot(record=RECORD, ranks=ranks, metrics={})).troubles
+        (found,) = assess(JobSnapshot(record=RECORD, ranks=ranks, metrics={})).troubles
         assert says in found.words
 
 
@@ -207,7 +207,7 @@ def test_a_real_rank_that_hangs_is_named_while_it_does(tmp_path: Path) -> None:
         found = []
         while not found and time.monotonic() < deadline:
             time.sleep(0.5)
-            found = watch(job_snapshot(directory)).troubles
+            found = assess(job_snapshot(directory)).troubles
         assert [(one.kind, one.rank) for one in found] == [("hung", 1)]
         assert "1 other waits in the all_reduce of their gradients" in found[0].words
     finally:

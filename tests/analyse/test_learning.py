@@ -12,7 +12,8 @@ from allpull.analyse import learning
 from allpull.analyse.coverage import recording_overhead
 from allpull.analyse.io import steady_rates
 from allpull.analyse.statistics import evenly
-from allpull.rundir.read.events import COUNTERS_SCHEMA, EventLog
+from allpull.rundir.read.counters import COUNTERS_SCHEMA
+from allpull.rundir.read.events import EventLog
 from allpull.schema.events import EpochMark, Metric
 
 MakeLog = Callable[..., EventLog]

@@ -86,7 +86,7 @@ def test_a_run_with_odd_steps_alone_says_why_it_has_no_rates(make_records: MakeR
     records = make_records([[10.0, 10.0]] * 3, tags={(step, 0): ["warmup"] for step in range(3)})
     found = metrics_of(make_data(records, 2))
     assert (found.throughput, found.step_s) == (None, None)
-    assert "no steady step is left: no rates (warmup 3); more steps an epoch, or more epochs, leave some" in found.gaps
+    assert "no steady step is left: no rates (warmup 3); more steps per epoch or more epochs leave some" in found.gaps
     lonely = metrics_of(make_data(make_records([[10.0, 10.0]] * 3), 3, boots=["boot"] * 2))
     assert "no step was recorded by all ranks: no rates" in lonely.gaps
     assert lonely.throughput is None

@@ -1,4 +1,4 @@
-"""What of a run was recorded, and how it was known: steps, epochs, samples, sources."""
+"""How much of a run was recorded and from which sources, and what recording cost."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def observed(run: RunData, steady: NDArray[np.int64]) -> Observed:
 
 
 def epochs(run: RunData) -> int:
-    """How many epochs were begun: their marks, on the rank that has most, or else the numbers that steps have."""
+    """How many epochs began: marks on the rank that has most, or else the epoch numbers of the steps."""
     marked = max((len({mark.epoch for mark in log.epochs}) for log in run.events.values()), default=0)
     return marked or run.steps["epoch"].n_unique()
 
@@ -54,7 +54,7 @@ def recording_overhead(records: pl.DataFrame) -> Overhead:
 
 
 def _named_s(run: RunData, steady: NDArray[np.int64]) -> dict[str, float]:
-    """Seconds a step of each phase that the program named, longest first; a step without it counts as 0."""
+    """Seconds per step of each phase that the program named, longest first; a step without it counts as 0."""
     spent = of_steps(run.named, steady).group_by("name").agg(pl.col("ns").cast(pl.Float64).sum()).sort("ns", "name")
     rank_steps = max(1, of_steps(run.steps, steady).height)
     return {name: ns / NS_PER_S / rank_steps for name, ns in reversed(spent.rows())}

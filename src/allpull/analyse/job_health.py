@@ -1,8 +1,7 @@
-"""What is wrong with a job that runs, from one look at it: who is dead, who hangs, who is slow.
+"""Assess a running job from one snapshot: ranks that are dead, hung or slow.
 
-A rank hangs where all have stood still and it is not in the collective that the others wait in: then they wait for it.
-A rank is slow where its own work, the step without what it waited for others, takes longer than that of the others by
-more than chance does.
+A rank hangs if no rank has made progress and it is not in the collective that the others wait in: they wait for it.
+A rank is slow if its own work, a step without its waiting, takes longer than that of the others by more than noise.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from allpull.rundir.live.snapshot import JobSnapshot, RankSnapshot, StepSnapshot
 from allpull.schema.base import tag
 from allpull.schema.results import RankWatched, Trouble, WatchResult
 
-STILL_S = 5.0  # a job that stood still this long, and ten of its steps, may hang
+STILL_S = 5.0  # without progress for this long, and for ten of its steps, a job may hang
 STILL_STEPS = 10
-STILL_FIRST_S = 60.0  # before there is a pace and while nobody waits: first steps compile, or read what is cold
-STILL_PAUSE_S = 300.0  # in an evaluation or checkpoint, which take their time while others wait for them
+STILL_FIRST_S = 60.0  # before a step time is known and while no rank waits: first steps compile or read cold data
+STILL_PAUSE_S = 300.0  # in an evaluation or checkpoint, which take long while other ranks wait
 PAUSES = ("evaluation", "checkpoint")
-SLOW_SHARE = 0.1  # of a step, from which on a rank is called slow
-SLOW_SPREADS = 3.0  # and so many times the median deviation of steps from their median
+SLOW_SHARE = 0.1  # of a step, from which a rank is called slow
+SLOW_SPREADS = 3.0  # times the median absolute deviation of steps
 LEAST_STEPS = 5
 
 
@@ -35,8 +34,8 @@ class _Pace:
     spread_s: float
 
 
-def watch(job: JobSnapshot) -> WatchResult:
-    """The state of ``job`` in numbers and in words; nothing in it outlasts the next look."""
+def assess(job: JobSnapshot) -> WatchResult:
+    """The state of ``job`` in numbers and in words, as of this snapshot."""
     paces = {rank.rank: pace for rank in job.ranks if (pace := _pace(rank.steps)) is not None}
     step_s = float(np.median([pace.step_s for pace in paces.values()])) if paces else None
     done = min((_steps_done(rank) for rank in job.ranks), default=0)
@@ -70,7 +69,7 @@ def _pace(steps: Sequence[StepSnapshot]) -> _Pace | None:
 
 
 def _total(job: JobSnapshot) -> int | None:
-    """Steps of the whole training, where it says how many it has."""
+    """Steps of the whole training, where it states them."""
     per_epoch = job.metrics.get("steps_per_epoch")
     train = job.record.spec.get("train")
     epochs = train.get("epochs") if isinstance(train, dict) else None
@@ -91,7 +90,7 @@ def _samples_per_s(ranks: Sequence[RankSnapshot]) -> float | None:
 
 
 def _phases(ranks: Sequence[RankSnapshot]) -> dict[str, float]:
-    """Seconds per step of each phase that was seen, over the last steady steps of all ranks; they sum to the step."""
+    """Seconds per step of each recorded phase, over the last steady steps of all ranks; they sum to the step."""
     every = [step for rank in ranks for step in rank.steps]
     steps = [step for step in every if not step.is_odd] or every
     names = dict.fromkeys(name for step in steps for name in step.phases_ns)
@@ -102,7 +101,7 @@ def _phases(ranks: Sequence[RankSnapshot]) -> dict[str, float]:
 
 
 def _steps_done(rank: RankSnapshot) -> int:
-    """How many steps ``rank`` has done: as it says now, or as its records say, which are up to a second old."""
+    """Steps that ``rank`` has done: by its live activity, or by its records, which are up to a second old."""
     recorded = rank.steps[-1].step + 1 if rank.steps else 0
     return recorded if rank.activity is None else max(recorded, rank.activity.step)
 
@@ -167,7 +166,7 @@ def _hung(live: Sequence[RankSnapshot], *, has_dead: bool, has_pace: bool) -> It
         yield _trouble(waiting[0], "hung", f"all ranks wait {what}; the network is stuck, or a rank left")
     elif elsewhere:
         for rank in elsewhere:
-            yield _trouble(rank, "hung", f"rank {rank.rank} ({rank.host}) makes no step: it is {_where(rank)}")
+            yield _trouble(rank, "hung", f"rank {rank.rank} ({rank.host}) makes no progress: it is {_where(rank)}")
 
 
 def _slow(live: Sequence[RankSnapshot], paces: dict[int, _Pace]) -> Iterator[Trouble]:
@@ -182,7 +181,7 @@ def _slow(live: Sequence[RankSnapshot], paces: dict[int, _Pace]) -> Iterator[Tro
         excess = pace.own_s - usual
         if excess > max(SLOW_SHARE * pace.step_s, SLOW_SPREADS * spread):
             phase = _slower_phase(rank, [other for other in known if other is not rank])
-            words = f"rank {rank.rank} ({rank.host}) is slow: its own work takes {excess * 1e3:.1f} ms a step longer"
+            words = f"rank {rank.rank} ({rank.host}) is slow: its own work takes {excess * 1e3:.1f} ms per step longer"
             yield _trouble(rank, "slow", f"{words} than that of the others{phase}")
 
 
@@ -196,7 +195,7 @@ def _slower_phase(rank: RankSnapshot, others: Sequence[RankSnapshot]) -> str:
 def _where(rank: RankSnapshot) -> str:
     doing = rank.activity
     if doing is None:
-        return "nowhere that is known"
+        return "in an unknown place"
     for_s = "" if rank.now_ns is None else f" for {(rank.now_ns - doing.since_ns) / 1e9:.0f} s"
     if doing.operation is not None:
         return f"in {doing.operation}{for_s}"

@@ -1,4 +1,4 @@
-"""The metrics of one run, and what a report shows of it beyond them."""
+"""The metrics of one run, and the details that a report adds to them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from allpull.analyse import learning
 from allpull.analyse.aligned import AlignedRun
-from allpull.analyse.collectives.call_statistics import uses
+from allpull.analyse.collectives.call_statistics import call_statistics
 from allpull.analyse.collectives.traced_buckets import summary
 from allpull.analyse.coverage import epochs, observed, recording_overhead
 from allpull.analyse.io import steady_rates
@@ -22,7 +22,7 @@ from allpull.analyse.steps.steady import NOT_ON_ALL_RANKS, SteadySteps
 from allpull.rundir.read.run import RunData
 from allpull.rundir.safe_open import shown_path
 from allpull.schema.gap import Gap, texts
-from allpull.schema.results import Pause, RunDetail, RunMetrics, Steady
+from allpull.schema.results import CollectiveUse, Pause, RunDetail, RunMetrics, Steady
 
 MAX_STEP_TIMES = 2000  # enough for a distribution that a page can show
 
@@ -71,19 +71,22 @@ def metrics(aligned: AlignedRun) -> RunMetrics:
         ),
         clock_error_s=aligned.clock.bound_s,
         observed=observed(run, numbers),
-        collectives=uses(aligned.matched, numbers, ranks, slack_ns=aligned.clock.slack_ns) if _has_calls(run) else None,
+        collectives=_collectives(aligned, numbers),
         pauses=_pauses(aligned),
         buckets=summary(windows, run.steps) if windows.read else None,
     )
 
 
-def _has_calls(run: RunData) -> bool:
-    """Whether collectives were recorded one by one, or none was called where they would have been."""
-    return not run.collectives.is_empty() or run.steps["collective_ns"].count() > 0
+def _collectives(aligned: AlignedRun, steps: NDArray[np.int64]) -> list[CollectiveUse] | None:
+    """The collectives that the program calls in ``steps``; None where they were not recorded one by one."""
+    run = aligned.data
+    if run.collectives.is_empty() and not run.steps["collective_ns"].count():
+        return None
+    return call_statistics(aligned.matched, steps, run.record.ranks, slack_ns=aligned.clock.slack_ns)
 
 
 def _pauses(aligned: AlignedRun) -> list[Pause]:
-    """Evaluations and checkpoints; what others waited in meanwhile is not known where no arrivals were recorded."""
+    """Evaluations and checkpoints; where other ranks waited meanwhile is unknown if no arrivals were recorded."""
     run, ranks = aligned.data, aligned.data.record.ranks
     if not any(log.spans for log in run.events.values()):
         return []
@@ -128,7 +131,7 @@ def _gaps_of_rates(steady: SteadySteps, *, has_rate: bool) -> Iterator[Gap]:
             reasons = ", ".join(f"{reason} {count:,}" for reason, count in steady.left_out.items())
             yield Gap(
                 kind="rates",
-                text=f"no steady step is left: no rates ({reasons}); more steps an epoch, or more epochs, leave some",
+                text=f"no steady step is left: no rates ({reasons}); more steps per epoch or more epochs leave some",
             )
     elif not has_rate:
         yield Gap(kind="rates", text="samples of some steps were not recorded: no throughput")

@@ -8,7 +8,7 @@ in Medicine 27; for ratios Donner & Zou 2010, Statistical Methods in Medical Res
     ln high = ln S + √((ln A_high − ln A)² + (ln B − ln B_low)²)
 
 which is the delta method where both are symmetric, and keeps their skew where they are not. The runs are taken as
-independent; what both share (a machine that was slow all day) is in neither interval.
+independent; a common cause (a machine that was slow all day) is in neither interval.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def in_order(runs: Sequence[AlignedRun]) -> list[AlignedRun]:
 
 
 def scaling_table(runs: Sequence[AlignedRun]) -> ShowResult:
-    """Metrics of all ``runs``, ``in_order``, each against the one with fewest ranks; notes say what is not fair."""
+    """Metrics of all ``runs``, ``in_order``, each against the one with fewest ranks; notes name unfair comparisons."""
     ordered = in_order(runs)
     return table([metrics(run) for run in ordered], [facts(run.data) for run in ordered])
 
@@ -164,7 +164,7 @@ def _notes_on_reference(runs: Sequence[RunMetrics], reference: RunMetrics | None
         return
     without = [run for run in runs if run.throughput is None]
     if without:
-        yield f"no speed-up of {_some([run.run for run in without])}: no throughput was measured there"
+        yield f"no speed-up for {_some([run.run for run in without])}: no throughput was measured there"
     if any(run.ranks < reference.ranks for run in without):
         yield f"the reference is {reference.run}, the smallest run with a throughput"
     equals = sum(run.ranks == reference.ranks and run.throughput is not None for run in runs)
@@ -181,7 +181,7 @@ def _notes_on_fairness(runs: Sequence[RunMetrics], facts: Sequence[Mapping[str, 
     if differing:
         yield f"these {len(runs)} runs cannot be compared fairly: they differ in {'; '.join(differing.values())}"
         if any(name.split(".")[0] in SAMPLE_FACTS for name in differing):
-            yield "runs of another network or other data than the reference have no speed-up: a sample is other work"
+            yield "runs with another network or other data than the reference have no speed-up: a sample differs"
 
 
 def _notes_on_repeats(runs: Sequence[RunMetrics]) -> Iterator[str]:
@@ -189,7 +189,7 @@ def _notes_on_repeats(runs: Sequence[RunMetrics]) -> Iterator[str]:
         rates = [run.throughput.value for run in runs if run.ranks == ranks and run.throughput is not None]
         if count > 1 and len(rates) > 1:
             between = f"between {show_count(min(rates))} and {show_count(max(rates))} samples/s"
-            yield f"{count} runs have {_ranks(ranks)}: {between}; each stands in its own row"
+            yield f"{count} runs have {_ranks(ranks)}: {between}; each has its own row"
 
 
 def _notes_on_superlinear(runs: Sequence[RunMetrics]) -> Iterator[str]:

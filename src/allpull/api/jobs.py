@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from allpull.analyse.job_health import watch
+from allpull.analyse.job_health import assess
 from allpull.api.runs import Place, Run, open_run
 from allpull.errors import AllpullError
 from allpull.rundir.live.snapshot import job_snapshot
@@ -87,7 +87,7 @@ class Job:
 
     def progress(self) -> Progress:
         """How far the job is now."""
-        watched = watch(job_snapshot(self.directory))
+        watched = assess(job_snapshot(self.directory))
         return Progress(
             status=watched.status,
             seconds=time.monotonic() - self._begun_s,

@@ -46,7 +46,7 @@ def env(  # noqa: PLR0917  one parameter an option, called by typer alone
         return
     if finish is not None:
         record = env_script.close_run(finish, code)
-        for sentence in env_script.last_words(record, finish):
+        for sentence in env_script.closing_messages(record, finish):
             note(f"allpull: {sentence}")
         return
     options = (*(sets or ()), *trace_options(trace), *step_options(steps))

@@ -70,7 +70,7 @@ def _newest(path: Path) -> Path:
 
 
 def _look(directory: Path, *, stacks: bool) -> WatchResult:
-    from allpull.analyse.job_health import watch as assess  # noqa: PLC0415
+    from allpull.analyse.job_health import assess  # noqa: PLC0415
     from allpull.jobs.stacks import with_stacks  # noqa: PLC0415
     from allpull.rundir.live.snapshot import job_snapshot  # noqa: PLC0415
 

@@ -16,7 +16,7 @@ from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.effect import Measured
 from allpull.analyse.steps import phases, throughput
 from allpull.analyse.steps.grid import Floats, arrange
-from allpull.replay.recording.step_choice import Chosen, NoWindow, chosen
+from allpull.replay.recording.step_choice import ChosenSteps, NoWindow, choose_steps
 from allpull.schema.compared import Scale
 from allpull.schema.explained import Efficiency, ExplainResult
 from allpull.schema.results import Interval
@@ -71,7 +71,7 @@ def measures(aligned: AlignedRun, explained: ExplainResult | None = None) -> Mea
     """The metrics of one run that were recorded; factors of efficiency are those of ``explained``."""
     ranks = aligned.data.record.ranks
     numbers = aligned.steady.steps[aligned.steady.used]
-    window = chosen(aligned)
+    window = choose_steps(aligned)
     grid = arrange(aligned.steps, numbers, ranks)
     times_s = throughput.step_times_s(grid) if grid.steps else np.empty(0)
     found: dict[str, Measured | None] = {
@@ -112,7 +112,7 @@ def _logarithm(value: float, found: tuple[float, float] | None) -> Measured:
     return Measured(value=math.log(value), error=None if error is None else error / value, freedom=freedom)
 
 
-def _with_pauses(window: Chosen | NoWindow, aligned: AlignedRun, ranks: int) -> Measured | None:
+def _with_pauses(window: ChosenSteps | NoWindow, aligned: AlignedRun, ranks: int) -> Measured | None:
     """Samples per second over the window that `allpull explain` takes, its evaluations and checkpoints included.
 
     Steps are contiguous, so their times hold all that lies between them. Regular steps vary as a series does; those
@@ -128,7 +128,7 @@ def _with_pauses(window: Chosen | NoWindow, aligned: AlignedRun, ranks: int) -> 
     return _logarithm(value, _error_with_pauses(samples, times_s, window.odd, value))
 
 
-def _pauses(window: Chosen | NoWindow, aligned: AlignedRun, ranks: int) -> Iterator[tuple[str, Measured]]:
+def _pauses(window: ChosenSteps | NoWindow, aligned: AlignedRun, ranks: int) -> Iterator[tuple[str, Measured]]:
     """Evaluations and checkpoints per step of the same window, as steady steps have none; too few for an error."""
     if isinstance(window, NoWindow):
         return

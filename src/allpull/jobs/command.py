@@ -25,7 +25,7 @@ from allpull.launch.slurm import launcher as slurm
 from allpull.rehearse.cluster.faults import AcceleratorFault
 from allpull.rehearse.launcher import Rehearse
 from allpull.rundir.job_file import JOB_VARIABLE
-from allpull.rundir.read.headers import COUNTED
+from allpull.rundir.read.headers import USER_STARTED
 from allpull.schema.run import RunRecord
 from allpull.schema.spec import RunSpec, to_plain
 
@@ -204,7 +204,7 @@ def closing_messages(record: RunRecord, job: Job, launcher: Launcher, command: S
     exit_, messages = record.exit, []
     if exit_ is not None and exit_.code and (exit_.rank is not None or exit_.reason):
         messages.append(exit_.describe())
-    elif record.status == "cancelled" and record.launcher not in COUNTED:
+    elif record.status == "cancelled" and record.launcher not in USER_STARTED:
         messages.append("cancelled: every process of the job was ended")
     began = exit_ is None or exit_.code == 0 or exit_.rank is not None  # else ranks may not have been started at all
     watch = ProcessWatch(command, job.directory) if began else None

@@ -11,7 +11,7 @@ from typing import Any
 import allpull
 from allpull.rundir import redact
 from allpull.rundir.job_file import JobFile, WatchOptions
-from allpull.rundir.read.headers import COUNTED
+from allpull.rundir.read.headers import USER_STARTED
 from allpull.schema.run import RunRecord
 from allpull.schema.spec import RunSpec
 
@@ -25,7 +25,7 @@ def with_command(file: JobFile, spec: RunSpec, program: Sequence[str]) -> JobFil
     some_steps = watch.first_step > 0 or watch.last_step > 0
     return replace(
         file,
-        command=() if spec.launch.launcher in COUNTED else tuple(program),
+        command=() if spec.launch.launcher in USER_STARTED else tuple(program),
         cwd=os.fspath(Path.cwd()),
         watch=WatchOptions(
             trace_every=watch.trace_every,
@@ -44,7 +44,7 @@ def of_program(record: RunRecord, environ: Mapping[str, str]) -> RunRecord:
     """
     absent: tuple[str, ...] = TRAINERS
     changes: dict[str, Any] = {"seed": None, "global_batch": None}
-    if record.launcher in COUNTED:
+    if record.launcher in USER_STARTED:
         absent += LAUNCHERS
         inherited = {name: environ[name] for name in record.environment if name in environ}
         changes["environment"], _ = redact.mapping(inherited)

@@ -1,4 +1,4 @@
-"""Prepare a run directory: what was asked for stands on disk before anything starts."""
+"""Prepare a run directory: the specification and the record are on disk before anything starts."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ from allpull.observe.hook_install import install_hook
 from allpull.observe.versions import versions
 from allpull.rundir import layout, redact
 from allpull.rundir.job_file import JobFile
-from allpull.rundir.read.headers import COUNTED
-from allpull.rundir.write import private_folder, whole_json
+from allpull.rundir.read.headers import USER_STARTED
+from allpull.rundir.run_record import write_record
+from allpull.rundir.write import private_folder
 from allpull.schema.base import tag
 from allpull.schema.run import RunRecord
 from allpull.schema.spec import RunSpec, to_plain
@@ -33,7 +34,7 @@ RECORDED_VARIABLES = (
     "OMP_", "KMP_", "MKL_", "GOMP_", "NCCL_", "GLOO_", "TORCH", "PYTORCH", "CUDA_", "HIP_", "ROCR_", "SLURM_", "OMPI_",
     "PMI_", "PMIX_", "UCX_", "FI_", "MASTER_", "PYTHON", "LD_PRELOAD", "MALLOC_", "ATEN_", "DNNL_", "ONEDNN_",
 )  # fmt: skip
-"""Prefixes of variables that change how ranks run; the rest of the environment is nobody's business."""
+"""Prefixes of variables that change how ranks run; nothing else of the environment is recorded."""
 
 WARNED = 128 + signal.SIGUSR1
 """The exit code of a job whose ranks stopped at a warning (``train.stop``), as of a program that the signal ends."""
@@ -46,7 +47,7 @@ class Job:
     """A prepared job: its run directory, what runs, and its record as written.
 
     Each rank runs ``module``, one of ours; or ``program``, a command of the user's, which the start-up hook observes.
-    Where nothing of ours starts ranks (``seen.COUNTED``) the program is one process, and its ranks are its own affair.
+    Under a launcher of ``headers.USER_STARTED`` the program is one process, which starts its own ranks.
     """
 
     directory: Path
@@ -55,7 +56,7 @@ class Job:
     module: str = ""
     program: tuple[str, ...] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    """What the module is asked beyond the specification, such as the sizes that a probe measures."""
+    """Options of the module beyond the specification, such as the sizes that a probe measures."""
     tasks: tuple[Job, ...] = ()
     """The runs of an array, each in a run directory of its own below ``directory``; none: this is one run."""
 
@@ -77,11 +78,11 @@ def prospect(
 ) -> Job:
     """The job that ``prepare`` would make now; nothing is written."""
     now = datetime.now(UTC)
-    asked: object = to_plain(spec) if program is None else [to_plain(spec), *program]
-    signature = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:8]
-    shown, _ = redact.text(spec.name)
-    ranks = None if spec.launch.launcher in COUNTED else spec.launch.ranks
-    name = layout.run_name(f"{now:%Y%m%dT%H%M%SZ}", shown, ranks, signature)
+    content: object = to_plain(spec) if program is None else [to_plain(spec), *program]
+    signature = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
+    visible, _ = redact.text(spec.name)
+    ranks = None if spec.launch.launcher in USER_STARTED else spec.launch.ranks
+    name = layout.run_name(f"{now:%Y%m%dT%H%M%SZ}", visible, ranks, signature)
     record = _record(spec, name, kind=kind, command=command, created=now)
     if program is not None:
         record = of_program(record, os.environ)
@@ -102,10 +103,10 @@ def prepare(
 ) -> Job:
     """Make the run directory of a job below ``out`` and write ``run.json`` and the job file into it.
 
-    For an array of Slurm (``slurm.array``), all that for each of its runs.
+    For a Slurm array (``slurm.array``), the same for each of its runs.
 
     Raises:
-        BadInput: the directory cannot be made or written, or the array is none.
+        BadInput: the directory cannot be made or written, or the array does not parse.
     """
     try:
         str(out).encode()
@@ -113,11 +114,11 @@ def prepare(
         raise BadInput(
             f"the name of the folder {str(out)!a} is not UTF-8", hint="give another place with --out"
         ) from None
-    asked = prospect(spec, kind=kind, module=module, program=program, command=command, out=out, options=options)
-    chosen = array.indices(spec.slurm.array) if spec.launch.launcher == "slurm" else ()
-    specs = {index: array.task_spec(spec, index) for index in chosen}
+    prospective = prospect(spec, kind=kind, module=module, program=program, command=command, out=out, options=options)
+    indices = array.indices(spec.slurm.array) if spec.launch.launcher == "slurm" else ()
+    specs = {index: array.task_spec(spec, index) for index in indices}
     try:
-        job = replace(asked, directory=_fresh(out, asked.directory.name))
+        job = replace(prospective, directory=_fresh(out, prospective.directory.name))
         if not specs:
             return _written(job)
         return replace(job, tasks=tuple(_written(_task(job, index, specs[index])) for index in specs))
@@ -130,8 +131,8 @@ def prepare(
 
 def _task(job: Job, index: int, spec: RunSpec) -> Job:
     """The run of ``index`` of an array, not yet written."""
-    shown = {**job.record.spec, "train": {**job.record.spec["train"], "seed": spec.train.seed}}
-    record = job.record.model_copy(update={"seed": spec.train.seed, "spec": shown})
+    visible = {**job.record.spec, "train": {**job.record.spec["train"], "seed": spec.train.seed}}
+    record = job.record.model_copy(update={"seed": spec.train.seed, "spec": visible})
     return replace(job, directory=job.directory / array.folder(job.directory, str(index)), spec=spec, record=record)
 
 
@@ -145,15 +146,6 @@ def _written(job: Job) -> Job:
     if job.program is not None:
         install_hook(str(job.directory))
     return job
-
-
-def write_record(directory: Path, record: RunRecord) -> None:
-    """Write ``run.json`` all at once.
-
-    Raises:
-        OSError: the disk is full, say; an older record is then untouched.
-    """
-    whole_json(str(directory / layout.RUN_JSON), record.model_dump(mode="json", by_alias=True))
 
 
 def environment(spec: RunSpec, inherited: Mapping[str, str]) -> dict[str, str]:
@@ -170,15 +162,6 @@ def environment(spec: RunSpec, inherited: Mapping[str, str]) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(max(1, round(spec.launch.grace_s))),
     }
-
-
-def seal(job: Job) -> None:
-    """Take what only the running job needed, its nonce and unmasked options, out of the job file.
-
-    Raises:
-        OSError: it cannot be rewritten.
-    """
-    _job_file(job).sealed(job.record.spec).write(str(job.file))
 
 
 def _fresh(out: Path, name: str) -> Path:
@@ -246,15 +229,15 @@ def _redact_tree(tree: dict[str, Any]) -> tuple[dict[str, Any], int]:
     clean: dict[str, Any] = {}
     count = 0
     for key, value in tree.items():
-        found = 0
+        masked_here = 0
         if isinstance(value, dict):
-            clean[key], found = _redact_tree(value)
+            clean[key], masked_here = _redact_tree(value)
         elif isinstance(value, str):
-            clean[key], found = redact.text(value)
+            clean[key], masked_here = redact.text(value)
         elif isinstance(value, tuple) and all(isinstance(item, str) for item in value):
             masked = [redact.text(item) for item in value]
-            clean[key], found = [item for item, _ in masked], sum(count for _, count in masked)
+            clean[key], masked_here = [item for item, _ in masked], sum(count for _, count in masked)
         else:
             clean[key] = value
-        count += found
+        count += masked_here
     return clean, count

@@ -1,4 +1,4 @@
-"""The launcher of a virtual cluster: check that this machine can hold it, order it from a keeper, and see it end."""
+"""The launcher of a virtual cluster: check that this machine can hold it, start its keeper, and wait for the end."""
 
 from __future__ import annotations
 
@@ -24,20 +24,19 @@ from allpull.rehearse.cluster.model import Cluster, truth
 from allpull.rehearse.host import fake_clock, ownership
 from allpull.rehearse.host import order as orders
 from allpull.rehearse.host.truth import not_struck
-from allpull.rehearse.job_plan import TRUTH_FILE, make_order
+from allpull.rehearse.job_plan import make_order
 from allpull.rehearse.machine_check import check_machine, idle_kinds, tell, too_fast
 from allpull.rundir import layout
 from allpull.rundir.write import whole_json
 
 ACCELERATOR = "allpull.rehearse.ranks"  # programs below it are the virtual accelerator's
-KEEPER_LOG = f"{layout.LOGS}/cluster.log"
 
-READY_S = 60.0  # for hosts and links to stand; half a second is usual
-KEEPER_EXTRA_S = 10.0  # the keeper waits for the nursery, which gives its ranks the grace time
+READY_S = 60.0  # for hosts and links to be ready; half a second is usual
+KEEPER_EXTRA_S = 10.0  # the keeper waits for the fork server, which gives its ranks the grace time
 
 
 class Rehearse:
-    """The launcher of the cluster file at ``path``; ``say`` is told what of it will not be, or was not, as it says.
+    """The launcher of the cluster file at ``path``; ``say`` gets what will not be, or was not, as the file says.
 
     Raises:
         BadInput: the file cannot be read, or holds faults, all of which are listed.
@@ -65,11 +64,11 @@ class Rehearse:
         return shell_script.show(order, self._remarks(job))
 
     def submit(self, job: Job) -> RehearsedJob:
-        """Make the cluster and start ``job`` on it; what dead owners left is cleaned first.
+        """Make the cluster and start ``job`` on it; remains of dead owners are removed first.
 
         Raises:
             BadInput: the job has another number of ranks, or more than this machine can hold.
-            MissingPart: a program, or the right to make namespaces, is missing; nothing was left behind.
+            MissingPart: a program, or the right to make namespaces, is missing; nothing is left behind.
         """
         accelerated = _is_accelerated(job)
         check_machine(self.cluster, job.spec, accelerated=accelerated)
@@ -77,19 +76,19 @@ class Rehearse:
         if job.program is not None and any(host.clock_offset_s or host.clock_drift_ppm for host in self.cluster.hosts):
             fake_clock.mend_programs(job.directory)
         acting = Fault if accelerated else MachineFault
-        whole_json(str(job.directory / TRUTH_FILE), truth(self.cluster, acting=acting))
+        whole_json(str(job.directory / layout.CLUSTER_TRUTH), truth(self.cluster, acting=acting))
         running = RehearsedJob(job, self.cluster, self._say)
         for line in self._remarks(job):
             self._say(line)
         return running
 
     def _remarks(self, job: Job) -> list[str]:
-        """What of the cluster file will not be, in sentences; ``allpull run`` itself says which faults do not act."""
+        """What will differ from the cluster file, in sentences; ``allpull run`` says itself which faults do not act."""
         fast, idle = too_fast(self.cluster), idle_kinds(self.cluster, AcceleratorFault)
-        said = [fast] if fast else []
+        remarks = [fast] if fast else []
         if idle and job.program is None and not _is_accelerated(job):
-            said.append(f"faults of the virtual accelerator act in allpull rehearse, not here: {', '.join(idle)}")
-        return said
+            remarks.append(f"faults of the virtual accelerator act in allpull rehearse, not here: {', '.join(idle)}")
+        return remarks
 
 
 def _is_accelerated(job: Job) -> bool:
@@ -105,7 +104,7 @@ class RehearsedJob(Running):
         self._say = say
         self._hosts = [host.name for host in cluster.hosts]
         self._id = ownership.new_id()
-        self._log = job.directory / KEEPER_LOG
+        self._log = job.directory / layout.CLUSTER_LOG
         self.output = [] if job.program is None else [Log(path=self._log, stream=STDERR)]
         self._keeper: subprocess.Popen[bytes] | None = None
         try:
@@ -119,10 +118,10 @@ class RehearsedJob(Running):
         try:
             order = make_order(job, cluster, cluster_id=self._id, state_file=self._state)
             self._changes = order.changes
-            order_file = job.directory / orders.FILE
+            order_file = job.directory / layout.CLUSTER_ORDER
             whole_json(str(order_file), orders.to_plain(order))
             self._keeper = self._start(order_file, tell)
-            os.close(tell)  # now only the keeper can speak, and its end is heard
+            os.close(tell)  # now only the keeper holds it, and its end closes the pipe
             tell = -1
             self._wait_until_ready(ready)
         except BaseException:
@@ -149,7 +148,7 @@ class RehearsedJob(Running):
         return [replace(host, reason=reason) for host in ended]
 
     def cancel(self, grace_s: float) -> None:
-        """Ask the keeper to end all hosts; after ``grace_s`` seconds and a bit kill whatever is left."""
+        """Ask the keeper to end all hosts; a little after ``grace_s`` seconds, kill what is left."""
         assert self._keeper is not None
         if self._keeper.poll() is None and grace_s > 0:
             self._keeper.terminate()
@@ -173,16 +172,16 @@ class RehearsedJob(Running):
     def _wait_until_ready(self, ready: int) -> None:
         heard, _, _ = select.select([ready], [], [], READY_S)
         try:
-            news = json.loads(os.read(ready, 65536)) if heard else {}
+            report = json.loads(os.read(ready, 65536)) if heard else {}
         except ValueError:
-            news = {}
-        if "hosts" in news:
+            report = {}
+        if "hosts" in report:
             return
-        if "error" in news:
-            raise (MissingPart if news["missing"] else AllpullError)(news["error"], hint=news["hint"])
+        if "error" in report:
+            raise (MissingPart if report["missing"] else AllpullError)(report["error"], hint=report["hint"])
         tail = log_tail(self._log)
         raise AllpullError(
-            f"the virtual cluster could not be made: {tail[-1] if tail else 'its keeper said nothing'}",
+            f"the virtual cluster could not be made: {tail[-1] if tail else 'its keeper remarks nothing'}",
             hint=f"more in {self._log}",
         )
 
@@ -193,18 +192,18 @@ class RehearsedJob(Running):
         ownership.release(self._state)
 
     def _say_what_never_struck(self) -> None:
-        missed = [one["kind"] for one in not_struck(self._job.directory / TRUTH_FILE, self._changes)]
+        missed = [one["kind"] for one in not_struck(self._job.directory / layout.CLUSTER_TRUTH, self._changes)]
         if missed:
             self._say(f"the job ended before these faults were to strike: {', '.join(missed)}")
 
     def _ending(self, host: str, code: int, tail: tuple[str, ...]) -> HostEnding:
-        """How ``host`` ended; of ranks that fell before they had a log, the cluster's log tells.
+        """How ``host`` ended; ranks that failed before they had a log get the end of the cluster's.
 
-        ``code`` is the keeper's, for a host that was killed before it could write down its own.
+        ``code`` is the keeper's, for a host that was killed before it could write its own.
         """
         try:
-            told = json.loads((self._job.directory / layout.ended_file(host)).read_text(encoding="utf-8"))
-            code = int(told["code"])
+            written = json.loads((self._job.directory / layout.ended_file(host)).read_text(encoding="utf-8"))
+            code = int(written["code"])
         except (OSError, ValueError, KeyError, TypeError):
             pass
         ended = read_host_ending(self._job.directory, host, code)

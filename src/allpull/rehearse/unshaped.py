@@ -1,4 +1,4 @@
-"""Rehearse without hosts and links: the same virtual accelerators, as ranks of this machine, and what acts on them."""
+"""The launcher of `rehearse --unshaped`: the same accelerators as ranks of this machine, without hosts and links."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from allpull.launch.job import Job
 from allpull.launch.local import Local, LocalJob
 from allpull.rehearse.cluster.faults import AcceleratorFault, MachineFault
 from allpull.rehearse.cluster.model import Cluster, truth
-from allpull.rehearse.job_plan import TRUTH_FILE
 from allpull.rehearse.machine_check import check_memory, idle_kinds, tell
+from allpull.rundir import layout
 from allpull.rundir.write import whole_json
 
 
@@ -19,7 +19,7 @@ class Unshaped:
         self._local = Local()
 
     def plan(self, job: Job) -> str:
-        """The command of the ranks' agent, below what does not act.
+        """The command of the ranks' agent, after what does not act.
 
         Raises:
             BadInput: this machine cannot hold the ranks.
@@ -36,7 +36,7 @@ class Unshaped:
         """
         check_memory(self._cluster, accelerated=True)
         known = truth(self._cluster, acting=AcceleratorFault)
-        whole_json(str(job.directory / TRUTH_FILE), {**known, "latency_s": None, "hosts": [], "switches": []})
+        whole_json(str(job.directory / layout.CLUSTER_TRUTH), {**known, "latency_s": None, "hosts": [], "switches": []})
         for line in self._idle():
             tell(line)
         return self._local.submit(job)

@@ -1,12 +1,13 @@
-"""Read and write ``run.json``, the record of a run."""
+"""Read and write ``run.json``, the record of a run, and take secrets out of what is kept with it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from allpull.errors import RunDirError
-from allpull.rundir import layout, safe_open
-from allpull.rundir.write import whole_json
+from allpull.rundir import layout, redact, safe_open
+from allpull.rundir.job_file import JobFile
+from allpull.rundir.write import whole_file, whole_json
 from allpull.schema.run import RunRecord
 
 MAX_BYTES = 16 << 20
@@ -38,3 +39,32 @@ def write_record(directory: Path, record: RunRecord) -> None:
         OSError: the disk is full, say; an older record is then untouched.
     """
     whole_json(str(directory / layout.RUN_JSON), record.model_dump(mode="json", by_alias=True))
+
+
+def write_script(directory: Path, script: str) -> None:
+    """Write the script of a job without its secrets.
+
+    Raises:
+        OSError: as ``write_record``.
+    """
+    whole_file(str(directory / layout.SCRIPT), redact.text(script)[0])
+
+
+def seal(directory: Path, record: RunRecord) -> None:
+    """Take what only the running job needed, its nonce and its secrets, out of the job file and the script.
+
+    Raises:
+        RunDirError: the job file cannot be read.
+        OSError: as ``write_record``.
+    """
+    root = safe_open.checked_directory(directory)
+    blob = safe_open.read_whole(root, layout.SPEC, MAX_BYTES)
+    try:
+        job = JobFile.from_plain(safe_open.parsed(blob))
+    except (TypeError, ValueError) as error:
+        raise RunDirError(
+            f"{safe_open.shown_path(root)}/{layout.SPEC}: {error}", hint="the job file was changed while the job ran"
+        ) from error
+    job.sealed(record.spec).write(str(root / layout.SPEC))
+    if (root / layout.SCRIPT).exists():
+        write_script(root, safe_open.read_whole(root, layout.SCRIPT, MAX_BYTES).decode("utf-8", "replace"))

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from allpull.analyse.clock.host_clocks import align
 from allpull.analyse.io.over_time import COUNTED, MAX_INTERVALS, energy_of_epochs, epoch_spans, io_series
-from allpull.rundir.read.events import COUNTERS_SCHEMA, GPUS_SCHEMA, PINGS_SCHEMA, EventLog
+from allpull.rundir.read.counters import COUNTERS_SCHEMA, GPUS_SCHEMA, PINGS_SCHEMA
+from allpull.rundir.read.events import EventLog
 from allpull.schema.events import End, EpochMark, EventsHeader
 
 S = 10**9

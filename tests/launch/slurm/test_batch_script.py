@@ -22,7 +22,7 @@ from allpull.errors import BadInput
 from allpull.launch.job import Job, prospect
 from allpull.launch.ports import port_of
 from allpull.launch.shell_script import shell_script
-from allpull.launch.slurm.batch_script import MOVED, directives, sbatch_script
+from allpull.launch.slurm.batch_script import directives, sbatch_script
 from allpull.rundir import layout
 from allpull.schema.spec import ContainerSpec, LaunchSpec, RunSpec, SlurmSpec
 
@@ -219,7 +219,7 @@ def test_a_later_attempt_moves_records_aside_and_resumes(tmp_path: Path, fakes: 
         (directory / f"attempts/{attempt}").mkdir(parents=True)
     for folder in layout.FOLDERS:
         (directory / folder).mkdir(parents=True)
-    written = {f"{folder}/old.json" for folder in MOVED}
+    written = {f"{folder}/old.json" for folder in layout.ATTEMPT_FOLDERS}
     for name in written | {"job/logs/rank-00000.log"}:
         (directory / name).write_text("old")
     script = sbatch_script(job_in(directory, spec_of(slurm=SlurmSpec(requeues=2))))
@@ -227,7 +227,7 @@ def test_a_later_attempt_moves_records_aside_and_resumes(tmp_path: Path, fakes: 
     assert done.returncode == 0, done.stderr
     before = directory / f"attempts/{earlier}"
     assert {str(path.relative_to(before)) for path in directory.glob("attempts/**/*.json")} == written
-    assert all(not list((directory / folder).iterdir()) for folder in MOVED)
+    assert all(not list((directory / folder).iterdir()) for folder in layout.ATTEMPT_FOLDERS)
     assert (directory / "job/logs/rank-00000.log").read_text() == "old"
     (started,) = calls(fakes)
     assert (started["env"]["ALLPULL_RESUME"], started["env"]["ALLPULL_ATTEMPTS"]) == ("1", str(earlier + 1))

@@ -14,11 +14,12 @@ import pytest
 
 from allpull.errors import BadInput
 from allpull.jobs.training import training_script
-from allpull.launch.job import Job, prepare, write_record
+from allpull.launch.job import Job, prepare
 from allpull.launch.slurm import close_run
 from allpull.launch.slurm.launcher import prepare_script
 from allpull.rundir import layout
 from allpull.rundir.read.run import read_run
+from allpull.rundir.run_record import write_record
 from allpull.schema.spec import LaunchSpec, RunSpec, SlurmSpec
 
 RUNNING = "JobId=7 JobName=x\n   JobState=RUNNING Reason=None Dependency=(null)\n   NodeList=n[9-10]\n"

@@ -14,10 +14,9 @@ from tests.analyse.program import MS, Program, late, log, records
 
 from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.collectives.traced_buckets import SCHEMA, BucketWindows
-from allpull.replay.engine import replay
-from allpull.replay.recording.bucket_times import sizes, solved
+from allpull.replay.engine import event_times, replay
+from allpull.replay.recording.bucket_times import sizes, solve_reductions
 from allpull.replay.recording.build import record_window
-from allpull.replay.walk import walk
 from allpull.replay.window import REDUCE, Reductions, Window
 from allpull.rundir.read.run import RunData
 from allpull.schema.events import Buckets
@@ -128,7 +127,7 @@ def test_the_last_bucket_always_ends_when_the_first_rank_was_done(data: Any) -> 
     stand_s = np.arange(count)[:, None] + rng.uniform(0, 0.05, (count, ranks))
     leave_s = stand_s + rng.uniform(0, 0.1, (count, ranks)) * (rng.random() < 0.8)
     sizes_bytes = rng.integers(0, 10**8, buckets) if data.draw(st.booleans()) else None
-    found = solved(stand_s, leave_s, lead_s, sizes_bytes)
+    found = solve_reductions(stand_s, leave_s, lead_s, sizes_bytes)
     ready_s = (stand_s[:, None] - lead_s).max(axis=2)
     lane_s = np.full(count, -np.inf)
     for bucket in range(buckets):
@@ -160,7 +159,7 @@ def test_moments_that_are_missing_are_medians_of_their_rank_and_too_many_are_too
     torn = run.ready.filter(~((pl.col("rank") == 2) & (pl.col("step") == 5) & (pl.col("bucket") > 0)))
     window = window_of(replace(run, ready=torn))
     assert [gap.text for gap in window.gaps] == [
-        "when buckets were ready is not known in 1 of 48 rank-steps: medians of their ranks stand for it",
+        "when buckets were ready is not known in 1 of 48 rank-steps: medians of their ranks are used instead",
     ]
     assert window.reductions is not None
     assert window.reductions.lead_s[5, :, 2] == pytest.approx(window.reductions.lead_s[4, :, 2], abs=1e-8)
@@ -194,7 +193,7 @@ def test_a_slow_backward_is_told_from_a_slow_network() -> None:
     plain = Program(steps=40, bucket_ms=[7.0, 7.0, 7.0])
     slow = replace(plain, work={"backward": jittered(plain) + late(plain, 2, 40)})
     window = window_of(records(slow))
-    assert (walk(window).binding == 2).mean() > 0.9
+    assert (event_times(window).binding == 2).mean() > 0.9
     narrow = replace(plain, bucket_ms=[40.0, 40.0, 40.0], work={"backward": jittered(plain)})
-    assert (walk(window_of(records(narrow))).binding == 0).mean() > 0.9
+    assert (event_times(window_of(records(narrow))).binding == 0).mean() > 0.9
     assert window.kind.tolist().count(REDUCE) == 40

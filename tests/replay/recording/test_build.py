@@ -21,6 +21,7 @@ from allpull.replay.useful import sequential, useful_s
 from allpull.replay.window import CALL, REDUCE, STEP, Window
 from allpull.rundir.read.run import RunData, read_run
 from allpull.schema.events import DeviceStep
+from allpull.schema.gap import texts
 
 MakeAny = Callable[..., Any]
 KEPT = Path(__file__).resolve().parents[2] / "runs"
@@ -350,7 +351,7 @@ def test_what_an_accelerator_did_not_do_is_host(called_ms: int) -> None:
     assert replay(window).end_s == pytest.approx(recorded_ends_s(window), abs=EXACT_S)
     assert window.uses == ()
     gap = "collectives that the program calls are in 'other': when the accelerator was in them is not known"
-    assert window.gaps == (gap,)
+    assert texts(window.gaps) == [gap]
 
 
 # Who meets in a call
@@ -481,7 +482,11 @@ def test_calls_that_nobody_waited_for_or_that_find_no_mate_are_no_events(make: d
     window = window_of(replace(met, events=logs, collectives=calls))
     assert window.uses == ("all_reduce",)
     (gap,) = window.gaps
-    assert gap == "collectives could not all be matched across ranks: 'other' holds the 2.5 ms a step that they took"
+    assert gap.kind == "blocked in other"
+    assert (
+        gap.text
+        == "collectives could not all be matched across ranks: 'other' holds the 2.5 ms per step that they took"
+    )
     launched = met.collectives.with_columns(
         pl.lit(None).cast(pl.Int64).alias(name) for name in ("blocked_ns", "end_ns")
     )

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from allpull.analyse.aligned import AlignedRun
-from allpull.analyse.timeline import PARTS, placed
+from allpull.analyse.timeline import PARTS, place_parts
 from allpull.errors import BadInput
 from allpull.report.perfetto import timeline
 from allpull.report.perfetto.trace_events import lanes
@@ -196,7 +196,7 @@ part = st.sampled_from(("wait", "transfer", "blocked", "evaluation"))
 def test_pieces_of_a_step_never_overlap_and_are_as_long_as_measured(
     lengths: dict[str, int], exact: list[tuple[str, int, int]], arrival: int | None
 ) -> None:
-    pieces = placed(0, 100, lengths, exact, arrival)
+    pieces = place_parts(0, 100, lengths, exact, arrival)
     moments = [at for (_, begin, end), _ in pieces for at in (begin, end)]
     assert moments == sorted(moments)
     assert all(0 <= at <= 100 for at in moments)

@@ -3,14 +3,15 @@
 Gloo: ``c10d::allreduce_`` on the program's thread begins when a bucket is queued, which is when its last gradient is
 there, and ``gloo:all_reduce`` on a worker thread is its execution, waiting for other ranks included. NCCL: the same
 operation queues it, and its kernel executes it. ``traces.collectives`` pairs the two. Kineto stamps the real-time
-clock, which the rank's own pairs of clocks turn into its monotonic one.
+clock; pairs of clock readings of the rank convert it to its monotonic one.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 import polars as pl
@@ -28,7 +29,7 @@ from allpull.traces.trace import Op, Trace
 from allpull.units import NS_PER_S
 
 MAX_BYTES = 128 << 20  # of all traces that one answer unpacks: a few seconds
-CALL_NS = 5_000_000  # from the one to the other where the interpreter is slow
+CALL_NS = 5_000_000  # from our stamp of a call to the profiler's, where the interpreter is slow
 SCHEMA = pl.Schema(
     dict.fromkeys(("rank", "step", "bucket", "size_bytes", "ready_ns", "start_ns", "end_ns"), pl.Int64())
 )
@@ -66,7 +67,7 @@ def bucket_windows(run: RunData, *, limit_bytes: int = MAX_BYTES) -> BucketWindo
         if trace.fault or not found:
             strange.append(f"{window.file[:80]}: {trace.fault or 'no reduction of gradients was found in it'}")
     if strange:
-        text = f"profiler windows: {len(strange):,} could not be used whole; {strange[0]}"
+        text = f"profiler windows: {len(strange):,} could not be fully used; {strange[0]}"
         gaps.append(Gap(kind="profiler windows", text=text))
     if unread:
         gaps.append(
@@ -103,6 +104,14 @@ def summary(windows: BucketWindows, steps: pl.DataFrame) -> list[BucketTime]:
     ]
 
 
+def bucket_sizes(logs: Iterable[EventLog], step: int, buckets: int) -> list[int] | None:
+    """Bytes of ``buckets`` buckets as DDP cut them at ``step``: as last recorded before it, or else first after it."""
+    cuts = [one for log in logs for one in log.buckets if len(one.sizes_bytes) == buckets]
+    before = [one for one in cuts if one.step <= step]
+    cut = max(before, key=attrgetter("step")) if before else min(cuts, key=attrgetter("step"), default=None)
+    return None if cut is None else cut.sizes_bytes
+
+
 def _in_turn(events: Mapping[int, EventLog]) -> Iterator[tuple[int, TraceWindow]]:
     most = max((len(log.traces) for log in events.values()), default=0)
     for place in range(1, most + 1):
@@ -124,7 +133,7 @@ def _of_window(run: RunData, rank: int, window: TraceWindow, trace: Trace) -> It
     for step, begin_ns, end_ns, done_ns in steps.select("step", "begin_ns", "end_ns", "done_ns").iter_rows():
         until_ns = end_ns if done_ns is None else done_ns
         buckets = reductions[bisect_left(ready, begin_ns) : bisect_right(ready, until_ns)]
-        known = _sizes(run.events[rank], step, len(buckets))
+        known = bucket_sizes([run.events[rank]], step, len(buckets))
         for place, one in enumerate(buckets):
             size = one.size_bytes if one.size_bytes is not None or known is None else known[place]
             yield (rank, step, place, size, one.ready_ns, *(one.ran_ns or (None, None)))
@@ -159,7 +168,7 @@ def _queued(trace: Trace, clock: _RealTime) -> list[_Queued]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _RealTime:
-    """The real-time clock of one rank against its monotonic one, at the moments when both were looked at.
+    """The real-time clock of one rank against its monotonic one, at the moments when both were read.
 
     ``at`` and ``ahead`` are ns after ``at_ns`` and beyond ``ahead_ns``: whole clocks exceed the digits of a float.
     """
@@ -187,7 +196,7 @@ class _RealTime:
 
 
 def _called(queued: Sequence[_Queued], calls: NDArray[np.int64]) -> list[bool]:
-    """Of each queued operation whether the program itself called it, as its step records say: the next after a call."""
+    """Whether the program itself called each queued operation, by its step records: the next one after a call."""
     begins = np.array([one.ready_ns for one in queued], dtype=np.int64)
     found = np.zeros(begins.size, dtype=np.bool_)
     if begins.size and calls.size:
@@ -197,11 +206,3 @@ def _called(queued: Sequence[_Queued], calls: NDArray[np.int64]) -> list[bool]:
         places, near = places[fits], near[fits]
         found[places[begins[places] - near < CALL_NS]] = True
     return [bool(one) for one in found]
-
-
-def _sizes(log: EventLog, step: int, buckets: int) -> list[int] | None:
-    """Sizes of as many ``buckets`` as DDP said them last before ``step``, or else the first time after."""
-    said = [one for one in log.buckets if len(one.sizes_bytes) == buckets]
-    before = [one for one in said if one.step <= step]
-    chosen = before[-1:] or said[:1]
-    return chosen[0].sizes_bytes if chosen else None

@@ -1,7 +1,7 @@
 """Rates of reading and writing over the time of a run, and the energy of its epochs.
 
 Counters are cumulative, so a rate is the growth between two samples ÷ the time between them, and rates times their
-times add up to all that was read. GB/s and reads per second over time are what the HAL study plots (IOPS).
+times add up to all bytes read. The HAL study plots GB/s and reads per second (IOPS) over time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class IoSeries:
     ``begin_ns`` and ``end_ns``, int64 of shape (intervals,), are times of the clock that samples were put on.
     ``per_s`` maps each of ``COUNTED`` to growth per second, shape (intervals,), NaN where no rank was measured;
     ``ranks`` says how many were, and where it falls the rates are those of fewer. ``left_out`` are hosts whose clock
-    is not known.
+    is unknown.
     """
 
     begin_ns: Times
@@ -52,7 +52,7 @@ class IoSeries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochEnergy:
-    """What the accelerators of all hosts used during one epoch; None where they were not measured all through it."""
+    """Energy of the accelerators of all hosts during one epoch; None where it was not measured throughout."""
 
     epoch: int
     energy_j: float | None
@@ -63,7 +63,7 @@ def io_series(counters: pl.DataFrame, alignment: Alignment | None = None) -> IoS
     """Rates between the samples of the host that has most of them; other hosts' counters are interpolated there.
 
     Args:
-        counters: columns of ``rundir.beside.COUNTERS_SCHEMA``, each host's times on its own monotonic clock.
+        counters: columns of ``rundir.read.events.COUNTERS_SCHEMA``, each host's times on its own monotonic clock.
         alignment: puts them on one clock; None: they are on one already.
     """
     curves: dict[str, list[tuple[Times, dict[str, Floats]]]] = {}
@@ -95,7 +95,7 @@ def io_series(counters: pl.DataFrame, alignment: Alignment | None = None) -> IoS
 def epoch_spans(events: Mapping[int, EventLog]) -> pl.DataFrame:
     """When each epoch began and ended on each host: columns host, epoch, begin_ns, end_ns, times of the host's clock.
 
-    From the first of its ranks to begin it to the last to begin the next, or to end. An epoch whose end nobody told
+    From the first of its ranks to begin it until the last one begins the next, or ends. An epoch without a recorded end
     is left out.
     """
     rows: list[tuple[str, int, int, int]] = []
@@ -109,12 +109,12 @@ def epoch_spans(events: Mapping[int, EventLog]) -> pl.DataFrame:
 
 
 def energy_of_epochs(gpus: pl.DataFrame, epochs: pl.DataFrame) -> list[EpochEnergy]:
-    """The energy of each epoch, in the order of epochs, of all accelerators that the hosts show.
+    """The energy of each epoch, in order, of all accelerators that the hosts recorded.
 
-    From each device's own energy counter, else from its power, taken to change evenly between samples.
+    From each device's own energy counter, else from its power, interpolated linearly between samples.
 
     Args:
-        gpus: columns of ``rundir.beside.GPUS_SCHEMA``.
+        gpus: columns of ``rundir.read.events.GPUS_SCHEMA``.
         epochs: as ``epoch_spans`` gives them.
     """
     found: dict[int, list[float]] = {}
@@ -131,7 +131,7 @@ def energy_of_epochs(gpus: pl.DataFrame, epochs: pl.DataFrame) -> list[EpochEner
 
 
 def _energy_curve(samples: pl.DataFrame) -> tuple[Times, Floats]:
-    """The energy of one device up to each of its samples, in J from wherever."""
+    """The energy of one device up to each of its samples, in J from an arbitrary origin."""
     times = samples["t_ns"].to_numpy()
     counted = samples["energy_j"].to_numpy()
     if not np.isnan(counted).all():
@@ -144,7 +144,7 @@ def _energy_curve(samples: pl.DataFrame) -> tuple[Times, Floats]:
 def _growth(edges_ns: Times, times_ns: Times, values: Floats) -> Floats:
     """By how much a counter grew between every two edges; NaN where they reach beyond its samples.
 
-    One that falls was set back; it then counts as not grown.
+    A counter that falls was reset; this counts as no growth.
     """
     known = ~np.isnan(values)
     if not known.any():
@@ -167,7 +167,7 @@ def _sum(table: Floats) -> Floats:
 
 
 def _at_most(edges_ns: Times, intervals: int) -> Times:
-    """Evenly many of the edges left out, so that at most ``intervals`` intervals remain; the ends stay."""
+    """Edges thinned evenly, so that at most ``intervals`` intervals remain; the ends are kept."""
     if edges_ns.size <= intervals + 1:
         return edges_ns
     return edges_ns[np.unique(np.linspace(0, edges_ns.size - 1, intervals + 1).round().astype(np.int64))]

@@ -1,4 +1,4 @@
-"""Rates of reading, from the cumulative counters of each rank with its loader workers."""
+"""Read rates in the steady steps, from the cumulative counters of each rank and its loader workers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def reading(counters: pl.DataFrame, windows: pl.DataFrame, ranks: int) -> Io:
     """What a job of ``ranks`` ranks read per second, summed over ranks.
 
     Args:
-        counters: columns of ``rundir.beside.COUNTERS_SCHEMA``; times are of each host's monotonic clock.
+        counters: columns of ``rundir.read.events.COUNTERS_SCHEMA``; times are of each host's monotonic clock.
         windows: columns ``rank``, ``begin_ns``, ``end_ns``: the span of each rank's steady steps, on the same clock.
         ranks: how many ranks the job has.
 
@@ -35,8 +35,8 @@ def reading(counters: pl.DataFrame, windows: pl.DataFrame, ranks: int) -> Io:
 def _per_s(samples: pl.DataFrame, counter: str, ranks: int) -> float | None:
     """Σ over ranks of growth ÷ time.
 
-    The sum over a rank's processes drops when a loader worker ends and takes its count along; such a drop counts as
-    no growth, so the rate is then a lower bound.
+    The sum over a rank's processes drops when a loader worker ends; such a drop counts as no growth, so
+    the rate is then a lower bound.
     """
     by_rank = (
         samples.drop_nulls(counter)

@@ -1,4 +1,4 @@
-"""Rates of collectives from their measured times, and the latency and bandwidth that explain them.
+"""Rates of all-reduce from the times of its probe, and the latency and bandwidth that explain them.
 
 Names and factors are nccl-tests' (its doc/PERFORMANCE.md); the model is the ring all-reduce, 2(N−1) messages of 1/N
 of the data each (Patarasuk & Yuan 2009, J. Parallel Distrib. Comput. 69).
@@ -47,7 +47,7 @@ def ring_fit(times_s: Mapping[int, Sequence[float]], ranks: int, *, seed: int = 
     Non-negative least squares on relative errors, so that small sizes count as much as large ones. An interval
     covers both what repetitions scatter (by resampling them) and what the sizes miss the formula by, which
     no number of repetitions shows (``_misfit``). None for one rank or fewer than two sizes, and where the times do
-    not grow with the size: then no link rate can be told.
+    not grow with the size: then the data give no link rate.
     """
     sizes = np.array(sorted(times_s), dtype=np.float64)
     if ranks < 2 or sizes.size < 2:

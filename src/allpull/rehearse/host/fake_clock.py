@@ -7,7 +7,7 @@ libfaketime passes the moment on to them (FAKETIME_SHARED).
 libfaketime 0.9.10 passes absolute monotonic sleeps on wrongly when it leaves the monotonic clock alone, and Python's
 ``time.sleep`` is one; ``mend_sleep`` therefore lets it wait in ``select`` instead. Programs that a rank executes in
 turn get the right clock, because nobody mends theirs. A command of the user's is mended by a ``sitecustomize`` of its
-own, in folder ``STARTUP`` of the run directory.
+own, in the folder ``layout.CLUSTER_CLOCK`` of the run directory.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import SupportsFloat
 
+from allpull.rundir import layout
 from allpull.rundir.write import private_folder
 
 LIBRARY = "libfaketimeMT.so.1"
 RIGHT_NS = "ALLPULL_RIGHT_CLOCK_NS"
 """The variable that says what to add to the monotonic clock for the wall clock that is right."""
 PLACES = ("/usr/lib/*/faketime", "/usr/lib64/faketime", "/usr/lib/faketime", "/usr/local/lib/faketime")
-STARTUP = "job/clock"
 _PRELOAD = "LD_PRELOAD"
 _LOOKS = 9
 
@@ -49,9 +49,9 @@ def environment(library: Path, offset_s: float, drift_ppm: float, right_ns: int)
     >>> environment(Path("/lib/f.so"), 5.0, 100.0, 0)["FAKETIME"]
     '+5.000000 x1.000100000'
     """
-    others = os.environ.get(_PRELOAD)
+    other_libraries = os.environ.get(_PRELOAD)
     return {
-        _PRELOAD: f"{library}:{others}" if others else str(library),
+        _PRELOAD: f"{library}:{other_libraries}" if other_libraries else str(library),
         "FAKETIME": f"{offset_s:+.6f} x{1 + drift_ppm / 1e6:.9f}",
         RIGHT_NS: str(right_ns),
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
@@ -66,11 +66,11 @@ def settle_in(environ: MutableMapping[str, str]) -> dict[str, str]:
     Returns the variables that a program must be given to have the wrong one too.
     """
     mend_sleep()
-    wrong = dict(environ)
-    others = [item for item in environ.pop(_PRELOAD, "").split(":") if item and Path(item).name != LIBRARY]
-    if others:
-        environ[_PRELOAD] = ":".join(others)
-    return wrong
+    faked = dict(environ)
+    other_libraries = [item for item in environ.pop(_PRELOAD, "").split(":") if item and Path(item).name != LIBRARY]
+    if other_libraries:
+        environ[_PRELOAD] = ":".join(other_libraries)
+    return faked
 
 
 def reading() -> tuple[int, int]:
@@ -90,16 +90,16 @@ def ahead(environ: Mapping[str, str]) -> tuple[int, int]:
 def mend_programs(directory: Path) -> None:
     """Put into run ``directory`` what mends sleeping in a Python that is executed with ``program_variables``."""
     startup = Path(__file__).parent.parent / "ranks" / "sitecustomize.py"
-    private_folder(str(directory / STARTUP))
-    shutil.copyfile(startup, directory / STARTUP / startup.name)
+    private_folder(str(directory / layout.CLUSTER_CLOCK))
+    shutil.copyfile(startup, directory / layout.CLUSTER_CLOCK / startup.name)
 
 
-def program_variables(wrong: Mapping[str, str], directory: str) -> dict[str, str]:
-    """What a program of the user's is given to have the clock that ``wrong`` has, an answer of ``settle_in``."""
-    if "FAKETIME" not in wrong:
+def program_variables(faked: Mapping[str, str], directory: str) -> dict[str, str]:
+    """What a program of the user's is given to have the clock that ``faked`` has, an answer of ``settle_in``."""
+    if "FAKETIME" not in faked:
         return {}
-    path = [f"{directory}/{STARTUP}", *filter(None, [wrong.get("PYTHONPATH")])]
-    return {_PRELOAD: wrong[_PRELOAD], "PYTHONPATH": ":".join(path)}
+    path = [f"{directory}/{layout.CLUSTER_CLOCK}", *filter(None, [faked.get("PYTHONPATH")])]
+    return {_PRELOAD: faked[_PRELOAD], "PYTHONPATH": ":".join(path)}
 
 
 def mend_sleep() -> None:

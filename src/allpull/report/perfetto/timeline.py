@@ -1,6 +1,6 @@
 """All ranks of a run on one timeline, as a file that opens in Perfetto's UI (https://ui.perfetto.dev).
 
-Written as it is made, event by event, so that a long run does not fill memory; put in its place when it is aligned.
+Events are written one by one, so that a long run does not fill memory; the complete file replaces an older one.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ MAX_EVENTS = 2_000_000  # some 400 MB, which browsers still open
 EVENTS_PER_STEP = 12
 EVENTS_PER_CALL = 6  # itself, its wait and transfer on two tracks, and the phase that it cuts in two
 PLACEMENT = (
-    "waiting, transfers, evaluations and checkpoints stand where they were recorded; "
-    "the other phases of a step are as long as measured, and around these in the usual order"
+    "waiting, transfers, evaluations and checkpoints are where they were recorded; "
+    "the other phases of a step have their measured lengths and the usual order around these"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """What was written: ``events`` of the steps ``first`` to ``last``, and in words what was left out."""
+    """What was written: ``events`` of the steps ``first`` to ``last``; ``notes`` say what was left out."""
 
     path: Path
     events: int
@@ -82,7 +82,7 @@ def _that_fit(steps: pl.DataFrame, calls: pl.DataFrame) -> tuple[pl.Series, list
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Drawing:
-    """What is drawn, all of it on one clock."""
+    """What is drawn, on one clock."""
 
     aligned: AlignedRun
     base_ns: int
@@ -127,7 +127,7 @@ def _drawing(aligned: AlignedRun, first: int, last: int) -> _Drawing:
 
 
 def _first_ranks(run: RunData) -> pl.DataFrame:
-    """Columns host and rank: the first rank of each host, by whose clock the host is put on that of all."""
+    """Columns host and rank: the first rank of each host, whose clock aligns the host."""
     rows = [(header.host, rank) for rank, header in sorted(run.headers.items())]
     ranks = pl.DataFrame(rows, schema={"host": pl.String(), "rank": pl.Int64()}, orient="row")
     return ranks.unique("host", keep="first", maintain_order=True)

@@ -16,18 +16,17 @@ import polars as pl
 from allpull.errors import RunDirError
 from allpull.rundir import layout, safe_open
 from allpull.rundir.read import buckets, collectives, gaps, named_phases, unfinished
-from allpull.rundir.read.events import (
+from allpull.rundir.read.counters import (
     COUNTERS_SCHEMA,
     GPUS_SCHEMA,
     LINKS_SCHEMA,
     NICS_SCHEMA,
     PINGS_SCHEMA,
     CountersFile,
-    EventLog,
     read_counters,
-    read_events,
 )
-from allpull.rundir.read.headers import COUNTED, corrected, processes_of
+from allpull.rundir.read.events import EventLog, read_events
+from allpull.rundir.read.headers import USER_STARTED, process_records, with_recorded_ranks
 from allpull.rundir.read.steps import SCHEMA, StepsFile, read_steps
 from allpull.rundir.run_record import read_record
 from allpull.schema.gap import Gap
@@ -105,7 +104,7 @@ def read_run(directory: Path, *, skip_damaged: bool = False) -> RunData:
     events = _event_logs(root, record, found, skip_damaged=skip_damaged)
     counters = _counter_files(root, record, skip_damaged=skip_damaged)
     if record.kind == "run" and not steps:
-        found.append(Gap(kind="no rank", text=gaps.why_no_rank(processes_of(root))))
+        found.append(Gap(kind="no rank", text=gaps.why_no_rank(process_records(root))))
     found += gaps.of_steps(record, steps, events)
     found += gaps.of_events(record, set(steps), events)
     found += gaps.of_hosts(record, hosts, counters)
@@ -154,7 +153,7 @@ def _is_run(path: Path) -> bool:
 
 def _with_ranks_seen(root: Path, record: RunRecord, missing: list[Gap]) -> RunRecord:
     """``record`` with the ranks and hosts of a command's own records, where its launcher did not live to learn them."""
-    seen = corrected(record, root)
+    seen = with_recorded_ranks(record, root)
     if seen.ranks != record.ranks:
         says = f"{layout.RUN_JSON} says {counted(record.ranks, 'rank')}, the records {seen.ranks:,}"
         missing.append(Gap(kind="rank count", text=f"{says}: read as {seen.ranks:,}"))
@@ -196,7 +195,8 @@ def _counter_files(root: Path, record: RunRecord, *, skip_damaged: bool) -> list
 def _host_files(root: Path, record: RunRecord, folder: str, suffix: str) -> list[str]:
     """The files of hosts in ``folder``, at most as many as the run has ranks."""
     names, ranks = safe_open.file_names(root, folder, suffix), record.ranks
-    if len(names) > ranks + (record.launcher in COUNTED):  # a login host may have started the command, and has no rank
+    login_hosts = int(record.launcher in USER_STARTED)  # one may have started the command, without a rank
+    if len(names) > ranks + login_hosts:
         raise RunDirError(
             f"{safe_open.shown_path(root)}/{folder}: {len(names):,} hosts for {ranks:,} rank{'s' if ranks > 1 else ''}",
             hint="the files of several runs were put together: one directory holds one run",

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed")
 
 from allpull import marks
-from allpull.observe.hooks.torch.dynamo_skip import leave_uncompiled
+from allpull.observe.hooks.torch.dynamo_skip import skip_our_code
 from allpull.train.models import resnet
 
 pytestmark = pytest.mark.torch
@@ -15,6 +15,6 @@ pytestmark = pytest.mark.torch
 
 def test_words_are_left_uncompiled_and_networks_are_not():
     left: set[object] = set()
-    leave_uncompiled(left.add)
+    skip_our_code(left.add)
     assert marks.remark.__code__ in left
     assert resnet.ResNet.forward.__code__ not in left

@@ -3,10 +3,10 @@
 - A step ends when an optimizer's ``step`` returns. If a program made several optimizers, it ends when the last of them
   has stepped before one steps again or the next batch is fetched. If none is ever observed to step, because it is
   compiled, a step ends where its gradients are cleared.
-- Samples count for the step that trains on them, in the order in which their batches were fetched. - A pass over a
-loader is an epoch if the program trains on one of its batches. - Evaluation lasts from ``eval()`` to ``train()`` of the
-network; if a program calls neither, from a forward pass without
-  gradients to the next one with gradients. A checkpoint or a barrier ends it too.
+- Samples count for the step that trains on them, in the order in which their batches were fetched.
+- A pass over a loader is an epoch if the program trains on one of its batches.
+- Evaluation lasts from ``eval()`` to ``train()`` of the network; if a program calls neither, from a forward pass
+  without gradients to the next one with gradients. A checkpoint or a barrier ends it too.
 - A phase that an exception leaves open ends with the phase around it.
 """
 

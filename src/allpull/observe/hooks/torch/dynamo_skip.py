@@ -1,7 +1,7 @@
-"""Keep torch's compiler from our own functions, which a compiled program calls all the time.
+"""Exclude our own functions, which a compiled program calls all the time, from torch's compiler.
 
-What dynamo sees called from the outside of a graph it compiles on its own: it would trace our clocks, freeze what they
-said, and compile anew whenever our counters change.
+Dynamo would compile them separately: it would trace our clocks, freeze their values, and recompile whenever our
+counters change.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any, Callable, Iterator, Set
 
 OURS = __name__.partition(".observe.")[0] + "."
-LEARNED = OURS + "train."  # the reference trainer's networks, which are there to be compiled
+LEARNED = OURS + "train."  # the reference trainer, whose networks are to be compiled
 
 
-def leave_uncompiled(skip: Callable[[CodeType], Any]) -> None:
-    """Have dynamo run every function of ours as it is, but for networks; ``skip`` is its word for that."""
+def skip_our_code(skip: Callable[[CodeType], Any]) -> None:
+    """Have dynamo skip every function of ours but for networks; ``skip`` is its function for that."""
     for name, module in list(sys.modules.items()):
         if name.startswith(OURS) and not name.startswith(LEARNED):
             for code in codes_of(module):
@@ -23,7 +23,7 @@ def leave_uncompiled(skip: Callable[[CodeType], Any]) -> None:
 
 
 def codes_of(module: ModuleType) -> Set[CodeType]:
-    """All that is defined in ``module``: its functions, its methods, and the functions inside them."""
+    """The code of all functions and methods defined in ``module``, and of the functions inside them."""
     found: Set[CodeType] = set()
     left = [code for thing in vars(module).values() for code in _codes(thing, module.__name__)]
     while left:

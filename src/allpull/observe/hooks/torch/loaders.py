@@ -1,4 +1,4 @@
-"""See a program fetch its batches: iterators of ``torch.utils.data.DataLoader``, and of what derives from it."""
+"""Observe how a program fetches its batches: iterators of ``torch.utils.data.DataLoader`` and its subclasses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..inference.step_inference import StepInference
 
 
 def watch_loaders(inference: StepInference) -> None:
-    """Time each fetch in the process that trains, whatever the number of workers."""
+    """Time each fetch in the training process, for any number of workers."""
     from torch.utils.data import dataloader  # noqa: PLC0415  this runs after torch was imported
 
     base = dataloader._BaseDataLoaderIter
@@ -20,7 +20,7 @@ def watch_loaders(inference: StepInference) -> None:
         depth = inference.fetch_begins(id(self))
         try:
             batch = take(self)
-        except BaseException:  # the end of the pass, most likely
+        except BaseException:  # usually the end of the pass
             inference.leave(depth)
             raise
         inference.fetched(depth, batch)

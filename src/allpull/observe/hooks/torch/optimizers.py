@@ -1,4 +1,4 @@
-"""See a program step its optimizers, and gradient scalers that skip a step."""
+"""Observe optimizer steps, and steps that a gradient scaler skips."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..inference.step_inference import StepInference
 
 
 def watch_optimizers(inference: StepInference, made: Any) -> None:
-    """Time each ``step`` by torch's own hooks for all optimizers; ``made`` is told of each optimizer that is made."""
+    """Time each ``step`` by torch's global optimizer hooks; ``made`` is called with each new optimizer."""
     from torch.compiler import is_dynamo_compiling  # noqa: PLC0415  this runs after torch was imported
     from torch.optim import optimizer as optim  # noqa: PLC0415
 
@@ -37,7 +37,7 @@ def watch_optimizers(inference: StepInference, made: Any) -> None:
 
 
 def _watch_dropping(inference: StepInference, base: Any) -> None:
-    """See gradients dropped, until an optimizer is seen to step."""
+    """Observe ``zero_grad`` until an optimizer is observed to step."""
     from torch.compiler import is_dynamo_compiling  # noqa: PLC0415  this runs after torch was imported
 
     zero = base.zero_grad
@@ -48,14 +48,14 @@ def _watch_dropping(inference: StepInference, base: Any) -> None:
             if not inference.steps_taken:
                 inference.gradients_dropped()
             elif base.zero_grad is observed:
-                base.zero_grad = zero  # it is not needed any more
+                base.zero_grad = zero  # not needed any more
         zero(self, *args, **kwargs)
 
     base.zero_grad = observed
 
 
 def watch_scalers(inference: StepInference) -> None:
-    """Take what ``GradScaler.step`` does for the optimizer's, and know when it let the optimizer do nothing."""
+    """Count ``GradScaler.step`` as the optimizer's time, and detect the steps that it skips."""
     from torch.amp import grad_scaler  # noqa: PLC0415  this runs after torch was imported
 
     step = grad_scaler.GradScaler.step

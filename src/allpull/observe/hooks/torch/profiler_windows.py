@@ -1,8 +1,8 @@
-"""Let torch's profiler look at a few steps now and then: which bucket was ready when, and when it was reduced.
+"""Run torch's profiler for a few steps at intervals: it shows when each bucket was ready and when it was reduced.
 
 All ranks open their windows at the same steps, so that collectives match. The steps in a window, and the one that
-writes the trace, are tagged: rates leave them out. A program that makes a profiler of its own is left in peace from
-then on: two cannot run at once, and the second one to start would fail or see nothing.
+writes the trace, are tagged, and rates exclude them. Once a program makes a profiler of its own, no more windows are
+opened: two cannot run at once, and the second to start would fail or record nothing.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from ...recording.arrival import sizes_of
 from ..inference.step_inference import StepInference
 from ..safety import safely
 
-BUCKETS_AT = 4  # DDP cuts its buckets anew after its first step
-QUIET = ("KINETO_LOG_LEVEL", "99")  # else kineto speaks of each window on the program's own stderr
+BUCKETS_AT = 4  # DDP rebuilds its buckets after its first step
+QUIET = ("KINETO_LOG_LEVEL", "99")  # else kineto logs each window to the program's stderr
 
 
 class Windows:
@@ -33,14 +33,14 @@ class Windows:
         self._steps = steps
         self._first = first
         self._profile: Optional[Any] = None
-        self._starts = False  # it is we who make a profiler
+        self._starts = False  # the profiler being made is ours
         self._theirs = False  # the program has made one
         self._described = False
         self._opened_at = 0
         self._opened_ns = 0
 
     def watch(self) -> None:
-        """Hear of profilers that the program makes; called once, after torch was imported."""
+        """Detect profilers that the program makes; called once, after torch was imported."""
         from torch.autograd import profiler as old  # noqa: PLC0415
         from torch.profiler import profiler as new  # noqa: PLC0415
 
@@ -84,7 +84,7 @@ class Windows:
 
     @safely("windows")
     def finish(self) -> None:
-        """The program ends: what was seen so far is kept."""
+        """The program ends: keep the trace so far."""
         if self._profile is not None:
             self._close()
 
@@ -113,7 +113,7 @@ class Windows:
         name = layout.trace_file(who.rank, self._opened_at)
         path = os.path.join(self.session.directory, name)
         private_folder(os.path.dirname(path))
-        profile.export_chrome_trace(f"{path}.part.gz")  # the ending has it compressed
+        profile.export_chrome_trace(f"{path}.part.gz")  # the suffix makes torch compress it
         os.replace(f"{path}.part.gz", path)
         event = {"kind": "trace", "file": name, "first_step": self._opened_at}
         steps = max(1, recorder.step_number - self._opened_at)
@@ -121,7 +121,7 @@ class Windows:
 
 
 class Buckets:
-    """Say once how DDP cuts the gradients, when it has settled; ``networks`` gives those that are there."""
+    """Record once the buckets of DDP, after it has rebuilt them; ``networks`` returns the live ones."""
 
     def __init__(self, inference: StepInference, networks: Callable[[], Iterable[Any]]) -> None:
         self.session = inference.session

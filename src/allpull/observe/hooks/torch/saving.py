@@ -1,4 +1,4 @@
-"""See a program write checkpoints: ``torch.save`` and its relatives, called by the thread that trains."""
+"""Observe how a program writes checkpoints: ``torch.save`` and similar functions, in the training thread."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ SAVERS = {
     "torch.distributed.checkpoint": ("save", "async_save"),
     "safetensors.torch": ("save_file", "save_model"),
 }
-"""Functions that write checkpoints, by the module that holds them."""
+"""Functions that write checkpoints, by module."""
 
 
 def watch_saving(inference: StepInference) -> Callable[[ModuleType], None]:
-    """What to call with each module of ``SAVERS`` once it was imported."""
+    """The function to call with each module of ``SAVERS`` when it is imported."""
 
     def wrap(module: ModuleType) -> None:
         for name in SAVERS[module.__name__]:
