@@ -46,7 +46,7 @@ from allpull.analyse.effect import Part, satterthwaite
 from allpull.analyse.learning import last_value
 from allpull.analyse.student_t import beyond, quantile
 from allpull.data.datasets.dataset import read as read_dataset
-from allpull.data.loader.packset import find
+from allpull.data.loader.pack_feed import find
 from allpull.data.pack.read import Pack
 from allpull.data.pack.statistics import statistics as channel_statistics
 from allpull.rundir import layout
@@ -54,9 +54,9 @@ from allpull.rundir.read.run import find_runs, read_run
 from allpull.rundir.write import whole_json
 from allpull.schema.spec import RunSpec, from_plain
 from allpull.schema.trainspec import DataSpec
-from allpull.train.checkpoint.checkpoint import PATTERN
-from allpull.train.checkpoint.reader import Stored
-from allpull.train.checkpoint.reader import read as read_checkpoint
+from allpull.train.checkpoint.format import Stored
+from allpull.train.checkpoint.format import read as read_checkpoint
+from allpull.train.checkpoint.save_restore import PATTERN
 from allpull.train.models.build import build
 from stored import commit, keep
 

@@ -27,9 +27,9 @@ from PIL import Image
 from allpull.data.images import resized
 from allpull.data.loader.batches import Plan
 from allpull.data.loader.crop import DRAWS, Look, views
-from allpull.data.loader.decode_job import JOB_BYTES, jobs, read
+from allpull.data.loader.decode import JOB_BYTES, jobs, read
 from allpull.data.loader.order import uniforms
-from allpull.data.loader.packed import PackedSource, Reading
+from allpull.data.loader.pack_batches import PackedSource, Reading
 from allpull.data.loader.throughput import drain
 
 LOOK = Look(size=224, mirror=True)

@@ -35,10 +35,10 @@ from typing import Any
 
 import torch
 
-from allpull.data.encode import Recipe
 from allpull.data.jpeg.restart import best_tool
 from allpull.data.loader.batches import Plan
-from allpull.data.loader.packed import PackedSource, Reading
+from allpull.data.loader.pack_batches import PackedSource, Reading
+from allpull.data.pack.encode import Recipe
 from allpull.data.pack.plan import Layout, plan
 from allpull.data.pack.write import write_pack
 from allpull.data.sources import SOURCES, guess

@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from allpull.data.encode import Recipe
-from allpull.data.loader.threads import usual_threads
+from allpull.data.loader.pool import usual_threads
+from allpull.data.pack.encode import Recipe
 from allpull.data.pack.plan import Layout, plan
 from allpull.data.pack.write import write_pack
 from allpull.data.sources import SOURCES

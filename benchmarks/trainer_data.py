@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from allpull.config.load import load_spec
 from allpull.data.loader.crop import DRAWS, Look, views
-from allpull.data.loader.feed import open_feed
+from allpull.data.loader.open_feed import open_feed
 from allpull.data.loader.order import uniforms
 from allpull.train.prepare import Prepare
 

@@ -16,9 +16,9 @@ from allpull.data.loader.batches import Batch, evaluation_batches  # noqa: E402
 from allpull.errors import BadInput  # noqa: E402
 from allpull.schema.trainspec import ParallelSpec  # noqa: E402
 from allpull.train.evaluate import Examination, evaluate  # noqa: E402
-from allpull.train.metrics.objective import summed_loss  # noqa: E402
+from allpull.train.metrics.loss import summed_loss  # noqa: E402
 from allpull.train.metrics.score import Score, tally_of  # noqa: E402
-from allpull.train.optim.average import Average  # noqa: E402
+from allpull.train.optim.ema import Average  # noqa: E402
 from allpull.train.parallel.ranks import Ranks  # noqa: E402
 from allpull.train.parallel.strategy import share_out  # noqa: E402
 

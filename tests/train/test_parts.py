@@ -12,7 +12,7 @@ import numpy as np  # noqa: E402
 
 from allpull.schema.spec import TrainSpec  # noqa: E402
 from allpull.train.models import MODELS  # noqa: E402
-from allpull.train.models.count import trainable_parameters  # noqa: E402
+from allpull.train.models.build import trainable_parameters  # noqa: E402
 from allpull.train.numerics.cuda_graph import hold_rate  # noqa: E402
 from allpull.train.optim.optimizer import learning_rate, optimizer_of, set_rate, sgd, split_by_decay  # noqa: E402
 

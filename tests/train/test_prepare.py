@@ -14,8 +14,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from allpull.data.loader.batches import Batch  # noqa: E402
-from allpull.data.loader.feed import open_feed  # noqa: E402
-from allpull.data.loader.feed_facts import HELD, Facts  # noqa: E402
+from allpull.data.loader.feed import HELD, Facts  # noqa: E402
+from allpull.data.loader.open_feed import open_feed  # noqa: E402
 from allpull.data.loader.pool import Ring, slots  # noqa: E402
 from allpull.schema.trainspec import DataSpec  # noqa: E402
 from allpull.train.prepare import Carry, Prepare, mixing_share  # noqa: E402

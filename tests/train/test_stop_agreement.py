@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from allpull.train.stop import SAVE_ON_TERM, Stop, listen  # noqa: E402
+from allpull.train.preemption import SAVE_ON_TERM, Stop, listen  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from allpull.config.load import recipes
-from allpull.data.loader import feed
+from allpull.data.loader import open_feed as feed
 from allpull.schema.base import tag
 
 
@@ -49,6 +49,6 @@ def model_list() -> list[dict[str, Any]]:
 
     need_torch()
     from allpull.train.models import MODELS  # noqa: PLC0415
-    from allpull.train.models.count import trainable_parameters  # noqa: PLC0415  needs torch
+    from allpull.train.models.build import trainable_parameters  # noqa: PLC0415  needs torch
 
     return [{"name": name, "trainable_parameters": trainable_parameters(name)} for name in MODELS.names()]

@@ -96,7 +96,7 @@ def compute(  # noqa: PLR0917  one parameter an option, called by typer alone
     spec = specification("compute", 1, launcher, given, uses=(*USED, "model.name"), least=1)
     if is_here(spec):
         running.need_torch()
-        from allpull.train.models.count import trainable_parameters  # noqa: PLC0415  torch: only now
+        from allpull.train.models.build import trainable_parameters  # noqa: PLC0415  torch: only now
 
         trainable_parameters(spec.model, channels=channels, classes=classes, pixels=(size, size))
     record, directory = run("compute", spec, out, options)

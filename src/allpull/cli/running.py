@@ -15,7 +15,7 @@ import typer
 from allpull.cli.progress import follow
 from allpull.cli.say import note
 from allpull.config.load import load_spec
-from allpull.data.loader import feed
+from allpull.data.loader import open_feed as feed
 from allpull.errors import BadInput, MissingPart, UnknownName
 from allpull.launch import detect
 from allpull.launch.execute import execute

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Pixels = npt.NDArray[np.uint8]
 
+MAX_SOURCE_BYTES = 1 << 29  # of one file: a larger one is not an image
 MAX_PIXELS = 1 << 26  # 67 megapixels, 201 MB as RGB: more than any photograph of the usual sets
 FORMATS = ("JPEG", "PNG", "BMP", "PPM", "TIFF", "WEBP", "GIF")  # Pillow knows odder and less tested ones
 SIXTEEN_BITS = frozenset({"I", "I;16", "I;16L", "I;16B", "I;16N"})

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from allpull.data.loader.batches import Batch
-from allpull.data.loader.packed import PackedSource
+from allpull.data.loader.pack_batches import PackedSource
 from allpull.data.loader.throughput import drain
 from allpull.kernel import usable_cpus
 from allpull.probe import pagecache

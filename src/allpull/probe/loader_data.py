@@ -15,11 +15,10 @@ import psutil
 from allpull.data.datasets import dataset
 from allpull.data.loader.batches import Batch, Plan, training_batches
 from allpull.data.loader.crop import Look
-from allpull.data.loader.packed import PackedSource, Reading
+from allpull.data.loader.order import quality
+from allpull.data.loader.pack_batches import PackedSource, Reading
 from allpull.data.loader.sharding import Shares
-from allpull.data.loader.shuffle import quality
-from allpull.data.pack.read import Pack, read_index
-from allpull.data.pack.split import split_shards
+from allpull.data.pack.read import Pack, read_index, split_shards
 from allpull.data.pack_format import INDEX, RAW, shard_name
 from allpull.errors import BadInput
 from allpull.units import show_bytes

@@ -10,16 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from allpull import marks
-from allpull.data.loader.feed import PACK
-from allpull.data.loader.threads import usual_threads
+from allpull.data.loader.open_feed import PACK
+from allpull.data.loader.pool import usual_threads
 from allpull.errors import AllpullError
 from allpull.rundir import layout
 from allpull.schema.spec import RunSpec, from_plain
-from allpull.train.checkpoint.checkpoint import PATTERN
+from allpull.train.checkpoint.save_restore import PATTERN
 from allpull.train.loop import train
-from allpull.train.numerics.emulated import emulated
+from allpull.train.numerics.precision import emulated
 from allpull.train.parallel.ranks import join, part
-from allpull.train.stop import EXIT_CODE, heed, listen, tell_agent
+from allpull.train.preemption import EXIT_CODE, heed, listen, tell_agent
 
 
 def main(job_file: str) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from allpull import marks
 from allpull.data.loader.batches import Batch
 from allpull.train.metrics.score import Score, Tally, tally_of
-from allpull.train.optim.average import Average
+from allpull.train.optim.ema import Average
 from allpull.train.parallel.ranks import Ranks
 from allpull.train.parallel.strategy import Shared
 

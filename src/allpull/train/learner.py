@@ -11,17 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from allpull import marks
-from allpull.data.loader.feed_facts import Facts
+from allpull.data.loader.feed import Facts
 from allpull.schema.spec import RunSpec
-from allpull.train.checkpoint.checkpoint import Checkpoints, Cut, Parts
+from allpull.train.checkpoint.pretrained import begin_with
 from allpull.train.checkpoint.random_state import own_chance
-from allpull.train.models.build import build
-from allpull.train.models.count import trainable
-from allpull.train.models.weights import begin_with
+from allpull.train.checkpoint.save_restore import Checkpoints, Cut, Parts
+from allpull.train.models.build import build, trainable
 from allpull.train.numerics.compiled import Compiled
 from allpull.train.numerics.cuda_graph import NOT_RECORDED, CudaRecorder, hold_rate, obstacle, uneven
 from allpull.train.numerics.precision import AUTOCAST, Precision
-from allpull.train.optim.average import Average
+from allpull.train.optim.ema import Average
 from allpull.train.optim.optimizer import optimizer_of
 from allpull.train.parallel.ranks import Ranks
 from allpull.train.parallel.strategy import Shared, share_out

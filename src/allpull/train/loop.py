@@ -12,22 +12,22 @@ from torch import Tensor
 
 from allpull import marks
 from allpull.data.loader.batches import Batch
-from allpull.data.loader.feed import open_feed
+from allpull.data.loader.open_feed import open_feed
 from allpull.errors import BadInput
 from allpull.rundir import layout
 from allpull.schema.spec import RunSpec
-from allpull.train.bad_samples import OddSamples
-from allpull.train.checkpoint.checkpoint import Progress
+from allpull.train.bad_sample_report import OddSamples
+from allpull.train.checkpoint.save_restore import Progress
 from allpull.train.evaluate import Examination, evaluate
 from allpull.train.learner import checkpoints_of, learner_of
-from allpull.train.metrics.losses import Losses
-from allpull.train.metrics.objective import summed_loss
+from allpull.train.metrics.loss import summed_loss
+from allpull.train.metrics.loss_curve import Losses
 from allpull.train.metrics.score import Score
 from allpull.train.numerics.cuda_graph import StepGraph
 from allpull.train.optim.optimizer import learning_rate, set_rate
 from allpull.train.parallel.ranks import Ranks
+from allpull.train.preemption import Stop
 from allpull.train.prepare import Prepare
-from allpull.train.stop import Stop
 
 
 @dataclass(slots=True, kw_only=True)

@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from allpull.data.loader.batches import Batch
-from allpull.data.loader.feed_facts import Facts
+from allpull.data.loader.feed import Facts
 
-MIXED = 3  # stream of numbers beside those of orders (data/loader/shuffle.py)
+MIXED = 3  # stream of numbers beside those of orders (data/loader/order.py)
 
 
 class Prepare:

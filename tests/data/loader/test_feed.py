@@ -15,8 +15,8 @@ from allpull.data.datasets import digits
 from allpull.data.datasets.dataset import Part, made_of
 from allpull.data.datasets.synthetic import synthetic
 from allpull.data.loader.batches import Plan, evaluation_batches, training_batches
-from allpull.data.loader.feed import check, known, open_feed
-from allpull.data.loader.memory import FOR_PACKS, MemoryFeed
+from allpull.data.loader.memory_feed import FOR_PACKS, MemoryFeed
+from allpull.data.loader.open_feed import check, known, open_feed
 from allpull.data.loader.progressive_resize import Growth, growth
 from allpull.errors import BadInput, UnknownName
 from allpull.schema.trainspec import DataSpec

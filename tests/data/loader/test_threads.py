@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allpull.data.loader.threads import MOST, usual_threads
+from allpull.data.loader.pool import MOST, usual_threads
 from allpull.kernel import Tree, usable_cpus
 
 CPUS = 12

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from allpull.data.encode import Recipe
 from allpull.data.images import decode, resized
 from allpull.data.jpeg.crop import Box
-from allpull.data.pack.describe import describe, lines
+from allpull.data.pack.encode import Recipe
+from allpull.data.pack.encode_workers import outcomes
+from allpull.data.pack.info import describe, lines
 from allpull.data.pack.journal import Journal
-from allpull.data.pack.parallel import outcomes
 from allpull.data.pack.plan import Layout, check_space, forecast, plan
 from allpull.data.pack.read import Pack
 from allpull.data.pack.verify import verify
@@ -87,7 +87,7 @@ def test_order_is_the_seed_s_or_the_source_s(folder, make_pack):
 KILLED = """
 import sys, time
 from pathlib import Path
-from allpull.data.encode import Recipe
+from allpull.data.pack.encode import Recipe
 from allpull.data.pack.plan import Layout, plan
 from allpull.data.sources.imagefolder import listing
 from allpull.data.pack.write import write_pack

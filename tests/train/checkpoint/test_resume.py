@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from allpull.data.loader import threads as threads_module
+from allpull.data.loader import pool
 from allpull.errors import BadInput
 from allpull.schema.spec import LaunchSpec, RunSpec, from_plain
 from allpull.schema.trainspec import DataSpec, TrainSpec
@@ -51,7 +51,7 @@ def test_it_goes_on_only_where_asked_and_where_it_can(tmp_path, monkeypatch, ask
 def test_a_rank_with_processors_of_its_own_decodes_on_all_of_them(monkeypatch, bind, name, said, threads):
     """The mask of a bound rank is its own share already: four ranks of a host do not divide it again."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(6)), raising=False)
-    monkeypatch.setattr(threads_module, "cpu_quota", lambda tree: None)
+    monkeypatch.setattr(pool, "cpu_quota", lambda tree: None)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     spec = RunSpec(launch=LaunchSpec(bind=bind), data=DataSpec(name=name, threads=said))
     assert with_threads(spec).data.threads == threads

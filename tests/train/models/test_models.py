@@ -19,10 +19,8 @@ from allpull.config.contradictions import OF_FAMILY  # noqa: E402
 from allpull.errors import BadInput, MissingPart, UnknownName  # noqa: E402
 from allpull.schema.spec import ModelSpec, RunSpec  # noqa: E402
 from allpull.train.models import MODELS  # noqa: E402
-from allpull.train.models.blur import Blur  # noqa: E402
-from allpull.train.models.build import build  # noqa: E402
-from allpull.train.models.count import trainable_parameters  # noqa: E402
-from allpull.train.models.strided import Pointwise  # noqa: E402
+from allpull.train.models.build import build, trainable_parameters  # noqa: E402
+from allpull.train.models.layers import Blur, Pointwise  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st  # noqa: E402
 from allpull.schema.spec import ModelSpec, TrainSpec  # noqa: E402
 from allpull.train.models.build import build  # noqa: E402
 from allpull.train.optim import schedule  # noqa: E402
-from allpull.train.optim.average import Average, decay_of  # noqa: E402
+from allpull.train.optim.ema import Average, decay_of  # noqa: E402
 from allpull.train.optim.lars import Lars  # noqa: E402
 from allpull.train.optim.master_weights import Masters  # noqa: E402
 from allpull.train.optim.optimizer import lars, learning_rate  # noqa: E402

@@ -16,15 +16,15 @@ from torch import nn
 from allpull import marks
 from allpull.data.datasets.dataset import Part
 from allpull.data.loader.batches import evaluation_batches
-from allpull.data.loader.feed import open_feed
+from allpull.data.loader.open_feed import open_feed
 from allpull.errors import BadInput
 from allpull.schema.spec import RunSpec
 from allpull.schema.trainspec import DataSpec, ModelSpec, ParallelSpec, TrainSpec
-from allpull.train.checkpoint.checkpoint import Checkpoints, Cut, Parts, Progress
+from allpull.train.checkpoint.save_restore import Checkpoints, Cut, Parts, Progress
 from allpull.train.evaluate import Examination, evaluate
 from allpull.train.learner import checkpoints_of, learner_of
 from allpull.train.models import MODELS
-from allpull.train.optim.average import Average
+from allpull.train.optim.ema import Average
 from allpull.train.optim.optimizer import optimizer_of
 from allpull.train.parallel.gather import least, named_of_all, rows_of_all
 from allpull.train.parallel.ranks import Ranks

@@ -13,8 +13,8 @@ from torch import nn
 
 from allpull import marks
 from allpull.schema.trainspec import ParallelSpec
-from allpull.train.checkpoint import reader
-from allpull.train.checkpoint.checkpoint import Checkpoints, Cut, Parts, Progress
+from allpull.train.checkpoint import format as checkpoint_format
+from allpull.train.checkpoint.save_restore import Checkpoints, Cut, Parts, Progress
 from allpull.train.parallel.ranks import Ranks
 from allpull.train.parallel.strategy import share_out
 
@@ -136,7 +136,7 @@ def spread(ranks, folder):
 def stored_once(ranks, folder):
     """What the file has of each parameter, for each rank."""
     path = Side(ranks, folder / "once").train(range(6)).save(6)
-    return [{name: value.numel() for name, value in one.powersgd.items()} for one in reader.read(path).ranks]
+    return [{name: value.numel() for name, value in one.powersgd.items()} for one in checkpoint_format.read(path).ranks]
 
 
 def main(folder, rank):

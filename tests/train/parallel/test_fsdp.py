@@ -14,7 +14,7 @@ from torch.nn.utils.parametrizations import weight_norm  # noqa: E402
 
 from allpull.schema.trainspec import ParallelSpec  # noqa: E402
 from allpull.train.models import MODELS  # noqa: E402
-from allpull.train.models.strided import Pointwise  # noqa: E402
+from allpull.train.models.layers import Pointwise  # noqa: E402
 from allpull.train.parallel.ranks import Ranks  # noqa: E402
 from allpull.train.parallel.strategy import share_out  # noqa: E402
 

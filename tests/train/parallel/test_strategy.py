@@ -18,8 +18,8 @@ from allpull.train.models import MODELS  # noqa: E402
 from allpull.train.parallel import ddp  # noqa: E402
 from allpull.train.parallel.fsdp import LARGE, blocks  # noqa: E402
 from allpull.train.parallel.full_state import Host  # noqa: E402
-from allpull.train.parallel.later_reduce import fill  # noqa: E402
 from allpull.train.parallel.ranks import Ranks  # noqa: E402
+from allpull.train.parallel.reduce_after_backward import fill  # noqa: E402
 from allpull.train.parallel.strategy import share_out  # noqa: E402
 from allpull.train.parallel.sync_norm import sync_norms  # noqa: E402
 

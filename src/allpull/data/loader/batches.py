@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from allpull.data.datasets.dataset import Labels, Part
-from allpull.data.loader.augment import DRAWS, augment
-from allpull.data.loader.order import epoch_order, rank_slice, steps_per_epoch, uniforms
+from allpull.data.datasets.dataset import Bytes, Labels, Part
+from allpull.data.loader.order import Uniforms, epoch_order, rank_slice, steps_per_epoch, uniforms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,3 +65,30 @@ def evaluation_batches(part: Part, *, rank: int, ranks: int, size: int) -> Itera
         chosen = own[start : start + size]
         images, labels = part.images[chosen], part.labels[chosen]
         yield Batch(images=images, labels=labels, samples=len(chosen), global_samples=len(chosen))
+
+
+DRAWS = 3  # vertical shift, horizontal shift, mirror
+
+
+def augment(images: Bytes, draws: Uniforms, *, shift_pixels: int, flip: bool) -> Bytes:
+    """Each image shifted by up to ``shift_pixels`` each way (zeros come in) and, with ``flip``, half mirrored.
+
+    Args:
+        images: [n, height, width, channels].
+        draws: [n, DRAWS] in [0, 1).
+        shift_pixels: largest shift, 0 for none.
+        flip: whether half of the images are mirrored left to right.
+
+    Returns:
+        A new array of the same shape.
+    """
+    count, height, width, _ = images.shape
+    steps = np.floor(draws[:, :2] * (2 * shift_pixels + 1)).astype(np.int64)
+    padded = np.pad(images, ((0, 0), (shift_pixels, shift_pixels), (shift_pixels, shift_pixels), (0, 0)))
+    rows = steps[:, 0, None] + np.arange(height)
+    columns = steps[:, 1, None] + np.arange(width)
+    if flip:
+        mirrored = draws[:, 2] < 0.5
+        columns = np.where(mirrored[:, None], columns[:, ::-1], columns)
+    moved: Bytes = padded[np.arange(count)[:, None, None], rows[:, :, None], columns[:, None, :]]
+    return moved

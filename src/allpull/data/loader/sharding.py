@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from allpull.data.loader.batches import Plan
-from allpull.data.loader.order import Indices, rank_slice, steps_per_epoch
-from allpull.data.loader.shuffle import block_order
+from allpull.data.loader.order import Indices, block_order, rank_slice, steps_per_epoch
 from allpull.errors import BadInput
 
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from allpull.data.encode import Encoded, Recipe
 from allpull.data.jpeg.restart import tool_version
-from allpull.data.pack.parallel import attempt
+from allpull.data.pack.encode import Encoded, Recipe
+from allpull.data.pack.encode_workers import attempt
 from allpull.data.sources import Entry, Listing
 from allpull.errors import BadInput
 from allpull.units import show_bytes

@@ -24,7 +24,7 @@ from allpull.data.pack_format import (
     shard_head,
     shard_name,
 )
-from allpull.data.plain_files import open_plain
+from allpull.data.regular_files import open_plain
 
 MAX_FAULTS = 1000  # that are listed; the rest are counted
 

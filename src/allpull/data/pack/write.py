@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
+from allpull.data.pack.encode_workers import CHUNK, Outcome, outcomes
 from allpull.data.pack.journal import Journal, Ledger
-from allpull.data.pack.parallel import CHUNK, Outcome, outcomes
 from allpull.data.pack.plan import Plan
 from allpull.data.pack.read import Index, Pack, read_index
 from allpull.data.pack.statistics import statistics

@@ -7,8 +7,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from allpull.data.encode import MAX_SOURCE_BYTES
-from allpull.data.images import Refused
+from allpull.data.images import MAX_SOURCE_BYTES, Refused
 from allpull.data.pack_format import MAX_CLASSES, MAX_RECORDS, Kind
 from allpull.data.sources import Entry, Listing, Sample
 from allpull.errors import BadInput

@@ -12,10 +12,9 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from allpull.data.encode import MAX_SOURCE_BYTES
-from allpull.data.images import Refused
+from allpull.data.images import MAX_SOURCE_BYTES, Refused
 from allpull.data.pack_format import MAX_RECORDS, Kind, PackError
-from allpull.data.plain_files import open_plain
+from allpull.data.regular_files import open_plain
 from allpull.data.sources import Entry, Listing, Sample
 from allpull.data.sources.imagefolder import SUFFIXES, unlike_pictures
 from allpull.errors import BadInput

@@ -2,7 +2,7 @@
 
 Weights begin with the same numbers on all ranks. What is drawn afterwards must not be the same on all of them: ranks
 that drop the same units see less of the network in a step than one rank with all samples does. Order and augmentation
-have random numbers of their own, which follow from the sample alone (``data/loader/shuffle.py``).
+have random numbers of their own, which follow from the sample alone (``data/loader/order.py``).
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from allpull.errors import BadInput
+from allpull.train.metrics.loss import summed_loss
 from allpull.train.metrics.multilabel import f1, label_counts, mean_average_precision
-from allpull.train.metrics.objective import summed_loss
 from allpull.train.parallel.gather import rows_of_all
 from allpull.train.parallel.ranks import Ranks
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, max_pool2d
 
 from allpull.errors import BadInput
-from allpull.train.models.norms import Norm, norm_maker
+from allpull.train.models.layers import Norm, norm_maker
 
 MIN_PIXELS = 75  # below this a layer has no pixel left
 EPSILON = 1e-3  # of the norms, as published

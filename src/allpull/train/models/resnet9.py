@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from allpull.train.models.norms import Norm, norm_maker
+from allpull.train.models.layers import Norm, norm_maker
 
 WIDTH = 64  # channels of the stem, unless asked otherwise
 SCALE = 0.125  # of the logits

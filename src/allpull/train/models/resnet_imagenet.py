@@ -14,9 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from allpull.errors import BadInput
-from allpull.train.models.blur import Blur, blurred_max_pool
-from allpull.train.models.norms import Norm, norm_maker
-from allpull.train.models.strided import Pointwise
+from allpull.train.models.layers import Blur, Norm, Pointwise, blurred_max_pool, norm_maker
 
 WIDTH = 64  # channels of the first stage, unless asked otherwise
 EXPANSION = 4  # of a bottleneck: channels out over channels within

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from allpull.errors import BadInput
-from allpull.train.models.norms import norm_maker
+from allpull.train.models.layers import norm_maker
 
 WIDTH = 64  # channels of the first stage, unless asked otherwise
 VGG16 = ((1, 2), (2, 2), (4, 3), (8, 3), (8, 3))  # (times the width, convolutions) of each stage

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from allpull.errors import BadInput, MissingPart
+from allpull.kernel import Tree
 from allpull.train.optim.master_weights import Masters
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -234,3 +235,34 @@ def missing(name: str, device: torch.device) -> str:
 def instead(name: str) -> str:
     """What to take where the device has no ``name``."""
     return "train.precision=fp16, which has loss scaling" if name == "bf16" else "train.precision=fp32"
+
+
+INSTRUCTIONS = frozenset({"amx_bf16", "avx512_bf16", "avx_ne_convert", "bf16", "svebf16", "sve_bf16"})
+"""Products and conversions of bfloat16, as Linux and torch call them: of x86, then of Arm."""
+
+
+def emulated(name: str, device: torch.device, told: frozenset[str] | None = None) -> str:
+    """Why ``train.precision = name`` is slow on ``device``, in a sentence; "": it is not, or nobody knows.
+
+    ``told`` stands for what the CPU is said to have.
+    """
+    if name != "bf16" or device.type != "cpu":
+        return ""
+    found = instructions() if told is None else told
+    if not found or found & INSTRUCTIONS:
+        return ""
+    return (
+        "train.precision: this CPU has no instructions for bfloat16; bf16 is emulated, and slower than fp32: "
+        "--set train.precision=fp32"
+    )
+
+
+def instructions(tree: Tree | None = None) -> frozenset[str]:
+    """The instruction sets of this CPU that Linux lists, and those that torch finds; none where neither says any.
+
+    POWER lists none in Linux, and before torch 2.13 other systems have nobody to ask.
+    """
+    fields = (tree or Tree()).fields("proc/cpuinfo")
+    listed = (fields.get("flags") or fields.get("Features") or "").split()
+    ask = getattr(torch.cpu, "get_capabilities", dict)
+    return frozenset(listed) | {name for name, has in ask().items() if has is True}

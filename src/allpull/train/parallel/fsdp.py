@@ -27,7 +27,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-from allpull.train.models.strided import Pointwise
+from allpull.train.models.layers import Pointwise
 from allpull.train.parallel.ranks import Ranks
 
 LARGE = 1 << 20  # parameters of a layer that is gathered by itself, such as the linear ones of VGG

@@ -15,9 +15,9 @@ from allpull import marks
 from allpull.errors import MissingPart
 from allpull.schema.trainspec import ParallelSpec
 from allpull.train.parallel import ddp, full_state
-from allpull.train.parallel.later_reduce import LaterReduce
 from allpull.train.parallel.powersgd import PowerSgd
 from allpull.train.parallel.ranks import Ranks
+from allpull.train.parallel.reduce_after_backward import LaterReduce
 
 
 class Exchange(Protocol):

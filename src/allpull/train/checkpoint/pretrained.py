@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from allpull.errors import BadInput
-from allpull.train.safe_load import TENSORS, Unusable, load, plain
+from allpull.train.checkpoint.safe_load import TENSORS, Unusable, load, plain
 
 AROUND = (
     "model",

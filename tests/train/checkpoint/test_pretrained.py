@@ -13,13 +13,13 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from allpull.data.loader.feed import open_feed  # noqa: E402
+from allpull.data.loader.open_feed import open_feed  # noqa: E402
 from allpull.errors import BadInput  # noqa: E402
 from allpull.schema.spec import RunSpec  # noqa: E402
 from allpull.schema.trainspec import DataSpec, ModelSpec, TrainSpec  # noqa: E402
+from allpull.train.checkpoint.pretrained import begin_with  # noqa: E402
 from allpull.train.learner import learner_of  # noqa: E402
 from allpull.train.models.build import build  # noqa: E402
-from allpull.train.models.weights import begin_with  # noqa: E402
 from allpull.train.parallel.ranks import Ranks  # noqa: E402
 
 pytestmark = pytest.mark.torch

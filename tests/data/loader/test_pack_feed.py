@@ -17,21 +17,20 @@ from tests.data.conftest import as_jpeg
 from tests.data.loader.test_feed import feed_of
 
 from allpull import marks
-from allpull.data.encode import Recipe
 from allpull.data.images import decode
-from allpull.data.loader import packed
-from allpull.data.loader import threads as threads_module
+from allpull.data.loader import pack_batches, pool
 from allpull.data.loader.bad_samples import LEFT_OUT, Counts
-from allpull.data.loader.feed import check
+from allpull.data.loader.open_feed import check
+from allpull.data.loader.order import block_order
 from allpull.data.loader.resize import resize_antialiased
-from allpull.data.loader.shuffle import block_order
 from allpull.data.pack import read
+from allpull.data.pack.encode import Recipe
 from allpull.data.pack.plan import Layout, plan
 from allpull.data.pack.read import Pack, read_index
 from allpull.data.pack.statistics import FEWEST, MOST, sample
 from allpull.data.pack.write import write_pack
 from allpull.data.pack_format import INDEX, RECORD, index_bytes, shard_name
-from allpull.data.plain_files import open_plain
+from allpull.data.regular_files import open_plain
 from allpull.data.sources import SOURCES, guess
 from allpull.errors import BadInput
 from allpull.schema.trainspec import DataSpec
@@ -100,7 +99,7 @@ def test_threads_are_the_processors_of_a_rank_unless_said_and_stand_in_the_recor
     data_folder, monkeypatch, said, ranks, threads
 ):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(12)), raising=False)
-    monkeypatch.setattr(threads_module, "cpu_quota", lambda tree: None)
+    monkeypatch.setattr(pool, "cpu_quota", lambda tree: None)
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     if ranks:
         monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
@@ -399,14 +398,14 @@ def test_an_epoch_ends_as_soon_as_a_rank_alone_has_lost_too_much(data_folder, on
 
 def test_memory_is_what_the_largest_pictures_need_and_stays_so(data_folder, monkeypatch):
     given = []
-    plain = packed.slots
+    plain = pack_batches.slots
 
     def counted(*arguments):
         found = plain(*arguments)
         given.append(sum(one.nbytes for one in found))
         return found
 
-    monkeypatch.setattr(packed, "slots", counted)
+    monkeypatch.setattr(pack_batches, "slots", counted)
     feed = feed_of(spec(data_folder, first_size=8, test_size=48, ahead=3), global_batch=7)
     for epoch in range(4):
         list(feed.training(epoch))

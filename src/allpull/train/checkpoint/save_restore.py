@@ -15,13 +15,13 @@ from allpull import marks
 from allpull.errors import BadInput
 from allpull.rundir import layout
 from allpull.train.checkpoint.background_write import Beside, write_whole
+from allpull.train.checkpoint.format import Cut, OfRank, Progress, Stored, read
 from allpull.train.checkpoint.random_state import chances, own_chance, put_chances
-from allpull.train.checkpoint.reader import Cut, OfRank, Progress, Stored, read
-from allpull.train.optim.average import Average
+from allpull.train.checkpoint.safe_load import Unusable, plain
+from allpull.train.optim.ema import Average
 from allpull.train.parallel.gather import least, named_of_all
 from allpull.train.parallel.ranks import Ranks
 from allpull.train.parallel.strategy import Shared
-from allpull.train.safe_load import Unusable, plain
 
 __all__ = ["PATTERN", "Checkpoints", "Cut", "Parts", "Progress"]
 

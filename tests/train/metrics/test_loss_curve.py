@@ -12,7 +12,7 @@ from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from allpull import marks  # noqa: E402
-from allpull.train.metrics.losses import POINTS_AT_ONCE, Losses  # noqa: E402
+from allpull.train.metrics.loss_curve import POINTS_AT_ONCE, Losses  # noqa: E402
 from allpull.train.parallel.ranks import Ranks  # noqa: E402
 
 pytestmark = pytest.mark.torch

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
-from allpull.data.encode import Encoded, Recipe, encode
 from allpull.data.images import Refused
+from allpull.data.pack.encode import Encoded, Recipe, encode
 from allpull.data.sources import Entry, Source
 from allpull.errors import AllpullError
 

@@ -13,10 +13,10 @@ from allpull.data.loader.bad_samples import Odd
 from allpull.data.loader.batches import Batch, Plan
 from allpull.data.loader.crop import Look
 from allpull.data.loader.decode import form
-from allpull.data.loader.feed_facts import HELD, Facts
-from allpull.data.loader.packed import PackedSource, Reading
+from allpull.data.loader.feed import HELD, Facts
+from allpull.data.loader.pack_batches import PackedSource, Reading
+from allpull.data.loader.pool import usual_threads
 from allpull.data.loader.progressive_resize import growth
-from allpull.data.loader.threads import usual_threads
 from allpull.data.pack.read import Index, Pack, digest, read_index
 from allpull.data.pack.statistics import Statistics, statistics
 from allpull.data.pack_format import INDEX, Header, Rows

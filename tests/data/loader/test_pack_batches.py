@@ -14,10 +14,9 @@ from allpull.data.jpeg.crop import Box
 from allpull.data.loader.bad_samples import LEFT_OUT
 from allpull.data.loader.batches import Plan
 from allpull.data.loader.crop import DRAWS, Look, View, views
-from allpull.data.loader.decode import Decoder, Stored
-from allpull.data.loader.decode_job import jobs, read
+from allpull.data.loader.decode import Decoder, Stored, jobs, read
 from allpull.data.loader.order import uniforms
-from allpull.data.loader.packed import PackedSource, Reading
+from allpull.data.loader.pack_batches import PackedSource, Reading
 from allpull.data.loader.resize import resize_antialiased, resizing
 from allpull.data.loader.throughput import drain
 from allpull.data.pack.read import Pack

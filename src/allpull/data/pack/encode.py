@@ -7,13 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from allpull.data.images import MAX_PIXELS, Pixels, Refused, check_size, decode, encode_jpeg, resized
+from allpull.data.images import MAX_PIXELS, MAX_SOURCE_BYTES, Pixels, Refused, check_size, decode, encode_jpeg, resized
 from allpull.data.jpeg.header import NotJpeg, parse_jpeg
 from allpull.data.jpeg.restart import best_interval, find_segments, with_restarts
 from allpull.data.pack_format import DTYPES, JPEG, JPEG_SEGMENTS, MAX_CHANNELS, MAX_RECORD_BYTES, PICTURE, RAW, Kind
 from allpull.errors import BadInput
 
-MAX_SOURCE_BYTES = 1 << 29  # of one file: larger ones are no pictures
 UNIT_PIXELS = 16  # a side of what a 4:2:0 JPEG codes together
 
 

@@ -24,14 +24,12 @@ from allpull.data.images import Refused
 from allpull.data.loader.bad_samples import BY_PILLOW, LEFT_OUT, REPLACED, SKIPPED, Odd, Remark, too_many
 from allpull.data.loader.batches import Batch, Plan
 from allpull.data.loader.crop import DRAWS, Look, View, views
-from allpull.data.loader.decode import Decoder, Stored, form
-from allpull.data.loader.decode_job import JOB_BYTES, Job, Wanted, jobs, read
+from allpull.data.loader.decode import JOB_BYTES, Decoder, Job, Stored, Wanted, form, jobs, read
 from allpull.data.loader.order import Indices, uniforms
 from allpull.data.loader.pool import Ring, slots
 from allpull.data.loader.resize import Array, Resizer, resizing
 from allpull.data.loader.sharding import Share, Shares, limited
-from allpull.data.pack.read import Access, Index, Pack, read_index
-from allpull.data.pack.split import split_shards
+from allpull.data.pack.read import Access, Index, Pack, read_index, split_shards
 from allpull.errors import BadInput
 
 SUBSTITUTES = 8  # tries to find a record that can be decoded in place of one that cannot

@@ -12,7 +12,7 @@ import numpy as np
 from allpull.data.datasets.dataset import Dataset, Part
 from allpull.data.loader.bad_samples import Odd
 from allpull.data.loader.batches import Batch, Plan, evaluation_batches, training_batches
-from allpull.data.loader.feed_facts import Facts
+from allpull.data.loader.feed import Facts
 from allpull.data.loader.pool import slots
 from allpull.errors import BadInput
 from allpull.schema.trainspec import DataSpec

@@ -23,15 +23,15 @@ from allpull.errors import BadInput  # noqa: E402
 from allpull.schema.spec import TrainSpec  # noqa: E402
 from allpull.schema.trainspec import ParallelSpec  # noqa: E402
 from allpull.train.checkpoint import background_write  # noqa: E402
-from allpull.train.checkpoint.checkpoint import Checkpoints, Cut, Parts, Progress  # noqa: E402
-from allpull.train.checkpoint.reader import MAX_COUNT, read  # noqa: E402
+from allpull.train.checkpoint.format import MAX_COUNT, read  # noqa: E402
+from allpull.train.checkpoint.safe_load import Unusable, plain  # noqa: E402
+from allpull.train.checkpoint.save_restore import Checkpoints, Cut, Parts, Progress  # noqa: E402
 from allpull.train.models import MODELS  # noqa: E402
 from allpull.train.numerics.precision import Precision  # noqa: E402
-from allpull.train.optim.average import Average  # noqa: E402
+from allpull.train.optim.ema import Average  # noqa: E402
 from allpull.train.optim.optimizer import optimizer_of  # noqa: E402
 from allpull.train.parallel.ranks import Ranks  # noqa: E402
 from allpull.train.parallel.strategy import share_out  # noqa: E402
-from allpull.train.safe_load import Unusable, plain  # noqa: E402
 
 pytestmark = pytest.mark.torch
 CUT = Cut(global_batch=64, samples=1437, seed=0, dtype="float32", data="digits")
@@ -439,7 +439,7 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_does_not_change_it(t
         written.append(threading.current_thread() is threading.main_thread())
         real(path, content)
 
-    monkeypatch.setattr("allpull.train.checkpoint.checkpoint.write_whole", slow)
+    monkeypatch.setattr("allpull.train.checkpoint.save_restore.write_whole", slow)
     made = parts(steps=2, averaged=True)
     saved = checkpoints(tmp_path, made, asynchronous=True)
     saved.save(progress(2))

@@ -16,8 +16,8 @@ from allpull.schema.spec import RunSpec, to_plain
 from allpull.schema.trainspec import DataSpec, TrainSpec
 from allpull.train import __main__ as rank
 from allpull.train.loop import History
-from allpull.train.numerics import emulated as module
-from allpull.train.numerics.emulated import emulated, instructions
+from allpull.train.numerics import precision as module
+from allpull.train.numerics.precision import emulated, instructions
 
 pytestmark = pytest.mark.torch
 

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from allpull.train.checkpoint.safe_load import Unusable, load, plain
 from allpull.train.parallel.powersgd import STEPS
-from allpull.train.safe_load import Unusable, load, plain
 
 FORMAT = 3
 """1: SGD alone, without precision and average; 2: nothing of PowerSGD. Both are read."""
