@@ -20,7 +20,7 @@ from allpull.rundir.read.headers import COUNTED, corrected, rank_files
 from allpull.rundir.write import whole_file
 from allpull.schema.run import Exit, RunRecord, Status
 
-LOOK_EVERY_S = 0.2
+POLL_EVERY_S = 0.2
 CORRECT_EVERY_S, CORRECT_AGAIN_S = 1.0, 60.0  # between listings of a folder that may hold thousands of ranks
 OWN_FAILURE = 125  # of allpull itself
 
@@ -178,7 +178,7 @@ def _wait(runs: _Runs, running: Running, signals: _Signals, look: Callable[[], N
             return
         if signals.take_warning() and not running.warn():
             raise Stopped(signal.SIGUSR1)
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(POLL_EVERY_S)
 
 
 def _changed(run: Job, **changes: object) -> RunRecord:

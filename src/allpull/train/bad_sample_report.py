@@ -1,4 +1,4 @@
-"""Tell after each epoch which samples were not as the others: how many on all ranks, and which in a list."""
+"""Report bad samples after each epoch: counts over all ranks as metrics, the samples themselves in a list."""
 
 from __future__ import annotations
 
@@ -11,69 +11,69 @@ from pathlib import Path
 import torch
 
 from allpull import marks
-from allpull.data.loader.bad_samples import PARTS, Counts, Odd, too_many
+from allpull.data.loader.bad_samples import PARTS, BadSamples, Counts, too_many
 from allpull.rundir import layout
 from allpull.train.parallel.ranks import Ranks
 
-WORDS = {"left_out": "left out", "replaced": "replaced by others", "by_pillow": "decoded by Pillow"}
+LABELS = {"left_out": "left out", "replaced": "replaced by others", "by_pillow": "decoded by Pillow"}
 NONE = Counts()
 
 
-class OddSamples:
-    """What became of samples of ``odd``, in run directory ``directory``; empty for data that cannot be odd.
+class BadSampleReport:
+    """Reports the bad samples of each part in run directory ``directory``; ``samples`` is empty for data in memory.
 
-    ``limit``: of the samples of a part, the share of which more may not be left out or replaced.
+    ``limit``: the largest share of a part's samples that may be left out or replaced.
     """
 
-    def __init__(self, odd: Mapping[str, Odd], ranks: Ranks, directory: Path, limit: float) -> None:
-        self._odd, self._ranks, self._limit = odd, ranks, limit
+    def __init__(self, samples: Mapping[str, BadSamples], ranks: Ranks, directory: Path, limit: float) -> None:
+        self._samples, self._ranks, self._limit = samples, ranks, limit
         self._list = directory / layout.odd_file(ranks.rank)
-        self._told = dict.fromkeys(odd, NONE)
-        self._said = ""
+        self._reported = dict.fromkeys(samples, NONE)
+        self._last_message = ""
 
-    def tell(self, epoch: int, step: int, *, judge: bool) -> None:
-        """What has come since the last time, as metrics of ``step`` and, where it is other than then, in words.
+    def report(self, epoch: int, step: int, *, check_limit: bool) -> None:
+        """Report what was counted since the last call: metrics of ``step``, and a remark if the counts changed.
 
-        A collective, one small reduction. ``judge``: a whole epoch has come; of a few steps a single odd sample may be
-        more than the limit.
+        A collective: one small reduction. ``check_limit``: a whole epoch was counted; in a few steps one bad sample
+        may already exceed the limit.
 
         Raises:
             BadInput: too many samples were left out or replaced.
         """
-        if not self._odd:
+        if not self._samples:
             return
         self.write()
-        found = self._since()
-        for part, counts in found.items():
+        new_counts = self._since()
+        for part, counts in new_counts.items():
             lead = "" if part == "train" else f"{part}_"
-            for name in WORDS:
+            for name in LABELS:
                 marks.metric(f"{lead}samples_{name}", getattr(counts, name), step)
-        said = "; ".join(filter(None, (_said(part, counts) for part, counts in found.items())))
-        if said and said != self._said and self._ranks.rank == 0:
-            marks.remark(f"epoch {epoch + 1}: {said}; see {layout.odd_file(0).replace('00000', '*')}")
-        self._said = said
-        for part, counts in found.items():
+        message = "; ".join(filter(None, (_summary(part, counts) for part, counts in new_counts.items())))
+        if message and message != self._last_message and self._ranks.rank == 0:
+            marks.remark(f"epoch {epoch + 1}: {message}; see {layout.odd_file(0).replace('00000', '*')}")
+        self._last_message = message
+        for part, counts in new_counts.items():
             lost = counts.left_out + counts.replaced
-            if judge and lost > self._limit * counts.seen:
+            if check_limit and lost > self._limit * counts.seen:
                 raise too_many(lost, counts.seen, self._limit, part)
 
     def _since(self) -> dict[str, Counts]:
         """The counts of all ranks since the last time."""
-        now = {part: odd.taken() for part, odd in self._odd.items()}
-        rows = [astuple(now[part]) for part in now], [astuple(self._told[part]) for part in now]
+        now = {part: samples.totals() for part, samples in self._samples.items()}
+        rows = [astuple(now[part]) for part in now], [astuple(self._reported[part]) for part in now]
         ours = torch.tensor(rows, dtype=torch.int64, device=self._ranks.device)
-        self._told = now
+        self._reported = now
         return {
             part: Counts(**dict(zip(asdict(NONE), row, strict=True)))
             for part, row in zip(now, self._ranks.total(ours[0] - ours[1]).tolist(), strict=True)
         }
 
     def write(self) -> None:
-        """Append this rank's news to its list; another attempt of the job goes on in the same file."""
+        """Append this rank's new_entries to its list; another attempt of the job goes on in the same file."""
         lines = [
             json.dumps({"part": part, **{name: value for name, value in asdict(one).items() if value is not None}})
-            for part, odd in self._odd.items()
-            for one in odd.news()
+            for part, samples in self._samples.items()
+            for one in samples.new_entries()
         ]
         if lines:
             self._list.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -82,6 +82,6 @@ class OddSamples:
                 file.write("\n".join(lines) + "\n")
 
 
-def _said(part: str, counts: Counts) -> str:
-    what = [f"{count:,} {words}" for name, words in WORDS.items() if (count := getattr(counts, name))]
-    return f"of {counts.seen:,} samples {PARTS[part]} {', '.join(what)}" if what else ""
+def _summary(part: str, counts: Counts) -> str:
+    kinds = [f"{count:,} {label}" for name, label in LABELS.items() if (count := getattr(counts, name))]
+    return f"of {counts.seen:,} {PARTS[part]} samples, {', '.join(kinds)}" if kinds else ""

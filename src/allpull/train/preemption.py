@@ -1,20 +1,19 @@
-"""Stop at a warning: all ranks after the same step, so that they can write a checkpoint and no step is lost.
+"""Stop after a warning: all ranks stop after the same step and write a checkpoint, so that no step is lost.
 
-A queue warns before it takes the hosts of a job away: SIGUSR1 ahead of the time limit, SIGTERM where it preempts. The
-latter is a warning only where that was asked for: launchers also end ranks by it that wait for one that has failed,
-and cannot make another step, and those of a job that the user breaks off. Ranks
-hear of it within different steps, or one of them alone does. None may leave by itself, because the others would wait
-for it in their next collective.
+A queue warns before it takes the hosts of a job away: SIGUSR1 ahead of the time limit, SIGTERM on preemption. SIGTERM
+is a warning only on request: launchers also use it to end ranks that wait for a failed one and cannot make another
+step, and the ranks of a job that the user cancels. The warning reaches ranks within different steps, or only one of
+them. No rank may leave alone, because the others would wait for it in their next collective.
 
-**How they agree.** Between two steps a rank that was warned, or that finds in the store of the ranks that another was,
-counts itself there. The one that completes the count has done n steps, and names n + 1 as the step to stop after. All
-see that in time: a step ends with an all-reduce that waits for every rank, so nobody ends step n + 1 before that rank
-began it, and for the same reason nobody was counted later than after step n. Beyond that nobody waits for anybody, so
-nothing can hang: a training that ends before the count is complete has simply ended.
+**How they agree.** Between two steps, a rank that was warned, or that reads in the ranks' store that another was,
+increments a counter there. The rank that completes the count has done n steps, and sets n + 1 as the step to stop
+after. All ranks see it in time: a step ends with an all-reduce that waits for every rank, so no rank ends step n + 1
+before that rank began it, and for the same reason no rank was counted later than after step n. Apart from that no rank
+waits for another, so nothing can hang: a training that ends before the count is complete has simply ended.
 
-**What it costs.** While nobody is warned, one question to the store a second from each rank, and no collective, which
-would make ranks wait for each other and stand in their records. A warning is answered after the step that is under way
-when it is known everywhere, and one more.
+**What it costs.** Without a warning, one query to the store per second and rank, and no collective, which would make
+ranks wait for each other and appear in their records. Ranks stop one step after the step in which the last of them
+learns of the warning.
 """
 
 from __future__ import annotations
@@ -27,46 +26,46 @@ from types import FrameType
 
 from allpull.train.parallel.ranks import Ranks
 
-LOOK_EVERY_S = 1.0  # a round trip is some 0.1 ms, so a look costs 1 part in 10,000; warnings come a minute ahead
-SAVE_ON_TERM = "ALLPULL_SAVE_ON_TERM"  # set by batch scripts; elsewhere train.save_on_term is asked
-EXIT_CODE = 128 + signal.SIGUSR1  # of a rank that stopped at a warning, as of a program that the signal ends
+POLL_EVERY_S = 1.0  # a round trip takes some 0.1 ms: 1 part in 10,000; warnings come a minute ahead
+SAVE_ON_TERM = "ALLPULL_SAVE_ON_TERM"  # set by batch scripts; elsewhere train.save_on_term decides
+EXIT_CODE = 128 + signal.SIGUSR1  # of a rank that stopped after a warning, as if the signal had ended it
 
 
-class Warned:
+class WarningFlag:
     """Whether a warning has reached this process."""
 
     def __init__(self) -> None:
-        self._told = False
+        self._received = False
 
     def __call__(self) -> bool:
         """True from the first warning on."""
-        return self._told
+        return self._received
 
-    def hear(self, _number: int, _frame: FrameType | None) -> None:
-        """Take note: what a signal handler may do."""
-        self._told = True
+    def handle(self, _number: int, _frame: FrameType | None) -> None:
+        """Set the flag, which is all that a signal handler may do."""
+        self._received = True
 
 
-def listen(environ: Mapping[str, str]) -> Warned:
-    """Take SIGUSR1 for a warning from now on, and SIGTERM where a batch script says so; in the main thread only.
+def listen(environ: Mapping[str, str]) -> WarningFlag:
+    """Treat SIGUSR1 as a warning from now on, and SIGTERM if the batch script says so; in the main thread only.
 
     NCCL once caught SIGUSR1 itself, in 2022 (nccl issue 704); the versions that torch 2.4 and later bring do not.
     """
-    warned = Warned()
-    heed(signal.SIGUSR1, warned)
+    warned = WarningFlag()
+    treat_as_warning(signal.SIGUSR1, warned)
     if environ.get(SAVE_ON_TERM):
-        heed(signal.SIGTERM, warned)
+        treat_as_warning(signal.SIGTERM, warned)
     return warned
 
 
-def heed(number: signal.Signals, warned: Warned) -> None:
-    """Take signal ``number`` for a warning from now on; in the main thread only."""
-    signal.signal(number, warned.hear)
-    signal.siginterrupt(number, False)  # libraries need not know: their system calls go on
+def treat_as_warning(number: signal.Signals, warned: WarningFlag) -> None:
+    """Treat signal ``number`` as a warning from now on; in the main thread only."""
+    signal.signal(number, warned.handle)
+    signal.siginterrupt(number, False)  # interrupted system calls of libraries are restarted
 
 
-class Stop:
-    """This rank's part in the agreement on where to stop; ``clock`` gives seconds."""
+class StopAgreement:
+    """This rank's part in the agreement on the last step; ``clock`` returns seconds."""
 
     def __init__(self, ranks: Ranks, warned: Callable[[], bool], clock: Callable[[], float] = time.monotonic) -> None:
         self._ranks = ranks
@@ -74,19 +73,19 @@ class Stop:
         self._clock = clock
         self._store = ranks.store() if ranks.ranks > 1 else None
         self._counted = False
-        self._look_at = clock() + LOOK_EVERY_S
+        self._next_poll_s = clock() + POLL_EVERY_S
 
     def after(self, step: int) -> bool:
-        """Whether all ranks stop now, with ``step`` steps done. To be asked between any two steps, on every rank.
+        """Whether all ranks stop now, with ``step`` steps done; call it between any two steps on every rank.
 
         Raises:
-            RuntimeError: the store is gone, and with it the host or agent of rank 0.
+            RuntimeError: the store, and so the host or agent of rank 0, is gone.
         """
         if self._store is None:
             return self._warned()
-        if not self._counted and not self._heard():
+        if not self._counted and not self._warned_anywhere():
             return False
-        self._ranks.settle()  # else a GPU's host, which runs ahead, would be counted before its step has ended
+        self._ranks.synchronize()  # otherwise a host ahead of its GPU would be counted too early
         if not self._counted:
             self._counted = True
             self._store.set("warned", "yes")
@@ -94,21 +93,21 @@ class Stop:
                 self._store.set("last", str(step + 1))
         return bool(self._store.check(["last"])) and step >= int(self._store.get("last"))
 
-    def _heard(self) -> bool:
-        """Whether this rank was warned, or, by a look now and then, another one."""
+    def _warned_anywhere(self) -> bool:
+        """Whether this rank was warned or, polled once per second, another one."""
         if self._warned():
             return True
         now = self._clock()
-        if self._store is None or now < self._look_at:
+        if self._store is None or now < self._next_poll_s:
             return False
-        self._look_at = now + LOOK_EVERY_S
+        self._next_poll_s = now + POLL_EVERY_S
         return bool(self._store.check(["warned"]))
 
 
-def tell_agent(environ: Mapping[str, str]) -> None:
-    """Let the elastic agent that started us end the job: one that restarts ranks would take our leaving for a failure.
+def notify_agent(environ: Mapping[str, str]) -> None:
+    """Ask the elastic agent to end the job: an agent that restarts ranks would take our exit for a failure.
 
-    Only one rank of a host; to be called when all is saved and none has left.
+    Only local rank 0 does it; call it when the checkpoint is saved and before any rank leaves.
     """
     restarts = environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0"
     if restarts and environ.get("LOCAL_RANK") == "0":

@@ -12,7 +12,7 @@ import pytest
 
 from allpull import marks
 from allpull.data.datasets import digits
-from allpull.data.datasets.dataset import Part, made_of
+from allpull.data.datasets.dataset import Part, with_statistics
 from allpull.data.datasets.synthetic import synthetic
 from allpull.data.loader.batches import Plan, evaluation_batches, training_batches
 from allpull.data.loader.memory_feed import FOR_PACKS, MemoryFeed
@@ -58,7 +58,7 @@ def test_other_data_of_one_name_and_as_many_samples_are_told_apart():
         (train.images, train.labels + 1),
     ):
         part = Part(images=images, labels=labels)
-        told.append(MemoryFeed(made_of("photos", part, part, 2000), plan).facts.data)
+        told.append(MemoryFeed(with_statistics("photos", part, part, 2000), plan).facts.data)
     assert len(set(told)) == 3
     assert all(one.startswith("photos ") for one in told)
 

@@ -30,7 +30,7 @@ from allpull.data.pack.read import Pack, read_index
 from allpull.data.pack.statistics import FEWEST, MOST, sample
 from allpull.data.pack.write import write_pack
 from allpull.data.pack_format import INDEX, RECORD, index_bytes, shard_name
-from allpull.data.regular_files import open_plain
+from allpull.data.regular_files import open_regular
 from allpull.data.sources import SOURCES, guess
 from allpull.errors import BadInput
 from allpull.schema.trainspec import DataSpec
@@ -186,7 +186,7 @@ def test_evaluation_is_the_middle_of_the_resized_picture_whatever_training_takes
 def test_usual_sizes_are_those_of_imagenet_and_256_for_224(data_folder):
     feed = feed_of(spec(data_folder, size=0))
     assert feed.facts.pixels == (224, 224)
-    assert feed._test.look.short_side == 256
+    assert feed._test.transform.short_side == 256
 
 
 def test_fast_decoding_is_seen_in_training_alone(data_folder):
@@ -212,7 +212,7 @@ def test_whole_pictures_are_trained_on_and_evaluated(data_folder):
 
 def test_the_least_area_is_that_of_crops(data_folder):
     whole, half = (spec(data_folder, min_area=share) for share in (1.0, 0.5))
-    assert feed_of(half)._train.look.area == (0.5, 1.0)
+    assert feed_of(half)._train.transform.area == (0.5, 1.0)
     assert not same(together(whole, 1), together(half, 1))
 
 
@@ -293,7 +293,7 @@ def test_a_rank_opens_an_index_once_and_with_files_of_its_own_no_others(
     shards = len(make_pack(folder, to="data/train", kind="raw", shard_bytes=1 << 20).header.shards)
     assert shards > 4
     opened = []
-    monkeypatch.setattr(read, "open_plain", lambda path: opened.append(path) or open_plain(path))
+    monkeypatch.setattr(read, "open_regular", lambda path: opened.append(path) or open_regular(path))
     feed = feed_of(spec(data_folder, by_files=by_files), rank=1, ranks=2, global_batch=6)
     list(feed.training(0))
     found = Counter(str(path.relative_to(data_folder)) for path in opened)

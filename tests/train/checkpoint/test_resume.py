@@ -16,7 +16,7 @@ from allpull.data.loader import pool
 from allpull.errors import BadInput
 from allpull.schema.spec import LaunchSpec, RunSpec, from_plain
 from allpull.schema.trainspec import DataSpec, TrainSpec
-from allpull.train.__main__ import going_on, with_threads
+from allpull.train.__main__ import with_resume, with_threads
 from allpull.train.loop import train
 from allpull.train.parallel.ranks import Ranks
 
@@ -33,7 +33,7 @@ def test_it_goes_on_only_where_asked_and_where_it_can(tmp_path, monkeypatch, ask
         (tmp_path / "checkpoints").mkdir()
         (tmp_path / "checkpoints/step-0000000007.pt").write_bytes(b"")
     spec = RunSpec(train=TrainSpec(resume="/another/run", epochs=3))
-    found = going_on(spec, tmp_path)
+    found = with_resume(spec, tmp_path)
     assert found.train.resume == (str(tmp_path) if goes_on else "/another/run")
     assert found.train.epochs == 3
 
@@ -66,7 +66,7 @@ def test_a_training_that_had_ended_when_it_was_started_again_is_scored_once_more
     monkeypatch.setenv("ALLPULL_RESUME", "1")
     spec = from_plain(RunSpec, job["spec"])
     alone = Ranks(rank=0, ranks=1, device=torch.device("cpu"))
-    history = train(going_on(spec, done.directory), alone, done.directory)
+    history = train(with_resume(spec, done.directory), alone, done.directory)
     assert history.losses == []
     assert [history.score.loss] == done.metric("test_loss")
     with pytest.raises(BadInput, match="has already trained 1 epochs"):

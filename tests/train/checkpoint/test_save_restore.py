@@ -24,17 +24,17 @@ from allpull.schema.spec import TrainSpec  # noqa: E402
 from allpull.schema.trainspec import ParallelSpec  # noqa: E402
 from allpull.train.checkpoint import background_write  # noqa: E402
 from allpull.train.checkpoint.format import MAX_COUNT, read  # noqa: E402
-from allpull.train.checkpoint.safe_load import Unusable, plain  # noqa: E402
-from allpull.train.checkpoint.save_restore import Checkpoints, Cut, Parts, Progress  # noqa: E402
+from allpull.train.checkpoint.safe_load import UnusableFile, plain_copy  # noqa: E402
+from allpull.train.checkpoint.save_restore import Checkpoints, EpochFingerprint, Progress, TrainingState  # noqa: E402
 from allpull.train.models import MODELS  # noqa: E402
 from allpull.train.numerics.precision import Precision  # noqa: E402
 from allpull.train.optim.ema import Average  # noqa: E402
 from allpull.train.optim.optimizer import optimizer_of  # noqa: E402
 from allpull.train.parallel.ranks import Ranks  # noqa: E402
-from allpull.train.parallel.strategy import share_out  # noqa: E402
+from allpull.train.parallel.strategy import distribute  # noqa: E402
 
 pytestmark = pytest.mark.torch
-CUT = Cut(global_batch=64, samples=1437, seed=0, dtype="float32", data="digits")
+CUT = EpochFingerprint(global_batch=64, samples=1437, seed=0, dtype="float32", data="digits")
 ALONE = Ranks(rank=0, ranks=1, device=torch.device("cpu"))
 PATIENCE_S = 60.0
 
@@ -45,11 +45,11 @@ def parts(width=4, steps=0, averaged=False, precision="fp32", **options):
     model = MODELS.load("resnet8")(1, 10, width, "batch")
     numbers = Precision(precision, ALONE.device)
     numbers.prepare(model)
-    shared = share_out(model, ParallelSpec(), ALONE)
+    shared = distribute(model, ParallelSpec(), ALONE)
     optimizer = optimizer_of(model, TrainSpec(**options))
     numbers.attach(optimizer)
     average = Average(model, half_life_steps=2, masters=numbers.masters) if averaged else None
-    made = Parts(shared=shared, optimizer=optimizer, precision=numbers, average=average)
+    made = TrainingState(shared=shared, optimizer=optimizer, precision=numbers, average=average)
     for step in range(steps):
         one_step(made, step)
     return made
@@ -63,8 +63,10 @@ def one_step(made, step):
         made.average.after(step)
 
 
-def checkpoints(folder, made, keep=2, cut=CUT, asynchronous=False, ranks=ALONE):
-    return Checkpoints(folder / "checkpoints", ranks, made, cut=cut, keep=keep, asynchronous=asynchronous)
+def checkpoints(folder, made, keep=2, fingerprint=CUT, asynchronous=False, ranks=ALONE):
+    return Checkpoints(
+        folder / "checkpoints", ranks, made, fingerprint=fingerprint, keep=keep, asynchronous=asynchronous
+    )
 
 
 def progress(step):
@@ -205,8 +207,8 @@ def test_what_was_just_written_is_never_dropped_for_a_later_one_that_is_torn(tmp
 def test_a_checkpoint_that_would_run_code_is_not_loaded(tmp_path):
     """Pickle can name any function."""
     (tmp_path / "checkpoints").mkdir()
-    torch.save({"format": 1, "model": Cut}, tmp_path / "checkpoints/step-0000000001.pt")
-    with pytest.raises(BadInput, match=r"cannot be read: it asks for allpull\.train\.stored Cut"):
+    torch.save({"format": 1, "model": EpochFingerprint}, tmp_path / "checkpoints/step-0000000001.pt")
+    with pytest.raises(BadInput, match=r"cannot be read: it asks for allpull\.train\.stored EpochFingerprint"):
         checkpoints(tmp_path, parts()).restore(tmp_path)
 
 
@@ -296,7 +298,7 @@ def test_ranks_are_at_one_about_powersgd(tmp_path, second, fits):
     if fits:
         assert [int(rank.powersgd["steps"]) for rank in read(path).ranks] == [6, 6]
     else:
-        with pytest.raises(Unusable, match="ranks have different states of PowerSGD"):
+        with pytest.raises(UnusableFile, match="ranks have different states of PowerSGD"):
             read(path)
 
 
@@ -320,7 +322,7 @@ def test_a_packed_file_is_not_unpacked(tmp_path):
     """A gigabyte of nothing is a megabyte when packed."""
     with zipfile.ZipFile(tmp_path / "bomb.pt", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("archive/data.pkl", bytes(1 << 20))
-    with pytest.raises(Unusable, match="packed"):
+    with pytest.raises(UnusableFile, match="packed"):
         read(tmp_path / "bomb.pt")
 
 
@@ -334,7 +336,7 @@ def test_a_tensor_that_claims_more_than_the_file_holds_is_refused(tmp_path):
             much = content.replace(b"Kd", b"J\xff\xff\xff\x7f") if name.endswith("data.pkl") else content
             archive.writestr(name, much)
     assert b"J\xff" in zipfile.ZipFile(tmp_path / "b.pt").read("a/data.pkl")
-    with pytest.raises(Unusable):
+    with pytest.raises(UnusableFile):
         read(tmp_path / "b.pt")
 
 
@@ -351,9 +353,9 @@ def test_momentum_of_another_shape_is_of_another_network(tmp_path, shape):
 
 def test_only_plain_values_are_saved():
     with pytest.raises(ValueError, match="Path in it"):
-        plain({"a": [Path()]})
+        plain_copy({"a": [Path()]})
     tensor = torch.zeros(2)
-    copied = plain({"a": [tensor, 1.5, None, "b", True]})
+    copied = plain_copy({"a": [tensor, 1.5, None, "b", True]})
     tensor.fill_(1)
     assert copied["a"][0].tolist() == [0, 0]
 
@@ -385,10 +387,10 @@ def test_resuming_within_an_epoch_refuses_another_order_of_samples(tmp_path, cha
     checkpoints(tmp_path, made).save(progress(2))
     other = dataclasses.replace(CUT, **{changed: "other" if changed in ("dtype", "order", "data") else 7})
     with pytest.raises(BadInput, match=f"in the middle of an epoch, and the {words}"):
-        checkpoints(tmp_path, made, cut=other).restore(tmp_path)
+        checkpoints(tmp_path, made, fingerprint=other).restore(tmp_path)
     at_its_end = Progress(step=3, epoch=2, in_epoch=0, losses=[])
     checkpoints(tmp_path, made).save(at_its_end)
-    assert checkpoints(tmp_path, made, cut=other).restore(tmp_path) == at_its_end
+    assert checkpoints(tmp_path, made, fingerprint=other).restore(tmp_path) == at_its_end
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -464,7 +466,7 @@ import os, sys, torch
 from pathlib import Path
 import allpull.train.checkpoint.background_write as beside
 sys.path.insert(0, sys.argv[2])
-from test_checkpoint import checkpoints, parts, progress
+from test_save_restore import checkpoints, parts, progress
 folder = Path(sys.argv[1])
 made = parts(steps=1)
 saved = checkpoints(folder, made, asynchronous=True)
@@ -515,7 +517,7 @@ def test_a_program_that_ends_by_an_error_still_finishes_its_checkpoint(tmp_path)
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
-from test_checkpoint import checkpoints, parts, progress
+from test_save_restore import checkpoints, parts, progress
 checkpoints(Path(sys.argv[1]), parts(), asynchronous=True).save(progress(10))
 raise SystemExit(3)
 """
@@ -526,7 +528,7 @@ raise SystemExit(3)
 
 
 def test_the_wait_ends_with_the_write():
-    task = background_write.Beside()
+    task = background_write.BackgroundTask()
     begun = time.monotonic()
     task.start(lambda: time.sleep(0.05))
     task.wait()

@@ -12,7 +12,7 @@ from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from allpull import marks  # noqa: E402
-from allpull.train.metrics.loss_curve import POINTS_AT_ONCE, Losses  # noqa: E402
+from allpull.train.metrics.loss_curve import POINTS_AT_ONCE, LossCurve  # noqa: E402
 from allpull.train.parallel.ranks import Ranks  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -36,11 +36,11 @@ class Curve:
 
 
 def told(losses, *, every, epoch_steps, saved=(), begun=()):
-    """The curve of ``losses``, one a step, and the last `Losses`; ``saved``: the steps after which they are shared."""
+    """The curve of ``losses``, one per step, and the last `LossCurve`; ``saved``: steps after which they are reduced."""
     curve = Curve()
     before = marks.listen(curve)
     try:
-        kept = Losses(ALONE, every=every)
+        kept = LossCurve(ALONE, every=every)
         kept.of_epoch = [*begun]
         for step, loss in enumerate(losses, start=1 + len(begun)):
             kept.add(torch.tensor(loss), step)
@@ -72,7 +72,7 @@ def test_points_are_means_of_neighbours_whenever_they_are_shared(every, epoch_st
             some = of_epoch[start : start + every]
             expected[first + start + len(some)] = sum(some) / len(some)
     assert curve.points == expected
-    assert kept.here == losses[len(begun) :]
+    assert kept.this_run == losses[len(begun) :]
 
 
 def test_points_are_told_before_the_epoch_ends():

@@ -23,7 +23,7 @@ from torch import nn  # noqa: E402
 from allpull.schema.spec import RunSpec  # noqa: E402
 from allpull.schema.trainspec import DataSpec, ParallelSpec, TrainSpec  # noqa: E402
 from allpull.train.loop import train  # noqa: E402
-from allpull.train.numerics.cuda_graph import WARM_UP_STEPS, CudaRecorder, StepGraph, hold_rate, obstacle, uneven  # noqa: E402
+from allpull.train.numerics.cuda_graph import WARM_UP_STEPS, CudaRecorder, StepGraph, obstacle, rate_as_tensor, uneven  # noqa: E402
 from allpull.train.numerics.precision import Precision  # noqa: E402
 from allpull.train.optim.lars import Lars  # noqa: E402
 from allpull.train.optim.optimizer import set_rate  # noqa: E402
@@ -66,8 +66,8 @@ class Training:
         self.model = model
         self.precision = Precision("fp32", CPU)
         self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=True)
-        hold_rate(self.optimizer, CPU)
-        self.graph = StepGraph(self.step, lambda: self.precision.forget(self.optimizer), recorder)
+        rate_as_tensor(self.optimizer, CPU)
+        self.graph = StepGraph(self.step, lambda: self.precision.discard(self.optimizer), recorder)
         self.losses: list[torch.Tensor] = []
 
     def step(self, inputs, targets, weight=1.0):
@@ -366,12 +366,12 @@ def test_obstacles_are_known_beforehand(monkeypatch):
 def test_rates_are_held_in_tensors_also_after_loading():
     weights = [nn.Parameter(torch.ones(2))]
     optimizer = torch.optim.SGD(weights, lr=0.1, fused=True)
-    hold_rate(optimizer, CPU)
+    rate_as_tensor(optimizer, CPU)
     held = optimizer.param_groups[0]["lr"]
     set_rate(optimizer, 0.25)
     assert held.item() == 0.25
     optimizer.load_state_dict(torch.optim.SGD(weights, lr=0.1).state_dict())
     assert optimizer.param_groups[0]["lr"] == 0.1
-    hold_rate(optimizer, CPU)
-    hold_rate(optimizer, CPU)
+    rate_as_tensor(optimizer, CPU)
+    rate_as_tensor(optimizer, CPU)
     assert torch.equal(optimizer.param_groups[0]["lr"], torch.tensor(0.1))

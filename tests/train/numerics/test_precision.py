@@ -72,7 +72,7 @@ def step(precision, model, optimizer, number, clip=None):
 
 @pytest.fixture(scope="module")
 def curves():
-    """Losses of the first steps on digits, by precision."""
+    """LossCurve of the first steps on digits, by precision."""
     return {name: [step(*resnet_, i) for i in range(STEPS)] for name, resnet_ in trainings().items()}
 
 
@@ -106,7 +106,7 @@ def test_single_precision_is_torch_alone_bit_for_bit():
         optimizer.zero_grad()
     for name, value in mine[1].state_dict().items():
         assert torch.equal(value, model.state_dict()[name]), name
-    assert mine[0].state_dict() == mine[0].tell() == {}
+    assert mine[0].state_dict() == mine[0].metrics() == {}
     seen = []
     mine[0].forward(lambda images: seen.append(torch.is_autocast_enabled("cpu")) or images, images)
     assert seen == [False]
@@ -158,9 +158,9 @@ def test_a_step_with_an_infinity_changes_nothing_but_the_scale(name, kind, bad_s
         return precision, model
 
     precision, model = train([bad_step])
-    assert precision.tell() == {"loss_scale": 2.0**15, "skipped_steps": 1.0}
+    assert precision.metrics() == {"loss_scale": 2.0**15, "skipped_steps": 1.0}
     without, other = train([])
-    assert without.tell() == {"loss_scale": 2.0**16, "skipped_steps": 0.0}
+    assert without.metrics() == {"loss_scale": 2.0**16, "skipped_steps": 0.0}
     for name, value in model.state_dict().items():  # half the scale is exact, so all is equal
         torch.testing.assert_close(value, other.state_dict()[name], rtol=1e-3, atol=1e-6)
 
@@ -253,7 +253,7 @@ def test_o2_trains_with_any_norm_and_with_buffers_that_are_filters(layers):
     for _ in range(6):  # until the scale is small enough
         precision.backward(precision.forward(model, images).square().mean())
         precision.step(optimizer)
-    assert precision.tell()["skipped_steps"] < 6
+    assert precision.metrics()["skipped_steps"] < 6
     assert not torch.equal(model.state_dict()["0.weight"], start.state_dict()["0.weight"])
 
 
@@ -288,7 +288,7 @@ def test_going_on_from_a_checkpoint_is_as_never_having_stopped(name):
     torch.manual_seed(7)
     rest = ready(name, build(ModelSpec(width=8), channels=1, classes=10))
     load(rest, kept)
-    assert rest[0].tell() == whole[0].tell()
+    assert rest[0].metrics() == whole[0].metrics()
     for number in (4, 5):
         assert step(*rest, number) == step(*whole, number)
     for key, value in states(whole)["model"].items():
@@ -336,7 +336,7 @@ def test_a_step_that_broke_off_is_forgotten():
             precision.masters.take_gradients()
             precision._scaler.unscale_(optimizer)
             precision.backward(precision.forward(model, images).sum())
-        precision.forget(optimizer)
+        precision.discard(optimizer)
         assert all(p.grad is None for p in (*model.parameters(), *moved(optimizer)))
         assert step(precision, model, optimizer, 0) == step(*resnet(name), 0)
 
@@ -401,7 +401,7 @@ for name in ("fp16", "o2"):
         bad = {1: torch.inf, 3: torch.nan}.get(number, 1.0) if rank == number % 2 else 1.0
         precision.backward(loss * bad)
         precision.step(optimizer)
-        told.append(precision.tell()["skipped_steps"])
+        told.append(precision.metrics()["skipped_steps"])
     assert told == [0, 1, 1, 2, 2], (rank, told)
     own = torch.cat([weight.detach().flatten() for weight in moved(optimizer)])
     both = [torch.empty_like(own) for _ in range(2)]

@@ -1,7 +1,7 @@
-"""The one door to data: what a specification asks for, as a feed of one rank's batches.
+"""Open the data of a specification as a feed of one rank's batches.
 
-A data set is in memory (``DATASETS``), made of chance (``synthetic``) or a pair of packs (``pack``). The trainer and
-the probes see no difference.
+The data are a data set in memory (``DATASETS``), synthetic, or a pair of packs (``pack``). The trainer and the probes
+use all of them alike.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ from allpull.data.datasets.synthetic import synthetic
 from allpull.data.loader.batches import Plan
 from allpull.data.loader.feed import Facts, Feed
 from allpull.data.loader.memory_feed import MemoryFeed, refuse_pack_options, refuse_size
-from allpull.data.loader.pack_feed import PackFeed, examine
-from allpull.data.loader.pool import page_locks
+from allpull.data.loader.pack_feed import PackFeed, inspect_packs
+from allpull.data.loader.pool import pins_memory
 from allpull.errors import BadInput, UnknownName
 from allpull.schema.trainspec import DataSpec
 
 __all__ = ["PACK", "SYNTHETIC", "Facts", "Feed", "check", "known", "open_feed"]
 
 PACK, SYNTHETIC = "pack", "synthetic"
-IN_TURN = 4  # of random bytes, one batch would do; several keep caches from holding what real data would not be in
+IN_TURN = 4  # synthetic batches used in turn: a single one would stay in the caches, unlike real data
 
 
 def known() -> list[str]:
-    """All that ``data.name`` may be, sorted."""
+    """All values of ``data.name``, sorted."""
     return sorted({*DATASETS.names(), PACK, SYNTHETIC})
 
 
 def open_feed(data: DataSpec, *, rank: int, ranks: int, global_batch: int, seed: int, epochs: int) -> Feed:
-    """The batches of rank ``rank`` of ``ranks``, as ``data`` says.
+    """The batches of rank ``rank`` of ``ranks``, of ``data``.
 
-    ``global_batch`` samples a step on all ranks together; order and augmentation follow from ``seed``, the epoch and
-    the sample alone. ``epochs`` are those of the whole training: progressive resizing ends with them.
+    ``global_batch`` samples per step on all ranks together; order and augmentation depend on ``seed``, the epoch and
+    the sample alone. ``epochs`` are those of the whole training, which progressive resizing refers to.
 
     Raises:
-        BadInput: there are no such data, they are damaged, or an option is not for them.
+        BadInput: the data do not exist or are damaged, or an option does not apply to them.
         MissingPart: a library that decodes them is not installed.
     """
     plan = Plan(
@@ -50,20 +50,20 @@ def open_feed(data: DataSpec, *, rank: int, ranks: int, global_batch: int, seed:
         return PackFeed(data, plan, epochs=epochs)
     dataset = _in_memory(data, seed)
     if data.name == SYNTHETIC and not data.cached:
-        locked = ", in page-locked memory" if page_locks() else ""
-        marks.remark(f"data.name = synthetic: {IN_TURN} batches{locked}, made before the first step and given in turn")
+        pinned = ", in pinned memory" if pins_memory() else ""
+        marks.remark(f"data.name = synthetic: {IN_TURN} batches{pinned}, made before the first step and used in turn")
         return MemoryFeed(dataset, plan, in_turn=IN_TURN)
     return MemoryFeed(dataset, plan, limit=data.limit, cached=data.cached)
 
 
 def check(data: DataSpec) -> None:
-    """Find what ``open_feed`` would find wrong, without opening the files of a pack.
+    """Check ``data`` as ``open_feed`` does, without opening the files of a pack.
 
     Raises:
         BadInput: as ``open_feed``.
     """
     if data.name == PACK:
-        examine(data)
+        inspect_packs(data)
     else:
         _in_memory(data, seed=0)
 
@@ -74,7 +74,7 @@ def _in_memory(data: DataSpec, seed: int) -> Dataset:
     refuse_pack_options(data)
     if data.name == SYNTHETIC:
         if data.path:
-            raise BadInput(f"data.path is '{data.path}', but synthetic data are made", hint="leave data.path out")
+            raise BadInput(f"data.path is '{data.path}', but synthetic data are generated", hint="omit data.path")
         return synthetic(samples=data.limit, size=data.size, seed=seed)
     dataset = read(data.name, data.path)
     refuse_size(data, dataset)

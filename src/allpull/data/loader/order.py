@@ -1,7 +1,10 @@
-"""Which samples a rank sees when: the same global order for any number of ranks.
+"""The order of samples: full or block shuffles, the same global order for any number of ranks.
 
 Everything here is a pure function of (seed, epoch, sample), so resuming needs no state beyond (epoch, step), and
-a training on 1 × 64 and on 2 × 32 sees the same global batches.
+trainings on 1 × 64 and on 2 × 32 have the same global batches.
+
+Block shuffles keep reads of a pack long: blocks of neighbouring records are shuffled, and the samples of each ``mixed``
+blocks that become neighbours. Block boundaries differ between epochs.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ def steps_per_epoch(samples: int, global_batch: int) -> int:
 
 
 def rank_slice(batch: Indices, rank: int, ranks: int) -> Indices:
-    """This rank's share of a global batch: contiguous, sizes as equal as can be, larger ones first.
+    """This rank's share of a global batch: contiguous, of nearly equal sizes, larger ones first.
 
     >>> [rank_slice(np.arange(7), rank, 3).tolist() for rank in range(3)]
     [[0, 1, 2], [3, 4], [5, 6]]
@@ -51,7 +54,7 @@ def rank_slice(batch: Indices, rank: int, ranks: int) -> Indices:
 def uniforms(seed: int, epoch: int, samples: Indices, draws: int) -> Uniforms:
     """``draws`` numbers in [0, 1) for each sample, [n, draws], from (seed, epoch, sample) alone.
 
-    SplitMix64 (Steele, Lea & Flood 2014) as a counter-based generator: stateless, so any rank can make any
+    SplitMix64 (Steele, Lea & Flood 2014) as a counter-based generator: stateless, so any rank can generate any
     sample's numbers.
 
     >>> one = uniforms(1, 2, np.array([7]), 3); both = uniforms(1, 2, np.array([4, 7]), 3)
@@ -71,17 +74,17 @@ def _mix(state: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return mixed
 
 
-ORDER, EDGES = 1, 2  # streams of numbers beside that of ``epoch_order``
+ORDER, EDGES = 1, 2  # random streams apart from that of ``epoch_order``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quality:
-    """What an order is worth.
+    """The quality of an order.
 
-    ``shuffle``: of all records that are neighbours in the pack, the share that comes into different global batches,
-    divided by the share expected of a full shuffle, 1 − (batch − 1) / (samples − 1). About 1 for a full shuffle, 0 for
-    none. None where one batch holds all. ``records_per_read``: mean length of the runs of neighbouring records in a
-    batch: what one rank gets by one read.
+    ``shuffle``: the share of neighbouring records in the pack that are in different global batches, divided by the
+    share expected of a full shuffle, 1 − (batch − 1) / (samples − 1). About 1 for a full shuffle, 0 without shuffling,
+    None if one batch holds all. ``records_per_read``: mean length of runs of neighbouring records in a batch, which
+    one rank reads at once.
     """
 
     shuffle: float | None
@@ -89,7 +92,7 @@ class Quality:
 
 
 def block_order(samples: int, seed: int, epoch: int, *, block: int = 1, mixed: int = 1) -> Indices:
-    """A permutation of ``samples`` indices: blocks of ``block`` neighbours, ``mixed`` of them shuffled together.
+    """A permutation of ``samples`` indices: blocks of ``block`` neighbours, ``mixed`` of them shuffled same_batch.
 
     ``block`` 1 is the full shuffle of ``order.epoch_order``.
 
@@ -114,20 +117,20 @@ def block_order(samples: int, seed: int, epoch: int, *, block: int = 1, mixed: i
 
 
 def quality(order: Indices, global_batch: int) -> Quality:
-    """How well ``order`` shuffles a pack, and how long its reads are, in batches of ``global_batch``.
+    """The quality of ``order`` with batches of ``global_batch``: shuffling and read length.
 
     >>> unshuffled = quality(np.arange(1000), 10)
     >>> round(unshuffled.shuffle, 3), unshuffled.records_per_read
     (0.1, 10.0)
     """
     samples = len(order)
-    place = np.empty(samples, np.int64)
-    place[order] = np.arange(samples) // global_batch
-    together = int((place[1:] == place[:-1]).sum())  # neighbours of one batch are one read
-    reads = samples - together
+    batch_of = np.empty(samples, np.int64)
+    batch_of[order] = np.arange(samples) // global_batch
+    same_batch = int((batch_of[1:] == batch_of[:-1]).sum())  # neighbours in one batch are one read
+    reads = samples - same_batch
     expected = 1 - (min(global_batch, samples) - 1) / max(1, samples - 1)
-    apart = 1 - together / max(1, samples - 1)
+    different = 1 - same_batch / max(1, samples - 1)
     return Quality(
-        shuffle=apart / expected if expected > 0 else None,
+        shuffle=different / expected if expected > 0 else None,
         records_per_read=samples / reads if samples else 0.0,
     )

@@ -25,7 +25,7 @@ from allpull.rundir.write import whole_file, whole_json
 from allpull.schema.run import RunRecord
 
 MAX_JSON_BYTES = 16 << 20
-LOOK_EVERY_S = 0.2
+POLL_EVERY_S = 0.2
 
 
 def record_of(directory: Path) -> RunRecord:
@@ -89,7 +89,7 @@ def _settled(root: Path, hosts: int) -> list[Ended]:
         told = read_all_ended(root)
         if len(told) >= hosts or any(host.failures for host in told) or time.monotonic() > deadline:
             return told
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(POLL_EVERY_S)
 
 
 def _at_end(code: int) -> JobFacts:

@@ -20,7 +20,7 @@ from allpull.observe.agent.rendezvous import AGAIN, FAILED, FixedHosts
 from allpull.observe.process import WARNED
 
 ROLE = "default_role"  # torch's name for the ranks where there is one kind of them
-LOOK_EVERY_S = 0.1
+POLL_EVERY_S = 0.1
 BARRIER_S = 30.0  # at the end: all hosts have said already that their ranks ended well
 
 
@@ -72,7 +72,7 @@ def elastic_agent(command: Sequence[str], ranks: int, hosts: FixedHosts, *, rest
         args=tuple(command),
         rdzv_handler=hosts,
         max_restarts=restarts,
-        monitor_interval=LOOK_EVERY_S,
+        monitor_interval=POLL_EVERY_S,
         **_of(config, "numa_options"),
     )
     return ElasticAgent(

@@ -1,13 +1,13 @@
-"""Load tensors from a file that anybody may have written: whole, of honest size, and without running anything.
+"""Load tensors from a file of unknown origin: complete, within its size, and without running code.
 
-``torch.save`` makes a zip file of tensors as they are and one pickle that says where each belongs; before torch 1.6 it
-made one stream of pickles with the tensors behind them, as torchvision's older weights still are. Both are loaded with
-``weights_only=True``, and only after what torch does not look at was: the checksum of every part of a zip file, and the
-names in the pickles, since some that ``weights_only`` lets pass make as much memory as a file asks for. A file that
-torch could read otherwise than it was looked at here is refused.
+``torch.save`` writes a zip file of raw tensors and one pickle that describes them; before torch 1.6 it wrote a stream
+of pickles followed by the tensors, as torchvision's older weights still are. Both load with ``weights_only=True``,
+after checks that torch does not make: the checksum of every member of a zip file, and the globals in the pickles, since
+some that ``weights_only`` permits allocate as much memory as a file demands. A file that torch might interpret
+differently from these checks is refused.
 
-That nothing is run holds from torch 2.10 on. Before 2.6 a file can run code in spite of ``weights_only``
-(CVE-2025-32434), and before 2.10 it can write over memory that is not its own (CVE-2026-24747).
+No code runs from torch 2.10 on. Before 2.6 a file can run code despite ``weights_only`` (CVE-2025-32434), and before
+2.10 it can corrupt memory (CVE-2026-24747).
 """
 
 from __future__ import annotations
@@ -26,58 +26,62 @@ import torch
 from torch import Tensor
 
 MAX_PICKLE_BYTES = 1 << 26  # that of ResNet-152 has 200 KiB, and a million losses of one epoch 9 MiB
-MAX_PARTS, MAX_DEPTH = 1_000_000, 10  # values in a file, and how deep they are nested: ours are 6 deep
-STREAM_PICKLES = 5  # before the tensors of a stream: magic number, version, system, what was saved, keys of tensors
+MAX_PARTS, MAX_DEPTH = 1_000_000, 10  # values in a file, and their nesting: ours is 6 deep
+STREAM_PICKLES = 5  # before the tensors of a stream: magic number, version, system, the object, keys of tensors
 STREAM_MAGIC = 0x1950A86A20F9469CFC6C  # torch.serialization.MAGIC_NUMBER: the first pickle of a stream
-ZIP_BEGINS = b"PK\x03\x04"  # all that torch looks at to tell a zip file from a stream
-ZIP_END, ZIP64_PLACE, ZIP64_END = struct.Struct("<4s4H2LH"), struct.Struct("<4sLQL"), struct.Struct("<4sQ2H2L4Q")
+ZIP_MAGIC = b"PK\x03\x04"  # all that torch reads to tell a zip file from a stream
+ZIP_END, ZIP64_LOCATOR, ZIP64_END = struct.Struct("<4s4H2LH"), struct.Struct("<4sLQL"), struct.Struct("<4sQ2H2L4Q")
 """The records at the end of a zip file: APPNOTE.TXT of PKWARE, 4.3.16, 4.3.15 and 4.3.14."""
 
 STORAGES = ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool")
-TENSORS = {"collections OrderedDict", "torch._utils _rebuild_tensor_v2", *(f"torch {kind}Storage" for kind in STORAGES)}
-"""All that a pickle of tensors names."""
+TENSOR_GLOBALS = {
+    "collections OrderedDict",
+    "torch._utils _rebuild_tensor_v2",
+    *(f"torch {kind}Storage" for kind in STORAGES),
+}
+"""The globals that a pickle of tensors needs."""
 
 
-class Unusable(Exception):
-    """A file that is not what it should be; says why."""
+class UnusableFile(Exception):
+    """A file that cannot be used; the message says why."""
 
 
-def load(path: Path, *, names: Collection[str] = TENSORS, streams: bool = False) -> Any:
-    """What ``torch.save`` put into file ``path``; tensors may be views of the file, and larger than it: see ``plain``.
+def load(path: Path, *, allowed: Collection[str] = TENSOR_GLOBALS, streams: bool = False) -> Any:
+    """The object that ``torch.save`` wrote to ``path``; tensors may be views larger than the file: see ``plain_copy``.
 
-    ``names`` are all that its pickles may name. ``streams``: it may be of the kind from before torch 1.6.
+    ``allowed`` are the globals that its pickles may name. ``streams``: also accept the format before torch 1.6.
 
     Raises:
-        Unusable: it is torn, names something else, or is none of torch's.
+        UnusableFile: it is damaged, names another global, or is not a torch file.
     """
     try:
         with path.open("rb") as file:
-            zipped = file.read(len(ZIP_BEGINS)) == ZIP_BEGINS
+            zipped = file.read(len(ZIP_MAGIC)) == ZIP_MAGIC
         if zipped != zipfile.is_zipfile(path):
-            raise Unusable("cannot be read: it is half a zip file")
+            raise UnusableFile("cannot be read: it is only partly a zip file")
         if zipped or not streams:
-            _check_zip(path, names)
+            _check_zip(path, allowed)
         else:
-            _check_stream(path, names)
+            _check_stream(path, allowed)
         return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped or None)
-    except Unusable:
+    except UnusableFile:
         raise
     except Exception as error:  # a file of any bytes makes the parsers raise anything
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise Unusable(f"cannot be read: {reason[:200]}") from error
+        raise UnusableFile(f"cannot be read: {reason[:200]}") from error
 
 
-def plain(value: Any, *, max_bytes: float = math.inf) -> Any:
-    """A copy of a nest of dictionaries and lists, with copies of its tensors on the CPU.
+def plain_copy(value: Any, *, max_bytes: float = math.inf) -> Any:
+    """A copy of nested dictionaries and lists, with copies of its tensors on the CPU.
 
     Raises:
-        ValueError: there is something else in it, or it is larger than ``max_bytes`` or nested without end.
+        ValueError: it contains another type, is larger than ``max_bytes``, or is nested too deep.
     """
-    left = {"parts": float(MAX_PARTS), "bytes": max_bytes}
+    budget = {"parts": float(MAX_PARTS), "bytes": max_bytes}
 
     def spend(what: str, amount: float) -> None:
-        left[what] -= amount
-        if left[what] < 0:
+        budget[what] -= amount
+        if budget[what] < 0:
             raise ValueError(f"more {what} than a checkpoint has")
 
     def copy(part: Any, depth: int) -> Any:
@@ -90,7 +94,7 @@ def plain(value: Any, *, max_bytes: float = math.inf) -> Any:
             return tensor.to("cpu", copy=True)
         if isinstance(part, Mapping):
             if not all(type(name) in (str, int) for name in part):
-                raise ValueError("names are neither texts nor numbers")
+                raise ValueError("keys are neither strings nor integers")
             return {name: copy(one, depth + 1) for name, one in part.items()}
         if isinstance(part, list | tuple):
             return [copy(one, depth + 1) for one in part]
@@ -101,61 +105,63 @@ def plain(value: Any, *, max_bytes: float = math.inf) -> Any:
     return copy(value, 0)
 
 
-def _check_zip(path: Path, names: Collection[str]) -> None:
-    """Raise ``Unusable`` where parts are damaged, packed, or name other things than ``names``."""
+def _check_zip(path: Path, allowed: Collection[str]) -> None:
+    """Raise ``UnusableFile`` if a member is damaged, compressed, or names a global not in ``allowed``."""
     _check_directory(path)
     with zipfile.ZipFile(path) as archive:
         parts = archive.infolist()
-        packed = [part.filename for part in parts if part.compress_type or part.compress_size != part.file_size]
-        damaged = packed[0] if packed else archive.testzip()
+        compressed = [part.filename for part in parts if part.compress_type or part.compress_size != part.file_size]
+        damaged = compressed[0] if compressed else archive.testzip()
         if damaged is not None:
-            raise Unusable(f"cannot be read: {damaged[:100]} is {'packed' if packed else 'damaged'}")
+            raise UnusableFile(f"cannot be read: {damaged[:100]} is {'compressed' if compressed else 'damaged'}")
         _check_part_names(parts)
         for part in parts:
             if part.filename.lower().endswith(".pkl"):
                 if part.file_size > MAX_PICKLE_BYTES:
-                    raise Unusable("cannot be read: its list of tensors is endless")
-                _check_names(io.BytesIO(archive.read(part)), names)
+                    raise UnusableFile("cannot be read: its list of tensors is too long")
+                _check_globals(io.BytesIO(archive.read(part)), allowed)
 
 
 def _check_directory(path: Path) -> None:
-    """Raise ``Unusable`` where the list of parts does not stand right before the end of a zip file.
+    """Raise ``UnusableFile`` unless the central directory is right before the end record of a zip file.
 
-    torch takes the list that the last record points to, ``zipfile`` the one before that record: both must be the same.
+    torch reads the directory that the end record points to, ``zipfile`` the one before that record: they must be equal.
     """
     with path.open("rb") as file:
         size = file.seek(0, io.SEEK_END)
-        tail = file.seek(max(0, size - ZIP_END.size - ZIP64_PLACE.size - ZIP64_END.size))
+        tail = file.seek(max(0, size - ZIP_END.size - ZIP64_LOCATOR.size - ZIP64_END.size))
         last = file.read()
     end = size - ZIP_END.size
     signature, *_, length, begin, comment = ZIP_END.unpack(last[end - tail :])
     sure = signature == b"PK\x05\x06" and not comment
-    place = last[-ZIP_END.size - ZIP64_PLACE.size : -ZIP_END.size]
+    place = last[-ZIP_END.size - ZIP64_LOCATOR.size : -ZIP_END.size]
     if place.startswith(b"PK\x06\x07"):
         signature, *_, length, begin = ZIP64_END.unpack(last[: ZIP64_END.size])
-        sure = sure and signature == b"PK\x06\x06" and ZIP64_PLACE.unpack(place)[2] == tail
+        sure = sure and signature == b"PK\x06\x06" and ZIP64_LOCATOR.unpack(place)[2] == tail
         end = tail
     if not sure or begin + length != end:
-        raise Unusable("cannot be read: its list of parts is not where it should be")
+        raise UnusableFile("cannot be read: its central directory is not where it should be")
 
 
 def _check_part_names(parts: list[zipfile.ZipInfo]) -> None:
-    """Raise ``Unusable`` where it is in doubt which part of a zip file torch would take.
+    """Raise ``UnusableFile`` if it is ambiguous which member of a zip file torch would read.
 
-    Its reader takes the folder of the first part for that of all, and does not tell capitals from small letters.
+    Its reader takes the folder of the first member for that of all, and ignores case.
     """
-    found = {part.filename for part in parts}
-    roots = {name.partition("/")[0] for name in found}
-    if len({name.lower() for name in found}) < len(parts) or any(one.filename != one.orig_filename for one in parts):
-        raise Unusable("cannot be read: two of its parts have one name")
-    if len(roots) != 1 or f"{min(roots)}/data.pkl" not in found:
-        raise Unusable("cannot be read: it has no list of tensors, or more than one folder")
+    filenames = {one.filename for one in parts}
+    roots = {name.partition("/")[0] for name in filenames}
+    if len({name.lower() for name in filenames}) < len(parts) or any(
+        one.filename != one.orig_filename for one in parts
+    ):
+        raise UnusableFile("cannot be read: two of its members have the same name")
+    if len(roots) != 1 or f"{min(roots)}/data.pkl" not in filenames:
+        raise UnusableFile("cannot be read: it has no list of tensors, or more than one folder")
     if any(_large_sizes(part.extra) > 1 for part in parts):  # torch takes the first, zipfile may take the last
-        raise Unusable("cannot be read: one of its parts is in two places")
+        raise UnusableFile("cannot be read: one of its members has two locations")
 
 
 def _large_sizes(extra: bytes) -> int:
-    """How many of a part's ``extra`` fields say its size and place in 64 bits (APPNOTE.TXT, 4.5.3)."""
+    """The number of a member's ``extra`` fields with a 64-bit size and offset (APPNOTE.TXT, 4.5.3)."""
     count = 0
     while len(extra) >= 4:
         kind, length = struct.unpack_from("<2H", extra)
@@ -164,24 +170,24 @@ def _large_sizes(extra: bytes) -> int:
     return count
 
 
-def _check_stream(path: Path, names: Collection[str]) -> None:
-    """Raise ``Unusable`` where the pickles before the tensors are endless or name other things than ``names``.
+def _check_stream(path: Path, allowed: Collection[str]) -> None:
+    """Raise ``UnusableFile`` if the pickles before the tensors are too long or name a global not in ``allowed``.
 
-    A tensor of whatever size it claims is only room there, until torch fills it from as many bytes of the file.
+    A tensor there is only reserved memory, whatever size it claims, until torch fills it from the file.
     """
     with path.open("rb") as file:
-        begin = io.BytesIO(file.read(MAX_PICKLE_BYTES))
-    if _is_tar(begin.getvalue()[: tarfile.BLOCKSIZE]):
-        raise Unusable("cannot be read: it is a tar file")
-    magic = [(one.name, value) for one, value, _ in pickletools.genops(begin) if one.name not in ("PROTO", "FRAME")]
+        start = io.BytesIO(file.read(MAX_PICKLE_BYTES))
+    if _is_tar(start.getvalue()[: tarfile.BLOCKSIZE]):
+        raise UnusableFile("cannot be read: it is a tar file")
+    magic = [(one.name, value) for one, value, _ in pickletools.genops(start) if one.name not in ("PROTO", "FRAME")]
     if magic not in ([("LONG1", STREAM_MAGIC), ("STOP", None)], [("LONG", STREAM_MAGIC), ("STOP", None)]):
-        raise Unusable("cannot be read: it is no file of torch's")
+        raise UnusableFile("cannot be read: it is not a torch file")
     for _ in range(STREAM_PICKLES - 1):
-        _check_names(begin, names)
+        _check_globals(start, allowed)
 
 
 def _is_tar(block: bytes) -> bool:
-    """Whether a file that begins with ``block`` is taken for a tar file; a name in it may look like anything."""
+    """Whether ``block`` starts a tar file; the member name in it may look like anything."""
     try:
         tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
     except tarfile.HeaderError:
@@ -189,9 +195,9 @@ def _is_tar(block: bytes) -> bool:
     return True
 
 
-def _check_names(pickled: io.BytesIO, names: Collection[str]) -> None:
-    """Read one pickle to its end, without doing what it says."""
+def _check_globals(pickled: io.BytesIO, allowed: Collection[str]) -> None:
+    """Scan one pickle to its end without executing it."""
     for operation, argument, _ in pickletools.genops(pickled):
         foreign = operation.name in ("STACK_GLOBAL", "INST", "EXT1", "EXT2", "EXT4")
-        if foreign or (operation.name == "GLOBAL" and argument not in names):
-            raise Unusable(f"cannot be read: it asks for {str(argument)[:100]}")
+        if foreign or (operation.name == "GLOBAL" and argument not in allowed):
+            raise UnusableFile(f"cannot be read: it requires {str(argument)[:100]}")

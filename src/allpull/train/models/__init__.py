@@ -21,8 +21,8 @@ MODELS = Table(
 )
 """Name → function (channels, classes, width, norm, and by keyword the options of the family) → module.
 
-Width 0 is the family's own. ``build.build`` gives the keywords that the function has.
+Width 0 is the family's own. ``build.build`` passes the keywords that the function accepts.
 """
 
 LIBRARIES = ("torchvision", "timm")
-"""Where `LIBRARY:NAME` finds other networks, if they are installed."""
+"""Libraries of `LIBRARY:NAME`, if they are installed."""

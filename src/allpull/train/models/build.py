@@ -1,4 +1,4 @@
-"""From what was asked for to a network: a name of the table, or ``torchvision:NAME`` or ``timm:NAME``."""
+"""Build the requested network: a name of ``MODELS``, ``torchvision:NAME`` or ``timm:NAME``; count its parameters."""
 
 from __future__ import annotations
 
@@ -15,56 +15,60 @@ from allpull.errors import BadInput, MissingPart, UnknownName
 from allpull.schema.trainspec import ModelSpec
 from allpull.train.models import LIBRARIES, MODELS
 
-# the other options are those that only some families have
+# all other options exist only in some families
 COMMON = {"name", "width", "norm", "dtype", "weights", "new_head"}
 
 
 def build(spec: ModelSpec, *, channels: int, classes: int, pixels: tuple[int, int] | None = None) -> nn.Module:
-    """The network that ``spec`` asks for, for images of ``channels`` and (height, width) ``pixels``.
+    """The network of ``spec`` for images of ``channels`` and (height, width) ``pixels``.
 
-    A family takes the options that its builder in ``MODELS`` has keywords for; ``pixels`` is one of those too.
+    A family accepts the options that are keywords of its builder in ``MODELS``; ``pixels`` is one of them.
 
     Raises:
         UnknownName: no such network.
         MissingPart: its library is not installed.
-        BadInput: an option that this network has not, or values that do not fit each other or the images.
+        BadInput: an option that this network lacks, or values that contradict each other or the images.
     """
     library, colon, name = spec.name.partition(":")
     if colon and library in LIBRARIES:
-        _refuse(spec, [*_asked(spec), *_asked_of_all(spec)], known=())
+        _refuse(spec, [*_family_options(spec), *_common_options(spec)], known=())
         return build_external(library, name, channels=channels, classes=classes)
     builder = MODELS.load(spec.name)
     takes = inspect.signature(builder).parameters
-    asked: dict[str, Any] = _asked(spec)
-    _refuse(spec, [option for option in asked if option not in takes], known=[*takes])
+    options: dict[str, Any] = _family_options(spec)
+    _refuse(spec, [option for option in options if option not in takes], known=[*takes])
     if "pixels" in takes:
-        asked["pixels"] = pixels
-    model: nn.Module = builder(channels, classes, spec.width, spec.norm, **asked)
+        options["pixels"] = pixels
+    model: nn.Module = builder(channels, classes, spec.width, spec.norm, **options)
     return model
 
 
-def _asked(spec: ModelSpec) -> dict[str, Any]:
-    """The options of some families only that differ from their defaults."""
+def _family_options(spec: ModelSpec) -> dict[str, Any]:
+    """The options of single families that differ from their defaults."""
     fields = [field for field in dataclasses.fields(spec) if field.name not in COMMON]
     return {field.name: getattr(spec, field.name) for field in fields if getattr(spec, field.name) != field.default}
 
 
-def _asked_of_all(spec: ModelSpec) -> list[str]:
+def _common_options(spec: ModelSpec) -> list[str]:
     plain = ModelSpec()
     return [option for option in ("width", "norm") if getattr(spec, option) != getattr(plain, option)]
 
 
 def _refuse(spec: ModelSpec, options: list[str], *, known: list[str] | tuple[()]) -> None:
     if options:
-        has = [field.name for field in dataclasses.fields(spec) if field.name in known and field.name not in COMMON]
+        available = [
+            field.name for field in dataclasses.fields(spec) if field.name in known and field.name not in COMMON
+        ]
         raise BadInput(
             f"model '{spec.name}' has no option {', '.join(f'model.{option}' for option in options)}",
-            hint=f"it has {', '.join(f'model.{option}' for option in has)}" if has else "leave it at its default",
+            hint=f"it accepts {', '.join(f'model.{option}' for option in available)}"
+            if available
+            else "leave it at its default",
         )
 
 
-TWO_HEADED = ("googlenet", "inception_v3")  # of torchvision: in training they would answer twice
-TORCHVISION_CHANNELS = 3  # its networks have no option for another number
+TWO_HEADED = ("googlenet", "inception_v3")  # of torchvision: in training they return two outputs
+TORCHVISION_CHANNELS = 3  # its networks accept no other number
 
 
 def build_external(library: str, name: str, *, channels: int, classes: int) -> nn.Module:
@@ -73,7 +77,7 @@ def build_external(library: str, name: str, *, channels: int, classes: int) -> n
     Raises:
         MissingPart: the library is not installed, or does not work with this torch.
         UnknownName: it has no such network.
-        BadInput: torchvision's take three channels only.
+        BadInput: torchvision's networks accept only three channels.
     """
     models = _library(library)
     known = models.list_models()
@@ -85,8 +89,8 @@ def build_external(library: str, name: str, *, channels: int, classes: int) -> n
     else:
         if channels != TORCHVISION_CHANNELS:
             raise BadInput(
-                f"torchvision:{name} takes images of {TORCHVISION_CHANNELS} channels; these have {channels}",
-                hint="take a network of our own or of timm, which fit any number",
+                f"torchvision:{name} needs images of {TORCHVISION_CHANNELS} channels; these have {channels}",
+                hint="use one of allpull's own networks or of timm, which accept any number",
             )
         one_head = {"aux_logits": False} if name in TWO_HEADED else {}
         made = models.get_model(name, weights=None, num_classes=classes, **one_head)
@@ -97,27 +101,27 @@ def build_external(library: str, name: str, *, channels: int, classes: int) -> n
 def _library(library: str) -> ModuleType:
     try:
         return importlib.import_module("torchvision.models" if library == "torchvision" else library)
-    except (ImportError, RuntimeError, OSError) as error:  # torchvision made for another torch fails in all three ways
+    except (ImportError, RuntimeError, OSError) as error:  # torchvision for another torch fails in any of these ways
         raise MissingPart(
-            f"models of {library} cannot be had: {error}",
-            hint=f"pip install {library}, in the version made for this torch; or take a model of --list-models",
+            f"models of {library} are not available: {error}",
+            hint=f"pip install {library}, in the version for this torch; or use a model of --list-models",
         ) from error
 
 
 def trainable_parameters(
     model: str | ModelSpec, *, channels: int = 1, classes: int = 10, pixels: tuple[int, int] | None = None
 ) -> int:
-    """Trainable parameters of a model, at its default options if only named, counted without allocating it.
+    """The number of trainable parameters of a model, by name with default options or by spec, without allocating it.
 
     Raises:
-        AllpullError: no such model, or its options do not fit.
+        AllpullError: no such model, or its options are invalid.
     """
     spec = ModelSpec(name=model) if isinstance(model, str) else model
     with torch.device("meta"):
-        made = build(spec, channels=channels, classes=classes, pixels=pixels)
-    return trainable(made)
+        model_on_meta = build(spec, channels=channels, classes=classes, pixels=pixels)
+    return trainable(model_on_meta)
 
 
 def trainable(model: nn.Module) -> int:
-    """How many numbers a training of ``model`` moves."""
+    """The number of trainable parameters of ``model``."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)

@@ -11,15 +11,15 @@ from torch import Tensor, nn
 from allpull.errors import BadInput
 
 Norm = Callable[[int], nn.Module]
-GROUPS = 8  # of group normalisation, or as many as divide the channels
+GROUPS = 8  # of group normalisation, or the next smaller divisor of the channels
 EPSILON = 1e-5  # torch's own
 
 
 def norm_maker(name: str, *, scale: bool = True, epsilon: float = EPSILON) -> Norm:
-    """A function from channels to a layer of normalisation ``name``: batch, group or none.
+    """A function from channels to a normalisation layer ``name``: batch, group or none.
 
-    Without ``scale`` the factor of each channel stays at 1 and is not trained, as in Keras with ``scale=False``; the
-    tensor of ones is still there, so that names and weights fit both ways.
+    Without ``scale`` the factor of each channel stays 1 and is not trained, as in Keras with ``scale=False``; the
+    tensor of ones is kept, so that names and weights match either way.
 
     Raises:
         BadInput: no such normalisation.
@@ -44,13 +44,13 @@ def _without_scale(layer: nn.Module) -> nn.Module:
     return layer
 
 
-KERNEL = (0.25, 0.5, 0.25)  # binomial: 0 at the highest frequency, which sub-sampling by 2 would fold
+KERNEL = (0.25, 0.5, 0.25)  # binomial: 0 at the highest frequency, which subsampling by 2 would alias
 
 
 class Blur(nn.Module):
-    """A fixed 3×3 binomial filter on each channel, with ``stride``; the border is repeated outwards.
+    """A fixed 3×3 binomial filter per channel with ``stride`` and replicated borders.
 
-    It has no parameters and leaves nothing in a checkpoint, so a model with it has the names of one without.
+    Zhang, "Making Convolutional Networks Shift-Invariant Again" (2019). It has no parameters and no checkpoint entries, so a model has the same names with and without it.
     """
 
     kernel: Tensor
@@ -69,19 +69,19 @@ class Blur(nn.Module):
 
 
 def blurred_max_pool() -> nn.Sequential:
-    """3×3 max pooling, then blur with stride 2, in place of max pooling with stride 2."""
+    """3×3 max pooling, then blur with stride 2, instead of max pooling with stride 2."""
     return nn.Sequential(nn.MaxPool2d(3, 1, 1), Blur(2))
 
 
-SAFE_CHANNELS = 16  # from so many input channels on
+SAFE_CHANNELS = 16  # input channels from which oneDNN is safe
 
 
 class Pointwise(nn.Conv2d):
-    """A 1×1 convolution with ``stride``: it sees every stride-th pixel of every stride-th row.
+    """A 1×1 convolution with ``stride``: it reads every stride-th pixel of every stride-th row.
 
     With fewer than 16 input channels, channels last and in float32, the backward pass of oneDNN 3.12 (torch 2.13 on
-    CPUs with AVX-512) writes beyond its memory (uxlfoundation/oneDNN issue 6035 reports the same for AVX2). There the
-    pixels are taken first and convolved without a stride, which is the same arithmetic.
+    CPUs with AVX-512) writes out of bounds (uxlfoundation/oneDNN issue 6035 reports the same for AVX2). In that
+    case the pixels are selected first and convolved without a stride, which is the same arithmetic.
     """
 
     def __init__(self, channels_in: int, channels: int, stride: int, *, bias: bool) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from allpull.train.models.layers import Norm, Pointwise, norm_maker
 
-WIDTH = 16  # channels of the first stage, unless asked otherwise
+WIDTH = 16  # default channels of the first stage
 
 
 class Block(nn.Module):
