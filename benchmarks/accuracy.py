@@ -46,6 +46,7 @@ from allpull.analyse.effect import Part, satterthwaite
 from allpull.analyse.learning import last_value
 from allpull.analyse.student_t import beyond, quantile
 from allpull.data.datasets.dataset import read as read_dataset
+from allpull.data.loader.pack_feed import find_packs
 from allpull.data.pack.read import Pack
 from allpull.data.pack.statistics import statistics as channel_statistics
 from allpull.rundir import layout

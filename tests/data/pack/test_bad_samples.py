@@ -1,4 +1,4 @@
-"""Unusual files are packed by the stated policy or left out, counted and listed; nothing crashes or grows without bound."""
+"""Unusual files are packed by the stated policy or left out, counted and listed; nothing crashes."""
 
 from __future__ import annotations
 

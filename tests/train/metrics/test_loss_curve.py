@@ -36,7 +36,7 @@ class Curve:
 
 
 def told(losses, *, every, epoch_steps, saved=(), begun=()):
-    """The curve of ``losses``, one per step, and the last `LossCurve`; ``saved``: steps after which they are reduced."""
+    """The curve of ``losses``, one per step, and the last `LossCurve`; ``saved``: where they are reduced."""
     curve = Curve()
     before = marks.listen(curve)
     try:

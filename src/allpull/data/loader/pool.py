@@ -56,9 +56,9 @@ class Ring:
     ) -> Generator[FilledSlot[Job, Outcome]]:
         """Each batch's jobs done on one slot by ``work(job, slot)``, in the order of ``batches``.
 
-        One thread at a time iterates over ``batches``; an empty batch also gets a slot. Errors of the iteration or a job are
-        raised to the consumer when the batch is due; RuntimeError if a thread cannot be started. Closing the
-        returned generator leaves no thread behind: running jobs finish (one per thread), others are dropped.
+        One thread at a time iterates over ``batches``; an empty batch also gets a slot. Errors there or in a job are
+        raised to the consumer when the batch is due; RuntimeError if a thread cannot be started. Closing the returned
+        generator leaves no thread behind: running jobs finish (one per thread), others are dropped.
         """
         pool = ThreadPoolExecutor(self._threads, thread_name_prefix="allpull-load")
         run = _Run(iter(batches), work, self._turns, pool, self._threads)

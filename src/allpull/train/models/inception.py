@@ -37,8 +37,8 @@ class ConvNorm(nn.Module):
 class Branches(nn.Module):
     """Parallel branches over one input, concatenated by channels.
 
-    ``layers``: name → channels in, channels out and the other arguments of a convolution. ``routes``: one branch each, a
-    chain of names; "average" and "max" are poolings, and a tuple in a chain is a fork that ends it.
+    ``layers``: name → channels in, channels out and the other arguments of a convolution. ``routes``: one branch each,
+    a chain of names; "average" and "max" are poolings, and a tuple in a chain is a fork that ends it.
     """
 
     def __init__(self, norm: Norm, layers: Mapping[str, tuple[Any, ...]], routes: tuple[tuple[Any, ...], ...]) -> None:

@@ -50,7 +50,8 @@ KERNEL = (0.25, 0.5, 0.25)  # binomial: 0 at the highest frequency, which subsam
 class Blur(nn.Module):
     """A fixed 3×3 binomial filter per channel with ``stride`` and replicated borders.
 
-    Zhang, "Making Convolutional Networks Shift-Invariant Again" (2019). It has no parameters and no checkpoint entries, so a model has the same names with and without it.
+    Zhang, "Making Convolutional Networks Shift-Invariant Again" (2019). It has no parameters and no
+    checkpoint entries, so a model has the same names with and without it.
     """
 
     kernel: Tensor
