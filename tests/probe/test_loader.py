@@ -189,7 +189,7 @@ def test_a_picture_that_cannot_be_decoded_is_counted_once_however_often_it_is_se
         file.seek(place)
         file.write(bytes(length))
     subject = look_at(str(made.directory), options(), batch=8, ranks=1)
-    with pytest.warns(UserWarning, match="odd samples"):
+    with pytest.warns(UserWarning, match="bad samples"):
         told = loader.load(subject.open(rank=0, ranks=1, threads=1), 0.5, once=False)
     assert told.odd == {7}
 

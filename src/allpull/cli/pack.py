@@ -56,7 +56,7 @@ pack = typer.Typer(
 )
 
 Source = Annotated[Path, typer.Argument(help="The data set: a folder, a tar file or an npz file.", metavar="SRC")]
-Destination = Annotated[Path, typer.Argument(help="Folder for the pack; a begun one is gone on with.", metavar="DST")]
+Destination = Annotated[Path, typer.Argument(help="Folder for the pack; an unfinished pack is resumed.", metavar="DST")]
 Directory = Annotated[Path, typer.Argument(help="A pack.", metavar="DIR")]
 Kind = Annotated[
     str | None,
@@ -68,7 +68,7 @@ SourceName = Annotated[
 ]
 Classes = Annotated[int | None, typer.Option("--classes", min=1, help="How many; BigEarthNet has 43, or 19.")]
 Side = Annotated[int | None, typer.Option("--side", min=1, max=65535, help="Shorter side in pixels, of larger ones.")]
-Quality = Annotated[int, typer.Option("--quality", min=1, max=100, help="Of JPEGs that are made anew.")]
+Quality = Annotated[int, typer.Option("--quality", min=1, max=100, help="Quality of re-encoded JPEGs.")]
 Workers = Annotated[int | None, typer.Option("--workers", min=1, max=1024, help="Processes. Not given: one a core.")]
 ShardSize = Annotated[str, typer.Option("--shard-size", help="Largest size of a file; at least as many as ranks.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Of the order of the records.")]

@@ -88,7 +88,7 @@ def test_no_option_that_says_it_is_for_packs_is_forgotten():
 
 def test_what_is_in_memory_is_not_resized():
     assert feed_of(DataSpec(size=8)).facts.pixels == (8, 8)
-    with pytest.raises(BadInput, match="size is 16, and the pictures of 'digits' have 8 × 8"):
+    with pytest.raises(BadInput, match="size is 16, and the images of 'digits' have 8 × 8"):
         check(DataSpec(size=16))
 
 
@@ -147,7 +147,7 @@ def test_a_run_of_synthetic_data_says_how_they_were_made():
         feed_of(DataSpec(limit=8))
     finally:
         marks.listen(before)
-    assert said == ["data.name = synthetic: 4 batches, made before the first step and given in turn"]
+    assert said == ["data.name = synthetic: 4 batches, made before the first step and used in turn"]
 
 
 def test_a_million_synthetic_pictures_take_the_memory_of_few():

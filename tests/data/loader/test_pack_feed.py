@@ -281,7 +281,7 @@ def test_mean_and_deviation_may_be_said_instead_one_a_channel(data_folder):
     said = feed_of(spec(data_folder, mean=(123.675, 116.28, 103.53))).facts
     assert said.mean == (123.675, 116.28, 103.53)
     assert said.std == feed_of(spec(data_folder)).facts.std
-    with pytest.raises(BadInput, match=r"data.std has 2 numbers, and the pictures have 3 channels"):
+    with pytest.raises(BadInput, match=r"data.std has 2 numbers, and the images have 3 channels"):
         feed_of(spec(data_folder, std=(1.0, 2.0)))
 
 
@@ -390,7 +390,7 @@ def test_an_epoch_ends_as_soon_as_a_rank_alone_has_lost_too_much(data_folder, on
     """Half of 40 records are lost, and 5 may be: the sixth is met before the end, whatever is done with them."""
     damage(data_folder / "train", list(range(20)))
     feed = feed_of(spec(data_folder, odd_limit=0.125, on_odd=on_odd), global_batch=4)
-    with pytest.raises(BadInput, match=r"[6-9] or more of 40 samples to train on could not be decoded"):
+    with pytest.raises(BadInput, match=r"[6-9] or more of 40 training samples could not be decoded"):
         list(feed.training(0))
     assert feed.odd["train"].taken().seen < 40
     assert sum(len(labels) for _, labels in together(spec(data_folder, odd_limit=0.5), 1)) == 20

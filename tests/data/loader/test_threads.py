@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allpull.data.loader.pool import MOST, default_threads
+from allpull.data.loader.pool import MAX_THREADS, default_threads
 from allpull.kernel import Tree, usable_cpus
 
 CPUS = 12
@@ -103,4 +103,4 @@ def test_whatever_the_files_say_there_is_a_thread_and_none_too_many(
         (root / path).write_bytes(text.encode("utf-8", "replace"))
     tree = Tree(str(root))
     assert 1 <= usable_cpus(tree) <= CPUS
-    assert 1 <= default_threads(tree=tree) <= min(CPUS, MOST)
+    assert 1 <= default_threads(tree=tree) <= min(CPUS, MAX_THREADS)

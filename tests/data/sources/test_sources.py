@@ -64,11 +64,11 @@ def test_files_that_are_called_otherwise_than_pictures_are_left_out_and_listed(t
     root.mkdir(parents=True)
     packed = {"a.JPEG", "b.jfif", ".hidden.jpg", "c.jpe"}
     left_out = {
-        "d.avif": "not an ending of pictures: .avif",
-        "e f.HEIC": "not an ending of pictures: .heic",
-        "README": "no ending",
-        "._a.JPEG": "what macOS keeps beside a file",
-        ".DS_Store": "no ending",
+        "d.avif": "not an image suffix: .avif",
+        "e f.HEIC": "not an image suffix: .heic",
+        "README": "no suffix",
+        "._a.JPEG": "a macOS metadata file",
+        ".DS_Store": "no suffix",
     }
     for name in packed | set(left_out):
         (root / name).write_bytes(jpeg)
@@ -92,7 +92,7 @@ def test_a_file_that_became_a_link_since_is_refused(tmp_path, jpeg, make_pack):
             found.source.read(entry)
         except ValueError as refused:
             reasons.append(str(refused))
-    assert reasons == ["gone, or a link that leaves the source"]
+    assert reasons == ["missing, or a link out of the source"]
 
 
 def test_folders_that_are_no_data_set_are_refused(tmp_path):
@@ -101,7 +101,7 @@ def test_folders_that_are_no_data_set_are_refused(tmp_path):
     with pytest.raises(BadInput, match="no data set"):
         guess(tmp_path)
     (tmp_path / "a").mkdir()
-    with pytest.raises(BadInput, match="no pictures"):
+    with pytest.raises(BadInput, match="no images"):
         image_folder(tmp_path)
 
 
@@ -111,7 +111,7 @@ def test_only_some(tmp_path, folder):
     names.write_text(f"{entries[3].key},1\n{entries[5].key}\n\n")
     assert only_these(entries, names) == [entries[3], entries[5]]
     names.write_text("nobody.jpg\n")
-    with pytest.raises(BadInput, match=r"1 names that the source has not, as 'nobody.jpg'"):
+    with pytest.raises(BadInput, match=r"1 names are not in the source, such as 'nobody.jpg'"):
         only_these(entries, names)
 
 
@@ -156,10 +156,10 @@ def test_members_of_a_tar_that_belong_to_no_picture_are_left_out_and_listed(tmp_
     found = tars(tar_of(tmp_path / "a.tar", {**members, "cat/._1.jpg": b"", "cat/._2.jpg": b""}))
     assert [entry.key for entry in found.entries] == ["a.tar:1.jpg"]
     assert found.left_out == [
-        ("a.tar:2.avif", "not an ending of pictures: .avif"),
-        ("a.tar:cat/._1.jpg", "what macOS keeps beside a file"),
-        ("a.tar:cat/._2.jpg", "what macOS keeps beside a file"),
-        ("a.tar:2.cls", "a label without a picture"),
+        ("a.tar:2.avif", "not an image suffix: .avif"),
+        ("a.tar:cat/._1.jpg", "a macOS metadata file"),
+        ("a.tar:cat/._2.jpg", "a macOS metadata file"),
+        ("a.tar:2.cls", "a label without an image"),
     ]
 
 
@@ -193,7 +193,7 @@ def test_members_that_lead_elsewhere_are_left_out(tmp_path, jpeg):
         members[member.name] = member
     before = set(tmp_path.rglob("*"))
     found = tars(tar_of(tmp_path / "hostile.tar", members))
-    assert {reason for _, reason in found.left_out} == {"not a plain file"}
+    assert {reason for _, reason in found.left_out} == {"not a regular file"}
     assert len(found.left_out) == 3
     assert [found.source.read(entry) for entry in found.entries] == [jpeg, jpeg]  # names are names, not places
     assert set(tmp_path.rglob("*")) - before == {tmp_path / "hostile.tar"}
@@ -207,7 +207,7 @@ def test_a_member_that_claims_more_than_there_is(tmp_path, jpeg):
     path.write_bytes(blob[: 512 + -(-len(jpeg) // 512) * 512] + member.tobuf())
     found = tars(path)
     assert [entry.key for entry in found.entries] == ["a.tar:cat/1.jpg"]
-    assert found.left_out == [("a.tar:cat/huge.jpg", "cut short")]
+    assert found.left_out == [("a.tar:cat/huge.jpg", "truncated")]
 
 
 def test_compressed_and_damaged_tars_are_refused(tmp_path, jpeg):
@@ -357,7 +357,7 @@ def test_bigearthnet(tmp_path, make_pack):
     assert reasons["S2A_1_2"] == "labels: none is left"
     assert reasons["S2A_1_3"].startswith("a band of 119 × 120 pixels")
     assert reasons["S2A_1_4"] == reasons["S2A_1_6"] == "labels: not a list of the 43 names"
-    assert reasons["S2A_1_5"] == "a band that is no GeoTIFF, or damaged"
+    assert reasons["S2A_1_5"] == "a band that is not a GeoTIFF, or is damaged"
     with pytest.raises(BadInput, match="43 classes, or 19"):
         SOURCES.load("bigearthnet")(root, 20)
 
@@ -396,7 +396,7 @@ def test_a_source_of_links_alone_is_said_to_be_one(tmp_path, jpeg):
     (files / "a").mkdir(parents=True)
     (folders / "a").symlink_to(store)
     (files / "a" / "1.jpg").symlink_to(store / "1.jpg")
-    for root, words in ((folders, "all 1 class folders are links"), (files, "no pictures in its 1 folders")):
+    for root, words in ((folders, "all 1 class folders are links"), (files, "no images in its 1 folders")):
         with pytest.raises(BadInput, match=words) as refused:
             image_folder(root)
         assert "links that leave SRC are not followed" in refused.value.hint

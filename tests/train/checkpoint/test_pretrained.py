@@ -92,7 +92,7 @@ def test_the_auxiliary_head_in_torchvisions_inception_is_no_obstacle(tmp_path, m
         (lambda: network(1, name="resnet34").state_dict(), "it has besides layer1.2.conv1.weight, .* and [0-9]+ more"),
         (lambda: network(1, width=8).state_dict(), r"of other shapes are conv1.weight \[8, 3, 7, 7\], here \[4,"),
         (lambda: {"conv1.weight": torch.zeros(4, 3, 7, 7)}, "it lacks bn1.weight"),
-        (lambda: {"a": 1}, "a is no tensor"),
+        (lambda: {"a": 1}, "a is not a tensor"),
         (dict, "holds no weights"),
         (lambda: [1], "holds no weights"),
         (lambda: {"a": RuntimeError()}, "cannot be read"),
@@ -139,8 +139,8 @@ class Endless:
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (lambda state, folder: {**state, "x": Runs(folder / "ran")}, "it asks for .*open"),
-        (lambda state, _: {**state, "x": Endless()}, "it asks for .*bytearray"),
+        (lambda state, folder: {**state, "x": Runs(folder / "ran")}, "it requires .*open"),
+        (lambda state, _: {**state, "x": Endless()}, "it requires .*bytearray"),
         (lambda state, _: swollen(state), "more bytes than"),
     ],
 )
@@ -209,10 +209,10 @@ def two_lists(harmless, hostile):
     ("made", "words"),
     [
         (other_capitals, "it has no list of tensors"),
-        (both_capitals, "two of its parts have one name"),
+        (both_capitals, "two of its members have the same name"),
         (two_folders, "more than one folder"),
-        (half_an_end, "half a zip file"),
-        (two_lists, "its list of parts is not where it should be"),
+        (half_an_end, "only partly a zip file"),
+        (two_lists, "its central directory is not where it should be"),
     ],
 )
 def test_a_zip_file_that_torch_would_read_otherwise_than_python_is_refused(tmp_path, made, words):
@@ -250,7 +250,7 @@ def test_a_tar_file_is_refused_however_it_begins(tmp_path, first):
 
 def test_a_stream_begins_with_torchs_magic_number(tmp_path):
     (tmp_path / "w.pt").write_bytes(b"N." * 5)
-    with pytest.raises(BadInput, match="it is no file of torch's"):
+    with pytest.raises(BadInput, match="it is not a torch file"):
         load_pretrained(network(2), tmp_path / "w.pt", classes=10, new_head=False)
     buffer = io.BytesIO()
     torch.save({}, buffer, _use_new_zipfile_serialization=False)
@@ -306,4 +306,4 @@ def test_a_training_begins_with_them_and_says_what_it_left_out(tmp_path, heard):
     learner = learner_of(spec, facts, ALONE)
     ours, theirs = learner.shared.model.state_dict(), one.state_dict()
     assert {name for name in ours if not torch.equal(ours[name], theirs[name])} == {"head.weight", "head.bias"}
-    assert heard == ["model.new_head: head.weight, head.bias begin with weights of chance"]
+    assert heard == ["model.new_head: head.weight, head.bias start with random weights"]

@@ -81,9 +81,9 @@ def test_who_stops_within_an_epoch_is_told_what_was_not_as_asked_and_has_a_curve
     assert len(done.metric("train_loss")) == 1  # the mean of two steps; the third alone is no point yet
     if not torch.cuda.is_available():
         other = train_digits(1, *short, "train.cuda_graph=true")
-        assert "train.cuda_graph: steps are made call by call: CUDA graphs need a GPU" in " ".join(other.err.split())
-    assert "stopped after 3 steps in all, as was asked" in " ".join(done.err.split())
-    assert "parallel.strategy: a single rank has nobody to share weights with" in " ".join(done.err.split())
+        assert "train.cuda_graph: steps run eagerly: CUDA graphs need a GPU" in " ".join(other.err.split())
+    assert "stopped after 3 steps in all, as requested" in " ".join(done.err.split())
+    assert "parallel.strategy: a single rank has no weights to shard" in " ".join(done.err.split())
 
 
 @pytest.mark.slow
@@ -97,4 +97,4 @@ def test_who_goes_on_from_an_older_checkpoint_than_the_newest_is_told(train_digi
     assert second.code == 0, second.err
     said = " ".join(second.err.split())
     assert f"train.resume: {newest.name} cannot be read" in said
-    assert "going on from step-0000000002.pt" in said
+    assert "resuming from step-0000000002.pt" in said

@@ -164,7 +164,7 @@ def test_a_torn_checkpoint_is_passed_over_for_the_one_before_and_that_is_said(tm
     other = parts()
     assert checkpoints(tmp_path, other).restore(tmp_path) == progress(10)
     (said,) = heard
-    assert re.search(r"step-0000000020.pt cannot be read: .* going on from step-0000000010.pt", said)
+    assert re.search(r"step-0000000020.pt cannot be read: .* resuming from step-0000000010.pt", said)
     assert same(made.shared.model_state(), other.shared.model_state())
 
 
@@ -208,7 +208,9 @@ def test_a_checkpoint_that_would_run_code_is_not_loaded(tmp_path):
     """Pickle can name any function."""
     (tmp_path / "checkpoints").mkdir()
     torch.save({"format": 1, "model": EpochFingerprint}, tmp_path / "checkpoints/step-0000000001.pt")
-    with pytest.raises(BadInput, match=r"cannot be read: it asks for allpull\.train\.stored EpochFingerprint"):
+    with pytest.raises(
+        BadInput, match=r"cannot be read: it requires allpull\.train\.checkpoint\.format EpochFingerprint"
+    ):
         checkpoints(tmp_path, parts()).restore(tmp_path)
 
 

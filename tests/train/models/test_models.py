@@ -210,7 +210,7 @@ def test_options_that_contradict_each_other_are_found_before_torch_is_needed():
 def test_a_library_that_is_not_there_is_one_clear_error(monkeypatch, library):
     monkeypatch.setitem(sys.modules, library, None)
     monkeypatch.setitem(sys.modules, f"{library}.models", None)
-    with pytest.raises(MissingPart, match=f"models of {library} cannot be had") as caught:
+    with pytest.raises(MissingPart, match=f"models of {library} are not available") as caught:
         on_meta(ModelSpec(name=f"{library}:resnet50"))
     assert f"pip install {library}" in caught.value.hint
 

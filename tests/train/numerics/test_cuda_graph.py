@@ -206,7 +206,7 @@ def test_the_reason_is_the_first_error_and_is_said_at_once(heard):
     tape.recording, tape.record, played.graph._step = False, record, step
     played.train([4] * (WARM_UP_STEPS + 1))
     assert played.graph.reason == "the step cannot be recorded: item() in the loss"
-    assert heard == ["train.cuda_graph: steps are made call by call: the step cannot be recorded: item() in the loss"]
+    assert heard == ["train.cuda_graph: steps run eagerly: the step cannot be captured: item() in the loss"]
 
 
 class Allocator:

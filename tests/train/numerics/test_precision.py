@@ -19,7 +19,7 @@ from allpull.data.datasets.dataset import read  # noqa: E402
 from allpull.errors import BadInput, MissingPart  # noqa: E402
 from allpull.schema.trainspec import ModelSpec, TrainSpec  # noqa: E402
 from allpull.train.models.build import build  # noqa: E402
-from allpull.train.numerics.precision import AMPERE, Precision, allow_tf32, check_here, missing, moved  # noqa: E402
+from allpull.train.numerics.precision import AMPERE, Precision, allow_tf32, check_here, missing, optimized_parameters  # noqa: E402
 from allpull.train.optim.lars import Lars  # noqa: E402
 from allpull.train.optim.optimizer import sgd  # noqa: E402
 
@@ -148,10 +148,10 @@ def test_a_step_with_an_infinity_changes_nothing_but_the_scale(name, kind, bad_s
         for number in range(4):
             loss = precision.forward(model, inputs[number]).square().mean()
             if number in bad:
-                before = [weight.clone() for weight in moved(optimizer)]
+                before = [weight.clone() for weight in optimized_parameters(optimizer)]
                 precision.backward(loss * torch.inf)
                 precision.step(optimizer)
-                assert all(map(torch.equal, moved(optimizer), before))
+                assert all(map(torch.equal, optimized_parameters(optimizer), before))
             elif number != bad_step:
                 precision.backward(loss)
                 precision.step(optimizer)
@@ -185,7 +185,7 @@ def test_clipping_sees_gradients_of_their_true_size_and_binds(name):
     precision.step(optimizer, clip)
     assert norms == [pytest.approx(whole, rel=0.02)]
     assert norms[0] > 0.2
-    pairs = zip(moved(optimizer), start.parameters(), strict=True)
+    pairs = zip(optimized_parameters(optimizer), start.parameters(), strict=True)
     assert sum((new - old).square().sum().item() for new, old in pairs) ** 0.5 == pytest.approx(0.1, rel=1e-3)
 
 
@@ -200,7 +200,7 @@ def test_o2_halves_all_but_norms_known_by_type_and_the_optimizer_has_single_prec
     assert kept == {"BatchNorm2d"}
     assert model.stages[1].shortcut[1].weight.dtype == torch.float32  # a norm without one in its name
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float16, torch.float32}
-    assert {weight.dtype for weight in moved(optimizer)} == {torch.float32}
+    assert {weight.dtype for weight in optimized_parameters(optimizer)} == {torch.float32}
     assert [len(group["params"]) for group in optimizer.param_groups] == [
         len(group["params"]) for group in resnet("fp32")[2].param_groups
     ]
@@ -337,7 +337,7 @@ def test_a_step_that_broke_off_is_forgotten():
             precision._scaler.unscale_(optimizer)
             precision.backward(precision.forward(model, images).sum())
         precision.discard(optimizer)
-        assert all(p.grad is None for p in (*model.parameters(), *moved(optimizer)))
+        assert all(p.grad is None for p in (*model.parameters(), *optimized_parameters(optimizer)))
         assert step(precision, model, optimizer, 0) == step(*resnet(name), 0)
 
 
@@ -383,7 +383,7 @@ import sys, torch, torch.distributed as dist
 from torch import nn
 from allpull.schema.trainspec import TrainSpec
 from allpull.train.optim.optimizer import sgd
-from allpull.train.numerics.precision import Precision, moved
+from allpull.train.numerics.precision import Precision, optimized_parameters
 rank, place = int(sys.argv[1]), sys.argv[2]
 torch.set_num_threads(1)
 dist.init_process_group("gloo", init_method=f"file://{place}", rank=rank, world_size=2)
@@ -403,7 +403,7 @@ for name in ("fp16", "o2"):
         precision.step(optimizer)
         told.append(precision.metrics()["skipped_steps"])
     assert told == [0, 1, 1, 2, 2], (rank, told)
-    own = torch.cat([weight.detach().flatten() for weight in moved(optimizer)])
+    own = torch.cat([weight.detach().flatten() for weight in optimized_parameters(optimizer)])
     both = [torch.empty_like(own) for _ in range(2)]
     dist.all_gather(both, own)
     assert torch.equal(*both) and own.isfinite().all(), name
