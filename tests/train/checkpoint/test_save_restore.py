@@ -208,7 +208,8 @@ def test_a_checkpoint_that_would_run_code_is_not_loaded(tmp_path):
     """Pickle can name any function."""
     (tmp_path / "checkpoints").mkdir()
     torch.save({"format": 1, "model": EpochFingerprint}, tmp_path / "checkpoints/step-0000000001.pt")
-    with pytest.raises(
+    named = r"cannot be read: it requires allpull\.train\.checkpoint\.format EpochFingerprint"
+    with pytest.raises(BadInput, match=named):
         BadInput, match=r"cannot be read: it requires allpull\.train\.checkpoint\.format EpochFingerprint"
     ):
         checkpoints(tmp_path, parts()).restore(tmp_path)
