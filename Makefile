@@ -4,10 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: help venv demo test slow check types lint contracts docs reference proof apptainer frameworks clean
+.PHONY: help venv demo test test-all check types lint contracts docs reference proof apptainer frameworks clean
 
 help:            ## say what there is
-	@sed -n 's/^\([a-z]*\): .*## /\1\t/p' Makefile | expand -t 12
+	@sed -n 's/^\([a-z-]*\): .*## /\1\t/p' Makefile | expand -t 12
 
 venv: $(READY)   ## make .venv with allpull, torch and the tools for development
 
@@ -26,13 +26,15 @@ demo: $(READY)   ## train on 1 and 2 ranks, compare, write a report
 # What needs hosts of its own or a quiet machine runs alone, the rest two files at a time in their order: what is long
 # comes before the doctests, which fill up the end.
 ALONE := (ssh or slurm or root or alone)
+PYTEST := $(BIN)/python -m pytest
+PAIRED := -n 2 --dist loadfile --no-loadscope-reorder
 
-test: $(READY)   ## everything that CI checks
-	$(BIN)/python -m pytest -m "not slow and not $(ALONE)" -n 2 --dist loadfile --no-loadscope-reorder
-	$(BIN)/python -m pytest -m "not slow and $(ALONE)" tests
+test: $(READY)   ## the tests that state the facts, in six minutes on two quiet cores
+	$(PYTEST) -m "not slow and not $(ALONE)" $(PAIRED)
 
-slow: $(READY)   ## the tests that take longer than CI has: restarts, queues, containers and frameworks, all real
-	$(BIN)/python -m pytest -m slow
+test-all: $(READY)  ## the rest: restarts, queues, hosts, containers, frameworks and browsers, all real
+	$(PYTEST) -m "slow and not $(ALONE)" $(PAIRED) tests
+	$(PYTEST) -m "$(ALONE)" tests
 
 check: lint types contracts  ## the checks that need no run
 	$(BIN)/python tools/reference.py --check
@@ -52,7 +54,7 @@ reference: $(READY)  ## make the generated part of the documentation again
 docs: reference  ## build the documentation into site/
 	$(BIN)/mkdocs build --strict
 
-proof: slow      ## the slow tests, and the long measurements (ONLY=name: one of them); results go to benchmarks/results/
+proof: $(READY)  ## the long measurements (ONLY=name: one of them); results go to benchmarks/results/
 	$(BIN)/python benchmarks/proof.py $(if $(ONLY),--only $(ONLY))
 	$(BIN)/python tools/reference.py
 
@@ -61,7 +63,7 @@ frameworks: $(READY) tests/scripts/requirements.txt  ## get the frameworks whose
 	  -r tests/scripts/requirements.txt
 
 apptainer:       ## get a real Apptainer into build/, for the tests of containers
-	$(PYTHON) tools/apptainer.py build/apptainer
+	test -x build/apptainer/bin/apptainer || $(PYTHON) tools/apptainer.py build/apptainer
 
 clean:           ## remove what was built; runs stay
 	rm -rf $(VENV) build site src/*.egg-info .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -49,7 +49,8 @@ def seeds(target: str) -> list[bytes]:
 
 def checked(folder: Path) -> Callable[[bytes, str], None]:
     """What is done with an input: it is read as a file of that name; now and then it goes the whole way."""
-    from allpull.analyse.run import metrics  # noqa: PLC0415  atheris instruments what is imported after it
+    from allpull.analyse.aligned import AlignedRun  # noqa: PLC0415  atheris instruments what is imported after it
+    from allpull.analyse.run import metrics  # noqa: PLC0415
     from allpull.errors import AllpullError  # noqa: PLC0415
     from allpull.importers.assemble import import_traces  # noqa: PLC0415
     from allpull.importers.joining import join  # noqa: PLC0415
@@ -69,7 +70,7 @@ def checked(folder: Path) -> Callable[[bytes, str], None]:
                 join([read_part(source) for source in find([path], [])])
                 return
             with tempfile.TemporaryDirectory(dir=folder) as out:
-                metrics(read_run(import_traces([path], out=Path(out)).directory))
+                metrics(AlignedRun(read_run(import_traces([path], out=Path(out)).directory)))
         except AllpullError:
             pass
 

@@ -34,6 +34,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.effect import effect
 from allpull.compare.comparison import change
 from allpull.compare.gate import judge, parse_gate
@@ -98,7 +99,7 @@ def made(kind: str, seed: int, slower: float, folder: Path) -> Measures:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode == 0:
             (directory,) = place.glob("*/")
-            return measures(read_run(directory))
+            return measures(AlignedRun(read_run(directory)))
         print(f"{done.stderr}{' '.join(command)} ended with {done.returncode}", file=sys.stderr, flush=True)
     sys.exit(f"{kind}: no run in {ATTEMPTS} attempts")
 

@@ -29,6 +29,7 @@ from allpull.observe.hooks.imports import AfterImport
 from allpull.observe.hooks.install import Program, start
 from allpull.observe.hooks.torch.networks import SLOT
 from allpull.rundir import layout
+from allpull.rundir.job_file import JobFile
 from overhead_loop import Step, endless, training
 from stored import keep
 
@@ -75,9 +76,9 @@ def begun(directory: Path) -> Program:
     for folder in layout.FOLDERS:
         (directory / folder).mkdir(parents=True)
     job = directory / layout.SPEC
-    job.write_text(json.dumps({"directory": str(directory), "budget": 1 << 28, "warmup_steps": 5}), "utf-8")
+    JobFile(directory=str(directory), budget=1 << 28, warmup_steps=5).write(str(job))
     program = start(str(job), AfterImport(print))
-    program.torch_came()
+    program.torch_imported()
     return program
 
 

@@ -78,7 +78,7 @@ def demo_table(results: dict[str, Stored]) -> str:
     """The table of the demo and what it means."""
     if "demo" not in results:
         return NOT_YET
-    return _console("allpull show runs", results["demo"]["result"]["stdout"])
+    return _console("allpull demo", results["demo"]["result"]["stdout"])
 
 
 def figures(results: dict[str, Stored]) -> str:
@@ -331,13 +331,13 @@ def _share(share: float | None) -> str:
 
 
 def _made_on(results: Iterable[Stored]) -> list[str]:
-    """One sentence for each machine, commit and torch that made some of the results."""
-    found = dict.fromkeys(
-        f"Measured on {result['machine']['cpus']} CPUs ({result['machine']['cpu']}) with torch "
-        f"{result['versions']['torch']}, at commit `{result['commit'][:10]}`."
-        for result in results
-    )
-    return list(found) or [NOT_YET]
+    """One sentence for each machine and torch that made some of the results, with the commits."""
+    commits: dict[str, dict[str, None]] = {}
+    for result in results:
+        machine = f"{result['machine']['cpus']} CPUs ({result['machine']['cpu']})"
+        setting = f"Measured on {machine} with torch {result['versions']['torch']}"
+        commits.setdefault(setting, {})[f"`{result['commit'][:10]}`"] = None
+    return [f"{setting}, at commit {', '.join(names)}." for setting, names in commits.items()] or [NOT_YET]
 
 
 def _microseconds(spread: dict[str, float]) -> str:

@@ -17,7 +17,7 @@ import types
 import typing
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import annotated_types
 import typer
@@ -242,6 +242,8 @@ def type_words(annotation: Any) -> str:
     ('integer or null', 'object of list of number', '`"a"` or `"b"`')
     """
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Annotated:
+        return type_words(arguments[0])
     if origin is Literal:
         return " or ".join(f"`{json.dumps(choice)}`" for choice in arguments)
     if origin in (types.UnionType, typing.Union):

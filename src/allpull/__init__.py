@@ -1,15 +1,83 @@
 """allpull: run, measure, explain and predict synchronous data-parallel training.
 
-Words for any training loop, free when nobody observes it::
+Marks for any training loop, free when nobody observes it::
 
     import allpull
     with allpull.phase("augment"): ...
     allpull.step(samples=64)
     allpull.epoch(3)
+    allpull.metric("test_top1", 0.97)
+
+Runs, for a notebook or a script (docs/reference/api.md)::
+
+    run = allpull.open_run("runs/20260312T101500Z_digits_n4_ab12cd34")
+    run.explain()
+    allpull.compare("runs/before", "runs/after")
+    allpull.train("digits", ranks=2, train__epochs=3).wait(progress=print)
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from allpull.marks import epoch as epoch
+from allpull.marks import metric as metric
 from allpull.marks import phase as phase
 from allpull.marks import step as step
 
+if TYPE_CHECKING:
+    from allpull.api.jobs import Job as Job
+    from allpull.api.jobs import JobFailed as JobFailed
+    from allpull.api.jobs import Progress as Progress
+    from allpull.api.jobs import run as run
+    from allpull.api.jobs import train as train
+    from allpull.api.results import Comparison as Comparison
+    from allpull.api.results import Explanation as Explanation
+    from allpull.api.results import Metrics as Metrics
+    from allpull.api.results import Scaling as Scaling
+    from allpull.api.runs import Run as Run
+    from allpull.api.runs import open_run as open_run
+    from allpull.api.runs import open_runs as open_runs
+    from allpull.api.verbs import compare as compare
+    from allpull.api.verbs import explain as explain
+    from allpull.api.verbs import report as report
+    from allpull.api.verbs import scaling as scaling
+    from allpull.errors import AllpullError as AllpullError
+
 __version__ = "0.1.0"
+
+API = {
+    "open_run": "allpull.api.runs",
+    "open_runs": "allpull.api.runs",
+    "Run": "allpull.api.runs",
+    "scaling": "allpull.api.verbs",
+    "explain": "allpull.api.verbs",
+    "compare": "allpull.api.verbs",
+    "report": "allpull.api.verbs",
+    "train": "allpull.api.jobs",
+    "run": "allpull.api.jobs",
+    "Job": "allpull.api.jobs",
+    "Progress": "allpull.api.jobs",
+    "JobFailed": "allpull.api.jobs",
+    "Metrics": "allpull.api.results",
+    "Scaling": "allpull.api.results",
+    "Explanation": "allpull.api.results",
+    "Comparison": "allpull.api.results",
+    "AllpullError": "allpull.errors",
+}
+"""Name → module, imported when the name is first used: marks need the standard library alone, and come at once."""
+
+for _room in ("compare", "explain", "report", "train"):
+    # A room's import sets an attribute of this package, once. Done here, it cannot replace the function of that name.
+    import_module(f"allpull.{_room}")
+    del globals()[_room]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in API:
+        raise AttributeError(f"module 'allpull' has no attribute '{name}'")
+    value = globals()[name] = getattr(import_module(API[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *API})

@@ -27,7 +27,7 @@ GLOO, NCCL = "gloo", "nccl"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class JoinedRank:
     """Who a rank is, and where it computes; ``remark``, on rank 0, is what whoever reads the run should know of that.
 
     ``backend`` is "" of a rank alone, which needs no process group. ``gpus``: whether any of the ranks has a GPU.
@@ -51,7 +51,7 @@ class Census:
     fit: int
 
 
-def join(asked: str) -> Place:
+def join(asked: str) -> JoinedRank:
     """Join the ranks that torchrun, or whoever sets the same variables, started; ``asked``: as ``parallel.backend``.
 
     Raises:
@@ -63,15 +63,15 @@ def join(asked: str) -> Place:
     is_fit = device.type == "cuda" and dist.is_nccl_available()
     if ranks == 1:
         on_gpu = int(device.type == "cuda")
-        chosen(asked, Census(ranks=1, on_gpu=on_gpu, own_gpu=on_gpu, fit=int(is_fit)))
-        return Place(rank=rank, ranks=ranks, device=device, backend="", gpus=bool(on_gpu))
+        choose_backend(asked, Census(ranks=1, on_gpu=on_gpu, own_gpu=on_gpu, fit=int(is_fit)))
+        return JoinedRank(rank=rank, ranks=ranks, device=device, backend="", gpus=bool(on_gpu))
     store, rank, ranks = next(rendezvous("env://"))
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    census = count(PrefixStore(f"allpull/backend/{attempt}", store), ranks, gpu_name(device), can_nccl=is_fit)
-    backend = chosen(asked, census)
+    census = take_census(PrefixStore(f"allpull/backend/{attempt}", store), ranks, gpu_name(device), can_nccl=is_fit)
+    backend = choose_backend(asked, census)
     dist.init_process_group(backend, store=PrefixStore("default_pg", store), rank=rank, world_size=ranks)
-    remark = remarkable(asked, backend, census) if rank == 0 else ""
-    return Place(rank=rank, ranks=ranks, device=device, backend=backend, gpus=census.on_gpu > 0, remark=remark)
+    remark = gloo_remark(asked, backend, census) if rank == 0 else ""
+    return JoinedRank(rank=rank, ranks=ranks, device=device, backend=backend, gpus=census.on_gpu > 0, remark=remark)
 
 
 def own_device(local_rank: int) -> torch.device:
@@ -97,7 +97,7 @@ def gpu_name(device: torch.device) -> str:
     return str(known or f"{socket.gethostname()} {shown} {device.index}")
 
 
-def count(store: Store, ranks: int, gpu: str, *, can_nccl: bool) -> Census:
+def take_census(store: Store, ranks: int, gpu: str, *, can_nccl: bool) -> Census:
     """Have all ``ranks`` ranks tell ``store`` which GPU they have, and whether NCCL could run there; the same for all.
 
     Each calls it once, and waits for the others.
@@ -112,12 +112,12 @@ def count(store: Store, ranks: int, gpu: str, *, can_nccl: bool) -> Census:
     return Census(ranks=ranks, **{name: store.add(name, 0) for name in told})
 
 
-def chosen(asked: str, census: Census) -> str:
+def choose_backend(asked: str, census: Census) -> str:
     """The backend for the ranks of ``census``, where ``asked`` (auto, nccl or gloo) was asked for.
 
-    >>> chosen("auto", Census(ranks=4, on_gpu=4, own_gpu=4, fit=4))
+    >>> choose_backend("auto", Census(ranks=4, on_gpu=4, own_gpu=4, fit=4))
     'nccl'
-    >>> chosen("auto", Census(ranks=4, on_gpu=4, own_gpu=2, fit=2))
+    >>> choose_backend("auto", Census(ranks=4, on_gpu=4, own_gpu=2, fit=2))
     'gloo'
 
     Raises:
@@ -156,7 +156,7 @@ def _refuse_nccl(census: Census) -> None:
     )
 
 
-def remarkable(asked: str, backend: str, census: Census) -> str:
+def gloo_remark(asked: str, backend: str, census: Census) -> str:
     """What is to be said of ranks on GPUs that exchange through Gloo; "": nothing."""
     if backend != GLOO or not census.on_gpu:
         return ""

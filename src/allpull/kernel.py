@@ -81,7 +81,7 @@ class Tree:
         return mounts
 
 
-class Watched:
+class WatchedProcess:
     """One process, told by its start time from a later one that got its id."""
 
     def __init__(self, pid: int) -> None:

@@ -11,7 +11,8 @@ import polars as pl
 import pytest
 
 from allpull.rundir.read import collectives
-from allpull.rundir.read.events import COUNTERS_SCHEMA, EventLog
+from allpull.rundir.read.counters import COUNTERS_SCHEMA
+from allpull.rundir.read.events import EventLog
 from allpull.rundir.read.run import RunData
 from allpull.rundir.read.steps import SCHEMA
 from allpull.schema.base import tag

@@ -18,7 +18,8 @@ from numpy.typing import ArrayLike
 
 from allpull.rundir.read import buckets as ready
 from allpull.rundir.read import collectives
-from allpull.rundir.read.events import COUNTERS_SCHEMA, EventLog
+from allpull.rundir.read.counters import COUNTERS_SCHEMA
+from allpull.rundir.read.events import EventLog
 from allpull.rundir.read.run import RunData
 from allpull.rundir.read.steps import SCHEMA
 from allpull.schema.base import tag

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from allpull.analyse.aligned import together
+from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.clock.shared_clock import shared_clock
 from allpull.analyse.run import metrics
 from allpull.analyse.steps.grid import arrange
 from allpull.analyse.steps.phases import Phases
 from allpull.analyse.timeline import PARTS, step_parts
-from allpull.rundir.read.events import PINGS_SCHEMA
+from allpull.rundir.read.counters import PINGS_SCHEMA
 from allpull.rundir.read.run import RunData
 from allpull.schema.events import Buckets, DeviceStep
 from allpull.schema.gap import texts
@@ -28,7 +28,7 @@ PROPERTY = settings(max_examples=40, deadline=None, suppress_health_check=[Healt
 
 
 def phases_of(run: RunData) -> Phases:
-    whole = together(run)
+    whole = AlignedRun(run)
     steps = np.unique(run.steps["step"].to_numpy())
     return whole.phases(arrange(whole.steps, steps, run.record.ranks), steps)
 
@@ -87,7 +87,7 @@ def test_calls_that_find_no_mate_are_in_other_and_said(buffers: Any, make_log: M
     assert phases.closure_error == pytest.approx(0, abs=1e-12)
     (gap,) = phases.gaps
     assert (gap.kind, gap.seconds) == ("blocked in other", pytest.approx(0.052, abs=0.0005))
-    assert gap.text.startswith("collectives could not all be matched across ranks: 'other' holds the 52 ms a step")
+    assert gap.text.startswith("collectives could not all be matched across ranks: 'other' holds the 52 ms per step")
 
 
 def test_a_program_without_ddp_waits_in_its_own_calls_alone(
@@ -154,7 +154,7 @@ def test_hosts_whose_clocks_are_seconds_apart_give_the_same_waits(buffers: Any, 
     bound_s = shared_clock(run.headers, run.pings, run.steps).bound_s
     assert bound_s is not None
     assert 20e-6 <= bound_s < 60e-6  # half a round trip, and a little for drift
-    assert metrics(run).clock_error_s == bound_s
+    assert metrics(AlignedRun(run)).clock_error_s == bound_s
 
 
 def test_hosts_that_drift_apart_are_followed(buffers: Any, make_data: MakeAny) -> None:
@@ -188,10 +188,10 @@ def test_a_wait_that_clocks_cannot_tell_is_called_so(buffers: Any, make_data: Ma
     assert any("not resolvable" in gap and "aligned to within 20" in gap for gap in texts(phases_of(run).gaps))
     silent = make_data(moved["steps"], 2, boots=["a", "b"], events=plain.events, collectives=moved["collectives"])
     phases = phases_of(silent)
-    assert (phases.seconds["wait"], metrics(silent).clock_error_s) == (None, None)
+    assert (phases.seconds["wait"], metrics(AlignedRun(silent)).clock_error_s) == (None, None)
     assert any("clocks of the hosts are not aligned; 'other' holds the 72 ms" in gap for gap in texts(phases.gaps))
     assert phases.closure_error == pytest.approx(0, abs=1e-12)
-    uses = metrics(silent).collectives
+    uses = metrics(AlignedRun(silent)).collectives
     assert uses is not None
     assert [(use.op, use.calls, use.wait_s, use.algbw_bytes_per_s) for use in uses] == [("broadcast", 10, None, None)]
 
@@ -331,14 +331,14 @@ def test_every_step_closes_whatever_was_recorded(
     assert phases.closure_error == pytest.approx(
         (excess.sum(axis=0) / (np.array(made["wall"]) / 1000).sum(axis=0)).max(), abs=1e-9
     )
-    parts = step_parts(together(run), ranks)
+    parts = step_parts(AlignedRun(run), ranks)
     assert parts.height == 3 * ranks
     assert (parts.select(pl.min_horizontal(*PARTS))[:, 0] >= 0).all()
 
 
 def test_the_timeline_has_the_same_parts_as_the_phases(buffers: Any) -> None:
     run = buffers()
-    phases, parts = phases_of(run), step_parts(together(run), 2)
+    phases, parts = phases_of(run), step_parts(AlignedRun(run), 2)
     for name in ("forward", "backward", "wait", "transfer", "optimizer"):
         times = phases.seconds[name]
         assert times is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -14,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from allpull.analyse.job_health import watch
-from allpull.observe.hook_install import stage, variables
+from allpull.analyse.job_health import assess
+from allpull.observe.hook_install import install_hook, variables
 from allpull.rundir import layout
-from allpull.rundir.live.snapshot import Doing, JobSeen, RankSeen, StepSeen, glance
+from allpull.rundir.job_file import JobFile
+from allpull.rundir.live.snapshot import Activity, JobSnapshot, RankSnapshot, StepSnapshot, job_snapshot
 from allpull.schema.base import tag
 from allpull.schema.run import RunRecord
 
@@ -37,14 +37,14 @@ RECORD = RunRecord.model_validate(
         "versions": {},
     }
 )
-FORWARD = Doing(step=20, phase="forward", since_ns=80 * S, operation=None, is_waiting=False)
-WAITING = Doing(step=20, phase="backward", since_ns=85 * S, operation=None, is_waiting=True)
+FORWARD = Activity(step=20, phase="forward", since_ns=80 * S, operation=None, is_waiting=False)
+WAITING = Activity(step=20, phase="backward", since_ns=85 * S, operation=None, is_waiting=True)
 
 
-def steps(own_ms: float, wall_ms: float = 100) -> tuple[StepSeen, ...]:
+def steps(own_ms: float, wall_ms: float = 100) -> tuple[StepSnapshot, ...]:
     wall, blocked = round(wall_ms * 1e6), round((wall_ms - own_ms) * 1e6)
     return tuple(
-        StepSeen(
+        StepSnapshot(
             step=number,
             epoch=0,
             begin_ns=number * wall,
@@ -58,21 +58,21 @@ def steps(own_ms: float, wall_ms: float = 100) -> tuple[StepSeen, ...]:
     )
 
 
-def rank(number: int, **changes: object) -> RankSeen:
+def rank(number: int, **changes: object) -> RankSnapshot:
     usual: dict[str, object] = {
         "rank": number, "host": "node1", "pid": 100 + number, "alive": True, "ended": False, "steps": steps(60),
-        "doing": FORWARD, "idle_s": 0.1, "now_ns": 100 * S,
+        "activity": FORWARD, "idle_s": 0.1, "now_ns": 100 * S,
     }  # fmt: skip
-    return RankSeen(**{**usual, **changes})  # type: ignore[arg-type]
+    return RankSnapshot(**{**usual, **changes})  # type: ignore[arg-type]
 
 
-def troubles(*ranks: RankSeen) -> list[tuple[str, int]]:
-    return [(one.kind, one.rank) for one in watch(JobSeen(record=RECORD, ranks=ranks, metrics={})).troubles]
+def troubles(*ranks: RankSnapshot) -> list[tuple[str, int]]:
+    return [(one.kind, one.rank) for one in assess(JobSnapshot(record=RECORD, ranks=ranks, metrics={})).troubles]
 
 
 def test_a_healthy_job_has_no_trouble_and_right_numbers():
-    job = JobSeen(record=RECORD, ranks=(rank(0), rank(1), rank(2)), metrics={})
-    result = watch(job)
+    job = JobSnapshot(record=RECORD, ranks=(rank(0), rank(1), rank(2)), metrics={})
+    result = assess(job)
     assert result.troubles == []
     assert result.steps_done == 20
     assert result.step_s == pytest.approx(0.1)
@@ -83,13 +83,15 @@ def test_a_healthy_job_has_no_trouble_and_right_numbers():
 def test_phases_sum_to_the_steady_step_however_long_an_odd_one_was():
     odd = replace(steps(100)[0], end_ns=10**12, phases_ns={"forward": 10**12}, is_odd=True)
     plain = tuple(replace(step, phases_ns={"forward": 40 * 10**6}) for step in steps(60))
-    result = watch(JobSeen(record=RECORD, ranks=(rank(0, steps=(odd, *plain)),), metrics={}))
+    result = assess(JobSnapshot(record=RECORD, ranks=(rank(0, steps=(odd, *plain)),), metrics={}))
     assert result.phases == {"forward": pytest.approx(0.04), "other": pytest.approx(0.06)}
 
 
 def test_steps_that_are_not_yet_written_count_as_done():
-    job = JobSeen(record=RECORD, ranks=(rank(0, doing=replace(FORWARD, step=31)), rank(1, doing=None)), metrics={})
-    assert (watch(job).steps_done, [one.steps_done for one in watch(job).ranks]) == (20, [31, 20])
+    job = JobSnapshot(
+        record=RECORD, ranks=(rank(0, activity=replace(FORWARD, step=31)), rank(1, activity=None)), metrics={}
+    )
+    assert (assess(job).steps_done, [one.steps_done for one in assess(job).ranks]) == (20, [31, 20])
 
 
 def test_the_rank_whose_own_work_is_longer_is_slow():
@@ -102,13 +104,13 @@ def test_a_small_difference_is_chance():
 
 def test_the_rank_that_others_wait_for_hangs():
     still = {"idle_s": 30.0}
-    found = troubles(rank(0, doing=WAITING, **still), rank(1, **still), rank(2, doing=WAITING, **still))
+    found = troubles(rank(0, activity=WAITING, **still), rank(1, **still), rank(2, activity=WAITING, **still))
     assert found == [("hung", 1)]
 
 
 def test_a_long_step_is_no_hang():
     slow = {"steps": steps(900, 1000), "idle_s": 8.0}
-    assert troubles(rank(0, doing=WAITING, **slow), rank(1, **slow)) == []
+    assert troubles(rank(0, activity=WAITING, **slow), rank(1, **slow)) == []
 
 
 @pytest.mark.parametrize("phase", ["evaluation", "checkpoint"])
@@ -116,28 +118,28 @@ def test_a_rank_that_evaluates_or_saves_hangs_only_when_that_takes_minutes(phase
     doing = replace(FORWARD, phase=phase)
     for still_s, found in ((30.0, []), (400.0, [("hung", 1)])):
         still = {"idle_s": still_s, "now_ns": FORWARD.since_ns + round(still_s * S)}
-        assert troubles(rank(0, doing=WAITING, **still), rank(1, doing=doing, **still)) == found
+        assert troubles(rank(0, activity=WAITING, **still), rank(1, activity=doing, **still)) == found
 
 
 def test_a_first_step_may_compile_but_not_keep_others_waiting():
     still = {"idle_s": 30.0, "steps": ()}
     assert troubles(rank(0, **still), rank(1, **still)) == []
-    assert troubles(rank(0, doing=WAITING, **still), rank(1, **still)) == [("hung", 1)]
+    assert troubles(rank(0, activity=WAITING, **still), rank(1, **still)) == [("hung", 1)]
     long = {"idle_s": 90.0, "steps": (), "now_ns": FORWARD.since_ns + 90 * S}
     assert troubles(rank(0, **long), rank(1, **long)) == [("hung", 0), ("hung", 1)]
 
 
 def test_a_rank_whose_steps_nobody_asked_for_is_in_no_trouble():
     still = {"idle_s": 30.0, "is_observed": False}
-    job = JobSeen(record=RECORD, ranks=(rank(0, **still), rank(1, doing=WAITING, **still)), metrics={})
-    result = watch(job)
+    job = JobSnapshot(record=RECORD, ranks=(rank(0, **still), rank(1, activity=WAITING, **still)), metrics={})
+    result = assess(job)
     assert result.troubles == []
     assert {one.phase for one in result.ranks} == {"not observed now"}
 
 
 def test_a_rank_that_changes_its_phase_does_not_stand_still():
     moves = {"idle_s": 30.0, "now_ns": FORWARD.since_ns + S}
-    assert troubles(rank(0, doing=WAITING, idle_s=30.0), rank(1, **moves)) == []
+    assert troubles(rank(0, activity=WAITING, idle_s=30.0), rank(1, **moves)) == []
 
 
 def test_one_other_waits_and_two_others_wait():
@@ -146,13 +148,13 @@ def test_one_other_waits_and_two_others_wait():
         (1, "; 1 other waits in the all_reduce of their"),
         (2, "; 2 others wait in the all_reduce of"),
     ):
-        ranks = (rank(0, **still), *(rank(1 + at, doing=WAITING, **still) for at in range(others)))
-        (found,) = watch(JobSeen(record=RECORD, ranks=ranks, metrics={})).troubles
+        ranks = (rank(0, **still), *(rank(1 + at, activity=WAITING, **still) for at in range(others)))
+        (found,) = assess(JobSnapshot(record=RECORD, ranks=ranks, metrics={})).troubles
         assert says in found.words
 
 
 def test_a_dead_rank_is_dead_and_not_those_that_wait_for_it():
-    still = {"idle_s": 30.0, "doing": WAITING}
+    still = {"idle_s": 30.0, "activity": WAITING}
     assert troubles(rank(0, **still), rank(1, alive=False, idle_s=30.0), rank(2, **still)) == [("dead", 1)]
 
 
@@ -190,8 +192,8 @@ def test_a_real_rank_that_hangs_is_named_while_it_does(tmp_path: Path) -> None:
         (directory / folder).mkdir(parents=True)
     (directory / layout.RUN_JSON).write_text(RECORD.model_dump_json(by_alias=True))
     job = directory / layout.SPEC
-    job.write_text(json.dumps({"directory": str(directory), "budget": 1 << 24, "warmup_steps": 0}))
-    stage(str(directory))
+    JobFile(directory=str(directory), budget=1 << 24).write(str(job))
+    install_hook(str(directory))
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(HANGING))
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -205,7 +207,7 @@ def test_a_real_rank_that_hangs_is_named_while_it_does(tmp_path: Path) -> None:
         found = []
         while not found and time.monotonic() < deadline:
             time.sleep(0.5)
-            found = watch(glance(directory)).troubles
+            found = assess(job_snapshot(directory)).troubles
         assert [(one.kind, one.rank) for one in found] == [("hung", 1)]
         assert "1 other waits in the all_reduce of their gradients" in found[0].words
     finally:

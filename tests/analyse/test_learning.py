@@ -8,10 +8,12 @@ from typing import Any
 import polars as pl
 import pytest
 
-from allpull.analyse import learning, recording_overhead
-from allpull.analyse.io import rates
-from allpull.analyse.thinning import evenly
-from allpull.rundir.read.events import COUNTERS_SCHEMA, EventLog
+from allpull.analyse import learning
+from allpull.analyse.coverage import recording_overhead
+from allpull.analyse.io import steady_rates
+from allpull.analyse.statistics import evenly
+from allpull.rundir.read.counters import COUNTERS_SCHEMA
+from allpull.rundir.read.events import EventLog
 from allpull.schema.events import EpochMark, Metric
 
 MakeLog = Callable[..., EventLog]
@@ -105,14 +107,14 @@ def test_reading_is_growth_over_time_within_the_window_summed_over_ranks() -> No
         (0, 0, 10**6, 900), (0, 2, 10**6, 1000), (0, 4, 3 * 10**6, 1100), (0, 99, 10**12, 10**9),
         (1, 1, 0, 0), (1, 5, 2 * 10**6, 400),
     )  # fmt: skip
-    found = rates.reading(samples, windows((0, 2, 10), (1, 1, 10)), ranks=2)
+    found = steady_rates.reading(samples, windows((0, 2, 10), (1, 1, 10)), ranks=2)
     assert found.read_bytes_per_s == pytest.approx(1e6 + 0.5e6)
     assert found.reads_per_s == pytest.approx(50 + 100)
     assert found.storage_read_bytes_per_s is None  # never recorded: null, not 0
 
 
 def test_reading_nothing_is_a_measured_zero() -> None:
-    found = rates.reading(counters((0, 1, 5, 5), (0, 2, 5, 5)), windows((0, 0, 9)), ranks=1)
+    found = steady_rates.reading(counters((0, 1, 5, 5), (0, 2, 5, 5)), windows((0, 0, 9)), ranks=1)
     assert (found.read_bytes_per_s, found.reads_per_s) == (0.0, 0.0)
 
 
@@ -127,16 +129,16 @@ def test_reading_nothing_is_a_measured_zero() -> None:
     ],
 )
 def test_reading_of_less_than_all_ranks_is_not_measured(samples: pl.DataFrame) -> None:
-    assert rates.reading(samples, windows((0, 0, 9), (1, 0, 9)), ranks=2).read_bytes_per_s is None
+    assert steady_rates.reading(samples, windows((0, 0, 9), (1, 0, 9)), ranks=2).read_bytes_per_s is None
 
 
 def test_a_worker_that_ends_takes_no_bytes_away() -> None:
     samples = counters((0, 0, 100, 0), (0, 1, 300, 0), (0, 2, 50, 0), (0, 3, 150, 0))
-    assert rates.reading(samples, windows((0, 0, 9)), ranks=1).read_bytes_per_s == pytest.approx((200 + 100) / 3)
+    assert steady_rates.reading(samples, windows((0, 0, 9)), ranks=1).read_bytes_per_s == pytest.approx((200 + 100) / 3)
 
 
 def test_recording_cost_is_a_share_of_the_steps_that_measured_it(make_records: MakeRecords) -> None:
     records = make_records([[100, 100]] * 3, recording=[[None, None], [1, 3], [1, 3]])
-    assert recording_overhead.recording(records).share == pytest.approx(8 / 400)
-    assert recording_overhead.recording(make_records([[100, 100]])).share is None
-    assert recording_overhead.recording(records.clear()).share is None
+    assert recording_overhead(records).share == pytest.approx(8 / 400)
+    assert recording_overhead(make_records([[100, 100]])).share is None
+    assert recording_overhead(records.clear()).share is None

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.run import metrics
 from allpull.rundir.read.run import read_run
 from allpull.schema.results import RunMetrics
@@ -80,7 +81,7 @@ def run_cli() -> Callable[..., Any]:
 @pytest.fixture(scope="module")
 def found(directory: Path) -> RunMetrics:
     """What analysis makes of it."""
-    return metrics(read_run(directory))
+    return metrics(AlignedRun(read_run(directory)))
 
 
 @pytest.mark.ranks

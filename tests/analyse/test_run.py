@@ -13,8 +13,9 @@ import numpy as np
 import polars as pl
 import pytest
 
+from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.run import detail, metrics
-from allpull.analyse.summary import facts, in_order, scaling_table
+from allpull.analyse.scaling import facts, in_order, scaling_table
 from allpull.rundir.read.run import RunData
 from allpull.schema.events import Metric
 from allpull.schema.results import RunDetail, RunMetrics
@@ -44,10 +45,14 @@ def timeline(ranks: int) -> dict[str, Any]:
     return {**{name: table.tolist() for name, table in names.items()}, "tags": tags}
 
 
+def metrics_of(run: RunData) -> RunMetrics:
+    return metrics(AlignedRun(run))
+
+
 def test_a_run_has_all_its_metrics(make_records: MakeRecords, make_data: MakeData, make_log: Any) -> None:
     top1 = Metric(kind="metric", name="test_top1", value=0.97, step=40, epoch=0, t_ns=1)
     run = make_data(make_records(**timeline(2)), 2, global_batch=128, events={0: make_log(metrics=(top1,))})
-    found = metrics(run)
+    found = metrics_of(run)
     assert found.steady.used == STEPS - 2
     assert found.steady.left_out == {"warmup": 2}
     assert found.throughput is not None
@@ -67,7 +72,7 @@ def test_a_run_has_all_its_metrics(make_records: MakeRecords, make_data: MakeDat
 
 
 def test_not_measured_is_null_everywhere(make_records: MakeRecords, make_data: MakeData) -> None:
-    found = metrics(make_data(make_records([[1.0, 1.0]]).clear(), 2, boots=[]))
+    found = metrics_of(make_data(make_records([[1.0, 1.0]]).clear(), 2, boots=[]))
     nulls = found.model_dump()
     for name in ("throughput", "step_s", "closure_error", "accuracy", "samples_per_rank_step"):
         assert nulls[name] is None, name
@@ -79,13 +84,13 @@ def test_not_measured_is_null_everywhere(make_records: MakeRecords, make_data: M
 
 def test_a_run_with_odd_steps_alone_says_why_it_has_no_rates(make_records: MakeRecords, make_data: MakeData) -> None:
     records = make_records([[10.0, 10.0]] * 3, tags={(step, 0): ["warmup"] for step in range(3)})
-    found = metrics(make_data(records, 2))
+    found = metrics_of(make_data(records, 2))
     assert (found.throughput, found.step_s) == (None, None)
-    assert "no steady step is left: no rates (warmup 3); more steps an epoch, or more epochs, leave some" in found.gaps
-    lonely = metrics(make_data(make_records([[10.0, 10.0]] * 3), 3, boots=["boot"] * 2))
+    assert "no steady step is left: no rates (warmup 3); more steps per epoch or more epochs leave some" in found.gaps
+    lonely = metrics_of(make_data(make_records([[10.0, 10.0]] * 3), 3, boots=["boot"] * 2))
     assert "no step was recorded by all ranks: no rates" in lonely.gaps
     assert lonely.throughput is None
-    unknown = metrics(make_data(make_records([[10.0]] * 9, samples=[[None]] * 9), 1))
+    unknown = metrics_of(make_data(make_records([[10.0]] * 9, samples=[[None]] * 9), 1))
     assert "samples of some steps were not recorded: no throughput" in unknown.gaps
     assert unknown.step_s is not None
 
@@ -95,20 +100,20 @@ def test_ragged_steps_are_left_out_and_never_stand_for_the_others(
 ) -> None:
     """The last batch of an epoch is smaller, and its rate another; if only such are left, there is no rate."""
     samples = [[64, 64], [64, 64], [3, 2]] * 5
-    found = metrics(make_data(make_records([[10.0, 10.0]] * 15, samples=samples), 2))
+    found = metrics_of(make_data(make_records([[10.0, 10.0]] * 15, samples=samples), 2))
     assert found.steady.left_out == {"ragged": 5}
     assert found.samples_per_rank_step == 64
     first = {(step, 0): ["first_batch"] for step in range(0, 15, 3)} | {
         (step, 0): ["warmup"] for step in range(1, 15, 3)
     }
-    none = metrics(make_data(make_records([[10.0, 10.0]] * 15, samples=samples, tags=first), 2))
+    none = metrics_of(make_data(make_records([[10.0, 10.0]] * 15, samples=samples, tags=first), 2))
     assert none.throughput is None
 
 
 @pytest.mark.parametrize("name", ["test_top1", "test_map"])
 def test_a_null_accuracy_is_a_gap(make_records: MakeRecords, make_data: MakeData, make_log: Any, name: str) -> None:
     null = Metric(kind="metric", name=name, value=None, step=1, epoch=0, t_ns=1)
-    found = metrics(make_data(make_records([[10.0]] * 9), 1, events={0: make_log(metrics=(null,))}))
+    found = metrics_of(make_data(make_records([[10.0]] * 9), 1, events={0: make_log(metrics=(null,))}))
     assert found.accuracy is None
     assert f"{name} of the last evaluation is null: it could not be computed" in found.gaps
 
@@ -134,27 +139,27 @@ def same(one: RunMetrics, other: RunMetrics, *, seconds: float = 1.0) -> None:
 def test_relabelling_ranks_changes_nothing(make_records: MakeRecords, make_data: MakeData) -> None:
     records = make_records(**timeline(4))
     relabelled = records.with_columns(pl.col("rank").replace({0: 2, 1: 0, 2: 3, 3: 1})).sort("rank", "step")
-    same(metrics(make_data(records, 4)), metrics(make_data(relabelled, 4)))
+    same(metrics_of(make_data(records, 4)), metrics_of(make_data(relabelled, 4)))
 
 
 def test_the_order_of_rows_changes_nothing(make_records: MakeRecords, make_data: MakeData) -> None:
     records = make_records(**timeline(3))
-    same(metrics(make_data(records, 3)), metrics(make_data(records.sample(fraction=1, shuffle=True, seed=1), 3)))
+    same(metrics_of(make_data(records, 3)), metrics_of(make_data(records.sample(fraction=1, shuffle=True, seed=1), 3)))
 
 
 def test_shifting_the_clock_changes_nothing(make_records: MakeRecords, make_data: MakeData) -> None:
     shifted = make_records(**timeline(2), base_ns=3 * 10**18)
-    same(metrics(make_data(make_records(**timeline(2)), 2)), metrics(make_data(shifted, 2)))
+    same(metrics_of(make_data(make_records(**timeline(2)), 2)), metrics_of(make_data(shifted, 2)))
 
 
 def test_time_scales_with_its_unit(make_records: MakeRecords, make_data: MakeData) -> None:
     records = make_records(**timeline(2))
     slower = records.with_columns(pl.col("^.*_ns$") * 1000)
-    same(metrics(make_data(records, 2)), metrics(make_data(slower, 2)), seconds=1000)
+    same(metrics_of(make_data(records, 2)), metrics_of(make_data(slower, 2)), seconds=1000)
 
 
 def test_hosts_without_a_common_clock_cannot_split_waiting(make_records: MakeRecords, make_data: MakeData) -> None:
-    found = metrics(make_data(make_records(**timeline(2)), 2, boots=["one", "two"]))
+    found = metrics_of(make_data(make_records(**timeline(2)), 2, boots=["one", "two"]))
     assert found.hosts == 2
     assert (found.phases["wait"], found.phases["transfer"]) == (None, None)
     assert any("clocks of the hosts are not aligned" in gap for gap in found.gaps)
@@ -162,7 +167,7 @@ def test_hosts_without_a_common_clock_cannot_split_waiting(make_records: MakeRec
 
 def test_details_are_bounded_and_serialise(make_records: MakeRecords, make_data: MakeData) -> None:
     run = make_data(make_records([[10.0]] * 5000), 1)
-    found = detail(run, metrics(run))
+    found = detail(AlignedRun(run), metrics_of(run))
     assert len(found.step_times_s) == 2000
     assert set(found.step_times_s) == {0.01}
     assert RunDetail.model_validate_json(found.model_dump_json()) == found
@@ -170,13 +175,13 @@ def test_details_are_bounded_and_serialise(make_records: MakeRecords, make_data:
 
 def test_a_directory_that_is_not_utf8_can_be_said(make_records: MakeRecords, make_data: MakeData) -> None:
     run = dataclasses.replace(make_data(make_records([[10.0]]), 1), directory=Path(os.fsdecode(b"runs/\xff")))
-    assert metrics(run).directory == "runs/\\xff"
+    assert metrics_of(run).directory == "runs/\\xff"
 
 
 def test_a_table_of_two_sizes(make_records: MakeRecords, make_data: MakeData) -> None:
     small = make_data(make_records([[100.0]] * 30), 1, global_batch=64)
     large = make_data(make_records([[125.0] * 4] * 30), 4, global_batch=256, id="large")
-    show = scaling_table([large, small])
+    show = scaling_table([AlignedRun(large), AlignedRun(small)])
     assert [run.run for run in show.runs] == ["run-1", "large"]
     assert show.scaling == "weak"
     assert show.runs[1].speedup == pytest.approx(3.2)
@@ -188,15 +193,17 @@ def test_runs_of_one_size_go_by_time(make_records: MakeRecords, make_data: MakeD
     records = make_records([[100.0]] * 9)
     late = make_data(records, 1, id="a", created_utc="2026-02-01T00:00:00Z")
     early = make_data(records, 1, id="b", created_utc="2026-01-01T00:00:00Z")
-    assert [run.record.id for run in in_order([late, early])] == ["b", "a"]
-    assert scaling_table([late, early]).reference == "b"
+    assert [run.data.record.id for run in in_order([AlignedRun(late), AlignedRun(early)])] == ["b", "a"]
+    assert scaling_table([AlignedRun(late), AlignedRun(early)]).reference == "b"
 
 
 def test_what_makes_runs_unlike_is_noted_by_its_key(make_records: MakeRecords, make_data: MakeData) -> None:
     records = make_records([[100.0]] * 9)
     spec = {"model": {"name": "resnet8", "width": 32, "dtype": "float64"}, "data": {"name": "digits"}}
     other = make_data(records, 1, id="z", spec=spec, threads_per_rank=2)
-    (note, *_) = [note for note in scaling_table([make_data(records, 1), other]).notes if "fairly" in note]
+    (note, *_) = [
+        note for note in scaling_table([AlignedRun(make_data(records, 1)), AlignedRun(other)]).notes if "fairly" in note
+    ]
     assert note.endswith("they differ in model.dtype (not set, float64); model.width (16, 32); threads_per_rank (1, 2)")
 
 
@@ -208,7 +215,7 @@ def test_facts_of_any_spec_are_flat_words(make_records: MakeRecords, make_data: 
 
 def test_extreme_numbers_give_numbers_or_null(make_records: MakeRecords, make_data: MakeData) -> None:
     records = make_records([[1e-6]] * 20, samples=[[2**62]] * 20)
-    found = metrics(make_data(records, 1))
+    found = metrics_of(make_data(records, 1))
     assert found.throughput is not None
     assert math.isfinite(found.throughput.value)
     assert RunMetrics.model_validate_json(found.model_dump_json()) == found

@@ -128,7 +128,7 @@ def test_equal_sizes_are_no_scaling_and_repeats_are_said() -> None:
     assert show.reference == "a"
     assert show.runs[1].efficiency == pytest.approx(10 / 9)
     assert "2 runs have 4 ranks; the first of them, a, is the reference" in show.notes
-    assert "2 runs have 4 ranks: between 900 and 1,000 samples/s; each stands in its own row" in show.notes
+    assert "2 runs have 4 ranks: between 900 and 1,000 samples/s; each has its own row" in show.notes
 
 
 def test_superlinear_is_said_only_when_the_interval_is_above_one() -> None:
@@ -150,7 +150,7 @@ def test_a_run_without_throughput_has_no_speedup_and_no_zero() -> None:
     assert [run.speedup for run in show.runs] == [None, 1.0, 1.5]
     assert [run.efficiency for run in show.runs] == [None, 1.0, 0.75]
     assert show.notes == [
-        "no speed-up of run-1: no throughput was measured there",
+        "no speed-up for run-1: no throughput was measured there",
         "the reference is run-2, the smallest run with a throughput",
     ]
     nobody = tabulated(metrics(1, None), metrics(2, None))
@@ -169,7 +169,7 @@ def test_what_differs_between_runs_is_named() -> None:
     notes = table([metrics(1, 100), metrics(2, 150)], facts).notes
     assert notes == [
         "these 2 runs cannot be compared fairly: they differ in model.width (16, 32); threads_per_rank (not set, 2)",
-        "runs of another network or other data than the reference have no speed-up: a sample is other work",
+        "runs with another network or other data than the reference have no speed-up: a sample differs",
     ]
     hostile = [{"model.name": "x" * 10_000}, {"model.name": "y"}]
     assert len(table([metrics(1, 100), metrics(2, 150)], hostile).notes[0]) < 200

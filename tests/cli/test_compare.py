@@ -13,10 +13,12 @@ import jsonschema
 import pytest
 from typer.testing import CliRunner
 
+from allpull.analyse.aligned import AlignedRun
 from allpull.cli import app
 from allpull.cli.compare import each_after
 from allpull.explain.explanation import explain
-from allpull.rundir.derived import EXPLAINED, keep_explained
+from allpull.rundir import layout
+from allpull.rundir.derived import cache_explanation
 from allpull.rundir.read.run import read_run
 from allpull.schema.document import json_schema
 from allpull.schema.explained import ExplainResult
@@ -36,7 +38,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Path:
             run = folder / name / f"run-{number}"
             stretched(run, factor, f"{name}-{number}", f"2026-11-21T04:{minute:02d}:00Z")
             data = read_run(run)  # as `allpull explain` keeps it: tests explain each run once
-            keep_explained(run, data.record, explain(data).result)
+            cache_explanation(run, data.record, explain(AlignedRun(data)).result)
     return folder
 
 
@@ -158,7 +160,7 @@ def test_runs_that_nobody_explained_are_explained_now(
     bare = tmp_path / "bare"
     shutil.copytree(sides / "before", bare)
     for run in bare.iterdir():
-        (run / EXPLAINED).unlink()
+        (run / layout.EXPLANATION).unlink()
     kept, anew = (json.loads(compare(str(one), "--with", "after", "--json").stdout) for one in (sides / "before", bare))
     assert kept["metrics"] == anew["metrics"]
     assert any(one["metric"] == "efficiency.parallel" for one in kept["metrics"])
@@ -231,8 +233,8 @@ def test_a_promise_is_read_and_a_damaged_one_is_done_without(
     for number in range(3):
         run = slow / f"run-{number}"
         result = ExplainResult.model_validate({**SLOW_RANK, "run": f"after-{number}"})
-        keep_explained(run, read_run(run).record, result)
-    (slow / "run-1" / EXPLAINED).write_text("{")
+        cache_explanation(run, read_run(run).record, result)
+    (slow / "run-1" / layout.EXPLANATION).write_text("{")
     done = compare(str(slow), "--with", "before")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("faster: throughput")
@@ -250,7 +252,7 @@ def test_a_promise_of_records_that_are_no_more_is_not_read(
         whole = (run / "steps/rank-00000.jsonl").read_text()
         (run / "steps/rank-00000.jsonl").write_text("".join(whole.splitlines(keepends=True)[:12]))
         result = ExplainResult.model_validate({**SLOW_RANK, "run": f"after-{number}"})
-        keep_explained(run, read_run(run).record, result)  # as explain did while these records were cut
+        cache_explanation(run, read_run(run).record, result)  # as explain did while these records were cut
         (run / "steps/rank-00000.jsonl").write_text(whole)
     done = compare(str(slow), "--with", "before")
     assert done.returncode == 0, done.stderr

@@ -13,10 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from allpull.cli.running import settle
-from allpull.errors import BadInput
-from allpull.schema.spec import LaunchSpec, RunSpec
-
 pytestmark = pytest.mark.torch
 
 INSIDE = {"SLURM_JOB_ID": "12", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "n[1-2]"}
@@ -104,22 +100,6 @@ def test_slurm_that_is_not_here_is_one_clear_error(run_cli, tmp_path):
     assert json.loads((directory / "run.json").read_text())["status"] == "failed"
 
 
-def test_a_launcher_that_was_named_is_left_alone():
-    spec = RunSpec(launch=LaunchSpec(launcher="local", ranks=3))
-    assert settle(spec, INSIDE) == spec
-
-
-def test_a_launcher_that_was_named_takes_all_hosts_that_it_has(tmp_path):
-    """`--launcher slurm` in an allocation of two hosts left one of them idle, and mpi with a host file too."""
-    (tmp_path / "hosts").write_text("n1 slots=2\nn2 slots=2\n")
-    for launcher, environ in (("slurm", INSIDE), (f"mpi:{tmp_path}/hosts", {}), ("mpi", INSIDE)):
-        asked = RunSpec(launch=LaunchSpec(launcher=launcher, ranks=4))
-        launch = settle(asked, environ).launch
-        assert (launch.launcher, launch.hosts) == (launcher, 2)
-        assert settle(asked, environ, ["train.epochs=1", " launch.hosts = 1"]).launch.hosts == 1
-    assert settle(RunSpec(launch=LaunchSpec(launcher="slurm", ranks=4)), {}).launch.hosts == 1
-
-
 @pytest.mark.usefixtures("outside")
 def test_a_prepared_run_has_a_script_to_submit_and_starts_nothing(run_cli, tmp_path):
     options = ("--launcher", "slurm", "--set", "launch.hosts=2", "--out", str(tmp_path), "--prepare")
@@ -169,22 +149,3 @@ def test_more_ranks_than_memory_are_refused_before_one_is_started(run_cli, tmp_p
         assert done.returncode == 2
         assert re.search(r"60,000 ranks need at least .* of memory on this host; .* are free", done.stderr), done.stderr
         assert not list(tmp_path.glob("runs/*/steps/*"))
-
-
-def test_what_is_found_fills_in_launcher_and_hosts():
-    launch = settle(RunSpec(launch=LaunchSpec(ranks=4)), INSIDE).launch
-    assert (launch.launcher, launch.hosts) == ("slurm", 2)
-    launch = settle(RunSpec(launch=LaunchSpec(ranks=4, hosts=4)), INSIDE).launch
-    assert (launch.launcher, launch.hosts) == ("slurm", 4)
-    assert settle(RunSpec(), {}).launch.launcher == "local"
-
-
-@pytest.mark.parametrize("launcher", ["auto", "slurm"])
-def test_ranks_that_are_already_parallel_are_refused(launcher):
-    with pytest.raises(BadInput, match="started 4 times by mpirun"):
-        settle(RunSpec(launch=LaunchSpec(launcher=launcher)), {"OMPI_COMM_WORLD_SIZE": "4"})
-
-
-def test_ranks_that_cannot_be_divided_over_the_hosts_found_are_refused():
-    with pytest.raises(BadInput, match="1 rank cannot be divided evenly over 2 hosts"):
-        settle(RunSpec(), INSIDE)

@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 
 from allpull.explain.manual import HEADINGS
 from allpull.explain.rules import names
-from allpull.rundir.derived import read_explained
+from allpull.rundir.derived import cached_explanation
 from allpull.rundir.read.run import read_run
 from allpull.schema.base import tag
 from allpull.schema.document import json_schema
@@ -61,7 +61,7 @@ def test_json_is_one_object_that_its_schema_describes(run_cli, kept):
 
 def test_what_was_found_is_kept_beside_the_run(run_cli, kept):
     done = run_cli("explain", str(kept), "--json")
-    found = read_explained(kept, read_run(kept).record)
+    found = cached_explanation(kept, read_run(kept).record)
     assert found is not None
     assert found.model_dump_json(by_alias=True, indent=1) == done.stdout.strip()
 
@@ -112,7 +112,7 @@ def test_no_run_at_all_and_no_run_there(run_cli, tmp_path):
 def test_a_folder_of_several_runs_names_one_of_them(run_cli, tmp_path):
     for name in ("one", "two"):
         shutil.copytree(RUNS / "v1.1", tmp_path / name)
-    refused(run_cli("explain", str(tmp_path)), "2 runs", "one is explained at a time", "two")
+    refused(run_cli("explain", str(tmp_path)), "2 runs", "and one is needed here", "two")
     shutil.rmtree(tmp_path / "two")
     assert run_cli("explain", str(tmp_path)).returncode == 0
 

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allpull.cli.observing import Asked, resolve, specification, step_options, trace_options
-from allpull.errors import AllpullError, BadInput
+from allpull.cli.options import step_options, trace_options
+from allpull.errors import BadInput
+from allpull.jobs.command import CommandRequest, specification
 from allpull.launch.command.env_script import LAUNCHER, lines, unobserved
-from allpull.launch.command.hook_environment import carried
+from allpull.launch.command.hook_environment import hook_variables
 from allpull.launch.job import prospect
 from allpull.schema.spec import LaunchSpec, RunSpec
 
@@ -28,46 +29,14 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
 
 
-@pytest.mark.parametrize(
-    ("options", "words", "fault"),
-    [
-        ({}, [], "no command was given"),
-        ({"launcher": "local"}, ["a.out"], "--launcher local without -n"),
-        ({"sets": ("launch.threads=4",)}, ["a.out"], "launch.threads: it is for ranks that allpull starts"),
-        ({"sets": ("train.lr=3",)}, ["a.out"], "train.lr: an option of allpull's own trainer"),
-        ({"sets": ("observe.counter=1",)}, ["a.out"], "did you mean 'observe.counters'"),
-        ({"name": "two\nlines"}, ["a.out"], "name"),
-        ({"ranks": 2}, ["torchrun", "train.py"], "'torchrun' cannot be started as ranks"),
-        ({"ranks": 2}, ["python", "-m", "torch.distributed.run", "train.py"], "cannot be started as ranks"),
-        ({"ranks": 2}, ["python"], "cannot be started as ranks"),
-        ({"ranks": 2}, ["python", "nosuch.py"], "no such file: nosuch.py"),
-        ({"ranks": 2}, ["-m"], "cannot be started as ranks"),
-        ({"ranks": 2}, ["-m", "pkg", "\udcff"], "bytes in it that are not UTF-8"),
-        ({"ranks": 0}, ["-m", "pkg"], "launch.ranks"),
-        ({"ranks": 2, "launcher": "slrum"}, ["-m", "pkg"], "did you mean 'slurm'"),
-        ({"ranks": 2, "launcher": "slurm", "sets": ("slurm.array=0-3",)}, ["-m", "pkg"], "slurm.array"),
-    ],
-)
-@pytest.mark.torch
-def test_what_makes_no_sense_is_said_before_anything_is_made(options, words, fault):
-    with pytest.raises(AllpullError) as caught:
-        resolve(Asked(words=tuple(words), **options))
-    assert fault in caught.value.message
-    assert caught.value.hint or "known:" in caught.value.message
-    assert caught.value.exit_code == 2
-
-
-@pytest.mark.parametrize(("variable", "value"), [("ALLPULL_JOB", "/x/job/spec.json"), ("OMPI_COMM_WORLD_SIZE", "4")])
-def test_nobody_is_observed_twice_nor_once_a_rank(monkeypatch, variable, value):
-    monkeypatch.setenv(variable, value)
-    with pytest.raises(BadInput, match=r"already observed|started 4 times by mpirun"):
-        resolve(Asked(words=("true",)))
-
-
 def test_windows_and_steps_become_what_the_hook_is_told(tmp_path):
     sets = (*trace_options("every=500, first=7"), *step_options(":200"))
     job = prospect(
-        specification(Asked(words=("train.py",), sets=sets)), kind="run", program=("x",), command=(), out=tmp_path
+        specification(CommandRequest(command=("train.py",), sets=sets)),
+        kind="run",
+        program=("x",),
+        command=(),
+        out=tmp_path,
     )
     watch = job.spec.watch
     assert (watch.trace_every, watch.trace_steps, watch.trace_first) == (500, 3, 7)
@@ -81,7 +50,7 @@ def test_whatever_stands_behind_trace_and_steps_is_options_or_bad_input(text):
             found = read(text)
         except BadInput:
             continue
-        assert specification(Asked(words=("x",), sets=tuple(found))).watch is not None
+        assert specification(CommandRequest(command=("x",), sets=tuple(found))).watch is not None
 
 
 @pytest.mark.parametrize(
@@ -89,7 +58,7 @@ def test_whatever_stands_behind_trace_and_steps_is_options_or_bad_input(text):
 )
 def test_windows_that_cannot_be_are_refused(text):
     with pytest.raises(BadInput):
-        specification(Asked(words=("x",), sets=tuple(trace_options(text))))
+        specification(CommandRequest(command=("x",), sets=tuple(trace_options(text))))
 
 
 def test_a_dry_run_shows_the_command_and_writes_nothing(run_cli, tmp_path):
@@ -125,7 +94,7 @@ def test_every_shell_reads_its_lines_as_they_are_meant(tmp_path, shell):
         check=False,
     )  # fmt: skip
     seen = dict(entry.split("=", 1) for entry in done.stdout.decode().split("\0") if entry)
-    assert {**carried(job, {}), "ALLPULL_RUN": str(job.directory)}.items() <= seen.items(), done.stderr
+    assert {**hook_variables(job, {}), "ALLPULL_RUN": str(job.directory)}.items() <= seen.items(), done.stderr
 
 
 @pytest.mark.parametrize(("made_with", "has"), [("", "/mods/a:/b c"), ("/x", "/y"), ("/x", "/x"), ("/x", ""), ("", "")])
@@ -146,10 +115,10 @@ def test_lines_that_are_taken_in_again_leave_nothing_of_the_run_before(tmp_path)
     spec = RunSpec(launch=LaunchSpec(launcher=LAUNCHER))
     first, second = (prospect(spec, kind="run", program=(), command=(), out=tmp_path / name) for name in "ab")
     theirs = {"PYTHONPATH": "/theirs", "APPTAINER_BIND": "/data"}
-    once = {**theirs, **carried(first, theirs)}
+    once = {**theirs, **hook_variables(first, theirs)}
     assert unobserved(once)["PYTHONPATH"] == "/theirs"
     assert unobserved(once)["APPTAINER_BIND"] == "/data"
-    assert carried(second, unobserved(once)) == carried(second, theirs)
+    assert hook_variables(second, unobserved(once)) == hook_variables(second, theirs)
 
 
 @pytest.fixture

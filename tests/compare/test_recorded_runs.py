@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import typer
 
+from allpull.analyse.aligned import AlignedRun
 from allpull.cli import app
 from allpull.compare.comparability import RUN_OPTIONS, facts
 from allpull.compare.comparison import Asked, Sides, compare
@@ -49,9 +50,14 @@ def alike(make_run: Callable[..., RunData]) -> Callable[..., Sides]:
     def make(*, before: int = 3, after: int = 3, slower: float = 1.0, **changes: Any) -> Sides:
         ours = [make_run(2 * number) for number in range(before)]
         theirs = [make_run(2 * number + 1, slower=slower, **changes) for number in range(after)]
-        return Sides(before=ours, after=theirs)
+        return sides_of(before=ours, after=theirs)
 
     return make
+
+
+def sides_of(*, before: Sequence[RunData], after: Sequence[RunData], **explained: Any) -> Sides:
+    ours, theirs = ([AlignedRun(run) for run in side] for side in (before, after))
+    return Sides(before=ours, after=theirs, **explained)
 
 
 def differing(result: CompareResult) -> dict[str, Difference]:
@@ -161,7 +167,7 @@ def test_pauses_are_in_the_throughput_with_pauses_alone(make_run: Callable[..., 
         moved = steps.with_columns(end_ns=steps["end_ns"] + later, begin_ns=steps["begin_ns"] + begun)
         return RunData(**{name: getattr(run, name) for name in run.__dataclass_fields__} | {"steps": moved})
 
-    sides = Sides(
+    sides = sides_of(
         before=[paused(2 * number, 1000) for number in range(3)],
         after=[paused(2 * number + 1, 100) for number in range(3)],
     )
@@ -184,13 +190,13 @@ def test_accuracy_needs_seeds_and_gets_percentage_points(
     gates = [parse_gate("test_top1 < -0.5pp")]
     before = [accurate(2 * k, top1) for k, top1 in enumerate((0.970, 0.971, 0.972))]
     worse = [accurate(2 * k + 1, top1) for k, top1 in enumerate((0.950, 0.951, 0.949))]
-    result = compare(Sides(before=before, after=worse), Asked(gates=gates))
+    result = compare(sides_of(before=before, after=worse), Asked(gates=gates))
     top1 = next(one for one in result.metrics if one.metric == "test_top1")
     assert (top1.decision, result.gates[0].outcome) == ("worse", "failed")
     assert top1.change is not None
     assert top1.change.value == pytest.approx(-0.021)
     one_seed = [[accurate(2 * k + side, 0.97 - side / 100) for k in range(3)] for side in (0, 1)]
-    result = compare(Sides(before=one_seed[0], after=one_seed[1]), Asked(gates=gates))
+    result = compare(sides_of(before=one_seed[0], after=one_seed[1]), Asked(gates=gates))
     assert result.gates[0].outcome == "unknown"
     assert any("another seed" in line for line in result.notes)
 
@@ -215,7 +221,9 @@ def test_unlike_runs_are_refused_unless_told(alike: Callable[..., Sides], change
     missing = {"data.limit", "global batch"}
     sides = alike(**changes)
     if fact in missing:  # a fact that the others do not state cannot disagree
-        sides = Sides(before=[_with(run, changes, fact) for run in sides.before], after=sides.after)
+        sides = sides_of(
+            before=[_with(run.data, changes, fact) for run in sides.before], after=[run.data for run in sides.after]
+        )
     with pytest.raises(BadInput, match=f"{fact}: ") as refused:
         compare(sides, Asked())
     assert "--anyway" in refused.value.hint
@@ -250,7 +258,7 @@ def test_programs_are_told_apart_by_their_script_and_differ_by_their_options(
         return make_run(number, kind="run", command=["allpull", "run", "-n", "2", "--", *words])
 
     result = compare(
-        Sides(
+        sides_of(
             before=[program(1, "train.py", "--workers", "0")],
             after=[program(2, "train.py", "--workers=8", "--amp")],
         ),
@@ -260,7 +268,7 @@ def test_programs_are_told_apart_by_their_script_and_differ_by_their_options(
     assert (found["--workers"].before, found["--workers"].after) == ("0", "8")
     assert found["--amp"].after == "given"
     with pytest.raises(BadInput, match=r"program: other\.py before, train\.py after"):
-        compare(Sides(before=[program(1, "other.py")], after=[program(2, "train.py")]), Asked())
+        compare(sides_of(before=[program(1, "other.py")], after=[program(2, "train.py")]), Asked())
 
 
 @pytest.mark.parametrize(
@@ -281,15 +289,15 @@ def test_the_program_is_the_users_however_allpull_was_started(
             (before[:-2], ["allpull", "run", "train.py"], ["__main__.py", "run", "other.py"])
         )
     ]
-    assert set(differing(compare(Sides(before=runs[:1], after=runs[1:2]), Asked()))) == {"seed"}
+    assert set(differing(compare(sides_of(before=runs[:1], after=runs[1:2]), Asked()))) == {"seed"}
     with pytest.raises(BadInput, match=r"program: train\.py before, other\.py after"):
-        compare(Sides(before=runs[:1], after=runs[2:]), Asked())
+        compare(sides_of(before=runs[:1], after=runs[2:]), Asked())
 
 
 def test_an_import_states_no_program(make_run: Callable[..., RunData]) -> None:
     one, other = (make_run(number, kind="run", command=["allpull", "import", f"{number}.json"]) for number in (1, 2))
     assert "program" not in facts(one).key
-    assert set(differing(compare(Sides(before=[one], after=[other]), Asked()))) == {"seed"}
+    assert set(differing(compare(sides_of(before=[one], after=[other]), Asked()))) == {"seed"}
 
 
 def test_the_options_of_run_with_a_value_are_those_of_its_command_line() -> None:
@@ -301,28 +309,28 @@ def test_the_options_of_run_with_a_value_are_those_of_its_command_line() -> None
 def test_repeats_must_be_repeats(make_run: Callable[..., RunData], alike: Callable[..., Sides]) -> None:
     mixed = [make_run(1), make_run(2, ranks=4), make_run(3)]
     with pytest.raises(BadInput, match="ranks: 2, 4 among the runs before"):
-        compare(Sides(before=mixed, after=[make_run(4), make_run(5), make_run(6)]), Asked())
+        compare(sides_of(before=mixed, after=[make_run(4), make_run(5), make_run(6)]), Asked())
     with pytest.raises(BadInput, match="run-0 is given twice"):
-        compare(Sides(before=[make_run(0)] * 3, after=[make_run(1)]), Asked())
-    for sides in (Sides(before=[], after=[make_run(1)]), Sides(before=[make_run(1)], after=[])):
+        compare(sides_of(before=[make_run(0)] * 3, after=[make_run(1)]), Asked())
+    for sides in (sides_of(before=[], after=[make_run(1)]), sides_of(before=[make_run(1)], after=[])):
         with pytest.raises(BadInput, match="no run"):
             compare(sides, Asked())
     loose = alike()
-    loose.after[0].record.environment["NCCL_ALGO"] = "Ring"
+    loose.after[0].data.record.environment["NCCL_ALGO"] = "Ring"
     assert any("no plain repeats: they differ in NCCL_ALGO" in line for line in compare(loose, Asked()).notes)
 
 
 def test_what_may_have_changed_besides_is_said(make_run: Callable[..., RunData]) -> None:
-    blocks = Sides(before=[make_run(k) for k in range(3)], after=[make_run(k) for k in range(3, 6)])
+    blocks = sides_of(before=[make_run(k) for k in range(3)], after=[make_run(k) for k in range(3, 6)])
     assert any("take turns" in line for line in compare(blocks, Asked()).notes)
-    turns = Sides(before=[make_run(k) for k in (0, 2, 4)], after=[make_run(k) for k in (1, 3, 5)])
+    turns = sides_of(before=[make_run(k) for k in (0, 2, 4)], after=[make_run(k) for k in (1, 3, 5)])
     assert compare(turns, Asked()).notes == []
-    one_side = compare(Sides(before=[make_run(k) for k in (0, 2, 4)], after=[make_run(1)]), Asked())
+    one_side = compare(sides_of(before=[make_run(k) for k in (0, 2, 4)], after=[make_run(1)]), Asked())
     assert one_side.metrics[0].basis == "one side"
     assert any("only the runs before" in line for line in one_side.notes)
-    failed = compare(Sides(before=[make_run(0, status="failed")], after=[make_run(1)]), Asked())
+    failed = compare(sides_of(before=[make_run(0, status="failed")], after=[make_run(1)]), Asked())
     assert any("run-0 (before) is failed" in line for line in failed.notes)
-    itself = compare(Sides(before=[make_run(0)], after=[make_run(0)]), Asked())
+    itself = compare(sides_of(before=[make_run(0)], after=[make_run(0)]), Asked())
     assert any("stands on both sides" in line for line in itself.notes)
 
 
@@ -332,11 +340,11 @@ def test_runs_without_steps_are_no_crash(make_run: Callable[..., RunData]) -> No
         **{name: getattr(empty, name) for name in empty.__dataclass_fields__} | {"steps": empty.steps.clear()}
     )
     gates = [parse_gate("throughput < -3%")]
-    result = compare(Sides(before=[nothing], after=[make_run(2)]), Asked(gates=gates))
+    result = compare(sides_of(before=[nothing], after=[make_run(2)]), Asked(gates=gates))
     assert (result.decision, result.change, result.metrics) == ("not decidable", None, [])
     assert result.gates[0].outcome == "unknown"
     some = [nothing, *(make_run(k) for k in (4, 6, 8))]
-    result = compare(Sides(before=some, after=[make_run(k) for k in (3, 5, 7)]), Asked())
+    result = compare(sides_of(before=some, after=[make_run(k) for k in (3, 5, 7)]), Asked())
     assert result.decision == "no difference shown"  # the three that have steps
     assert any("has no throughput" in line for line in result.notes)
 

@@ -11,7 +11,8 @@ import pytest
 
 import allpull
 from allpull.compare.remedy_follow_up import MOST, kept, promises
-from allpull.rundir.derived import EXPLAINED, KEY, keep_explained, read_explained
+from allpull.rundir import layout
+from allpull.rundir.derived import cache_explanation, cached_explanation
 from allpull.rundir.read.run import RunData, read_run
 from allpull.schema.base import tag
 from allpull.schema.compared import Difference, Kept
@@ -32,7 +33,8 @@ def finding(
         "loss_s_per_step": loss_s,
         "loss_share": 0.1,
         "gain": {"value": gain, "low": gain - 0.02, "high": gain + 0.02},
-        "remedy": "more loader workers: --workers 8",
+        "remedy": "any words",
+        "options": ["OMP_NUM_THREADS"],
         "evidence": [],
         "wrong_when": "never",
         **changes,
@@ -67,10 +69,10 @@ def changed(*names: str) -> list[Difference]:
 def test_the_one_finding_that_is_gone_is_held_against_what_came() -> None:
     before = explained(finding("input-bound", 1.21), finding("slow-rank", 1.05, ranks=[3]))
     after = explained(finding("slow-rank", 1.06, ranks=[3]), run="run-1")
-    (one,) = promises([before], [after], CAME, changed("--workers"))
+    (one,) = promises([before], [after], CAME, changed("OMP_NUM_THREADS"))
     assert (one.rule, one.state, one.kept) == ("input-bound", "gone", "kept")
     assert (one.loss_s_before, one.loss_s_after) == (0.05, 0.0)
-    assert one.changed == ["--workers"]
+    assert one.changed == ["OMP_NUM_THREADS"]
     assert one.came == CAME
 
 
@@ -96,13 +98,32 @@ def test_a_finding_that_shrank_was_worked_on_and_one_that_stayed_was_not() -> No
 
 def test_without_an_explanation_of_the_runs_after_the_differences_tell() -> None:
     before = explained(
-        finding("input-bound", 1.21), finding("network-bound", 1.4, remedy="set NCCL_SOCKET_IFNAME or launch.interface")
+        finding("input-bound", 1.21), finding("network-bound", 1.4, options=["NCCL_SOCKET_IFNAME", "launch.interface"])
     )
-    (one,) = promises([before], [], CAME, changed("--workers", "--lr"))
-    assert (one.rule, one.state, one.changed, one.kept) == ("input-bound", "not known", ["--workers"], "kept")
+    (one,) = promises([before], [], CAME, changed("OMP_NUM_THREADS", "--lr"))
+    assert (one.rule, one.state, one.changed, one.kept) == ("input-bound", "not known", ["OMP_NUM_THREADS"], "kept")
     (other,) = promises([before], [], CAME, changed("launch.interface"))
     assert other.rule == "network-bound"
     assert other.kept == "less"
+
+
+def test_a_finding_that_was_stored_without_options_names_no_difference() -> None:
+    stored = finding("cpu-contention", 1.21, remedy="set OMP_NUM_THREADS")
+    del stored["options"]
+    (one,) = promises([explained(stored)], [], CAME, changed("OMP_NUM_THREADS"))
+    assert (one.state, one.changed) == ("not known", [])
+
+
+def test_other_words_of_a_remedy_change_no_follow_up() -> None:
+    """Nothing that follows a remedy up reads its text."""
+    differing = changed("OMP_NUM_THREADS", "launch.bind")
+    results = [
+        promises([explained(finding("cpu-contention", 1.21, remedy=text, title=text))], [], CAME, differing)
+        for text in ("set OMP_NUM_THREADS", "launch.bind=cores helps", "")
+    ]
+    facts = [one.model_dump(exclude={"remedy", "title"}) for (one,) in results]
+    assert facts[0] == facts[1] == facts[2]
+    assert facts[0]["changed"] == ["OMP_NUM_THREADS"]
 
 
 def test_where_nothing_tells_the_largest_are_listed() -> None:
@@ -153,21 +174,21 @@ def run(tmp_path: Path) -> RunData:
     shutil.copytree(KEPT, tmp_path / "run")
     data = read_run(tmp_path / "run")
     result = explained(finding("slow-rank", 1.2)).model_copy(update={"run": data.record.id})
-    keep_explained(data.directory, data.record, result)
+    cache_explanation(data.directory, data.record, result)
     return data
 
 
 def test_what_explain_kept_is_read(run: RunData) -> None:
-    found = read_explained(run.directory, run.record)
+    found = cached_explanation(run.directory, run.record)
     assert found is not None
     assert found.findings[0].rule == "slow-rank"
 
 
 def test_nothing_kept_is_nothing_read(run: RunData) -> None:
     shutil.rmtree(run.directory / "derived")
-    assert read_explained(run.directory, run.record) is None
+    assert cached_explanation(run.directory, run.record) is None
     (run.directory / "derived").mkdir()
-    assert read_explained(run.directory, run.record) is None
+    assert cached_explanation(run.directory, run.record) is None
 
 
 @pytest.mark.parametrize("name", ["run.json", "steps/rank-00001.jsonl", "events/rank-00000.jsonl"])
@@ -175,45 +196,45 @@ def test_what_was_kept_of_other_records_is_not_read(run: RunData, name: str) -> 
     path = run.directory / name
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
-    assert read_explained(run.directory, run.record) is None
+    assert cached_explanation(run.directory, run.record) is None
     path.write_bytes(whole)
-    assert read_explained(run.directory, run.record) is not None
+    assert cached_explanation(run.directory, run.record) is not None
     path.unlink()
-    assert read_explained(run.directory, run.record) is None
+    assert cached_explanation(run.directory, run.record) is None
 
 
 def test_what_a_cut_run_gave_is_not_read_once_its_records_are_whole_again(run: RunData) -> None:
     path = run.directory / "steps/rank-00000.jsonl"
     whole = path.read_text()
     path.write_text("".join(whole.splitlines(keepends=True)[:20]))
-    keep_explained(run.directory, run.record, explained().model_copy(update={"run": run.record.id}))
+    cache_explanation(run.directory, run.record, explained().model_copy(update={"run": run.record.id}))
     path.write_text(whole)
-    assert read_explained(run.directory, run.record) is None
+    assert cached_explanation(run.directory, run.record) is None
 
 
 def test_what_another_allpull_kept_is_not_read(run: RunData, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(allpull, "__version__", "0.0.1")
-    assert read_explained(run.directory, run.record) is None
+    assert cached_explanation(run.directory, run.record) is None
 
 
 def test_a_run_that_goes_on_keeps_nothing(run: RunData) -> None:
     running = run.record.model_copy(update={"status": "running"})
-    assert read_explained(run.directory, running) is None
+    assert cached_explanation(run.directory, running) is None
     shutil.rmtree(run.directory / "derived")
-    keep_explained(run.directory, running, explained())
+    cache_explanation(run.directory, running, explained())
     assert not (run.directory / "derived").exists()
 
 
 def test_what_was_explained_against_a_reference_or_of_another_run_is_not_read(run: RunData) -> None:
     for changes in ({"reference": "another", "run": run.record.id}, {"run": "another"}):
-        keep_explained(run.directory, run.record, explained().model_copy(update=changes))
-        assert read_explained(run.directory, run.record) is None
+        cache_explanation(run.directory, run.record, explained().model_copy(update=changes))
+        assert cached_explanation(run.directory, run.record) is None
 
 
 @pytest.mark.parametrize(
     "content", ["", "{", "[]", '{"schema": "allpull.show/1.1"}', '{"schema": "allpull.explain/1.1"}']
 )
-@pytest.mark.parametrize("name", [EXPLAINED, KEY])
+@pytest.mark.parametrize("name", [layout.EXPLANATION, layout.EXPLANATION_KEY])
 def test_a_damaged_one_is_made_again(run: RunData, name: str, content: str) -> None:
     (run.directory / name).write_text(content)
-    assert read_explained(run.directory, run.record) is None
+    assert cached_explanation(run.directory, run.record) is None

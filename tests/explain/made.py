@@ -43,7 +43,10 @@ def facts(one: Window, machine: Machine | None = None, **more) -> Facts:
 
 
 def found(one: Window, machine: Machine | None = None, **more) -> Found:
-    return findings(facts(one, machine, **more))
+    answer = findings(facts(one, machine, **more))
+    for finding in answer.findings:
+        assert all(option in finding.remedy for option in finding.options), finding
+    return answer
 
 
 def rules(one: Window, machine: Machine | None = None, **more) -> list[str]:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tests.analyse.program import Program, records
 
+from allpull.analyse.aligned import AlignedRun
 from allpull.explain.explanation import explain
 from allpull.schema.explained import ExplainResult
 
@@ -13,7 +14,7 @@ from allpull.schema.explained import ExplainResult
 def explained(ranks: int, steps: int, noise_ms: float = 0.1) -> ExplainResult:
     noise = np.abs(np.random.default_rng(ranks).normal(0, noise_ms, (steps, ranks)))
     program = Program(ranks=ranks, steps=steps, work={"forward": 20 + noise, "input": 0.1}, bucket_ms=(0.2, 0.2))
-    return explain(records(program)).result
+    return explain(AlignedRun(records(program))).result
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])

@@ -59,7 +59,7 @@ def test_examples_in_the_tools_are_right(python: Python) -> None:
 
 
 def test_documentation_builds_without_a_warning(python: Python, tmp_path: Path) -> None:
-    done = python("-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site"))
+    done = python("-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site"))
     assert done.returncode == 0, done.stdout + done.stderr
     built = "".join(path.read_text("utf-8") for path in (tmp_path / "site").rglob("*.html"))
     fetched = re.findall(r'<(?:script|img|iframe)[^>]+src="(?:https?:)?//[^"]*|<link[^>]+stylesheet[^>]+//[^"]*', built)

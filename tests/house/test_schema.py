@@ -14,7 +14,8 @@ import jsonschema
 import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from allpull.cli.results import read_report
+from allpull.api.reporting import scaling_report
+from allpull.api.runs import open_runs
 from allpull.observe.recording import journal
 from allpull.observe.sidecar import __main__ as sidecar
 from allpull.rundir.read.run import read_run
@@ -126,7 +127,7 @@ def test_writers_state_the_version_of_the_types() -> None:
 def test_answers_are_of_their_json_schemas(
     kept_runs: list[Path], schemas: dict[str, jsonschema.Draft202012Validator]
 ) -> None:
-    report = read_report(kept_runs)
+    report = scaling_report([run.aligned for run in open_runs(kept_runs)])
     assert schemas["show"].is_valid(json.loads(report.show.model_dump_json(by_alias=True)))
     assert schemas["report"].is_valid(json.loads(report.model_dump_json(by_alias=True)))
     assert report.show.runs[0].throughput is not None

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from allpull.analyse.clock.shared_clock import compared_after, shared_clock
 from allpull.importers.clocks import MAX_DRIFT, Clocks, Key, Look, estimate
 from allpull.importers.kineto.calls import Call, Use
-from allpull.rundir.read.events import PINGS_SCHEMA
+from allpull.rundir.read.counters import PINGS_SCHEMA
 from allpull.schema.base import tag
 from allpull.schema.steps import StepsHeader
 

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.importers.made import Job, document, gloo_events, nccl_events, save, save_all
 
+from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.run import metrics
 from allpull.errors import AllpullError, BadInput
 from allpull.importers.assemble import Imported, import_traces
@@ -28,7 +29,7 @@ HOSTILE = "</script>\x1b]0;owned\x07\ud800\u202e../../etc/passwd" + "x" * 5000
 def imported(folder: Path, out: Path) -> tuple[Imported, RunData]:
     done = import_traces([folder], out=out)
     run = read_run(done.directory)
-    metrics(run)
+    metrics(AlignedRun(run))
     return done, run
 
 
@@ -166,7 +167,7 @@ def test_impossible_times_are_counted_and_left_out(tmp_path: Path) -> None:
 
     done, run = imported(with_changes(tmp_path / "traces", change), tmp_path / "runs")
     assert any(f"{len(strange) + 4} events with impossible times" in gap for gap in done.gaps)
-    assert metrics(run).phases["wait"] == pytest.approx(0.001, abs=1e-5)
+    assert metrics(AlignedRun(run)).phases["wait"] == pytest.approx(0.001, abs=1e-5)
 
 
 def test_every_event_twice_is_every_event_once(tmp_path: Path) -> None:
@@ -175,7 +176,7 @@ def test_every_event_twice_is_every_event_once(tmp_path: Path) -> None:
 
     _, run = imported(with_changes(tmp_path / "traces", change), tmp_path / "runs")
     assert run.steps.height == 8
-    assert metrics(run).phases["forward"] == pytest.approx(0.005, abs=1e-5)
+    assert metrics(AlignedRun(run)).phases["forward"] == pytest.approx(0.005, abs=1e-5)
 
 
 @pytest.mark.parametrize("tid", [[], {}, None, 1.5, "main", -3])
@@ -185,7 +186,7 @@ def test_threads_may_go_by_anything(tmp_path: Path, tid: Any) -> None:
             event["tid"] = event["pid"] = tid
 
     _, run = imported(with_changes(tmp_path / "traces", change, gloo=False), tmp_path / "runs")
-    assert metrics(run).phases["wait"] == pytest.approx(0.001, abs=1e-5)
+    assert metrics(AlignedRun(run)).phases["wait"] == pytest.approx(0.001, abs=1e-5)
 
 
 def test_a_part_that_is_hidden_by_others_is_no_part(tmp_path: Path) -> None:

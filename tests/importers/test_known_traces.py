@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tests.importers.made import MS, Job, document, gloo_events, nccl_events, play, save, save_all
 
-from allpull.analyse.aligned import together
+from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.run import metrics
 from allpull.errors import BadInput
 from allpull.importers.assemble import Imported, import_traces
@@ -35,7 +35,7 @@ def imported(folder: Path, out: Path) -> tuple[Imported, RunData]:
 
 def blocked_ms(run: RunData) -> dict[tuple[int, int], tuple[float, float]]:
     """Wait and transfer by step and rank, as the analysis has them."""
-    frame = together(run).steps
+    frame = AlignedRun(run).steps
     found = {}
     for step, of_step in frame.group_by("step"):
         arrival = dict(zip(of_step["rank"], of_step["arrival_ns"], strict=True))
@@ -57,7 +57,7 @@ def assert_true(job: Job, run: RunData, *, within_ms: float = 0.01) -> None:
         true = truth[step - first][rank]
         assert wait == pytest.approx(true.wait, abs=within_ms)
         assert transfer == pytest.approx(true.transfer, abs=within_ms)
-    phases = metrics(run).phases
+    phases = metrics(AlignedRun(run)).phases
     assert phases["input"] == pytest.approx(job.input_ms / 1000, abs=within_ms / 1000)
     assert phases["optimizer"] == pytest.approx(job.optimizer_ms / 1000, abs=within_ms / 1000)
     forward_ms = np.mean([[true.forward_end - true.fetched for true in of_step] for of_step in truth])
@@ -83,7 +83,7 @@ def test_calls_of_the_program_cost_what_they_cost(tmp_path: Path, gloo: bool) ->
     _, run = imported(
         save_all(tmp_path / "traces", job, gloo=gloo, **({} if gloo else {"seq": False})), tmp_path / "runs"
     )
-    whole = together(run)
+    whole = AlignedRun(run)
     assert whole.matched.unmatched == 0
     calls = whole.matched.calls
     assert calls.height == 8
@@ -91,7 +91,7 @@ def test_calls_of_the_program_cost_what_they_cost(tmp_path: Path, gloo: bool) ->
         is_late = (row["step"] - 3) % 2 == row["rank"]
         assert row["wait_ns"] / MS == pytest.approx(0 if is_late else 4.0, abs=0.02)
         assert row["transfer_ns"] / MS == pytest.approx(0.7, abs=0.02)
-    phases = metrics(run).phases
+    phases = metrics(AlignedRun(run)).phases
     assert phases["wait"] == pytest.approx(0.002, abs=2e-5)
     assert phases["transfer"] == pytest.approx((0.7 + play(job)[0][0].transfer) / 1000, abs=2e-5)
 
@@ -133,7 +133,7 @@ def test_what_the_device_did_is_told_apart(tmp_path: Path) -> None:
                 event["dur"] -= 2000
         save(folder / f"rank{rank}.json", document(job, rank, events))
     _, run = imported(folder, tmp_path / "runs")
-    phases = metrics(run).phases
+    phases = metrics(AlignedRun(run)).phases
     assert phases["copy"] == pytest.approx(0.0004, abs=1e-6)
     assert phases["input"] == pytest.approx(0.0006, abs=1e-6)
     assert phases["host"] == pytest.approx(0.002, abs=1e-5)
@@ -189,7 +189,7 @@ def test_that_nothing_matched_is_said_first(tmp_path: Path) -> None:
     assert "no collective was recognised" in done.unmatched
     assert done.gaps[0] == done.unmatched
     assert done.unmatched in texts(run.gaps)
-    assert metrics(run).phases["wait"] is None
+    assert metrics(AlignedRun(run)).phases["wait"] is None
 
 
 def test_ranks_of_different_calls_do_not_match(tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_what_is_said_to_match_is_what_the_analysis_matches(tmp_path: Path, gloo
     for rank in range(3 - missing, 3):
         (folder / f"rank-{rank}.json.gz").unlink()
     done, run = imported(folder, tmp_path / "runs")
-    matched = together(run).matched
+    matched = AlignedRun(run).matched
     if missing:
         assert "; 0 of 12 collectives seen on all ranks that took part" in done.summary
         assert "12 of 12 collectives were seen on several ranks, and none on all" in str(done.unmatched)
@@ -273,7 +273,7 @@ def test_clocks_of_hosts_are_aligned_by_their_collectives(tmp_path: Path, gloo: 
     still = Job(ranks=4, steps=12, hosts=hosts, late=late)
     apart = Job(ranks=4, steps=12, hosts=hosts, late=late, clock_ms={"b": 2500.0}, drift={"b": 30e-6})
     _, run = imported(save_all(tmp_path / "traces", apart, gloo=gloo), tmp_path / "runs")
-    clock = together(run).clock
+    clock = AlignedRun(run).clock
     assert clock.bound_s is not None
     assert 0 < clock.bound_s < 0.003  # two transfers of 1 ms leave it no more
     truth = play(still)
@@ -305,12 +305,12 @@ def test_machines_that_go_under_one_name_have_clocks_of_their_own(tmp_path: Path
     assert {header.host for header in run.headers.values()} == {"localhost/0", "localhost/1"}
     truth = play(job)
     for (step, rank), (wait, _) in blocked_ms(run).items():
-        assert wait == pytest.approx(truth[step - 3][rank].wait, abs=(together(run).clock.bound_s or 0) * 1000)
+        assert wait == pytest.approx(truth[step - 3][rank].wait, abs=(AlignedRun(run).clock.bound_s or 0) * 1000)
 
 
 def test_one_host_needs_no_alignment(tmp_path: Path) -> None:
     _, run = imported(save_all(tmp_path / "traces", LATE), tmp_path / "runs")
-    assert together(run).clock.bound_s == 0
+    assert AlignedRun(run).clock.bound_s == 0
     assert all(header.compared is None for header in run.headers.values())
 
 
@@ -408,7 +408,7 @@ def test_of_some_ranks_of_a_job_no_waiting_is_told(tmp_path: Path) -> None:
     assert run.record.ranks == 2
     assert any("traces of 2 ranks of 4: ranks 0, 2 left none" in gap for gap in done.gaps)
     assert any("1 is here 0, 3 is here 1" in gap for gap in done.gaps)
-    found = metrics(run)
+    found = metrics(AlignedRun(run))
     assert found.phases["wait"] is None
     assert found.phases["forward"] == pytest.approx(0.004, abs=1e-5)
     assert any("ranks of which nothing was recorded may have come later" in gap for gap in found.gaps)

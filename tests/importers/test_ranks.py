@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from allpull.analyse.aligned import Together, together
+from allpull.analyse.aligned import AlignedRun
 from allpull.importers.assemble import import_traces
 from allpull.rundir.read.run import RunData, find_runs, read_run
 
@@ -67,7 +67,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunData, RunData]:
     return read_run(find_runs(folder / "runs")[0]), read_run(done.directory)
 
 
-def real_time(run: RunData, whole: Together, names: tuple[str, ...]) -> pl.DataFrame:
+def real_time(run: RunData, whole: AlignedRun, names: tuple[str, ...]) -> pl.DataFrame:
     """Moments of all steps on the real-time clock, which torch stamps."""
     header = run.headers[0].clock
     ahead_ns = header.realtime_ns - header.monotonic_ns
@@ -76,8 +76,8 @@ def real_time(run: RunData, whole: Together, names: tuple[str, ...]) -> pl.DataF
 
 def test_arrivals_and_ends_of_reductions_agree(both: tuple[RunData, RunData]) -> None:
     recorded, imported = both
-    ours = real_time(recorded, together(recorded), ("arrival_ns", "done_ns"))
-    theirs = real_time(imported, together(imported), ("arrival_ns", "done_ns"))
+    ours = real_time(recorded, AlignedRun(recorded), ("arrival_ns", "done_ns"))
+    theirs = real_time(imported, AlignedRun(imported), ("arrival_ns", "done_ns"))
     assert theirs.height == 2 * 12
     found = theirs.join(ours, on=["rank", "step"], suffix="_ours")  # both count from 0
     assert found.height == theirs.height
@@ -89,7 +89,7 @@ def test_arrivals_and_ends_of_reductions_agree(both: tuple[RunData, RunData]) ->
 def test_waiting_and_transfer_agree(both: tuple[RunData, RunData]) -> None:
     totals = []
     for run in both:
-        steps = together(run).steps.filter(pl.col("step").is_in(both[1].steps["step"].unique().to_list()))
+        steps = AlignedRun(run).steps.filter(pl.col("step").is_in(both[1].steps["step"].unique().to_list()))
         last = pl.col("arrival_ns").max().over("step")
         wait = pl.max_horizontal(pl.min_horizontal(last, "done_ns") - pl.col("arrival_ns"), 0) / 1e6
         transfer = pl.max_horizontal(pl.col("done_ns") - last, 0) / 1e6
@@ -111,7 +111,7 @@ def test_buckets_and_collectives_agree(both: tuple[RunData, RunData]) -> None:
     window = imported.steps["step"].unique().to_list()
     calls = [run.collectives.filter(pl.col("step").is_in(window)).height for run in both]
     assert calls[1] >= calls[0]  # DDP broadcasts its buffers in parts, which allpull records as one
-    whole = together(imported)
+    whole = AlignedRun(imported)
     assert whole.matched.unmatched == 0
     ready = imported.ready.join(recorded.ready, on=["rank", "step", "bucket"], suffix="_ours")
     assert ready.height >= imported.ready.height * 0.9

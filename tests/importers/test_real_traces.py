@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from allpull.analyse.aligned import together
+from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.run import metrics
 from allpull.errors import BadInput
 from allpull.importers.assemble import Imported, import_traces
@@ -47,7 +47,7 @@ def test_nccl_of_2024_with_metadata(bring: Any) -> None:
     assert [sum(log.sizes_bytes) for log in run.events[0].buckets] == [4 * 25_557_032]
     assert run.record.versions["nccl"] == "2.17.1"
     assert {kind.group for kind in run.events[0].collective_kinds} == {"0 [0, 1]"}
-    found = metrics(run)
+    found = metrics(AlignedRun(run))
     assert found.phases["wait"] is None  # of a rank that is not here
     assert any("traces of 1 rank of 2: rank 1 left none" in gap for gap in done.gaps)
     assert found.phases["host"] == pytest.approx(0.18, abs=0.01)  # launch-bound under the profiler
@@ -77,11 +77,11 @@ def test_nccl_of_2023_with_kernels_missing(bring: Any) -> None:
     """Two of 128 ranks, most of whose kernels somebody took out of the traces: what is there is said, and no more."""
     done, run = bring("sampled_rank-0.json.gz", "sampled_rank-1.json.gz")
     assert "7 of 13 collectives were seen on several ranks, and none on all that took part" in str(done.unmatched)
-    assert together(run).matched.unmatched == together(run).matched.calls.height
+    assert AlignedRun(run).matched.unmatched == AlignedRun(run).matched.calls.height
     assert run.record.ranks == 2
     assert {header.ranks for header in run.headers.values()} == {128}
     assert any("2 ranks of 128" in gap for gap in done.gaps)
-    found = metrics(run)
+    found = metrics(AlignedRun(run))
     assert found.phases["wait"] is None
     assert found.step_s is not None
     assert found.step_s.median == pytest.approx(0.617, abs=0.02)
@@ -95,7 +95,7 @@ def test_a_trace_without_distributed_info(bring: Any) -> None:
     assert run.collectives["end_ns"].null_count() == 6
     assert any("says no rank" in gap for gap in done.gaps)
     assert any("called and not seen to run" in gap for gap in done.gaps)
-    assert metrics(run).phases["backward"] == pytest.approx(0.03416, abs=1e-4)
+    assert metrics(AlignedRun(run)).phases["backward"] == pytest.approx(0.03416, abs=1e-4)
 
 
 def test_a_step_on_amd(bring: Any) -> None:
@@ -104,7 +104,7 @@ def test_a_step_on_amd(bring: Any) -> None:
     device = run.events[0].device_steps[0]
     kernels = [event for event in raw("mi250_minitoy_train_ROCm6_2_kineto.json.gz") if event.get("cat") == "kernel"]
     assert device.busy_ns == pytest.approx(sum(event["dur"] for event in kernels) * 1000, rel=1e-3)
-    phases = metrics(run).phases
+    phases = metrics(AlignedRun(run)).phases
     assert phases["host"] is not None
     assert phases["host"] > 0.9 * 0.00929
     assert done.unmatched is None

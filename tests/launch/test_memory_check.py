@@ -14,7 +14,7 @@ import pytest
 from allpull.errors import BadInput
 from allpull.launch.job import Job, prospect
 from allpull.launch.local import Local
-from allpull.launch.memory_check import RANK_BYTES, check_room
+from allpull.launch.memory_check import RANK_BYTES, check_memory
 from allpull.schema.spec import LaunchSpec, RunSpec
 
 
@@ -31,17 +31,17 @@ def job(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Job]:
 
 
 def test_as_many_as_fit_are_let_through_and_one_more_is_not(job: Callable[..., Job]) -> None:
-    check_room(job(7))
+    check_memory(job(7))
     with pytest.raises(BadInput, match=r"8 ranks need at least .* on this host") as caught:
-        check_room(job(8))
+        check_memory(job(8))
     assert "up to 7 may fit" in caught.value.hint
     with pytest.raises(BadInput, match="8 ranks need"):
         Local().plan(job(8))
 
 
 def test_ranks_of_other_hosts_and_of_programs_that_may_be_small_are_not_judged(job: Callable[..., Job]) -> None:
-    check_room(job(8, hosts=2))
-    check_room(job(8, program=["a.py"]))
+    check_memory(job(8, hosts=2))
+    check_memory(job(8, program=["a.py"]))
 
 
 def test_a_rank_takes_no_less_than_is_reckoned_with() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
@@ -19,13 +18,14 @@ from allpull.launch.job import Job, prospect
 from allpull.launch.mpi import Mpi, Site, blamed, command, exported, find_mpirun, first_host, flavour_of, hosts_of
 from allpull.observe.identity import identity, numbers
 from allpull.observe.rank.mpi import variables
+from allpull.rundir.job_file import JobFile
 from allpull.schema.spec import ContainerSpec, LaunchSpec, RunSpec
 
 OMPI = {"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}
 PMI = {"PMI_RANK": "6", "PMI_SIZE": "8", "MPI_LOCALRANKID": "2"}
 SLURM = {"SLURM_PROCID": "7", "SLURM_NTASKS": "8", "SLURM_LOCALID": "3"}
 TORCH = {"RANK": "4", "WORLD_SIZE": "8", "LOCAL_RANK": "0"}
-JOB: dict[str, Any] = {"interface": "", "spec": {"launch": {"hosts": 2}}}
+JOB = JobFile(directory="/runs/a", spec={"launch": {"hosts": 2}})
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_torch_is_told_what_mpi_says() -> None:
 )
 def test_the_interface_is_the_one_that_was_chosen(asked: str, own: str | None, expected: str) -> None:
     environ = {**OMPI, "MASTER_PORT": "1", **({"GLOO_SOCKET_IFNAME": own} if own else {})}
-    assert variables(environ, {**JOB, "interface": asked}, "n1")["GLOO_SOCKET_IFNAME"] == expected
+    assert variables(environ, replace(JOB, interface=asked), "n1")["GLOO_SOCKET_IFNAME"] == expected
 
 
 def job_of(ranks: int, hosts: int = 1, **parts: Any) -> Job:
@@ -193,7 +193,7 @@ def test_ranks_of_a_host_are_as_many_as_mpi_says() -> None:
 
 
 def test_a_first_host_that_nobody_knows_is_one_clear_error(tmp_path: Path) -> None:
-    (tmp_path / "job.json").write_text(json.dumps(JOB))
+    JOB.write(str(tmp_path / "job.json"))
     command = [sys.executable, "-m", "allpull.observe.rank.mpi", str(tmp_path / "job.json"), "m"]
     environ = {**os.environ, **OMPI, "MASTER_ADDR": "no-such-host.invalid", "MASTER_PORT": "1"}
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)

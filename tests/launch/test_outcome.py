@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from allpull.errors import BadInput
 from allpull.launch.code_versions import git_state
 from allpull.launch.execute import execute
+from allpull.launch.host_endings import HostEnding, RankFailure, log_tail
 from allpull.launch.job import prepare, prospect
-from allpull.launch.outcome import Ended, RankFailure, exit_of, first_failure, log_tail
+from allpull.launch.outcome import exit_of, first_failure
 from allpull.schema.spec import RunSpec, SlurmSpec
 from allpull.schema.trainspec import DataSpec
 
@@ -45,20 +46,20 @@ def test_a_rank_that_raised_and_was_ended_on_its_way_out_keeps_its_exception():
     """Its exit takes longer than the agent waits before it ends the others, and then it is one of them."""
     raised = RankFailure(rank=1, host="n1", exit_code=-15, exception="ValueError: no", raised_ns=5)
     victim = RankFailure(rank=0, host="n1", exit_code=1, exception="RuntimeError: gone", raised_ns=9)
-    exit_ = exit_of([Ended(host="n1", code=1, failures=(victim, raised))])
+    exit_ = exit_of([HostEnding(host="n1", code=1, failures=(victim, raised))])
     assert (exit_.rank, exit_.exception, exit_.signal, exit_.code) == (1, "ValueError: no", None, 1)
 
 
 @given(st.permutations([failure(0, -15), failure(1, 1, 7), failure(2, -11), failure(3, 1, 3)]))
 def test_the_cause_does_not_depend_on_the_order_of_reports(failures):
-    assert exit_of([Ended(host="n1", code=1, failures=tuple(failures))]).rank == 2
+    assert exit_of([HostEnding(host="n1", code=1, failures=tuple(failures))]).rank == 2
 
 
 def test_signals_become_shell_codes():
-    exit_ = exit_of([Ended(host="n1", code=1, failures=(failure(2, -11),))])
+    exit_ = exit_of([HostEnding(host="n1", code=1, failures=(failure(2, -11),))])
     assert (exit_.code, exit_.signal) == (139, "SIGSEGV")
-    assert exit_of([Ended(host="n1", code=0)]).code == 0
-    assert exit_of([Ended(host="n1", code=0), Ended(host="n2", code=4)]).code == 4
+    assert exit_of([HostEnding(host="n1", code=0)]).code == 0
+    assert exit_of([HostEnding(host="n1", code=0), HostEnding(host="n2", code=4)]).code == 4
 
 
 def test_a_log_tail_is_bounded_and_masked(tmp_path):

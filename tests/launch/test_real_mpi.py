@@ -21,7 +21,6 @@ import pytest
 from allpull.launch.execute import execute
 from allpull.launch.job import Job, prepare
 from allpull.launch.mpi import Mpi, find_mpirun
-from allpull.launch.outcome import describe
 from allpull.schema.spec import LaunchSpec, ObserveSpec, RunSpec
 
 pytestmark = [pytest.mark.ranks, pytest.mark.mpi]
@@ -127,7 +126,7 @@ def test_the_rank_that_failed_is_named_and_its_code_passed_on(program, hostfile,
     record = execute(job, Mpi(str(hostfile)), lambda: None)
     assert record.exit is not None
     assert record.exit.code == code
-    assert describe(record.exit) == said
+    assert record.exit.describe() == said
     assert none_left(job.directory)
 
 

@@ -17,10 +17,10 @@ import pytest
 import services
 
 from allpull.config.load import load_spec
-from allpull.launch.endings import read_all_ended
+from allpull.launch.host_endings import HostEnding, RankFailure, read_host_endings
 from allpull.launch.job import environment, prepare
-from allpull.launch.outcome import Ended, RankFailure, describe, exit_of
-from allpull.launch.ssh.launcher import LOST, blame_lost
+from allpull.launch.outcome import exit_of
+from allpull.launch.ssh.launcher import LOST, blame_lost_host
 
 SETS = ("train.epochs=6", "train.log_every=1", "observe.counters=false", "data.limit=640", "train.batch=32")
 
@@ -143,7 +143,7 @@ def test_a_rank_that_dies_once_more_than_allowed_ends_all_hosts_and_is_named(tmp
         hosts.end()
     assert codes[0] > 0
     assert codes[1] == 137
-    assert describe(exit_of(read_all_ended(hosts.job.directory))) == "rank 1 on n1 was ended by SIGKILL"
+    assert exit_of(read_host_endings(hosts.job.directory)).describe() == "rank 1 on n1 was ended by SIGKILL"
     assert sorted(path.name for path in (hosts.job.directory / "attempts").iterdir()) == ["0"]
     assert [[event["attempt"] for event in restarts(hosts.job.directory, rank)] for rank in (0, 1)] == [[1], [1]]
 
@@ -272,12 +272,12 @@ def test_slurm_does_not_end_a_job_whose_rank_is_started_again(cluster, tmp_path)
 def test_a_lost_host_is_to_blame_for_what_others_died_of_but_not_for_a_failure_of_its_own():
     victim = RankFailure(rank=0, host="n1", exit_code=1, exception="RuntimeError: Connection closed by peer")
     own = RankFailure(rank=1, host="n2", exit_code=255)  # as ssh says that it lost a host
-    fine, hit = Ended(host="n1", code=1, failures=(victim,)), Ended(host="n2", code=LOST)
-    assert describe(exit_of(blame_lost([fine, hit], {"n2"}))).startswith("host n2 was lost")
-    assert exit_of(blame_lost([fine, hit], {"n2"})).code == LOST
-    assert describe(exit_of(blame_lost([fine, hit], set()))).startswith("rank 0 on n1 failed")
-    failed = [fine, Ended(host="n2", code=LOST, failures=(own,))]
-    assert blame_lost(failed, {"n2"}) == failed
+    fine, hit = HostEnding(host="n1", code=1, failures=(victim,)), HostEnding(host="n2", code=LOST)
+    assert exit_of(blame_lost_host([fine, hit], {"n2"})).describe().startswith("host n2 was lost")
+    assert exit_of(blame_lost_host([fine, hit], {"n2"})).code == LOST
+    assert exit_of(blame_lost_host([fine, hit], set())).describe().startswith("rank 0 on n1 failed")
+    failed = [fine, HostEnding(host="n2", code=LOST, failures=(own,))]
+    assert blame_lost_host(failed, {"n2"}) == failed
 
 
 def start_over_ssh(hosts, out: Path, *sets: str) -> subprocess.Popen[str]:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from allpull.launch.execute import execute
+from allpull.launch.host_endings import HostEnding
 from allpull.launch.job import WARNED, Job, prepare
-from allpull.launch.outcome import Ended
 from allpull.launch.running import Running
 from allpull.schema.spec import LaunchSpec, RunSpec, SlurmSpec
 
@@ -29,8 +29,8 @@ class Fake(Running):
     def submit(self, job: Job) -> Fake:
         return self
 
-    def poll(self) -> list[Ended] | None:
-        return [Ended(host="h", code=WARNED)] if "warn" in self.calls else None
+    def poll(self) -> list[HostEnding] | None:
+        return [HostEnding(host="h", code=WARNED)] if "warn" in self.calls else None
 
     def cancel(self, grace_s: float) -> None:
         self.calls.append("cancel")
@@ -47,15 +47,15 @@ class WithRuns(WithWarning):
 
     def __init__(self) -> None:
         super().__init__()
-        self._ended: dict[int, list[Ended]] = {}
+        self._ended: dict[int, list[HostEnding]] = {}
 
-    def poll(self) -> list[Ended] | None:
+    def poll(self) -> list[HostEnding] | None:
         place, code = ((1, 9), (0, WARNED), (2, 0))[len(self._ended)]
         if place == 1 or "warn" in self.calls:
-            self._ended[place] = [Ended(host="h", code=code)]
+            self._ended[place] = [HostEnding(host="h", code=code)]
         return [] if len(self._ended) == 3 else None
 
-    def ended_runs(self) -> dict[int, list[Ended]]:
+    def ended_runs(self) -> dict[int, list[HostEnding]]:
         return self._ended
 
 

@@ -21,11 +21,13 @@ import pytest
 
 from allpull.launch.job import prepare
 from allpull.observe import clock_pings
-from allpull.observe.hook_install import stage
+from allpull.observe.hook_install import install_hook
 from allpull.observe.sidecar import __main__ as sidecar
+from allpull.observe.sidecar.start import start as start_sidecar
 from allpull.rundir import layout
+from allpull.rundir.job_file import JobFile
 from allpull.rundir.read import gaps
-from allpull.rundir.read.events import read_counters
+from allpull.rundir.read.counters import read_counters
 from allpull.schema.counters import CounterSample, CountersHeader
 from allpull.schema.gap import texts
 from allpull.schema.spec import LaunchSpec, ObserveSpec, RunSpec
@@ -39,16 +41,44 @@ def place(tmp_path: Path) -> Iterator[dict[str, Any]]:
     """A host that answers on the loopback interface of this machine, and what others know of it."""
     (tmp_path / "job").mkdir()
     listener = clock_pings.listen(HERE)
-    clock_pings.put_clock_place(str(tmp_path), {"address": HERE, "port": listener.getsockname()[1], "host": "first"})
+    clock_pings.publish_server(str(tmp_path), {"address": HERE, "port": listener.getsockname()[1], "host": "first"})
     server = clock_pings.Server(listener, NONCE)
-    found = clock_pings.clock_place(str(tmp_path))
+    found = clock_pings.server_address(str(tmp_path))
     assert found is not None
     yield {**found, "server": server}
     server.finish(0)
 
 
 def ask(place: dict[str, Any], *, nonce: str = NONCE, is_last: bool = False) -> list[list[int]]:
-    return clock_pings.burst(place, nonce, host="second", is_last=is_last, limit_s=10)
+    return clock_pings.fastest(clock_pings.burst(place, nonce, host="second", is_last=is_last, limit_s=10))
+
+
+class Wire:
+    """A relay to ``port`` that keeps all that the caller sends."""
+
+    def __init__(self, port: int) -> None:
+        self.sent = b""
+        self._port = port
+        self._listener = socket.create_server((HERE, 0))
+        self.place = {"address": HERE, "port": self._listener.getsockname()[1]}
+        threading.Thread(target=self._relay, daemon=True).start()
+
+    def _relay(self) -> None:
+        caller, _ = self._listener.accept()
+        with caller, socket.create_connection((HERE, self._port)) as server:
+            answers = threading.Thread(target=self._copy, args=(server, caller), daemon=True)
+            answers.start()
+            while data := caller.recv(1 << 16):
+                self.sent += data
+                server.sendall(data)
+        answers.join(20)
+
+    def _copy(self, source: socket.socket, target: socket.socket) -> None:
+        try:
+            while data := source.recv(1 << 16):
+                target.sendall(data)
+        except OSError:
+            return  # the burst is over
 
 
 def test_the_moments_of_a_ping_follow_each_other_on_one_clock(place):
@@ -78,9 +108,27 @@ def test_who_does_not_know_the_nonce_is_not_answered(place):
 
 
 def test_a_proof_fits_its_own_challenge_alone():
-    proof = clock_pings.prove(NONCE, b"one challenge")
+    proof = clock_pings.proof_of(NONCE, b"one challenge")
     assert NONCE.encode() not in proof
-    assert proof != clock_pings.prove(NONCE, b"another")
+    assert proof != clock_pings.proof_of(NONCE, b"another")
+
+
+def test_a_listener_on_the_wire_learns_no_nonce_and_cannot_replay_what_it_heard(place):
+    wire = Wire(place["port"])
+    assert ask(wire.place)
+    heard = wire.sent
+    assert len(heard) > clock_pings.HELLO.size
+    assert NONCE.encode() not in heard
+    assert bytes.fromhex(NONCE) not in heard
+    with socket.create_connection((HERE, place["port"]), timeout=20) as replay:
+        clock_pings.read(replay, clock_pings.CHALLENGE_BYTES)
+        try:
+            replay.sendall(heard)
+            answer = replay.recv(1)
+        except ConnectionError:  # it hung up with our bytes unread
+            answer = b""
+        assert answer == b""
+    assert ask(place)  # and it still answers those who know
 
 
 def test_no_nonce_is_refused():
@@ -129,7 +177,7 @@ WRONG = ({"address": 7}, {"port": 0}, {"port": 70000}, {"port": "80"}, {"host": 
 def test_a_place_that_is_not_whole_is_none_yet(tmp_path, text):
     (tmp_path / "job").mkdir()
     (tmp_path / "job/clock.json").write_text(text)
-    assert clock_pings.clock_place(str(tmp_path)) is None
+    assert clock_pings.server_address(str(tmp_path)) is None
 
 
 def test_one_host_alone_claims_the_place(tmp_path):
@@ -137,7 +185,7 @@ def test_one_host_alone_claims_the_place(tmp_path):
     won: list[int] = []
 
     def claim(host: int) -> None:
-        if clock_pings.claim_clock_place(str(tmp_path), {"address": HERE, "port": 1 + host, "host": f"node{host}"}):
+        if clock_pings.claim_server(str(tmp_path), {"address": HERE, "port": 1 + host, "host": f"node{host}"}):
             won.append(host)
 
     hosts = [threading.Thread(target=claim, args=(host,)) for host in range(16)]
@@ -146,7 +194,7 @@ def test_one_host_alone_claims_the_place(tmp_path):
     for host in hosts:
         host.join()
     assert len(won) == 1
-    assert clock_pings.clock_place(str(tmp_path)) == {"address": HERE, "port": 1 + won[0], "host": f"node{won[0]}"}
+    assert clock_pings.server_address(str(tmp_path)) == {"address": HERE, "port": 1 + won[0], "host": f"node{won[0]}"}
 
 
 def test_an_asker_that_finds_nobody_ends_when_it_is_asked_to(tmp_path):
@@ -159,10 +207,13 @@ def test_an_asker_that_finds_nobody_ends_when_it_is_asked_to(tmp_path):
 # Sidecars
 
 
-def start(run: Path, host: str, *options: str, part: clock_pings.Part = clock_pings.NONE, through: Sequence[str] = ()):
-    job = {"directory": str(run), "nonce": NONCE, "counter_interval_s": 0.1, "budget": 1 << 20}
-    asked = clock_pings.Part(*part.options, *options, descriptor=part.descriptor)
-    return sidecar.start(job, host, os.getpid(), asked, through, stderr=subprocess.PIPE, text=True)
+def start(
+    run: Path, host: str, *options: str, part: clock_pings.ClockRole = clock_pings.NONE, through: Sequence[str] = ()
+):
+    job = JobFile(directory=str(run), nonce=NONCE, counters=True, counter_interval_s=0.1, budget=1 << 20)
+    clock = clock_pings.ClockRole(*part.options, *options, descriptor=part.descriptor)
+    streams = {"stderr": subprocess.PIPE, "text": True}
+    return start_sidecar(job, host, watch=os.getpid(), clock=clock, through=through, **streams)
 
 
 def records(run: Path, host: str) -> tuple[CountersHeader, list[CounterSample]]:
@@ -193,7 +244,7 @@ def end(process: subprocess.Popen[str]) -> None:
 def serving(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """The sidecar of the host that answers."""
     (tmp_path / "job").mkdir()
-    process = start(tmp_path, "first", part=clock_pings.serve(str(tmp_path), host="first", address=HERE))
+    process = start(tmp_path, "first", part=clock_pings.serving_role(str(tmp_path), host="first", address=HERE))
     yield process
     process.kill()
     process.communicate()
@@ -247,7 +298,7 @@ def test_clocks_are_compared_without_psutil_too(tmp_path, serving, monkeypatch):
 def test_it_runs_from_a_folder_of_its_own_beside_nothing_else(tmp_path):
     """Staged under a private name, in a Python that has neither allpull nor psutil: a note, and a good end."""
     command = ["-S", "-m", "_allpull.observe.sidecar", "--run", str(tmp_path), "--host", "node", "--watch", "1"]
-    environ = {**os.environ, "PYTHONPATH": stage(str(tmp_path))}
+    environ = {**os.environ, "PYTHONPATH": install_hook(str(tmp_path))}
     done = subprocess.run([sys.executable, *command], env=environ, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     (line,) = (tmp_path / "counters/node.jsonl").read_text().splitlines()
@@ -257,15 +308,17 @@ def test_it_runs_from_a_folder_of_its_own_beside_nothing_else(tmp_path):
 FROM_A_RANK = """
 import json, os, sys
 sys.path.insert(0, sys.argv[1])
-from _allpull.observe import clock_pings as clocks, sidecar
-job = {"directory": sys.argv[2], "nonce": "", "counter_interval_s": 1, "budget": 100000}
-sys.exit(sidecar.start(job, "node", 1 << 30, clocks.AUTO).wait())
+from _allpull.observe import clock_pings
+from _allpull.observe.sidecar import start
+from _allpull.rundir.job_file import JobFile
+job = JobFile(directory=sys.argv[2], counters=True, budget=100000)
+sys.exit(start.start(job, "node", watch=1 << 30, clock=clock_pings.AUTO).wait())
 """
 
 
 def test_a_rank_under_the_hook_can_start_it(tmp_path):
     """The hook takes its own folder from the path of every Python that starts, and so of the sidecar's."""
-    hook = stage(str(tmp_path))
+    hook = install_hook(str(tmp_path))
     environ = {**os.environ, "PYTHONPATH": hook}
     command = [sys.executable, "-c", FROM_A_RANK, hook, str(tmp_path)]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
@@ -294,16 +347,16 @@ def test_of_hosts_that_decide_by_themselves_the_first_answers(on_the_way):
     second.finish(20)
     assert second.news()["against"] == "first"
     first.finish(5)
-    clock_pings.withdraw_clock_place(str(on_the_way))
-    assert clock_pings.clock_place(str(on_the_way)) is None
-    clock_pings.withdraw_clock_place(str(on_the_way))
+    clock_pings.withdraw_server(str(on_the_way))
+    assert clock_pings.server_address(str(on_the_way)) is None
+    clock_pings.withdraw_server(str(on_the_way))
 
 
 def test_what_an_earlier_attempt_left_behind_does_not_silence_a_host(on_the_way):
-    clock_pings.put_clock_place(str(on_the_way), {"address": HERE, "port": 1, "host": "first"})
+    clock_pings.publish_server(str(on_the_way), {"address": HERE, "port": 1, "host": "first"})
     first = sidecar._clock(options(on_the_way, "first"), NONCE)
     assert isinstance(first, clock_pings.Server)
-    assert ask(clock_pings.clock_place(str(on_the_way)))
+    assert ask(clock_pings.server_address(str(on_the_way)))
     first.finish(0)
 
 
@@ -315,7 +368,7 @@ def test_ranks_of_one_host_have_nothing_to_compare(tmp_path, monkeypatch):
 
 def test_without_a_nonce_nothing_listens(on_the_way):
     assert sidecar._clock(options(on_the_way, "first"), "") is None
-    assert clock_pings.clock_place(str(on_the_way)) is None
+    assert clock_pings.server_address(str(on_the_way)) is None
 
 
 # Agents

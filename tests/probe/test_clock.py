@@ -1,35 +1,24 @@
-"""The listener of ``probe clock``: whoever calls it, the host that knows the nonce is served."""
+"""``probe clock``: it pings as sidecars do, and its rows reach rank 0 whole."""
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import socket
 import struct
-import threading
-from collections.abc import Iterator
 
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
+from allpull.observe import clock_pings
 from allpull.probe import clock
+from allpull.probe.ranks import ProbeGroup, join_group, leave_group
+from allpull.rundir.job_file import JobFile
 
 pytestmark = pytest.mark.torch
 NONCE = "0123456789abcdef" * 2
-
-
-@pytest.fixture
-def listener(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    monkeypatch.setattr(clock, "SAY_S", 0.2)
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    with clock.listen("127.0.0.1") as made:
-        made.settimeout(20)
-        yield made
-
-
-def call(listener: socket.socket, *, says: bytes = b"") -> socket.socket:
-    caller = socket.create_connection(listener.getsockname(), timeout=20)
-    caller.sendall(says)
-    return caller
+HERE = "127.0.0.1"
 
 
 def reset(caller: socket.socket) -> None:
@@ -38,15 +27,46 @@ def reset(caller: socket.socket) -> None:
     caller.close()
 
 
-@pytest.mark.parametrize("says", [b"", NONCE[:5].encode(), b"GET / HTTP/1.0\r\n\r\n" + bytes(100)])
+@pytest.mark.parametrize("sent", [b"", NONCE[:5].encode(), b"GET / HTTP/1.0\r\n\r\n" + bytes(100)])
 @pytest.mark.parametrize("end", [reset, socket.socket.close, lambda _: None], ids=["reset", "close", "silence"])
-def test_a_stray_caller_does_not_keep_the_host_from_being_served(listener, says, end):
-    stray = call(listener, says=says)
-    end(stray)
-    asker = threading.Thread(target=clock.ask, args=(listener.getsockname()[1], NONCE, 0.0))
-    asker.start()
-    rows = clock.serve(listener, NONCE)
-    asker.join()
-    stray.close()
-    assert len(rows) == clock.PINGS_A_BURST
-    assert all(row[0] <= row[1] <= row[2] <= row[3] for row in rows)  # one machine has one monotonic clock
+def test_a_stray_caller_does_not_keep_the_host_from_being_served(sent, end):
+    listener = clock_pings.listen(HERE)
+    place = {"address": HERE, "port": listener.getsockname()[1]}
+    server = clock_pings.Server(listener, NONCE)
+    with socket.create_connection((HERE, place["port"]), timeout=20) as stray:
+        stray.sendall(sent)
+        end(stray)
+        rows = clock.pings(place, NONCE, host="1", seconds=0.0)
+    server.finish(0)
+    assert 0 < len(rows) <= clock_pings.PINGS
+    assert all(row[:4] == sorted(row[:4]) for row in rows)  # one machine has one monotonic clock
+
+
+def _rank(rank: int, ranks: int, port: int, results: multiprocessing.Queue) -> None:
+    """One rank of a job of two hosts with two ranks each."""
+    variables = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": 2, "MASTER_ADDR": HERE, "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in variables.items()})
+    group: ProbeGroup = join_group(1)
+    job = JobFile(directory="", nonce=NONCE, options={"seconds": 0.0})
+    results.put((rank, list(clock.compare(job, group, hosts=2))))
+    leave_group()
+
+
+@pytest.mark.ranks
+def test_rank_0_has_the_pings_of_the_first_rank_of_every_other_host():
+    with socket.socket() as free:
+        free.bind((HERE, 0))
+        port = free.getsockname()[1]
+    context = multiprocessing.get_context("spawn")
+    results = context.Queue()
+    ranks = [context.Process(target=_rank, args=(rank, 4, port, results)) for rank in range(4)]
+    for rank in ranks:
+        rank.start()
+    told = dict(results.get(timeout=120) for _ in ranks)
+    for rank in ranks:
+        rank.join(60)
+    ((host, rows),) = told[0]
+    assert host == 1
+    assert len(rows[0]) == clock.STAMPS
+    assert all(row[:4] == sorted(row[:4]) for row in rows)
+    assert [told[rank] for rank in (1, 2, 3)] == [[], [], []]

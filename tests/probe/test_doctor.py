@@ -13,10 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allpull.probe import machine_survey
+from allpull.probe import machine_facts
 from allpull.probe.doctor import CHECKS, Check, as_json, examine
-from allpull.probe.machine_facts import Facts
-from allpull.probe.machine_survey import read_facts, try_torch
+from allpull.probe.machine_facts import Facts, read_facts, try_torch
 from allpull.schema.base import tag
 from allpull.schema.host import Cpu, HostRecord
 
@@ -267,7 +266,7 @@ def test_versions_come_without_an_import(tmp_path: Path, monkeypatch: pytest.Mon
     def missing(name: str) -> str:
         raise metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(machine_survey.metadata, "version", missing)
+    monkeypatch.setattr(machine_facts.metadata, "version", missing)
     assert read_facts(HOST, tmp_path, torch_timeout_s=5).versions == {"numpy": None, "torch": None}
 
 

@@ -13,14 +13,14 @@ import json
 from dataclasses import asdict
 
 import torch
+from allpull.data.loader.shuffle import block_order, quality
 
 from allpull.analyse.probes.loader import knees, loaded
 from allpull.data.loader.batches import Batch
-from allpull.data.loader.order import block_order, quality
 from allpull.data.pack.read import Pack
 from allpull.errors import BadInput
 from allpull.probe import loader
-from allpull.probe.loader_data import epochs, label_distance, look_at, shuffle
+from allpull.probe.loader_data import describe_input, epochs, label_distance, shuffle
 from allpull.rundir.read.probes import read_probe
 from allpull.schema.base import tag
 from allpull.schema.probed import LoaderPoint, LoaderResult, Spread
@@ -54,7 +54,7 @@ class Counted:
 def timed(monkeypatch):
     """A function that loads from ``Counted`` on its clock."""
 
-    def run(source: Counted, seconds: float, *, once: bool) -> loader.Told:
+    def run(source: Counted, seconds: float, *, once: bool) -> loader.LoaderTimings:
         monkeypatch.setattr(loader.time, "perf_counter", source.clock)
         monkeypatch.setattr(loader, "drain", lambda batches: real(batches, source.clock))
         return loader.load(source, seconds, once=once)
@@ -94,7 +94,7 @@ def test_epochs_go_on_without_end_but_not_where_there_is_nothing():
 
 
 def test_what_ranks_tell_each_other_arrives_as_it_was():
-    told = loader.Told([(3, 0.5), (0, 0.25)], 4, 1.5)
+    told = loader.LoaderTimings([(3, 0.5), (0, 0.25)], 4, 1.5)
     again = loader.unflat(loader.flat(told).tolist())
     assert again == told
 
@@ -134,7 +134,7 @@ def test_a_rate_is_the_sum_of_the_rates_of_all_ranks_in_a_window():
 
 def test_the_shuffle_of_blocks_is_that_of_their_order(make_pack, folder):
     made = make_pack(folder, kind="jpeg")
-    subject = look_at(str(made.directory), options(block=8), batch=4, ranks=2)
+    subject = describe_input(str(made.directory), options(block=8), batch=4, ranks=2)
     found = shuffle(subject, 2)
     wanted = quality(block_order(40, 0, 0, block=8), 8)
     assert (found["quality"], found["records_per_read"]) == (wanted.shuffle, wanted.records_per_read)
@@ -144,12 +144,12 @@ def test_the_shuffle_of_blocks_is_that_of_their_order(make_pack, folder):
 def test_files_of_their_own_show_ranks_a_part_of_the_labels(make_pack, folder):
     """In the order of the source the classes follow each other, so that the first half has other labels than all."""
     made = make_pack(folder, kind="jpeg", shard_bytes=1 << 16, seed=None)
-    subject = look_at(str(made.directory), options(by_files=True), batch=4, ranks=2)
+    subject = describe_input(str(made.directory), options(by_files=True), batch=4, ranks=2)
     found = shuffle(subject, 2)
     assert 0.3 < found["seen_share"] <= 0.5
     assert found["label_distance"] > 0.25 > found["label_distance_by_chance"]
     shuffled = make_pack(folder, kind="jpeg", shard_bytes=1 << 16, to="shuffled")
-    found = shuffle(look_at(str(shuffled.directory), options(by_files=True), batch=4, ranks=2), 2)
+    found = shuffle(describe_input(str(shuffled.directory), options(by_files=True), batch=4, ranks=2), 2)
     assert found["label_distance"] < 0.25
     assert found["quality"] > 0.8
 
@@ -166,19 +166,19 @@ def test_label_distance_of_disjoint_classes_is_what_the_others_have():
 def test_what_cannot_be_loaded_is_said_beforehand(make_pack, folder, changed, fault):
     made = make_pack(folder, kind="jpeg")
     with pytest.raises(BadInput, match=fault):
-        look_at(str(made.directory), options(**changed), batch=60_000, ranks=3)
+        describe_input(str(made.directory), options(**changed), batch=60_000, ranks=3)
 
 
 def test_what_is_no_pack_and_no_data_set_is_named():
     with pytest.raises(BadInput, match="no pack, and no data set"):
-        look_at("nosuch", options(), batch=1, ranks=1)
+        describe_input("nosuch", options(), batch=1, ranks=1)
 
 
 def test_a_pack_without_one_of_its_shards_is_named(make_pack, folder):
     made = make_pack(folder, kind="jpeg")
     (made.directory / "shard-00000.pack").unlink()
     with pytest.raises(BadInput, match="shard-00000"):
-        look_at(str(made.directory), options(), batch=1, ranks=1)
+        describe_input(str(made.directory), options(), batch=1, ranks=1)
 
 
 def test_a_picture_that_cannot_be_decoded_is_counted_once_however_often_it_is_seen(make_pack, folder):
@@ -188,7 +188,7 @@ def test_a_picture_that_cannot_be_decoded_is_counted_once_however_often_it_is_se
     with (made.directory / "shard-00000.pack").open("r+b") as file:
         file.seek(place)
         file.write(bytes(length))
-    subject = look_at(str(made.directory), options(), batch=8, ranks=1)
+    subject = describe_input(str(made.directory), options(), batch=8, ranks=1)
     with pytest.warns(UserWarning, match="bad samples"):
         told = loader.load(subject.open(rank=0, ranks=1, threads=1), 0.5, once=False)
     assert told.odd == {7}

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from allpull.cli.probing import count_ranks
+from allpull.jobs.probing import count_ranks
 
 
 @pytest.mark.ranks

@@ -13,7 +13,7 @@ import pytest
 
 from allpull.launch.execute import execute
 from allpull.launch.job import Job, prepare
-from allpull.rehearse.host import state
+from allpull.rehearse.host import ownership
 from allpull.rehearse.launcher import Rehearse
 from allpull.schema.run import RunRecord
 from allpull.schema.spec import LaunchSpec, ObserveSpec, RunSpec
@@ -48,7 +48,7 @@ def links() -> set[str]:
 def owned_below(folder: Path) -> list[str]:
     """Ids of virtual clusters whose records go below ``folder``, as far as their owners are written down."""
     found = []
-    for path in state.folder().glob("*.json") if state.folder().exists() else ():
+    for path in ownership.folder().glob("*.json") if ownership.folder().exists() else ():
         try:
             record = json.loads(path.read_text())
         except (OSError, ValueError):

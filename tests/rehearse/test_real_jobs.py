@@ -17,9 +17,9 @@ import pytest
 
 from allpull.errors import BadInput, MissingPart
 from allpull.launch.job import prepare, prospect
-from allpull.rehearse import capability
+from allpull.rehearse import machine_check
 from allpull.rehearse.cluster.file import load_cluster
-from allpull.rehearse.host import clock, state
+from allpull.rehearse.host import fake_clock, ownership
 from allpull.rehearse.host.network import TCP_RETRIES, payload_bytes_per_s
 from allpull.rehearse.launcher import Rehearse
 from allpull.schema.spec import LaunchSpec, RunSpec
@@ -85,7 +85,7 @@ print(json.dumps({{
     "began_ns": began_ns, "slow_ns": slow_ns,
     "now_ns": time.monotonic_ns(), "ahead": time.time() - time.monotonic(), "draw": random.random(),
     "threads": os.environ["OMP_NUM_THREADS"], "retries": open("/proc/sys/net/ipv4/tcp_retries2").read().strip(),
-    "job": sorted(json.load(open(sys.argv[1]))), "tag": os.environ["{state.TAG}"],
+    "job": sorted(json.load(open(sys.argv[1]))), "tag": os.environ["{ownership.TAG}"],
 }}))
 dist.destroy_process_group()
 """
@@ -101,7 +101,7 @@ def alive(cluster: str) -> list[int]:
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
-            if f"{state.TAG}={cluster}".encode() in path.read_bytes().split(b"\0"):
+            if f"{ownership.TAG}={cluster}".encode() in path.read_bytes().split(b"\0"):
                 found.append(int(path.parent.name))
         except OSError:
             continue
@@ -111,7 +111,7 @@ def alive(cluster: str) -> list[int]:
 @pytest.fixture
 def facts(rehearsed):
     """A rehearsal of two hosts, one with a link that gets slower, and where possible with a wrong clock."""
-    text = TWO_HOSTS + (LATE if clock.library() else "")
+    text = TWO_HOSTS + (LATE if fake_clock.library() else "")
     record, job = rehearsed(text, FACTS, counters=True)
     assert record.status == "completed", (job.directory / "job/logs/cluster.log").read_text()
     return record, job, told(job.directory)
@@ -171,7 +171,7 @@ def check_moments(directory: Path, ranks: list[dict[str, Any]]) -> None:
     assert struck["rate_bytes_per_s"] == SLOWER * MBIT * 1e6 / 8
     assert THROTTLED_S <= (struck["monotonic_ns"] - zero_ns) / 1e9 < THROTTLED_S + 1
     assert struck["monotonic_ns"] < min(one["slow_ns"] for one in ranks)
-    if clock.library():
+    if fake_clock.library():
         (known,) = moments["clocks"]
         assert known["host"] == "node2"
         for one in ranks[2:]:
@@ -193,7 +193,7 @@ def test_a_rehearsal_from_end_to_end(facts, tmp_path):
     check_secrets(job.directory)
     check_moments(job.directory, ranks)
     assert {"directory", "spec", "options"} <= set(ranks[0]["job"])
-    if clock.library():
+    if fake_clock.library():
         here = time.time() - time.monotonic()
         off = [one["ahead"] - here for one in ranks]
         assert off == [pytest.approx(0.0, abs=0.05)] * 2 + [pytest.approx(OFFSET_S, abs=0.2)] * 2
@@ -303,7 +303,7 @@ def owner(tmp_path):
     if process.poll() is None:
         process.kill()
     process.communicate()
-    state.end_all(cluster)
+    ownership.end_all(cluster)
 
 
 def gone(cluster: str, within_s: float = 60.0) -> bool:
@@ -328,7 +328,7 @@ class TestOwner:
         process.kill()
         process.wait()
         assert gone(cluster)
-        path = state.folder() / f"{cluster}.json"
+        path = ownership.folder() / f"{cluster}.json"
         deadline = time.monotonic() + 60
         while path.exists() and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -346,9 +346,9 @@ class TestOwner:
         process.kill()
         process.wait()
         assert gone(cluster)
-        assert (state.folder() / f"{cluster}.json").exists()
-        assert state.clean_dead() >= 1
-        assert not (state.folder() / f"{cluster}.json").exists()
+        assert (ownership.folder() / f"{cluster}.json").exists()
+        assert ownership.clean_dead() >= 1
+        assert not (ownership.folder() / f"{cluster}.json").exists()
 
     def test_a_request_to_stop_ends_every_process(self, owner, tmp_path):
         process, cluster = owner
@@ -388,7 +388,7 @@ def test_more_ranks_than_the_machine_holds_are_one_clear_error(tmp_path, monkeyp
     many = '[cluster]\nhosts = 33\nranks_per_host = 2\nlink = "1 Gbit/s"\n'
     with pytest.raises(BadInput, match="66 ranks are more than the 64"):
         asked(tmp_path, many, 66)
-    monkeypatch.setattr(capability, "RANK_BYTES", 1 << 50)
+    monkeypatch.setattr(machine_check, "RANK_BYTES", 1 << 50)
     with pytest.raises(BadInput, match="of memory"):
         asked(tmp_path, TWO_HOSTS, 4)
 
@@ -400,21 +400,21 @@ def test_the_model_of_the_virtual_accelerator_counts_as_memory_of_every_rank(tmp
         TWO_HOSTS.replace("shrink = 10", "shrink = 1") + '[accelerator]\nmodel = "vgg16"\ndevice = "V100"\n'
     )
     cluster = load_cluster(path)
-    monkeypatch.setattr(capability, "RANK_BYTES", 0)
-    monkeypatch.setattr(capability.psutil, "virtual_memory", lambda: SimpleNamespace(available=4 * 8 * 138_357_544))
-    capability.check_memory(cluster, accelerated=False)
+    monkeypatch.setattr(machine_check, "RANK_BYTES", 0)
+    monkeypatch.setattr(machine_check.psutil, "virtual_memory", lambda: SimpleNamespace(available=4 * 8 * 138_357_544))
+    machine_check.check_memory(cluster, accelerated=False)
     with pytest.raises(BadInput, match="of a rank for vgg16") as caught:
-        capability.check_memory(cluster, accelerated=True)
+        machine_check.check_memory(cluster, accelerated=True)
     assert "up to 2 ranks fit; a larger shrink" in caught.value.hint
 
 
 @pytest.mark.parametrize(("shrink", "expected"), [(1, "shrink = 25"), (20, "shrink = 25"), (25, None), (1000, None)])
 def test_links_faster_than_the_machine_are_not_passed_over(tmp_path, monkeypatch, shrink, expected):
     """Two links of 50 Gbit/s on two cores, which carry 4 Gbit/s."""
-    monkeypatch.setattr(capability.os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(machine_check.os, "sched_getaffinity", lambda _: {0, 1})
     path = tmp_path / "cluster.toml"
     path.write_text(f'[cluster]\nhosts = 2\nlink = "50 Gbit/s"\nshrink = {shrink}\n')
-    said = capability.too_fast(load_cluster(path))
+    said = machine_check.too_fast(load_cluster(path))
     assert (said is None) if expected is None else (expected in said)
 
 
@@ -446,8 +446,8 @@ def test_a_link_too_slow_to_shape_is_one_clear_error(tmp_path):
 
 @pytest.mark.parametrize("tool", ["ip", "tc"])
 def test_a_missing_tool_is_said_with_its_package(tmp_path, monkeypatch, tool):
-    found = capability.shutil.which
-    monkeypatch.setattr(capability.shutil, "which", lambda name: None if name == tool else found(name))
+    found = machine_check.shutil.which
+    monkeypatch.setattr(machine_check.shutil, "which", lambda name: None if name == tool else found(name))
     with pytest.raises(MissingPart, match=f"needs `{tool}`") as caught:
         asked(tmp_path, TWO_HOSTS, 4)
     assert "apt install iproute2" in caught.value.hint
@@ -455,7 +455,7 @@ def test_a_missing_tool_is_said_with_its_package(tmp_path, monkeypatch, tool):
 
 
 def test_a_missing_faketime_is_said_where_a_clock_is_wrong(tmp_path, monkeypatch):
-    monkeypatch.setattr(capability.clock, "library", lambda: None)
+    monkeypatch.setattr(machine_check.fake_clock, "library", lambda: None)
     with pytest.raises(MissingPart, match="libfaketime"):
         asked(tmp_path, TWO_HOSTS + LATE, 4)
 

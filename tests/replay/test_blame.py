@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.analyse.program import Program, late, records
 from tests.replay.windows import Call, anything, window
 
-from allpull.analyse.aligned import together
+from allpull.analyse.aligned import AlignedRun
 from allpull.replay.blame import TRANSFER, Blame, blame
 from allpull.replay.engine import replay
 from allpull.replay.leave_one_out import beyond_others, others_median
@@ -27,7 +27,7 @@ PROPERTY = settings(max_examples=60)
 
 
 def window_of(run: RunData) -> Window:
-    found = record_window(together(run), run)
+    found = record_window(AlignedRun(run))
     assert isinstance(found, Window), found
     return found
 

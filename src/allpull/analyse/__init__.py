@@ -1,5 +1,6 @@
-"""From the records of a run to its metrics: pure functions of columns, float seconds, no files and no clocks.
+"""From the records of a run to its metrics: functions of columns, in float seconds.
 
-``steady`` chooses the steps, ``grid`` arranges them as step × rank, ``throughput``, ``phases``, ``io`` and
-``learning`` each answer one question, ``statistics`` says how sure they are, ``run`` and ``summary`` collect.
+``aligned`` puts the records of a run on one clock; everything else takes it. ``steps`` chooses the steps, arranges them
+as step × rank and splits them into phases; ``collectives`` matches calls across ranks; ``io``, ``learning`` and
+``probes`` each answer one question; ``statistics`` gives their intervals; ``run`` and ``scaling`` collect the results.
 """

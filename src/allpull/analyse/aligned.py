@@ -1,8 +1,12 @@
-"""The records of all ranks on one clock, their collectives matched: what phases, tables and timelines are made of."""
+"""One run on one clock: the records of all ranks aligned, their collectives matched, its profiler traces read.
+
+Phases, tables, explanations, comparisons and timelines are made of this; whoever has a run makes one and passes it on.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import polars as pl
@@ -10,30 +14,58 @@ from numpy.typing import NDArray
 
 from allpull.analyse.clock.shared_clock import SharedClock, shared_clock
 from allpull.analyse.collectives.matching import Matched, match
+from allpull.analyse.collectives.traced_buckets import BucketWindows, bucket_windows
 from allpull.analyse.steps.device import on_device
 from allpull.analyse.steps.grid import Grid, placed
 from allpull.analyse.steps.phases import Called, Phases, split
+from allpull.analyse.steps.steady import SteadySteps, steady_steps
 from allpull.rundir.read.run import RunData
 
 STEP_MOMENTS = ("begin_ns", "end_ns", "arrival_ns", "done_ns")
 CALL_MOMENTS = ("begin_ns", "end_ns")
-TIMED = ("last_ns", "wait_ns", "transfer_ns")
+SPLIT = ("last_ns", "wait_ns", "transfer_ns")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Together:
-    """One run with all its moments on ``clock``, as far as they compare.
+@dataclass(frozen=True, eq=False)  # no slots: they have no room for what is computed on first use
+class AlignedRun:
+    """``data`` with all its moments on one clock, as far as they compare. Each part is computed once, on first use."""
 
-    ``steps`` has the columns of ``rundir.records.SCHEMA``, with the device's own times where it has them (then also
-    ``busy_ns``); of ``matched``, waits and transfers are null where moments of ranks do not compare. ``complete``: no
-    rank is missing from the records, so that nobody waited for one of which nothing is known.
-    """
+    data: RunData
 
-    clock: SharedClock
-    steps: pl.DataFrame
-    matched: Matched
-    reduces: bool
-    complete: bool = True
+    @cached_property
+    def clock(self) -> SharedClock:
+        """The clock that all moments are on."""
+        return shared_clock(self.data.headers, self.data.pings, self.data.steps)
+
+    @cached_property
+    def steps(self) -> pl.DataFrame:
+        """Step records, columns of ``rundir.read.steps.SCHEMA``; with the device's own times, then also ``busy_ns``."""
+        return self.clock.shared(on_device(self.data.steps, self.data.events), STEP_MOMENTS)
+
+    @cached_property
+    def matched(self) -> Matched:
+        """Collectives, matched across ranks; waits and transfers are null where moments of ranks do not compare."""
+        calls = self.clock.shared(self.data.collectives, CALL_MOMENTS)
+        matched = match(calls, self.data.events, slack_ns=self.clock.slack_ns)
+        if self.clock.compares:
+            return matched
+        unknown = matched.calls.with_columns(pl.lit(None, dtype=pl.Int64()).alias(name) for name in SPLIT)
+        return Matched(calls=unknown, uses=matched.uses)
+
+    @cached_property
+    def buckets(self) -> BucketWindows:
+        """DDP's buckets in the profiler's windows; this opens the traces. Moments are of each rank's own clock."""
+        return bucket_windows(self.data)
+
+    @cached_property
+    def steady(self) -> SteadySteps:
+        """The steps worth averaging."""
+        return steady_steps(self.data.steps, self.data.record.ranks)
+
+    @cached_property
+    def complete(self) -> bool:
+        """Whether no rank is missing from the records, so that nobody waited for one of which nothing is known."""
+        return all(header.ranks <= self.data.record.ranks for header in self.data.headers.values())
 
     def phases(self, grid: Grid, steps: NDArray[np.int64]) -> Phases:
         """The phases of ``grid``, which was arranged from this ``steps`` frame's steps of the numbers ``steps``."""
@@ -46,29 +78,17 @@ class Together:
             grid,
             one_clock=self.clock.compares,
             called=called,
-            reduces=self.reduces,
+            reduces=_reduces(self.data),
             bound_s=self.clock.bound_s or 0.0,
             complete=self.complete,
         )
 
 
-def together(run: RunData) -> Together:
-    """``run`` on one clock, where its ranks share one or were aligned."""
-    clock = shared_clock(run.headers, run.pings, run.steps)
-    steps = clock.shared(on_device(run.steps, run.events), STEP_MOMENTS)
-    matched = match(clock.shared(run.collectives, CALL_MOMENTS), run.events, slack_ns=clock.slack_ns)
-    if not clock.compares:
-        unknown = matched.calls.with_columns(pl.lit(None, dtype=pl.Int64()).alias(name) for name in TIMED)
-        matched = Matched(calls=unknown, uses=matched.uses)
-    complete = all(header.ranks <= run.record.ranks for header in run.headers.values())
-    return Together(clock=clock, steps=steps, matched=matched, reduces=_reduces(run), complete=complete)
-
-
 def _reduces(run: RunData) -> bool:
-    """Whether gradients are reduced inside backward: of our trainer its options tell, of a program DDP's buckets."""
+    """Whether gradients are reduced inside backward: a training's options say so, a program's DDP buckets do."""
     if run.record.kind == "run":
         return any(log.buckets for log in run.events.values())
-    asked = run.record.spec.get("parallel")
-    if not isinstance(asked, dict):  # a rehearsal, or an older training: they had no choice
+    parallel = run.record.spec.get("parallel")
+    if not isinstance(parallel, dict):  # a rehearsal, or an older training: they had no choice
         return True
-    return asked.get("strategy", "ddp") == "ddp" and asked.get("overlap", True) is True
+    return parallel.get("strategy", "ddp") == "ddp" and parallel.get("overlap", True) is True

@@ -1,4 +1,4 @@
-"""What of a run was recorded, and how it was known: steps, epochs, samples, sources."""
+"""How much of a run was recorded and from which sources, and what recording cost."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from allpull.analyse.io.series import energy_of_epochs, epoch_spans
+from allpull.analyse.io.over_time import energy_of_epochs, epoch_spans
 from allpull.analyse.steps.grid import of_steps
 from allpull.rundir.read.run import RunData
-from allpull.schema.results import Observed
+from allpull.schema.results import Observed, Overhead
 from allpull.units import NS_PER_S
 
 
@@ -34,13 +34,27 @@ def observed(run: RunData, steady: NDArray[np.int64]) -> Observed:
 
 
 def epochs(run: RunData) -> int:
-    """How many epochs were begun: their marks, on the rank that has most, or else the numbers that steps have."""
+    """How many epochs began: marks on the rank that has most, or else the epoch numbers of the steps."""
     marked = max((len({mark.epoch for mark in log.epochs}) for log in run.events.values()), default=0)
     return marked or run.steps["epoch"].n_unique()
 
 
+def recording_overhead(records: pl.DataFrame) -> Overhead:
+    """Σ recording time ÷ Σ step time over the steps that measured it, of all ranks; None where none did.
+
+    ``records`` has the columns of ``rundir.read.steps.SCHEMA``. A record holds what recording the step before it took,
+    so the last step's is missing: one in the length of the run.
+    """
+    measured = records.drop_nulls("recording_ns").select(
+        pl.col("recording_ns").cast(pl.Float64).sum().alias("recording"),
+        (pl.col("end_ns") - pl.col("begin_ns")).cast(pl.Float64).sum().alias("wall"),
+    )
+    recording_ns, wall_ns = measured.row(0)
+    return Overhead(share=recording_ns / wall_ns if wall_ns > 0 else None)
+
+
 def _named_s(run: RunData, steady: NDArray[np.int64]) -> dict[str, float]:
-    """Seconds a step of each phase that the program named, longest first; a step without it counts as 0."""
+    """Seconds per step of each phase that the program named, longest first; a step without it counts as 0."""
     spent = of_steps(run.named, steady).group_by("name").agg(pl.col("ns").cast(pl.Float64).sum()).sort("ns", "name")
     rank_steps = max(1, of_steps(run.steps, steady).height)
     return {name: ns / NS_PER_S / rank_steps for name, ns in reversed(spent.rows())}

@@ -1,8 +1,7 @@
-"""What is wrong with a job that runs, from one look at it: who is dead, who hangs, who is slow.
+"""Assess a running job from one snapshot: ranks that are dead, hung or slow.
 
-A rank hangs where all have stood still and it is not in the collective that the others wait in: then they wait for it.
-A rank is slow where its own work, the step without what it waited for others, takes longer than that of the others by
-more than chance does.
+A rank hangs if no rank has made progress and it is not in the collective that the others wait in: they wait for it.
+A rank is slow if its own work, a step without its waiting, takes longer than that of the others by more than noise.
 """
 
 from __future__ import annotations
@@ -12,17 +11,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from allpull.rundir.live.snapshot import JobSeen, RankSeen, StepSeen
+from allpull.rundir.live.snapshot import JobSnapshot, RankSnapshot, StepSnapshot
 from allpull.schema.base import tag
 from allpull.schema.results import RankWatched, Trouble, WatchResult
 
-STILL_S = 5.0  # a job that stood still this long, and ten of its steps, may hang
+STILL_S = 5.0  # without progress for this long, and for ten of its steps, a job may hang
 STILL_STEPS = 10
-STILL_FIRST_S = 60.0  # before there is a pace and while nobody waits: first steps compile, or read what is cold
-STILL_PAUSE_S = 300.0  # in an evaluation or checkpoint, which take their time while others wait for them
+STILL_FIRST_S = 60.0  # before a step time is known and while no rank waits: first steps compile or read cold data
+STILL_PAUSE_S = 300.0  # in an evaluation or checkpoint, which take long while other ranks wait
 PAUSES = ("evaluation", "checkpoint")
-SLOW_SHARE = 0.1  # of a step, from which on a rank is called slow
-SLOW_SPREADS = 3.0  # and so many times the median deviation of steps from their median
+SLOW_SHARE = 0.1  # of a step, from which a rank is called slow
+SLOW_SPREADS = 3.0  # times the median absolute deviation of steps
 LEAST_STEPS = 5
 
 
@@ -35,8 +34,8 @@ class _Pace:
     spread_s: float
 
 
-def watch(job: JobSeen) -> WatchResult:
-    """The state of ``job`` in numbers and in words; nothing in it outlasts the next look."""
+def assess(job: JobSnapshot) -> WatchResult:
+    """The state of ``job`` in numbers and in words, as of this snapshot."""
     paces = {rank.rank: pace for rank in job.ranks if (pace := _pace(rank.steps)) is not None}
     step_s = float(np.median([pace.step_s for pace in paces.values()])) if paces else None
     done = min((_steps_done(rank) for rank in job.ranks), default=0)
@@ -59,7 +58,7 @@ def watch(job: JobSeen) -> WatchResult:
     )
 
 
-def _pace(steps: Sequence[StepSeen]) -> _Pace | None:
+def _pace(steps: Sequence[StepSnapshot]) -> _Pace | None:
     steady = [step for step in steps if not step.is_odd]
     if len(steady) < LEAST_STEPS:
         return None
@@ -69,8 +68,8 @@ def _pace(steps: Sequence[StepSeen]) -> _Pace | None:
     return _Pace(float(np.median(walls)), middle, float(np.median(np.abs(own - middle))))
 
 
-def _total(job: JobSeen) -> int | None:
-    """Steps of the whole training, where it says how many it has."""
+def _total(job: JobSnapshot) -> int | None:
+    """Steps of the whole training, where it states them."""
     per_epoch = job.metrics.get("steps_per_epoch")
     train = job.record.spec.get("train")
     epochs = train.get("epochs") if isinstance(train, dict) else None
@@ -79,7 +78,7 @@ def _total(job: JobSeen) -> int | None:
     return int(per_epoch) * epochs
 
 
-def _samples_per_s(ranks: Sequence[RankSeen]) -> float | None:
+def _samples_per_s(ranks: Sequence[RankSnapshot]) -> float | None:
     rates = []
     for rank in ranks:
         seen = [step for step in rank.steps if step.samples is not None]
@@ -90,8 +89,8 @@ def _samples_per_s(ranks: Sequence[RankSeen]) -> float | None:
     return sum(rates) if rates else None
 
 
-def _phases(ranks: Sequence[RankSeen]) -> dict[str, float]:
-    """Seconds per step of each phase that was seen, over the last steady steps of all ranks; they sum to the step."""
+def _phases(ranks: Sequence[RankSnapshot]) -> dict[str, float]:
+    """Seconds per step of each recorded phase, over the last steady steps of all ranks; they sum to the step."""
     every = [step for rank in ranks for step in rank.steps]
     steps = [step for step in every if not step.is_odd] or every
     names = dict.fromkeys(name for step in steps for name in step.phases_ns)
@@ -101,14 +100,14 @@ def _phases(ranks: Sequence[RankSeen]) -> dict[str, float]:
     return {**means, "other": other_s} if other_s > 0 else means
 
 
-def _steps_done(rank: RankSeen) -> int:
-    """How many steps ``rank`` has done: as it says now, or as its records say, which are up to a second old."""
+def _steps_done(rank: RankSnapshot) -> int:
+    """Steps that ``rank`` has done: by its live activity, or by its records, which are up to a second old."""
     recorded = rank.steps[-1].step + 1 if rank.steps else 0
-    return recorded if rank.doing is None else max(recorded, rank.doing.step)
+    return recorded if rank.activity is None else max(recorded, rank.activity.step)
 
 
-def _watched(rank: RankSeen, pace: _Pace | None) -> RankWatched:
-    doing = rank.doing
+def _watched(rank: RankSnapshot, pace: _Pace | None) -> RankWatched:
+    doing = rank.activity
     for_s = None
     if doing is not None and rank.now_ns is not None and rank.is_observed:
         for_s = max(0.0, (rank.now_ns - doing.since_ns) / 1e9)
@@ -127,7 +126,7 @@ def _watched(rank: RankSeen, pace: _Pace | None) -> RankWatched:
     )
 
 
-def _troubles(job: JobSeen, paces: dict[int, _Pace], step_s: float | None) -> Iterator[Trouble]:
+def _troubles(job: JobSnapshot, paces: dict[int, _Pace], step_s: float | None) -> Iterator[Trouble]:
     dead = [rank for rank in job.ranks if rank.alive is False and not rank.ended]
     for rank in dead:
         yield _trouble(rank, "dead", f"rank {rank.rank} ({rank.host}, process {rank.pid}) is dead")
@@ -141,17 +140,17 @@ def _troubles(job: JobSeen, paces: dict[int, _Pace], step_s: float | None) -> It
         yield from _slow(live, paces)
 
 
-def _still_s(rank: RankSeen) -> float:
+def _still_s(rank: RankSnapshot) -> float:
     """How long ``rank`` has neither recorded a step nor changed its phase."""
-    if rank.doing is None or rank.now_ns is None:
+    if rank.activity is None or rank.now_ns is None:
         return rank.idle_s
-    return min(rank.idle_s, max(0.0, (rank.now_ns - rank.doing.since_ns) / 1e9))
+    return min(rank.idle_s, max(0.0, (rank.now_ns - rank.activity.since_ns) / 1e9))
 
 
-def _hung(live: Sequence[RankSeen], *, has_dead: bool, has_pace: bool) -> Iterator[Trouble]:
-    waiting = [rank for rank in live if rank.doing is not None and rank.doing.is_waiting]
-    elsewhere = [rank for rank in live if rank.doing is not None and not rank.doing.is_waiting]
-    if any(rank.doing.phase in PAUSES and _still_s(rank) <= STILL_PAUSE_S for rank in elsewhere if rank.doing):
+def _hung(live: Sequence[RankSnapshot], *, has_dead: bool, has_pace: bool) -> Iterator[Trouble]:
+    waiting = [rank for rank in live if rank.activity is not None and rank.activity.is_waiting]
+    elsewhere = [rank for rank in live if rank.activity is not None and not rank.activity.is_waiting]
+    if any(rank.activity.phase in PAUSES and _still_s(rank) <= STILL_PAUSE_S for rank in elsewhere if rank.activity):
         return
     if not waiting and not has_pace and all(_still_s(rank) <= STILL_FIRST_S for rank in live):
         return
@@ -162,15 +161,15 @@ def _hung(live: Sequence[RankSeen], *, has_dead: bool, has_pace: bool) -> Iterat
                 rank, "hung", f"rank {rank.rank} ({rank.host}) hangs {_where(rank)}; {others} {_where(waiting[0])}"
             )
     elif waiting and not has_dead and len(live) > 1:
-        operations = {rank.doing.operation for rank in waiting if rank.doing is not None}
+        operations = {rank.activity.operation for rank in waiting if rank.activity is not None}
         what = "in different collectives: their order differs" if len(operations) > 1 else _where(waiting[0])
         yield _trouble(waiting[0], "hung", f"all ranks wait {what}; the network is stuck, or a rank left")
     elif elsewhere:
         for rank in elsewhere:
-            yield _trouble(rank, "hung", f"rank {rank.rank} ({rank.host}) makes no step: it is {_where(rank)}")
+            yield _trouble(rank, "hung", f"rank {rank.rank} ({rank.host}) makes no progress: it is {_where(rank)}")
 
 
-def _slow(live: Sequence[RankSeen], paces: dict[int, _Pace]) -> Iterator[Trouble]:
+def _slow(live: Sequence[RankSnapshot], paces: dict[int, _Pace]) -> Iterator[Trouble]:
     known = [rank for rank in live if rank.rank in paces]
     if len(known) < 2:
         return
@@ -182,21 +181,21 @@ def _slow(live: Sequence[RankSeen], paces: dict[int, _Pace]) -> Iterator[Trouble
         excess = pace.own_s - usual
         if excess > max(SLOW_SHARE * pace.step_s, SLOW_SPREADS * spread):
             phase = _slower_phase(rank, [other for other in known if other is not rank])
-            words = f"rank {rank.rank} ({rank.host}) is slow: its own work takes {excess * 1e3:.1f} ms a step longer"
+            words = f"rank {rank.rank} ({rank.host}) is slow: its own work takes {excess * 1e3:.1f} ms per step longer"
             yield _trouble(rank, "slow", f"{words} than that of the others{phase}")
 
 
-def _slower_phase(rank: RankSeen, others: Sequence[RankSeen]) -> str:
+def _slower_phase(rank: RankSnapshot, others: Sequence[RankSnapshot]) -> str:
     own, theirs = _phases([rank]), _phases(others)
     excess = {name: own[name] - theirs.get(name, 0.0) for name in own if name != "collective"}
     name = max(excess, key=lambda phase: excess[phase], default=None)
     return f", most of it in {name}" if name is not None and excess[name] > 0 else ", outside all phases"
 
 
-def _where(rank: RankSeen) -> str:
-    doing = rank.doing
+def _where(rank: RankSnapshot) -> str:
+    doing = rank.activity
     if doing is None:
-        return "nowhere that is known"
+        return "in an unknown place"
     for_s = "" if rank.now_ns is None else f" for {(rank.now_ns - doing.since_ns) / 1e9:.0f} s"
     if doing.operation is not None:
         return f"in {doing.operation}{for_s}"
@@ -205,5 +204,5 @@ def _where(rank: RankSeen) -> str:
     return f"in {doing.phase}{for_s}" if doing.phase else f"between two phases{for_s}"
 
 
-def _trouble(rank: RankSeen, kind: str, words: str) -> Trouble:
+def _trouble(rank: RankSnapshot, kind: str, words: str) -> Trouble:
     return Trouble.model_validate({"kind": kind, "rank": rank.rank, "host": rank.host, "pid": rank.pid, "words": words})

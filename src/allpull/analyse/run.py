@@ -1,4 +1,4 @@
-"""The metrics of one run, and what a report shows of it beyond them."""
+"""The metrics of one run, and the details that a report adds to them."""
 
 from __future__ import annotations
 
@@ -8,36 +8,35 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from allpull.analyse import learning, recording_overhead
-from allpull.analyse.aligned import Together, together
-from allpull.analyse.collectives.call_statistics import uses
-from allpull.analyse.collectives.traced_buckets import bucket_windows, summary
-from allpull.analyse.coverage import epochs, observed
-from allpull.analyse.io import rates
+from allpull.analyse import learning
+from allpull.analyse.aligned import AlignedRun
+from allpull.analyse.collectives.call_statistics import call_statistics
+from allpull.analyse.collectives.traced_buckets import summary
+from allpull.analyse.coverage import epochs, observed, recording_overhead
+from allpull.analyse.io import steady_rates
+from allpull.analyse.statistics import evenly
 from allpull.analyse.steps import throughput
 from allpull.analyse.steps.grid import arrange, of_steps
 from allpull.analyse.steps.pauses import pauses, waits
-from allpull.analyse.steps.steady import NOT_ON_ALL_RANKS, SteadySteps, steady_steps
-from allpull.analyse.thinning import evenly
+from allpull.analyse.steps.steady import NOT_ON_ALL_RANKS, SteadySteps
 from allpull.rundir.read.run import RunData
 from allpull.rundir.safe_open import shown_path
 from allpull.schema.gap import Gap, texts
-from allpull.schema.results import Pause, RunDetail, RunMetrics, Steady
+from allpull.schema.results import CollectiveUse, Pause, RunDetail, RunMetrics, Steady
 
 MAX_STEP_TIMES = 2000  # enough for a distribution that a page can show
 
 
-def metrics(run: RunData) -> RunMetrics:
-    """All metrics of ``run``; speed-up and efficiency need a second run and are left None (``analyse.scaling``)."""
+def metrics(aligned: AlignedRun) -> RunMetrics:
+    """All metrics of one run; speed-up and efficiency need a second run and are left None (``analyse.scaling``)."""
+    run, steady = aligned.data, aligned.steady
     ranks = run.record.ranks
-    steady = steady_steps(run.steps, ranks)
     numbers = steady.steps[steady.used]
-    whole = together(run)
-    grid = arrange(whole.steps, numbers, ranks)
-    split = whole.phases(grid, numbers)
+    grid = arrange(aligned.steps, numbers, ranks)
+    split = aligned.phases(grid, numbers)
     rate = throughput.throughput(grid)
-    reading = rates.reading(run.counters, _windows(run.steps, numbers), ranks)
-    windows = bucket_windows(run)
+    reading = steady_rates.reading(run.counters, _windows(run.steps, numbers), ranks)
+    windows = aligned.buckets
     return RunMetrics(
         run=run.record.id,
         name=run.record.name,
@@ -53,7 +52,7 @@ def metrics(run: RunData) -> RunMetrics:
         phases=split.means_s(),
         closure_error=split.closure_error,
         io=reading,
-        overhead=recording_overhead.recording(run.steps),
+        overhead=recording_overhead(run.steps),
         accuracy=learning.last_value(run.events, "test_top1"),
         accuracy_top5=learning.last_value(run.events, "test_top5"),
         speedup=None,
@@ -70,33 +69,36 @@ def metrics(run: RunData) -> RunMetrics:
                 *_gaps_of_accuracy(run),
             ]
         ),
-        clock_error_s=whole.clock.bound_s,
+        clock_error_s=aligned.clock.bound_s,
         observed=observed(run, numbers),
-        collectives=uses(whole.matched, numbers, ranks, slack_ns=whole.clock.slack_ns) if _has_calls(run) else None,
-        pauses=_pauses(run, whole),
+        collectives=_collectives(aligned, numbers),
+        pauses=_pauses(aligned),
         buckets=summary(windows, run.steps) if windows.read else None,
     )
 
 
-def _has_calls(run: RunData) -> bool:
-    """Whether collectives were recorded one by one, or none was called where they would have been."""
-    return not run.collectives.is_empty() or run.steps["collective_ns"].count() > 0
+def _collectives(aligned: AlignedRun, steps: NDArray[np.int64]) -> list[CollectiveUse] | None:
+    """The collectives that the program calls in ``steps``; None where they were not recorded one by one."""
+    run = aligned.data
+    if run.collectives.is_empty() and not run.steps["collective_ns"].count():
+        return None
+    return call_statistics(aligned.matched, steps, run.record.ranks, slack_ns=aligned.clock.slack_ns)
 
 
-def _pauses(run: RunData, whole: Together) -> list[Pause]:
-    """Evaluations and checkpoints; what others waited in meanwhile is not known where no arrivals were recorded."""
-    ranks = run.record.ranks
+def _pauses(aligned: AlignedRun) -> list[Pause]:
+    """Evaluations and checkpoints; where other ranks waited meanwhile is unknown if no arrivals were recorded."""
+    run, ranks = aligned.data, aligned.data.record.ranks
     if not any(log.spans for log in run.events.values()):
         return []
-    recorded = not whole.matched.calls.is_empty() or whole.steps["arrival_ns"].count() > 0
-    waited = waits(whole.steps, whole.matched, ranks) if recorded and whole.clock.compares else None
-    return pauses(run.events, waited, whole.clock, ranks=ranks, epochs=epochs(run))
+    recorded = not aligned.matched.calls.is_empty() or aligned.steps["arrival_ns"].count() > 0
+    waited = waits(aligned.steps, aligned.matched, ranks) if recorded and aligned.clock.compares else None
+    return pauses(run.events, waited, aligned.clock, ranks=ranks, epochs=epochs(run))
 
 
-def detail(run: RunData, metrics: RunMetrics) -> RunDetail:
-    """What a report shows of ``run`` beside ``metrics``, which the caller may have filled with its speed-up."""
+def detail(aligned: AlignedRun, metrics: RunMetrics) -> RunDetail:
+    """What a report shows of a run besides its ``metrics``, to which the caller may have added the speed-up."""
+    run, steady = aligned.data, aligned.steady
     record = run.record
-    steady = steady_steps(run.steps, record.ranks)
     times_s = throughput.step_times_s(arrange(run.steps, steady.steps[steady.used], record.ranks))
     return RunDetail(
         metrics=metrics,
@@ -129,7 +131,7 @@ def _gaps_of_rates(steady: SteadySteps, *, has_rate: bool) -> Iterator[Gap]:
             reasons = ", ".join(f"{reason} {count:,}" for reason, count in steady.left_out.items())
             yield Gap(
                 kind="rates",
-                text=f"no steady step is left: no rates ({reasons}); more steps an epoch, or more epochs, leave some",
+                text=f"no steady step is left: no rates ({reasons}); more steps per epoch or more epochs leave some",
             )
     elif not has_rate:
         yield Gap(kind="rates", text="samples of some steps were not recorded: no throughput")

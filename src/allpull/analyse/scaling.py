@@ -8,7 +8,7 @@ in Medicine 27; for ratios Donner & Zou 2010, Statistical Methods in Medical Res
     ln high = ln S + √((ln A_high − ln A)² + (ln B − ln B_low)²)
 
 which is the delta method where both are symmetric, and keeps their skew where they are not. The runs are taken as
-independent; what both share (a machine that was slow all day) is in neither interval.
+independent; a common cause (a machine that was slow all day) is in neither interval.
 """
 
 from __future__ import annotations
@@ -16,7 +16,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+from allpull.analyse.aligned import AlignedRun
+from allpull.analyse.run import metrics
+from allpull.rundir.read.run import RunData
 from allpull.schema.base import tag
 from allpull.schema.results import Interval, RunMetrics, Scaling, ShowResult
 from allpull.units import show_count
@@ -24,6 +28,37 @@ from allpull.units import show_count
 EQUAL = 0.01  # batches within 1 % are meant to be the same: shards differ by a sample
 SAMPLE_FACTS = ("model", "data")  # parts of a specification that decide what a sample costs; no ratio across them
 MAX_SHOWN = 40  # characters of one differing fact in a note
+
+
+def in_order(runs: Sequence[AlignedRun]) -> list[AlignedRun]:
+    """``runs`` by ranks, then by the time they were created, then by id: the order of the scaling table."""
+    return sorted(runs, key=_place)
+
+
+def scaling_table(runs: Sequence[AlignedRun]) -> ShowResult:
+    """Metrics of all ``runs``, ``in_order``, each against the one with fewest ranks; notes name unfair comparisons."""
+    ordered = in_order(runs)
+    return table([metrics(run) for run in ordered], [facts(run.data) for run in ordered])
+
+
+def facts(run: RunData) -> dict[str, str]:
+    """What must be equal between runs whose throughputs are compared, by name.
+
+    It is the model and data (keys of the specification), the arithmetic among them; threads of a rank; torch; and
+    the kinds of hosts. A fact that the run does not state is left out.
+    """
+    spec = run.record.spec
+    found: dict[str, str] = {}
+    for part in SAMPLE_FACTS:
+        found |= _flat(spec.get(part), part)
+    if run.record.threads_per_rank is not None:
+        found["threads_per_rank"] = str(run.record.threads_per_rank)
+    torch = run.record.versions.get("torch")
+    if torch is not None:
+        found["torch"] = torch
+    if run.hosts:
+        found["kinds of hosts"] = ", ".join(sorted({host.fingerprint for host in run.hosts}))
+    return found
 
 
 def table(runs: Sequence[RunMetrics], facts: Sequence[Mapping[str, str]]) -> ShowResult:
@@ -83,6 +118,17 @@ def kind(runs: Sequence[RunMetrics]) -> Scaling | None:
     return "strong" if _all_equal(batches) else "mixed"
 
 
+def _place(run: AlignedRun) -> tuple[int, str, str]:
+    record = run.data.record
+    return record.ranks, record.created_utc, record.id
+
+
+def _flat(value: Any, path: str) -> Mapping[str, str]:
+    if not isinstance(value, dict):
+        return {} if value is None else {path: str(value)}
+    return {key: text for name, part in value.items() for key, text in _flat(part, f"{path}.{name}").items()}
+
+
 def _same_work(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
     """Whether a sample of both runs is the same work: the same network, arithmetic and data."""
     names = {name for name in (*one, *other) if name.split(".")[0] in SAMPLE_FACTS}
@@ -118,7 +164,7 @@ def _notes_on_reference(runs: Sequence[RunMetrics], reference: RunMetrics | None
         return
     without = [run for run in runs if run.throughput is None]
     if without:
-        yield f"no speed-up of {_some([run.run for run in without])}: no throughput was measured there"
+        yield f"no speed-up for {_some([run.run for run in without])}: no throughput was measured there"
     if any(run.ranks < reference.ranks for run in without):
         yield f"the reference is {reference.run}, the smallest run with a throughput"
     equals = sum(run.ranks == reference.ranks and run.throughput is not None for run in runs)
@@ -135,7 +181,7 @@ def _notes_on_fairness(runs: Sequence[RunMetrics], facts: Sequence[Mapping[str, 
     if differing:
         yield f"these {len(runs)} runs cannot be compared fairly: they differ in {'; '.join(differing.values())}"
         if any(name.split(".")[0] in SAMPLE_FACTS for name in differing):
-            yield "runs of another network or other data than the reference have no speed-up: a sample is other work"
+            yield "runs with another network or other data than the reference have no speed-up: a sample differs"
 
 
 def _notes_on_repeats(runs: Sequence[RunMetrics]) -> Iterator[str]:
@@ -143,7 +189,7 @@ def _notes_on_repeats(runs: Sequence[RunMetrics]) -> Iterator[str]:
         rates = [run.throughput.value for run in runs if run.ranks == ranks and run.throughput is not None]
         if count > 1 and len(rates) > 1:
             between = f"between {show_count(min(rates))} and {show_count(max(rates))} samples/s"
-            yield f"{count} runs have {_ranks(ranks)}: {between}; each stands in its own row"
+            yield f"{count} runs have {_ranks(ranks)}: {between}; each has its own row"
 
 
 def _notes_on_superlinear(runs: Sequence[RunMetrics]) -> Iterator[str]:

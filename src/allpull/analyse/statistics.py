@@ -9,7 +9,9 @@ series itself asks for.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from statistics import NormalDist
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +27,7 @@ ERROR_RESAMPLES = 500  # puts a standard error within 3 %, which is less than it
 CHUNK = 250  # resamples drawn at once: bounds memory to a few MB
 
 Floats = NDArray[np.float64]
+Item = TypeVar("Item")
 
 
 def ratio_interval(numerator: Floats, denominator: Floats, *, seed: int = 0) -> Interval:
@@ -114,6 +117,17 @@ def grouped(series: Floats) -> Floats:
     starts = np.linspace(0, series.size, MAX_POINTS, endpoint=False).astype(np.intp)
     sums: Floats = np.add.reduceat(series, starts)
     return sums
+
+
+def evenly(items: Sequence[Item], at_most: int) -> list[Item]:
+    """At most ``at_most`` (2 or more) of ``items``, at even distances, the first and the last among them.
+
+    >>> evenly(range(10), 4), evenly([1, 2], 4)
+    ([0, 3, 6, 9], [1, 2])
+    """
+    if len(items) <= at_most:
+        return list(items)
+    return [items[index] for index in np.linspace(0, len(items) - 1, at_most).round().astype(int)]
 
 
 def student_t(freedom: float) -> float:

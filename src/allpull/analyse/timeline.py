@@ -1,7 +1,7 @@
-"""What each step of each rank was made of, in whole nanoseconds on one clock: what a timeline draws.
+"""The parts of each step of each rank, in whole nanoseconds on one clock, as a timeline draws them.
 
-The same parts as ``analyse.phases``, of every recorded step and not of steady ones alone. ``blocked`` is time in
-collectives of which waiting and transfer cannot be told apart.
+The same parts as in ``analyse.steps.phases``, for every recorded step and not only steady ones. ``blocked`` is time in
+collectives whose waiting and transfer are not separated.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 import polars as pl
 
-from allpull.analyse.aligned import Together
+from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.collectives.waiting import reductions
 from allpull.rundir.read.steps import TAGS
 
@@ -30,25 +30,25 @@ PARTS = (
 FROM_BEGIN = ("evaluation", "checkpoint", "input", "copy", "blocked", "wait", "transfer")
 Piece = tuple[str, int, int]
 """A part, or a piece of it, with its begin and end in ns."""
-SMALL_NS = 100_000  # what entering and leaving a step's collectives costs is nothing to draw
+SMALL_NS = 100_000  # the cost of entering and leaving collectives is not worth drawing
 AS_RECORDED = ("evaluation", "checkpoint", "input", "copy", "forward", "optimizer")
 
 
-def step_parts(whole: Together, ranks: int) -> pl.DataFrame:
+def step_parts(aligned: AlignedRun, ranks: int) -> pl.DataFrame:
     """Every recorded step, by rank and step, with its parts.
 
     Columns: rank, step, epoch, samples, begin_ns, end_ns, arrival_ns, met_ns (until when the rank waited for the last
     one to arrive; null where not all arrivals are known), done_ns, tags (a list), and for each of ``PARTS`` its ns.
     """
-    reduced = reductions(whole.steps, ranks)
-    if not whole.clock.compares:
+    reduced = reductions(aligned.steps, ranks)
+    if not aligned.clock.compares:
         reduced = reduced.with_columns(
             pl.lit(None, dtype=pl.Int64()).alias(name) for name in ("wait_ns", "transfer_ns")
         )
     steps = reduced.rename({"wait_ns": "reduction_wait", "transfer_ns": "reduction_transfer"})
     is_split = pl.col("reduction_wait").is_not_null()
     return (
-        steps.join(_called(whole), on=["rank", "step"], how="left", maintain_order="left")
+        steps.join(_called(aligned), on=["rank", "step"], how="left", maintain_order="left")
         .with_columns(pl.col("wait_ns", "transfer_ns", "collective_ns").fill_null(0))
         .with_columns(_kept().alias("kept"))
         .with_columns((pl.col(name) * pl.col("kept")).floor().cast(pl.Int64) for name in ("wait_ns", "transfer_ns"))
@@ -69,11 +69,11 @@ def step_parts(whole: Together, ranks: int) -> pl.DataFrame:
     )
 
 
-def _called(whole: Together) -> pl.DataFrame:
-    """What matched calls cost, by rank and step."""
-    if whole.clock.compares:
-        return whole.matched.costs()
-    return whole.matched.costs().clear()
+def _called(aligned: AlignedRun) -> pl.DataFrame:
+    """Wait and transfer of matched calls, by rank and step."""
+    if aligned.clock.compares:
+        return aligned.matched.costs()
+    return aligned.matched.costs().clear()
 
 
 def _unmatched() -> pl.Expr:
@@ -87,14 +87,14 @@ def _kept() -> pl.Expr:
     return pl.when(matched > 0).then(pl.min_horizontal(pl.col("collective_ns") / matched, 1.0)).otherwise(0.0)
 
 
-def placed(
+def place_parts(
     begin_ns: int, end_ns: int, lengths_ns: Mapping[str, int], exact: Iterable[Piece], arrival_ns: int | None
 ) -> list[tuple[Piece, bool]]:
-    """Where the parts of one step stand, by their begin, and of each piece whether it was recorded to stand there.
+    """Where the parts of one step are, by their begin, and whether each place was recorded.
 
-    Pieces that are ``exact`` keep their place, and are taken to be all of their part. Around them go the others, as
-    long as ``lengths_ns`` says: those of ``FROM_BEGIN`` from the begin on, the optimizer up to the end, backward up to
-    the arrival of the last gradient, and forward up to backward. Nothing overlaps; what finds no room is left out.
+    ``exact`` pieces keep their place, and make up all of their part. The others go around them with the lengths
+    ``lengths_ns``: those of ``FROM_BEGIN`` from the begin on, the optimizer up to the end, backward up to the arrival
+    of the last gradient, and forward up to backward. Nothing overlaps; a part without room is left out.
     """
     room, pieces = [(begin_ns, end_ns)], []
     known = sorted(exact, key=lambda piece: piece[1])

@@ -9,20 +9,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from allpull.cli.say import answer, note
+from allpull.cli.options import AsJson, SkipDamaged
+from allpull.cli.say import answer, note, show_result
 from allpull.errors import BadInput
 
 if TYPE_CHECKING:
-    from allpull.rundir.read.run import RunData
     from allpull.schema.compared import CompareResult
-    from allpull.schema.explained import ExplainResult
+
+EXAMPLE = "allpull compare before/* --with after/* --fail-if 'throughput < -3%'"
 
 GATE_FAILED = 3
 
 Before = Annotated[
     list[Path] | None,
     typer.Argument(
-        help="Runs before, or folders that hold some. Without --with: one before and one after.",
+        help="Runs before, or folders of them. Without --with: one before and one after.",
         metavar="BEFORE…",
         show_default=False,
     ),
@@ -36,7 +37,7 @@ FailIf = Annotated[
     typer.Option(
         "--fail-if",
         metavar="'METRIC < NUMBER'",
-        help="End with code 3 where the data show this: 'throughput < -3%'. May be given several times.",
+        help="Exit with code 3 if the data show this, such as 'throughput < -3%'; may be given several times.",
     ),
 ]
 BetweenRun = Annotated[
@@ -44,19 +45,19 @@ BetweenRun = Annotated[
     typer.Option(
         "--between-run",
         metavar="PERCENT|FILE",
-        help="How much such runs vary, for fewer than three a side: a standard deviation (0.8%), or a stored answer.",
+        help="How much such runs vary, for fewer than three per side: a standard deviation (0.8%), or a stored answer.",
     ),
 ]
 Metrics = Annotated[
     list[str] | None,
     typer.Option(
-        "--metric", metavar="NAME", help="Show this metric only, and decide on it. May be given several times."
+        "--metric", metavar="NAME", help="Show only this metric, and decide on it; may be given several times."
     ),
 ]
 
 
 class Sides(TyperCommand):
-    """A command line on which every word after ``--with`` is a run after, as shells expand ``--with after/*``."""
+    """A command line on which every argument after ``--with`` is a run after, as shells expand ``--with after/*``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """The command line with ``--with`` before each of them."""
@@ -64,16 +65,16 @@ class Sides(TyperCommand):
         return super().parse_args(ctx, each_after(args, flags))
 
 
-def each_after(words: Sequence[str], flags: set[str]) -> list[str]:
-    """``words`` with ``--with`` before each run after; ``flags`` are the options that take no value.
+def each_after(arguments: Sequence[str], flags: set[str]) -> list[str]:
+    """``arguments`` with ``--with`` before each run after; ``flags`` are the options that take no value.
 
     >>> each_after(["a", "--with", "b", "c", "--json", "d"], {"--json"})
     ['a', '--with', 'b', '--with', 'c', '--json', '--with', 'd']
     """
     spread: list[str] = []
     after = False
-    rest = iter(words)
-    for word in rest:
+    remaining = iter(arguments)
+    for word in remaining:
         if word == "--with":
             after = True
         elif word == "--":
@@ -82,7 +83,7 @@ def each_after(words: Sequence[str], flags: set[str]) -> list[str]:
             after = after or word.startswith("--with=")
             spread.append(word)
             if word not in flags and "=" not in word:
-                spread += [value for value in (next(rest, None),) if value is not None]
+                spread += [value for value in (next(remaining, None),) if value is not None]
         else:
             spread += ["--with", word] if after else [word]
     return spread
@@ -95,35 +96,37 @@ def compare(  # noqa: PLR0917  one parameter an option, called by typer alone
     between_run: BetweenRun = None,
     metric: Metrics = None,
     anyway: Annotated[
-        bool, typer.Option("--anyway", help="Compare runs that differ in what a fair comparison needs, too.")
+        bool, typer.Option("--anyway", help="Compare even runs that differ in what a fair comparison needs.")
     ] = False,
     strict: Annotated[
-        bool, typer.Option("--strict", help="With --fail-if: fail where the data cannot tell, too.")
+        bool, typer.Option("--strict", help="With --fail-if: also fail where the data cannot tell.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
-    skip_damaged: Annotated[
-        bool, typer.Option("--skip-damaged", help="Leave damaged lines out, and say how many.")
-    ] = False,
+    as_json: AsJson = False,
+    skip_damaged: SkipDamaged = False,
 ) -> None:
-    """Say what changed between runs before and runs after, with statistics; a gate for CI."""
-    from allpull.compare import comparison, gate, known_variation  # noqa: PLC0415  polars is not needed for --help
+    """Say what changed between two sides of runs.
 
-    ours, theirs = _sides(before or [], after or [])
+    Every change has a 95 % interval. With --fail-if it is a gate for CI: exit code 3 where the gate fails.
+    """
+    from allpull.api.verbs import compare as compare_runs  # noqa: PLC0415  polars is not needed for --help
+
+    places = _sides(before or [], after or [])
     if strict and not fail_if:
-        raise BadInput("--strict says how strict --fail-if is", hint="allpull compare A --with B --fail-if … --strict")
-    asked = comparison.Asked(
-        metrics=[gate.find_metric(name).name for name in metric or []],
-        gates=[gate.parse_gate(text) for text in fail_if or []],
-        figure=known_variation.parse_figure(between_run) if between_run is not None else None,
+        raise BadInput("--strict has no effect without --fail-if", hint="add --fail-if 'throughput < -3%'")
+    result = compare_runs(
+        *places,
+        metrics=metric or [],
+        fail_if=fail_if or [],
+        between_run=between_run,
         anyway=anyway,
+        skip_damaged=skip_damaged,
     )
-    runs = [_read(places, skip_damaged=skip_damaged) for places in (ours, theirs)]
-    sides = comparison.Sides(before=runs[0], after=runs[1], explained=_explained([*runs[0], *runs[1]]))
-    result = comparison.compare(sides, asked)
     if as_json:
         answer(result.model_dump_json(by_alias=True, indent=1))
     else:
-        _show(result)
+        from allpull.report.terminal.compare import Comparison  # noqa: PLC0415
+
+        show_result(Comparison(result))
     if _fails(result, strict=strict):
         raise typer.Exit(GATE_FAILED)
 
@@ -142,34 +145,8 @@ def _sides(before: list[Path], after: list[Path]) -> tuple[list[Path], list[Path
     return before, after
 
 
-def _read(places: Sequence[Path], *, skip_damaged: bool) -> list[RunData]:
-    from allpull.rundir.read.run import find_runs, read_run  # noqa: PLC0415
-
-    directories = {found.resolve(): found for place in places for found in find_runs(place)}  # each once
-    return [read_run(directory, skip_damaged=skip_damaged) for directory in directories.values()]
-
-
-def _explained(runs: Sequence[RunData]) -> dict[str, ExplainResult]:
-    """What `allpull explain` kept of ``runs`` as they stand, or says of them now."""
-    from allpull.explain.explanation import explain  # noqa: PLC0415
-    from allpull.rundir.derived import read_explained  # noqa: PLC0415
-
-    return {run.record.id: read_explained(run.directory, run.record) or explain(run).result for run in runs}
-
-
-def _show(result: CompareResult) -> None:
-    from rich.console import Console  # noqa: PLC0415
-
-    from allpull.report.terminal import compare as compared  # noqa: PLC0415
-
-    console = Console(highlight=False)
-    with console.capture() as shown:  # where nobody reads on, rich would end us with code 1
-        console.print(compared.Comparison(result))
-    answer(shown.get().removesuffix("\n"))
-
-
 def _fails(result: CompareResult, *, strict: bool) -> bool:
-    """Whether a gate was not passed; it is said on stderr, where a log keeps it apart from the answer."""
+    """Whether a gate was not passed; such gates are named on stderr, apart from the answer."""
     bad = {"failed", "unknown"} if strict else {"failed"}
     for one in result.gates:
         if one.outcome != "passed":

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from allpull.cli.options import AsJson
 from allpull.cli.say import answer
-from allpull.cli.show import AsJson
 
 if TYPE_CHECKING:
     from allpull.probe.doctor import Check
@@ -27,7 +27,7 @@ def doctor(
     from allpull.observe.host import describe_host  # noqa: PLC0415
     from allpull.probe.doctor import as_json as checks_as_json  # noqa: PLC0415
     from allpull.probe.doctor import examine  # noqa: PLC0415
-    from allpull.probe.machine_survey import read_facts  # noqa: PLC0415
+    from allpull.probe.machine_facts import read_facts  # noqa: PLC0415
     from allpull.schema.host import HostRecord  # noqa: PLC0415
 
     folder = place if place.is_dir() else Path()

@@ -7,47 +7,46 @@ from typing import Annotated
 
 import typer
 
+from allpull.cli.options import EnvSets, Out, RecordedSteps, Trace, own_command, step_options, trace_options
 from allpull.cli.say import answer, note
-from allpull.cli.train import Out, Sets
+
+EXAMPLE = 'eval "$(allpull env --out runs)"'
 
 
 def env(  # noqa: PLR0917  one parameter an option, called by typer alone
     out: Out = Path("runs"),
-    shell: Annotated[str, typer.Option("--shell", help="Whose lines to print: sh (bash, zsh), csh or fish.")] = "sh",
+    shell: Annotated[str, typer.Option("--shell", help="Shell of the script: sh (bash, zsh), csh or fish.")] = "sh",
     name: Annotated[
-        str | None, typer.Option("--name", help="Name of the run. Not given: that of the batch job.")
+        str | None, typer.Option("--name", help="Name of the run. [default: that of the batch job]")
     ] = None,
-    trace: Annotated[
-        str | None, typer.Option("--trace", metavar="every=N[,steps=N][,first=N]", help="As for allpull run.")
-    ] = None,
-    steps: Annotated[str | None, typer.Option("--steps", metavar="FIRST:LAST", help="As for allpull run.")] = None,
-    sets: Sets = None,
+    trace: Trace = None,
+    steps: RecordedSteps = None,
+    sets: EnvSets = None,
     finish: Annotated[
         Path | None,
         typer.Option(
             "--finish",
             metavar="RUN",
-            help="Close the run directory that such lines opened, or of a Slurm job whose launcher is gone.",
+            help="Close a run that these lines opened, or that of a Slurm job whose launcher is gone.",
         ),
     ] = None,
     code: Annotated[int, typer.Option("--code", help="With --finish: the exit code of the script.")] = 0,
 ) -> None:
-    """Open a run directory and print the lines that have a script observed: eval "$(allpull env)"."""
-    from allpull.cli import observing  # noqa: PLC0415  pydantic is not needed for --help
+    """Print the lines that have a batch script observed, and open its run directory."""
+    from allpull.jobs.command import CommandRequest, open_script  # noqa: PLC0415  pydantic is not needed for --help
     from allpull.launch.command import env_script  # noqa: PLC0415
-    from allpull.launch.outcome import describe  # noqa: PLC0415
-    from allpull.launch.slurm import closing  # noqa: PLC0415
+    from allpull.launch.slurm import close_run  # noqa: PLC0415
 
-    if finish is not None and closing.of_slurm(finish):
-        record = closing.close(finish)
-        note(f"{finish}: {record.status}" + (f", {describe(record.exit)}" if record.exit and record.exit.code else ""))
+    if finish is not None and close_run.of_slurm(finish):
+        record = close_run.close(finish)
+        note(f"{finish}: {record.status}" + (f", {record.exit.describe()}" if record.exit and record.exit.code else ""))
         return
     if finish is not None:
         record = env_script.close_run(finish, code)
         for sentence in env_script.last_words(record, finish):
             note(f"allpull: {sentence}")
         return
-    options = (*(sets or ()), *observing.trace_options(trace), *observing.step_options(steps))
-    lines, directory = observing.open_script(options, name=name, shell=shell, out=out)
+    options = (*(sets or ()), *trace_options(trace), *step_options(steps))
+    lines, directory = open_script(CommandRequest(command=(), name=name, sets=options), shell, out, own_command())
     note(f"run directory: {directory}")
     answer(lines)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from allpull.cli.options import AsJson
 from allpull.cli.say import answer, note
-from allpull.cli.show import AsJson
 from allpull.errors import AllpullError
 from allpull.kernel import usable_cpus
 from allpull.units import counted, parse_bytes, show_bytes, show_count, show_spread, show_time

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from allpull.cli.options import AsJson, Out, ProbeSets
 from allpull.cli.probe_compute import compute
 from allpull.cli.probe_loader import loader
+from allpull.cli.probe_options import Ranks, Where, measure, parse_seconds
 from allpull.cli.probe_storage import storage
-from allpull.cli.probing import Ranks, Sets, Where, parse_seconds, run, specification
-from allpull.cli.say import answer
-from allpull.cli.show import AsJson
-from allpull.cli.train import Out
+from allpull.cli.say import answer, note
 from allpull.errors import BadInput
 from allpull.units import parse_bytes, show_bytes, show_spread, show_time
 
@@ -36,22 +35,26 @@ probe = typer.Typer(
 def allreduce(  # noqa: PLR0917  one parameter an option, called by typer alone
     ranks: Ranks = None,
     launcher: Where = None,
-    sets: Sets = None,
+    sets: ProbeSets = None,
     sizes: Annotated[str, typer.Option("--sizes", help="Sizes of the data, such as 8MiB,64MiB.")] = SIZES,
     out: Out = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
     """Time all-reduces: algorithm and bus bandwidth by size, latency and link rate."""
-    from allpull.analyse.collectives.rates import rates, ring_fit  # noqa: PLC0415  numpy is not needed for --help
+    from allpull.analyse.probes.allreduce import rates, ring_fit  # noqa: PLC0415  numpy is not needed for --help
+    from allpull.jobs.probing import ProbeRequest, specification  # noqa: PLC0415
     from allpull.rundir.read.probes import read_probe  # noqa: PLC0415
     from allpull.schema.base import tag  # noqa: PLC0415
     from allpull.schema.probes import AllreduceAnswer  # noqa: PLC0415
     from allpull.schema.results import AllreduceResult  # noqa: PLC0415
 
-    spec = specification("allreduce", ranks, launcher, sets or [], uses=("parallel.backend",))
+    request = ProbeRequest(
+        name="allreduce", ranks=ranks, launcher=launcher, sets=sets or (), accepts=("parallel.backend",)
+    )
+    spec = specification(request, notify=note)
     if spec.launch.ranks == 1:
-        raise BadInput("-n 1: one rank alone has nothing to reduce, and its times mean nothing", hint="such as -n 2")
-    record, directory = run("allreduce", spec, out, {"sizes": parse_sizes(sizes)})
+        raise BadInput("-n 1: a single rank has nothing to reduce", hint="such as -n 2")
+    record, directory = measure("allreduce", spec, out, {"sizes": parse_sizes(sizes)})
     found = read_probe(directory, "allreduce", AllreduceAnswer)
     result = AllreduceResult(
         schema=tag("allreduce"),
@@ -70,19 +73,21 @@ def allreduce(  # noqa: PLR0917  one parameter an option, called by typer alone
 def clock(  # noqa: PLR0917  as above
     ranks: Ranks = None,
     launcher: Where = None,
-    sets: Sets = None,
+    sets: ProbeSets = None,
     duration: Annotated[str, typer.Option("--for", help="Time for which each host is compared.")] = "10s",
     out: Out = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
     """Compare the clocks of all hosts with that of the first: offset, drift, and bounds that hold."""
+    from allpull.jobs.probing import ProbeRequest, specification  # noqa: PLC0415
     from allpull.rundir.read.probes import read_probe  # noqa: PLC0415
     from allpull.schema.base import tag  # noqa: PLC0415
     from allpull.schema.probes import ClockAnswer  # noqa: PLC0415
     from allpull.schema.results import ClockResult  # noqa: PLC0415
 
     seconds = parse_seconds(duration)
-    record, directory = run("clock", specification("clock", ranks, launcher, sets or []), out, {"seconds": seconds})
+    request = ProbeRequest(name="clock", ranks=ranks, launcher=launcher, sets=sets or ())
+    record, directory = measure("clock", specification(request, notify=note), out, {"seconds": seconds})
     found = read_probe(directory, "clock", ClockAnswer)
     offsets = [offset for one in found.against for offset in compare_host(one.host, one.pings, record.hosts)]
     result = ClockResult(schema=tag("clock"), run=record.id, hosts=found.hosts, offsets=offsets)

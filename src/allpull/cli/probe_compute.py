@@ -8,20 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from allpull.cli.probing import (
-    Sets,
-    Where,
-    is_here,
-    parse_counts,
-    parse_names,
-    parse_seconds,
-    run,
-    specification,
-    table,
-)
-from allpull.cli.say import answer
-from allpull.cli.show import AsJson
-from allpull.cli.train import Out
+from allpull.cli.options import AsJson, Out, ProbeSets
+from allpull.cli.probe_options import Duration, Where, measure, parse_counts, parse_names, parse_seconds, table
+from allpull.cli.say import answer, note
 from allpull.errors import BadInput, UnknownName
 from allpull.kernel import usable_cpus
 from allpull.units import parse_bytes, percent, show_bytes, show_count, show_time
@@ -49,7 +38,6 @@ Size = Annotated[int, typer.Option("--size", min=1, max=MOST_SIZE, help="Pixels 
 Channels = Annotated[int, typer.Option("--channels", min=1, max=MOST_CHANNELS, help="Channels of an image.")]
 Classes = Annotated[int, typer.Option("--classes", min=1, max=MOST_CLASSES, help="Classes that it tells apart.")]
 BucketSize = Annotated[str, typer.Option("--bucket-size", help="Largest size of a bucket of gradients.")]
-Duration = Annotated[str, typer.Option("--for", help="Time of each line of the table.")]
 
 
 def compute(  # noqa: PLR0917  one parameter an option, called by typer alone
@@ -63,13 +51,14 @@ def compute(  # noqa: PLR0917  one parameter an option, called by typer alone
     bucket_size: BucketSize = "25MiB",
     duration: Duration = "2s",
     launcher: Where = None,
-    sets: Sets = None,
+    sets: ProbeSets = None,
     out: Out = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
     """Time training steps of a model: by batch, precision and threads, and when each bucket of gradients is ready."""
     from allpull.analyse.probes.compute import computed  # noqa: PLC0415  numpy is not needed for --help
-    from allpull.cli import running  # noqa: PLC0415
+    from allpull.jobs.placement import is_here, need_torch  # noqa: PLC0415
+    from allpull.jobs.probing import ProbeRequest, specification  # noqa: PLC0415
     from allpull.rundir.read.probes import read_probe  # noqa: PLC0415
     from allpull.schema.probes import ComputeAnswer  # noqa: PLC0415
     from allpull.train.models import LIBRARIES, MODELS  # noqa: PLC0415
@@ -93,13 +82,16 @@ def compute(  # noqa: PLR0917  one parameter an option, called by typer alone
         raise BadInput("--set model.name: the model is given without it", hint=f"as in allpull probe compute {model}")
     one_host = [] if any(text.startswith("launch.hosts") for text in sets or []) else ["launch.hosts=1"]
     given = [*(sets or []), *one_host, f"model.name={model}"]
-    spec = specification("compute", 1, launcher, given, uses=(*USED, "model.name"), least=1)
+    request = ProbeRequest(
+        name="compute", ranks=1, launcher=launcher, sets=given, accepts=(*USED, "model.name"), min_ranks=1
+    )
+    spec = specification(request, notify=note)
     if is_here(spec):
-        running.need_torch()
+        need_torch()
         from allpull.train.models.build import trainable_parameters  # noqa: PLC0415  torch: only now
 
         trainable_parameters(spec.model, channels=channels, classes=classes, pixels=(size, size))
-    record, directory = run("compute", spec, out, options)
+    record, directory = measure("compute", spec, out, options)
     result = computed(read_probe(directory, "compute", ComputeAnswer), record.id)
     answer(result.model_dump_json(by_alias=True, indent=1) if as_json else compute_table(result))
 

@@ -9,20 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from allpull.cli.probing import (
-    Sets,
-    Where,
-    is_here,
-    parse_counts,
-    parse_names,
-    parse_seconds,
-    run,
-    specification,
-    table,
-)
-from allpull.cli.say import answer
-from allpull.cli.show import AsJson
-from allpull.cli.train import Out
+from allpull.cli.options import AsJson, Out, ProbeSets
+from allpull.cli.probe_options import Duration, Where, measure, parse_counts, parse_names, parse_seconds, table
+from allpull.cli.say import answer, note
 from allpull.units import percent, show_bytes, show_count
 
 if TYPE_CHECKING:
@@ -52,7 +41,6 @@ Size = Annotated[
 Block = Annotated[int, typer.Option("--block", min=1, help="Shuffle blocks of this many neighbouring records.")]
 Mixed = Annotated[int, typer.Option("--mixed", min=1, help="Blocks whose records are shuffled together.")]
 ByFiles = Annotated[bool, typer.Option("--by-files", help="Each rank opens only files of its own.")]
-Duration = Annotated[str, typer.Option("--for", help="Time of each line of the table.")]
 
 
 def loader(  # noqa: PLR0917  one parameter an option, called by typer alone
@@ -67,14 +55,16 @@ def loader(  # noqa: PLR0917  one parameter an option, called by typer alone
     by_files: ByFiles = False,
     duration: Duration = "2s",
     launcher: Where = None,
-    sets: Sets = None,
+    sets: ProbeSets = None,
     out: Out = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
     """Time the loader without a model: samples/s by threads and ranks, from disk and from memory."""
     from allpull.analyse.probes.loader import loaded  # noqa: PLC0415  numpy is not needed for --help
     from allpull.data.datasets.dataset import DATASETS  # noqa: PLC0415
-    from allpull.probe.loader_data import USED_IN_MEMORY, USED_OF_PACKS, look_at  # noqa: PLC0415
+    from allpull.jobs.placement import is_here  # noqa: PLC0415
+    from allpull.jobs.probing import ProbeRequest, specification  # noqa: PLC0415
+    from allpull.probe.loader_data import USED_IN_MEMORY, USED_OF_PACKS, describe_input  # noqa: PLC0415
     from allpull.rundir.read.probes import read_probe  # noqa: PLC0415
     from allpull.schema.probes import LoaderAnswer  # noqa: PLC0415
     from allpull.schema.trainspec import DataSpec  # noqa: PLC0415
@@ -83,8 +73,9 @@ def loader(  # noqa: PLR0917  one parameter an option, called by typer alone
     asked = {"size": size or 0, "block": block, "mixed": mixed, "by_files": by_files}
     plain = asdict(DataSpec())
     sets = [*(sets or []), *(f"data.{key}={value}".lower() for key, value in asked.items() if value != plain[key])]
-    uses = [f"data.{name}" for name in (USED_IN_MEMORY if in_memory else USED_OF_PACKS)]
-    spec = specification("loader", ranks, launcher, sets, uses=uses, least=1)
+    accepts = [f"data.{name}" for name in (USED_IN_MEMORY if in_memory else USED_OF_PACKS)]
+    request = ProbeRequest(name="loader", ranks=ranks, launcher=launcher, sets=sets, accepts=accepts, min_ranks=1)
+    spec = specification(request, notify=note)
     options: dict[str, object] = {
         "data": data if in_memory else str(Path(data).resolve()),
         "states": parse_names(states, "state of the page cache", STATES),
@@ -93,8 +84,8 @@ def loader(  # noqa: PLR0917  one parameter an option, called by typer alone
         "seconds": parse_seconds(duration),
     }
     if is_here(spec):
-        look_at(str(options["data"]), asdict(spec.data), batch=batch, ranks=spec.launch.ranks)
-    record, directory = run("loader", spec, out, options)
+        describe_input(str(options["data"]), asdict(spec.data), batch=batch, ranks=spec.launch.ranks)
+    record, directory = measure("loader", spec, out, options)
     result = loaded(read_probe(directory, "loader", LoaderAnswer), record.id)
     answer(result.model_dump_json(by_alias=True, indent=1) if as_json else loader_table(result))
 

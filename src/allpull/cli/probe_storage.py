@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from allpull.cli.options import AsJson, Out, ProbeSets
 from allpull.cli.probe_loader import range_of
-from allpull.cli.probing import Sets, Where, is_here, parse_counts, parse_seconds, run, specification, table
-from allpull.cli.say import answer
-from allpull.cli.show import AsJson
-from allpull.cli.train import Out
+from allpull.cli.probe_options import Duration, Where, measure, parse_counts, parse_seconds, table
+from allpull.cli.say import answer, note
 from allpull.errors import BadInput
 from allpull.units import parse_bytes, percent, show_bytes, show_count
 
@@ -35,7 +34,6 @@ Hosts = Annotated[
 Sizes = Annotated[str, typer.Option("--sizes", help="Sizes of random reads: multiples of 4 KiB.")]
 Threads = Annotated[str, typer.Option("--threads", help="Threads of a rank, such as 1,4.")]
 FileSize = Annotated[str, typer.Option("--file-size", help="Size of each rank's own file.")]
-Duration = Annotated[str, typer.Option("--for", help="Time of each line of the table.")]
 
 
 def storage(  # noqa: PLR0917  one parameter an option, called by typer alone
@@ -46,12 +44,14 @@ def storage(  # noqa: PLR0917  one parameter an option, called by typer alone
     file_size: FileSize = "256MiB",
     duration: Duration = "1s",
     launcher: Where = None,
-    sets: Sets = None,
+    sets: ProbeSets = None,
     out: Out = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
     """Time a file system: bytes/s and operations/s by size and threads, from one host and from several at once."""
     from allpull.analyse.probes.storage import stored  # noqa: PLC0415  numpy is not needed for --help
+    from allpull.jobs.placement import is_here  # noqa: PLC0415
+    from allpull.jobs.probing import ProbeRequest, specification  # noqa: PLC0415
     from allpull.probe.disk import check_space  # noqa: PLC0415
     from allpull.rundir.read.probes import read_probe  # noqa: PLC0415
     from allpull.schema.probes import StorageAnswer  # noqa: PLC0415
@@ -61,7 +61,8 @@ def storage(  # noqa: PLR0917  one parameter an option, called by typer alone
         raise BadInput(
             f"--file-size {file_size} is not between 4 MiB and 1 TiB, or smaller than a read", hint="such as 1GiB"
         )
-    spec = specification("storage", ranks, launcher, sets or [], least=1)
+    request = ProbeRequest(name="storage", ranks=ranks, launcher=launcher, sets=sets or (), min_ranks=1)
+    spec = specification(request, notify=note)
     folder = place.resolve()
     name = f".allpull-probe-{os.urandom(6).hex()}"
     options: dict[str, object] = {
@@ -75,7 +76,7 @@ def storage(  # noqa: PLR0917  one parameter an option, called by typer alone
     if is_here(spec):
         check_space(folder, file_bytes * spec.launch.ranks)
     try:
-        record, directory = run("storage", spec, out, options)
+        record, directory = measure("storage", spec, out, options)
     finally:  # ranks clean up behind themselves, but for one that was killed
         for left in folder.glob(f"{name}-*"):
             rmtree(left, ignore_errors=True)

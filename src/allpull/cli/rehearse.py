@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from allpull.cli.say import answer, note
-from allpull.cli.train import Out
-from allpull.errors import BadInput
+from allpull.cli.options import DryRun, Out, exit_like, own_command, print_plan
+from allpull.cli.say import note
 
-MAX_STEPS = 1_000_000
+EXAMPLE = "allpull rehearse cluster.toml --steps 60"
 
 
 def rehearse(
@@ -20,37 +18,25 @@ def rehearse(
     steps: Annotated[int, typer.Option("--steps", help="Steps to train.")] = 60,
     unshaped: Annotated[
         bool,
-        typer.Option("--unshaped", help="Start the same ranks without hosts and links; faults of those do not act."),
+        typer.Option("--unshaped", help="Start the same ranks without virtual hosts and links, nor their faults."),
     ] = False,
     out: Out = Path("runs"),
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be made and run, and stop.")] = False,
+    dry_run: DryRun = False,
 ) -> None:
-    """Train the cluster file's virtual accelerator on its virtual cluster, with real ranks and collectives."""
-    from allpull.cli import running  # noqa: PLC0415  pydantic is not needed for --help
-    from allpull.cli.progress import follow  # noqa: PLC0415
-    from allpull.launch.execute import execute  # noqa: PLC0415
-    from allpull.launch.job import prepare, prospect  # noqa: PLC0415
-    from allpull.rehearse import job as asked  # noqa: PLC0415
-    from allpull.rehearse.launcher import ACCELERATOR, Rehearse  # noqa: PLC0415
-    from allpull.rehearse.unshaped import Unshaped  # noqa: PLC0415
+    """Train a virtual accelerator on a virtual cluster.
 
-    if not 1 <= steps <= MAX_STEPS:
-        raise BadInput(f"--steps {steps}: between 1 and {MAX_STEPS:,} can be asked for", hint="such as --steps 60")
-    shaped = Rehearse(cluster)
-    planned = shaped.cluster
-    if planned.accelerator is None:
-        raise BadInput(f"{cluster} has no [accelerator]", hint="add one, or train on the cluster: allpull train")
-    launcher = Unshaped(planned) if unshaped else shaped
-    spec = asked.specification(planned, steps=steps, source=str(cluster), shaped=not unshaped)
-    options = asked.options(planned, steps)
+    Ranks, collectives and buckets are real; hosts, links and compute times are those of the cluster file.
+    """
+    from allpull.cli.progress import follow  # noqa: PLC0415  pydantic is not needed for --help
+    from allpull.jobs import rehearsal  # noqa: PLC0415
+    from allpull.launch.execute import execute  # noqa: PLC0415
+
+    planned = rehearsal.resolve(cluster, steps=steps, unshaped=unshaped)
     if dry_run:
-        job = prospect(spec, kind="rehearse", module=ACCELERATOR, command=[*sys.argv], out=out, options=options)
-        answer(launcher.plan(job))
+        print_plan(rehearsal.rehearsal_plan(planned, out, own_command()))
         return
-    running.need_torch()
-    job = prepare(spec, kind="rehearse", module=ACCELERATOR, command=[*sys.argv], out=out, options=options)
-    job = asked.recorded(job)
-    with follow(job.directory, spec) as look:
-        record = execute(job, launcher, look, note)
+    job = rehearsal.rehearsal_job(planned, out, own_command())
+    with follow(job.directory, planned.spec) as look:
+        record = execute(job, planned.launcher, look, note)
     note(f"run directory: {job.directory}")
-    running.pass_on(record)
+    exit_like(record)

@@ -3,49 +3,36 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from allpull.cli.options import Runs, SkipDamaged
 from allpull.cli.say import answer, note
-from allpull.cli.show import Runs, SkipDamaged
 
-if TYPE_CHECKING:
-    from allpull.schema.reported import ScalingReport
+EXAMPLE = "allpull report runs --output report.html --figures figures"
+
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="FILE", help="File to write. [default: report.html beside the runs]"),
+]
+Figures = Annotated[
+    Path | None,
+    typer.Option("--figures", metavar="DIR", help="Also write each chart as PNG, SVG and PDF into this folder."),
+]
 
 
-def report(
-    runs: Runs,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File to write.  [default: report.html beside the runs]")
-    ] = None,
-    figures: Annotated[
-        Path | None, typer.Option("--figures", help="Also write each chart as PNG, SVG and PDF into this folder.")
-    ] = None,
-    skip_damaged: SkipDamaged = False,
-) -> None:
-    """Write one self-contained HTML report of the runs."""
-    from allpull.cli.results import read_runs, reported, with_explanation  # noqa: PLC0415  not needed for --help
-    from allpull.rundir.read.run import find_runs  # noqa: PLC0415
+def report(runs: Runs, output: Output = None, figures: Figures = None, skip_damaged: SkipDamaged = False) -> None:
+    """Write one self-contained HTML report of runs."""
+    from allpull.api.reporting import with_explanation, write_report  # noqa: PLC0415
+    from allpull.api.runs import each_run  # noqa: PLC0415  polars is not needed for --help
 
-    read = read_runs(runs, skip_damaged=skip_damaged)
-    result = with_explanation(reported(read), read)
-    path = write(result, output or find_runs(runs[0])[0].resolve().parent / "report.html")
+    opened = each_run(runs, skip_damaged=skip_damaged)
+    result = with_explanation([run.aligned for run in opened])
+    path = write_report(result, output or opened[0].directory.resolve().parent / "report.html")
     if figures is not None:
         from allpull.report.html.figures import write_figures  # noqa: PLC0415
 
         for figure in write_figures(result, figures):
             note(f"figure: {figure}")
     answer(str(path))
-
-
-def write(result: ScalingReport, path: Path) -> Path:
-    """Write the HTML of ``result`` to ``path``; returns the whole path.
-
-    Raises:
-        AllpullError: it cannot be written.
-    """
-    from allpull.report.html.page import write as write_html  # noqa: PLC0415
-
-    write_html(result, path)
-    return path.resolve()

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 from allpull.errors import AllpullError
 from allpull.report.plain import printable
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 
 def note(text: str) -> None:
@@ -28,3 +32,14 @@ def answer(text: str) -> None:
     """A result, on stdout."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
+
+
+def show_result(*parts: RenderableType) -> None:
+    """Print tables and paragraphs on stdout, laid out for its width."""
+    from rich.console import Console  # noqa: PLC0415  not needed for --help
+
+    console = Console(highlight=False)
+    with console.capture() as printed:  # where nobody reads on, rich would end us with code 1
+        for part in parts:
+            console.print(part)
+    answer(printed.get().removesuffix("\n"))

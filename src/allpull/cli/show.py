@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from allpull.cli.options import AsJson, Runs, SkipDamaged, step_range
 from allpull.cli.say import answer, note
 from allpull.errors import BadInput
 
-Runs = Annotated[list[Path], typer.Argument(help="Run directories, or folders that hold some.", metavar="RUN…")]
-SkipDamaged = Annotated[bool, typer.Option("--skip-damaged", help="Leave damaged lines out, and say how many.")]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+if TYPE_CHECKING:
+    from allpull.api.runs import Run
+
+EXAMPLE = "allpull show runs"
+
 Perfetto = Annotated[
     Path | None, typer.Option("--perfetto", metavar="FILE", help="Write all ranks on one timeline for ui.perfetto.dev.")
 ]
 Steps = Annotated[
     str | None,
-    typer.Option("--steps", metavar="FIRST:LAST", help="With --perfetto: draw steps FIRST to LAST - 1 only."),
+    typer.Option("--steps", metavar="FIRST:LAST", help="With --perfetto: draw only steps FIRST to LAST - 1."),
 ]
-
-_RANGE = re.compile(r"([0-9]{0,18}):([0-9]{0,18})")
 
 
 def show(
@@ -32,56 +32,40 @@ def show(
     steps: Steps = None,
     skip_damaged: SkipDamaged = False,
 ) -> None:
-    """Show throughput, phases and accuracy; several runs give a scaling table."""
-    from allpull.cli.results import read_report  # noqa: PLC0415  polars is not needed for --help
+    """Show throughput, phases and accuracy of runs.
+
+    Several runs give a scaling table.
+    """
+    from allpull.api.reporting import scaling_report  # noqa: PLC0415
+    from allpull.api.runs import open_runs  # noqa: PLC0415  polars is not needed for --help
 
     if perfetto is None and steps is not None:
         raise BadInput("--steps chooses what --perfetto draws", hint="allpull show RUN --perfetto FILE --steps 100:200")
-    first, end = step_range(steps)
+    first, end = step_range(steps, "draws")
+    opened = open_runs(runs, skip_damaged=skip_damaged)
     if perfetto is not None:
-        _draw(runs, perfetto, first=first, end=end, skip_damaged=skip_damaged)
-    result = read_report(runs, skip_damaged=skip_damaged)
+        _draw(opened, perfetto, first=first, end=end)
+    result = scaling_report([run.aligned for run in opened])
     if as_json:
         answer(result.show.model_dump_json(by_alias=True, indent=1))
         return
-    from allpull.cli.results import print_report  # noqa: PLC0415
+    from allpull.cli.say import show_result  # noqa: PLC0415
+    from allpull.report.terminal.show import page  # noqa: PLC0415
 
-    print_report(result)
-
-
-def step_range(text: str | None) -> tuple[int, int | None]:
-    """The first step and the one after the last (None: to the end) that ``--steps`` asks for.
-
-    >>> step_range("100:200"), step_range("100:"), step_range(":50"), step_range(None)
-    ((100, 200), (100, None), (0, 50), (0, None))
-
-    Raises:
-        BadInput: it is written otherwise, or there is no step in it.
-    """
-    if text is None:
-        return 0, None
-    match = _RANGE.fullmatch(text.strip())
-    first, end = (int(match.group(1) or 0), int(match.group(2)) if match.group(2) else None) if match else (0, 0)
-    if match is None or (end is not None and end <= first):
-        raise BadInput(
-            f"--steps {text[:80]!r} cannot be read", hint="write it as --steps 100:200, which draws steps 100 to 199"
-        )
-    return first, end
+    show_result(page(result))
 
 
-def _draw(places: list[Path], path: Path, *, first: int, end: int | None, skip_damaged: bool) -> None:
-    """Write the timeline of the one run at ``places``.
+def _draw(runs: list[Run], path: Path, *, first: int, end: int | None) -> None:
+    """Write the timeline of the one run in ``runs``.
 
     Raises:
         BadInput: there are several runs, or nothing of this one can be drawn.
     """
     from allpull.report.perfetto.timeline import write  # noqa: PLC0415  polars is not needed for --help
-    from allpull.rundir.read.run import find_runs, read_run  # noqa: PLC0415
 
-    directories = [found for place in places for found in find_runs(place)]
-    if len(directories) != 1:
-        raise BadInput(f"--perfetto draws one run, not {len(directories):,}", hint="name the run directory itself")
-    written = write(read_run(directories[0], skip_damaged=skip_damaged), path, first=first, end=end)
+    if len(runs) != 1:
+        raise BadInput(f"--perfetto draws one run, not {len(runs):,}", hint="name the run directory itself")
+    written = write(runs[0].aligned, path, first=first, end=end)
     steps = f"steps {written.first:,} to {written.last:,}"
     note(f"{written.path}: {written.events:,} events of {steps}; open it at https://ui.perfetto.dev")
     for line in written.notes:

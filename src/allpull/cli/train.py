@@ -2,58 +2,66 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from allpull.cli.options import (
+    AsJson,
+    DryRun,
+    Out,
+    Prepare,
+    Sets,
+    check_exclusive,
+    exit_like,
+    own_command,
+    print_plan,
+    print_prepared,
+)
 from allpull.cli.say import answer, note
-from allpull.cli.show import AsJson
 from allpull.errors import BadInput
 
-Sets = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change one option of the recipe, such as train.epochs=3."),
-]
-Out = Annotated[Path, typer.Option("--out", help="Folder in which the run directory is made.")]
+EXAMPLE = "allpull train digits -n 2 --set train.epochs=3"
 
-Prepare = Annotated[
-    bool,
-    typer.Option("--prepare", help="Make the run directory with a batch script in it, to be submitted with sbatch."),
+Recipe = Annotated[
+    str | None, typer.Argument(metavar="RECIPE", help="Name of a recipe, or a TOML file.", show_default=False)
+]
+Ranks = Annotated[int | None, typer.Option("-n", "--ranks", help="Ranks, one process each. [default: the recipe's]")]
+Launch = Annotated[
+    str | None,
+    typer.Option(
+        "--launcher",
+        metavar="NAME[:ARGUMENT]",
+        help="Where ranks run: local, ssh:HOSTS, slurm, mpi[:HOSTFILE], rehearse:CLUSTER.toml. "
+        "[default: slurm inside a Slurm job, else local]",
+    ),
+]
+Resume = Annotated[
+    Path | None, typer.Option("--resume", metavar="RUN", help="Continue from the last checkpoint of this run.")
 ]
 
 
 def train(  # noqa: PLR0917  one parameter an option, called by typer alone
-    recipe: Annotated[
-        str | None, typer.Argument(metavar="RECIPE", help="Name of a recipe, or a TOML file.", show_default=False)
-    ] = None,
-    ranks: Annotated[int | None, typer.Option("-n", "--ranks", help="Ranks, one process each.")] = None,
-    launcher: Annotated[
-        str | None,
-        typer.Option(
-            "--launcher",
-            metavar="NAME[:ARGUMENT]",
-            help="Where ranks run: local, ssh:HOSTS, slurm, mpi[:HOSTFILE], rehearse:CLUSTER.toml. "
-            "Not given: Slurm inside a Slurm job, else local.",
-        ),
-    ] = None,
+    recipe: Recipe = None,
+    ranks: Ranks = None,
+    launcher: Launch = None,
     sets: Sets = None,
     out: Out = Path("runs"),
-    resume: Annotated[
-        Path | None, typer.Option("--resume", help="Go on from the last checkpoint of this run directory.")
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would run, to be read, and start and write nothing.")
-    ] = False,
+    resume: Resume = None,
+    dry_run: DryRun = False,
     prepare: Prepare = False,
     list_recipes: Annotated[bool, typer.Option("--list-recipes", help="List the recipes and stop.")] = False,
     list_models: Annotated[bool, typer.Option("--list-models", help="List the models and stop.")] = False,
     list_data: Annotated[bool, typer.Option("--list-data", help="List the data sets and stop.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train the model of a recipe, data-parallel, and record it."""
-    from allpull.cli import listing, running  # noqa: PLC0415  pydantic is not needed for --help
+    """Train the model of a recipe, data-parallel, and record the run."""
+    from allpull.cli import listing  # noqa: PLC0415  pydantic is not needed for --help
+    from allpull.cli.progress import follow  # noqa: PLC0415
+    from allpull.jobs import training  # noqa: PLC0415
+    from allpull.launch.execute import execute  # noqa: PLC0415
+    from allpull.launch.launcher import choose  # noqa: PLC0415
 
     if list_recipes or list_models or list_data:
         answer(listing.listing(recipes=list_recipes, models=list_models, data=list_data, as_json=as_json))
@@ -62,30 +70,19 @@ def train(  # noqa: PLR0917  one parameter an option, called by typer alone
         return
     if recipe is None:
         raise BadInput("no recipe was given", hint=f"allpull train {' | '.join(listing.recipe_names())}")
-    check_asked(dry_run=dry_run, prepare=prepare)
-    spec = running.resolve(recipe, sets or [], ranks=ranks, launcher=launcher, resume=resume)
+    check_exclusive(dry_run=dry_run, prepare=prepare)
+    request = training.TrainingRequest(
+        recipe=recipe, sets=tuple(sets or ()), ranks=ranks, launcher=launcher, resume=resume
+    )
+    spec = training.resolve(request, notify=note)
     if dry_run:
-        answer(running.plan_training(spec, out))
+        print_plan(training.training_plan(spec, out, own_command()))
         return
     if prepare:
-        say_prepared(running.prepare_training(spec, out))
+        print_prepared(training.training_script(spec, out, own_command()))
         return
-    record, directory = running.run_training(spec, out)
-    note(f"run directory: {directory}")
-    running.pass_on(record)
-
-
-def check_asked(*, dry_run: bool, prepare: bool) -> None:
-    """Make sure that not both were asked for.
-
-    Raises:
-        BadInput: they were.
-    """
-    if dry_run and prepare:
-        raise BadInput("--dry-run writes nothing, and --prepare a run directory", hint="leave one of the two out")
-
-
-def say_prepared(script: Path) -> None:
-    """Say how ``script`` is submitted; the path alone on stdout."""
-    note(f"submit it from this folder: sbatch {shlex.quote(str(script))}")
-    answer(str(script))
+    job = training.training_job(spec, out, own_command())
+    with follow(job.directory, spec) as look:
+        record = execute(job, choose(spec.launch.launcher), look, note)
+    note(f"run directory: {job.directory}")
+    exit_like(record)

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from allpull.cli.say import answer, note
-from allpull.cli.show import AsJson
+from allpull.cli.options import AsJson
+from allpull.cli.say import answer, note, show_result
 
 if TYPE_CHECKING:
     from allpull.schema.results import WatchResult
 
+EXAMPLE = "allpull watch runs"
+
 
 def watch(
-    run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="Run directory, or a folder of them: the newest is taken.")
-    ],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory, or a folder of them: the newest.")],
     once: Annotated[bool, typer.Option("--once", help="Look once and stop.")] = False,
     as_json: AsJson = False,
     interval: Annotated[float, typer.Option("--interval", min=0.1, max=3600, help="Seconds between looks.")] = 1.0,
@@ -26,7 +26,7 @@ def watch(
         bool, typer.Option("--stacks/--no-stacks", help="Ask py-spy, where it is installed, where a rank hangs.")
     ] = True,
 ) -> None:
-    """Watch a running job: progress, throughput, phases, and ranks that are slow, dead or hung."""
+    """Watch a running job: its progress, and slow, dead or hung ranks."""
     from rich.console import Console  # noqa: PLC0415  not needed for --help
     from rich.live import Live  # noqa: PLC0415
 
@@ -38,11 +38,8 @@ def watch(
         if as_json:
             answer(result.model_dump_json(by_alias=True, indent=1))
         else:
-            console = Console()
-            with console.capture() as shown:  # where nobody reads on, rich would end us with code 1
-                console.print(page(result))
-            answer(shown.get().removesuffix("\n"))
-            _say_end(directory)
+            show_result(page(result))
+            _note_failure(directory)
         return
     console = Console()
     with Live(console=console, refresh_per_second=4, screen=False) as live:
@@ -53,30 +50,29 @@ def watch(
                 break
             time.sleep(interval)
     if not console.is_terminal:
-        console.print()  # what was shown last has no line end there
-    _say_end(directory)
+        console.print()  # the last page has no line end there
+    _note_failure(directory)
 
 
-def _say_end(directory: Path) -> None:
-    """Say how a job ended that did not end well."""
-    from allpull.launch.outcome import describe  # noqa: PLC0415  not needed for --help
-    from allpull.rundir.live.snapshot import record_of  # noqa: PLC0415
+def _note_failure(directory: Path) -> None:
+    """Say how a job failed; nothing where it did not."""
+    from allpull.rundir.run_record import read_record  # noqa: PLC0415  not needed for --help
 
-    exit_ = record_of(directory).exit
+    exit_ = read_record(directory).exit
     if exit_ is not None and exit_.code:
-        note(f"allpull: {describe(exit_)}")
+        note(f"allpull: {exit_.describe()}")
 
 
 def _newest(path: Path) -> Path:
-    from allpull.rundir.read.run import find_runs  # noqa: PLC0415  polars is not needed for --help
+    from allpull.api.runs import run_directories  # noqa: PLC0415  polars is not needed for --help
 
-    return max(find_runs(path), key=lambda directory: (directory.stat().st_mtime, directory.name))
+    return max(run_directories([path]), key=lambda directory: (directory.stat().st_mtime, directory.name))
 
 
 def _look(directory: Path, *, stacks: bool) -> WatchResult:
-    from allpull.analyse.job_health import watch as assess  # noqa: PLC0415
-    from allpull.cli.stacks import with_stacks  # noqa: PLC0415
-    from allpull.rundir.live.snapshot import glance  # noqa: PLC0415
+    from allpull.analyse.job_health import assess  # noqa: PLC0415
+    from allpull.jobs.stacks import with_stacks  # noqa: PLC0415
+    from allpull.rundir.live.snapshot import job_snapshot  # noqa: PLC0415
 
-    result = assess(glance(directory))
+    result = assess(job_snapshot(directory))
     return with_stacks(result) if stacks else result

@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from allpull.analyse import summary
+from allpull.analyse import scaling
 from allpull.errors import BadInput
 from allpull.rundir.read.run import RunData
 from allpull.schema.compared import Difference
@@ -52,7 +52,7 @@ def facts(run: RunData) -> Facts:
         "ranks": str(record.ranks),
         "hosts": str(len({header.host for header in run.headers.values()} or set(record.hosts))),
         **_batch(run),
-        **summary.facts(run),
+        **scaling.facts(run),
         **{name: options[name] for name in REHEARSED if name in options},
     }
     other = {name: value for name, value in options.items() if name not in key}

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.effect import CONFIDENCE, Effect, Measured, effect
 from allpull.compare.caveats import Side, remarks
 from allpull.compare.comparability import check, differences, facts
@@ -47,13 +48,13 @@ class Asked:
 class Sides:
     """The runs of both sides, and what `explain` kept of them, by run id."""
 
-    before: Sequence[RunData]
-    after: Sequence[RunData]
+    before: Sequence[AlignedRun]
+    after: Sequence[AlignedRun]
     explained: Mapping[str, ExplainResult] = field(default_factory=dict)
 
-    def explanations(self, side: Sequence[RunData]) -> list[ExplainResult]:
+    def explanations(self, side: Sequence[AlignedRun]) -> list[ExplainResult]:
         """What `explain` kept of the runs of ``side``."""
-        return [self.explained[run.record.id] for run in side if run.record.id in self.explained]
+        return [self.explained[id_] for run in side if (id_ := run.data.record.id) in self.explained]
 
 
 def compare(sides: Sides, asked: Asked) -> CompareResult:
@@ -63,11 +64,11 @@ def compare(sides: Sides, asked: Asked) -> CompareResult:
         BadInput: a side is empty, a run stands on it twice, key facts do not agree, or a metric was not measured.
     """
     check_repeats(sides)
-    facts_before, facts_after = [facts(run) for run in sides.before], [facts(run) for run in sides.after]
+    facts_before, facts_after = ([facts(run.data) for run in side] for side in (sides.before, sides.after))
     differing = differences(facts_before, facts_after)
     notes = check(facts_before, facts_after, differing, anyway=asked.anyway)
-    before = [measures(run, sides.explained.get(run.record.id)) for run in sides.before]
-    after = [measures(run, sides.explained.get(run.record.id)) for run in sides.after]
+    before = [measures(run, sides.explained.get(run.data.record.id)) for run in sides.before]
+    after = [measures(run, sides.explained.get(run.data.record.id)) for run in sides.after]
     found = effects(before, after, asked.figure)
     lead = _lead(asked.metrics, found)
     changes = {name: change(name, one, before, after) for name, one in found.items()}
@@ -76,8 +77,8 @@ def compare(sides: Sides, asked: Asked) -> CompareResult:
     speedup = changes[SPEEDUP].change if SPEEDUP in changes else None
     return CompareResult(
         schema=tag("compare"),
-        before=[_seen(run, one) for run, one in zip(sides.before, before, strict=True)],
-        after=[_seen(run, one) for run, one in zip(sides.after, after, strict=True)],
+        before=[_seen(run.data, one) for run, one in zip(sides.before, before, strict=True)],
+        after=[_seen(run.data, one) for run, one in zip(sides.after, after, strict=True)],
         confidence=CONFIDENCE,
         metric=lead,
         change=headline.change if headline else None,
@@ -90,8 +91,8 @@ def compare(sides: Sides, asked: Asked) -> CompareResult:
         notes=[
             *notes,
             *remarks(
-                Side(name="before", runs=sides.before, found=before),
-                Side(name="after", runs=sides.after, found=after),
+                Side(name="before", runs=[run.data for run in sides.before], found=before),
+                Side(name="after", runs=[run.data for run in sides.after], found=after),
                 found,
                 lead,
             ),
@@ -106,7 +107,7 @@ def check_repeats(sides: Sides) -> None:
         BadInput: it is not so.
     """
     for name, side in (("before", sides.before), ("after", sides.after)):
-        ids = [run.record.id for run in side]
+        ids = [run.data.record.id for run in side]
         if not ids:
             raise BadInput(f"no run {name} was given", hint="allpull compare BEFORE… --with AFTER…")
         twice = next((one for one in ids if ids.count(one) > 1), None)

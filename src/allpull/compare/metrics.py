@@ -12,13 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allpull.analyse import learning, statistics
-from allpull.analyse.aligned import Together, together
+from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.effect import Measured
 from allpull.analyse.steps import phases, throughput
 from allpull.analyse.steps.grid import Floats, arrange
-from allpull.analyse.steps.steady import steady_steps
-from allpull.replay.recording.step_choice import Chosen, NoWindow, chosen
-from allpull.rundir.read.run import RunData
+from allpull.replay.recording.step_choice import ChosenSteps, NoWindow, choose_steps
 from allpull.schema.compared import Scale
 from allpull.schema.explained import Efficiency, ExplainResult
 from allpull.schema.results import Interval
@@ -69,26 +67,24 @@ class Measures:
     throughput: Interval | None
 
 
-def measures(run: RunData, explained: ExplainResult | None = None) -> Measures:
-    """The metrics of ``run`` that were recorded; factors of efficiency are those of ``explained``."""
-    ranks = run.record.ranks
-    steady = steady_steps(run.steps, ranks)
-    numbers = steady.steps[steady.used]
-    whole = together(run)
-    window = chosen(whole, run)
-    grid = arrange(whole.steps, numbers, ranks)
+def measures(aligned: AlignedRun, explained: ExplainResult | None = None) -> Measures:
+    """The metrics of one run that were recorded; factors of efficiency are those of ``explained``."""
+    ranks = aligned.data.record.ranks
+    numbers = aligned.steady.steps[aligned.steady.used]
+    window = choose_steps(aligned)
+    grid = arrange(aligned.steps, numbers, ranks)
     times_s = throughput.step_times_s(grid) if grid.steps else np.empty(0)
     found: dict[str, Measured | None] = {
         "throughput": rate(grid.samples.sum(axis=1), times_s),
-        "throughput_with_pauses": _with_pauses(window, whole, ranks),
+        "throughput_with_pauses": _with_pauses(window, aligned, ranks),
         "step_s": rate(times_s, np.ones_like(times_s)),
     }
-    for name, seconds in whole.phases(grid, numbers).seconds.items():
+    for name, seconds in aligned.phases(grid, numbers).seconds.items():
         found[f"phases.{name}"] = None if seconds is None else _mean(seconds.mean(axis=1))
-    found |= _pauses(window, whole, ranks)
+    found |= _pauses(window, aligned, ranks)
     found |= _factors(explained)
     for name in learning.SHARES:
-        value = learning.last_value(run.events, name)
+        value = learning.last_value(aligned.data.events, name)
         found[name] = None if value is None else Measured(value=value, error=0.0)
     return Measures(
         values={name: value for name, value in found.items() if value is not None},
@@ -116,7 +112,7 @@ def _logarithm(value: float, found: tuple[float, float] | None) -> Measured:
     return Measured(value=math.log(value), error=None if error is None else error / value, freedom=freedom)
 
 
-def _with_pauses(window: Chosen | NoWindow, whole: Together, ranks: int) -> Measured | None:
+def _with_pauses(window: ChosenSteps | NoWindow, aligned: AlignedRun, ranks: int) -> Measured | None:
     """Samples per second over the window that `allpull explain` takes, its evaluations and checkpoints included.
 
     Steps are contiguous, so their times hold all that lies between them. Regular steps vary as a series does; those
@@ -124,7 +120,7 @@ def _with_pauses(window: Chosen | NoWindow, whole: Together, ranks: int) -> Meas
     """
     if isinstance(window, NoWindow):
         return None
-    grid = arrange(whole.steps, window.steps, ranks)
+    grid = arrange(aligned.steps, window.steps, ranks)
     samples, times_s = grid.samples.sum(axis=1), throughput.step_times_s(grid)
     if np.isnan(samples).any() or not (samples.sum() > 0 and times_s.sum() > 0):
         return None
@@ -132,11 +128,11 @@ def _with_pauses(window: Chosen | NoWindow, whole: Together, ranks: int) -> Meas
     return _logarithm(value, _error_with_pauses(samples, times_s, window.odd, value))
 
 
-def _pauses(window: Chosen | NoWindow, whole: Together, ranks: int) -> Iterator[tuple[str, Measured]]:
+def _pauses(window: ChosenSteps | NoWindow, aligned: AlignedRun, ranks: int) -> Iterator[tuple[str, Measured]]:
     """Evaluations and checkpoints per step of the same window, as steady steps have none; too few for an error."""
     if isinstance(window, NoWindow):
         return
-    grid = arrange(whole.steps, window.steps, ranks)
+    grid = arrange(aligned.steps, window.steps, ranks)
     for name in PAUSES:
         if not np.isnan(grid.spans_s[name]).all():
             yield f"phases.{name}", Measured(value=float(np.nan_to_num(grid.spans_s[name]).mean()))

@@ -6,7 +6,6 @@ came is that of everything that changed at once, so it is held against a promise
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,9 +18,6 @@ from allpull.schema.results import Interval
 SMALLER = 0.5  # of what a finding cost before: below it, something was done about it
 FOUND_IN = 0.5  # of the runs of a side that were explained: a finding of fewer is a matter of chance
 MOST = 5  # findings that are followed where nothing says which of them was mended
-
-_NAMED = re.compile(r"--?[A-Za-z][\w-]*|\b[a-z_]+(?:\.[a-z_]+)+\b|\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b")
-"""Options, keys of a specification and variables of the environment, as remedies name them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +78,7 @@ def _promise(
         loss_s_before=one.loss_s,
         loss_s_after=loss_s_after,
         state=_state(one.loss_s, loss_s_after),
-        changed=sorted(names & set(_NAMED.findall(finding.remedy))),
+        changed=sorted(names & set(finding.options or ())),
         kept="not decidable",
     )
 

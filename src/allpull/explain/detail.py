@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from allpull.analyse.statistics import evenly
 from allpull.analyse.steps.grid import Floats
-from allpull.analyse.thinning import evenly
 from allpull.replay.blame import Blame
 from allpull.replay.walk import Walked, walk
 from allpull.replay.window import STEP, WORK, Window

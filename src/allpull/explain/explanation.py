@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from allpull.analyse.aligned import Together, together
-from allpull.analyse.collectives.traced_buckets import bucket_windows
+from allpull.analyse.aligned import AlignedRun
 from allpull.explain.detail import waiting
 from allpull.explain.efficiency_tree import TreeResult, tree
 from allpull.explain.evidence.cpu_waiting import CROWDED
@@ -21,7 +20,6 @@ from allpull.explain.findings import Found, findings
 from allpull.replay.blame import Blame, blame
 from allpull.replay.recording.build import NoWindow, record_window
 from allpull.replay.window import WORK, Window
-from allpull.rundir.read.run import RunData
 from allpull.schema.base import tag
 from allpull.schema.explained import Efficiency, ExplainResult, PhaseTimes, WindowSeen
 from allpull.schema.gap import texts
@@ -43,27 +41,26 @@ class Explained:
     blame: Blame | None = None
 
 
-def explain(run: RunData, references: Sequence[RunData] = ()) -> Explained:
-    """``run`` explained, against the one of ``references`` with the fewest ranks, where there are any."""
-    whole = together(run)
-    profiled = bucket_windows(run)
-    recorded = record_window(whole, run, windows=profiled)
+def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = ()) -> Explained:
+    """One run explained, against the one of ``references`` with the fewest ranks, where there are any."""
+    run = aligned.data
+    recorded = record_window(aligned)
     if isinstance(recorded, NoWindow):
-        return Explained(result=_without_window(run, whole, recorded))
+        return Explained(result=_without_window(aligned, recorded))
     machine = machine_of(run, recorded.steps)
     network = network_of(machine)
     window = with_links(recorded, None if network.busy_share is None else network.busy_share * step_s(recorded))
-    compared = [(one, seen) for one in references if isinstance(seen := _window_of(one), Window)]
+    compared = [(one.data, seen) for one in references if isinstance(seen := record_window(one), Window)]
     others = [found for one, seen in compared if (found := elsewhere(one, seen)) is not None]
     reference, against = min(compared, key=lambda pair: pair[1].ranks, default=(None, None))
     charged = blame(window)
-    facts = gather(window, machine, network, blame=charged, first=first_batches(whole, window), others=others)
+    facts = gather(window, machine, network, blame=charged, first=first_batches(aligned, window), others=others)
     grown = tree(window, against)
     answers = findings(facts)
     missing = [
-        f"{one.record.id}: no window to compare with"
+        f"{one.data.record.id}: no window to compare with"
         for one in references
-        if one.record.id not in {run_.record.id for run_, _ in compared}
+        if one.data.record.id not in {run_.record.id for run_, _ in compared}
     ]
     result = ExplainResult(
         schema=tag("explain"),
@@ -75,21 +72,23 @@ def explain(run: RunData, references: Sequence[RunData] = ()) -> Explained:
         efficiency=grown.efficiency,
         gains=grown.gains,
         simulation_error=grown.simulation_error,
-        clock_error_s=whole.clock.bound_s,
+        clock_error_s=aligned.clock.bound_s,
         phases=_phases(window, charged),
         waiting=waiting(window, charged),
         findings=list(answers.findings),
         healthy=_healthy(grown.efficiency, facts, answers),
-        notes=[*_about(facts, grown), *answers.notes, *missing, *texts([*window.gaps, *profiled.gaps, *run.gaps])],
+        notes=[
+            *_about(facts, grown),
+            *answers.notes,
+            *missing,
+            *texts([*window.gaps, *aligned.buckets.gaps, *run.gaps]),
+        ],
     )
     return Explained(result=result, window=window, blame=charged)
 
 
-def _window_of(run: RunData) -> Window | NoWindow:
-    return record_window(together(run), run, windows=bucket_windows(run))
-
-
-def _without_window(run: RunData, whole: Together, window: NoWindow) -> ExplainResult:
+def _without_window(aligned: AlignedRun, window: NoWindow) -> ExplainResult:
+    run = aligned.data
     hosts = {header.host for header in run.headers.values()} or set(run.record.hosts)
     return ExplainResult(
         schema=tag("explain"),
@@ -101,7 +100,7 @@ def _without_window(run: RunData, whole: Together, window: NoWindow) -> ExplainR
         efficiency=None,
         gains={},
         simulation_error=None,
-        clock_error_s=whole.clock.bound_s,
+        clock_error_s=aligned.clock.bound_s,
         phases=PhaseTimes(mean=dict.fromkeys(NAMES), per_rank=dict.fromkeys(NAMES)),
         findings=[],
         healthy=None,

@@ -244,6 +244,7 @@ def _finding(one: Suspect, price: _Price | None, facts: Facts) -> Finding:
         loss_share=None if price is None else price.loss_s / facts.step_s,
         gain=None if price is None else price.gain,
         remedy=one.remedy,
+        options=list(one.options),
         evidence=evidence,
         wrong_when=section(one.rule, "When it is wrong"),
         advice=price is None,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from allpull.launch.outcome import describe
 from allpull.schema.results import Interval, RunDetail, RunMetrics, ShowResult
 from allpull.units import percent, show_count, show_spread, show_time
 
@@ -106,7 +105,7 @@ def _losses(run: RunMetrics, reference: RunMetrics) -> list[str]:
 
 def _failures(runs: Sequence[RunMetrics], details: Sequence[RunDetail]) -> list[str]:
     return [
-        f"The run of {_ranks(run.ranks)} did not end well: {describe(detail.exit)}."
+        f"The run of {_ranks(run.ranks)} did not end well: {detail.exit.describe()}."
         for run, detail in zip(runs, details, strict=True)
         if detail.exit is not None and detail.exit.code != 0
     ]

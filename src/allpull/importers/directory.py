@@ -21,14 +21,15 @@ from allpull.importers.clocks import Clocks
 from allpull.importers.joining import Joined, Rank
 from allpull.importers.sources import Source, opened
 from allpull.rundir import layout, redact
+from allpull.rundir.run_record import write_record
 from allpull.rundir.safe_open import shown_path
-from allpull.rundir.write import private_folder, whole_file, whole_json
+from allpull.rundir.write import private_folder, whole_file
 from allpull.schema.base import tag
 from allpull.schema.run import RunRecord
 from allpull.units import NS_PER_S
 
 LAUNCHER = "import"
-FOLDERS = ("hosts", "steps", "events", "counters", layout.TRACES, "derived")
+FOLDERS = (*layout.RECORDS, layout.TRACES, layout.DERIVED)
 PACKING = 1  # of gzip: several times faster than its usual level, for a tenth more bytes
 CHUNK = 1 << 20
 MAX_RUNS = 1000  # of one name
@@ -123,7 +124,7 @@ def _fill(directory: Path, joined: Joined, clocks: Clocks | None, record: RunRec
         whole_file(str(directory / layout.steps_file(rank.rank)), text)
         files = list(_kept(directory, rank))
         whole_file(str(directory / layout.events_file(rank.rank)), records.events_lines(rank, kinds, files))
-    whole_json(str(directory / layout.RUN_JSON), record.model_dump(mode="json", by_alias=True))
+    write_record(directory, record)
 
 
 def _kept(directory: Path, rank: Rank) -> Iterator[tuple[str, int, int]]:
@@ -135,7 +136,7 @@ def _kept(directory: Path, rank: Rank) -> Iterator[tuple[str, int, int]]:
     for place, dump in enumerate(rank.dumps):
         suffix = "pickle" if dump.source.kind == "pickle" else "json"
         ending = f"{suffix}.gz" if dump.source.is_packed else suffix
-        relative = f"{layout.TRACES}/rank-{rank.rank:05d}-flight-recorder-{place}.{ending}"
+        relative = layout.flight_recorder_file(rank.rank, place, ending)
         _copy(dump.source, directory / relative, packed=False)
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import allpull
 from allpull.rundir import redact
-from allpull.rundir.read.headers import COUNTED
+from allpull.rundir.job_file import JobFile, WatchOptions
+from allpull.rundir.read.headers import USER_STARTED
 from allpull.schema.run import RunRecord
 from allpull.schema.spec import RunSpec
 
@@ -17,20 +19,21 @@ TRAINERS = ("data", "model", "train")  # parts of a specification that speak of 
 LAUNCHERS = ("launch", "ssh", "slurm", "container")  # and those that speak of ranks which we start
 
 
-def told(spec: RunSpec, program: Sequence[str]) -> dict[str, Any]:
-    """What the ranks of ``program``, and the hook in them, find in their job file besides the usual."""
+def with_command(file: JobFile, spec: RunSpec, program: Sequence[str]) -> JobFile:
+    """``file`` with the user's command ``program``, and what to record of it."""
     watch = spec.watch
     some_steps = watch.first_step > 0 or watch.last_step > 0
-    return {
-        "command": [] if spec.launch.launcher in COUNTED else list(program),
-        "cwd": os.fspath(Path.cwd()),
-        "watch": {
-            "trace_every": watch.trace_every,
-            "trace_steps": watch.trace_steps,
-            "trace_first": watch.trace_first,
-            "steps": [watch.first_step, watch.last_step or None] if some_steps else None,
-        },
-    }
+    return replace(
+        file,
+        command=() if spec.launch.launcher in USER_STARTED else tuple(program),
+        cwd=os.fspath(Path.cwd()),
+        watch=WatchOptions(
+            trace_every=watch.trace_every,
+            trace_steps=watch.trace_steps,
+            trace_first=watch.trace_first,
+            steps=(watch.first_step, watch.last_step or None) if some_steps else None,
+        ),
+    )
 
 
 def of_program(record: RunRecord, environ: Mapping[str, str]) -> RunRecord:
@@ -41,7 +44,7 @@ def of_program(record: RunRecord, environ: Mapping[str, str]) -> RunRecord:
     """
     absent: tuple[str, ...] = TRAINERS
     changes: dict[str, Any] = {"seed": None, "global_batch": None}
-    if record.launcher in COUNTED:
+    if record.launcher in USER_STARTED:
         absent += LAUNCHERS
         inherited = {name: environ[name] for name in record.environment if name in environ}
         changes["environment"], _ = redact.mapping(inherited)

@@ -14,7 +14,7 @@ COPIES = (("OMPI_COMM_WORLD_SIZE", "mpirun"), ("PMI_SIZE", "mpiexec"), ("SLURM_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class DetectedLauncher:
     """A launcher, why it was chosen (empty: nothing pointed anywhere), and how many hosts it has."""
 
     launcher: str
@@ -22,11 +22,11 @@ class Found:
     hosts: int = 1
 
 
-def find(environ: Mapping[str, str]) -> Found:
+def find(environ: Mapping[str, str]) -> DetectedLauncher:
     """The launcher that ``environ`` makes obvious.
 
     >>> find({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2"})
-    Found(launcher='slurm', reason='inside Slurm job 7 on 2 hosts', hosts=2)
+    DetectedLauncher(launcher='slurm', reason='inside Slurm job 7 on 2 hosts', hosts=2)
 
     Raises:
         BadInput: allpull itself was started several times in parallel.
@@ -34,19 +34,19 @@ def find(environ: Mapping[str, str]) -> Found:
     check_alone(environ)
     if in_allocation(environ):
         hosts = _count(environ, "SLURM_JOB_NUM_NODES")
-        return Found(
+        return DetectedLauncher(
             launcher="slurm",
             reason=f"inside Slurm job {environ['SLURM_JOB_ID']} on {hosts} host{'s' * (hosts != 1)}",
             hosts=hosts,
         )
     if "SLURM_JOB_ID" in environ:
-        return Found(launcher="local", reason="inside a step of a Slurm job, which has this host only")
+        return DetectedLauncher(launcher="local", reason="inside a step of a Slurm job, which has this host only")
     if "PBS_NODEFILE" in environ:
-        return Found(
+        return DetectedLauncher(
             launcher="local",
             reason="inside a PBS job: this host only; --launcher ssh:$PBS_NODEFILE takes all of its hosts",
         )
-    return Found(launcher="local", reason="")
+    return DetectedLauncher(launcher="local", reason="")
 
 
 def in_allocation(environ: Mapping[str, str]) -> bool:

@@ -10,14 +10,16 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from types import FrameType
 
+from allpull.errors import RunDirError
 from allpull.launch.echo import Echo
-from allpull.launch.job import WARNED, Job, seal, write_record
+from allpull.launch.host_endings import HostEnding
+from allpull.launch.job import WARNED, Job
 from allpull.launch.launcher import Launcher
-from allpull.launch.outcome import Ended, describe, outcome, versions_of
+from allpull.launch.outcome import outcome, versions_of
 from allpull.launch.running import Running
-from allpull.rundir import layout, redact
-from allpull.rundir.read.headers import COUNTED, corrected, rank_files
-from allpull.rundir.write import whole_file
+from allpull.rundir import layout
+from allpull.rundir.read.headers import USER_STARTED, rank_files, with_recorded_ranks
+from allpull.rundir.run_record import seal, write_record, write_script
 from allpull.schema.run import Exit, RunRecord, Status
 
 POLL_EVERY_S = 0.2
@@ -51,9 +53,9 @@ def execute(
     with _signals_raise() as signals:
         running: Running | None = None
         try:
-            script = redact.text(launcher.plan(job))[0]
+            script = launcher.plan(job)
             for run in runs.all:
-                whole_file(str(run.directory / layout.SCRIPT), script)
+                write_script(run.directory, script)
             running = launcher.submit(job)
             runs.begin(running.queue_numbers)
             _wait(runs, running, signals, look)
@@ -97,7 +99,7 @@ class _Runs:
     def correct(self) -> None:
         """Put down the ranks of a command that starts its own, as they show themselves."""
         run, now = self.all[0], time.monotonic()
-        if run.record.launcher not in COUNTED or now < self._correct_at:
+        if run.record.launcher not in USER_STARTED or now < self._correct_at:
             return
         files = rank_files(run.directory)
         if files != self._files:
@@ -106,7 +108,7 @@ class _Runs:
             self._write(run, changed)
         self._correct_at = now + (CORRECT_EVERY_S if self._missing else CORRECT_AGAIN_S)
 
-    def close(self, place: int, ended: list[Ended]) -> None:
+    def close(self, place: int, ended: list[HostEnding]) -> None:
         """The run at ``place`` has ended on every host; said again, nothing happens."""
         if place in self._final:
             return
@@ -114,9 +116,9 @@ class _Runs:
         status, exit_ = outcome(ended, run.directory, trains=run.program is None)
         self._close(place, status, exit_, ended)
         if len(self.all) > 1:
-            self.say(f"{run.directory}: {status}" + (f", {describe(exit_)}" if exit_.code else ""))
+            self.say(f"{run.directory}: {status}" + (f", {exit_.describe()}" if exit_.code else ""))
         elif exit_.code == WARNED and run.program is None:
-            self.say(describe(exit_))
+            self.say(exit_.describe())
         elif exit_.code == 0 and exit_.reason:
             self.say(f"allpull: {exit_.reason}")
 
@@ -131,7 +133,7 @@ class _Runs:
         records = [self._final[place] for place in range(len(self.all))]
         return next((record for record in records if record.exit and record.exit.code), records[0])
 
-    def _close(self, place: int, status: Status, exit_: Exit, ended: list[Ended]) -> None:
+    def _close(self, place: int, status: Status, exit_: Exit, ended: list[HostEnding]) -> None:
         run, now = self.all[place], f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
         told = {"hosts": [host.host for host in ended], "versions": versions_of(run.record, ended)}
         self._final[place] = _changed(run, status=status, exit=exit_, ended_utc=now, **told)
@@ -140,12 +142,13 @@ class _Runs:
     def _write(self, run: Job, record: RunRecord) -> None:
         try:
             if record.exit is not None:
-                seal(run)
+                seal(run.directory, record)
             write_record(run.directory, record)
-        except OSError as error:
+        except (OSError, RunDirError) as error:
             if run.program is None:
                 raise
-            self.say(f"allpull: {layout.RUN_JSON} is not up to date: {error.strerror or error}")
+            reason = getattr(error, "strerror", None) or error
+            self.say(f"allpull: {layout.RUN_JSON} is not up to date: {reason}")
 
 
 def _end(running: Running | None, grace_s: float) -> None:
@@ -182,7 +185,7 @@ def _wait(runs: _Runs, running: Running, signals: _Signals, look: Callable[[], N
 
 
 def _changed(run: Job, **changes: object) -> RunRecord:
-    return corrected(run.record.model_copy(update=changes), run.directory)
+    return with_recorded_ranks(run.record.model_copy(update=changes), run.directory)
 
 
 class _Signals:

@@ -17,13 +17,15 @@ from typing import Any, Literal
 import allpull
 from allpull.errors import BadInput
 from allpull.launch.code_versions import git_state
-from allpull.launch.command_record import of_program, told
+from allpull.launch.command_record import of_program, with_command
 from allpull.launch.slurm import array
-from allpull.observe.hook_install import stage
+from allpull.observe.hook_install import install_hook
 from allpull.observe.versions import versions
 from allpull.rundir import layout, redact
-from allpull.rundir.read.headers import COUNTED
-from allpull.rundir.write import private_folder, whole_json
+from allpull.rundir.job_file import JobFile
+from allpull.rundir.read.headers import USER_STARTED
+from allpull.rundir.run_record import write_record
+from allpull.rundir.write import private_folder
 from allpull.schema.base import tag
 from allpull.schema.run import RunRecord
 from allpull.schema.spec import RunSpec, to_plain
@@ -45,7 +47,7 @@ class Job:
     """A prepared job: its run directory, what runs, and its record as written.
 
     Each rank runs ``module``, one of ours; or ``program``, a command of the user's, which the start-up hook observes.
-    Where nothing of ours starts ranks (``seen.COUNTED``) the program is one process, and its ranks are its own affair.
+    Under a launcher of ``headers.USER_STARTED`` the program is one process, which starts its own ranks.
     """
 
     directory: Path
@@ -79,7 +81,7 @@ def prospect(
     asked: object = to_plain(spec) if program is None else [to_plain(spec), *program]
     signature = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:8]
     shown, _ = redact.text(spec.name)
-    ranks = None if spec.launch.launcher in COUNTED else spec.launch.ranks
+    ranks = None if spec.launch.launcher in USER_STARTED else spec.launch.ranks
     name = layout.run_name(f"{now:%Y%m%dT%H%M%SZ}", shown, ranks, signature)
     record = _record(spec, name, kind=kind, command=command, created=now)
     if program is not None:
@@ -140,19 +142,10 @@ def _written(job: Job) -> Job:
     for folder in layout.FOLDERS:
         private_folder(str(job.directory / folder))
     write_record(job.directory, job.record)
-    whole_json(str(job.file), _job_file(job))
+    _job_file(job).write(str(job.file))
     if job.program is not None:
-        stage(str(job.directory))
+        install_hook(str(job.directory))
     return job
-
-
-def write_record(directory: Path, record: RunRecord) -> None:
-    """Write ``run.json`` all at once.
-
-    Raises:
-        OSError: the disk is full, say; an older record is then untouched.
-    """
-    whole_json(str(directory / layout.RUN_JSON), record.model_dump(mode="json", by_alias=True))
 
 
 def environment(spec: RunSpec, inherited: Mapping[str, str]) -> dict[str, str]:
@@ -171,18 +164,6 @@ def environment(spec: RunSpec, inherited: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def seal(job: Job) -> None:
-    """Take what only the running job needed, its nonce and unmasked options, out of the job file.
-
-    Raises:
-        OSError: it cannot be rewritten.
-    """
-    kept = {key: value for key, value in _job_file(job).items() if key != "nonce"}
-    if job.program is not None:
-        kept["command"] = redact.arguments(kept["command"])[0]
-    whole_json(str(job.file), {**kept, "spec": job.record.spec})
-
-
 def _fresh(out: Path, name: str) -> Path:
     private_folder(str(out))
     for attempt in range(1, 1000):
@@ -195,25 +176,25 @@ def _fresh(out: Path, name: str) -> Path:
     raise BadInput(f"{out} already holds 999 runs called {name}", hint="give another place with --out")
 
 
-def _job_file(job: Job) -> dict[str, Any]:
+def _job_file(job: Job) -> JobFile:
     spec = job.spec
-    return {
-        "directory": str(job.directory),
-        "module": job.module,
-        "nonce": secrets.token_hex(16),
-        "ranks": spec.launch.ranks,
-        "port": spec.launch.port,
-        "bind": spec.launch.bind,
-        "interface": spec.launch.interface,
-        "max_restarts": spec.launch.max_restarts,
-        "counters": spec.observe.counters,
-        "counter_interval_s": spec.observe.counter_interval_s,
-        "budget": spec.observe.budget,
-        "warmup_steps": spec.observe.warmup_steps,
-        "options": dict(job.options),
-        "spec": to_plain(spec),
-        **({} if job.program is None else told(spec, job.program)),
-    }
+    file = JobFile(
+        directory=str(job.directory),
+        module=job.module,
+        nonce=secrets.token_hex(16),
+        ranks=spec.launch.ranks,
+        port=spec.launch.port,
+        bind=spec.launch.bind,
+        interface=spec.launch.interface,
+        max_restarts=spec.launch.max_restarts,
+        counters=spec.observe.counters,
+        counter_interval_s=spec.observe.counter_interval_s,
+        budget=spec.observe.budget,
+        warmup_steps=spec.observe.warmup_steps,
+        options=dict(job.options),
+        spec=to_plain(spec),
+    )
+    return file if job.program is None else with_command(file, spec, job.program)
 
 
 def _record(spec: RunSpec, name: str, *, kind: Kind, command: Sequence[str], created: datetime) -> RunRecord:

@@ -8,17 +8,16 @@ import socket
 
 from allpull.errors import BadInput
 from allpull.launch import container
-from allpull.launch.endings import read_ended
+from allpull.launch.host_endings import HostEnding, read_host_ending
 from allpull.launch.job import Job, environment
-from allpull.launch.memory_check import check_room
-from allpull.launch.outcome import Ended
-from allpull.launch.processes import Started
+from allpull.launch.memory_check import check_memory
+from allpull.launch.ports import check_port
+from allpull.launch.process_tree import ProcessTree
 from allpull.launch.running import Running
-from allpull.launch.script import python_of, shell_script
+from allpull.launch.shell_script import python_of, shell_script
 from allpull.rundir import layout
 
 AGENT_EXTRA_S = 5.0  # the agent gives its ranks the grace time, and then has its own books to close
-AGENT_LOG = f"{layout.LOGS}/agent.log"
 
 
 class Local:
@@ -26,7 +25,7 @@ class Local:
 
     def plan(self, job: Job) -> str:
         """The agent's command, with what it adds to the environment."""
-        check_room(job)
+        check_memory(job)
         return shell_script(job, environment(job.spec, {}), command(job))
 
     def submit(self, job: Job) -> LocalJob:
@@ -37,7 +36,7 @@ class Local:
                 there is no such container.
             MissingPart: the container's runtime is not installed.
         """
-        check_room(job)
+        check_memory(job)
         check_port(job.spec.launch.port)
         container.check(job.spec.container)
         return LocalJob(job)
@@ -50,12 +49,14 @@ class LocalJob(Running):
         self._job = job
         variables = environment(job.spec, os.environ)
         shown = () if job.program is None else ("stdout", "stderr")
-        self._agent = Started(command(job), log=job.directory / AGENT_LOG, environment=variables, shown=shown)
+        self._agent = ProcessTree(
+            command(job), log=job.directory / layout.AGENT_LOG, environment=variables, shown=shown
+        )
 
-    def poll(self) -> list[Ended] | None:
+    def poll(self) -> list[HostEnding] | None:
         """How this host ended, or None while ranks run."""
         code = self._agent.poll()
-        return None if code is None else [read_ended(self._job.directory, socket.gethostname(), code)]
+        return None if code is None else [read_host_ending(self._job.directory, socket.gethostname(), code)]
 
     def warn(self) -> bool:
         """Let the ranks write a checkpoint and stop; the agent passes it on, and gives them the grace time."""
@@ -81,22 +82,3 @@ def command(job: Job) -> list[str]:
         )
     python = container.guarded(job.spec.container, python_of(job))
     return [*python, "-m", "allpull.observe.agent", str(job.file), "--port", str(launch.port)]
-
-
-def check_port(port: int) -> None:
-    """Make sure that ``port`` can be listened on here; 0 always can.
-
-    Raises:
-        BadInput: it is in use or not ours to open.
-    """
-    if port == 0:
-        return
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-            probe.listen()
-        except OSError as error:
-            raise BadInput(
-                f"port {port}: {error.strerror}", hint="leave launch.port out, and a free one is chosen"
-            ) from error

@@ -11,7 +11,7 @@ from allpull.units import show_bytes
 RANK_BYTES = 140 << 20  # of its own, of a process that has imported torch 2.13 for CPUs; model and data come on top
 
 
-def check_room(job: Job) -> None:
+def check_memory(job: Job) -> None:
     """Make sure that the ranks of ``job``, where all are on this host, have memory to begin in.
 
     A command of the user's is not judged: it need not be what takes so much.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import signal
 import socket
 import subprocess
@@ -22,19 +21,17 @@ import psutil
 from allpull.errors import BadInput, MissingPart
 from allpull.launch import container
 from allpull.launch.echo import STDERR, Log
-from allpull.launch.endings import read_ranks_ended
+from allpull.launch.host_endings import HostEnding, endings_from_ranks, log_tail
 from allpull.launch.hostfile import entries
 from allpull.launch.hostlist import expand
 from allpull.launch.job import RECORDED_VARIABLES, Job, environment
-from allpull.launch.local import check_port
-from allpull.launch.memory_check import check_room
-from allpull.launch.outcome import Ended, log_tail
-from allpull.launch.processes import Started
+from allpull.launch.memory_check import check_memory
+from allpull.launch.ports import check_port, choose_port
+from allpull.launch.process_tree import ProcessTree
 from allpull.launch.running import Running
-from allpull.launch.script import FIRST_PORT, PORTS, python_of, shell_script
+from allpull.launch.shell_script import python_of, shell_script
 from allpull.rundir import layout
 
-LOG = f"{layout.LOGS}/mpirun.log"
 CANCEL_EXTRA_S = 5.0
 PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "ALLPULL_RESUME")
 """Variables that other hosts need besides those that are recorded."""
@@ -63,7 +60,7 @@ class Mpi:
 
     def plan(self, job: Job) -> str:
         """The mpirun command, with what it adds to the environment."""
-        check_room(job)
+        check_memory(job)
         site = self._site(job)
         return shell_script(job, variables(job, site, {}), command(job, site))
 
@@ -74,7 +71,7 @@ class Mpi:
             MissingPart: there is no mpirun here, or not the container's runtime.
             BadInput: the host file cannot be read, nothing says which hosts there are, or the ranks do not fit here.
         """
-        check_room(job)
+        check_memory(job)
         inside = container.check(job.spec.container)
         check_port(job.spec.launch.port)
         return MpiJob(job, self._site(job), inside)
@@ -82,7 +79,7 @@ class Mpi:
     def _site(self, job: Job) -> Site:
         program, flavour = find_mpirun()
         hosts = job.spec.launch.hosts
-        self._port = job.spec.launch.port or self._port or choose_port(alone=hosts == 1)
+        self._port = job.spec.launch.port or self._port or choose_port(one_host=hosts == 1)
         return Site(
             program=program,
             flavour=flavour,
@@ -98,19 +95,19 @@ class MpiJob(Running):
     def __init__(self, job: Job, site: Site, inside: Mapping[str, str | None]) -> None:
         self._job = job
         self._inside = inside
-        self._log = job.directory / LOG
+        self._log = job.directory / layout.MPIRUN_LOG
         shown = () if job.program is None else ("stdout",)
         self.output = [Log(path=self._log, stream=STDERR)] if shown else []
         own = variables(job, site, os.environ)
-        self._mpirun = Started(command(job, site), log=self._log, environment=own, shown=shown)
+        self._mpirun = ProcessTree(command(job, site), log=self._log, environment=own, shown=shown)
 
-    def poll(self) -> list[Ended] | None:
+    def poll(self) -> list[HostEnding] | None:
         """How each host ended, or None while mpirun runs."""
         code = self._mpirun.poll()
         if code is None:
             return None
         said = "\n".join(log_tail(self._log, lines=200))
-        ended = read_ranks_ended(
+        ended = endings_from_ranks(
             self._job.directory, self._job.spec.launch.ranks, code, first=blamed(said), log_tail=log_tail(self._log)
         )
         return [replace(host, versions=self._inside) for host in ended]
@@ -224,16 +221,6 @@ def first_host(hostfile: str, environ: Mapping[str, str]) -> str:
     if not hosts:
         raise BadInput("launcher mpi: nothing says which hosts there are", hint="name them: --launcher mpi:HOSTFILE")
     return hosts[0]
-
-
-def choose_port(*, alone: bool) -> int:
-    """A port for the ranks to meet: a free one where all are here, else one that is hardly ever in use."""
-    if not alone:
-        return FIRST_PORT + secrets.randbelow(PORTS)
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 def blamed(said: str) -> tuple[int, int] | None:

@@ -8,56 +8,16 @@ exception came earliest, whatever is left.
 from __future__ import annotations
 
 import signal
-from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from allpull.launch.host_endings import HostEnding, RankFailure
 from allpull.launch.job import WARNED
-from allpull.rundir import layout, redact
+from allpull.rundir import layout
 from allpull.schema.run import Exit, RunRecord, Status
 
-TAIL_LINES = 20
-TAIL_BYTES = 64 * 1024
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankFailure:
-    """One rank that did not end well. ``exit_code`` is negative for a signal, as in ``subprocess``.
-
-    ``raised_ns`` is a moment of the monotonic clock of boot ``boot_id``, ``realtime_ahead_ns`` what makes it one of
-    real time.
-    """
-
-    rank: int
-    host: str
-    exit_code: int
-    exception: str | None = None
-    hint: str | None = None
-    raised_ns: int | None = None
-    boot_id: str | None = None
-    realtime_ahead_ns: int = 0
-    log_tail: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """How one host's ranks ended: the code its agent returned, and those that failed.
-
-    ``reason`` says in words what ended them where it was none of them, ``log_tail`` what there is to read then.
-    ``stopped``: the user asked for the end. ``versions`` are those that ranks ran with there, as far as it said them.
-    """
-
-    host: str
-    code: int
-    failures: tuple[RankFailure, ...] = ()
-    reason: str | None = None
-    log_tail: tuple[str, ...] = ()
-    stopped: bool = False
-    versions: Mapping[str, str | None] = field(default_factory=dict)
-
-
-def outcome(ended: Sequence[Ended], directory: Path, *, trains: bool) -> tuple[Status, Exit]:
+def outcome(ended: Sequence[HostEnding], directory: Path, *, trains: bool) -> tuple[Status, Exit]:
     """How the run in ``directory`` ended on all its hosts; ``trains``: its ranks run a program of ours."""
     exit_ = exit_of(ended)
     if exit_.code == WARNED and trains:
@@ -66,7 +26,7 @@ def outcome(ended: Sequence[Ended], directory: Path, *, trains: bool) -> tuple[S
     return "completed" if exit_.code == 0 else "cancelled" if asked else "failed", exit_
 
 
-def versions_of(record: RunRecord, ended: Sequence[Ended]) -> dict[str, str | None]:
+def versions_of(record: RunRecord, ended: Sequence[HostEnding]) -> dict[str, str | None]:
     """The versions of ``record``, corrected by the first host that says its own: a container's, or another Python's.
 
     One that stands in neither is not known, such as torch's in a container whose agent was killed.
@@ -103,7 +63,7 @@ def _rank_of_suspicion(failure: RankFailure, *, one_clock: bool) -> tuple[int, i
     return (3, 0, failure.rank)
 
 
-def exit_of(ended: Sequence[Ended]) -> Exit:
+def exit_of(ended: Sequence[HostEnding]) -> Exit:
     """The exit of the whole job; its code is that of the first failure, 128 + n for signal n."""
     first = first_failure(failure for host in ended for failure in host.failures)
     reason = next((host.reason for host in ended if host.reason), None)
@@ -133,37 +93,3 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-def describe(exit_: Exit) -> str:
-    """How a job ended, for people.
-
-    >>> describe(Exit(code=137, rank=1, host="n1", signal="SIGKILL"))
-    'rank 1 on n1 was ended by SIGKILL'
-    >>> describe(Exit(code=1, rank=0, host="n1", exception="ValueError: no"))
-    'rank 0 on n1 failed: ValueError: no'
-    >>> describe(Exit(code=1, rank=0, host="n1", exception="BadInput: no digits at data", hint="get them"))
-    'rank 0 on n1 failed: BadInput: no digits at data; hint: get them'
-    >>> describe(Exit(code=143, reason="Slurm ended the job at its time limit"))
-    'Slurm ended the job at its time limit'
-    """
-    if exit_.rank is None:
-        return exit_.reason or f"the job ended with code {exit_.code}"
-    if exit_.signal:
-        what = f"was ended by {exit_.signal}"
-    else:
-        what = f"failed: {exit_.exception or f'exit code {exit_.code}, no Python exception'}"
-    more = [exit_.reason, f"hint: {exit_.hint}" if exit_.hint else None]
-    return "; ".join([f"rank {exit_.rank} on {exit_.host} {what}", *(text for text in more if text)])
-
-
-def log_tail(path: Path, lines: int = TAIL_LINES) -> tuple[str, ...]:
-    """The last ``lines`` lines of a log, secrets masked; empty where there is none."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - TAIL_BYTES))
-            text = file.read(TAIL_BYTES).decode("utf-8", "replace")
-    except OSError:
-        return ()
-    clean, _ = redact.text(text)
-    return tuple(deque((line[:500] for line in clean.splitlines() if line.strip()), maxlen=lines))

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 from allpull.launch.echo import Log
-from allpull.launch.outcome import Ended
+from allpull.launch.host_endings import HostEnding
 
 
 class Running(ABC):
@@ -22,7 +22,7 @@ class Running(ABC):
     """Numbers of its runs in a queue that is not ours, in the order of the runs."""
 
     @abstractmethod
-    def poll(self) -> list[Ended] | None:
+    def poll(self) -> list[HostEnding] | None:
         """How each host ended, or None while the job runs."""
 
     @abstractmethod
@@ -37,7 +37,7 @@ class Running(ABC):
         """Where a job that may have to wait in a queue is, in one line; empty: it does not wait."""
         return ""
 
-    def ended_runs(self) -> Mapping[int, list[Ended]]:
+    def ended_runs(self) -> Mapping[int, list[HostEnding]]:
         """Of an array of runs, how those have ended that did, by their place in ``Job.tasks``."""
         return {}
 

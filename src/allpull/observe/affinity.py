@@ -1,8 +1,8 @@
-"""Give each rank of a host CPUs of its own, near each other if asked. Linux; elsewhere nothing is bound.
+"""Bind each rank of a host to CPUs of its own, on one memory node if requested. Linux; elsewhere nothing is bound.
 
-Memory needs no word of ours: Linux puts a page on the node of the CPU that first writes to it, on another only where
-that one is full, and a rank is bound before it allocates. Where accelerators sit is not looked at: ranks go over the
-nodes in order, which is near them on hosts that number devices that way. Standard library only.
+Memory follows: Linux allocates a page on the node of the CPU that first writes to it, on another only if that one is
+full, and a rank is bound before it allocates. The locality of accelerators is not considered: ranks go over the nodes
+in order, which is near their devices on hosts that number devices in that order. Standard library only.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ NODES = "/sys/devices/system/node"  # a folder for each memory node: Documentati
 
 
 def share(cpus: Sequence[int], local_rank: int, ranks_here: int) -> List[int]:
-    """This rank's part of ``cpus``: neighbours, as many for each as can be.
+    """This rank's part of ``cpus``: consecutive ones, the same number for each rank.
 
-    CPUs that are left over serve nobody, so that all ranks are equal. With fewer CPUs than ranks, ranks share.
+    CPUs that are left over stay unused, so that all ranks are equal. With fewer CPUs than ranks, ranks share.
 
     >>> share([0, 1, 2, 3, 4], 1, 2), share([0, 1], 3, 4)
     ([2, 3], [1])
@@ -31,7 +31,7 @@ def share(cpus: Sequence[int], local_rank: int, ranks_here: int) -> List[int]:
 def share_of_node(nodes: Sequence[Sequence[int]], local_rank: int, ranks_here: int) -> List[int]:
     """This rank's part of the CPUs of one of ``nodes``; neighbouring ranks share a node, divided as ``share`` does.
 
-    Ranks are spread as evenly as can be; with fewer ranks than nodes each has a node of its own.
+    Ranks are spread as evenly as possible; with fewer ranks than nodes each has a node of its own.
 
     >>> [share_of_node([[0, 1, 2, 3], [4, 5, 6, 7]], rank, 4) for rank in range(4)]
     [[0, 1], [2, 3], [4, 5], [6, 7]]
@@ -44,9 +44,9 @@ def share_of_node(nodes: Sequence[Sequence[int]], local_rank: int, ranks_here: i
 
 
 def by_node(cpus: Sequence[int], folder: str = NODES) -> List[List[int]]:
-    """``cpus`` in groups, each of one memory node, in the order of nodes; one group where the system does not say.
+    """``cpus`` grouped by memory node, in the order of nodes; one group where the system does not report nodes.
 
-    Nodes without any of them are left out: those that have memory only, and those that are not ours to use.
+    Nodes without any of these CPUs are left out: nodes of memory only, and nodes that we may not use.
     """
     try:
         names = [name for name in os.listdir(folder) if name.startswith("node") and name[4:].isdigit()]
@@ -59,7 +59,7 @@ def by_node(cpus: Sequence[int], folder: str = NODES) -> List[List[int]]:
 
 
 def bind(kind: str, local_rank: int, ranks_here: int) -> None:
-    """Keep this process, and all that it starts, on its share of the CPUs; ``kind`` is none, cores or numa."""
+    """Bind this process and its children to its share of the CPUs; ``kind`` is none, cores or numa."""
     if kind == "none" or not hasattr(os, "sched_setaffinity"):
         return
     allowed = sorted(os.sched_getaffinity(0))
@@ -68,14 +68,14 @@ def bind(kind: str, local_rank: int, ranks_here: int) -> None:
 
 
 def bound_to() -> Optional[str]:
-    """The CPUs that this process may run on, as a list such as ``0-3,8``; None where the system does not say."""
+    """The CPUs that this process may run on, as a list such as ``0-3,8``; None where the system has no such report."""
     if not hasattr(os, "sched_getaffinity"):
         return None
     return ranges(sorted(os.sched_getaffinity(0)))
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """Numbers in order, with neighbours joined.
+    """Ordered numbers as a list in which consecutive ones are joined.
 
     >>> ranges([0, 1, 2, 5, 7, 8])
     '0-2,5,7-8'
@@ -90,13 +90,13 @@ def ranges(numbers: Sequence[int]) -> str:
 
 
 def numbers(text: str) -> List[int]:
-    """The numbers of a list such as ``ranges`` makes, and the kernel.
+    """The numbers of a list in the notation of ``ranges``, which is the kernel's.
 
     >>> numbers("0-2,5,7-8"), numbers("")
     ([0, 1, 2, 5, 7, 8], [])
 
     Raises:
-        ValueError: it is no such list.
+        ValueError: it is not such a list.
     """
     found: List[int] = []
     for part in text.split(",") if text else []:

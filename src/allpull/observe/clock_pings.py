@@ -1,9 +1,10 @@
-"""Compare the clocks of hosts while their job runs: one host answers pings, the others ask, beside its own traffic.
+"""Compare the clocks of hosts while their job runs: one host answers pings, the others ask.
 
-Of each ping four times are noted on both clocks, monotonic and real: sent by the asker, received, answered, and back
-(RFC 5905 §8). A burst is a hundred of them over one TCP connection; the fastest few say all that the others do. The
-host that answers listens on one interface, and hears only who proves to know the job's nonce. Callers are answered
-one after the other, so that no ping waits for another host's. Where it listens stands in ``job/clock.json``.
+Each ping records four moments on both clocks, monotonic and real: sent by the asker, received, answered, and back (RFC
+5905 §8). A burst is a hundred pings over one TCP connection; the fastest few carry the information of all. The host
+that answers listens on one interface, and serves only callers that prove knowledge of the job's nonce: it sends a
+random challenge, and they return its HMAC, so that nothing on the wire can be replayed. Callers are served one after
+the other, so that no ping waits for another host's. The address of the server is in ``job/clock.json``.
 
 Standard library only.
 """
@@ -24,7 +25,7 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 from ..rundir import layout
 from ..rundir.write import whole_json
 
-NONCE_VARIABLE = "ALLPULL_NONCE"  # how a sidecar is told the job's nonce: command lines are public, this is not
+NONCE_VARIABLE = "ALLPULL_NONCE"  # passes the nonce to a sidecar: command lines are public, the environment is not
 Row = List[int]
 """[sent, received, answered, back] on the monotonic clocks, then the same on the real-time clocks, in ns."""
 
@@ -33,12 +34,12 @@ HELLO = struct.Struct("!32s?B")  # proof, whether this is the caller's last burs
 PING = b"p"
 CHALLENGE_BYTES = 16
 PINGS = 100
-FASTEST = 8  # of a burst that are kept: the bound is the fastest's, the others show how firm it is
-BURST_S = 1.0  # the longest a burst takes, however slow the network
-TURN_S = 10.0  # how long a caller waits while other hosts are answered
-SILENCE_S = 0.5  # after which a caller is hung up on: others wait
+FASTEST = 8  # of a burst that are kept: the fastest gives the bound, the others show its spread
+BURST_S = 1.0  # the longest that a burst takes on a slow network
+TURN_S = 10.0  # how long a caller waits while other hosts are served
+SILENCE_S = 0.5  # after which the server drops a caller: others wait
 LOOK_S = 0.1
-LONGEST_PAUSE_S = 5.0  # between looks for whom to ask
+LONGEST_PAUSE_S = 5.0  # between attempts to reach the server
 MAX_PLACE_BYTES = 4096
 
 
@@ -46,7 +47,7 @@ class Server:
     """Answers pings in a thread of its own, until ``finish``.
 
     Raises:
-        ValueError: there is no nonce, and anybody would be heard.
+        ValueError: there is no nonce, and anybody would be served.
     """
 
     def __init__(self, listener: socket.socket, nonce: str) -> None:
@@ -54,15 +55,15 @@ class Server:
             raise ValueError("no nonce")
         self._listener = listener
         self._nonce = nonce
-        self._guests: Set[str] = set()  # hosts that will ask again
+        self._expected: Set[str] = set()  # hosts that will ask again
         self._over = threading.Event()
         listener.settimeout(LOOK_S)
         threading.Thread(target=self._serve, name="clock", daemon=True).start()
 
     def finish(self, limit_s: float) -> None:
-        """Stop as soon as every host that has asked has asked for the last time, or in ``limit_s`` seconds."""
+        """Stop when every host that has asked has asked for the last time, at the latest in ``limit_s`` seconds."""
         end_s = time.monotonic() + limit_s
-        while self._guests and time.monotonic() < end_s:
+        while self._expected and time.monotonic() < end_s:
             time.sleep(LOOK_S / 10)
         self._over.set()
         self._listener.close()
@@ -74,13 +75,13 @@ class Server:
             except socket.timeout:
                 continue
             except OSError:
-                self._over.wait(LOOK_S)  # closed, or out of descriptors, which may pass
+                self._over.wait(LOOK_S)  # closed; or out of descriptors, which may be temporary
                 continue
             with connection:
                 try:
                     self._answer(connection)
                 except OSError:
-                    continue  # whoever hung up asks again
+                    continue  # the caller disconnected, and will ask again
 
     def _answer(self, connection: socket.socket) -> None:
         connection.settimeout(SILENCE_S)
@@ -88,38 +89,38 @@ class Server:
         challenge = os.urandom(CHALLENGE_BYTES)
         connection.sendall(challenge)
         proof, is_last, size = HELLO.unpack(read(connection, HELLO.size))
-        if not hmac.compare_digest(proof, prove(self._nonce, challenge)):
+        if not hmac.compare_digest(proof, proof_of(self._nonce, challenge)):
             return
         host = read(connection, size).decode("utf-8", "replace")
-        self._guests.add(host)
+        self._expected.add(host)
         end_s = time.monotonic() + 2 * BURST_S
         while time.monotonic() < end_s and connection.recv(1) == PING:
             received = (time.monotonic_ns(), time.time_ns())
             connection.sendall(STAMPS.pack(*received, time.monotonic_ns(), time.time_ns()))
         if is_last:
-            self._guests.discard(host)
+            self._expected.discard(host)
 
 
 class Asker:
-    """Pings whoever ``job/clock.json`` names, in a thread of its own: at once, every ``every_s``, and at the end."""
+    """Pings the server that ``job/clock.json`` names, in a thread: at once, every ``every_s``, and at the end."""
 
     def __init__(self, directory: str, *, host: str, nonce: str, every_s: float) -> None:
         self._directory = directory
         self._host = host
         self._nonce = nonce
         self._every_s = every_s
-        self._found: "SimpleQueue[Tuple[str, List[Row]]]" = SimpleQueue()
+        self._bursts: "SimpleQueue[Tuple[str, List[Row]]]" = SimpleQueue()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._ask, name="clock", daemon=True)
         self._thread.start()
 
     def news(self) -> Dict[str, Any]:
-        """``against`` and ``pings`` of ``schema.counters.CounterSample`` since the last call; empty: none."""
+        """``against`` and ``pings`` of ``schema.counters.CounterSample`` since the last call; empty without pings."""
         against = ""
         pings: List[Row] = []
         while True:
             try:
-                against, rows = self._found.get_nowait()
+                against, rows = self._bursts.get_nowait()
             except Empty:
                 return {"against": against, "pings": pings} if pings else {}
             pings += rows
@@ -138,33 +139,38 @@ class Asker:
         self._burst(is_last=True, limit_s=BURST_S)
 
     def _burst(self, *, is_last: bool, limit_s: float) -> bool:
-        place = clock_place(self._directory)
+        place = server_address(self._directory)
         if place is None:
             return False
         try:
-            rows = burst(place, self._nonce, host=self._host, is_last=is_last, limit_s=limit_s)
+            rows = fastest(burst(place, self._nonce, host=self._host, is_last=is_last, limit_s=limit_s))
         except OSError:
             return False
-        self._found.put((place["host"], rows))
+        self._bursts.put((place["host"], rows))
         return True
 
 
 def burst(place: Dict[str, Any], nonce: str, *, host: str, is_last: bool, limit_s: float) -> List[Row]:
-    """The fastest pings of one burst to ``place``, in the order in which they were sent.
+    """The pings of one burst to ``place``, in the order in which they were sent.
 
     Raises:
-        OSError: nobody answers there within ``limit_s``, or hangs up on us.
+        OSError: there is no answer within ``limit_s``, or the connection ended: the other side refused our proof, say.
     """
     name = host.encode()[:255]
     with socket.create_connection((place["address"], place["port"]), timeout=limit_s) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         challenge = read(connection, CHALLENGE_BYTES)
-        connection.sendall(HELLO.pack(prove(nonce, challenge), is_last, len(name)) + name)
+        connection.sendall(HELLO.pack(proof_of(nonce, challenge), is_last, len(name)) + name)
         connection.settimeout(BURST_S)
         rows = [ping(connection)]
         end_s = time.monotonic() + BURST_S
         while len(rows) < PINGS and time.monotonic() < end_s:
             rows.append(ping(connection))
+    return rows
+
+
+def fastest(rows: List[Row]) -> List[Row]:
+    """The ``FASTEST`` pings of a burst, in the order in which they were sent."""
     return sorted(sorted(rows, key=round_trip_ns)[:FASTEST])
 
 
@@ -182,13 +188,13 @@ def ping(connection: socket.socket) -> Row:
 
 
 def round_trip_ns(row: Row) -> int:
-    """Time that a ping was on its two ways, without the answerer's own."""
+    """Time that a ping was on the network, without the time that the server took."""
     sent, received, answered, back = row[:4]
     return (back - sent) - (answered - received)
 
 
-def prove(nonce: str, challenge: bytes) -> bytes:
-    """What only who knows ``nonce`` can answer to ``challenge``; it does not give the nonce away."""
+def proof_of(nonce: str, challenge: bytes) -> bytes:
+    """The HMAC of ``challenge``, which proves knowledge of ``nonce`` and does not reveal it."""
     return hmac.new(nonce.encode(), challenge, hashlib.sha256).digest()
 
 
@@ -196,7 +202,7 @@ def read(connection: socket.socket, size: int) -> bytes:
     """Exactly ``size`` bytes.
 
     Raises:
-        OSError: the other side hung up, or is silent.
+        OSError: the other side closed the connection, or is silent.
     """
     data = b""
     while len(data) < size:
@@ -217,8 +223,8 @@ def listen(address: str) -> socket.socket:
     return socket.create_server(where[:2], family=family, backlog=1024)
 
 
-def clock_place(directory: str) -> Optional[Dict[str, Any]]:
-    """Whom the hosts of the run in ``directory`` ask: ``address``, ``port`` and ``host``; None: not known yet."""
+def server_address(directory: str) -> Optional[Dict[str, Any]]:
+    """The clock server of the run in ``directory``: ``address``, ``port`` and ``host``; None: not known yet."""
     try:
         with open(os.path.join(directory, layout.CLOCK), "rb") as file:
             place = json.loads(file.read(MAX_PLACE_BYTES))
@@ -230,8 +236,8 @@ def clock_place(directory: str) -> Optional[Dict[str, Any]]:
     return {"address": address, "port": port, "host": host}
 
 
-def put_clock_place(directory: str, place: Dict[str, Any]) -> None:
-    """Let the hosts that see ``directory`` know whom to ask.
+def publish_server(directory: str, place: Dict[str, Any]) -> None:
+    """Publish the clock server to the hosts that see ``directory``.
 
     Raises:
         OSError: it cannot be written.
@@ -239,8 +245,8 @@ def put_clock_place(directory: str, place: Dict[str, Any]) -> None:
     whole_json(os.path.join(directory, layout.CLOCK), place)
 
 
-def claim_clock_place(directory: str, place: Dict[str, Any]) -> bool:
-    """As ``put_clock_place``, for the first host alone: False where another was before.
+def claim_server(directory: str, place: Dict[str, Any]) -> bool:
+    """As ``publish_server``, but only for the first host to call it: False for later ones.
 
     Raises:
         OSError: it cannot be written.
@@ -254,33 +260,33 @@ def claim_clock_place(directory: str, place: Dict[str, Any]) -> bool:
     return True
 
 
-def withdraw_clock_place(directory: str) -> None:
-    """Nobody answers any more where the run in ``directory`` says."""
+def withdraw_server(directory: str) -> None:
+    """Remove the address of the clock server from ``directory``."""
     try:
         os.unlink(os.path.join(directory, layout.CLOCK))
     except OSError:
-        pass  # whoever asks there will hear nothing
+        pass  # hosts that still ask there get no answer
 
 
-class Part:
-    """What a sidecar is told to take its part in comparing clocks: options, and a descriptor that it inherits."""
+class ClockRole:
+    """The role of a sidecar in comparing clocks: its options, and a descriptor that it inherits."""
 
     def __init__(self, *options: str, descriptor: Optional[int] = None) -> None:
         self.options = options
         self.descriptor = descriptor
 
 
-NONE, ASK, AUTO = Part(), Part("--ask-clock"), Part("--clock", "auto")
-"""A host alone; one that only asks; one of ranks that start by themselves, which answers if it is the first."""
+NONE, ASK, AUTO = ClockRole(), ClockRole("--ask-clock"), ClockRole("--clock", "auto")
+"""The role of a single host; of a host that asks; of a host without an agent, which serves if it is the first."""
 
 
-def serve(directory: str, *, host: str, address: str) -> Part:
-    """The part of ``host``, which the others ping on the interface of ``address``; where it cannot listen, none."""
+def serving_role(directory: str, *, host: str, address: str) -> ClockRole:
+    """The role of ``host``, which the others ping on the interface of ``address``; ``NONE`` if it cannot listen."""
     try:
         listener = listen(address)
     except OSError:
         return NONE
     with listener:
-        put_clock_place(directory, {"address": address, "port": listener.getsockname()[1], "host": host})
+        publish_server(directory, {"address": address, "port": listener.getsockname()[1], "host": host})
         descriptor = listener.detach()
-    return Part("--serve-clock", str(descriptor), descriptor=descriptor)
+    return ClockRole("--serving_role-clock", str(descriptor), descriptor=descriptor)

@@ -1,7 +1,7 @@
-"""Put the start-up hook into a run directory, and say which variables carry it to the processes of a program.
+"""Install the start-up hook in a run directory, and set the variables that carry it to the processes of a program.
 
-The hook is a folder of its own: ``sitecustomize.py``, and what runs in a rank under the private name ``_allpull``, so
-that neither allpull nor anything it needs comes into the way of what the program imports.
+The hook is a folder of its own: ``sitecustomize.py``, and the modules that run in a rank under the private name
+``_allpull``, so that neither allpull nor its dependencies interfere with the imports of the program.
 """
 
 from __future__ import annotations
@@ -11,19 +11,23 @@ import shutil
 from typing import Dict, List, Mapping
 
 from ..rundir import layout
+from ..rundir.job_file import JOB_VARIABLE
 from ..rundir.write import private_folder
 
 PACKAGE = "_allpull"
-CARRIED = ("PYTHONPATH", "ALLPULL_JOB", "ALLPULL_SIDECAR", "ALLPULL_HOST")
-CONTAINERS = ("APPTAINERENV_", "SINGULARITYENV_")  # what reaches the inside of a container even with --cleanenv
-CARRIED_MODULES = ("kernel.py", *(os.path.join("rundir", name) for name in ("layout.py", "write.py", "redact.py")))
-CARRIED_MODULES += (os.path.join("rundir", "live", "activity.py"),)
+CARRIED = ("PYTHONPATH", JOB_VARIABLE, "ALLPULL_SIDECAR", "ALLPULL_HOST")
+CONTAINERS = ("APPTAINERENV_", "SINGULARITYENV_")  # prefixes that reach the inside of a container even with --cleanenv
+CARRIED_MODULES = (
+    "kernel.py",
+    *(os.path.join("rundir", name) for name in ("layout.py", "job_file.py", "write.py", "redact.py")),
+    os.path.join("rundir", "live", "activity.py"),
+)
 BINDS = ("APPTAINER_BIND", "SINGULARITY_BIND")
-MPI_LIST = "OMPI_MCA_mca_base_env_list"  # variables that OpenMPI's mpirun takes to other hosts
+MPI_LIST = "OMPI_MCA_mca_base_env_list"  # variables that OpenMPI's mpirun exports to other hosts
 
 
-def stage(directory: str) -> str:
-    """Copy the hook into run directory ``directory``; the folder that belongs on PYTHONPATH.
+def install_hook(directory: str) -> str:
+    """Copy the hook into run directory ``directory``; returns the folder for PYTHONPATH.
 
     Raises:
         OSError: it cannot be written.
@@ -43,7 +47,7 @@ def stage(directory: str) -> str:
 
 
 def _modules(source: str, room: str) -> List[str]:
-    """Every module of ``room`` and of its rooms, as paths below ``source``, without ``startup/``."""
+    """Every module below ``room`` but for ``startup/``, as paths relative to ``source``."""
     return sorted(
         os.path.relpath(os.path.join(folder, name), source)
         for folder, _, names in os.walk(os.path.join(source, room))
@@ -54,16 +58,15 @@ def _modules(source: str, room: str) -> List[str]:
 
 
 def variables(directory: str, job_file: str, environ: Mapping[str, str]) -> Dict[str, str]:
-    """Variables that have the processes of a program observed, to be added to ``environ``.
+    """The variables to add to ``environ`` so that the processes of a program are observed.
 
-    They pass through mpirun of OpenMPI and into containers, of which those that share no files with the host are
-    given the run directory.
+    They pass through OpenMPI's mpirun and into containers; the run directory is bound into the container.
     """
     hook = os.path.join(directory, layout.HOOK)
     rest = environ.get("PYTHONPATH", "")
-    ours = {"PYTHONPATH": os.pathsep.join([hook, rest] if rest else [hook]), "ALLPULL_JOB": job_file}
+    ours = {"PYTHONPATH": os.pathsep.join([hook, rest] if rest else [hook]), JOB_VARIABLE: job_file}
     for prefix in CONTAINERS:
-        for name in ("PYTHONPATH", "ALLPULL_JOB"):
+        for name in ("PYTHONPATH", JOB_VARIABLE):
             ours[prefix + name] = ours[name]
     for name in BINDS:
         ours[name] = ",".join(part for part in (environ.get(name, ""), directory) if part)

@@ -1,6 +1,6 @@
-"""Describe the machine that ranks run on, from what the kernel says of it. Standard library only.
+"""Describe the machine that ranks run on, from /proc and /sys. Standard library only.
 
-What a system does not say is None; macOS says none of it. Only the name of the system, the processor family and
+What a system does not report is None; macOS reports none of it. Only the name of the system, the processor family and
 the CPU count come from the interpreter.
 """
 
@@ -17,7 +17,7 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 
 from ..kernel import Tree, cpu_list, cpu_quota, number
 
-SCHEMA = "allpull.host/1.3"  # schema.base.tag("host"): a rank's Python has no pydantic to ask it
+SCHEMA = "allpull.host/1.3"  # schema.base.tag("host"), which needs pydantic: a rank has none
 MAX_NAME = 200  # characters
 MAX_NICS = 64  # a host of containers has hundreds of virtual ones
 SMI_TIMEOUT_S = 5.0  # nvidia-smi wakes sleeping devices, which takes seconds
@@ -29,14 +29,14 @@ VECTOR = (
     *("asimd", "asimddp", "asimdhp", "bf16", "i8mm", "sve", "sve2", "sme"),  # Arm
     *("altivec", "vsx", "mma"),  # POWER
 )
-"""Flags of the instruction sets that matrix libraries choose their kernels by."""
+"""Flags of the instruction sets by which matrix libraries choose their kernels."""
 
 
 def describe_host(record_dir: str, *, host: Optional[str] = None, root: str = "/") -> Dict[str, Any]:
     """This machine as a ``schema.host.HostRecord`` in plain values; never raises.
 
-    ``record_dir`` is where records go (its file system is named), ``host`` what to call the machine (None: its
-    host name), ``root`` a tree that stands in for the real /proc and /sys.
+    ``record_dir`` is where records go (its file system is named), ``host`` the name of the machine in the records
+    (None: its host name), ``root`` the parent of /proc and /sys, for tests.
     """
     tree = Tree(root)
     system = platform.uname()
@@ -44,7 +44,7 @@ def describe_host(record_dir: str, *, host: Optional[str] = None, root: str = "/
     gpus, driver = _gpus(tree)
     memory_bytes = _memory_bytes(tree)
     same = [cpu[key] for key in ("model", "architecture", "logical", "physical", "vector")]
-    # Equal machines differ by some pages that the kernel kept for itself, hence whole GiB.
+    # Equal machines differ by a few pages that the kernel reserves, hence whole GiB.
     same += [gpus, driver, None if memory_bytes is None else -(-memory_bytes // GIB), system.system, system.release]
     return {
         "schema": SCHEMA,
@@ -95,7 +95,7 @@ def _cpu_model(info: Dict[str, str]) -> Optional[str]:
 
 
 def _power_flags(info: Dict[str, str]) -> Set[str]:
-    """POWER lists no flags: VSX came with POWER7, MMA with POWER10."""
+    """POWER reports no flags: VSX came with POWER7, MMA with POWER10."""
     match = re.match(r"POWER(\d{1,2})", info.get("cpu", ""))
     generation = int(match.group(1)) if match else 0
     return {name for name, first in (("altivec", 6), ("vsx", 7), ("mma", 10)) if generation >= first}
@@ -113,7 +113,7 @@ def _physical_cores(tree: Tree, online: Set[int]) -> Optional[int]:
 
 
 def _usable_cpus(tree: Tree, online: Set[int]) -> Optional[int]:
-    """The affinity of this process; the kernel's list may name CPUs that could yet be plugged in."""
+    """The CPU affinity of this process; the kernel's list may include CPUs that are not plugged in."""
     allowed = cpu_list(tree.fields("proc/self/status").get("Cpus_allowed_list", ""))
     return len(allowed & online if online else allowed) or None
 
@@ -140,7 +140,7 @@ def _nics(tree: Tree) -> List[Dict[str, Any]]:
     for name in tree.names("sys/class/net"):
         folder = f"sys/class/net/{name}"
         if name != "lo" and tree.text(f"{folder}/operstate") not in (None, "down"):
-            megabits = tree.number(f"{folder}/speed")  # -1 or an error: the driver does not say
+            megabits = tree.number(f"{folder}/speed")  # -1 or an error: the driver does not report it
             speed = None if megabits is None or megabits <= 0 else int(megabits * 10**6)
             nics.append({"name": name[:MAX_NAME], "bits_per_s": speed})
     for device in tree.names("sys/class/infiniband"):

@@ -1,4 +1,4 @@
-"""Who a rank is: its numbers, from the variables of whatever started it. Standard library only."""
+"""The identity of a rank: its numbers, from the variables that its launcher sets. Standard library only."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import socket
 from typing import Mapping, Optional, Tuple
 
-HOST_VARIABLE = "ALLPULL_HOST"  # the name of this host in the records, where its agent was given one
+HOST_VARIABLE = "ALLPULL_HOST"  # the name of this host in the records, if its agent was given one
 
 STARTERS = (
     ("RANK", "WORLD_SIZE", "LOCAL_RANK"),  # torchrun
@@ -15,11 +15,11 @@ STARTERS = (
     ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK"),  # horovodrun with Gloo
     ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),  # srun
 )
-"""Variables of rank, ranks and local rank, by what starts ranks; the first that are all there count."""
+"""Variables of rank, world size and local rank, by launcher; the first complete row counts."""
 
 
 class Identity:
-    """Who this rank is: its numbers, and the name of its host."""
+    """A rank: its numbers, and the name of its host."""
 
     def __init__(self, *, rank: int, local_rank: int, ranks: int, host: str) -> None:
         self.rank = rank
@@ -29,7 +29,7 @@ class Identity:
 
 
 def identity() -> Identity:
-    """Who this rank is, from the variables of whatever started it; alone where there are none."""
+    """The identity of this rank, from the variables of its launcher; the only rank where there are none."""
     rank, ranks, local_rank = numbers(os.environ)
     return Identity(rank=rank, local_rank=local_rank, ranks=ranks, host=host_name())
 
@@ -40,14 +40,14 @@ def host_name() -> str:
 
 
 def numbers(environ: Mapping[str, str]) -> Tuple[int, int, int]:
-    """Rank, ranks and local rank, by the first starter of the table that is complete; (0, 1, 0) where none is."""
+    """Rank, world size and local rank, from the first complete row of ``STARTERS``; (0, 1, 0) if none is complete."""
     return started_as(environ) or (0, 1, 0)
 
 
 def started_as(environ: Mapping[str, str]) -> Optional[Tuple[int, int, int]]:
-    """As ``numbers``; None where none is.
+    """As ``numbers``; None if no row is complete.
 
-    Slurm's are believed in a task of srun only: the script of a job has them too, and is not a rank.
+    Slurm's variables count only in a task of srun: the batch script has them too, and is not a rank.
     """
     for names in STARTERS:
         values = [environ.get(name, "") for name in names]

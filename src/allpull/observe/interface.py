@@ -1,4 +1,4 @@
-"""Which network interface leads to another host. Standard library only, Linux; elsewhere the answer is None."""
+"""The network interface with the route to another host. Standard library only; Linux, elsewhere None."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ IFREQ_BYTES = 256
 
 
 def own_address(towards: str) -> str:
-    """The IPv4 address from which this host would talk to ``towards``; no packet is sent.
+    """The IPv4 address from which this host would connect to ``towards``; no packet is sent.
 
     Raises:
-        OSError: there is no route, or the name is not known here.
+        OSError: there is no route, or the name cannot be resolved here.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((towards, 9))
@@ -24,16 +24,14 @@ def own_address(towards: str) -> str:
 
 
 def no_way(towards: str, error: OSError) -> str:
-    """Why ``own_address`` failed, and what can be done about it."""
+    """Why ``own_address`` failed, and what to do about it."""
     if isinstance(error, socket.gaierror):
-        return (
-            f"cannot resolve {towards}, the address of the first host: with Slurm, set slurm.master to one that can be"
-        )
-    return f"no way to {towards}, the address of the first host: {error.strerror or error}"
+        return f"cannot resolve {towards}, the address of the first host: with Slurm, set slurm.master to one that can"
+    return f"no route to {towards}, the address of the first host: {error.strerror or error}"
 
 
 def interface_of(address: str) -> Optional[str]:
-    """The interface that has IPv4 ``address``, or None.
+    """The interface with IPv4 ``address``, or None.
 
     >>> interface_of("127.0.0.1") in ("lo", None)
     True

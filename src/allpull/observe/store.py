@@ -1,6 +1,6 @@
-"""The store in which ranks meet, on one interface only. torch's own would listen on every interface of the host.
+"""The TCP store of a process group, on one interface only: torch's own would listen on every interface of the host.
 
-``python -m allpull.observe.store ADDRESS PORT`` serves it beside a rank that cannot, for as long as that lives.
+``python -m allpull.observe.store ADDRESS PORT`` serves it for a rank that cannot, for as long as that rank lives.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch._C._distributed_c10d import TCPStore
 from allpull.observe.process import end_with_parent
 
 PATIENCE = timedelta(seconds=120)
-"""How long one waits in a store for what another host is about to say: it may still be importing torch."""
+"""How long to wait in a store for another host, which may still be importing torch."""
 
 
 def listen(address: str, port: int) -> socket.socket:
@@ -37,7 +37,7 @@ def listen(address: str, port: int) -> socket.socket:
 
 
 def serve(address: str, port: int) -> TCPStore:
-    """The store of a job without an agent; rank 0 keeps it for as long as it lives.
+    """The store of a job without an agent; it lives as long as rank 0 keeps a reference to it.
 
     Raises:
         OSError: as ``listen``.
@@ -46,7 +46,7 @@ def serve(address: str, port: int) -> TCPStore:
 
 
 def serve_on(listener: socket.socket, address: str) -> TCPStore:
-    """A store that answers on ``listener``, which is its own from now on; it ends with the object."""
+    """A store that answers on ``listener``, which it takes over; it ends with the object."""
     port, descriptor = listener.getsockname()[1], listener.detach()
     return TCPStore(
         address,
@@ -59,10 +59,10 @@ def serve_on(listener: socket.socket, address: str) -> TCPStore:
 
 
 def call(address: str, port: int) -> TCPStore:
-    """A connection to the store that answers, or soon will, at ``address`` and ``port``.
+    """A connection to the store at ``address`` and ``port``, which may still be starting.
 
     Raises:
-        DistNetworkError: nobody did for ``PATIENCE``.
+        DistNetworkError: no answer within ``PATIENCE``.
     """
     return TCPStore(address, port, timeout=PATIENCE, wait_for_workers=False)
 

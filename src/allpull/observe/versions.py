@@ -1,4 +1,4 @@
-"""Which Python this is, and the versions of what a result may depend on. Standard library only."""
+"""The versions of Python and of the packages that a result may depend on. Standard library only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PACKAGES = ("torch", "numpy", "polars", "pydantic", "psutil")
 def versions() -> Dict[str, Optional[str]]:
     """Versions of Python and of the packages, without importing them; None: not installed.
 
-    ``torch_cpu`` is there where torch is loaded: see ``vector_kernels``.
+    ``torch_cpu`` is present where torch is loaded: see ``vector_kernels``.
     """
     found = {"python": platform.python_version(), **{package: installed(package) for package in PACKAGES}}
     kernels = vector_kernels()
@@ -25,7 +25,7 @@ def vector_kernels() -> Optional[str]:
     torch = sys.modules.get("torch")
     try:
         return None if torch is None else str(torch.backends.cpu.get_cpu_capability())
-    except (AttributeError, RuntimeError, TypeError):  # half imported, or a build that does not tell
+    except (AttributeError, RuntimeError, TypeError):  # partly imported, or a build without this function
         return None
 
 

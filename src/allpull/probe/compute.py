@@ -16,8 +16,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from allpull.errors import BadInput
 from allpull.probe.buckets import alone, ready_times
-from allpull.probe.ranks import answer, meet, read_job, run
+from allpull.probe.ranks import join_group, run, write_result
 from allpull.probe.step_timing import Moments, Trained, matmul_flop_per_s, noise, set_precision
+from allpull.rundir.job_file import JobFile
 from allpull.schema.spec import RunSpec, from_plain
 
 WARMUP = 3
@@ -32,12 +33,12 @@ FAULTS = (RuntimeError, ValueError)  # by which torch says that memory is short 
 class Setting:
     """What all points share: how to make the model, and where it computes."""
 
-    def __init__(self, job: dict[str, Any], device: torch.device) -> None:
-        asked, self.device = job["options"], device
+    def __init__(self, job: JobFile, device: torch.device) -> None:
+        asked, self.device = job.options, device
         self.classes, self.shape = asked["classes"], (asked["channels"], asked["size"], asked["size"])
         module, _, name = asked["builder"].partition(":")
         self._build: Callable[..., nn.Module] = getattr(importlib.import_module(module), name)
-        self._spec = from_plain(RunSpec, job["spec"]).model
+        self._spec = from_plain(RunSpec, job.spec).model
         self.parameters = sum(one.numel() for one in self.model().parameters() if one.requires_grad)
 
     def model(self) -> nn.Module:
@@ -57,8 +58,8 @@ class Setting:
 
 def main(job_file: str) -> None:
     """Measure all points of the job and write ``probes/compute.json``."""
-    job = read_job(job_file)
-    asked, device = job["options"], meet(job["spec"]["launch"]["threads"], "auto").device
+    job = JobFile.read(job_file)
+    asked, device = job.options, join_group(job.spec["launch"]["threads"], "auto").device
     torch.backends.cudnn.benchmark = True  # as the trainer has it
     setting = Setting(job, device)
     before, left_out = quiet(), list[str]()
@@ -68,12 +69,12 @@ def main(job_file: str) -> None:
     buckets = list(measure_buckets(setting, asked, points, left_out))
     torch.set_num_threads(max(asked["threads"]))
     precisions = list(dict.fromkeys(point["precision"] for point in points))
-    answer(
+    write_result(
         job,
         "compute",
         {
             "schema": "allpull.compute/1.3",
-            "model": job["spec"]["model"]["name"],
+            "model": job.spec["model"]["name"],
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
             **{name: asked[name] for name in ("channels", "classes", "size", "bucket_bytes")},
             "parameters": setting.parameters,

@@ -20,8 +20,9 @@ from allpull.data.loader.pack_batches import PackBatches
 from allpull.data.loader.throughput import drain
 from allpull.kernel import usable_cpus
 from allpull.probe import pagecache
-from allpull.probe.loader_data import Subject, again, epochs, look_at, shuffle, until
-from allpull.probe.ranks import Meeting, answer, crews, meet, part, read_job, run
+from allpull.probe.loader_data import LoaderInput, again, describe_input, epochs, shuffle, until
+from allpull.probe.ranks import ProbeGroup, join_group, leave_group, rank_counts, run, write_result
+from allpull.rundir.job_file import JobFile
 
 WINDOWS = 5  # of a point: the fewest that show a spread
 UNKNOWN = -1.0  # stands for None between ranks
@@ -31,7 +32,7 @@ PREPARED = {"cold": pagecache.drop, "cached": pagecache.fill}
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class LoaderTimings:
     """What one rank found of a point: samples and seconds of each window, all samples, CPU seconds, odd records."""
 
     windows: list[tuple[int, float]]
@@ -42,15 +43,15 @@ class Told:
 
 def main(job_file: str) -> None:
     """Measure all points of the job; rank 0 writes ``probes/loader.json``."""
-    job = read_job(job_file)
-    asked, meeting = job["options"], meet(job["spec"]["launch"]["threads"])
-    subject = look_at(asked["data"], job["spec"]["data"], batch=asked["batch"], ranks=meeting.ranks)
-    cores = int(meeting.gather(torch.tensor([usable_cpus()])).min())
-    threads = asked["threads"] or crews(cores, 1)
-    points, left_out = measure(meeting, subject, asked, threads if subject.shards else [1])
-    if meeting.rank == 0:
+    job = JobFile.read(job_file)
+    asked, group = job.options, join_group(job.spec["launch"]["threads"])
+    subject = describe_input(asked["data"], job.spec["data"], batch=asked["batch"], ranks=group.ranks)
+    cores = int(group.gather(torch.tensor([usable_cpus()])).min())
+    threads = asked["threads"] or rank_counts(cores, 1)
+    points, left_out = measure(group, subject, asked, threads if subject.shards else [1])
+    if group.rank == 0:
         source = subject.open(rank=0, ranks=1, threads=1)
-        answer(
+        write_result(
             job,
             "loader",
             {
@@ -58,65 +59,65 @@ def main(job_file: str) -> None:
                 **{name: getattr(subject, name) for name in ("kind", "records", "bytes_per_sample", "size", "batch")},
                 "data": subject.name,
                 "resizer": getattr(source, "resizer", None),
-                "ranks": meeting.ranks,
-                "ranks_per_host": meeting.ranks_per_host,
+                "ranks": group.ranks,
+                "ranks_per_host": group.ranks_per_host,
                 "cores": cores,
-                "shuffle": shuffle(subject, meeting.ranks),
+                "shuffle": shuffle(subject, group.ranks),
                 "odd": len(set().union(*(point.pop("odd") for point in points))),
                 "points": points,
                 "left_out": left_out,
             },
         )
-    part()
+    leave_group()
 
 
 def measure(
-    meeting: Meeting, subject: Subject, asked: dict[str, Any], threads: list[int]
+    group: ProbeGroup, subject: LoaderInput, asked: dict[str, Any], threads: list[int]
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """All points that can be had, and why others cannot."""
     wanted = [state for state in FILES_STATES if state in asked["states"]] if subject.shards else ["memory"]
-    cells = [(crew, each) for crew in crews(meeting.ranks, meeting.ranks_per_host) for each in threads]
+    cells = [(active, each) for active in rank_counts(group.ranks, group.ranks_per_host) for each in threads]
     points: list[dict[str, Any]] = []
     left_out: list[str] = []
     for together in PASSES:
-        for crew, each in cells:
+        for active, each in cells:
             for state in [one for one in together if one in wanted]:
-                trouble = prepare(meeting, subject, state)
-                found = None if trouble else point(meeting, subject, (crew, each, state), asked["seconds"])
+                trouble = prepare(group, subject, state)
+                found = None if trouble else point(group, subject, (active, each, state), asked["seconds"])
                 if found:
                     points.append(found)
                 else:
-                    alone = f"an epoch of {crew} rank{'s' * (crew != 1)} has one batch; take a smaller --batch"
+                    alone = f"an epoch of {active} rank{'s' * (active != 1)} has one batch; take a smaller --batch"
                     left_out.append(f"{state}: {trouble or alone}")
     return points, list(dict.fromkeys(left_out))
 
 
-def prepare(meeting: Meeting, subject: Subject, state: str) -> str:
+def prepare(group: ProbeGroup, subject: LoaderInput, state: str) -> str:
     """Bring the files of every host into ``state``; why that is not so, on whichever host, or ""."""
     trouble = ""
-    if meeting.first_here and state in PREPARED:
+    if group.first_here and state in PREPARED:
         trouble = PREPARED[state](subject.shards)
-    troubled = meeting.gather(torch.tensor([1 if trouble else 0])).flatten().tolist()
+    troubled = group.gather(torch.tensor([1 if trouble else 0])).flatten().tolist()
     if any(troubled):
         return trouble or f"not so on the host of rank {troubled.index(1)}"
     return ""
 
 
-def point(meeting: Meeting, subject: Subject, cell: tuple[int, int, str], seconds: float) -> dict[str, Any] | None:
+def point(group: ProbeGroup, subject: LoaderInput, cell: tuple[int, int, str], seconds: float) -> dict[str, Any] | None:
     """One point: ranks below the first number of ``cell`` load, the others wait. None: some rank had one batch only."""
-    crew, threads, state = cell
-    resident = pagecache.resident_share(subject.shards) if meeting.rank == 0 else None
-    told = Told([], 0, 0.0)
-    source = subject.open(rank=meeting.rank, ranks=crew, threads=threads) if meeting.rank < crew else None
-    meeting.wait()
+    active, threads, state = cell
+    resident = pagecache.resident_share(subject.shards) if group.rank == 0 else None
+    told = LoaderTimings([], 0, 0.0)
+    source = subject.open(rank=group.rank, ranks=active, threads=threads) if group.rank < active else None
+    group.wait()
     if source is not None:
         told = load(source, seconds, once=state == "cold")
-    everyone = meeting.gather(flat(told))[:crew]
+    everyone = group.gather(flat(told))[:active]
     draws = [unflat(row) for row in everyone.tolist()]
     if any(not sum(samples for samples, _ in draw.windows) for draw in draws):
         return None
     return {
-        "ranks": crew,
+        "ranks": active,
         "threads": threads,
         "state": state,
         "resident": resident,
@@ -132,7 +133,7 @@ def point(meeting: Meeting, subject: Subject, cell: tuple[int, int, str], second
     }
 
 
-def load(source: Any, seconds: float, *, once: bool) -> Told:
+def load(source: Any, seconds: float, *, once: bool) -> LoaderTimings:
     """Take batches from ``source`` for ``seconds``, or until its epoch ends where that is to be seen ``once``."""
     windows: list[tuple[int, float]] = []
     samples = 0
@@ -155,23 +156,23 @@ def load(source: Any, seconds: float, *, once: bool) -> Told:
                 windows.append((window.samples, window.wall_s))
         cpu_s = time.process_time() - cpu_began
     if not isinstance(source, PackBatches):
-        return Told(windows, samples, cpu_s)
+        return LoaderTimings(windows, samples, cpu_s)
     source.close()
     source.odd.warn(str(source.pack.directory))
-    return Told(windows, samples, cpu_s, frozenset(remark.record for remark in source.odd.listed))
+    return LoaderTimings(windows, samples, cpu_s, frozenset(remark.record for remark in source.odd.listed))
 
 
-def flat(told: Told) -> torch.Tensor:
+def flat(told: LoaderTimings) -> torch.Tensor:
     """What ranks tell each other, of one length: windows that were not reached are negative."""
     rows = [*told.windows, *[(UNKNOWN, UNKNOWN)] * (WINDOWS - len(told.windows))]
     return torch.tensor([*(value for row in rows for value in row), told.samples, told.cpu_s], dtype=torch.float64)
 
 
-def unflat(values: list[float]) -> Told:
+def unflat(values: list[float]) -> LoaderTimings:
     """The reverse of ``flat``; what was odd stays on its rank."""
     pairs = zip(values[0 : 2 * WINDOWS : 2], values[1 : 2 * WINDOWS : 2], strict=True)
     windows = [(int(samples), wall_s) for samples, wall_s in pairs if wall_s > UNKNOWN]
-    return Told(windows, int(values[-2]), values[-1])
+    return LoaderTimings(windows, int(values[-2]), values[-1])
 
 
 if __name__ == "__main__":

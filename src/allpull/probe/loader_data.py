@@ -55,7 +55,7 @@ class InMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class LoaderInput:
     """What is loaded. ``options`` are those of ``DataSpec``; ``shards`` are the files of a pack, none in memory."""
 
     name: str
@@ -91,7 +91,7 @@ class Subject:
         return PackBatches(self.name, plan, transform, reading)
 
 
-def look_at(name: str, options: Mapping[str, Any], *, batch: int, ranks: int) -> Subject:
+def describe_input(name: str, options: Mapping[str, Any], *, batch: int, ranks: int) -> LoaderInput:
     """What ``name`` is: a pack's folder, or a name of ``DATASETS``.
 
     Raises:
@@ -107,9 +107,9 @@ def look_at(name: str, options: Mapping[str, Any], *, batch: int, ranks: int) ->
     )
 
 
-def _in_memory(name: str, options: Mapping[str, Any], batch: int) -> Subject:
+def _in_memory(name: str, options: Mapping[str, Any], batch: int) -> LoaderInput:
     part = dataset.read(name, options["path"]).train
-    subject = Subject(
+    subject = LoaderInput(
         name=name,
         kind="memory",
         records=len(part),
@@ -122,7 +122,7 @@ def _in_memory(name: str, options: Mapping[str, Any], batch: int) -> Subject:
     return _checked(subject, part.images[0].nbytes)
 
 
-def _packed(name: str, options: Mapping[str, Any], batch: int, ranks: int) -> Subject:
+def _packed(name: str, options: Mapping[str, Any], batch: int, ranks: int) -> LoaderInput:
     header, rows, _ = read_index(Path(name))
     if header.records == 0:
         raise BadInput(f"{name}: a pack without records", hint="see its skipped.txt")
@@ -134,7 +134,7 @@ def _packed(name: str, options: Mapping[str, Any], batch: int, ranks: int) -> Su
         raise BadInput(f"{missing}: there is no such file", hint="copy the pack again, or make it again")
     raw = bool((rows["codec"] == RAW).all())
     size = options["size"] or (int(np.median(rows["height"])) if raw else JPEG_SIZE)
-    subject = Subject(
+    subject = LoaderInput(
         name=name,
         kind=header.kind,
         records=header.records,
@@ -148,7 +148,7 @@ def _packed(name: str, options: Mapping[str, Any], batch: int, ranks: int) -> Su
     return _checked(subject, size * size * pixel_bytes)
 
 
-def _checked(subject: Subject, sample_bytes: int) -> Subject:
+def _checked(subject: LoaderInput, sample_bytes: int) -> LoaderInput:
     """The subject, if its batches fit into memory."""
     need = sample_bytes * min(subject.batch, subject.records) * (subject.options["ahead"] + 2)
     if need > psutil.virtual_memory().available * MOST_OF_MEMORY:
@@ -183,7 +183,7 @@ def again(last: Batch | None, batches: Iterable[Batch]) -> Iterator[Batch]:
     return chain([] if last is None else [last], batches)
 
 
-def shuffle(subject: Subject, ranks: int) -> dict[str, Any] | None:
+def shuffle(subject: LoaderInput, ranks: int) -> dict[str, Any] | None:
     """What the order of epoch 0 is worth, as ``schema.probes.LoaderShuffle`` has it; None in memory.
 
     With files of its own a rank sees some of the records only, for ever: how unlike all records those are, is told by

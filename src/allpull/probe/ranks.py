@@ -1,8 +1,7 @@
-"""What a probe's ranks share: who they are, their process group, and rank 0's answer on disk."""
+"""What a probe's ranks share: who they are, their process group, and rank 0's write_result on disk."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable
@@ -16,13 +15,13 @@ import torch.distributed as dist
 from allpull import marks
 from allpull.backend import join
 from allpull.errors import AllpullError
+from allpull.rundir import layout
+from allpull.rundir.job_file import JobFile
 from allpull.rundir.write import private_folder, whole_json
-
-ANSWER = "probes/{name}.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Meeting:
+class ProbeGroup:
     """The ranks of a probe, in one process group, on the device that collectives use."""
 
     rank: int
@@ -53,7 +52,7 @@ class Meeting:
         return torch.stack(slots).cpu()
 
 
-def meet(threads: int, backend: str = "") -> Meeting:
+def join_group(threads: int, backend: str = "") -> ProbeGroup:
     """Join the ranks, on devices and as ``parallel.backend`` says; without ``backend`` on CPUs, over Gloo.
 
     Raises:
@@ -64,17 +63,17 @@ def meet(threads: int, backend: str = "") -> Meeting:
         place = join(backend)
         if place.remark:
             marks.remark(place.remark)
-        return Meeting(rank=place.rank, ranks=place.ranks, device=place.device)
+        return ProbeGroup(rank=place.rank, ranks=place.ranks, device=place.device)
     rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if ranks > 1:
         dist.init_process_group("gloo")
-    return Meeting(rank=rank, ranks=ranks, device=torch.device("cpu"))
+    return ProbeGroup(rank=rank, ranks=ranks, device=torch.device("cpu"))
 
 
-def crews(ranks: int, ranks_per_host: int) -> list[int]:
+def rank_counts(ranks: int, ranks_per_host: int) -> list[int]:
     """How many of ``ranks`` work at once, one measurement after the other: 1, 2, 4 …, those of one host, all.
 
-    >>> crews(12, 3)
+    >>> rank_counts(12, 3)
     [1, 2, 3, 4, 8, 12]
     """
     powers = [1 << power for power in range(ranks.bit_length()) if 1 << power < ranks]
@@ -95,20 +94,14 @@ def run(probe: Callable[[str], None]) -> None:
         raise SystemExit(error.exit_code) from error
 
 
-def read_job(job_file: str) -> dict[str, Any]:
-    """The job file."""
-    job: dict[str, Any] = json.loads(Path(job_file).read_text(encoding="utf-8"))
-    return job
-
-
-def answer(job: dict[str, Any], name: str, content: dict[str, Any]) -> None:
+def write_result(job: JobFile, name: str, content: dict[str, Any]) -> None:
     """Write what the probe called ``name`` found into the run directory, all at once."""
-    path = Path(job["directory"]) / ANSWER.format(name=name)
+    path = Path(job.directory) / layout.probe_file(name)
     private_folder(str(path.parent))
     whole_json(str(path), content)
 
 
-def part() -> None:
+def leave_group() -> None:
     """Leave the process group, if there is one."""
     if dist.is_initialized():
         dist.destroy_process_group()

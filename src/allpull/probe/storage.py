@@ -25,7 +25,8 @@ from allpull.probe.disk import (
     name_operations,
     names,
 )
-from allpull.probe.ranks import Meeting, answer, crews, meet, part, read_job, run
+from allpull.probe.ranks import ProbeGroup, join_group, leave_group, rank_counts, run, write_result
+from allpull.rundir.job_file import JobFile
 
 REPEATS = 3
 CEILING_S = 0.2
@@ -38,21 +39,21 @@ Work = Callable[[int], Sequence[Done]]
 def main(job_file: str) -> None:
     """Measure all points of the job; rank 0 writes ``probes/storage.json``."""
     signal.signal(signal.SIGTERM, _leave)
-    job = read_job(job_file)
-    asked, meeting = job["options"], meet(job["spec"]["launch"]["threads"])
-    folder, name = Path(asked["path"]), f"{asked['name']}-{meeting.rank}"
-    check_space(folder, asked["file_bytes"] * meeting.ranks)
-    meeting.wait()  # until all have looked: what one writes is not free for the next
+    job = JobFile.read(job_file)
+    asked, group = job.options, join_group(job.spec["launch"]["threads"])
+    folder, name = Path(asked["path"]), f"{asked['name']}-{group.rank}"
+    check_space(folder, asked["file_bytes"] * group.ranks)
+    group.wait()  # until all have looked: what one writes is not free for the next
     with closing(Scratch(folder, asked["file_bytes"], name)) as file:
         ceiling = file.ceiling(CEILING_S)
-        ways = meeting.gather(torch.tensor([WAYS.index(file.way)])).flatten().tolist()
+        ways = group.gather(torch.tensor([WAYS.index(file.way)])).flatten().tolist()
         points = []
-        for crew in crews(meeting.ranks, meeting.ranks_per_host):
-            points += list(points_of_data(meeting, crew, file, asked))
-            points += list(points_of_names(meeting, crew, folder / name, asked["seconds"]))
+        for active in rank_counts(group.ranks, group.ranks_per_host):
+            points += list(points_of_data(group, active, file, asked))
+            points += list(points_of_names(group, active, folder / name, asked["seconds"]))
     worst = max(ways)
-    if meeting.rank == 0:
-        answer(
+    if group.rank == 0:
+        write_result(
             job,
             "storage",
             {
@@ -62,28 +63,28 @@ def main(job_file: str) -> None:
                 "way": WAYS[worst],
                 "why": file.why if ways[0] == worst else f"so it is on the host of rank {ways.index(worst)}",
                 "ceiling_ops_per_s": ceiling.ops / ceiling.seconds,
-                "ranks": meeting.ranks,
-                "ranks_per_host": meeting.ranks_per_host,
+                "ranks": group.ranks,
+                "ranks_per_host": group.ranks_per_host,
                 "points": points,
             },
         )
-    part()
+    leave_group()
 
 
-def points_of_data(meeting: Meeting, crew: int, file: Scratch, asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Writes, reads in order, and reads of each size in an order of chance, by ``crew`` ranks at once."""
+def points_of_data(group: ProbeGroup, active: int, file: Scratch, asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Writes, reads in order, and reads of each size in an order of chance, by ``active`` ranks at once."""
     each_s = asked["seconds"] / REPEATS
 
     def read(size: int, threads: int, *, random: bool) -> Work:
         def work(repetition: int) -> list[Done]:
-            seed = repetition * meeting.ranks + meeting.rank
+            seed = repetition * group.ranks + group.rank
             return [file.read(size=size, random=random, threads=threads, seconds=each_s, seed=seed)]
 
         return work
 
     def point(op: str, size: int, threads: int, work: Work) -> dict[str, Any]:
-        (parts,) = repeated(meeting, crew, 1, work)
-        return {"ranks": crew, "threads": threads, "op": op, "size_bytes": size, "parts": parts}
+        (parts,) = repeated(group, active, 1, work)
+        return {"ranks": active, "threads": threads, "op": op, "size_bytes": size, "parts": parts}
 
     yield point("write", BLOCK_BYTES, 1, lambda _: [file.write(seconds=each_s)])
     for threads in asked["threads"]:
@@ -93,26 +94,26 @@ def points_of_data(meeting: Meeting, crew: int, file: Scratch, asked: dict[str, 
             yield point("random read", size, threads, read(size, threads, random=True))
 
 
-def points_of_names(meeting: Meeting, crew: int, place: Path, seconds: float) -> Iterator[dict[str, Any]]:
-    """Files created, looked at, opened and removed by ``crew`` ranks at once, each in a folder of its own."""
+def points_of_names(group: ProbeGroup, active: int, place: Path, seconds: float) -> Iterator[dict[str, Any]]:
+    """Files created, looked at, opened and removed by ``active`` ranks at once, each in a folder of its own."""
 
     def work(_: int) -> list[Done]:
         with names(place):
             found = name_operations(place, seconds=seconds / REPEATS)
         return list(found.values())
 
-    for op, parts in zip(NAME_OPERATIONS, repeated(meeting, crew, len(NAME_OPERATIONS), work), strict=True):
-        yield {"ranks": crew, "threads": 1, "op": op, "size_bytes": 0, "parts": parts}
+    for op, parts in zip(NAME_OPERATIONS, repeated(group, active, len(NAME_OPERATIONS), work), strict=True):
+        yield {"ranks": active, "threads": 1, "op": op, "size_bytes": 0, "parts": parts}
 
 
-def repeated(meeting: Meeting, crew: int, operations: int, work: Work) -> list[list[list[dict[str, Any]]]]:
-    """What ``work`` did: by operation, then by repetition, then by rank of those below ``crew``; the others wait."""
+def repeated(group: ProbeGroup, active: int, operations: int, work: Work) -> list[list[list[dict[str, Any]]]]:
+    """What ``work`` did: by operation, then by repetition, then by rank of those below ``active``; the others wait."""
     found: list[list[list[dict[str, Any]]]] = [[] for _ in range(operations)]
     for repetition in range(REPEATS):
-        meeting.wait()
-        own = work(repetition) if meeting.rank < crew else [Done(0, 0.0)] * operations
+        group.wait()
+        own = work(repetition) if group.rank < active else [Done(0, 0.0)] * operations
         told = torch.tensor([[done.ops, done.seconds] for done in own], dtype=torch.float64)
-        for operation, rows in enumerate(meeting.gather(told)[:crew].transpose(0, 1).tolist()):
+        for operation, rows in enumerate(group.gather(told)[:active].transpose(0, 1).tolist()):
             found[operation].append([{"ops": int(ops), "seconds": seconds} for ops, seconds in rows])
     return found
 

@@ -13,8 +13,8 @@ from allpull.rehearse.cluster.model import Cluster
 from allpull.rehearse.cluster.quantity import number
 from allpull.rehearse.host.network import MASTER_PORT, MIN_BITS_PER_S, Change, Topology, Uplink
 from allpull.rehearse.host.order import HostOrder, Order
+from allpull.rundir import layout
 
-TRUTH_FILE = "truth.json"
 """Where in a run directory stands what was planted, and when it struck; no analysis reads it."""
 
 STEPLESS = "allpull.probe"  # programs below it make no steps
@@ -32,7 +32,7 @@ def make_order(job: Job, cluster: Cluster, *, cluster_id: str, state_file: Path)
         cluster=cluster_id,
         owner_pid=os.getpid(),
         state_file=str(state_file),
-        truth_file=str(job.directory / TRUTH_FILE),
+        truth_file=str(job.directory / layout.CLUSTER_TRUTH),
         directory=str(job.directory),
         job_file=str(job.file),
         module=job.module,

@@ -14,24 +14,22 @@ from pathlib import Path
 
 from allpull.errors import AllpullError, BadInput, MissingPart
 from allpull.launch.echo import STDERR, Log
-from allpull.launch.endings import read_ended
+from allpull.launch.host_endings import HostEnding, log_tail, read_host_ending
 from allpull.launch.job import Job, environment
-from allpull.launch.outcome import Ended, log_tail
 from allpull.launch.running import Running
-from allpull.rehearse import script
-from allpull.rehearse.capability import check_machine, idle_kinds, tell, too_fast
+from allpull.rehearse import shell_script
 from allpull.rehearse.cluster.faults import AcceleratorFault, Fault, MachineFault
 from allpull.rehearse.cluster.file import load_cluster
 from allpull.rehearse.cluster.model import Cluster, truth
-from allpull.rehearse.host import clock, state
+from allpull.rehearse.host import fake_clock, ownership
 from allpull.rehearse.host import order as orders
 from allpull.rehearse.host.truth import not_struck
-from allpull.rehearse.job_plan import TRUTH_FILE, make_order
+from allpull.rehearse.job_plan import make_order
+from allpull.rehearse.machine_check import check_machine, idle_kinds, tell, too_fast
 from allpull.rundir import layout
 from allpull.rundir.write import whole_json
 
 ACCELERATOR = "allpull.rehearse.ranks"  # programs below it are the virtual accelerator's
-KEEPER_LOG = f"{layout.LOGS}/cluster.log"
 
 READY_S = 60.0  # for hosts and links to stand; half a second is usual
 KEEPER_EXTRA_S = 10.0  # the keeper waits for the nursery, which gives its ranks the grace time
@@ -63,7 +61,7 @@ class Rehearse:
         """
         check_machine(self.cluster, job.spec, accelerated=_is_accelerated(job))
         order = make_order(job, self.cluster, cluster_id="", state_file=Path())
-        return script.show(order, self._remarks(job))
+        return shell_script.show(order, self._remarks(job))
 
     def submit(self, job: Job) -> RehearsedJob:
         """Make the cluster and start ``job`` on it; what dead owners left is cleaned first.
@@ -74,11 +72,11 @@ class Rehearse:
         """
         accelerated = _is_accelerated(job)
         check_machine(self.cluster, job.spec, accelerated=accelerated)
-        state.clean_dead()
+        ownership.clean_dead()
         if job.program is not None and any(host.clock_offset_s or host.clock_drift_ppm for host in self.cluster.hosts):
-            clock.mend_programs(job.directory)
+            fake_clock.mend_programs(job.directory)
         acting = Fault if accelerated else MachineFault
-        whole_json(str(job.directory / TRUTH_FILE), truth(self.cluster, acting=acting))
+        whole_json(str(job.directory / layout.CLUSTER_TRUTH), truth(self.cluster, acting=acting))
         running = RehearsedJob(job, self.cluster, self._say)
         for line in self._remarks(job):
             self._say(line)
@@ -105,12 +103,12 @@ class RehearsedJob(Running):
         self._job = job
         self._say = say
         self._hosts = [host.name for host in cluster.hosts]
-        self._id = state.new_id()
-        self._log = job.directory / KEEPER_LOG
+        self._id = ownership.new_id()
+        self._log = job.directory / layout.CLUSTER_LOG
         self.output = [] if job.program is None else [Log(path=self._log, stream=STDERR)]
         self._keeper: subprocess.Popen[bytes] | None = None
         try:
-            self._state = state.claim(self._id, job.directory)
+            self._state = ownership.claim(self._id, job.directory)
         except OSError as error:
             raise BadInput(
                 f"cannot note who owns the virtual cluster: {error.strerror} ({error.filename})",
@@ -120,7 +118,7 @@ class RehearsedJob(Running):
         try:
             order = make_order(job, cluster, cluster_id=self._id, state_file=self._state)
             self._changes = order.changes
-            order_file = job.directory / orders.FILE
+            order_file = job.directory / layout.CLUSTER_ORDER
             whole_json(str(order_file), orders.to_plain(order))
             self._keeper = self._start(order_file, tell)
             os.close(tell)  # now only the keeper can speak, and its end is heard
@@ -133,7 +131,7 @@ class RehearsedJob(Running):
             for descriptor in {ready, tell} - {-1}:
                 os.close(descriptor)
 
-    def poll(self) -> list[Ended] | None:
+    def poll(self) -> list[HostEnding] | None:
         """How each host ended, or None while ranks run."""
         assert self._keeper is not None
         code = self._keeper.poll()
@@ -166,7 +164,7 @@ class RehearsedJob(Running):
                 stdin=subprocess.DEVNULL,
                 stdout=log if self._job.program is None else None,  # what the user's command prints is the user's
                 stderr=log,
-                env={**environment(self._job.spec, os.environ), state.TAG: self._id},
+                env={**environment(self._job.spec, os.environ), ownership.TAG: self._id},
                 pass_fds=(tell,),
                 start_new_session=True,  # Ctrl-C is ours to pass on, once, and politely
             )
@@ -188,17 +186,17 @@ class RehearsedJob(Running):
         )
 
     def _end_everything(self) -> None:
-        state.end_all(self._id)
+        ownership.end_all(self._id)
         if self._keeper is not None:
             self._keeper.wait()
-        state.release(self._state)
+        ownership.release(self._state)
 
     def _say_what_never_struck(self) -> None:
-        missed = [one["kind"] for one in not_struck(self._job.directory / TRUTH_FILE, self._changes)]
+        missed = [one["kind"] for one in not_struck(self._job.directory / layout.CLUSTER_TRUTH, self._changes)]
         if missed:
             self._say(f"the job ended before these faults were to strike: {', '.join(missed)}")
 
-    def _ending(self, host: str, code: int, tail: tuple[str, ...]) -> Ended:
+    def _ending(self, host: str, code: int, tail: tuple[str, ...]) -> HostEnding:
         """How ``host`` ended; of ranks that fell before they had a log, the cluster's log tells.
 
         ``code`` is the keeper's, for a host that was killed before it could write down its own.
@@ -208,6 +206,6 @@ class RehearsedJob(Running):
             code = int(told["code"])
         except (OSError, ValueError, KeyError, TypeError):
             pass
-        ended = read_ended(self._job.directory, host, code)
+        ended = read_host_ending(self._job.directory, host, code)
         failures = tuple(one if one.log_tail else replace(one, log_tail=tail) for one in ended.failures)
         return replace(ended, failures=failures, log_tail=tail)

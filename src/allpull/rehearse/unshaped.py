@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from allpull.launch.job import Job
 from allpull.launch.local import Local, LocalJob
-from allpull.rehearse.capability import check_memory, idle_kinds, tell
 from allpull.rehearse.cluster.faults import AcceleratorFault, MachineFault
 from allpull.rehearse.cluster.model import Cluster, truth
-from allpull.rehearse.job_plan import TRUTH_FILE
+from allpull.rehearse.machine_check import check_memory, idle_kinds, tell
+from allpull.rundir import layout
 from allpull.rundir.write import whole_json
 
 
@@ -36,7 +36,7 @@ class Unshaped:
         """
         check_memory(self._cluster, accelerated=True)
         known = truth(self._cluster, acting=AcceleratorFault)
-        whole_json(str(job.directory / TRUTH_FILE), {**known, "latency_s": None, "hosts": [], "switches": []})
+        whole_json(str(job.directory / layout.CLUSTER_TRUTH), {**known, "latency_s": None, "hosts": [], "switches": []})
         for line in self._idle():
             tell(line)
         return self._local.submit(job)

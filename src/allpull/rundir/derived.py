@@ -1,7 +1,7 @@
-"""What was worked out of a run and kept beside it. These files are caches: whoever misses one makes it again.
+"""Cache what was computed from a run in its ``derived`` folder; a missing cache is computed again.
 
-Each is kept with a key: a digest of the records that it was made of, of allpull's version, and of itself. What does
-not fit its key any more is not read: the records grew, were restored or were changed, or another allpull made it.
+Each file has a key: a digest of the records that it was computed from, of allpull's version, and of itself. A file
+that no longer matches its key is not read: the records have changed, or another version of allpull made it.
 """
 
 from __future__ import annotations
@@ -17,18 +17,15 @@ from allpull.rundir.write import private_folder, whole_file
 from allpull.schema.explained import ExplainResult
 from allpull.schema.run import RunRecord
 
-EXPLAINED = "derived/explain.json"
-KEY = "derived/explain.key"
 MAX_BYTES = 64 << 20  # seconds of every phase of 100,000 ranks
-RECORDS = ("hosts", "steps", "events", "counters")
 UNENDED = frozenset({"created", "running"})
-"""States in which records still come: what is made of them now is of another run in a minute."""
+"""States of a run whose records still grow: results of it are outdated at once."""
 CHUNK = 1 << 20
 
 
-def keep_explained(directory: Path, record: RunRecord, result: ExplainResult) -> None:
-    """Keep ``result`` beside the run; of a run that has not ended, or where nothing can be written, nothing is kept."""
-    path, key = directory / EXPLAINED, directory / KEY
+def cache_explanation(directory: Path, record: RunRecord, result: ExplainResult) -> None:
+    """Cache ``result``, unless the run has not ended or its directory cannot be written."""
+    path, key = directory / layout.EXPLANATION, directory / layout.EXPLANATION_KEY
     if record.status in UNENDED or path.is_symlink() or path.parent.is_symlink() or key.is_symlink():
         return  # a link would lead out of the run directory
     text = result.model_dump_json(by_alias=True, indent=1) + "\n"
@@ -40,28 +37,31 @@ def keep_explained(directory: Path, record: RunRecord, result: ExplainResult) ->
         return
 
 
-def read_explained(directory: Path, record: RunRecord) -> ExplainResult | None:
-    """What `allpull explain` kept of this very run; None where there is nothing, or it was made of something else.
+def cached_explanation(directory: Path, record: RunRecord) -> ExplainResult | None:
+    """The cached result of `allpull explain` for this run; None where there is none that matches its records.
 
-    What was explained against a reference is left out, too: it says more than an explanation of the run alone.
+    An explanation against a reference is not returned: it says more than an explanation of the run alone.
     """
     if record.status in UNENDED:
         return None
     try:
         root = safe_open.checked_directory(directory)
-        if not {Path(EXPLAINED).name, Path(KEY).name} <= set(safe_open.file_names(root, "derived", "")):
+        kept = {f"{layout.DERIVED}/{name}" for name in safe_open.file_names(root, layout.DERIVED, "")}
+        if not {layout.EXPLANATION, layout.EXPLANATION_KEY} <= kept:
             return None
-        blob = safe_open.read_whole(root, EXPLAINED, MAX_BYTES)
-        if safe_open.read_whole(root, KEY, MAX_BYTES).decode("ascii", "replace").strip() != _key(root, blob):
+        blob = safe_open.read_whole(root, layout.EXPLANATION, MAX_BYTES)
+        if safe_open.read_whole(root, layout.EXPLANATION_KEY, MAX_BYTES).decode("ascii", "replace").strip() != _key(
+            root, blob
+        ):
             return None
-        found = safe_open.document(ExplainResult, "explain", blob, f"{safe_open.shown_path(root)}/{EXPLAINED}")
+        found = safe_open.document(ExplainResult, "explain", blob, f"{safe_open.shown_path(root)}/{layout.EXPLANATION}")
     except RunDirError:
         return None
     return found if found.run == record.id and found.reference is None else None
 
 
 def _key(root: Path, blob: bytes) -> str:
-    """What binds ``blob`` to the records in ``root`` and to this allpull.
+    """The digest that binds ``blob`` to the records in ``root`` and to this version of allpull.
 
     Raises:
         RunDirError: a record cannot be read.
@@ -73,8 +73,8 @@ def _key(root: Path, blob: bytes) -> str:
 
 
 def _parts(root: Path) -> Iterator[str]:
-    """Each record with its digest; traces of a profiler, which may be gigabytes, with their sizes."""
-    names = [layout.RUN_JSON, *(f"{folder}/{name}" for folder in RECORDS for name in _files(root, folder))]
+    """Each record with its digest; profiler traces, which may take gigabytes, with their sizes."""
+    names = [layout.RUN_JSON, *(f"{folder}/{name}" for folder in layout.RECORDS for name in _files(root, folder))]
     for name in names:
         digest = hashlib.sha256()
         with safe_open.opened(root, name) as (file, _):
@@ -87,5 +87,5 @@ def _parts(root: Path) -> Iterator[str]:
 
 
 def _files(root: Path, folder: str) -> list[str]:
-    """Files of ``folder`` that are written whole or to the end; scratch files and folders are none of them."""
+    """Regular files of ``folder``."""
     return [name for name in safe_open.file_names(root, folder, "") if (root / folder / name).is_file()]

@@ -1,4 +1,4 @@
-"""Where everything stands in a run directory. Paths are relative, in POSIX form.
+"""The paths of a run directory: relative, in POSIX form.
 
 Standard library only: every rank uses it.
 """
@@ -10,21 +10,53 @@ import unicodedata
 from typing import Optional
 
 RUN_JSON = "run.json"
-SCRIPT = "job/script.sh"
-SPEC = "job/spec.json"
-LOGS = "job/logs"
-ENDED = "job/ended"
-QUEUE = "job/slurm-job"
-PROCESSES = "job/processes"
-CLOCK = "job/clock.json"
-HOOK = "job/hook"
-LIVE = "job/live"
+JOB = "job"
+HOSTS = "hosts"
+STEPS = "steps"
+EVENTS = "events"
+COUNTERS = "counters"
 TRACES = "traces"
+PROBES = "probes"
 CHECKPOINTS = "checkpoints"
-FOLDERS = ("job", LOGS, ENDED, "hosts", "steps", "events", "counters", "derived")
+ATTEMPTS = "attempts"
+"""Records of earlier attempts of a job that was started again: ``attempts/<number>/`` holds ``ATTEMPT_FOLDERS``."""
+DERIVED = "derived"
+
+SCRIPT = f"{JOB}/script.sh"
+SPEC = f"{JOB}/spec.json"
+LOGS = f"{JOB}/logs"
+ENDED = f"{JOB}/ended"
+QUEUE = f"{JOB}/slurm-job"
+PROCESSES = f"{JOB}/processes"
+CLOCK = f"{JOB}/clock.json"
+HOOK = f"{JOB}/hook"
+LIVE = f"{JOB}/live"
+
+AGENT_LOG = f"{LOGS}/agent.log"
+SLURM_LOG = f"{LOGS}/slurm.log"
+MPIRUN_LOG = f"{LOGS}/mpirun.log"
+
+CLUSTER_LOG = f"{LOGS}/cluster.log"
+CLUSTER_ORDER = f"{JOB}/order.json"
+CLUSTER_HOSTS = f"{JOB}/etc-hosts"
+CLUSTER_CLOCK = f"{JOB}/clock"
+CLUSTER_TRUTH = "truth.json"
+"""Of a rehearsed cluster: the faults and rates that were really set, which no analysis reads."""
+
+EXPLANATION = f"{DERIVED}/explain.json"
+EXPLANATION_KEY = f"{DERIVED}/explain.key"
+
+RECORDS = (HOSTS, STEPS, EVENTS, COUNTERS)
+"""Folders of what hosts and ranks recorded."""
+FOLDERS = (JOB, LOGS, ENDED, *RECORDS, DERIVED)
+"""Folders that every job begins with."""
+ATTEMPT_FOLDERS = (*RECORDS, ENDED)
+"""Folders of one attempt's records."""
 
 NO_COUNTERS = "no counters: "
 """Part of the format: how an entry of a counters file's `sources` begins that says why nothing was counted."""
+
+_RANK_FILE = re.compile(r"rank-([0-9]{5,7})\.jsonl")
 
 MAX_NAME = 48  # of a name inside a path; file systems allow 255 bytes, and hosts and suffixes need some
 
@@ -35,12 +67,22 @@ def steps_file(rank: int) -> str:
     >>> steps_file(7)
     'steps/rank-00007.jsonl'
     """
-    return f"steps/rank-{rank:05d}.jsonl"
+    return f"{STEPS}/rank-{rank:05d}.jsonl"
 
 
 def events_file(rank: int) -> str:
-    """What happened beside the steps of ``rank``."""
-    return f"events/rank-{rank:05d}.jsonl"
+    """The events of ``rank``."""
+    return f"{EVENTS}/rank-{rank:05d}.jsonl"
+
+
+def rank_of(name: str) -> Optional[int]:
+    """The rank whose steps or events are in the file ``name`` of their folder; None: it is no such file.
+
+    >>> rank_of("rank-00007.jsonl"), rank_of("rank-7.jsonl")
+    (7, None)
+    """
+    match = _RANK_FILE.fullmatch(name)
+    return int(match.group(1)) if match else None
 
 
 def log_file(rank: int) -> str:
@@ -49,18 +91,18 @@ def log_file(rank: int) -> str:
 
 
 def odd_file(rank: int) -> str:
-    """Samples that ``rank`` could not take as they are."""
+    """Samples that ``rank`` could not use unchanged."""
     return f"{LOGS}/odd-{rank:05d}.jsonl"
 
 
 def counters_file(host: str) -> str:
     """The counters of ``host``."""
-    return f"counters/{slug(host)}.jsonl"
+    return f"{COUNTERS}/{slug(host)}.jsonl"
 
 
 def host_file(host: str) -> str:
-    """What ``host`` is."""
-    return f"hosts/{slug(host)}.json"
+    """The hardware and system of ``host``."""
+    return f"{HOSTS}/{slug(host)}.json"
 
 
 def ended_file(host: str) -> str:
@@ -69,7 +111,7 @@ def ended_file(host: str) -> str:
 
 
 def process_file(host: str, pid: int) -> str:
-    """What process ``pid`` of ``host`` was: a rank, or why it was none."""
+    """What process ``pid`` of ``host`` was: a rank, or why it became none."""
     return f"{PROCESSES}/{slug(host)}-{pid}.json"
 
 
@@ -81,6 +123,21 @@ def live_file(rank: int) -> str:
 def trace_file(rank: int, step: int) -> str:
     """The profiler window of ``rank`` that opened at ``step``."""
     return f"{TRACES}/rank-{rank:05d}-step-{step:07d}.json.gz"
+
+
+def flight_recorder_file(rank: int, number: int, ending: str) -> str:
+    """The imported flight-recorder dump ``number`` of ``rank``; ``ending`` is that of its name."""
+    return f"{TRACES}/rank-{rank:05d}-flight-recorder-{number}.{ending}"
+
+
+def probe_file(name: str) -> str:
+    """The results of the probe ``name``."""
+    return f"{PROBES}/{name}.json"
+
+
+def agent_log(host: str) -> str:
+    """What the agent of the remote ``host`` printed."""
+    return f"{LOGS}/agent-{slug(host)}.log"
 
 
 def slug(name: str) -> str:

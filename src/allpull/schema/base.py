@@ -8,7 +8,8 @@ Format history:
   profiler windows, buckets and times on the device; counters have pings between hosts and accelerators.
 - 1.2 (allpull 0.1.0): steps have the moment at which each bucket of gradients was ready. Of imported runs, run.json
   has gaps, and headers of steps how the clocks of hosts compared.
-- 1.3 (allpull 0.1.0): steps have how long the thread that trains waited for a CPU.
+- 1.3 (allpull 0.1.0): steps have how long the thread that trains waited for a CPU. Findings have the options that their
+  remedy names.
 
 A minor version adds optional fields, so an older reader may ignore them; a major version comes with an upgrade
 function, and one real run of every past version stays in the tests.

@@ -87,7 +87,9 @@ class Promise(Record):
     loss_s_before: float | None = Field(description="seconds per step that it cost")
     loss_s_after: float | None = Field(description="0: it is gone; None: the runs after were not explained")
     state: State
-    changed: list[str] = Field(description="differences that the remedy names")
+    changed: list[str] = Field(
+        description="differences in the options that the remedy names; empty where a stored finding has no options"
+    )
     kept: Kept = Field(description="whether what came is what was promised; decided where one remedy was taken")
 
 

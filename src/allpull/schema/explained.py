@@ -69,6 +69,10 @@ class Finding(Record):
     loss_share: float | None
     gain: Interval | None = Field(description="speed-up ratio if it were gone")
     remedy: str = Field(description="one concrete thing: the flag, the line, the option")
+    options: list[str] | None = Field(
+        default=None,
+        description="keys of `--set` and environment variables that the remedy names; None: stored before this was",
+    )
     evidence: list[Evidence]
     wrong_when: str
     advice: bool = False

@@ -23,6 +23,27 @@ class Exit(Record):
     reason: str | None = Field(None, description="in words, what ended the job where it was no rank: a time limit, say")
     log_tail: list[str] = Field(default_factory=list, max_length=200, description="last lines of its log")
 
+    def describe(self) -> str:
+        """How the job ended, for people.
+
+        >>> Exit(code=137, rank=1, host="n1", signal="SIGKILL").describe()
+        'rank 1 on n1 was ended by SIGKILL'
+        >>> Exit(code=1, rank=0, host="n1", exception="ValueError: no").describe()
+        'rank 0 on n1 failed: ValueError: no'
+        >>> Exit(code=1, rank=0, host="n1", exception="BadInput: no digits at data", hint="get them").describe()
+        'rank 0 on n1 failed: BadInput: no digits at data; hint: get them'
+        >>> Exit(code=143, reason="Slurm ended the job at its time limit").describe()
+        'Slurm ended the job at its time limit'
+        """
+        if self.rank is None:
+            return self.reason or f"the job ended with code {self.code}"
+        if self.signal:
+            end = f"was ended by {self.signal}"
+        else:
+            end = f"failed: {self.exception or f'exit code {self.code}, no Python exception'}"
+        more = [self.reason, f"hint: {self.hint}" if self.hint else None]
+        return "; ".join([f"rank {self.rank} on {self.host} {end}", *(text for text in more if text)])
+
 
 class GitState(Record):
     """The working tree that the job was started from."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -14,6 +13,7 @@ from allpull.data.loader.open_feed import PACK
 from allpull.data.loader.pool import default_threads
 from allpull.errors import AllpullError
 from allpull.rundir import layout
+from allpull.rundir.job_file import JobFile
 from allpull.schema.spec import RunSpec, from_plain
 from allpull.train.checkpoint.save_restore import PATTERN
 from allpull.train.loop import train
@@ -25,8 +25,8 @@ from allpull.train.preemption import EXIT_CODE, listen, notify_agent, treat_as_w
 def main(job_file: str) -> None:
     """Train as the job file says; the exit code is ``preemption.EXIT_CODE`` if a warning ended the training early."""
     warned = listen(os.environ)
-    job = json.loads(Path(job_file).read_text(encoding="utf-8"))
-    spec = with_threads(with_resume(from_plain(RunSpec, job["spec"]), Path(job["directory"])))
+    job = JobFile.read(job_file)
+    spec = with_threads(with_resume(from_plain(RunSpec, job.spec), Path(job.directory)))
     if spec.train.save_on_term:
         treat_as_warning(signal.SIGTERM, warned)
     try:
@@ -34,7 +34,7 @@ def main(job_file: str) -> None:
         warning = bf16_emulation(spec.train.precision, ranks.device)
         if warning and ranks.rank == 0:
             marks.remark(warning)
-        history = train(spec, ranks, Path(job["directory"]), warned)
+        history = train(spec, ranks, Path(job.directory), warned)
     except AllpullError as error:
         raise SystemExit(error.exit_code) from error
     if ranks.rank == 0 and history.score is not None and history.ended:

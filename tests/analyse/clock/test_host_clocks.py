@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from allpull.analyse.clock.host_clocks import MAX_DRIFT, Alignment, align
 from allpull.analyse.clock.ping_bounds import BURST, compare
-from allpull.rundir.read.events import PINGS_SCHEMA
+from allpull.rundir.read.counters import PINGS_SCHEMA
 
 S = 10**9
 Clock = Callable[[int], int]

@@ -9,14 +9,21 @@ import numpy as np
 import polars as pl
 import pytest
 
-from allpull.analyse.collectives.call_statistics import MOST_USES, busbw_factor, uses
+from allpull.analyse.aligned import AlignedRun
+from allpull.analyse.collectives.call_statistics import MOST_USES, busbw_factor, call_statistics
 from allpull.analyse.collectives.matching import match
 from allpull.analyse.coverage import observed
 from allpull.analyse.run import metrics
+from allpull.rundir.read.run import RunData
 from allpull.schema.events import EpochMark, Span, SwitchedOff
+from allpull.schema.results import RunMetrics
 
 MakeAny = Callable[..., Any]
 MS = 10**6
+
+
+def metrics_of(run: RunData) -> RunMetrics:
+    return metrics(AlignedRun(run))
 
 
 def span(name: str, begin: float, end: float, base_ns: int = 10**12) -> Span:
@@ -52,14 +59,14 @@ def test_rates_come_from_the_last_arrival_on(make_calls: MakeAny, make_kind: Mak
         rank: make_log(rank, collective_kinds=(make_kind("all_reduce", 4, size_bytes=8 * 10**6),)) for rank in range(4)
     }
     matched = match(make_calls(rows), events, slack_ns=0)
-    (use,) = uses(matched, np.arange(2, 10), 4, slack_ns=0)
+    (use,) = call_statistics(matched, np.arange(2, 10), 4, slack_ns=0)
     assert (use.calls, use.unmatched, use.calls_per_step, use.steady) == (96, 0, 3, True)
     assert use.wait_s == pytest.approx(0.015)  # 30, 20, 10 and 0 ms
     assert use.transfer_s == pytest.approx(0.010)
     assert use.algbw_bytes_per_s == pytest.approx(800e6)
     assert use.busbw_bytes_per_s == pytest.approx(1200e6)
     assert use.blocked_s_per_step == pytest.approx(3 * 0.025)
-    (vague,) = uses(matched, np.arange(2, 10), 4, slack_ns=20 * MS)
+    (vague,) = call_statistics(matched, np.arange(2, 10), 4, slack_ns=20 * MS)
     assert (vague.algbw_bytes_per_s, vague.busbw_bytes_per_s) == (None, None)  # 10 ms are below what clocks can tell
 
 
@@ -70,7 +77,9 @@ def test_what_is_called_outside_of_steady_steps_alone_counts_over_all(
     rows += [(rank, 3, 1, 10, 350, 20, 370) for rank in range(2)]
     kinds = (make_kind("all_reduce", 2), make_kind("barrier", 2, id=1, size_bytes=0, dtype=None))
     matched = match(make_calls(rows), {rank: make_log(rank, collective_kinds=kinds) for rank in range(2)}, slack_ns=0)
-    barrier, reduce = sorted(uses(matched, np.array([1, 2]), 2, slack_ns=0), key=lambda use: use.op, reverse=True)
+    barrier, reduce = sorted(
+        call_statistics(matched, np.array([1, 2]), 2, slack_ns=0), key=lambda use: use.op, reverse=True
+    )
     assert (barrier.op, barrier.steady, barrier.calls, barrier.calls_per_step) == ("barrier", False, 2, 0.25)
     assert (reduce.op, reduce.steady, reduce.calls, reduce.calls_per_step) == ("all_reduce", True, 4, 1)
     assert barrier.algbw_bytes_per_s is None
@@ -81,7 +90,7 @@ def test_a_thousand_kinds_are_the_fifty_that_cost_most(
 ) -> None:
     kinds = tuple(make_kind("all_reduce", 1, id=place, size_bytes=place) for place in range(1000))
     rows = [(0, 0, place, place, place, place / 1000, place + place / 1000) for place in range(1000)]
-    found = uses(
+    found = call_statistics(
         match(make_calls(rows), {0: make_log(0, collective_kinds=kinds)}, slack_ns=0), np.array([0]), 1, slack_ns=0
     )
     assert [use.size_bytes for use in found] == list(range(999, 999 - MOST_USES, -1))
@@ -90,8 +99,8 @@ def test_a_thousand_kinds_are_the_fifty_that_cost_most(
 def test_runs_without_any_record_of_calls_do_not_claim_there_were_none(
     make_records: MakeAny, make_data: MakeAny
 ) -> None:
-    assert metrics(make_data(make_records([[10, 10]] * 3), 2)).collectives is None
-    none = metrics(make_data(make_records([[10, 10]] * 3, collective=[[0, 0]] * 3), 2))
+    assert metrics_of(make_data(make_records([[10, 10]] * 3), 2)).collectives is None
+    none = metrics_of(make_data(make_records([[10, 10]] * 3, collective=[[0, 0]] * 3), 2))
     assert none.collectives == []
 
 
@@ -114,7 +123,7 @@ def test_evaluation_on_one_rank_and_what_the_others_waited_in(
         2: make_log(2, collective_kinds=kinds),
     }
     records = make_records([[100] * 3, [400] * 3], collective=[[0] * 3, [1, 211, 211]])
-    evaluation, checkpoint = metrics(make_data(records, 3, events=logs, collectives=make_calls(rows))).pauses
+    evaluation, checkpoint = metrics_of(make_data(records, 3, events=logs, collectives=make_calls(rows))).pauses
     assert (evaluation.name, evaluation.ranks, evaluation.times) == ("evaluation", [0], 1)
     assert evaluation.seconds == pytest.approx(0.2)
     assert evaluation.s_per_epoch == pytest.approx(0.1)
@@ -128,7 +137,7 @@ def test_waiting_for_an_evaluation_in_the_next_reduction_of_gradients(
     """Without a barrier the others go on, and wait where gradients meet."""
     records = make_records([[500, 500]], arrival=[[480, 100]], done=[[490, 490]], backward=[[20, 400]])
     logs = {0: make_log(0, spans=(span("evaluation", 0, 400),)), 1: make_log(1)}
-    (pause,) = metrics(make_data(records, 2, events=logs)).pauses
+    (pause,) = metrics_of(make_data(records, 2, events=logs)).pauses
     assert (pause.waited_s, pause.waited_in) == (pytest.approx(0.3), "reduction of gradients")
 
 
@@ -136,11 +145,11 @@ def test_an_evaluation_on_all_ranks_leaves_nobody_to_wait(
     make_records: MakeAny, make_log: MakeAny, make_data: MakeAny
 ) -> None:
     logs = {rank: make_log(rank, spans=(span("evaluation", 0, 10 + rank),)) for rank in (0, 1)}
-    (pause,) = metrics(make_data(make_records([[50, 50]]), 2, events=logs)).pauses
+    (pause,) = metrics_of(make_data(make_records([[50, 50]]), 2, events=logs)).pauses
     assert (pause.ranks, pause.waited_s, pause.waited_in) == ([], None, None)
     assert pause.seconds == pytest.approx(0.011)
     unknown = {0: logs[0], 1: make_log(1)}
-    (alone,) = metrics(make_data(make_records([[50, 50]]), 2, events=unknown)).pauses
+    (alone,) = metrics_of(make_data(make_records([[50, 50]]), 2, events=unknown)).pauses
     assert (alone.ranks, alone.waited_s) == ([0], None)  # no waits were recorded at all: not known, and not 0
 
 

@@ -147,7 +147,7 @@ def test_reductions_of_the_programs_own_are_no_buckets(windowed: Callable[..., A
 
 def test_a_trace_without_any_reduction_is_said_and_not_passed_over(windowed: Callable[..., Any]) -> None:
     (gap,) = bucket_windows(windowed(trace([event("aten::add", 3, 1)]))).gaps
-    assert gap.text == f"profiler windows: 1 could not be used whole; {FILE}: no reduction of gradients was found in it"
+    assert gap.text == f"profiler windows: 1 could not be fully used; {FILE}: no reduction of gradients was found in it"
 
 
 def test_only_so_much_is_unpacked(windowed: Callable[..., Any]) -> None:

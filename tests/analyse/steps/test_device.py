@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from allpull.analyse.aligned import together
+from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.steps.grid import arrange
 from allpull.analyse.steps.phases import Phases
 from allpull.schema.events import DeviceStep
@@ -44,7 +44,7 @@ def ahead(make_records: MakeAny, make_log: MakeAny, make_data: MakeAny) -> Calla
             for step in range(STEPS)
         ]
         run = make_data(records, 1, events={0: make_log(0, device_steps=tuple(steps))})
-        whole = together(run)
+        whole = AlignedRun(run)
         numbers = np.arange(STEPS)
         return whole.phases(arrange(whole.steps, numbers, 1), numbers)
 

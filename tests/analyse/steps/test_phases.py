@@ -96,8 +96,8 @@ def test_clocks_that_do_not_compare_leave_the_split_unknown_and_the_sum_whole(ma
     assert per_rank_ms(phases, "backward") == [50, 150]  # its own clock tells each rank how long it was blocked
     assert per_rank_ms(phases, "other") == [170, 70]
     reason = "the clocks of the hosts are not aligned"
-    lost = "'other' holds the 70 ms a step that ranks were blocked"
-    assert texts(phases.gaps) == [f"wait and transfer are not told apart: {reason}; {lost}"]
+    lost = "'other' holds the 70 ms per step that ranks were blocked"
+    assert texts(phases.gaps) == [f"wait and transfer are not separated: {reason}; {lost}"]
 
 
 def test_a_phase_measured_in_some_steps_keeps_the_sum_and_says_so(make_records: MakeRecords) -> None:

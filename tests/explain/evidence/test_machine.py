@@ -11,7 +11,7 @@ import pytest
 from tests.explain.made import hosts_of
 
 from allpull.explain.evidence.machine import Machine, Way, machine_of
-from allpull.rundir.read.events import COUNTERS_SCHEMA, LINKS_SCHEMA, PINGS_SCHEMA
+from allpull.rundir.read.counters import COUNTERS_SCHEMA, LINKS_SCHEMA, PINGS_SCHEMA
 from allpull.rundir.read.run import RunData, read_run
 from allpull.rundir.read.steps import SCHEMA
 

@@ -348,5 +348,13 @@ def test_collectives_that_were_not_matched_are_nobodys_work() -> None:
     assert set(rules(replace(waited, gaps=()), EIGHT)) == {"between-phases", "slow-rank"}
 
 
+@pytest.mark.parametrize("text", ["'other' holds everything", "matched across ranks", ""])
+def test_other_words_of_a_gap_change_no_diagnosis(text: str) -> None:
+    """Rules decide by the kind of a gap, whatever its sentence says."""
+    waited = job(8, other=0.02 + late(8, STEPS, rank=2, by_s=0.02))
+    for kind, expected in (("blocked in other", set()), ("bucket times", {"between-phases", "slow-rank"})):
+        assert set(rules(replace(waited, gaps=(Gap(kind=kind, text=text),)), EIGHT)) == expected
+
+
 def test_buckets_are_those_of_the_window() -> None:
     assert facts(job(4)).window.reductions.buckets == len(BUCKETS)

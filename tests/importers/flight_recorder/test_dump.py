@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.importers.made import BASE_NS, MS, Job, document, gloo_events, play, save
 
-from allpull.analyse.aligned import together
+from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.run import metrics
 from allpull.importers.assemble import import_traces
 from allpull.importers.kineto.calls import Call, Use
@@ -85,7 +85,7 @@ def test_dumps_alone_give_steps_and_arrivals_and_say_what_is_missing(tmp_path: P
     assert lengths == [100 * MS]
     assert run.collectives["end_ns"].null_count() == run.collectives.height == 2 * 5 * (STEPS - 1)
     assert any("neither when they began nor when they ended" in gap for gap in texts(run.gaps))
-    found = metrics(run)
+    found = metrics(AlignedRun(run))
     assert found.phases["wait"] is None
     assert found.phases["forward"] is None
     assert found.collectives is not None
@@ -95,7 +95,7 @@ def test_dumps_alone_give_steps_and_arrivals_and_say_what_is_missing(tmp_path: P
         ("all_reduce", 2000, 0),
         ("all_reduce", 4, 0),
     }
-    assert not together(run).clock.compares  # nothing in them tells how the clocks of their hosts stand
+    assert not AlignedRun(run).clock.compares  # nothing in them tells how the clocks of their hosts stand
 
 
 def test_dumps_that_lost_different_entries_are_set_side_by_side(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.importers.made import BASE_NS, save
 
+from allpull.analyse.aligned import AlignedRun
 from allpull.explain.explanation import explain
 from allpull.importers.assemble import import_traces
 from allpull.rundir.read.run import read_run
@@ -53,6 +54,6 @@ def test_what_the_device_waited_for_is_named_with_its_size(
 ) -> None:
     place = save(tmp_path / "rank-0.json", trace(kernel_ms=kernel_ms, copy_ms=copy_ms))
     run = read_run(import_traces([place], out=tmp_path / "runs").directory)
-    priced = {one.rule: one.loss_s_per_step for one in explain(run).result.findings if not one.advice}
+    priced = {one.rule: one.loss_s_per_step for one in explain(AlignedRun(run)).result.findings if not one.advice}
     assert priced == pytest.approx({rule: ms / 1000 for rule, ms in wanted.items()}, rel=0.02)
     assert list(priced) == sorted(wanted, key=lambda rule: -wanted[rule])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from allpull.rehearse.host import clock
+from allpull.rehearse.host import fake_clock
 
 pytestmark = [pytest.mark.ranks, pytest.mark.slow]
 
@@ -150,7 +150,7 @@ delay = "40 ms"
 
 @pytest.mark.root
 def test_faults_of_hosts_act_on_a_command_and_those_of_the_accelerator_are_said_not_to(run_cli, program, tmp_path):
-    if clock.library() is None:
+    if fake_clock.library() is None:
         pytest.skip("libfaketime is not installed")
     if subprocess.run(["unshare", "--net", "--mount", "true"], capture_output=True, check=False).returncode:
         pytest.skip("no network namespace can be made")

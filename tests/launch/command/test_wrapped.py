@@ -16,16 +16,18 @@ import pytest
 
 from allpull.errors import RunDirError
 from allpull.launch import execute as executing
-from allpull.launch.command.missing_ranks import Witness
-from allpull.launch.command.program import as_rank, closed
+from allpull.launch.command.command_line import as_rank, closed
+from allpull.launch.command.missing_ranks import ProcessWatch
 from allpull.launch.command.wrapped import LAUNCHER, CannotStart, Wrapped, lost_rank
 from allpull.launch.echo import Echo, Log
+from allpull.launch.host_endings import RankFailure
 from allpull.launch.job import prepare
-from allpull.launch.outcome import RankFailure
 from allpull.rundir import layout
 from allpull.rundir.read.run import read_run
 from allpull.schema.spec import LaunchSpec, ObserveSpec, RunSpec
 
+PYTHON = sys.executable
+PATIENCE_S = 120  # two cores that others use too
 RUN = [sys.executable, "-m", "allpull", "run", "--set", "observe.counters=false"]
 HOOKS = {"PYTHONPATH", "ALLPULL_JOB", "ALLPULL_SIDECAR", "OMPI_MCA_mca_base_env_list"}
 HOOKS |= {"APPTAINER_BIND", "SINGULARITY_BIND"}
@@ -51,7 +53,12 @@ def command(out: Path, *words: str) -> list[str]:
 
 
 def run(out: Path, *words: str, **options: object) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(command(out, *words), capture_output=True, timeout=120, check=False, **options)  # type: ignore[call-overload]
+    return subprocess.run(command(out, *words), capture_output=True, timeout=PATIENCE_S, check=False, **options)  # type: ignore[call-overload]
+
+
+def prepared(tmp_path: Path, *words: str):
+    spec = RunSpec(name="x", launch=LaunchSpec(launcher=LAUNCHER), observe=ObserveSpec(counters=False))
+    return prepare(spec, kind="run", program=words, command=["x"], out=tmp_path)
 
 
 def record_of(out: Path) -> dict[str, object]:
@@ -59,14 +66,11 @@ def record_of(out: Path) -> dict[str, object]:
     return json.loads((directory / "run.json").read_text())
 
 
-@pytest.mark.parametrize(("script", "code"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137), ("kill -15 $$", 143)])
+@pytest.mark.parametrize(("script", "code"), [("exit 0", 0), ("kill -9 $$", 137), ("kill -15 $$", 143)])
 def test_the_exit_code_is_the_commands_own(tmp_path, script, code):
-    done = run(tmp_path, "sh", "-c", script)
-    assert done.returncode == code
-    record = record_of(tmp_path)
-    assert record["exit"]["code"] == code
-    assert record["status"] == ("failed" if code else "completed")
-    assert done.stderr.decode().splitlines()[-1].startswith("run directory: ")
+    record = executing.execute(prepared(tmp_path, "sh", "-c", script), Wrapped(), lambda: None)
+    assert record.exit is not None
+    assert (record.exit.code, record.status) == (code, "failed" if code else "completed")
 
 
 @pytest.mark.parametrize(("name", "code", "why"), [("nosuch", 127, "command not found"), ("./x", 126, "denied")])
@@ -78,49 +82,46 @@ def test_what_cannot_be_started_ends_as_in_a_shell_and_leaves_nothing(tmp_path, 
     assert not (tmp_path / "runs").exists()
 
 
-def test_streams_are_the_users_byte_for_byte(tmp_path):
+def test_a_command_has_its_streams_files_and_environment_and_its_exit_code_is_ours(tmp_path):
+    """Byte for byte, one more open file included; the environment differs by the hook's variables only."""
     given = bytes(range(256)) * 1000
-    done = run(tmp_path, "sh", "-c", "cat; printf 'said\\377' >&2", input=given)
+    script = "env -0 > seen; cat; printf 'said\\377' >&2; echo for three >&3; exit 7"
+    words = ["sh", "-c", '"$@" 3>three', "sh", *command(tmp_path / "runs", "sh", "-c", script)]
+    before = {**os.environ, "PYTHONPATH": "/theirs", "OMP_NUM_THREADS": "5", "PWD": str(tmp_path)}
+    done = subprocess.run(
+        words, cwd=tmp_path, env=before, input=given, capture_output=True, timeout=PATIENCE_S, check=False
+    )
     assert done.stdout == given
     assert done.stderr.startswith(b"said\xff")
-
-
-def test_files_that_are_open_for_the_command_stay_open(tmp_path):
-    words = ["sh", "-c", '"$@" 3>three', "sh", *command(tmp_path / "runs", "sh", "-c", "echo for three >&3")]
-    subprocess.run(words, cwd=tmp_path, timeout=60, check=True)
+    assert done.stderr.decode(errors="replace").splitlines()[-1].startswith("run directory: ")
+    assert done.returncode == 7
     assert (tmp_path / "three").read_text() == "for three\n"
-
-
-def test_the_environment_differs_by_the_hooks_variables_only(tmp_path):
-    done = run(tmp_path, "env", "-0", env={**os.environ, "PYTHONPATH": "/theirs", "OMP_NUM_THREADS": "5"})
-    seen = dict(entry.split("=", 1) for entry in done.stdout.decode().split("\0") if entry)
-    before = {**os.environ, "PYTHONPATH": "/theirs", "OMP_NUM_THREADS": "5"}
+    seen = dict(entry.split("=", 1) for entry in (tmp_path / "seen").read_text().split("\0") if entry)
     changed = {name for name in seen.keys() | before.keys() if seen.get(name) != before.get(name)}
     assert {name for name in changed if not name.startswith(CARRIERS)} <= HOOKS | {"_"}
     assert seen["PYTHONPATH"].endswith(":/theirs")
-    assert record_of(tmp_path)["environment"]["OMP_NUM_THREADS"] == "5"
+    record = record_of(tmp_path / "runs")
+    assert record["environment"]["OMP_NUM_THREADS"] == "5"
+    assert (record["exit"]["code"], record["status"]) == (7, "failed")
 
 
 def started(tmp_path: Path) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        command(tmp_path, sys.executable, "-c", COUNTS_SIGNALS),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline().startswith("ready")
-    return process
+    words = command(tmp_path, sys.executable, "-c", COUNTS_SIGNALS)
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
-def test_a_signal_to_us_reaches_the_command_once_and_it_decides(tmp_path, number):
-    process = started(tmp_path)
-    process.send_signal(number)
-    out, err = process.communicate(timeout=60)
-    assert out == f"came {int(number)}\n"
-    assert process.returncode == 3, err
-    assert record_of(tmp_path)["status"] == ("failed" if number == signal.SIGUSR1 else "cancelled")
+def test_a_signal_to_us_reaches_the_command_once_and_it_decides(tmp_path):
+    numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
+    processes = [started(tmp_path / number.name) for number in numbers]
+    for process, number in zip(processes, numbers, strict=True):
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("ready")
+        process.send_signal(number)
+    for process, number in zip(processes, numbers, strict=True):
+        out, err = process.communicate(timeout=PATIENCE_S)
+        assert out == f"came {int(number)}\n"
+        assert process.returncode == 3, err
+        assert record_of(tmp_path / number.name)["status"] == ("failed" if number == signal.SIGUSR1 else "cancelled")
 
 
 def test_control_c_reaches_the_command_once(tmp_path):
@@ -146,7 +147,7 @@ def test_control_c_reaches_the_command_once(tmp_path):
 def test_what_nohup_ignores_stays_ignored(tmp_path):
     script = "import signal; print(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN)"
     nohup = ["sh", "-c", 'trap "" HUP; exec "$@"', "sh", *command(tmp_path, sys.executable, "-c", script)]
-    assert subprocess.run(nohup, capture_output=True, text=True, timeout=60, check=False).stdout == "True\n"
+    assert subprocess.run(nohup, capture_output=True, text=True, timeout=PATIENCE_S, check=False).stdout == "True\n"
 
 
 def test_the_command_lives_on_when_we_are_killed(tmp_path):
@@ -204,7 +205,21 @@ def test_ranks_that_show_themselves_are_put_down_at_once_and_the_first_failure_i
         read_run(directory)
 
 
-PYTHON = sys.executable
+WAITS = f"import os, time\nuntil = time.time() + {PATIENCE_S}\n"
+WAITS += "while not os.path.exists('seen') and time.time() < until: time.sleep(0.05)"
+
+
+def why_nothing_was_recorded(tmp_path: Path, *words: str) -> str:
+    """What the watch says of a command that runs in ``tmp_path``; ``WAITS`` ends once the watch has seen its flags."""
+    launcher = Wrapped()
+
+    def look() -> None:
+        if launcher.watch is not None and "Python was started" in (launcher.watch.why() or ""):
+            Path("seen").touch()
+
+    executing.execute(prepared(tmp_path / "runs", *words), launcher, look)
+    assert launcher.watch is not None
+    return launcher.watch.why() or ""
 
 
 @pytest.mark.parametrize(
@@ -212,31 +227,38 @@ PYTHON = sys.executable
     [
         (["true"], "no Python process that imports torch was seen"),
         ([PYTHON, "-uI", "-c", "print(1)"], "Python was started with -I"),
-        (["sh", "-c", f"{PYTHON} -S -c 'import time; time.sleep(2)'; true"], "Python was started with -S"),
-        (["sh", "-c", f"PYTHONPATH=/x {PYTHON} -c 'import time; time.sleep(2)'; true"], "without our PYTHONPATH"),
-        (["env", "-i", PYTHON, "-c", "import time; time.sleep(2)"], "without our PYTHONPATH"),
-        (["env", PYTHON, "-E", "-c", ""], "Python was started with -E"),
+        (["sh", "-c", f'{PYTHON} -S -c "{WAITS}"; true'], "Python was started with -S"),
+        (["sh", "-c", f'PYTHONPATH=/x {PYTHON} -c "{WAITS}"; true'], "Python was started without our PYTHONPATH"),
+        (["env", "-i", PYTHON, "-c", WAITS], "Python was started without our PYTHONPATH"),
     ],
 )
-def test_it_is_said_why_nothing_was_recorded(tmp_path, words, why):
-    said = run(tmp_path, *words).stderr.decode()
-    assert f"allpull: nothing was recorded: {why}" in said.replace("Python was started without", "without")
+def test_it_is_said_why_nothing_was_recorded(tmp_path, monkeypatch, words, why):
+    monkeypatch.chdir(tmp_path)
+    assert why_nothing_was_recorded(tmp_path, *words).startswith(f"nothing was recorded: {why}")
+
+
+def test_the_user_is_told_why_nothing_was_recorded(tmp_path):
+    said = run(tmp_path, "env", PYTHON, "-E", "-c", "").stderr.decode()
+    assert "allpull: nothing was recorded: Python was started with -E" in said
     assert "Traceback" not in said
 
 
-@pytest.mark.torch
 def test_a_process_that_imports_torch_and_does_not_train_is_named_as_such(tmp_path):
-    said = run(tmp_path, PYTHON, "-c", "import torch").stderr.decode()
-    assert "nothing was recorded: processes that imported torch: 1, of which none trained" in said
+    (tmp_path / "job/processes").mkdir(parents=True)
+    process = {"pid": 1, "host": "a", "rank": None, "reason": None}
+    (tmp_path / "job/processes/a-1.json").write_text(json.dumps(process))
+    why = ProcessWatch(["python", "x.py"], tmp_path).why() or ""
+    assert why.startswith("nothing was recorded: processes that imported torch: 1, of which none trained")
 
 
 @pytest.mark.torch
-def test_a_starter_that_imports_torch_does_not_hide_the_flag(tmp_path):
+def test_a_starter_that_imports_torch_does_not_hide_the_flag(tmp_path, monkeypatch):
     """As torchrun does, whose ranks take no hook."""
-    starts = f"import torch, subprocess; subprocess.run(['{PYTHON}', '-E', '-c', 'import time; time.sleep(5)'])"
-    said = run(tmp_path, PYTHON, "-c", starts).stderr.decode()
-    assert "nothing was recorded: Python was started with -E" in said
-    assert "; processes that imported torch: 1" in said
+    monkeypatch.chdir(tmp_path)
+    starts = f"import torch, subprocess; subprocess.run([{PYTHON!r}, '-E', '-c', {WAITS!r}])"
+    why = why_nothing_was_recorded(tmp_path, PYTHON, "-c", starts)
+    assert why.startswith("nothing was recorded: Python was started with -E")
+    assert "; processes that imported torch: 1, of which none trained" in why
 
 
 PEER = "RuntimeError: [/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:6026"
@@ -272,7 +294,7 @@ def test_a_rank_that_came_twice_is_said(tmp_path):
     (tmp_path / "job/processes").mkdir(parents=True)
     told = {"pid": 1, "host": "a", "rank": None, "reason": "any words", "refused_rank": 0}
     (tmp_path / "job/processes/a-1.json").write_text(json.dumps(told))
-    assert "1 process had the number of a rank" in (Witness((), tmp_path).twice() or "")
+    assert "1 process had the number of a rank" in (ProcessWatch((), tmp_path).twice() or "")
 
 
 @pytest.mark.parametrize(
@@ -295,11 +317,6 @@ def test_a_command_in_our_own_python_runs_in_that_of_each_host():
     assert as_rank([PYTHON, "-u", "train.py"], check_files=False) == ("{python}", "-u", "train.py")
     assert as_rank(["train.py", "-I"], check_files=False) == ("{python}", "train.py", "-I")
     assert as_rank(["/other/python3", "train.py"], check_files=False) == ("/other/python3", "train.py")
-
-
-def prepared(tmp_path: Path, *words: str):
-    spec = RunSpec(name="x", launch=LaunchSpec(launcher=LAUNCHER), observe=ObserveSpec(counters=False))
-    return prepare(spec, kind="run", program=words, command=["x"], out=tmp_path)
 
 
 def test_a_full_disk_does_not_end_the_command_nor_change_its_code(tmp_path, monkeypatch):

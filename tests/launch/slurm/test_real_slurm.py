@@ -14,8 +14,9 @@ from services import PATIENCE_S, SlurmCluster, until
 
 from allpull.errors import BadInput
 from allpull.launch.execute import execute
+from allpull.launch.host_endings import HostEnding
 from allpull.launch.job import Job, prepare
-from allpull.launch.outcome import Ended, describe, exit_of
+from allpull.launch.outcome import exit_of
 from allpull.launch.slurm.launcher import BatchJob, Slurm
 from allpull.schema.run import Exit
 from allpull.schema.spec import LaunchSpec, ObserveSpec, RunSpec, SlurmSpec
@@ -159,12 +160,12 @@ def test_a_job_that_others_cancelled_says_so(program, cluster):
     running = Slurm().submit(program(SLEEP, prologue=("sleep 300",)))
     until(lambda: cluster.state(number_of(running)).startswith("RUNNING"), "it does not start")
     cluster.run("scancel", number_of(running))
-    assert describe(end_of(running)).startswith("the job was cancelled, by scancel or an administrator")
+    assert end_of(running).describe().startswith("the job was cancelled, by scancel or an administrator")
 
 
 def end_of(running: BatchJob) -> Exit:
     """How a job ends that Slurm ends: never well, and by no rank's fault."""
-    ended: list[Ended] | None = None
+    ended: list[HostEnding] | None = None
     deadline = time.monotonic() + PATIENCE_S
     while ended is None and time.monotonic() < deadline:
         ended = running.poll()
@@ -193,7 +194,7 @@ def test_a_script_that_fails_before_the_ranks_shows_its_log(program):
 
 
 def test_the_time_limit_is_said(limited):
-    assert describe(end_of(limited)).startswith("Slurm ended the job at its time limit")
+    assert end_of(limited).describe().startswith("Slurm ended the job at its time limit")
 
 
 def test_a_lost_host_is_said(limited, program, cluster):
@@ -202,5 +203,5 @@ def test_a_lost_host_is_said(limited, program, cluster):
     running = Slurm().submit(program(SLEEP, prologue=("sleep 300",)))
     until(lambda: cluster.state(number_of(running)).startswith("RUNNING"), "it does not start")
     cluster.run("scontrol", "update", "nodename=n2", "state=down", "reason=test")
-    assert describe(end_of(running)).startswith("a host of the job failed")
+    assert end_of(running).describe().startswith("a host of the job failed")
     cluster.run("scontrol", "update", "nodename=n2", "state=idle")

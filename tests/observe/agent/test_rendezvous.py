@@ -23,7 +23,7 @@ from torch._C._distributed_c10d import PrefixStore
 from torch.distributed import HashStore
 
 from allpull.observe.agent import checkpoint_transfer, rendezvous
-from allpull.observe.agent.rendezvous import AGAIN, FAILED, OVER, Apart, FixedHosts, Place
+from allpull.observe.agent.rendezvous import FAILED, OVER, RESTART, FixedHosts, HostsDisconnected, JobHost
 from allpull.observe.recording import attempts
 from allpull.observe.store import listen
 from allpull.rundir import layout
@@ -40,7 +40,7 @@ class Hosts:
         port = listener.getsockname()[1]
         self.all = [
             FixedHosts(
-                Place(index=index, hosts=len(folders), master=address, port=port, name=f"n{index}"),
+                JobHost(index=index, hosts=len(folders), master=address, port=port, name=f"n{index}"),
                 listener if index == 0 else None,
                 "nonce",
                 str(folder),
@@ -91,7 +91,7 @@ def test_a_restart_that_one_host_calls_is_heard_by_the_other_and_has_a_store_of_
     for _ in range(3):
         assert [host.outcome() for host in two.all] == [None, None]
         again = two.pool.submit(two.all[1].next_rendezvous)
-        assert soon(two.all[0].outcome) == AGAIN
+        assert soon(two.all[0].outcome) == RESTART
         assert not again.done()  # it waits for host 0
         info = two.all[0].next_rendezvous().bootstrap_store_info
         assert again.result(60).bootstrap_store_info.master_port == info.master_port
@@ -112,7 +112,7 @@ def test_a_host_that_has_finished_comes_again_when_another_failed(two: Hosts) ->
     """So nobody waits for ever for a host whose ranks are done, and what it finished does not count any more."""
     two.all[0].finished()
     failed = two.pool.submit(two.all[1].next_rendezvous)
-    assert soon(two.all[0].outcome) == AGAIN
+    assert soon(two.all[0].outcome) == RESTART
     two.all[0].next_rendezvous()
     failed.result(60)
     two.all[1].finished()
@@ -129,7 +129,7 @@ def test_the_last_failure_of_a_host_is_heard_by_the_others(two: Hosts) -> None:
 
 def test_a_host_that_does_not_come_again_is_named_in_time(two: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rendezvous, "patience", lambda: timedelta(seconds=0.5))
-    with pytest.raises(Apart, match=r"of 2 hosts, counted from 0, these did not come to start again: 0$"):
+    with pytest.raises(HostsDisconnected, match=r"of 2 hosts, counted from 0, these did not join the restart: 0$"):
         two.all[1].next_rendezvous()
 
 
@@ -161,9 +161,9 @@ def test_every_store_is_on_the_one_interface(tmp_path: Path) -> None:
 HOST_0 = """
 import sys, time
 from allpull.observe.store import listen
-from allpull.observe.agent.rendezvous import FixedHosts, Place
+from allpull.observe.agent.rendezvous import FixedHosts, JobHost
 listener = listen("127.0.0.1", 0)
-place = Place(index=0, hosts=2, master="127.0.0.1", port=listener.getsockname()[1], name="n0")
+place = JobHost(index=0, hosts=2, master="127.0.0.1", port=listener.getsockname()[1], name="n0")
 host = FixedHosts(place, listener, "nonce", sys.argv[1])
 host.next_rendezvous()
 print(place.port, flush=True)
@@ -172,9 +172,9 @@ time.sleep(600)
 HOST_1 = """
 import signal, sys, time
 from allpull.observe.agent import rendezvous
-from allpull.observe.agent.rendezvous import Apart, FixedHosts, Place
+from allpull.observe.agent.rendezvous import HostsDisconnected, FixedHosts, JobHost
 rendezvous.LAST_WORDS_S = 0
-host = FixedHosts(Place(index=1, hosts=2, master="127.0.0.1", port=int(sys.argv[1]), name="n1"), None, "nonce",
+host = FixedHosts(JobHost(index=1, hosts=2, master="127.0.0.1", port=int(sys.argv[1]), name="n1"), None, "nonce",
                   sys.argv[2])
 host.next_rendezvous()
 print("met", flush=True)
@@ -240,7 +240,9 @@ def test_a_silent_host_0_does_not_make_us_deaf_to_signals(host_0: subprocess.Pop
 @pytest.mark.ranks
 @pytest.mark.parametrize("then", ["host.next_rendezvous()", "while host.outcome() is None: time.sleep(0.05)"])
 def test_a_host_0_that_is_gone_is_noticed(host_0: subprocess.Popen[str], then: str) -> None:
-    process = host_1(host_0, f"try:\n    {then}\nexcept Apart:\n    print('apart', flush=True)\n    raise SystemExit")
+    process = host_1(
+        host_0, f"try:\n    {then}\nexcept HostsDisconnected:\n    print('apart', flush=True)\n    raise SystemExit"
+    )
     host_0.kill()
     host_0.wait()
     out, _ = process.communicate("\n", timeout=60)
@@ -277,7 +279,7 @@ def test_what_is_taken_is_what_was_given_however_it_is_cut(
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(takers) as pool:
         patch.setattr(checkpoint_transfer, "PART_BYTES", part_bytes)
         taken = [pool.submit(checkpoint_transfer.take, store, str(folder)) for folder in folders[1:]]
-        checkpoint_transfer.give(store, str(folders[0]), takers=takers)
+        checkpoint_transfer.send(store, str(folders[0]), receivers=takers)
         assert [one.result(60) for one in taken] == [[f"{folder}/checkpoints/step-1.pt"] for folder in folders[1:]]
     assert all(contents(folder) == {"step-1.pt": content} for folder in folders)
 
@@ -287,7 +289,7 @@ def test_no_name_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
     store = PrefixStore("x", HashStore())
     store.set("files", f'{{"takers": 1, "files": [["{name}", 0]]}}')
     with pytest.raises(ValueError, match="no name of a checkpoint"):
-        checkpoint_transfer.take(store, str(tmp_path / "run"))
+        checkpoint_transfer.receive(store, str(tmp_path / "run"))
     assert [path.name for path in tmp_path.rglob("*")] == ["run", "checkpoints"]
 
 

@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from allpull.observe.hook_install import stage, variables
+from allpull.observe.hook_install import install_hook, variables
 from allpull.rundir import layout
+from allpull.rundir.job_file import JobFile, WatchOptions
 from allpull.schema.events import EVENT, Event
 from allpull.schema.steps import StepRecord, StepsHeader
 
@@ -44,6 +45,8 @@ for epoch in range(2):
         optimizer.step()
         losses.append(loss.item())
 """
+
+EVERY_STEP = WatchOptions()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,16 +105,19 @@ def watched(tmp_path: Path) -> Watch:
         return _unless_gloo_aborts(lambda: once(source, *arguments, **how), lambda done: done.err)
 
     def once(
-        source: str, *arguments: str, start: tuple[str, ...] = (sys.executable,), watch: Any = None, **env: str
+        source: str,
+        *arguments: str,
+        start: tuple[str, ...] = (sys.executable,),
+        watch: WatchOptions = EVERY_STEP,
+        **env: str,
     ) -> Watched:
         directory = tmp_path / "run"
         shutil.rmtree(directory, ignore_errors=True)
         for folder in layout.FOLDERS:
             (directory / folder).mkdir(parents=True)
-        asked = {"directory": str(directory), "budget": 1 << 24, "warmup_steps": 0, "watch": watch or {}}
         job = directory / layout.SPEC
-        job.write_text(json.dumps(asked))
-        stage(str(directory))
+        JobFile(directory=str(directory), budget=1 << 24, command=(), watch=watch).write(str(job))
+        install_hook(str(directory))
         program = tmp_path / "program.py"
         program.write_text(textwrap.dedent(source))
         environment = {**os.environ, "OMP_NUM_THREADS": "1", **env}

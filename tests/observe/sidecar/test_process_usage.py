@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allpull.observe.sidecar.process_usage import INHERITED, KEPT, Key, Ledger, Sight
+from allpull.observe.sidecar.process_usage import INHERITED, KEPT, Key, ProcessSample, ProcessUsage
 from allpull.schema.counters import RankCounters
 
 
@@ -52,9 +52,9 @@ class Kernel:
                 child.parent = None  # init adopts it
                 self.orphans = True
 
-    def look(self) -> list[Sight]:
+    def look(self) -> list[ProcessSample]:
         return [
-            Sight(
+            ProcessSample(
                 process.key,
                 process.parent.key if process.parent else None,
                 7,
@@ -86,12 +86,12 @@ def run(kernel: Kernel, operation: tuple[str, int, int], *, spare_root: bool) ->
 
 @given(OPERATIONS)
 def test_figures_never_fall_and_never_pass_what_was_done(operations: list[tuple[str, int, int]]) -> None:
-    kernel, ledger, before = Kernel(), Ledger(), {"read_bytes": 0, "switches": 0}
+    kernel, usage, before = Kernel(), ProcessUsage(), {"read_bytes": 0, "switches": 0}
     kernel.fork(None)
     for operation in operations:
         run(kernel, operation, spare_root=False)
         if operation[0] == "look":
-            figures = ledger.update(kernel.look()).get(7)
+            figures = usage.update(kernel.look()).get(7)
             if figures is None:
                 continue
             for name, done in (("read_bytes", kernel.done_io), ("switches", kernel.done_switches)):
@@ -103,60 +103,60 @@ def test_figures_never_fall_and_never_pass_what_was_done(operations: list[tuple[
 
 @given(OPERATIONS)
 def test_io_is_exact_while_parents_outlive_their_children(operations: list[tuple[str, int, int]]) -> None:
-    kernel, ledger = Kernel(), Ledger()
+    kernel, usage = Kernel(), ProcessUsage()
     kernel.fork(None)
     for operation in operations:
         run(kernel, operation, spare_root=True)
         if operation[0] == "look" and not kernel.orphans:
-            assert ledger.update(kernel.look())[7]["read_bytes"] == kernel.done_io
+            assert usage.update(kernel.look())[7]["read_bytes"] == kernel.done_io
 
 
 @given(OPERATIONS)
 def test_all_is_exact_when_every_end_is_looked_at(operations: list[tuple[str, int, int]]) -> None:
-    kernel, ledger = Kernel(), Ledger()
+    kernel, usage = Kernel(), ProcessUsage()
     kernel.fork(None)
-    ledger.update(kernel.look())
+    usage.update(kernel.look())
     for operation in operations:
         run(kernel, ("look", 0, 0), spare_root=False)
-        ledger.update(kernel.look())
+        usage.update(kernel.look())
         run(kernel, operation, spare_root=False)
-        figures = ledger.update(kernel.look())[7]
+        figures = usage.update(kernel.look())[7]
         assert (figures["read_bytes"], figures["switches"]) == (kernel.done_io, kernel.done_switches)
         assert figures["processes"] == len(kernel.living())
 
 
-def sight(pid: int, start: float, parent: Key | None = None, rank: int = 0, **figures: int | None) -> Sight:
-    return Sight((pid, start), parent, rank, dict(figures))
+def sample(pid: int, start: float, parent: Key | None = None, rank: int = 0, **figures: int | None) -> ProcessSample:
+    return ProcessSample((pid, start), parent, rank, dict(figures))
 
 
 def test_a_process_id_that_is_used_again_is_another_process() -> None:
-    ledger = Ledger()
-    ledger.update([sight(10, 1.0, read_bytes=500)])
-    assert ledger.update([sight(10, 2.0, read_bytes=3)])[0]["read_bytes"] == 503
+    usage = ProcessUsage()
+    usage.update([sample(10, 1.0, read_bytes=500)])
+    assert usage.update([sample(10, 2.0, read_bytes=3)])[0]["read_bytes"] == 503
 
 
 def test_ranks_do_not_mix() -> None:
-    ledger = Ledger()
-    ledger.update([sight(10, 1.0, rank=0, read_bytes=5), sight(11, 1.0, rank=1, read_bytes=7)])
-    figures = ledger.update([sight(11, 1.0, rank=1, read_bytes=8)])
+    usage = ProcessUsage()
+    usage.update([sample(10, 1.0, rank=0, read_bytes=5), sample(11, 1.0, rank=1, read_bytes=7)])
+    figures = usage.update([sample(11, 1.0, rank=1, read_bytes=8)])
     assert (figures[0]["read_bytes"], figures[0]["processes"]) == (5, 0)
     assert (figures[1]["read_bytes"], figures[1]["processes"]) == (8, 1)
 
 
 def test_what_could_not_be_read_is_none_and_not_zero() -> None:
-    figures = Ledger().update([sight(10, 1.0, read_bytes=None, threads=2)])[0]
+    figures = ProcessUsage().update([sample(10, 1.0, read_bytes=None, threads=2)])[0]
     assert figures["threads"] == 2
     assert all(figures[name] is None for name in (*INHERITED, *KEPT, "memory_bytes"))
 
 
 def test_what_could_not_be_read_this_time_is_what_it_was() -> None:
-    ledger = Ledger()
-    ledger.update([sight(10, 1.0, cpu_ns=9, threads=2), sight(11, 1.0, (10, 1.0), cpu_ns=1)])
-    figures = ledger.update([sight(10, 1.0), sight(11, 1.0, (10, 1.0), cpu_ns=2)])[0]
+    usage = ProcessUsage()
+    usage.update([sample(10, 1.0, cpu_ns=9, threads=2), sample(11, 1.0, (10, 1.0), cpu_ns=1)])
+    figures = usage.update([sample(10, 1.0), sample(11, 1.0, (10, 1.0), cpu_ns=2)])[0]
     assert (figures["cpu_ns"], figures["threads"]) == (11, None)
 
 
 def test_figures_are_those_of_the_schema() -> None:
-    figures = Ledger().update([sight(10, 1.0)])[0]
+    figures = ProcessUsage().update([sample(10, 1.0)])[0]
     assert set(figures) == set(RankCounters.model_fields)
     RankCounters.model_validate(figures, strict=True)

@@ -16,13 +16,13 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from allpull.kernel import Tree, Watched
-from allpull.observe.hooks import session
+from allpull.kernel import Tree, WatchedProcess
 from allpull.observe.sidecar.gpus import Gpus
 from allpull.observe.sidecar.host_counters import infiniband
-from allpull.observe.sidecar.process_tree import Family
-from allpull.observe.sidecar.rank_registry import JOB_VARIABLE, Roster, rank_by_variables
+from allpull.observe.sidecar.process_tree import ProcessTree
+from allpull.observe.sidecar.rank_registry import RankRegistry, rank_by_variables
 from allpull.rundir import layout
+from allpull.rundir.job_file import JOB_VARIABLE
 from allpull.schema.base import tag
 from allpull.schema.counters import CounterSample, CountersHeader, GpuCounters, RankCounters
 
@@ -257,20 +257,20 @@ def test_a_process_without_a_rank_is_followed_once_it_has_one() -> None:
     agent = subprocess.Popen(
         ["sh", "-c", '"$0" -S -c "$1" /bin/sleep 60; true', sys.executable, script], stdin=subprocess.PIPE, text=True
     )
-    family = Family(agent.pid)
+    tree = ProcessTree(agent.pid)
     try:
-        assert family.ranks() == {}
+        assert tree.ranks() == {}
         assert agent.stdin is not None
         agent.stdin.write("go\n")
         agent.stdin.flush()
-        wait_until(lambda: "4" in family.ranks())
-        assert family.ranks()["4"]["processes"] == 1
+        wait_until(lambda: "4" in tree.ranks())
+        assert tree.ranks()["4"]["processes"] == 1
     finally:
-        for child in family._family().values():
+        for child in tree._processes().values():
             child.kill()
         agent.wait(timeout=120)
-    assert family.ranks()["4"]["processes"] == 0
-    assert not Watched(agent.pid).is_alive()
+    assert tree.ranks()["4"]["processes"] == 0
+    assert not WatchedProcess(agent.pid).is_alive()
 
 
 # Who is a rank
@@ -301,10 +301,6 @@ def test_helpers_of_an_agent_that_srun_started_are_no_ranks() -> None:
     task = {"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0", "SLURM_STEP_ID": "0"}
     assert rank_by_variables(task, task) is None
     assert rank_by_variables({**task, "RANK": "0"}, task) == 0
-
-
-def test_the_hook_and_the_roster_speak_of_one_variable() -> None:
-    assert session.JOB_VARIABLE == JOB_VARIABLE
 
 
 def say(run: Path, pid: int, rank: int | None, host: str = "node 1") -> None:
@@ -338,44 +334,44 @@ def test_who_says_so_is_a_rank_and_no_launcher_is(tmp_path, hooked) -> None:
     variables = {"RANK": "5", "SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_LOCALID": "0", "SLURM_STEP_ID": "0"}
     launcher, elsewhere = hooked(**variables), sleeper()
     rank = hooked("worker = os.fork(); worker or time.sleep(60)", **variables)
-    family = Family(elsewhere.pid, Roster(str(tmp_path), "node 1"))
+    tree = ProcessTree(elsewhere.pid, RankRegistry(str(tmp_path), "node 1"))
     try:
-        assert family.ranks() == {}
+        assert tree.ranks() == {}
         say(tmp_path, rank.pid, 1)
         say(tmp_path, launcher.pid, None)
-        ranks = family.ranks()
+        ranks = tree.ranks()
         assert set(ranks) == {"1"}
         assert ranks["1"]["processes"] == 2  # it and its worker
     finally:
-        for process in family._family().values():
+        for process in tree._processes().values():
             process.kill()
         elsewhere.kill()
         elsewhere.wait()
     rank.wait(timeout=120)
-    wait_until(lambda: family.ranks()["1"]["processes"] == 0)
+    wait_until(lambda: tree.ranks()["1"]["processes"] == 0)
 
 
 def test_a_rank_that_is_watched_itself_has_its_workers(tmp_path, hooked) -> None:
     """As where the command is one process, or the first rank of a host started the sidecar."""
     rank = hooked("worker = os.fork(); worker or time.sleep(60)")
     say(tmp_path, rank.pid, 0)
-    family = Family(rank.pid, Roster(str(tmp_path), "node 1"))
+    tree = ProcessTree(rank.pid, RankRegistry(str(tmp_path), "node 1"))
     try:
-        assert [family.ranks()["0"]["processes"] for _ in range(3)] == [2, 2, 2]
+        assert [tree.ranks()["0"]["processes"] for _ in range(3)] == [2, 2, 2]
     finally:
-        for process in family._family().values():
+        for process in tree._processes().values():
             process.kill()
 
 
 def test_a_helper_that_becomes_a_rank_is_its_own(tmp_path, hooked) -> None:
     parent = hooked("child = os.fork(); child or time.sleep(60)")
-    family = Family(1 << 30, Roster(str(tmp_path), "node 1"))
+    tree = ProcessTree(1 << 30, RankRegistry(str(tmp_path), "node 1"))
     say(tmp_path, parent.pid, 0)
-    assert family.ranks()["0"]["processes"] == 2
+    assert tree.ranks()["0"]["processes"] == 2
     (child,) = psutil.Process(parent.pid).children()
     try:
         say(tmp_path, child.pid, 1)
-        assert {rank: figures["processes"] for rank, figures in family.ranks().items()} == {"0": 1, "1": 1}
+        assert {rank: figures["processes"] for rank, figures in tree.ranks().items()} == {"0": 1, "1": 1}
     finally:
         child.kill()
 
@@ -388,7 +384,7 @@ def test_who_is_of_another_job_or_host_is_not_ours(tmp_path, hooked) -> None:
     say(tmp_path, here.pid, 2, host="node")
     say(tmp_path, here.pid, 3, host="node 1 2")
     try:
-        assert Family(1 << 30, Roster(str(tmp_path), "node 1")).ranks() == {}
+        assert ProcessTree(1 << 30, RankRegistry(str(tmp_path), "node 1")).ranks() == {}
     finally:
         no_job.kill()
         no_job.wait()
@@ -401,17 +397,17 @@ def test_files_that_hold_nonsense_are_nobodys(tmp_path: Path) -> None:
         (folder / f"node-1-{pid}.json").write_text(text)
     (folder / "node-1-7.json.99.tmp").write_text('{"pid": 7, "rank": 0, "host": "node 1"}')
     (folder / "node-1-8.json").mkdir()
-    assert Roster(str(tmp_path), "node 1").news() == {}
+    assert RankRegistry(str(tmp_path), "node 1").news() == {}
 
 
 def test_a_file_is_heard_once_whenever_it_comes(tmp_path: Path) -> None:
-    roster = Roster(str(tmp_path), "node 1")
-    assert roster.news() == {}
+    registry = RankRegistry(str(tmp_path), "node 1")
+    assert registry.news() == {}
     for pid in (11, 12, 13):
-        for _ in range(pid - 10):  # more and fewer looks in between
-            assert roster.news() == {}
+        for _ in range(pid - 10):  # more and fewer readers in between
+            assert registry.news() == {}
         say(tmp_path, pid, pid - 11)
-        assert roster.news() == {pid: pid - 11}
+        assert registry.news() == {pid: pid - 11}
 
 
 # Accelerators and other networks

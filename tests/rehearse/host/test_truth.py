@@ -90,7 +90,7 @@ def test_who_reports_to_a_keeper_that_has_gone_goes_on():
 
 RANK = """
 import os, sys
-from allpull.rehearse.ranks.nursery import import_once
+from allpull.rehearse.ranks.fork_server import import_once
 import_once()
 before = len(sys.modules)
 import torch

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.run import metrics
 from allpull.explain.explanation import explain
 from allpull.rundir.read.run import RunData
@@ -66,8 +67,8 @@ def test_show_and_explain_agree_on_one_collective(
     op, moments, waited_ms = CASES[case]
     run = called(op, moments)
     transfer_ms = [end - begin - waited for (begin, end), waited in zip(moments, waited_ms, strict=True)]
-    shown = metrics(run).phases
-    explained = explain(run).result.phases
+    shown = metrics(AlignedRun(run)).phases
+    explained = explain(AlignedRun(run)).result.phases
     for name, expected in (("wait", waited_ms), ("transfer", transfer_ms)):
         assert 1000 * (shown[name] or 0) == pytest.approx(np.mean(expected)), f"show, {name}"
         assert [1000 * seconds for seconds in explained.per_rank[name] or []] == pytest.approx(expected), name

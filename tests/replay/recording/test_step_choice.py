@@ -12,18 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.analyse.program import MS, Program, header, late, log, records
 
-from allpull.analyse.aligned import together
+from allpull.analyse.aligned import AlignedRun
 from allpull.replay.engine import replay
 from allpull.replay.recording import step_choice
 from allpull.replay.recording.build import NoWindow, record_window
 from allpull.replay.window import Window
-from allpull.rundir.read.events import PINGS_SCHEMA
+from allpull.rundir.read.counters import PINGS_SCHEMA
 from allpull.rundir.read.run import RunData
 from allpull.schema.events import Buckets
+from allpull.schema.gap import texts
 
 
 def window_of(run: RunData) -> Window:
-    found = record_window(together(run), run)
+    found = record_window(AlignedRun(run))
     assert isinstance(found, Window), found
     return found
 
@@ -34,7 +35,7 @@ def steps_of(run: RunData) -> list[int]:
 
 
 def refused(run: RunData) -> str:
-    found = record_window(together(run), run)
+    found = record_window(AlignedRun(run))
     assert isinstance(found, NoWindow)
     return found.reason
 
@@ -98,7 +99,7 @@ def test_a_clock_that_jumps_leaves_the_steps_before_it(by_ms: int) -> None:
     window = window_of(later(records(Program(steps=20)), by_ms * MS, from_step=8, ranks=(2,)))
     assert window.steps[[0, -1]].tolist() == [0, 7]
     (gap,) = window.gaps
-    assert gap.startswith("in 12 of 20 steps a rank had reduced gradients before another had its own, by up to ")
+    assert gap.text.startswith("in 12 of 20 steps a rank had reduced gradients before another had its own, by up to ")
     assert window.measured_s == pytest.approx(8 * 0.067, rel=0.1)
 
 
@@ -153,7 +154,7 @@ def test_profiled_steps_stay_unless_the_profiler_made_them_slow() -> None:
     slow = Program(steps=20, work={"forward": np.where(np.isin(np.arange(20), [6, 7]), 60, 20)[:, None]})
     window = window_of(tagged(records(slow), "traced", [6, 7]))
     assert window.steps.tolist() == list(range(8, 20))
-    assert window.gaps == ("profiled steps took 107 ms, others 67 ms: the window lies between them",)
+    assert texts(window.gaps) == ["profiled steps took 107 ms, others 67 ms: the window lies between them"]
 
 
 def epochs(length: int, steps: int, **changes: Any) -> RunData:
@@ -208,7 +209,7 @@ def test_a_window_holds_no_more_than_fits(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(step_choice, "MAX_CELLS", 4 * 5 * 10)  # 4 ranks; reduction, step and 3 buckets
     window = window_of(run)
     assert window.steps.tolist() == list(range(20, 30))
-    assert window.gaps == ("only the last 10 of 30 steps are explained: more do not fit",)
+    assert texts(window.gaps) == ["only the last 10 of 30 steps are explained: more do not fit in memory"]
     monkeypatch.setattr(step_choice, "MAX_EVENTS", 1)
     assert window_of(run).steps.tolist() == [29]
 
@@ -235,7 +236,7 @@ def test_every_reason_for_no_window_says_what_is_missing() -> None:
     apart = without(without(run, list(range(6)), rank=1), list(range(5, 12)), rank=2)
     assert refused(apart) == "no step was recorded by all 4 ranks: rank 2 has steps 0 to 4, rank 1 has steps 6 to 11"
     warm = records(Program(warmup=12))
-    assert refused(warm) == "there is nothing but warm-up: all ranks recorded 12 steps, and more of them are needed"
+    assert refused(warm) == "only warm-up was recorded: all ranks have 12 steps, and more are needed"
     hosts = {rank: header(rank, 4, host=f"h{rank}", boot_id=f"b{rank}") for rank in range(4)}
     assert refused(replace(run, headers=hosts)).startswith("the clocks of the hosts are not aligned")
     assert refused(records(Program(reduces=False))).startswith("no collective of these steps could be matched")

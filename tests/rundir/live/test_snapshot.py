@@ -13,7 +13,8 @@ import pytest
 
 from allpull.errors import RunDirError
 from allpull.rundir import layout
-from allpull.rundir.live.snapshot import FRESH_S, glance, record_of
+from allpull.rundir.live.snapshot import FRESH_S, job_snapshot
+from allpull.rundir.run_record import read_record
 from allpull.schema.base import tag
 
 S = 10**9
@@ -56,7 +57,7 @@ def gone() -> int:
 
 
 def test_what_ddp_waited_for_in_backward_is_blocked_and_not_backward(tmp_path: Path) -> None:
-    (step,) = glance(make(tmp_path, os.getpid())).ranks[0].steps
+    (step,) = job_snapshot(make(tmp_path, os.getpid())).ranks[0].steps
     assert step.phases_ns == {"forward": 20 * MS, "backward": 25 * MS, "collective": 40 * MS}
     assert step.blocked_ns == 40 * MS
 
@@ -64,29 +65,31 @@ def test_what_ddp_waited_for_in_backward_is_blocked_and_not_backward(tmp_path: P
 def test_a_process_that_is_gone_is_dead_once_its_records_are_old(tmp_path: Path) -> None:
     """In a container it has another number there: then it goes on writing."""
     root = make(tmp_path, gone())
-    assert glance(root).ranks[0].alive is None
+    assert job_snapshot(root).ranks[0].alive is None
     age(root, 2 * FRESH_S)
-    assert glance(root).ranks[0].alive is False
-    assert glance(make(tmp_path, os.getpid())).ranks[0].alive is True
-    assert glance(make(tmp_path, gone(), boot="another machine")).ranks[0].alive is None
+    assert job_snapshot(root).ranks[0].alive is False
+    assert job_snapshot(make(tmp_path, os.getpid())).ranks[0].alive is True
+    assert job_snapshot(make(tmp_path, gone(), boot="another machine")).ranks[0].alive is None
 
 
 def test_whose_steps_are_recorded_now_is_known_from_the_last_switch(tmp_path: Path) -> None:
     on, off = ({"kind": "watching", "on": on, "step": 1, "t_ns": 1} for on in (True, False))
-    seen = [glance(make(tmp_path, 1, *events)).ranks[0].is_observed for events in ((), (off,), (off, on))]
+    seen = [job_snapshot(make(tmp_path, 1, *events)).ranks[0].is_observed for events in ((), (off,), (off, on))]
     assert seen == [True, False, True]
-    later = [glance(make(tmp_path, 1, *events, first_step=9)).ranks[0].is_observed for events in ((), (on,), (on, off))]
+    later = [
+        job_snapshot(make(tmp_path, 1, *events, first_step=9)).ranks[0].is_observed for events in ((), (on,), (on, off))
+    ]
     assert later == [False, True, False]
 
 
 def test_ends_and_nonsense(tmp_path: Path) -> None:
     root = make(tmp_path, os.getpid(), {"kind": "end", "steps": 1, "t_ns": 1})
-    assert glance(root).ranks[0].ended
+    assert job_snapshot(root).ranks[0].ended
     with (root / layout.steps_file(0)).open("a") as file:
         file.write("[" * 10**4 + '\nnot json\n[1]\n{"step": true}\n{"step": 2, "begin_ns": 1')
-    assert len(glance(root).ranks[0].steps) == 1
+    assert len(job_snapshot(root).ranks[0].steps) == 1
     (root / layout.steps_file(0)).write_text("null\n")
-    assert glance(root).ranks == ()
-    assert record_of(root).id == "r"
+    assert job_snapshot(root).ranks == ()
+    assert read_record(root).id == "r"
     with pytest.raises(RunDirError):
-        record_of(root / "steps")
+        read_record(root / "steps")

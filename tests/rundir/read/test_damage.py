@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.run import metrics
 from allpull.errors import AllpullError, RunDirError
 from allpull.rundir import layout
@@ -274,7 +275,7 @@ def test_whatever_happens_to_a_file_the_answer_is_a_run_or_one_error(
             assert found.hint
         else:
             assert (found.steps["end_ns"] >= found.steps["begin_ns"]).all()
-            assert RunMetrics.model_validate_json(metrics(found).model_dump_json())
+            assert RunMetrics.model_validate_json(metrics(AlignedRun(found)).model_dump_json())
 
 
 def answer(root: Path, *, skip_damaged: bool) -> RunData | AllpullError:

@@ -11,7 +11,7 @@ import pytest
 
 from allpull.errors import RunDirError
 from allpull.rundir import layout
-from allpull.rundir.read import events
+from allpull.rundir.read import counters
 from allpull.rundir.read.run import read_run
 from allpull.schema.base import VERSION, tag
 from allpull.schema.gap import texts
@@ -62,9 +62,9 @@ def test_pings_accelerators_and_interfaces_are_tables(make_run: MakeRun) -> None
         {"t_ns": 5, "nics": {"eth0": {"received_bytes": 1, "sent_bytes": 2}}},
     )
     run = read_run(root)
-    assert dict(run.pings.schema) == events.PINGS_SCHEMA
+    assert dict(run.pings.schema) == counters.PINGS_SCHEMA
     assert run.pings.rows() == [("here", "there", *PING), ("here", "there", 2, *PING[1:])]
-    assert dict(run.gpus.schema) == events.GPUS_SCHEMA
+    assert dict(run.gpus.schema) == counters.GPUS_SCHEMA
     assert run.gpus.rows() == [("here", 4, "0", 0.5, None, 10**9, None, 7.0, None)]
     assert run.nics.rows() == [("here", 5, "eth0", 1, 2)]
     assert run.counters.height == 4

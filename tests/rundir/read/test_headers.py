@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allpull.rundir import layout
-from allpull.rundir.read.headers import MAX_RANKS, corrected, processes_of, rank_files, ranks_of
+from allpull.rundir.read.headers import MAX_RANKS, process_records, rank_files, rank_headers, with_recorded_ranks
 from allpull.schema.base import tag
 from allpull.schema.run import RunRecord
 
@@ -39,7 +39,7 @@ def record(launcher: str) -> RunRecord:
 def test_whatever_a_file_holds_is_a_sensible_rank_or_none(tmp_path_factory, header):
     root = tmp_path_factory.mktemp("run")
     put(root, 0, header)
-    for rank in ranks_of(root):
+    for rank in rank_headers(root):
         assert (rank.rank, type(rank.host)) == (0, str)
         assert 1 <= rank.ranks <= MAX_RANKS
     assert rank_files(root) == 1
@@ -50,7 +50,7 @@ def test_whatever_a_file_holds_is_a_sensible_rank_or_none(tmp_path_factory, head
 )
 def test_headers_that_cannot_be_are_passed_over(tmp_path, header):
     put(tmp_path, 0, header)
-    assert ranks_of(tmp_path) == []
+    assert rank_headers(tmp_path) == []
 
 
 def test_a_link_that_leaves_the_directory_is_not_followed(tmp_path):
@@ -60,15 +60,15 @@ def test_a_link_that_leaves_the_directory_is_not_followed(tmp_path):
     (root / layout.steps_file(0)).symlink_to(tmp_path / "outside")
     (root / "job").mkdir()
     (root / layout.PROCESSES).symlink_to(tmp_path)
-    assert ranks_of(root) == []
-    assert processes_of(root) == []
+    assert rank_headers(root) == []
+    assert process_records(root) == []
 
 
 @pytest.mark.parametrize(("launcher", "ranks"), [("command", 4), ("script", 4), ("local", 1)])
 def test_ranks_are_counted_where_allpull_started_none(tmp_path, launcher, ranks):
     """Rank 2 has shown itself, and says that there are four."""
     put(tmp_path, 2, {**HEADER, "rank": 2, "ranks": 4, "host": "b"})
-    found = corrected(record(launcher), tmp_path)
+    found = with_recorded_ranks(record(launcher), tmp_path)
     assert found.ranks == ranks
     assert found.hosts == (["b"] if ranks == 4 else [])
 
@@ -77,4 +77,4 @@ def test_a_rank_beyond_its_own_world_counts(tmp_path):
     """Two trainings were put together: every record can still be read."""
     put(tmp_path, 0, HEADER)
     put(tmp_path, 3, {**HEADER, "rank": 3})
-    assert corrected(record("command"), tmp_path).ranks == 4
+    assert with_recorded_ranks(record("command"), tmp_path).ranks == 4

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from allpull.errors import RunDirError
-from allpull.rundir import layout, safe_open
-from allpull.rundir.read.run import MAX_RUN_JSON_BYTES, find_runs, read_run
+from allpull.rundir import layout, run_record, safe_open
+from allpull.rundir.read.run import find_runs, read_run
 
 MakeRun = Callable[..., Path]
 
@@ -59,7 +59,7 @@ def test_a_path_that_is_no_directory(tmp_path: Path, read: Callable[[Path], Any]
         (b'{"schema": "allpull.run/1.0", "seed": ' + b"9" * 40 + b"}", "a whole number of 40 digits"),
         (b'{"schema": "allpull.run/1.0", "seed": ' + b"9" * 9999 + b"}", "number out of range"),
         (b'{"schema": "allpull.run/1.0", "spec": {"a": [NaN]}}', "not readable as JSON"),
-        (b" " * (MAX_RUN_JSON_BYTES + 1), "larger than 16 MiB"),
+        (b" " * (run_record.MAX_BYTES + 1), "larger than 16 MiB"),
     ],
 )
 def test_a_run_json_that_cannot_be_used(make_run: MakeRun, content: bytes, says: str) -> None:

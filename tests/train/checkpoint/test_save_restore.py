@@ -210,8 +210,6 @@ def test_a_checkpoint_that_would_run_code_is_not_loaded(tmp_path):
     torch.save({"format": 1, "model": EpochFingerprint}, tmp_path / "checkpoints/step-0000000001.pt")
     named = r"cannot be read: it requires allpull\.train\.checkpoint\.format EpochFingerprint"
     with pytest.raises(BadInput, match=named):
-        BadInput, match=r"cannot be read: it requires allpull\.train\.checkpoint\.format EpochFingerprint"
-    ):
         checkpoints(tmp_path, parts()).restore(tmp_path)
 
 
@@ -467,7 +465,7 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_does_not_change_it(t
 KILLED = """
 import os, sys, torch
 from pathlib import Path
-import allpull.train.checkpoint.background_write as beside
+from allpull.train.checkpoint import background_write
 sys.path.insert(0, sys.argv[2])
 from test_save_restore import checkpoints, parts, progress
 folder = Path(sys.argv[1])
@@ -486,7 +484,7 @@ class Stuck:
             import time; time.sleep(600)
         return len(data)
 real = torch.save
-beside.torch.save = lambda content, file: real(content, Stuck(file))
+background_write.torch.save = lambda content, file: real(content, Stuck(file))
 saved.save(progress(20))
 saved.finish()
 print("whole")

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from allpull import marks
 from allpull.errors import AllpullError
-from allpull.probe.ranks import meet
+from allpull.probe.ranks import join_group
 from allpull.schema.trainspec import ParallelSpec
 from allpull.train.parallel.ranks import join, leave
 
@@ -78,8 +78,8 @@ CASES = {
     "shared nccl": lambda: asked("nccl", SINGLE),
     "own gloo": lambda: asked("gloo", PAIR),
     "one of two fsdp": lambda: asked("auto", SINGLE if os.environ["RANK"] == "0" else [], "fsdp"),
-    "probe": lambda: asked("auto", SINGLE, by=meet),
-    "probe without a device": lambda: asked("", PAIR, by=meet),
+    "probe": lambda: asked("auto", SINGLE, by=join_group),
+    "probe without a device": lambda: asked("", PAIR, by=join_group),
 }
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import distributed as dist
 
 from allpull import backend
-from allpull.backend import Census, chosen, count, gpu_name, join, own_device, remarkable
+from allpull.backend import Census, choose_backend, gloo_remark, gpu_name, join, own_device, take_census
 from allpull.errors import AllpullError, BadInput, MissingPart
 
 pytestmark = pytest.mark.torch
@@ -46,15 +46,15 @@ WITHOUT_NCCL = census(4, 4, 4, 0)
     ],
 )
 def test_auto_is_nccl_where_each_rank_has_a_gpu_of_its_own(found: Census, auto: str, why: str) -> None:
-    assert chosen("auto", found) == auto
-    said = remarkable("auto", auto, found)
+    assert choose_backend("auto", found) == auto
+    said = gloo_remark("auto", auto, found)
     assert said.endswith(why)
     assert bool(said) == bool(why)
 
 
 @pytest.mark.parametrize("found", [CPUS, OWN, PAIRS, LACKING, WITHOUT_NCCL])
 def test_gloo_is_to_be_had_everywhere(found: Census) -> None:
-    assert chosen("gloo", found) == "gloo"
+    assert choose_backend("gloo", found) == "gloo"
 
 
 @pytest.mark.parametrize(
@@ -68,18 +68,18 @@ def test_gloo_is_to_be_had_everywhere(found: Census) -> None:
 )
 def test_nccl_is_refused_where_it_cannot_work(found: Census, kind: type[AllpullError], says: str) -> None:
     with pytest.raises(kind, match=says) as caught:
-        chosen("nccl", found)
+        choose_backend("nccl", found)
     assert "parallel.backend=auto" in caught.value.hint
-    assert chosen("nccl", OWN) == "nccl"
+    assert choose_backend("nccl", OWN) == "nccl"
 
 
 def test_a_torch_without_gloo_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dist, "is_gloo_available", lambda: False)
     with pytest.raises(MissingPart, match="built without it") as caught:
-        chosen("auto", CPUS)
+        choose_backend("auto", CPUS)
     assert caught.value.hint
-    assert chosen("auto", OWN) == "nccl"
-    assert chosen("auto", census(1, 0, 0, 0)) == "gloo"  # which a rank alone does not use
+    assert choose_backend("auto", OWN) == "nccl"
+    assert choose_backend("auto", census(1, 0, 0, 0)) == "gloo"  # which a rank alone does not use
 
 
 @settings(max_examples=25, deadline=None)
@@ -87,7 +87,7 @@ def test_a_torch_without_gloo_is_one_clear_error(monkeypatch: pytest.MonkeyPatch
 def test_all_ranks_count_the_same(gpus: list[str], can_nccl: bool) -> None:
     store = dist.HashStore()
     with ThreadPoolExecutor(len(gpus)) as ranks:
-        found = list(ranks.map(lambda gpu: count(store, len(gpus), gpu, can_nccl=can_nccl), gpus))
+        found = list(ranks.map(lambda gpu: take_census(store, len(gpus), gpu, can_nccl=can_nccl), gpus))
     different = len({*gpus} - {""})
     expected = census(len(gpus), len([gpu for gpu in gpus if gpu]), different, different * can_nccl)
     assert found == [expected] * len(gpus)

@@ -1,1 +1,1 @@
-"""Put the clocks of hosts on one time line, from recorded pings, with bounds that hold."""
+"""Align the clocks of hosts by recorded pings, with bounds on the error."""

@@ -1,14 +1,14 @@
-"""Put the times of all hosts on one clock, from the pings that were recorded while their job ran.
+"""Put the times of all hosts on one clock, by the pings that were recorded while their job ran.
 
-A ping says that the offset of its host was within θ ± ρ/2 (``analyse.clocks``), whatever its two ways took. The fastest
-ping of each burst is believed; between bursts the offset is interpolated on a line, and beyond them it goes on at the
-last rate, as Score-P and Scalasca do it. So is the bound on its error, to which is added by how much the clock may
-have left the line:
+A ping shows that the offset of its host was within θ ± ρ/2 (``analyse.clock.ping_bounds``), however long each of its
+two ways took. Only the fastest ping of each burst is used. Between bursts the offset is interpolated linearly, and
+beyond them it is extrapolated at the last rate, as in Score-P and Scalasca. The bound on its error is interpolated in
+the same way, plus how far the clock may have left the line:
 
-- between two bursts its rate may have wandered: by ``WANDER``, and, where the rates before and after differ by more
-  than their pings explain, by that difference; times the distance to the nearer burst;
-- before the first and after the last its rate is known only as far as two bursts tell, and taken to be below
-  ``MAX_DRIFT`` unless they show that it is not.
+- between two bursts its rate may have wandered by ``WANDER`` and, where the rates before and after differ by more than
+  their pings explain, by that difference; times the distance to the nearer burst;
+- before the first and after the last its rate is known only as well as two bursts show it, and assumed to be below
+  ``MAX_DRIFT`` unless they show otherwise.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ import polars as pl
 from numpy.typing import ArrayLike, NDArray
 
 from allpull.analyse.clock.ping_bounds import intervals
-from allpull.rundir.read.events import PING_MOMENTS
+from allpull.rundir.read.counters import PING_MOMENTS
 from allpull.units import NS_PER_S
 
 Times = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-MAX_DRIFT = 500e-6  # how fast ntp_adjtime(2) slews a clock; a quartz left alone is within 100 ppm
+MAX_DRIFT = 500e-6  # how fast ntp_adjtime(2) slews a clock; an undisciplined quartz is within 100 ppm
 WANDER = 1e-6  # by which the rate of a quartz may change within a minute, as its machine warms up
 BURST_NS = NS_PER_S  # pings within it are of one burst
 BASELINE_NS = 10 * NS_PER_S  # over less, a rate would be the quotient of two small errors
@@ -83,7 +83,7 @@ class HostClock:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Alignment:
-    """The clocks of hosts on that of ``reference``; hosts without a way to it are not in it.
+    """The clocks of hosts against that of ``reference``; hosts that could not be compared with it are not in it.
 
     ``unpinged`` are those hosts of the job that could not be aligned.
     """
@@ -130,12 +130,12 @@ def align(
     """The clocks of ``hosts`` on that of the host which the others pinged.
 
     Args:
-        pings: columns of ``rundir.beside.PINGS_SCHEMA``, in any order; what no clocks could have stamped is left out.
+        pings: columns of ``rundir.read.events.PINGS_SCHEMA``, in any order; impossible pings are left out.
         hosts: all hosts of the job. A single one is its own reference.
         clock: which of each host's clocks is meant.
     """
-    asked = Counter(pings["against"].to_list())
-    reference = max(asked, key=lambda host: (asked[host], host)) if asked else None
+    targets = Counter(pings["against"].to_list())
+    reference = max(targets, key=lambda host: (targets[host], host)) if targets else None
     if reference is None and len(set(hosts)) == 1:
         reference = hosts[0]
     suffix = "_real_ns" if clock == "realtime" else "_ns"
@@ -178,7 +178,7 @@ def _fastest_of_bursts(sent_ns: Times, half_ns: Floats) -> Times:
 
 
 def through(*, at_ns: Times, offset_ns: Times, half_ns: Floats) -> HostClock:
-    """The line through all bursts, with how it goes on at both ends.
+    """The line through all bursts, with its rates before the first and after the last.
 
     At ``at_ns`` of its own clock, ascending, the host was ahead by ``offset_ns``, up to ``half_ns``; one at least.
     """
@@ -210,7 +210,7 @@ def through(*, at_ns: Times, offset_ns: Times, half_ns: Floats) -> HostClock:
 
 
 def _rate(at_ns: Times, offset_ns: Times, slack_ns: float) -> tuple[float, float]:
-    """The rate between two bursts and how wrong it may be; no clock that anybody uses exceeds ``MAX_DRIFT``."""
+    """The rate between two bursts and how wrong it may be; no clock in use exceeds ``MAX_DRIFT``."""
     length_ns = float(at_ns[1] - at_ns[0])
     if length_ns == 0:
         return 0.0, MAX_DRIFT

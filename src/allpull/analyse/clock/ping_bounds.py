@@ -1,6 +1,6 @@
-"""Offset and drift between two clocks, from pings, with bounds that hold.
+"""Offset and drift between two clocks, from pings, with bounds on their error.
 
-A ping was sent at s and back at b on our clock, received at r and answered at a on theirs. Whatever its two ways
+A ping was sent at s and back at b on our clock, received at r and answered at a on theirs. However long its two ways
 took, their clock minus ours was within θ ± ρ/2 with θ = ((r − s) + (a − b))/2 and ρ = (b − s) − (a − r), the round
 trip (RFC 5905 §8). The true offset is taken to be a line in time; its slope is bounded by every pair of pings
 through whose intervals it must pass, which needs no assumption on the distribution of delays.
@@ -15,7 +15,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-BURST = 100  # pings of which the fastest speaks
+BURST = 100  # pings, of which only the fastest is used
 LEAST_SPAN_S = 1.0  # below this a drift would be the quotient of two small errors
 
 Stamps = NDArray[np.int64]

@@ -1,8 +1,8 @@
-"""Put the moments of all ranks on one clock, where there is a way to, and say how wrong that may be.
+"""Put the moments of all ranks on one clock, where that is possible, with a bound on the error.
 
-Ranks of one boot share a monotonic clock exactly. Ranks of several hosts are aligned by the pings that these sent
-each other (``analyse.alignment``), or by what their headers say, where their clocks were compared after the run
-(``importers.clocks``); a wait between two of them can then be wrong by the bounds of both.
+Ranks of one boot share a monotonic clock exactly. Ranks of several hosts are aligned by the pings between these hosts
+(``analyse.clock.host_clocks``) or by their headers, where clocks were compared after the run (``importers.clocks``); a
+wait between two ranks can then be wrong by the bounds of both.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from allpull.analyse.clock.host_clocks import Alignment, HostClock, align, through
-from allpull.analyse.thinning import evenly
+from allpull.analyse.statistics import evenly
 from allpull.schema.steps import StepsHeader
 from allpull.units import NS_PER_S
 
@@ -49,9 +49,9 @@ class SharedClock:
         return int(np.ceil((self.bound_s or 0.0) * NS_PER_S))
 
     def shared(self, records: pl.DataFrame, moments: Sequence[str]) -> pl.DataFrame:
-        """``records`` (with a column ``rank``) with the columns ``moments`` on this clock; those that are null stay so.
+        """``records`` (with a column ``rank``) with the columns ``moments`` on this clock; nulls stay null.
 
-        All moments of one row are shifted alike, by the offset at the first one, so that no time within it changes.
+        All moments of one row are shifted by the offset at the first one, so that no duration within it changes.
         """
         if self.alignment is None or records.is_empty():
             return records
@@ -70,7 +70,7 @@ def shared_clock(headers: Mapping[int, StepsHeader], pings: pl.DataFrame, steps:
 
     Args:
         headers: by rank.
-        pings: columns of ``rundir.beside.PINGS_SCHEMA``.
+        pings: columns of ``rundir.read.events.PINGS_SCHEMA``.
         steps: columns rank and begin_ns: when moments are compared, which says how wrong they may be.
     """
     if share_a_clock(headers.values()):
@@ -87,18 +87,18 @@ def shared_clock(headers: Mapping[int, StepsHeader], pings: pl.DataFrame, steps:
 
 
 def compared_after(headers: Iterable[StepsHeader]) -> Alignment | None:
-    """The clocks of hosts as the headers of their ranks say; None where no header says anything.
+    """The clocks of hosts as the headers of their ranks have them; None where no header has any.
 
-    Of several hosts that others were compared against the one that most were counts, and what no clock can have been
-    (looks that are out of order or too far apart, a negative bound) is left out.
+    The reference is the host that most others were compared against. Impossible comparisons (out of order, too far
+    apart, a negative bound) are left out.
     """
-    told = [header for header in headers if header.compared is not None]
-    asked = Counter(header.compared.against for header in told if header.compared is not None)
-    if not asked:
+    compared = [header for header in headers if header.compared is not None]
+    references = Counter(header.compared.against for header in compared if header.compared is not None)
+    if not references:
         return None
-    reference = max(asked, key=lambda host: (asked[host], host))
+    reference = max(references, key=lambda host: (references[host], host))
     clocks: dict[str, HostClock] = {}
-    for header in told:
+    for header in compared:
         if header.compared is None or header.compared.against != reference or header.host in {reference, *clocks}:
             continue
         looks = np.array(header.compared.looks, dtype=np.int64).reshape(-1, 3)
@@ -106,7 +106,7 @@ def compared_after(headers: Iterable[StepsHeader]) -> Alignment | None:
         moves = (np.diff(at_ns.astype(np.float64)) > 0).all() and (np.abs(looks.astype(np.float64)) < MAX_NS).all()
         if len(looks) and moves and (bound_ns >= 0).all():
             clocks[header.host] = through(at_ns=at_ns, offset_ns=offset_ns, half_ns=bound_ns.astype(np.float64))
-    hosts = dict.fromkeys(header.host for header in told)
+    hosts = dict.fromkeys(header.host for header in compared)
     unpinged = tuple(host for host in hosts if host != reference and host not in clocks)
     return Alignment(reference=reference, clocks=clocks, unpinged=unpinged)
 

@@ -1,4 +1,4 @@
-"""Which collectives a program calls, how often, what they cost, and at which rate they run.
+"""Statistics of the collectives that a program calls: how often, what they cost, and at which rate they run.
 
 Rates are those of nccl-tests (doc/PERFORMANCE.md there): algbw = size ÷ τ, with τ from the last arrival to the median
 end, and busbw = algbw times what each link must carry of the size, so that it compares with the link's own rate.
@@ -16,16 +16,16 @@ from allpull.analyse.collectives.matching import UNEVEN, Matched
 from allpull.schema.results import CollectiveUse
 from allpull.units import NS_PER_S
 
-MOST_USES = 50  # shown; what costs less than fifty others is not what a run suffers from
-RETURN_NS = 20_000  # waiting for what has already ended takes this long: its end says nothing
+MOST_USES = 50  # shown; a collective that costs less than fifty others is not the problem of a run
+RETURN_NS = 20_000  # waiting for a call that has already ended takes this long: its end carries no information
 KEY = ("op", "size_bytes", "dtype", "group_ranks", "inside")
 
 
-def uses(matched: Matched, steady: NDArray[np.int64], ranks: int, *, slack_ns: int) -> list[CollectiveUse]:
+def call_statistics(matched: Matched, steady: NDArray[np.int64], ranks: int, *, slack_ns: int) -> list[CollectiveUse]:
     """The collectives of a job of ``ranks`` ranks, most costly first, at most ``MOST_USES``.
 
-    Those that are called in the steps ``steady`` are counted there, others in all steps. A rate whose time is below
-    ``slack_ns``, what clocks can tell, is None.
+    Those that are called in the steps ``steady`` are counted there, others in all steps. A rate is None where its time
+    is below ``slack_ns``, the resolution of the clocks.
     """
     marked = pl.DataFrame({"step": steady}, schema={"step": pl.Int64}).with_columns(steady=True)
     calls = (

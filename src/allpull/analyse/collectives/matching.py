@@ -1,8 +1,9 @@
 """Match the collectives that ranks recorded to each other, and split each into waiting and transfer (DESIGN §4).
 
-Calls belong together that have the same number in the same process group, or else the same place among their like in
-the same step; all ranks of the group must be there, with equal operation, type and size. A rank was blocked from
-``end − blocked`` to ``end``, which is all that the call cost it. Who waited for whom: ``collectives.waiting``.
+Calls belong together if they have the same number in the same process group, or else the same position among equal
+calls of the same step; all ranks of the group must take part, with equal operation, type and size. A rank was blocked
+from ``end − blocked`` to ``end``, which is all that the call cost it. Which rank waited for which is decided in
+``collectives.waiting``.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from allpull.rundir.read.events import EventLog
 from allpull.units import NS_PER_S
 
 UNEVEN = ("gather", "scatter", "all_to_all")
-"""Operations in which ranks may have different sizes: the root holds all parts, or parts differ."""
+"""Operations in which sizes may differ between ranks: the root has all parts, or parts differ."""
 LAUNCH_NS = 1_000_000
-"""A call that returns sooner may only have been launched, as on an accelerator: it need not have met the others."""
+"""A call that returns sooner may only have been launched, as on an accelerator, without meeting other ranks."""
 OPAQUE = ("evaluation", "checkpoint")
-"""Phases that keep the time of collectives within them: it is theirs, and no part of a step's waiting."""
+"""Phases that keep the time of collectives within them; it is no part of a step's waiting."""
 
 USE = ("op", "size_bytes", "dtype", "group", "group_ranks", "root", "inside")
 KIND_SCHEMA: dict[str, pl.DataType] = {
@@ -42,7 +43,7 @@ KIND_SCHEMA: dict[str, pl.DataType] = {
 class Matched:
     """Every call of a collective, and what it cost its rank.
 
-    ``calls`` has a row each with the columns of ``rundir.collectives.SCHEMA`` and:
+    ``calls`` has one row each, with the columns of ``rundir.collectives.SCHEMA`` and:
     ``use`` (row of ``uses``; null: its kind is not known), ``match`` (equal for calls that belong together; null:
     unmatched), ``last_ns`` (L; the own start where a rank of a rooted call waited for nobody), ``wait_ns`` and
     ``transfer_ns`` (null where unmatched or never waited for).

@@ -3,7 +3,7 @@
 Gloo: ``c10d::allreduce_`` on the program's thread begins when a bucket is queued, which is when its last gradient is
 there, and ``gloo:all_reduce`` on a worker thread is its execution, waiting for other ranks included. NCCL: the same
 operation queues it, and its kernel executes it. ``traces.collectives`` pairs the two. Kineto stamps the real-time
-clock, which the rank's own pairs of clocks turn into its monotonic one.
+clock; pairs of clock readings of the rank convert it to its monotonic one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from allpull.traces.trace import Op, Trace
 from allpull.units import NS_PER_S
 
 MAX_BYTES = 128 << 20  # of all traces that one answer unpacks: a few seconds
-CALL_NS = 5_000_000  # from the one to the other where the interpreter is slow
+CALL_NS = 5_000_000  # from our stamp of a call to the profiler's, where the interpreter is slow
 SCHEMA = pl.Schema(
     dict.fromkeys(("rank", "step", "bucket", "size_bytes", "ready_ns", "start_ns", "end_ns"), pl.Int64())
 )
@@ -66,7 +66,7 @@ def bucket_windows(run: RunData, *, limit_bytes: int = MAX_BYTES) -> BucketWindo
         if trace.fault or not found:
             strange.append(f"{window.file[:80]}: {trace.fault or 'no reduction of gradients was found in it'}")
     if strange:
-        text = f"profiler windows: {len(strange):,} could not be used whole; {strange[0]}"
+        text = f"profiler windows: {len(strange):,} could not be fully used; {strange[0]}"
         gaps.append(Gap(kind="profiler windows", text=text))
     if unread:
         gaps.append(
@@ -159,7 +159,7 @@ def _queued(trace: Trace, clock: _RealTime) -> list[_Queued]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _RealTime:
-    """The real-time clock of one rank against its monotonic one, at the moments when both were looked at.
+    """The real-time clock of one rank against its monotonic one, at the moments when both were read.
 
     ``at`` and ``ahead`` are ns after ``at_ns`` and beyond ``ahead_ns``: whole clocks exceed the digits of a float.
     """
@@ -187,7 +187,7 @@ class _RealTime:
 
 
 def _called(queued: Sequence[_Queued], calls: NDArray[np.int64]) -> list[bool]:
-    """Of each queued operation whether the program itself called it, as its step records say: the next after a call."""
+    """Whether the program itself called each queued operation, by its step records: the next one after a call."""
     begins = np.array([one.ready_ns for one in queued], dtype=np.int64)
     found = np.zeros(begins.size, dtype=np.bool_)
     if begins.size and calls.size:

@@ -1,4 +1,4 @@
-"""Lines of step times over batch sizes, with the floor under them: fixed cost, cost a sample, launch-bound knee.
+"""Lines of step times over batch sizes, with the floor under them: fixed cost, cost per sample, launch-bound knee.
 
 time(batch) = max(floor, fixed + per_sample · batch). The floor is what a step takes however few samples it has: the
 host's time for giving it to an accelerator, or too little work for all cores. Batches up to the knee cost the same.
@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from allpull.analyse.collectives.rates import FEW_FREEDOM
+from allpull.analyse.probes.allreduce import FEW_FREEDOM
 from allpull.analyse.probes.repetitions import spread
 from allpull.analyse.statistics import student_t
 from allpull.schema.base import tag
@@ -27,7 +27,7 @@ Part = Literal["step", "forward", "backward", "optimizer"]
 
 RESAMPLES = 500
 TAIL = 2.5  # percent on each side of a 95 % interval
-RESOLUTION = 0.02  # of a time: two that differ by less are not told apart, whatever their repetitions say
+RESOLUTION = 0.02  # of a time: two that differ by less count as equal, whatever their repetitions say
 USUAL_MISFIT = 0.05  # two batches fit whatever they are; times that follow a line do so within this
 FLAT = 0.10  # by which times on the floor may differ
 ON_FLOOR = 2  # batch sizes at least: one alone is below the line by chance, or by a cache that it fits into

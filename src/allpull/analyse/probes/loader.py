@@ -1,4 +1,4 @@
-"""Rates of the loader from the windows of its probe, and the knee: from which thread on more are of little use."""
+"""Rates of the loader from the windows of its probe, and the knee: the threads beyond which more help little."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from allpull.schema.base import tag
 from allpull.schema.probed import LoaderKnee, LoaderPoint, LoaderResult
 from allpull.schema.probes import LoaderAnswer, LoaderMeasured
 
-NEAR = 0.95  # of the highest rate: what is left to gain is less than rates vary from day to day
+NEAR = 0.95  # of the highest rate: the rest is less than rates vary from day to day
 
 
 def loaded(found: LoaderAnswer, run: str) -> LoaderResult:

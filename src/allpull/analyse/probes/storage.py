@@ -1,4 +1,4 @@
-"""Rates of storage from the repetitions of its probe, and what several hosts at once leave to each."""
+"""Rates of storage from the repetitions of its probe, and the share of each when several hosts read at once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def stored(found: StorageAnswer, run: str) -> StorageResult:
 
 
 def rate(parts: Sequence[StoragePart]) -> float:
-    """Operations a second of all ranks in one repetition: the sum of their own rates.
+    """Operations per second of all ranks in one repetition: the sum of their own rates.
 
     >>> rate([StoragePart(ops=10, seconds=2.0), StoragePart(ops=30, seconds=1.0)])
     35.0

@@ -1,13 +1,13 @@
-"""Phases on an accelerator: its own clock for what it does, and the time in which it had nothing to do.
+"""Phases on an accelerator, timed by its own clock, and the time in which it had no work.
 
-The host issues work and runs ahead, so that its times of forward and backward say little. Where steps were timed on
-the device, its times replace the host's, and ``busy`` tells how long its compute stream had work. Then
+The host issues work and runs ahead, so its times of forward and backward say little. Where steps were timed on the
+device, its times replace the host's, and ``busy`` is how long its compute stream had work. Then
 
-- of forward, backward and optimizer only the part counts in which the device was busy: where they are longer than
-  that, the device waited inside them for the host to issue the next kernel, which is taken from each in proportion;
-- input and copies cost only what the device had to wait for them;
-- ``host`` is what is left of a step while the device was empty: the host issued work, or did other work of its own;
-- ``other`` is work of the device outside of the known phases.
+- forward, backward and optimizer count only while the device was busy: if they are longer, the device waited inside
+  them for the host to issue the next kernel, and this time is subtracted from each in proportion;
+- input and copies count only as far as the device waited for them;
+- ``host`` is the rest of a step in which the device was empty: the host issued work, or did other work;
+- ``other`` is work of the device outside the known phases.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ SPANS = (
     "arrival_ns",
     "done_ns",
 )
-"""Boundaries too: the device lives its steps later than the host, which may issue ten in the time of one."""
+"""Boundaries too: the device runs its steps later than the host, which may issue ten in the time of one."""
 COMPUTE = ("forward", "backward", "optimizer")
 AHEAD = ("input", "copy")
-"""What the host may do while the device still works; then it costs less than it takes."""
+"""Phases that the host may run while the device still works; then they cost less than they take."""
 
 
 def on_device(records: pl.DataFrame, events: Mapping[int, EventLog]) -> pl.DataFrame:
-    """``records`` (columns of ``rundir.records.SCHEMA``) with the device's times where it has them, and ``busy_ns``.
+    """``records`` (columns of ``rundir.read.steps.SCHEMA``) with the device's times where it has them, and ``busy_ns``.
 
-    Without any such times the records come back as they are.
+    Without any such times the records are unchanged.
     """
     rows = [
         (rank, one.step, *(getattr(one, name) for name in SPANS), one.busy_ns)
@@ -67,7 +67,7 @@ def with_host(
     """Phases with ``host`` among them, where ``busy_s`` is known; all arrays have shape (steps, ranks).
 
     ``seconds`` holds all phases but ``host`` and ``other``. ``reducing_s`` is the time blocked in backward, and
-    ``called_s`` that in other collectives: both are in ``wait`` and ``transfer``, or nowhere if these are not known.
+    ``called_s`` that in other collectives: both are in ``wait`` and ``transfer``, or in no phase if these are unknown.
     """
     found = dict(seconds)
     known = ~np.isnan(busy_s)
@@ -90,7 +90,7 @@ def _sum(seconds: Mapping[str, Floats | None], names: tuple[str, ...] | list[str
 
 
 def _shrink(seconds: dict[str, Floats | None], names: tuple[str, ...], by_s: Floats) -> None:
-    """Take ``by_s`` from these phases in proportion, as far as it goes."""
+    """Subtract ``by_s`` from these phases in proportion, down to 0."""
     total = _sum(seconds, names, by_s)
     kept = np.where(total > 0, 1 - np.minimum(by_s, total) / np.where(total > 0, total, 1), 1)
     for name in names:

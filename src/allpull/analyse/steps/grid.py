@@ -49,7 +49,7 @@ class Grid:
 def arrange(records: pl.DataFrame, steps: NDArray[np.int64], ranks: int) -> Grid:
     """The records of ``steps``, each of which all ``ranks`` ranks recorded, as a grid; columns go by rank.
 
-    ``records`` has the columns of ``rundir.records.SCHEMA``, and maybe ``busy_ns`` (``analyse.device``).
+    ``records`` has the columns of ``rundir.read.steps.SCHEMA``, and maybe ``busy_ns`` (``analyse.steps.device``).
     """
     start = pl.col("begin_ns").min().over("step")
     columns = (
@@ -88,7 +88,7 @@ def arrange(records: pl.DataFrame, steps: NDArray[np.int64], ranks: int) -> Grid
 def placed(values: pl.DataFrame, name: str, steps: NDArray[np.int64], ranks: int) -> Floats:
     """Column ``name`` (ns) of ``values`` (with columns rank and step) as seconds on the grid; 0 where there is none.
 
-    ``steps`` are ascending; rows of other steps are passed over.
+    ``steps`` are ascending; rows of other steps are ignored.
     """
     inside = of_steps(values, steps).filter(pl.col("rank").is_between(0, ranks - 1))
     found = np.zeros((steps.size, ranks))

@@ -1,4 +1,4 @@
-"""Evaluations and checkpoints: who did them, how long they took, and what the others waited in meanwhile."""
+"""Evaluations and checkpoints: which ranks did them, how long they took, and where the other ranks waited meanwhile."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def pauses(
 ) -> list[Pause]:
     """The evaluations and the checkpoints of a job of ``ranks`` ranks, where there were any.
 
-    ``waits`` is what ``waits`` gives, on ``clock``; None: it is not known.
+    ``waits``: the result of ``waits``, on ``clock``; None: unknown.
     """
     spans = clock.shared(_spans(events), ("begin_ns", "end_ns"))
     found = []
@@ -43,7 +43,7 @@ def pauses(
 def waits(steps: pl.DataFrame, matched: Matched, ranks: int) -> pl.DataFrame:
     """Each time that a rank was blocked before the last one arrived: rank, what it was blocked in, begin_ns, end_ns.
 
-    ``steps`` has the columns of ``rundir.records.SCHEMA``; its moments and those of ``matched`` are of one clock.
+    ``steps`` has the columns of ``rundir.read.steps.SCHEMA``; its moments and those of ``matched`` are of one clock.
     """
     inside = pl.when(pl.col("inside").is_null()).then("op").otherwise(pl.format("{} in {}", "op", "inside"))
     blocked_at = pl.col("end_ns") - pl.col("blocked_ns")
@@ -86,10 +86,10 @@ def _pause(
     longest = max(by_rank["seconds"].to_list())
     waited_s, waited_in = None, None
     if waits is not None and len(does) < ranks:
-        last_ns = pl.lit(waits["end_ns"].max(), dtype=pl.Int64())  # after the last step nobody says what he waits in
-        told = spans.filter(pl.col("begin_ns") < last_ns)
-        if not told.is_empty():
-            waited = _during(waits.filter(~pl.col("rank").is_in(does)), _union(told))
+        last_ns = pl.lit(waits["end_ns"].max(), dtype=pl.Int64())  # after the last step no waiting is recorded
+        recorded = spans.filter(pl.col("begin_ns") < last_ns)
+        if not recorded.is_empty():
+            waited = _during(waits.filter(~pl.col("rank").is_in(does)), _union(recorded))
             waited_s = sum(waited.values()) / (ranks - len(does))
             waited_in = max(waited, key=lambda what: waited[what]) if waited_s > 0 else None
     return Pause(
@@ -112,7 +112,7 @@ def _union(spans: pl.DataFrame) -> tuple[Moments, Moments]:
 
 
 def _during(waits: pl.DataFrame, intervals: tuple[Moments, Moments]) -> dict[str, float]:
-    """Seconds of ``waits`` inside ``intervals``, by what was waited in; of two that a wait touches the first counts."""
+    """Seconds of ``waits`` inside ``intervals``, by what was waited in; a wait that touches two counts in the first."""
     begins, ends = intervals
     begin_ns, end_ns = waits["begin_ns"].to_numpy(), waits["end_ns"].to_numpy()
     place = np.minimum(np.searchsorted(ends, begin_ns, side="right"), ends.size - 1)

@@ -8,19 +8,19 @@ With L = the last arrival of all ranks::
     backward_r = max(0, recorded backward − max(0, done_r − arrival_r))
     other_r    = max(0, wall_r − Σ of the phases known)
 
-wait + transfer = max(0, done − arrival) whatever L is, so what leaves ``backward`` arrives in full, and the phases sum
-to the wall time exactly unless records overlap. Where they do, ``other`` is 0 and the closure error says by how much
-the phases exceed the wall time. Waiting is an upper bound while the network is busy with earlier buckets.
+wait + transfer = max(0, done − arrival) for any L, so all that is subtracted from ``backward`` is counted there, and
+the phases sum to the wall time exactly unless records overlap. Where they do, ``other`` is 0 and the closure error is
+the excess of the phases over the wall time. Waiting is an upper bound while the network is busy with earlier buckets.
 
-Collectives that the program calls, or that hide in forward (a broadcast of buffers, batch norm over ranks, FSDP), are
-recorded apart from all phases; each is matched across ranks and split by ``analyse.matching``, and its parts are added
-to ``wait`` and ``transfer``. What could not be matched is in ``other``, and a gap says how much.
+Collectives that the program calls, or that run inside forward (a broadcast of buffers, batch norm over ranks, FSDP),
+are recorded outside all phases; each is matched across ranks and split (``analyse.collectives``), and its parts are
+added to ``wait`` and ``transfer``. Unmatched ones are in ``other``, and a gap says how much.
 
-What is not known stays visible: a phase that no step measured is None, and its time is in ``other``; where only some
-steps measured it, its mean takes the others as 0, their time is in ``other``, and a gap says how many. Without
-arrivals ``backward`` keeps the collectives inside it, and a gap says that too. Phases of the user's own are part of
-``other``. Where hosts have clocks of their own that were aligned, moments compare up to a bound, and a gap says so
-where waiting is less than that. ``host`` needs an accelerator's clock (``analyse.device``).
+What is unknown stays visible: a phase that no step measured is None, and its time is in ``other``; where only some
+steps measured it, its mean counts the others as 0, their time is in ``other``, and a gap says how many. Without
+arrivals ``backward`` includes the collectives inside it, and a gap says so. Phases that the user named are part of
+``other``. Where the clocks of hosts were aligned, moments compare up to a bound, and a gap says so where waiting is
+less than that. ``host`` needs an accelerator's clock (``analyse.steps.device``).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ NAMES = (
 )
 """All phases, in the order of a step."""
 
-EVERY_STEP = ("input", "copy", "forward", "backward", "optimizer")  # absent in one step: not measured, not "none"
+EVERY_STEP = ("input", "copy", "forward", "backward", "optimizer")  # missing in one step: not measured, not 0
 CLOCK_SLACK_S = 100e-6  # collective times come from another clock and caller; contradictions below this are rounding
 SMALL_SHARE = 1e-3  # of a step: unmatched collectives below it are the cost of recording their ends
 
@@ -89,9 +89,9 @@ class Called:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Blocked:
-    """Time blocked in collectives, shape (steps, ranks): in all, and its two parts where they can be told apart.
+    """Time blocked in collectives, shape (steps, ranks): the total, and its two parts where they are known.
 
-    ``known`` says where it was measured, and ``unmatched`` is what of it belongs to neither part.
+    ``known`` says where it was measured.
     """
 
     seconds: Floats
@@ -114,7 +114,7 @@ def split(
 
     Args:
         grid: steps of all ranks.
-        one_clock: arrivals compare across ranks; where they do not, waiting and transfer cannot be told apart.
+        one_clock: arrivals compare across ranks; where they do not, waiting and transfer are not separated.
         called: what matched collectives outside DDP's backward cost.
         reduces: whether gradients are reduced inside backward, so that arrivals there should be known.
         bound_s: how wrong moments of two ranks may compare.
@@ -147,7 +147,7 @@ def split(
 
 
 def _why_not(one_clock: bool, complete: bool) -> str:
-    """Why waiting and transfer may not be told apart."""
+    """Why waiting and transfer may not be separated."""
     if not complete:
         return "ranks of which nothing was recorded may have come later"
     return "no step has the arrivals of all ranks" if one_clock else "the clocks of the hosts are not aligned"
@@ -162,19 +162,19 @@ def _blocked(grid: Grid, *, compares: bool, slack_s: float) -> _Blocked:
     if not known.any():
         alone = (
             np.zeros_like(blocked) if grid.ranks == 1 and compares else None
-        )  # one rank has nobody to wait for: a true 0
+        )  # a single rank has no other to wait for: a true 0
         return _Blocked(seconds=blocked, known=known, wait=alone, transfer=alone, violations=backwards)
     whole = known.all(axis=1, keepdims=True)  # the last arrival is known only where all arrivals are
     if not compares or not whole.any():
         return _Blocked(seconds=blocked, known=known, wait=None, transfer=None, violations=backwards)
     last = arrival.max(axis=1, keepdims=True)
     wait, transfer = (np.where(whole, times, 0.0) for times in wait_and_transfer(arrival, done, last))
-    too_early = whole & (done < last - slack_s)  # nobody can be done before the last has arrived
+    too_early = whole & (done < last - slack_s)  # no rank can be done before the last one arrived
     return _Blocked(seconds=blocked, known=known, wait=wait, transfer=transfer, violations=backwards | too_early)
 
 
 def _called(grid: Grid, called: Called | None) -> _Blocked:
-    """Time blocked in other collectives, as the ranks' steps say, and split as ``called`` says as far as it goes."""
+    """Time blocked in other collectives, as recorded in steps, split as in ``called`` where that is known."""
     known = ~np.isnan(grid.called_s)
     seconds = np.nan_to_num(grid.called_s, nan=0.0)
     none = np.zeros(seconds.shape, dtype=np.bool_)
@@ -223,25 +223,27 @@ def _gaps_of_collectives(grid: Grid, blocked: _Blocked, calls: _Blocked, *, why:
         lost_s += calls.seconds
     if lost_s.any() or (blocked.wait is None and calls.wait is None):
         mean_s = float(lost_s.mean())
-        lost = f"'other' holds the {show_time(mean_s)} a step that ranks were blocked"
-        text = f"wait and transfer are not told apart: {why}; {lost}"
+        lost = f"'other' holds the {show_time(mean_s)} per step that ranks were blocked"
+        text = f"wait and transfer are not separated: {why}; {lost}"
         yield Gap(kind="blocked in other", text=text, seconds=mean_s)
     unknown = int((~blocked.known).sum())
     if grid.ranks > 1 and unknown and (reduces or not recorded or blocked.known.any()):
-        text = f"arrivals at collectives were not recorded in {_of(unknown, grid)}: no waiting is known in their steps"
+        text = f"arrivals at collectives were not recorded in {_of(unknown, grid)}: waiting in their steps is unknown"
         yield Gap(kind="arrivals", text=text)
     if calls.wait is not None and calls.transfer is not None:
         unmatched_s = calls.seconds - calls.wait - calls.transfer
         if unmatched_s.sum() > SMALL_SHARE * grid.wall_s.sum():
             mean_s = float(unmatched_s.mean())
-            lost = f"'other' holds the {show_time(mean_s)} a step that ranks were blocked in them"
+            lost = f"'other' holds the {show_time(mean_s)} per step that ranks were blocked in them"
             text = f"collectives could not all be matched across ranks: {lost}"
             yield Gap(kind="blocked in other", text=text, seconds=mean_s)
 
 
 def _gap_of_violations(grid: Grid, violations: int) -> Iterator[Gap]:
     if violations:
-        text = f"collective times contradict each other in {_of(violations, grid)}: they were cut to what is possible"
+        text = (
+            f"collective times contradict each other in {_of(violations, grid)}: they were clipped to what is possible"
+        )
         yield Gap(kind="contradictions", text=text)
 
 
@@ -249,7 +251,7 @@ def _gap_of_clocks(wait: Floats | None, bound_s: float) -> Iterator[Gap]:
     if wait is not None and 0 < float(wait.mean()) < bound_s:
         wait_s = float(wait.mean())
         aligned = f"the clocks of the hosts are aligned to within {show_time(bound_s)}"
-        text = f"waiting of {show_time(wait_s)} a step is not resolvable: {aligned}"
+        text = f"waiting of {show_time(wait_s)} per step is not resolvable: {aligned}"
         yield Gap(kind="clock resolution", text=text, seconds=wait_s)
 
 

@@ -1,7 +1,7 @@
 """Find the steps worth averaging.
 
-Records carry tags that say why a step is odd: warm-up, the first batch of an epoch, a step with an evaluation or a
-checkpoint in it. Ranks wait for each other in every step, so a step that is odd on one rank is odd for the job.
+Records carry tags of unusual steps: warm-up, the first batch of an epoch, a step with an evaluation or a checkpoint.
+Ranks wait for each other in every step, so a step that is unusual on one rank is unusual for the job.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from allpull.rundir.read.steps import OTHER_TAG, TAGS
 
 NOT_ON_ALL_RANKS = "not_on_all_ranks"
-"""Reason of a step that some rank did not record: it was killed before, thinned its records, or left none."""
+"""Reason of a step that some rank did not record: it was killed, thinned its records, or left none."""
 
 RAGGED = "ragged"
-"""Reason of a step on fewer samples than most have: the last of an epoch, whose rate is another."""
+"""Reason of a step with fewer samples than most: the last of an epoch, whose rate differs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -35,12 +35,12 @@ class SteadySteps:
 
 
 def steady_steps(records: pl.DataFrame, ranks: int) -> SteadySteps:
-    """Which steps of a job of ``ranks`` ranks are steady, from records with the columns of ``rundir.records.SCHEMA``.
+    """Which steps of a job of ``ranks`` ranks are steady; ``records``: columns of ``rundir.read.steps.SCHEMA``.
 
     A step is left out if any rank tagged it, if not all ranks recorded it, or if it had fewer samples than others.
     """
     tags = (*TAGS, OTHER_TAG)
-    full = pl.col("samples").mode().max()  # not the most: a step that was interrupted may have had its batch twice
+    full = pl.col("samples").mode().max()  # not the maximum: an interrupted step may have had its batch twice
     by_step = (
         records.lazy()
         .group_by("step")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from allpull.analyse.aligned import Together
+from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.statistics import MIN_POINTS
 from allpull.analyse.steps.grid import Floats, of_steps
 from allpull.explain.evidence.cpu_waiting import crowded_share
@@ -126,9 +126,9 @@ def gather(
     )
 
 
-def first_batches(whole: Together, window: Window) -> Bools:
-    """Which steps of ``window`` have the first batch of an epoch in them, by the tags of ``whole``, shape (steps,)."""
-    tags = of_steps(whole.steps, window.steps).group_by("step").agg(pl.col("tag_first_batch").any()).sort("step")
+def first_batches(aligned: AlignedRun, window: Window) -> Bools:
+    """Which steps of ``window`` have the first batch of an epoch in them, by their tags, shape (steps,)."""
+    tags = of_steps(aligned.steps, window.steps).group_by("step").agg(pl.col("tag_first_batch").any()).sort("step")
     first: Bools = tags["tag_first_batch"].to_numpy()
     return first
 

@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from allpull.analyse import recording_overhead
-from allpull.analyse.io import rates as io
+from allpull.analyse.coverage import recording_overhead
+from allpull.analyse.io import steady_rates
 from allpull.analyse.steps.grid import Floats, of_steps
 from allpull.rundir.read.run import RunData
 from allpull.units import NS_PER_S
@@ -86,7 +86,7 @@ def machine_of(run: RunData, steps: NDArray[np.int64]) -> Machine:
     ranks = run.record.ranks
     spans = of_steps(run.steps, steps).group_by("rank").agg(pl.col("begin_ns").min(), pl.col("end_ns").max())
     inside = _inside(run.counters, spans)
-    reading = io.reading(run.counters, spans, ranks)
+    reading = steady_rates.reading(run.counters, spans, ranks)
     hosts = tuple(run.headers[rank].host if rank in run.headers else "" for rank in range(ranks))
     known = {host.host: host for host in run.hosts}
     cpus = {
@@ -112,7 +112,7 @@ def machine_of(run: RunData, steps: NDArray[np.int64]) -> Machine:
         round_trip_s=_round_trip_s(run.pings),
         read_bytes_per_s=reading.read_bytes_per_s,
         storage_read_bytes_per_s=reading.storage_read_bytes_per_s,
-        recording_share=recording_overhead.recording(of_steps(run.steps, steps)).share,
+        recording_share=recording_overhead(of_steps(run.steps, steps)).share,
     )
 
 

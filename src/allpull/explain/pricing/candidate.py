@@ -27,6 +27,8 @@ class Suspect:
     ``ranks`` and ``hosts`` are the culprits; empty: all of them. The first of ``evidence`` is the size of the fault
     itself. ``least_share``: of a step, below which it is not told.
 
+    ``options``: the keys of a specification and variables of the environment that ``remedy`` names.
+
     ``bounds``: where ``without`` is an estimate, what is surely gone and what may be gone at the most. The interval of
     the gain then reaches from the one to the other; where the second is ``without`` itself, its value is the upper end.
     """
@@ -36,6 +38,7 @@ class Suspect:
     title: str
     remedy: str
     evidence: tuple[Evidence, ...]
+    options: tuple[str, ...] = ()
     without: Without | None = None
     ranks: tuple[int, ...] = ()
     hosts: tuple[str, ...] = ()

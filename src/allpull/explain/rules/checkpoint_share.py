@@ -43,6 +43,7 @@ def find(facts: Facts) -> list[Suspect]:
             title=f"Checkpoints by all ranks take {percent(each_s / facts.step_s)} of the time",
             remedy="save in the background: torch.distributed.checkpoint.async_save; or less often: "
             "--set train.checkpoint_every=…",
+            options=("train.checkpoint_every",),
             evidence=(
                 seconds("checkpoints of the slowest rank, spread over all steps", each_s, facts.span),
                 share("of the time", each_s / facts.step_s, facts.span),

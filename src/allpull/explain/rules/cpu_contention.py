@@ -85,6 +85,7 @@ def _some(facts: Facts, shares: Floats) -> Suspect:
         title=f"{named} on {', '.join(hosts) or 'this machine'} had to wait for a CPU, and the others waited for them",
         remedy="give each rank cores of its own: --set launch.bind=cores, srun --cpu-bind=cores, sbatch --exclusive; "
         "see with top what else runs there",
+        options=("launch.bind",),
         evidence=(
             seconds(
                 f"how much longer they {longer} than the median of the others",
@@ -114,6 +115,7 @@ def _all(facts: Facts, crowded: float) -> Suspect:
         title=f"The ranks wait {show_time(waited_s)} a step for a CPU, all of them",
         remedy="give each rank cores of its own: --set launch.bind=cores, srun --cpu-bind=cores --cpus-per-task=…, "
         "sbatch --exclusive; or fewer threads: OMP_NUM_THREADS, num_workers",
+        options=("launch.bind", "OMP_NUM_THREADS"),
         evidence=(
             seconds(f"how long {what} of the median rank could run and had none", waited_s, source),
             *_cpus(facts),

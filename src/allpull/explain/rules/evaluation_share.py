@@ -47,6 +47,7 @@ def find(facts: Facts) -> list[Suspect]:
             title=f"Evaluation by all ranks takes {percent(each_s / facts.step_s)} of the time",
             remedy="evaluate less often (--set train.evaluate_every=…), or in a job of its own, from checkpoints: "
             "sbatch --dependency=after:JOB",
+            options=("train.evaluate_every",),
             evidence=(
                 seconds("evaluation on all ranks, spread over all steps", each_s, facts.span),
                 share("of the time", each_s / facts.step_s, facts.span),

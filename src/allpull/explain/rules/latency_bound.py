@@ -52,6 +52,7 @@ def find(facts: Facts) -> list[Suspect]:
             f"{show_time(each_s)} for its messages to go round",
             remedy="larger buckets: DDP(model, bucket_cap_mb=100), or HOROVOD_FUSION_THRESHOLD=134217728; hosts near "
             "each other: sbatch --switches=1",
+            options=("HOROVOD_FUSION_THRESHOLD",),
             evidence=(
                 seconds("latency of the buckets of a step, at least", per_step_s, "pings between hosts"),
                 seconds("the fastest round trip between hosts", round_trip_s, "pings between hosts"),

@@ -27,6 +27,8 @@ from allpull.explain.pricing.candidate import Suspect, seconds, share
 from allpull.replay.whatif import lower_median, without_common
 from allpull.units import show_time
 
+UNCOMPILED, COMPILED = ("train.compile", "reduce-overhead"), ("train.cuda_graph", "true")
+"""Keys of allpull's own trainer and their values, by whether its model is compiled already."""
 LEAST = 0.05  # of a step: some gap between kernels is left in the best of programs
 
 
@@ -35,12 +37,14 @@ def find(facts: Facts) -> list[Suspect]:
     empty_s = float(lower_median(facts.mean_s("host")))
     if empty_s < LEAST * facts.step_s:
         return []
+    option = None if facts.machine.compiled is None else UNCOMPILED if not facts.machine.compiled else COMPILED
     return [
         Suspect(
             rule="launch-bound",
             kind="job",
             title=f"Accelerators stand empty {show_time(empty_s)} a step while their hosts issue work",
-            remedy=_remedy(facts.machine.compiled),
+            remedy=_remedy(option),
+            options=option[:1] if option else (),
             evidence=(
                 seconds(
                     "the device is empty while the host issues work, what at least half of the ranks take",
@@ -55,9 +59,7 @@ def find(facts: Facts) -> list[Suspect]:
     ]
 
 
-def _remedy(compiled: bool | None) -> str:
-    """What to do, by whether the model is compiled already; None: a script that does not say."""
-    rest = "larger batches, fewer .item() calls, fused optimizers"
-    if compiled is None:
-        return f'torch.compile(model, mode="reduce-overhead"), {rest}'
-    return f"--set train.cuda_graph=true, {rest}" if compiled else f"--set train.compile=reduce-overhead, {rest}"
+def _remedy(option: tuple[str, str] | None) -> str:
+    """What to do: set ``option``, a key and its value; None: edit the script."""
+    first = 'torch.compile(model, mode="reduce-overhead")' if option is None else f"--set {option[0]}={option[1]}"
+    return f"{first}, larger batches, fewer .item() calls, fused optimizers"

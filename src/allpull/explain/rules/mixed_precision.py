@@ -49,6 +49,7 @@ def find(facts: Facts) -> list[Suspect]:
             title="Most of the time accelerators compute: 16-bit arithmetic may be faster"
             f"{', if it is not used yet' if told is None else ''}",
             remedy=f"{_remedy(told)}; measure it: allpull compare BEFORE --with AFTER",
+            options=() if told is None else ("train.precision",),
             evidence=(share("of the time is forward and backward, median rank", part, facts.span),),
         )
     ]

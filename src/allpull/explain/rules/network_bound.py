@@ -42,6 +42,7 @@ from allpull.units import show_time
 BUSY = 0.4  # of the time, on the median way: crowded hosts acknowledge late, which makes idle links look busy for less
 CERTAIN = 0.1  # of a step: blocked for so long, ranks wait for their network even where it is idle in forward
 WITHIN = 0.25  # of a step: ranks of one host exchange through its memory, with the CPUs that they compute on
+INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "launch.interface")
 ALMOST_ALL = 0.999  # a network without any share left would be infinitely fast
 
 
@@ -61,6 +62,7 @@ def find(facts: Facts) -> list[Suspect]:
             kind="job",
             title=f"The exchange of gradients takes {show_time(exposed_s)} a step that backward does not hide",
             remedy=_remedy(facts),
+            options=INTERFACES if len(facts.machine.host_names) > 1 else (),
             evidence=(
                 seconds("transfer that backward does not hide", exposed_s, facts.span),
                 *moved(facts)[1:],

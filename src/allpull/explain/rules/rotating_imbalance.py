@@ -71,6 +71,7 @@ def find(facts: Facts) -> list[Suspect]:
             title=f"A different rank is late in each step, by {show_time(size.value)}, most of it {WHERE[where]}",
             remedy="give samples equal work (sort by length, pad), and ranks a quiet machine: --set launch.bind=cores, "
             "sbatch --exclusive, gc.freeze() after the first epoch",
+            options=("launch.bind",),
             evidence=(
                 seconds("how far the last rank of a step is behind the median one", size, facts.span),
                 seconds("the same in the median step", float(np.median(behind)), facts.span),

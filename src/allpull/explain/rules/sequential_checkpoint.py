@@ -55,6 +55,7 @@ def find(facts: Facts) -> list[Suspect]:
             title=f"{who} checkpoints alone, {show_time(float(by_step.sum()) / times)} each, while the others wait",
             remedy="save in the background: torch.distributed.checkpoint.async_save; or less often: "
             "--set train.checkpoint_every=…",
+            options=("train.checkpoint_every",),
             evidence=(
                 seconds("checkpoints, spread over all steps", float(by_step.sum()) / steps, facts.span),
                 count("checkpoints", times, facts.span),

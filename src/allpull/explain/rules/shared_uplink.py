@@ -43,6 +43,7 @@ def find(facts: Facts) -> list[Suspect]:
             kind="job",
             title=f"Between {named} the network gives {percent(1 / network.faster)} of what it gives among them",
             remedy="ask for hosts on one switch: sbatch --switches=1@00:30:00, or --set slurm.switches=1@00:30:00",
+            options=("slurm.switches",),
             evidence=(*rates(network), *moved(facts), *said(facts)),
             without=without,
             bounds=bounds,

@@ -43,6 +43,7 @@ def find(facts: Facts) -> list[Suspect]:
             title=f"The CPUs have {unused[0]}, and torch does not use it",
             remedy="unset ATEN_CPU_CAPABILITY, or install a build for this CPU; then: "
             'python -m timeit -s "import torch; x = torch.randn(2**22)" "x.exp()"',
+            options=("ATEN_CPU_CAPABILITY",),
             evidence=(
                 count("vector instruction sets of the CPUs that torch leaves unused", len(unused), "hosts and torch"),
             ),

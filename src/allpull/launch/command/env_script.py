@@ -6,7 +6,6 @@ shell can, they also have the run closed when the script ends; a run that was no
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -17,20 +16,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from allpull.errors import BadInput, UnknownName
-from allpull.launch.command.hook_environment import carried
-from allpull.launch.command.missing_ranks import Witness
+from allpull.launch.command.hook_environment import hook_variables
+from allpull.launch.command.missing_ranks import ProcessWatch
 from allpull.launch.command.wrapped import failures_of
-from allpull.launch.job import Job, write_record
-from allpull.launch.outcome import Ended, describe, exit_of
+from allpull.launch.host_endings import HostEnding
+from allpull.launch.job import Job
+from allpull.launch.outcome import exit_of
 from allpull.observe.hook_install import BINDS, CARRIED, MPI_LIST
-from allpull.rundir import layout, redact, safe_open
-from allpull.rundir.read.headers import corrected
-from allpull.rundir.write import whole_file, whole_json
+from allpull.rundir import layout, safe_open
+from allpull.rundir.job_file import JOB_VARIABLE
+from allpull.rundir.read.headers import with_recorded_ranks
+from allpull.rundir.run_record import read_record, seal, write_record, write_script
 from allpull.schema.run import RunRecord
 
 LAUNCHER = "script"
 RUN_VARIABLE = "ALLPULL_RUN"
-MAX_JSON_BYTES = 16 << 20
 NOBODY = -1  # no process: which one the script was is not known
 
 
@@ -50,7 +50,7 @@ def open_run(job: Job, pasted: str) -> None:
     Raises:
         OSError: its record cannot be written.
     """
-    whole_file(str(job.directory / layout.SCRIPT), redact.text(pasted)[0] + "\n")
+    write_script(job.directory, pasted + "\n")
     write_record(job.directory, job.record.model_copy(update={"status": "running"}))
 
 
@@ -59,7 +59,7 @@ def lines(job: Job, shell: str, environ: Mapping[str, str]) -> str:
 
     Lines that were made elsewhere, such as on a login node, keep the PYTHONPATH that the script has by then.
     """
-    found = {**carried(job, unobserved(environ)), RUN_VARIABLE: str(job.directory)}
+    found = {**hook_variables(job, unobserved(environ)), RUN_VARIABLE: str(job.directory)}
     exports = {name: _EXPORTS[shell](name, value) for name, value in found.items()}
     if shell != "sh":
         return "\n".join(exports.values())
@@ -71,7 +71,7 @@ def lines(job: Job, shell: str, environ: Mapping[str, str]) -> str:
 def unobserved(environ: Mapping[str, str]) -> dict[str, str]:
     """``environ`` without what the lines of an earlier run put there, so that a script may take them in again."""
     clean = dict(environ)
-    job_file = clean.pop("ALLPULL_JOB", "")
+    job_file = clean.pop(JOB_VARIABLE, "")
     if not job_file:
         return clean
     run = os.path.dirname(os.path.dirname(job_file))  # noqa: PTH120  text as it was put there, not a path of ours
@@ -91,8 +91,7 @@ def close_run(directory: Path, code: int) -> RunRecord:
     """
     root = safe_open.checked_directory(directory)
     where = f"{safe_open.shown_path(root)}/{layout.RUN_JSON}"
-    blob = safe_open.read_whole(root, layout.RUN_JSON, MAX_JSON_BYTES)
-    record = safe_open.document(RunRecord, "run", blob, where)
+    record = read_record(root)
     if record.launcher != LAUNCHER:
         raise BadInput(f"{where}: not a run of `allpull env`: it closes itself", hint="leave --finish out")
     if not 0 <= code <= 255:
@@ -103,13 +102,13 @@ def close_run(directory: Path, code: int) -> RunRecord:
     closed = record.model_copy(
         update={
             "status": "failed" if code else "completed",
-            "exit": exit_of([Ended(host=socket.gethostname(), code=code, failures=failures)]),
+            "exit": exit_of([HostEnding(host=socket.gethostname(), code=code, failures=failures)]),
             "ended_utc": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         }
     )
-    closed = corrected(closed, root)
+    closed = with_recorded_ranks(closed, root)
     try:
-        _seal(root, closed)
+        seal(root, closed)
         write_record(root, closed)
     except OSError as error:
         raise BadInput(f"{where}: {error.strerror or error}", hint="is there room on the disk?") from error
@@ -118,16 +117,9 @@ def close_run(directory: Path, code: int) -> RunRecord:
 
 def last_words(record: RunRecord, directory: Path) -> list[str]:
     """What there is to say of a run that was closed."""
-    witness = Witness((), directory.resolve())
-    said = [describe(record.exit)] if record.exit is not None and record.exit.rank is not None else []
+    witness = ProcessWatch((), directory.resolve())
+    said = [record.exit.describe()] if record.exit is not None and record.exit.rank is not None else []
     return said + [sentence for sentence in (witness.why(), witness.twice()) if sentence is not None]
-
-
-def _seal(root: Path, record: RunRecord) -> None:
-    """Take what only the running job needed out of the job file."""
-    job = safe_open.parsed(safe_open.read_whole(root, layout.SPEC, MAX_JSON_BYTES))
-    kept = {name: value for name, value in job.items() if name != "nonce"}
-    whole_json(str(root / layout.SPEC), {**kept, "spec": json.loads(json.dumps(record.spec))})
 
 
 def _csh_quoted(text: str) -> str:

@@ -12,7 +12,7 @@ SIDECAR_VARIABLE = "ALLPULL_SIDECAR"
 OPENMPI = frozenset({"mpirun", "mpiexec", "orterun", "oshrun"})
 
 
-def carried(job: Job, environ: Mapping[str, str]) -> dict[str, str]:
+def hook_variables(job: Job, environ: Mapping[str, str]) -> dict[str, str]:
     """What the command of ``job`` is given besides ``environ``; each host's first rank is to start a sidecar there."""
     found = {**variables(str(job.directory), str(job.file), environ), SIDECAR_VARIABLE: "hook"}
     found |= {prefix + SIDECAR_VARIABLE: "hook" for prefix in CONTAINERS}

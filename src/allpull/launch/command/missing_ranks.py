@@ -15,16 +15,16 @@ from pathlib import Path
 
 import psutil
 
-from allpull.launch.command.program import closed, is_python
+from allpull.launch.command.command_line import closed, is_python
 from allpull.rundir import layout, redact
-from allpull.rundir.read.headers import processes_of, rank_files
+from allpull.rundir.read.headers import process_records, rank_files
 
 FIRST_LOOK_S, LONGEST_LOOK_S = 0.2, 30.0  # between looks, longer each time: what is started is started early
 ELSEWHERE = frozenset({"srun", "mpirun", "mpiexec", "mpiexec.hydra", "ssh", "pdsh", "jsrun", "aprun", "prun", "flux"})
 SHOWN = 120  # characters of a command
 
 
-class Witness:
+class ProcessWatch:
     """Looks at the process ``pid`` of a command and its descendants now and then, until run ``directory`` has a rank.
 
     Without ``pid`` it only knows the words of the command, and what ranks have left.
@@ -61,7 +61,7 @@ class Witness:
         # polars would be imported with it, which changes the environment that a command is to have untouched
         from allpull.rundir.read.gaps import why_no_rank  # noqa: PLC0415
 
-        processes = processes_of(self._directory)
+        processes = process_records(self._directory)
         if self._closed:  # what else imported torch may be what started it
             reason, command = next(iter(self._closed.items()))
             others = f"; {why_no_rank(processes)}" if processes else ""
@@ -79,7 +79,7 @@ class Witness:
 
     def twice(self) -> str | None:
         """That a rank's number was claimed again, in one sentence; None: it was not."""
-        refused = [process for process in processes_of(self._directory) if process.refused_rank is not None]
+        refused = [process for process in process_records(self._directory) if process.refused_rank is not None]
         if not refused:
             return None
         many = len(refused) > 1

@@ -20,7 +20,7 @@ ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT
 SI_KERNEL = 0x80  # asm-generic/siginfo.h: sent by the kernel, as for the keys of a terminal
 
 
-class Relay:
+class SignalRelay:
     """Holds signals back from the moment it is made, and hands them on when asked; ``close`` undoes that.
 
     Those that were ignored when we began (``nohup``) stay ignored, here and in the command.

@@ -7,33 +7,30 @@ the command without us, and it is never ended by us.
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-from allpull.launch.command.hook_environment import carried
-from allpull.launch.command.missing_ranks import Witness
-from allpull.launch.command.signals import Relay, ignored_now
-from allpull.launch.endings import failure_of
+from allpull.launch.command.hook_environment import hook_variables
+from allpull.launch.command.missing_ranks import ProcessWatch
+from allpull.launch.command.signals import SignalRelay, ignored_now
+from allpull.launch.host_endings import HostEnding, RankFailure, failure_of
 from allpull.launch.job import Job
-from allpull.launch.outcome import Ended, RankFailure
 from allpull.launch.running import Running
-from allpull.launch.script import shell_script
+from allpull.launch.shell_script import shell_script
 from allpull.observe import clock_pings
 from allpull.observe.host import describe_host
-from allpull.observe.sidecar import start
+from allpull.observe.sidecar.start import await_end, start_detached
 from allpull.rundir import layout
-from allpull.rundir.read.headers import has_ended, ranks_of
+from allpull.rundir.job_file import JobFile
+from allpull.rundir.read.headers import has_ended, rank_headers
 from allpull.rundir.write import whole_json
 
 LAUNCHER = "command"
 MOST_NAMED = 3  # ranks in one sentence
-SIDECAR_ENDS_S = 5.0  # it sees that the command has ended, and writes a last sample
 LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "remote process exited")
 """What Gloo and NCCL raise in a rank whose neighbour is gone."""
 
@@ -48,15 +45,15 @@ class CannotStart(Exception):
 
 
 class Wrapped:
-    """The launcher of a command that starts its own ranks. ``witness`` has seen its processes, once there were any."""
+    """The launcher of a command that starts its own ranks. ``watch`` looks at its processes, once there are any."""
 
     def __init__(self) -> None:
         self._ignored = ignored_now()  # before ``execute`` handles signals
-        self.witness: Witness | None = None
+        self.watch: ProcessWatch | None = None
 
     def plan(self, job: Job) -> str:
         """The command, and what it is told."""
-        return shell_script(job, carried(job, os.environ), job.program or ())
+        return shell_script(job, hook_variables(job, os.environ), job.program or ())
 
     def submit(self, job: Job) -> WrappedJob:
         """Start the command of ``job``.
@@ -65,7 +62,7 @@ class Wrapped:
             CannotStart: it cannot be.
         """
         running = WrappedJob(job, self._ignored)
-        self.witness = running.witness
+        self.watch = running.watch
         return running
 
 
@@ -75,12 +72,12 @@ class WrappedJob(Running):
     def __init__(self, job: Job, ignored: frozenset[int]) -> None:
         assert job.program is not None
         self._job = job
-        self._relay = Relay(ignored)
+        self._relay = SignalRelay(ignored)
         host = socket.gethostname()
         try:
             self._command = subprocess.Popen(
                 job.program,
-                env={**os.environ, **carried(job, os.environ)},
+                env={**os.environ, **hook_variables(job, os.environ)},
                 close_fds=False,  # what the user opened for the command is its own; ours are not inherited
                 preexec_fn=self._relay.in_command,  # noqa: PLW1509  we have no threads
             )
@@ -91,54 +88,39 @@ class WrappedJob(Running):
         if self._sidecar is None:  # it would say what this host is
             with suppress(OSError):  # the disk is full, say; the command runs already
                 whole_json(str(job.directory / layout.host_file(host)), describe_host(str(job.directory), host=host))
-        self.witness = Witness(job.program, job.directory, pid=self._command.pid)
+        self.watch = ProcessWatch(job.program, job.directory, pid=self._command.pid)
 
-    def poll(self) -> list[Ended] | None:
+    def poll(self) -> list[HostEnding] | None:
         """How the command ended, or None while it runs; signals that came are passed on."""
         self._relay.pass_on(self._command.send_signal)
         code = self._command.poll()
         if code is None:
             with suppress(Exception):  # looking is for diagnosis alone, and must not lose the command's exit code
-                self.witness.look()
+                self.watch.look()
             return None
         self._relay.close()
-        end_sidecar(self._sidecar)
+        await_end(self._sidecar)
         shell_code = 128 - code if code < 0 else code
         failures = failures_of(self._job.directory, self._command.pid, code) if code else ()
         stopped = self._relay.ended_by is not None
         reason = lost_rank(self._job.directory, failures) if not stopped else None
-        return [Ended(host=socket.gethostname(), code=shell_code, failures=failures, reason=reason, stopped=stopped)]
+        return [
+            HostEnding(host=socket.gethostname(), code=shell_code, failures=failures, reason=reason, stopped=stopped)
+        ]
 
     def cancel(self, grace_s: float) -> None:  # noqa: ARG002  the command is not ours to end
         """Wait until the command has ended by itself: we are only here because something of ours went wrong."""
         self._relay.close()
         self._command.wait()
-        end_sidecar(self._sidecar)
+        await_end(self._sidecar)
 
 
 def start_sidecar(job: Job, host: str, pid: int) -> subprocess.Popen[bytes] | None:
     """Start what samples this host's counters until ``pid`` ends; None where it was not asked for, or cannot be."""
-    if not job.spec.observe.counters:
-        return None
     try:
-        told_job = json.loads(job.file.read_text(encoding="utf-8"))
-        with (job.directory / layout.LOGS / f"sidecar-{layout.slug(host)}.log").open("ab") as log:
-            apart: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
-            apart["start_new_session"] = True  # signals to the command are no business of its
-            return start.start(told_job, host, pid, clock_pings.ASK, **apart)
+        return start_detached(JobFile.read(str(job.file)), host, watch=pid, clock=clock_pings.ASK)
     except (OSError, ValueError):
         return None
-
-
-def end_sidecar(beside: subprocess.Popen[bytes] | None) -> None:
-    """Wait for the sidecar of a command that has ended."""
-    if beside is None:
-        return
-    try:
-        beside.wait(SIDECAR_ENDS_S)
-    except subprocess.TimeoutExpired:
-        beside.kill()
-        beside.wait()
 
 
 def failures_of(directory: Path, pid: int, code: int) -> tuple[RankFailure, ...]:
@@ -147,7 +129,7 @@ def failures_of(directory: Path, pid: int, code: int) -> tuple[RankFailure, ...]
     Their exit code is the command's: that of each rank is known to whatever started it, and not to us.
     """
     found = []
-    for seen in ranks_of(directory):
+    for seen in rank_headers(directory):
         failure = failure_of(directory, seen.rank, seen.host, exit_code=128 - code if code < 0 else code)
         if failure.exception is None and seen.pid == pid and seen.host == socket.gethostname() and code < 0:
             failure = RankFailure(rank=seen.rank, host=seen.host, exit_code=code)
@@ -166,7 +148,9 @@ def lost_rank(directory: Path, failures: Sequence[RankFailure]) -> str | None:
     if not raised or not all(any(text in exception for text in LOST_PEER) for exception in raised):
         return None
     blamed = {failure.rank for failure in failures}
-    silent = [seen for seen in ranks_of(directory) if seen.rank not in blamed and not has_ended(directory, seen.rank)]
+    silent = [
+        seen for seen in rank_headers(directory) if seen.rank not in blamed and not has_ended(directory, seen.rank)
+    ]
     if not silent:
         return None
     names = ", ".join(f"rank {seen.rank} on {seen.host}" for seen in silent[:MOST_NAMED])

@@ -16,15 +16,17 @@ from pathlib import Path
 from allpull.errors import BadInput, MissingPart
 from allpull.launch.detect import in_allocation
 from allpull.launch.echo import STDERR, Log
-from allpull.launch.endings import read_all_ended
+from allpull.launch.host_endings import HostEnding, log_tail, read_host_endings
 from allpull.launch.hostlist import compress, expand
 from allpull.launch.job import Job, environment
-from allpull.launch.outcome import Ended, log_tail
-from allpull.launch.processes import Started
+from allpull.launch.ports import port_of
+from allpull.launch.process_tree import ProcessTree
 from allpull.launch.running import Running
-from allpull.launch.script import SLURM_LOG, port_of, python_of, sbatch_script, shell_script, srun_options
-from allpull.launch.slurm.outcome import JobFacts, verdict
-from allpull.launch.slurm.queue import ANSWER_S, CANCEL_EXTRA_S, NEAR_END_S, ArrayJob, BatchJob, ask
+from allpull.launch.shell_script import python_of, shell_script
+from allpull.launch.slurm.batch_job import ArrayJob, BatchJob
+from allpull.launch.slurm.batch_script import sbatch_script, srun_options
+from allpull.launch.slurm.commands import ANSWER_S, CANCEL_EXTRA_S, NEAR_END_S, ask
+from allpull.launch.slurm.outcome import JobFacts, decide_endings
 from allpull.rundir import layout
 from allpull.rundir.write import private_folder, whole_file
 
@@ -80,18 +82,20 @@ class StepJob(Running):
         self._job = job
         self._allocation = allocation
         variables = environment(job.spec, os.environ)
-        log, shown = job.directory / SLURM_LOG, () if job.program is None else ("stdout",)
+        log, shown = job.directory / layout.SLURM_LOG, () if job.program is None else ("stdout",)
         self.output = [Log(path=log, stream=STDERR)] if shown else []
-        self._srun = Started(command, log=log, environment=variables, shown=shown)
+        self._srun = ProcessTree(command, log=log, environment=variables, shown=shown)
 
-    def poll(self) -> list[Ended] | None:
+    def poll(self) -> list[HostEnding] | None:
         """How each host ended, or None while the step runs."""
         code = self._srun.poll()
         if code is None:
             return None
         facts = JobFacts(state="FAILED" if code else "COMPLETED", exit_code=code)
-        tail = log_tail(self._job.directory / SLURM_LOG)
-        return verdict(facts, read_all_ended(self._job.directory), hosts=self._job.spec.launch.hosts, log_tail=tail)
+        tail = log_tail(self._job.directory / layout.SLURM_LOG)
+        return decide_endings(
+            facts, read_host_endings(self._job.directory), hosts=self._job.spec.launch.hosts, log_tail=tail
+        )
 
     def warn(self) -> bool:
         """Let the ranks write a checkpoint and stop."""

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from allpull.launch.outcome import Ended
+from allpull.launch.host_endings import HostEnding
 
 LASTING = frozenset(
     {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED"}
@@ -94,12 +94,12 @@ def from_sacct(text: str) -> JobFacts | None:
     return JobFacts(state=match.group(1), exit_code=int(match.group(2)), signal=int(match.group(3)))
 
 
-def in_words(job: str, facts: JobFacts) -> str:
+def describe_state(job: str, facts: JobFacts) -> str:
     """One line on where the job is.
 
-    >>> in_words("12", JobFacts(state="PENDING", reason="Resources"))
+    >>> describe_state("12", JobFacts(state="PENDING", reason="Resources"))
     'Slurm job 12: pending (Resources)'
-    >>> in_words("12", JobFacts(state="PENDING", reason="PartitionTimeLimit"))
+    >>> describe_state("12", JobFacts(state="PENDING", reason="PartitionTimeLimit"))
     'Slurm job 12: pending (PartitionTimeLimit: slurm.time is longer than its partition allows)'
     """
     where = f" on {facts.hosts}" if facts.state == "RUNNING" and facts.hosts else ""
@@ -108,7 +108,9 @@ def in_words(job: str, facts: JobFacts) -> str:
     return f"Slurm job {job}: {facts.state.lower().replace('_', ' ')}{where}{why}{again}"
 
 
-def verdict(facts: JobFacts, told: Sequence[Ended], *, hosts: int, log_tail: tuple[str, ...] = ()) -> list[Ended]:
+def decide_endings(
+    facts: JobFacts, told: Sequence[HostEnding], *, hosts: int, log_tail: tuple[str, ...] = ()
+) -> list[HostEnding]:
     """How each host ended: ``told`` is what those wrote that wrote anything, ``hosts`` how many there are.
 
     ``log_tail`` is the end of the job's log, for where no rank can say what happened.
@@ -117,7 +119,7 @@ def verdict(facts: JobFacts, told: Sequence[Ended], *, hosts: int, log_tail: tup
     code = code or (128 + facts.signal if facts.signal else 1)
     if facts.state in ENDED_BY_SLURM:
         reason = ": ".join(filter(None, (ENDED_BY_SLURM[facts.state], REMEDIES.get(facts.state))))
-        known = told or [Ended(host=facts.hosts or "?", code=code)]
+        known = told or [HostEnding(host=facts.hosts or "?", code=code)]
         return [replace(host, code=code, failures=(), reason=reason) for host in known]
     failed = [host for host in told if host.failures]
     memory = "Slurm says that the job ran out of memory (slurm.mem)" if facts.state == "OUT_OF_MEMORY" else None
@@ -130,5 +132,5 @@ def verdict(facts: JobFacts, told: Sequence[Ended], *, hosts: int, log_tail: tup
     own = next((f"{host.reason}; " for host in told if host.reason), "")
     unseen = "" if told else "; does every host see the run directory?"
     reason = memory or f"{own}{ended}, but {missing}{unseen}"
-    known = told or [Ended(host=facts.hosts or "?", code=code)]
+    known = told or [HostEnding(host=facts.hosts or "?", code=code)]
     return [replace(host, code=code, reason=reason, log_tail=log_tail) for host in known]

@@ -22,8 +22,8 @@ from allpull.launch.ssh.connection import Remote
 from allpull.rundir import layout
 
 COLLECTED = (
-    *("steps", "events", "counters", "hosts", layout.LOGS, layout.ENDED, layout.PROCESSES, layout.CHECKPOINTS),
-    *(layout.TRACES, "probes", "attempts"),
+    *(*layout.RECORDS, layout.LOGS, layout.ENDED, layout.PROCESSES, layout.CHECKPOINTS),
+    *(layout.TRACES, layout.PROBES, layout.ATTEMPTS),
 )
 MAX_COLLECTED_BYTES = 1 << 40  # of one host: more than checkpoints come to, and a bound on what a hostile one can fill
 CHUNK_BYTES = 1 << 20

@@ -17,6 +17,7 @@ from typing import Any
 
 from allpull.errors import BadInput
 from allpull.observe.process import end_with_parent
+from allpull.rundir.job_file import JobFile
 
 OPTIONS = ("-a", "-x", "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes", "-o", "ConnectTimeout=15")
 KEEP_ALIVE = ("-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3")  # a lost host is noticed in 30 s
@@ -41,13 +42,14 @@ class Remote:
         path = {"PYTHONPATH": self.code} if self.code else {}
         return shell_text({**variables, **path}, [self.python, *arguments])
 
-    def arrive(self, job: dict[str, Any]) -> dict[str, Any]:
+    def arrive(self, job: JobFile) -> dict[str, Any]:
         """Hand over ``job`` and return what ``observe.arrive`` answers.
 
         Raises:
             BadInput: the host cannot be reached, refuses us, or lacks Python or allpull.
         """
-        answer = self.ask(self.python_command({}, "-m", "allpull.observe.agent.remote_setup"), json.dumps(job).encode())
+        command = self.python_command({}, "-m", "allpull.observe.agent.remote_setup")
+        answer = self.ask(command, json.dumps(job.to_plain()).encode())
         if answer.returncode != 0:
             raise BadInput(self._trouble(answer), hint=self._remedy(answer))
         try:

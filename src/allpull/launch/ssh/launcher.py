@@ -22,15 +22,14 @@ from pathlib import Path
 from allpull.errors import BadInput
 from allpull.launch import container
 from allpull.launch.echo import STDOUT, Log
-from allpull.launch.endings import read_ended
+from allpull.launch.host_endings import HostEnding, read_host_ending
 from allpull.launch.hostfile import entries
 from allpull.launch.hostlist import expand
 from allpull.launch.job import RECORDED_VARIABLES, Job, environment
-from allpull.launch.outcome import Ended
 from allpull.launch.running import Running
 from allpull.launch.ssh.collect import Copies
 from allpull.launch.ssh.connection import KEEP_ALIVE, OPTIONS, SSH_FAILED, Remote, resolve, shell_text
-from allpull.launch.ssh.remote_setup import AT_ONCE, Arrived, arrive, leave
+from allpull.launch.ssh.remote_setup import AT_ONCE, ReadyHost, arrive, leave
 from allpull.rundir import layout, redact
 
 AFTERMATH_S = 10.0  # from the first host that failed to asking the others to stop: they may still say why themselves
@@ -72,7 +71,7 @@ class Ssh:
 class SshJob(Running):
     """A job that runs on several hosts."""
 
-    def __init__(self, job: Job, hosts: Sequence[Arrived], master: str) -> None:
+    def __init__(self, job: Job, hosts: Sequence[ReadyHost], master: str) -> None:
         self._job = job
         self._hosts = list(hosts)
         self._failed_at: float | None = None
@@ -86,7 +85,7 @@ class SshJob(Running):
             port=job.spec.launch.port or self._hosts[0].port,
             directories=[host.directory for host in self._hosts],
         )
-        logs = [job.directory / f"{layout.LOGS}/agent-{layout.slug(host.remote.name)}.log" for host in self._hosts]
+        logs = [job.directory / layout.agent_log(host.remote.name) for host in self._hosts]
         self.output = [Log(path=log, stream=STDOUT, is_terminal=True) for log in logs if job.program is not None]
         self._clients: list[subprocess.Popen[bytes]] = []
         try:
@@ -104,7 +103,7 @@ class SshJob(Running):
             if (trouble := self._home.get(host.remote.name)) is not None
         ]
 
-    def poll(self) -> list[Ended] | None:
+    def poll(self) -> list[HostEnding] | None:
         """How each host ended, or None while one runs; a host that fails ends the others."""
         codes = [client.poll() for client in self._clients]
         if not self._stopping:  # clients that we end say the same
@@ -149,7 +148,7 @@ class SshJob(Running):
                 client.kill()
                 client.wait()
 
-    def _close(self) -> list[Ended]:
+    def _close(self) -> list[HostEnding]:
         away = [host for host in self._hosts if not host.shared and host.remote.name not in self._home]
         copies = Copies(self._job.directory)
         if away:
@@ -163,15 +162,15 @@ class SshJob(Running):
         for host, client in zip(self._hosts, self._clients, strict=True):
             code = client.returncode
             code = LOST if code == SSH_FAILED or code < 0 else code
-            ended.append(read_ended(self._job.directory, host.remote.name, code))
-        ended = blame_lost(ended, self._lost)
+            ended.append(read_host_ending(self._job.directory, host.remote.name, code))
+        ended = blame_lost_host(ended, self._lost)
         if not self.missing_records():
             return ended
         before = next((host.reason for host in ended if host.reason), None)
         reason = "; ".join(filter(None, [before, *self.missing_records()]))
         return [replace(ended[0], reason=reason), *ended[1:]]
 
-    def _bring_home(self, host: Arrived, copies: Copies) -> None:
+    def _bring_home(self, host: ReadyHost, copies: Copies) -> None:
         self._wait_for_ending(host)
         trouble = copies.collect(host.remote, host.directory)
         if trouble is None:
@@ -179,7 +178,7 @@ class SshJob(Running):
         if not copies.broken_off:
             self._home[host.remote.name] = trouble
 
-    def _wait_for_ending(self, host: Arrived) -> None:
+    def _wait_for_ending(self, host: ReadyHost) -> None:
         """An agent that was hung up on needs a moment to end its ranks and say so; one that never began does not."""
         ended, began = (
             shlex.quote(f"{host.directory}/{name}")
@@ -190,10 +189,10 @@ class SshJob(Running):
             host.remote.ask(wait, b"")
 
 
-def blame_lost(ended: list[Ended], lost: Collection[str]) -> list[Ended]:
+def blame_lost_host(ended: list[HostEnding], lost: Collection[str]) -> list[HostEnding]:
     """How the hosts ended, where some were ``lost``: one that had no failure of its own is what the others died of.
 
-    >>> [(host.code, host.reason) for host in blame_lost([Ended(host="n1", code=1)], {"n1"})]
+    >>> [(host.code, host.reason) for host in blame_lost_host([HostEnding(host="n1", code=1)], {"n1"})]
     [(124, 'host n1 was lost: its agent was killed, or the connection to it broke')]
     """
     gone = next((host.host for host in ended if host.host in lost and not host.failures), None)
@@ -268,6 +267,6 @@ LOCAL_ONLY = frozenset({"PYTHONPATH", "PYTHONHOME", "MASTER_ADDR", "MASTER_PORT"
 """Variables that speak of this machine and would mislead another."""
 
 
-def _warn(host: Arrived) -> None:
+def _warn(host: ReadyHost) -> None:
     with contextlib.suppress(BadInput):  # a host that does not answer; one that is told is enough
         host.remote.warn(host.job_file)

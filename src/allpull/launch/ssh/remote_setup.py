@@ -6,26 +6,25 @@ job, its nonce included, is removed.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import allpull
 from allpull.errors import BadInput
 from allpull.launch import container
 from allpull.launch.job import Job
 from allpull.launch.ssh.connection import NOT_FOUND, Remote, shell_text, ship_code
+from allpull.rundir.job_file import JobFile
 from allpull.schema.spec import ContainerSpec
 
 AT_ONCE = 32  # hosts that are talked to in parallel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arrived:
+class ReadyHost:
     """A host that has taken the job: where it writes, and the process of ours that runs it."""
 
     remote: Remote
@@ -36,19 +35,19 @@ class Arrived:
     versions: dict[str, str | None]
 
 
-def arrive(names: Sequence[str], job: Job) -> list[Arrived]:
+def arrive(names: Sequence[str], job: Job) -> list[ReadyHost]:
     """Hand ``job`` to the hosts called ``names``; in their order.
 
     Raises:
         BadInput: a host cannot take it, or they differ in versions; every one of them has left again.
     """
-    asked = json.loads(job.file.read_text(encoding="utf-8"))
+    file = JobFile.read(str(job.file))
     remotes = [_remote(name, job) for name in names]  # one after the other: homes that are shared take one copy at once
-    arriving: list[Future[Arrived | BadInput]] = []
+    arriving: list[Future[ReadyHost | BadInput]] = []
     try:
         with ThreadPoolExecutor(min(AT_ONCE, len(names))) as pool:
             try:
-                arriving += [pool.submit(_arrive, remote, asked, job.spec.container) for remote in remotes]
+                arriving += [pool.submit(_arrive, remote, file, job.spec.container) for remote in remotes]
                 answers = [one.result() for one in arriving]
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -56,16 +55,16 @@ def arrive(names: Sequence[str], job: Job) -> list[Arrived]:
         problems = [answer for answer in answers if isinstance(answer, BadInput)]
         if problems:
             raise BadInput("; ".join(problem.message for problem in problems), hint=problems[0].hint)
-        hosts = [answer for answer in answers if isinstance(answer, Arrived)]
+        hosts = [answer for answer in answers if isinstance(answer, ReadyHost)]
         check_versions(hosts)
     except BaseException:  # Ctrl-C too: a host that was on its way has arrived by now
         told = [one.result() for one in arriving if not one.cancelled() and not one.exception()]
-        leave([answer for answer in told if isinstance(answer, Arrived)])
+        leave([answer for answer in told if isinstance(answer, ReadyHost)])
         raise
     return hosts
 
 
-def leave(hosts: Sequence[Arrived]) -> None:
+def leave(hosts: Sequence[ReadyHost]) -> None:
     """Remove, from those that have one of their own, the folder that was made for the job."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for host in hosts:
@@ -73,7 +72,7 @@ def leave(hosts: Sequence[Arrived]) -> None:
                 pool.submit(host.remote.leave, host.directory)  # one that cannot be reached any more keeps it
 
 
-def check_versions(hosts: Sequence[Arrived]) -> None:
+def check_versions(hosts: Sequence[ReadyHost]) -> None:
     """All hosts must have torch, and the same torch, Python and allpull.
 
     Raises:
@@ -103,10 +102,10 @@ def _remote(name: str, job: Job) -> Remote:
     return Remote(name=name, python=python, code=code)
 
 
-def _arrive(remote: Remote, asked: dict[str, Any], box: ContainerSpec) -> Arrived | BadInput:
+def _arrive(remote: Remote, file: JobFile, box: ContainerSpec) -> ReadyHost | BadInput:
     try:
-        told = remote.arrive(asked)
-        host = Arrived(
+        told = remote.arrive(file)
+        host = ReadyHost(
             remote=remote,
             directory=str(told["directory"]),
             shared=bool(told["shared"]),
@@ -121,7 +120,7 @@ def _arrive(remote: Remote, asked: dict[str, Any], box: ContainerSpec) -> Arrive
         return BadInput(f"host {remote.name} runs another allpull", hint="install the same version everywhere")
 
 
-def _inside(host: Arrived, box: ContainerSpec) -> Arrived | BadInput:
+def _inside(host: ReadyHost, box: ContainerSpec) -> ReadyHost | BadInput:
     """The host with the versions that its container has; one whose container cannot be used has left again."""
     try:
         answer = host.remote.ask(shell_text({}, container.question(box)), b"", patience_s=container.ANSWER_S)

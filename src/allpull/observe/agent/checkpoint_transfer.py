@@ -1,7 +1,7 @@
-"""Hand the newest checkpoints of one host to hosts that do not see its folder, through a store that all can reach.
+"""Copy the newest checkpoints to hosts that do not share the folder, through the store that all hosts can reach.
 
-Rank 0 writes checkpoints, and every rank goes on from the newest in the run directory as its own host sees it. The
-giver puts one part at a time and waits until all takers have it, so the store never holds more than ``PART_BYTES``.
+Rank 0 writes checkpoints, and every rank resumes from the newest in the run directory of its own host. The sender puts
+one part at a time and waits until all receivers have it, so the store never holds more than ``PART_BYTES``.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from allpull.observe.store import PATIENCE
 from allpull.rundir import layout
 from allpull.rundir.write import private_folder
 
-FILES = 2  # the newest may turn out to be damaged, and then the one before is gone on from
+FILES = 2  # if the newest is damaged, ranks resume from the one before
 PART_BYTES = 4 << 20  # torch's store takes up to 8 MiB at once
 UNFINISHED = ".tmp"
 
 
-def give(store: Store, directory: str, *, takers: int) -> None:
-    """Hand the newest checkpoints of run ``directory`` to ``takers`` hosts, each of which calls ``take``.
+def send(store: Store, directory: str, *, receivers: int) -> None:
+    """Send the newest checkpoints of run ``directory`` to ``receivers`` hosts, each of which calls ``receive``.
 
     Raises:
-        DistStoreError: a taker did not take a part in time.
+        DistStoreError: a receiver did not take a part in time.
         OSError: a checkpoint cannot be read.
     """
-    if takers == 0:
+    if receivers == 0:
         return
     folder = os.path.join(directory, layout.CHECKPOINTS)
     files = [(name, os.path.getsize(os.path.join(folder, name))) for name in newest(folder)]
-    store.set("files", json.dumps({"takers": takers, "files": files}))
+    store.set("files", json.dumps({"takers": receivers, "files": files}))
     for name, size in files:
         with open(os.path.join(folder, name), "rb") as file:
             for key in _parts(name, size):
@@ -42,30 +42,30 @@ def give(store: Store, directory: str, *, takers: int) -> None:
                 store.delete_key(key)
 
 
-def take(store: Store, directory: str, *, instead_of: Sequence[str] = ()) -> List[str]:
-    """Take what ``give`` hands over into run ``directory``, in the place of files ``instead_of``; the paths.
+def receive(store: Store, directory: str, *, replaced: Sequence[str] = ()) -> List[str]:
+    """Receive what ``send`` sends into run ``directory``, in place of the files ``replaced``; returns the paths.
 
     Raises:
-        DistStoreError: the giver did not go on in time.
+        DistStoreError: the sender did not continue in time.
         OSError: a checkpoint cannot be written.
-        ValueError: a name is none of a file in this folder.
+        ValueError: a file name leaves the folder.
     """
-    for path in instead_of:
+    for path in replaced:
         with suppress(FileNotFoundError):
             os.unlink(path)
-    told = json.loads(store.get("files"))
+    offer = json.loads(store.get("files"))
     folder = os.path.join(directory, layout.CHECKPOINTS)
     private_folder(folder)
     paths = []
-    for name, size in told["files"]:
+    for name, size in offer["files"]:
         if os.path.basename(name) != name or name.startswith("."):
-            raise ValueError(f"{name!r} is no name of a checkpoint")
+            raise ValueError(f"{name!r} is not the name of a checkpoint")
         path = os.path.join(folder, name)
         scratch = path + UNFINISHED
         with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             for key in _parts(name, size):
                 file.write(store.get(key))
-                if store.add(f"{key}/takers", 1) == told["takers"]:
+                if store.add(f"{key}/takers", 1) == offer["takers"]:
                     store.set(f"{key}/taken", "")
         os.replace(scratch, path)
         paths.append(path)
@@ -73,7 +73,7 @@ def take(store: Store, directory: str, *, instead_of: Sequence[str] = ()) -> Lis
 
 
 def newest(folder: str) -> List[str]:
-    """Names of the newest whole checkpoints in ``folder``, the newest last, as their names order them."""
+    """Names of the newest complete checkpoints in ``folder``, in the order of names, which is that of time."""
     with suppress(FileNotFoundError):
         return sorted(name for name in os.listdir(folder) if not name.endswith(UNFINISHED))[-FILES:]
     return []

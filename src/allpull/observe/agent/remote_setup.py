@@ -1,8 +1,8 @@
-"""What a host does when a job arrives over SSH: take the job file, find a place for the records, say what is here.
+"""Set up a host for a job that is started over SSH: take the job file, find a folder for the records, report versions.
 
 ``python -m allpull.observe.agent.remote_setup`` reads the job file on standard input and answers with a line of JSON.
-Where the job's own run directory is visible (a shared file system, known by the job's nonce) the records go there;
-else into a folder of this host's own, which is collected when the job has ended.
+Where the run directory of the job is visible (a shared file system, recognised by the nonce) the records go there;
+elsewhere into a folder of this host, which is collected when the job has ended.
 """
 
 from __future__ import annotations
@@ -14,32 +14,34 @@ import shutil
 import socket
 import sys
 import tempfile
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Dict, Optional
 
-from allpull.observe.hook_install import stage
+from allpull.observe.hook_install import install_hook
 from allpull.rundir import layout
-from allpull.rundir.write import private_folder, whole_json
+from allpull.rundir.job_file import JobFile
+from allpull.rundir.write import private_folder
 
-PREFIX = "allpull-"  # of the folders that are made here, and the only ones that are removed again
+PREFIX = "allpull-"  # of the folders made here, the only ones that are removed again
 MAX_JOB_BYTES = 1 << 20
 
 
-def arrive(job: Dict[str, Any]) -> Dict[str, Any]:
-    """Make this host ready for ``job``; says where, and with which versions.
+def set_up(job: JobFile) -> Dict[str, Any]:
+    """Make this host ready for ``job``; returns the folder of its records, the versions here, and a free port.
 
     Raises:
-        OSError: no place for the records can be made.
+        OSError: the folder for the records cannot be made.
     """
     shared = is_shared(job)
-    directory = job["directory"] if shared else tempfile.mkdtemp(prefix=PREFIX)
+    directory = job.directory if shared else tempfile.mkdtemp(prefix=PREFIX)
     job_file = os.path.join(directory, layout.SPEC)
     if not shared:
         for folder in layout.FOLDERS:
             private_folder(os.path.join(directory, folder))
-        whole_json(job_file, {**job, "directory": directory})
-        if job.get("command"):
-            stage(directory)
+        replace(job, directory=directory).write(job_file)
+        if job.command:
+            install_hook(directory)
     return {
         "directory": directory,
         "shared": shared,
@@ -49,23 +51,22 @@ def arrive(job: Dict[str, Any]) -> Dict[str, Any]:
     }
 
 
-def is_shared(job: Dict[str, Any]) -> bool:
-    """Whether the run directory of ``job`` is this host's to see: the job file there has the same nonce."""
+def is_shared(job: JobFile) -> bool:
+    """Whether this host sees the run directory of ``job``: the job file there has the same nonce."""
     try:
-        with open(os.path.join(job["directory"], layout.SPEC), encoding="utf-8") as file:
-            return bool(json.load(file).get("nonce") == job["nonce"])
+        return JobFile.read(os.path.join(job.directory, layout.SPEC)).nonce == job.nonce
     except (OSError, ValueError):
         return False
 
 
-def leave(directory: str) -> None:
-    """Remove a folder that ``arrive`` made; any other is left alone."""
+def remove(directory: str) -> None:
+    """Remove a folder that ``set_up`` made; any other is left alone."""
     if os.path.basename(directory).startswith(PREFIX) and os.path.dirname(directory) == tempfile.gettempdir():
         shutil.rmtree(directory, ignore_errors=True)
 
 
 def free_port() -> int:
-    """A port that nobody listens on at this moment."""
+    """A port that is free at this moment."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         port: int = probe.getsockname()[1]
@@ -82,6 +83,6 @@ def installed(package: str) -> Optional[str]:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--leave"]:
-        leave(sys.argv[2])
+        remove(sys.argv[2])
     else:
-        print(json.dumps(arrive(json.loads(sys.stdin.read(MAX_JOB_BYTES)))), flush=True)  # noqa: T201  the answer
+        print(json.dumps(set_up(JobFile.from_plain(json.loads(sys.stdin.read(MAX_JOB_BYTES))))), flush=True)  # noqa: T201  the answer

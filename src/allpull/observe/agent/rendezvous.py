@@ -1,10 +1,10 @@
-"""The rendezvous of a job whose hosts are known: rounds, agreed on in a store on one interface of host 0.
+"""The rendezvous of a job whose hosts are known: rounds, coordinated through a store on one interface of host 0.
 
-Round 0 is the first start of the ranks. Where ranks fail that may be started again, their host calls the next round
-in the store; the others hear of it, end their own ranks and come too. A round is a restart on every host, so all
-agents count alike: none has one left when another has not, and ``TORCHELASTIC_RESTART_COUNT`` is the same everywhere
-(torch itself counts the failures of each host apart). A round is over when the ranks of every host have ended well,
-and has failed when a host has no restart left.
+Round 0 is the first start of the ranks. When ranks fail and may be restarted, their host starts the next round in the
+store; the other hosts see it, end their own ranks and join. Each round restarts every host, so all agents have the same
+number of restarts left, and ``TORCHELASTIC_RESTART_COUNT`` is the same everywhere (torch itself counts the failures of
+each host separately). A round is over when the ranks of every host have succeeded, and has failed when a host has no
+restart left.
 """
 
 from __future__ import annotations
@@ -23,22 +23,24 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from torch.distributed import DistError, DistStoreError
 from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
-from allpull.observe.agent.checkpoint_transfer import give, take
-from allpull.observe.clock_pings import clock_place, put_clock_place
+from allpull.observe.agent.checkpoint_transfer import receive, send
+from allpull.observe.clock_pings import publish_server, server_address
 from allpull.observe.store import PATIENCE, call, listen, serve_on
 
 BACKEND = "allpull"
-AGAIN, OVER, FAILED, GONE = "again", "over", "failed", "gone"  # how a round ends; gone: host 0 is, and nobody told
-LAST_WORDS_S = 5.0  # from a failure elsewhere to ending our ranks: what ended those may end them too, and they say so
-TALK_S = 30.0  # longest that host 0 takes to answer a word
+RESTART, OVER, FAILED, GONE = "again", "over", "failed", "gone"
+"""How a round ends; gone: host 0 disappeared without reporting an outcome."""
+
+LAST_WORDS_S = 5.0  # from a failure elsewhere to ending our ranks: the same cause may end them, and they record it
+REPLY_S = 30.0  # the longest that host 0 takes to answer a request
 ONE_WAIT = timedelta(hours=1)  # torch counts a wait in 32-bit milliseconds
 GRACE_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"  # seconds that torch's agent gives ranks to end
 
 Answer = TypeVar("Answer")
 
 
-class Place:
-    """This host among the hosts of the job, its name in the records, and where host 0 listens."""
+class JobHost:
+    """This host's index among the hosts of the job, its name in the records, and where host 0 listens."""
 
     def __init__(self, *, index: int, hosts: int, master: str, port: int, name: str) -> None:
         self.index = index
@@ -48,152 +50,154 @@ class Place:
         self.name = name
 
 
-class Apart(Exception):
-    """The hosts of the job cannot meet: one is gone, or cannot be reached."""
+class HostsDisconnected(Exception):
+    """The hosts of the job lost contact: one is gone, or cannot be reached."""
 
 
 class FixedHosts(RendezvousHandler):
-    """Where this host meets the others: host 0 listens on one interface, the others call it there.
+    """The rendezvous of this host: host 0 listens on one interface, the others connect to it.
 
     torch's own handlers listen on every interface, where anyone who can reach the port may join or stop the job.
-    ``listener`` is host 0's; ``directory`` is where this host writes, which need not be where another does.
+    ``listener`` is host 0's; ``directory`` is where this host writes, which may differ from host to host.
     """
 
-    def __init__(self, place: Place, listener: Optional[socket.socket], nonce: str, directory: str) -> None:
+    def __init__(self, place: JobHost, listener: Optional[socket.socket], nonce: str, directory: str) -> None:
         self._place = place
         self._listener = listener
         self._nonce = nonce
         self._directory = directory
         self._round = -1
         self._finished_round = -1
-        self._store: Optional[TCPStore] = None  # where ranks meet in this round; it ends with the last that has it
-        self._board: Optional[Store] = None  # what agents tell each other, in the store of round 0
-        self._ear: Optional[Ear] = None
-        self._ear_store: Optional[Store] = None
-        self._taken: List[str] = []
+        self._store: Optional[TCPStore] = None  # for the ranks of this round; it closes with the last reference
+        self._rounds: Optional[Store] = None  # shared state of the agents, in the store of round 0
+        self._outcome_listener: Optional[OutcomeListener] = None
+        self._outcome_store: Optional[Store] = None
+        self._received: List[str] = []
 
     def get_backend(self) -> str:
-        """The name of this kind of rendezvous."""
+        """The name of this rendezvous backend."""
         return BACKEND
 
     @property
     def use_agent_store(self) -> bool:
-        """Ranks meet in this store too, so no second port is opened."""
+        """Ranks use this store too, so no second port is opened."""
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """A store for the ranks of the next round, and our place among the hosts.
+        """A store for the ranks of the next round, and the index of this host.
 
         Raises:
-            Apart: not all hosts came, or host 0 cannot be reached.
+            HostsDisconnected: not all hosts joined, or host 0 cannot be reached.
         """
         place = self._place
         self._round += 1
         if self._round == 0:
             store = serve_on(self._listener, place.master) if self._listener else call(place.master, place.port)
             if place.hosts > 1:
-                self._board = PrefixStore(f"{self._nonce}/rounds", store)
-                self._ear_store = PrefixStore(f"{self._nonce}/rounds", call(place.master, store.port))
-                self._share_clock(self._board)
-        elif self._board is None:
+                self._rounds = PrefixStore(f"{self._nonce}/rounds", store)
+                self._outcome_store = PrefixStore(f"{self._nonce}/rounds", call(place.master, store.port))
+                self._share_clock(self._rounds)
+        elif self._rounds is None:
             store = serve_on(listen(place.master, 0), place.master)
         else:
-            store = aside(self._meet_again)
+            store = in_thread(self._restart)
         self._store = store
-        if self._ear_store is not None:
-            self._ear = Ear(self._ear_store, f"{self._round}/outcome")
+        if self._outcome_store is not None:
+            self._outcome_listener = OutcomeListener(self._outcome_store, f"{self._round}/outcome")
         meeting = RendezvousStoreInfo(place.master, store.port)
         return RendezvousInfo(PrefixStore(self._nonce, store), place.index, place.hosts, meeting)
 
     def outcome(self) -> Optional[str]:
-        """How this round has ended: ``AGAIN`` where a host called the next, ``OVER`` or ``FAILED``; None: it goes on.
+        """How this round has ended: ``RESTART``, ``OVER`` or ``FAILED``; None: it still runs.
 
-        A failure is told ``LAST_WORDS_S`` later.
+        A failure is reported ``LAST_WORDS_S`` after it became known.
 
         Raises:
-            Apart: host 0 is gone, as late.
+            HostsDisconnected: host 0 is gone, with the same delay.
         """
-        if self._ear is None:
+        if self._outcome_listener is None:
             return OVER if self._finished_round == self._round else None
-        heard = self._ear.heard
-        if heard in (FAILED, GONE) and time.monotonic() - self._ear.heard_at_s < LAST_WORDS_S:
+        outcome = self._outcome_listener.outcome
+        if outcome in (FAILED, GONE) and time.monotonic() - self._outcome_listener.at_s < LAST_WORDS_S:
             return None
-        if heard == GONE:
-            raise Apart("the agent of the first host is gone")
-        return heard
+        if outcome == GONE:
+            raise HostsDisconnected("the agent of the first host is gone")
+        return outcome
 
     def finished(self) -> None:
-        """Say that all ranks of this host have ended well; said again, it says nothing.
+        """Report that all ranks of this host have succeeded; further calls in this round do nothing.
 
         Raises:
-            Apart: host 0 cannot be reached.
+            HostsDisconnected: host 0 cannot be reached.
         """
-        board, number = self._board, self._round
+        rounds, number = self._rounds, self._round
         if self._finished_round == number:
             return
         self._finished_round = number
-        if board is not None and aside(lambda: board.add(f"{number}/finished", 1), TALK_S) == self._place.hosts:
-            aside(lambda: board.set(f"{number}/outcome", OVER), TALK_S)
+        if rounds is not None and in_thread(lambda: rounds.add(f"{number}/finished", 1), REPLY_S) == self._place.hosts:
+            in_thread(lambda: rounds.set(f"{number}/outcome", OVER), REPLY_S)
 
     def failed(self) -> None:
-        """Say that ranks of this host failed for the last time."""
-        board, key = self._board, f"{self._round}/outcome"
-        if board is not None:
-            with suppress(Apart):
-                aside(lambda: board.set(key, FAILED), TALK_S)
-                aside(lambda: board.check([key]), TALK_S)  # once it answers, everybody was told
+        """Report that ranks of this host failed and no restart is left."""
+        rounds, key = self._rounds, f"{self._round}/outcome"
+        if rounds is not None:
+            with suppress(HostsDisconnected):
+                in_thread(lambda: rounds.set(key, FAILED), REPLY_S)
+                in_thread(lambda: rounds.check([key]), REPLY_S)  # once it answers, the outcome has reached the store
 
-    def _meet_again(self) -> TCPStore:
-        """Call this round, wait for all hosts, and open a new store: in the old one Gloo would find the dead."""
-        place, number, board = self._place, self._round, self._board
-        assert board is not None  # it has been there since round 0
-        board.set(f"{number - 1}/outcome", AGAIN)
-        board.set(f"{number}/folder/{place.index}", self._directory)
-        if board.add(f"{number}/hosts", 1) == place.hosts:
-            board.set(f"{number}/all", "")
+    def _restart(self) -> TCPStore:
+        """Start this round, wait for all hosts, and open a new store: the old one lists ended ranks to Gloo."""
+        place, number, rounds = self._place, self._round, self._rounds
+        assert rounds is not None  # set in round 0
+        rounds.set(f"{number - 1}/outcome", RESTART)
+        rounds.set(f"{number}/folder/{place.index}", self._directory)
+        if rounds.add(f"{number}/hosts", 1) == place.hosts:
+            rounds.set(f"{number}/all", "")
         try:
-            board.wait([f"{number}/all"], patience())
+            rounds.wait([f"{number}/all"], patience())
         except DistStoreError:
-            missing = [index for index in range(place.hosts) if not board.check([f"{number}/folder/{index}"])]
+            missing = [index for index in range(place.hosts) if not rounds.check([f"{number}/folder/{index}"])]
             names = ", ".join(map(str, missing))
-            raise Apart(f"of {place.hosts} hosts, counted from 0, these did not come to start again: {names}") from None
-        self._share_checkpoints(PrefixStore(f"{number}/checkpoints", board))
+            raise HostsDisconnected(
+                f"of {place.hosts} hosts, counted from 0, these did not join the restart: {names}"
+            ) from None
+        self._share_checkpoints(PrefixStore(f"{number}/checkpoints", rounds))
         if place.index == 0:
             store = serve_on(listen(place.master, 0), place.master)
-            board.set(f"{number}/port", str(store.port))
+            rounds.set(f"{number}/port", str(store.port))
             return store
-        board.wait([f"{number}/port"], ONE_WAIT)  # until others have their checkpoints
-        return call(place.master, int(board.get(f"{number}/port")))
+        rounds.wait([f"{number}/port"], ONE_WAIT)  # until others have their checkpoints
+        return call(place.master, int(rounds.get(f"{number}/port")))
 
-    def _share_clock(self, board: Store) -> None:
-        """Let every host know whose clock it compares its own with, also where it does not see our files."""
+    def _share_clock(self, rounds: Store) -> None:
+        """Publish the clock server to every host, also to hosts that do not share our file system."""
         if self._place.index == 0:
-            board.set("clock", json.dumps(clock_place(self._directory)))
+            rounds.set("clock", json.dumps(server_address(self._directory)))
             return
-        place = json.loads(aside(lambda: board.get("clock")))
+        place = json.loads(in_thread(lambda: rounds.get("clock")))
         if place is not None:
-            with suppress(OSError):  # the disk is full, say; clocks then stay apart
-                put_clock_place(self._directory, place)
+            with suppress(OSError):  # such as a full disk; the clocks are then not compared
+                publish_server(self._directory, place)
 
     def _share_checkpoints(self, store: Store) -> None:
-        """Let every host have the newest checkpoints, which rank 0 wrote on host 0."""
-        board, number = self._board, self._round
-        assert board is not None
+        """Copy the newest checkpoints, which rank 0 wrote on host 0, to every host."""
+        rounds, number = self._rounds, self._round
+        assert rounds is not None
         if self._place.index == 0:
-            folders = board.multi_get([f"{number}/folder/{index}" for index in range(self._place.hosts)])
-            give(store, self._directory, takers=sum(folder != folders[0] for folder in folders))
-        elif board.get(f"{number}/folder/0").decode() != self._directory:
-            self._taken = take(store, self._directory, instead_of=self._taken)
+            folders = rounds.multi_get([f"{number}/folder/{index}" for index in range(self._place.hosts)])
+            send(store, self._directory, receivers=sum(folder != folders[0] for folder in folders))
+        elif rounds.get(f"{number}/folder/0").decode() != self._directory:
+            self._received = receive(store, self._directory, replaced=self._received)
 
     def is_closed(self) -> bool:
-        """It ends with the job."""
+        """The rendezvous ends with the job."""
         return False
 
     def set_closed(self) -> None:
         """Nothing to close before the job ends."""
 
     def num_nodes_waiting(self) -> int:
-        """No host joins later; that one calls a restart is heard by ``outcome``."""
+        """No host joins later; that one calls a restart is outcome by ``outcome``."""
         return 0
 
     def get_run_id(self) -> str:
@@ -201,67 +205,67 @@ class FixedHosts(RendezvousHandler):
         return self._nonce
 
     def shutdown(self) -> bool:
-        """Remove checkpoints that were handed over: host 0 has them."""
-        for path in self._taken:
+        """Remove checkpoints that were received: host 0 has the originals."""
+        for path in self._received:
             if os.path.exists(path):
                 os.unlink(path)
         return True
 
 
-class Ear:
-    """Hears how a round ends, on a connection of its own and in a thread: an agent that waited would hear no signal."""
+class OutcomeListener:
+    """Waits for the outcome of a round in a thread with its own connection: a waiting agent would handle no signals."""
 
     def __init__(self, store: Store, key: str) -> None:
-        self.heard: Optional[str] = None
-        self.heard_at_s = 0.0
-        threading.Thread(target=self._listen, args=(store, key), name="ear", daemon=True).start()
+        self.outcome: Optional[str] = None
+        self.at_s = 0.0
+        threading.Thread(target=self._listen, args=(store, key), name="outcome", daemon=True).start()
 
     def _listen(self, store: Store, key: str) -> None:
-        heard = None
-        while heard is None:
+        outcome = None
+        while outcome is None:
             try:
                 store.wait([key], ONE_WAIT)
-                heard = store.get(key).decode()
+                outcome = store.get(key).decode()
             except DistStoreError:
                 continue  # an hour has passed
             except RuntimeError:
-                heard = GONE
-        self.heard_at_s = time.monotonic()
-        self.heard = heard
+                outcome = GONE
+        self.at_s = time.monotonic()
+        self.outcome = outcome
 
 
-def aside(talk: Callable[[], Answer], limit_s: Optional[float] = None) -> Answer:
-    """Do ``talk`` in a thread and wait for it, open to signals: torch's stores are not, and may wait for ever.
+def in_thread(request: Callable[[], Answer], limit_s: Optional[float] = None) -> Answer:
+    """Call ``request`` in a thread and wait for its answer, so that signals are handled: torch's stores block them.
 
     Raises:
-        Apart: another host, or our disk, failed it, or ``limit_s`` seconds have passed.
+        HostsDisconnected: another host or our disk failed, or ``limit_s`` seconds have passed.
     """
     answers: "SimpleQueue[Tuple[Optional[BaseException], Any]]" = SimpleQueue()
 
     def run() -> None:
         try:
-            answers.put((None, talk()))
-        except BaseException as error:  # noqa: BLE001  handed to whoever waits
+            answers.put((None, request()))
+        except BaseException as error:  # noqa: BLE001  raised in the waiting thread
             answers.put((error, None))
 
-    threading.Thread(target=run, name="talk", daemon=True).start()
+    threading.Thread(target=run, name="request", daemon=True).start()
     try:
         error, answer = answers.get(timeout=limit_s)
     except Empty:
-        raise Apart(f"the agent of the first host gave no answer in {limit_s:g} s") from None
+        raise HostsDisconnected(f"the agent of the first host gave no answer in {limit_s:g} s") from None
     if isinstance(error, (DistError, OSError)):
-        raise Apart(first_line(error)) from error
+        raise HostsDisconnected(first_line(error)) from error
     if error is not None:
         raise error
-    return answer  # type: ignore[no-any-return]  # what talk returned
+    return answer  # type: ignore[no-any-return]  # what request returned
 
 
 def patience() -> timedelta:
-    """How long the other hosts may take to come: they end their ranks first, and that politely."""
+    """How long the other hosts may take to join: they first end their ranks, with the grace time."""
     grace = os.environ.get(GRACE_VARIABLE, "")
     return PATIENCE + 2 * timedelta(seconds=int(grace) if grace.isdigit() else 30)
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of torch's says, without the stack of C++ below it."""
+    """The message of an error of torch's, without its C++ stack."""
     return str(error).partition("\n")[0]

@@ -1,8 +1,8 @@
-"""Warn the agent of a job on this host, which passes the warning on to its ranks: they save and stop.
+"""Warn the agent of a job on this host, which forwards the warning to its ranks: they save and stop.
 
 ``python -m allpull.observe.agent.warn JOB.json`` sends SIGUSR1 to the processes of this user that run
-``allpull.observe.agent`` with just that file. For launchers that hold no process of this host: ssh passes no signal
-on. Linux, where ``/proc`` says who runs what. Standard library only.
+``allpull.observe.agent`` with that file. It serves launchers that have no process on this host: ssh forwards no
+signals. Linux only, as it reads ``/proc``. Standard library only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ AGENT = "allpull.observe.agent"
 
 
 def agents(job_file: str) -> List[int]:
-    """Processes of this user that are agents of the job in ``job_file``."""
+    """Process ids of this user's agents of the job in ``job_file``."""
     found = []
     for name in os.listdir("/proc") if os.path.isdir("/proc") else []:
         if not name.isdigit():

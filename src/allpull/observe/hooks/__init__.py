@@ -1,6 +1,7 @@
-"""What is put into a program that nobody edited: its entry points into torch, wrapped, and who listens there.
+"""Observe an unedited program from inside, through wrapped entry points of torch.
 
-``start`` is called by the start-up hook, ``imports`` waits for torch, one file for each kind of entry point wraps it,
-``watcher`` makes phases and steps of what they tell, and ``session`` decides whether this process is a rank at all.
-No global module hook is used: on a network of 159 modules they cost half a millisecond a step.
+The start-up hook calls ``imports``, which waits for torch; ``install`` then wraps the entry points, one file of
+``torch/`` for each kind. ``inference/`` derives phases and steps from the calls, ``device/`` times an accelerator, and
+``session`` decides whether this process is a rank. No global module hooks are used: on a network of 159 modules they
+cost half a millisecond per step.
 """

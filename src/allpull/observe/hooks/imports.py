@@ -1,6 +1,6 @@
-"""Do something right after a module was imported, whoever imports it, and leave no trace otherwise.
+"""Call functions right after a module is imported, with no other effect on the program.
 
-A finder at the head of ``sys.meta_path`` lets the others find the module and adds to what loading it does.
+A finder at the head of ``sys.meta_path`` lets the other finders find the module, and wraps its loader.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ After = Callable[[ModuleType], None]
 
 
 class AfterImport(MetaPathFinder):
-    """Calls each registered function once, with its module, right after that was imported.
+    """Calls each registered function once, with its module, right after the import.
 
-    ``failed`` is told of an error in one of them, which the importing program never sees.
+    An error in one of them goes to ``failed``; the importing program never sees it.
     """
 
     def __init__(self, failed: Callable[[Exception], None]) -> None:
@@ -31,14 +31,14 @@ class AfterImport(MetaPathFinder):
         self._finding: List[str] = []
 
     def when(self, name: str, call: After) -> None:
-        """Call ``call`` after ``name`` was imported; at once where it is there already."""
+        """Call ``call`` after the import of ``name``; at once if it is imported already."""
         if name in sys.modules and getattr(sys.modules[name].__spec__, "_initializing", False) is False:
             self._call(call, sys.modules[name])
         else:
             self._waiting.setdefault(name, []).append(call)
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Optional[ModuleSpec]:  # noqa: ARG002
-        """Let the other finders find ``fullname``, and have its loader tell us when it is done."""
+        """Let the other finders find ``fullname``, and wrap its loader."""
         if fullname not in self._waiting or fullname in self._finding:
             return None
         self._finding.append(fullname)
@@ -47,12 +47,12 @@ class AfterImport(MetaPathFinder):
         finally:
             self._finding.remove(fullname)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Telling(spec.loader, self)
+            spec.loader = _WrappedLoader(spec.loader, self)
         return spec
 
     def imported(self, module: ModuleType) -> None:
-        """``module`` is complete."""
-        while module.__name__ in self._waiting:  # what is called may ask for the same module
+        """``module`` has been executed: call the functions that wait for it."""
+        while module.__name__ in self._waiting:  # a called function may register for the same module
             for call in self._waiting.pop(module.__name__):
                 self._call(call, module)
 
@@ -64,7 +64,7 @@ class AfterImport(MetaPathFinder):
 
 
 def watched() -> AfterImport:
-    """Hear of imports from now on."""
+    """An ``AfterImport`` that is active from now on."""
 
     def unwatched(error: Exception) -> None:
         sys.stderr.write(f"allpull: not observed: {error!r}\n")
@@ -75,7 +75,7 @@ def watched() -> AfterImport:
 
 
 def wait(job_file: str) -> None:
-    """Have this process watched as ``job_file`` says, as soon as it imports torch or speaks to allpull itself."""
+    """Observe this process as ``job_file`` specifies, as soon as it imports torch or ``allpull.marks``."""
     found = watched()
 
     @functools.lru_cache(maxsize=1)
@@ -84,27 +84,29 @@ def wait(job_file: str) -> None:
 
         return start(job_file, found)
 
-    found.when("torch", lambda _: program().torch_came())
-    found.when("horovod.torch.mpi_ops", lambda waiting: program().waiting_came(waiting))  # it may be what imports torch
-    found.when("allpull.marks", lambda marks: program().words_came(marks))
+    found.when("torch", lambda _: program().torch_imported())
+    found.when(
+        "horovod.torch.mpi_ops", lambda waiting: program().wait_imported(waiting)
+    )  # it may be imported before torch
+    found.when("allpull.marks", lambda marks: program().marks_imported(marks))
 
 
-class _Telling(Loader):
-    """A loader that does what another one does, and says when it is done."""
+class _WrappedLoader(Loader):
+    """A loader that delegates to another one, and reports when the module has been executed."""
 
-    def __init__(self, real: Loader, told: AfterImport) -> None:
+    def __init__(self, real: Loader, after: AfterImport) -> None:
         self._real = real
-        self._told = told
+        self._after = after
 
     def create_module(self, spec: ModuleSpec) -> Optional[ModuleType]:
         return self._real.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
         if module.__spec__ is not None:
-            module.__spec__.loader = self._real  # the program sees the loader that it would have without us
+            module.__spec__.loader = self._real  # the program sees its own loader
         module.__loader__ = self._real
         self._real.exec_module(module)
-        self._told.imported(module)
+        self._after.imported(module)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)

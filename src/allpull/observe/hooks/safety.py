@@ -1,4 +1,4 @@
-"""Keep errors of observation from the program that is observed."""
+"""Keep errors of observation away from the observed program."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def safely(part: str, otherwise: Any = None) -> Callable[[Method], Method]:
-    """Keep an error of ours from the program: ``part`` of observation ends with it, and answers ``otherwise``.
+    """Decorate a method so that an error of ours switches off ``part`` of observation, and it returns ``otherwise``.
 
-    For methods of what has a ``session`` and the set of parts that ``failed``. What runs in every step has ``try``
-    written out instead, and calls ``give_up``: to be called by way of another function costs as much again.
+    For methods of an object with a ``session`` and the set of parts that ``failed``. Methods that run in every step
+    have ``try`` written out instead, and call ``give_up``: a decorator would double their cost.
     """
 
     def protect(method: Method) -> Method:
@@ -22,7 +22,7 @@ def safely(part: str, otherwise: Any = None) -> Callable[[Method], Method]:
                 return otherwise
             try:
                 return method(self, *args, **kwargs)
-            except Exception as error:  # noqa: BLE001  whatever it is, it is not the program's
+            except Exception as error:  # noqa: BLE001  no error of ours may reach the program
                 give_up(self, part, error)
                 return otherwise
 
@@ -32,7 +32,7 @@ def safely(part: str, otherwise: Any = None) -> Callable[[Method], Method]:
 
 
 def give_up(holder: Any, part: str, error: Exception, *methods: str, otherwise: Any = None) -> Any:
-    """``part`` of what ``holder`` observes ends with ``error``: its ``methods`` only answer ``otherwise`` then."""
+    """Switch off ``part`` of ``holder`` after ``error``: its ``methods`` return ``otherwise`` from now on."""
     holder.failed.add(part)
     for name in methods:
         setattr(holder, name, lambda *_: otherwise)

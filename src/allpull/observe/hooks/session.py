@@ -1,40 +1,38 @@
-"""One process of an observed job: whether it is a rank, the recorder if it is, and what is said of it in the end.
+"""One process of an observed job: whether it is a rank, its recorder if so, and its entry in ``job/processes``.
 
 A process becomes a rank when it joins a process group or trains; launchers, loader workers and helpers never do. The
-first process to claim a rank's number is that rank.
+first process to claim the number of a rank is that rank.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import threading
 import time
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, List, Optional, Tuple
 
 from ...rundir import layout, redact
+from ...rundir.job_file import JobFile
 from ...rundir.write import private_folder, whole_json
 from ..identity import Identity, host_name, started_as
 from ..recording.attempts import begin
 from ..recording.recorder import Recorder
 from ..versions import vector_kernels
 
-JOB_VARIABLE = "ALLPULL_JOB"
 SIDECAR_VARIABLE = "ALLPULL_SIDECAR"
 BOUNDARY = "optimizer.step"
-WORDS = "marks.step"
+MARKS = "marks.step"
 
 
 class Session:
-    """This process; ``recorder`` is None until it is a rank, and where it cannot be one."""
+    """This process; ``recorder`` is None until it is a rank, and if it cannot become one."""
 
     def __init__(self, job_file: str, boundary: str = BOUNDARY) -> None:
-        with open(job_file, encoding="utf-8") as file:
-            self.job: Dict[str, Any] = json.load(file)
+        self.job = JobFile.read(job_file)
         self.job_file = job_file
         self.boundary = boundary
-        self.directory: str = self.job["directory"]
+        self.directory = self.job.directory
         self.recorder: Optional[Recorder] = None
         self.who: Optional[Identity] = None
         self.sources: List[str] = []
@@ -44,18 +42,13 @@ class Session:
         self._reason: Optional[str] = None
         self._refused_rank: Optional[int] = None
         self._pid = os.getpid()
-        self._said = False
+        self._described = False
         self._beginning = threading.RLock()
         os.register_at_fork(after_in_child=self._forked)
 
-    @property
-    def watch(self) -> Dict[str, Any]:
-        """What was asked for beyond the ordinary, such as profiler windows."""
-        return self.job.get("watch") or {}
-
     def begin(self) -> Optional[Recorder]:
-        """Become a rank: claim its number and open its files; None where another process has them."""
-        with self._beginning:  # threads may come to train at the same time
+        """Become a rank: claim its number and open its files; None if another process has claimed it."""
+        with self._beginning:  # two threads may begin to train at once
             return self._begun()
 
     def _begun(self) -> Optional[Recorder]:
@@ -67,25 +60,25 @@ class Session:
         for folder in ("steps", "events"):
             private_folder(os.path.join(self.directory, folder))
         if os.path.exists(path):
-            self._reason = f"rank {who.rank} is another process, which was there before"
+            self._reason = f"rank {who.rank} is already another process"
             self._refused_rank = who.rank
             os.write(2, f"allpull: process {os.getpid()} is not recorded: {self._reason}\n".encode())
-            self._say()
+            self._describe()
             return None
         self.who = who
         self.recorder = Recorder(
             self.directory,
             who,
-            budget=self.job["budget"],
-            warmup_steps=self.job["warmup_steps"],
-            boundary=self.boundary if "torch" in sys.modules else WORDS,  # without torch nothing else could tell
+            budget=self.job.budget,
+            warmup_steps=self.job.warmup_steps,
+            boundary=self.boundary if "torch" in sys.modules else MARKS,  # without torch only marks end steps
             sources=tuple(self.sources),
         )
         if before is not None:
             self.recorder.restarted(**before)
         for part, reason in self._missing:
             self.recorder.journal.switched_off(reason, part)
-        self._say()
+        self._describe()
         self._close_at_exit()
         for call in self.at_begin:
             call()
@@ -94,22 +87,22 @@ class Session:
         return self.recorder
 
     def part_failed(self, part: str, error: Exception) -> None:
-        """One part of observation ended by an error of its own; the program goes on."""
+        """One part of observation failed; the program continues."""
         if self.recorder is None:
             self.part_missing(part, error)
         else:
-            self.recorder.journal.switched_off(_in_words(error), part)
+            self.recorder.journal.switched_off(_text(error), part)
 
     def part_ends(self, part: str, reason: str) -> None:
-        """One part of observation ends for a good reason: it is recorded, and nobody is warned."""
+        """One part of observation ends for an expected reason: recorded, without a warning."""
         if self.recorder is not None:
             now = time.monotonic_ns()
             event = {"kind": "switched_off", "reason": reason, "part": part, "t_ns": now}
             self.recorder.journal.event(event, now)
 
     def part_missing(self, part: str, error: Exception) -> None:
-        """One part of observation cannot be had here, which the record says if this process becomes a rank."""
-        self._missing.append((part, _in_words(error)))
+        """One part of observation is not available here; recorded if this process becomes a rank."""
+        self._missing.append((part, _text(error)))
 
     def raised(self, error: BaseException) -> None:
         """An exception ends this rank."""
@@ -117,13 +110,13 @@ class Session:
             self.recorder.raised(error)
 
     def close(self, *, ended_well: bool = True) -> None:
-        """Write what is left; once, and in the process that began."""
+        """Write what is buffered; once, and only in the process that began."""
         if os.getpid() != self._pid:
             return
         if self.recorder is None:
-            if "torch" in sys.modules and not self._said:
+            if "torch" in sys.modules and not self._described:
                 self._reason = self._reason or "it imported torch and did not train"
-                self._say()
+                self._describe()
             return
         for call in self.at_close:
             call()
@@ -137,18 +130,18 @@ class Session:
         util.Finalize(None, self.close, exitpriority=100)  # children of multiprocessing run no exit functions
         before = sys.excepthook
 
-        def told(kind: Any, error: Any, trace: Any) -> None:
+        def record(kind: Any, error: Any, trace: Any) -> None:
             self.raised(error)
             if self.recorder is not None and os.getpid() == self._pid:
                 self.recorder.close(ended_well=False)
                 self.recorder = None
             before(kind, error, trace)
 
-        sys.excepthook = told
+        sys.excepthook = record
 
-    def _say(self) -> None:
-        """Put down what this process is, for whoever wonders at the end."""
-        self._said = True
+    def _describe(self) -> None:
+        """Write what this process is, for the diagnosis of missing ranks."""
+        self._described = True
         who, torch = self.who, sys.modules.get("torch")
         arguments, _ = redact.arguments(list(getattr(sys, "orig_argv", sys.argv))[:50])
         told = {
@@ -169,7 +162,7 @@ class Session:
             private_folder(os.path.dirname(path))
             whole_json(path, told)
         except (OSError, ValueError):
-            pass  # it is for diagnosis alone
+            pass  # only a diagnosis is lost
 
     def _forked(self) -> None:
         if self.recorder is not None:
@@ -180,23 +173,32 @@ class Session:
         self._beginning = threading.RLock()
 
     def _start_sidecar(self, who: Identity) -> None:
-        from .start_sidecar import start_sidecar  # noqa: PLC0415  where no agent did
+        """Sample this host's counters for as long as this process lives, unless another process does so already."""
+        from .. import clock_pings  # noqa: PLC0415  needed only where no agent started it
+        from ..sidecar.start import start_detached  # noqa: PLC0415  as above
 
-        start_sidecar(self, who)
+        if os.path.exists(os.path.join(self.directory, layout.counters_file(who.host))):
+            return
+        one_host = who.ranks == 1 or os.environ.get("LOCAL_WORLD_SIZE") == str(who.ranks)
+        clock = clock_pings.NONE if one_host else clock_pings.AUTO
+        try:
+            start_detached(self.job, who.host, watch=os.getpid(), clock=clock)
+        except OSError as error:
+            self.part_failed("counters", error)
 
 
-def _in_words(error: Exception) -> str:
+def _text(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"[:500]
 
 
 def identify() -> Identity:
-    """Who this process is: by its process group where it has one, else by the variables of its starter, else alone."""
+    """The identity of this process: from its process group, else from the variables of its launcher, else alone."""
     started = started_as(os.environ)
     rank, ranks, local_rank = started or (0, 1, 0)
     torch = sys.modules.get("torch")
     distributed = getattr(torch, "distributed", None)
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         if started is None:
-            local_rank = distributed.get_rank()  # mp.spawn on one host: nothing else tells
+            local_rank = distributed.get_rank()  # mp.spawn on one host sets no variables
         rank, ranks = distributed.get_rank(), distributed.get_world_size()
     return Identity(rank=rank, local_rank=local_rank, ranks=ranks, host=host_name())

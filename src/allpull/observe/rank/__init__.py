@@ -1,1 +1,1 @@
-"""Where a rank begins: of the trainer, of a user's command, or started by mpirun."""
+"""The start of a rank: of a module of allpull, of a user's command, or under mpirun."""

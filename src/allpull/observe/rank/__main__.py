@@ -1,40 +1,38 @@
-"""Where an observed rank begins: listen, run the program, say how it ended.
+"""Run one observed rank of a module of allpull.
 
-``python -m allpull.observe.rank JOB.json MODULE`` is what the elastic agent starts for each rank. The job file
-says where the records go and how much of them to keep.
+``python -m allpull.observe.rank JOB.json MODULE`` is started for each rank by the elastic agent.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import runpy
 import signal
 import sys
 import traceback
-from typing import Any, Dict, NoReturn
+from typing import Any, NoReturn
 
 from allpull import marks
 from allpull.observe.affinity import bind
 from allpull.observe.hooks.imports import watched
 from allpull.observe.hooks.install import start
-from allpull.observe.hooks.session import WORDS, Session
+from allpull.observe.hooks.session import MARKS, Session
 from allpull.observe.identity import identity
 from allpull.observe.process import SERVE_VARIABLE, WARNED, end_with_parent, leave
 from allpull.rundir import layout
+from allpull.rundir.job_file import JobFile
 
 
 def main(job_file: str, module: str) -> None:
     """Run ``module`` as a program, observed, with its output in this rank's log.
 
-    Exceptions of the program pass through after they were recorded, so that its exit code stays its own.
+    Exceptions of the program pass through after they are recorded, so that its exit code stays its own.
     """
     end_with_parent(signal.SIGTERM)
-    with open(job_file, encoding="utf-8") as file:
-        job: Dict[str, Any] = json.load(file)
+    job = JobFile.read(job_file)
     who = identity()
-    bind(job["bind"], who.local_rank, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-    into_log(os.path.join(job["directory"], layout.log_file(who.rank)))
+    bind(job.bind, who.local_rank, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    into_log(os.path.join(job.directory, layout.log_file(who.rank)))
     session = watch_program(job_file)
     ended_well = False
     store = None
@@ -55,22 +53,22 @@ def main(job_file: str, module: str) -> None:
     finally:
         marks.listen(None)
         session.close(ended_well=ended_well)
-        del store  # it was there for the others until now
+        del store  # other ranks may have needed it until now
 
 
 def watch_program(job_file: str) -> Session:
-    """Watch this process as that of any program; ours says itself where its steps and epochs begin."""
+    """Observe this process like any program; our modules mark their own steps and epochs."""
     found = watched()
-    program = start(job_file, found, boundary=WORDS)
-    program.watcher.by_words = program.watcher.epochs_by_words = True
-    program.words_came(marks)
-    found.when("torch", lambda _: program.torch_came())
+    program = start(job_file, found, boundary=MARKS)
+    program.inference.steps_by_marks = program.inference.epochs_by_marks = True
+    program.marks_imported(marks)
+    found.when("torch", lambda _: program.torch_imported())
     program.session.begin()
     return program.session
 
 
 def serve_store() -> Any:
-    """The store where the ranks of a job without an agent meet.
+    """The store of the process group of a job without an agent.
 
     Raises:
         OSError: the port is in use.
@@ -91,7 +89,7 @@ def into_log(path: str) -> None:
 
 
 def run(job_file: str, module: str) -> NoReturn:
-    """``main``, and then the exit code that Python itself would give."""
+    """Run ``main`` and exit with the code that Python itself would give."""
     try:
         main(job_file, module)
     except SystemExit as stop:

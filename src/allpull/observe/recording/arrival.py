@@ -1,9 +1,9 @@
-"""Time when the gradients of a step are ready: this rank's arrival at the all-reduce, and bucket by bucket on the way.
+"""Time when the gradients of a step are ready: the arrival of this rank at the all-reduce, and that of each bucket.
 
-A hook on each parameter for a few steps learns which ones come last, of all and of each of DDP's buckets; from then
-on only those keep theirs, at half a microsecond each. DDP's own logger knows the arrival too, but reading it costs
-50 µs a step and comes an iteration late (docs/decisions/002); ``tests/observe/recording/test_arrival.py`` compares the
-two.
+For a few steps a hook on each parameter learns which gradients come last, overall and in each bucket of DDP; from then
+on only those parameters keep theirs, at half a microsecond each. DDP's own logger has the arrival too, but reading it
+costs 50 µs per step and lags one iteration (docs/decisions/002); ``tests/observe/recording/test_arrival.py`` compares
+the two.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from .recorder import Recorder
 
 LEARN_STEPS = 3  # DDP rebuilds its buckets after the first; two more confirm which parameters come last
-MOST_BUCKETS = 64  # of a network with more, those are not told apart: each costs half a microsecond a step
+MOST_BUCKETS = 64  # buckets of a network with more are not timed: each costs half a microsecond per step
 
 Ready = Optional[Tuple[int, ...]]
 """When the gradients of each bucket were ready, in the order of reduction, ns: the last one is the arrival. None: no
-backward ran; a single moment: buckets are not told apart.
+backward ran; a single moment: only the arrival is known.
 """
 
 
 class Arrival:
-    """Watches the parameters of one module; call it after each step for when they were ``Ready``.
+    """Times the gradients of one module; call it after each step for when they were ``Ready``.
 
-    ``sizes`` gives the buckets' sizes in bytes, in the order of reduction, once DDP has settled on them.
+    ``sizes`` returns the sizes of the buckets in bytes, in the order of reduction, once DDP has rebuilt them.
     """
 
     def __init__(
@@ -40,13 +40,13 @@ class Arrival:
         clock_ns: Callable[[], int] = time.monotonic_ns,
         sizes: Callable[[], Sequence[int]] = tuple,
     ) -> None:
-        self.live: Words = hidden_words()  # of this rank, where others can see that its gradients are ready
-        self.beside: Optional[Callable[[], None]] = None  # what else is told when a gradient may be the last
+        self.live: Words = hidden_words()  # of this rank: shows other processes that its gradients are ready
+        self.also_call: Optional[Callable[[], None]] = None  # called too when a gradient that may be the last is ready
         self._clock_ns = clock_ns
         self._sizes = sizes
         self._ready_ns = 0
         self._moments: List[int] = []  # of the buckets before the last one
-        self._order: Dict[Any, None] = {}  # parameters, as they became ready in this step
+        self._order: Dict[Any, None] = {}  # parameters, in the order in which they became ready in this step
         self._orders: List[List[Any]] = []
         self._hooks: Dict[Any, Any] = {
             parameter: parameter.register_post_accumulate_grad_hook(self._learned)
@@ -55,7 +55,7 @@ class Arrival:
         }
 
     def __call__(self) -> Ready:
-        """When the gradients since the call before were ready."""
+        """When the gradients since the last call were ready."""
         ready, self._ready_ns = self._ready_ns, 0
         if not ready:
             return None
@@ -65,7 +65,7 @@ class Arrival:
         moments, self._moments = self._moments, [0] * len(self._moments)
         if 0 in moments:
             return (ready,)
-        return tuple(itertools.accumulate((*moments, ready), max))  # a bucket waits for those before it
+        return tuple(itertools.accumulate((*moments, ready), max))  # a bucket is reduced after those before it
 
     def _learned(self, parameter: Any) -> None:
         self._order.pop(parameter, None)  # where gradients accumulate, the last time counts
@@ -74,8 +74,8 @@ class Arrival:
 
     def _last_ready(self, _: Any) -> None:
         self._ready_ns = self.live[ARRIVED_NS] = self._clock_ns()
-        if self.beside is not None:
-            self.beside()
+        if self.also_call is not None:
+            self.also_call()
 
     def _bucket_ready(self, place: int, _: Any) -> None:
         self._moments[place] = self._clock_ns()
@@ -89,7 +89,7 @@ class Arrival:
             hook.remove()
         for parameter in _last_ones(self._orders):
             parameter.register_post_accumulate_grad_hook(self._last_ready)
-        buckets = _cut(self._orders[0], self._sizes())  # DDP cuts them in the order of the first step
+        buckets = _cut(self._orders[0], self._sizes())  # DDP forms them in the order of the first step
         self._moments = [0] * max(0, len(buckets) - 1)
         for place, bucket in enumerate(buckets[:-1]):
             for parameter in _last_ones([[one for one in order if one in bucket] for order in self._orders]):
@@ -103,9 +103,9 @@ def _last_ones(orders: Sequence[Sequence[Any]]) -> List[Any]:
 
 
 def _cut(parameters: Sequence[Any], sizes: Sequence[int]) -> List[Dict[Any, None]]:
-    """Which parameters are in buckets of these sizes, one after the other; none at all where they do not add up.
+    """The parameters of consecutive buckets of these sizes; none if the sizes do not add up.
 
-    Parameters of a device are left alone: the host only hears when their gradients were asked for.
+    Parameters on a device are left out: the host only knows when their gradients were enqueued.
     """
     if not 1 < len(sizes) <= MOST_BUCKETS or any(one.device.type != "cpu" for one in parameters):
         return []
@@ -125,35 +125,35 @@ def _cut(parameters: Sequence[Any], sizes: Sequence[int]) -> List[Dict[Any, None
 
 
 class Arrivals:
-    """Clocks of all networks of a rank; called after each step, when the last gradient of any of them was ready."""
+    """The arrivals of all networks of a rank; call it after each step for when the last gradient was ready."""
 
     def __init__(self) -> None:
         self.any = False
         self._clocks: List[Arrival] = []
 
     def add(self, clock: Arrival) -> None:
-        """Another network has one."""
+        """Add the clock of another network."""
         self._clocks.append(clock)
         self.any = True
 
     def serve(self, recorder: Recorder) -> None:
-        """Let ``recorder`` know arrivals, and those who look at it."""
+        """Connect the clocks with ``recorder`` and its live state."""
         for clock in self._clocks:
             clock.live = recorder.live
         recorder.arrival = self if self._clocks else None
 
     def __call__(self) -> Ready:
-        """When the gradients were ready; of several networks that were reduced, the last moment alone."""
-        told = [ready for ready in [clock() for clock in self._clocks] if ready is not None]
-        if len(told) > 1:
-            return (max(ready[-1] for ready in told),)
-        return told[0] if told else None
+        """When the gradients were ready; if several networks were reduced, only the last moment."""
+        known = [ready for ready in [clock() for clock in self._clocks] if ready is not None]
+        if len(known) > 1:
+            return (max(ready[-1] for ready in known),)
+        return known[0] if known else None
 
 
 def watch_ddp(attach: Callable[[Arrival], None]) -> None:
-    """Watch every DistributedDataParallel that is made from now on; ``attach`` is given its arrival clock.
+    """Call ``attach`` with the arrival clock of every DistributedDataParallel that is made from now on.
 
-    The constructor is wrapped, nothing else: no module hook, no change to what is computed.
+    Only the constructor is wrapped: no module hook, no change to the computation.
     """
     from torch.nn.parallel import DistributedDataParallel  # noqa: PLC0415  a program without torch has no DDP
 
@@ -168,16 +168,16 @@ def watch_ddp(attach: Callable[[Arrival], None]) -> None:
 
 
 def _bucket_sizes(network: Any) -> List[int]:
-    """Sizes of the buckets of the network that ``network`` refers to."""
+    """Bucket sizes of the network that the weak reference ``network`` refers to."""
     ddp = network()
     return [] if ddp is None else sizes_of(ddp._get_ddp_logging_data())
 
 
-def sizes_of(told: Any) -> List[int]:
-    """Sizes of the buckets in bytes, in the order of reduction, from what DDP's logger tells.
+def sizes_of(logging_data: Any) -> List[int]:
+    """Bucket sizes in bytes, in the order of reduction, from the data of DDP's logger.
 
     >>> sizes_of({"bucket_sizes": "300", "rebuilt_bucket_sizes": "100, 200"})
     [100, 200]
     """
-    text = told.get("rebuilt_bucket_sizes") or told.get("bucket_sizes") or ""
+    text = logging_data.get("rebuilt_bucket_sizes") or logging_data.get("bucket_sizes") or ""
     return [int(size) for size in text.split(",") if size.strip().isdigit()]

@@ -1,8 +1,8 @@
-"""Records of a job that was started again: the earlier attempt is set aside, and what is done twice is known.
+"""Records of a restarted job: those of the earlier attempt are moved aside, so that repeated steps are known.
 
-Ranks start again in place (torchrun's restarts, which our agents count alike on all hosts) or with the whole job (a
-queue gave it back, and its script says how many attempts there were until then). Either way the records of attempt k
-stand in ``attempts/k/`` of the run directory, and the rank that goes on says where k had been. Standard library only.
+Ranks restart in place (torchrun's restarts, which our agents count alike on all hosts) or with the whole job (requeued,
+with the number of earlier attempts set by its script). Either way the records of attempt k are in ``attempts/k/`` of
+the run directory, and the next attempt records how far k had come. Standard library only.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ from typing import Dict, Optional
 from ...rundir import layout
 from ...rundir.write import private_folder
 
-FOLDER = "attempts"
 RESTARTS = "TORCHELASTIC_RESTART_COUNT"
 RESUME = "ALLPULL_RESUME"
-BEFORE = "ALLPULL_ATTEMPTS"  # set by batch scripts: attempts that were made before this start of the job
+BEFORE = "ALLPULL_ATTEMPTS"  # set by batch scripts: attempts before this start of the job
 TAIL_BYTES = 1 << 16
 
 
 def begin(directory: str, rank: int) -> Optional[Dict[str, int]]:
-    """Make room for the records of this attempt; what the attempt before had done, or None for the first one.
+    """Move the records of the last attempt aside; returns how far it had come, or None for the first attempt.
 
-    The answer has ``attempt`` (from 1) and ``steps_before``, the number of steps until which it was recorded.
+    The result has ``attempt`` (from 1) and ``steps_before``, the number of steps that were recorded.
 
     Raises:
         OSError: the files cannot be moved.
@@ -33,17 +32,17 @@ def begin(directory: str, rank: int) -> Optional[Dict[str, int]]:
     attempts = _number(BEFORE) + restarts
     if restarts > 0:
         os.environ[RESUME] = "1"
-        _set_aside(directory, rank, attempts - 1)
+        _move_aside(directory, rank, attempts - 1)
     if not attempts:
         return None
-    before = os.path.join(directory, FOLDER, str(attempts - 1), layout.steps_file(rank))
+    before = os.path.join(directory, layout.ATTEMPTS, str(attempts - 1), layout.steps_file(rank))
     return {"attempt": attempts, "steps_before": _steps_in(before)}
 
 
-def _set_aside(directory: str, rank: int, attempt: int) -> None:
+def _move_aside(directory: str, rank: int, attempt: int) -> None:
     for name in (layout.steps_file(rank), layout.events_file(rank)):
         source = os.path.join(directory, name)
-        target = os.path.join(directory, FOLDER, str(attempt), name)
+        target = os.path.join(directory, layout.ATTEMPTS, str(attempt), name)
         if os.path.exists(source) and not os.path.exists(target):
             private_folder(os.path.dirname(target))
             os.replace(source, target)
@@ -55,7 +54,7 @@ def _number(variable: str) -> int:
 
 
 def _steps_in(path: str) -> int:
-    """The number after the last whole step record of ``path``; 0 where there is none."""
+    """The number after the last complete step record of ``path``; 0 if there is none."""
     try:
         with open(path, "rb") as file:
             file.seek(max(0, os.path.getsize(path) - TAIL_BYTES))

@@ -12,14 +12,14 @@ from ...rundir.write import Appender
 from ..affinity import bound_to
 from ..identity import Identity
 
-VERSION = "1.3"  # of the records; schema.base.VERSION must be the same, which a test checks
+VERSION = "1.3"  # of the records; a test checks that schema.base.VERSION is the same
 CLOCK_EVERY_NS = 60_000_000_000  # often enough to see a clock step; drift of 20 ppm is 1.2 ms in that time
 
 
 class Journal:
-    """Writes lines of one rank; what cannot be written is warned of once, and the program goes on.
+    """Writes the records of one rank; if that fails it warns once, and the program continues.
 
-    ``boundary`` and ``sources`` tell readers how steps and times are known.
+    ``boundary`` and ``sources`` tell readers how steps and times were measured.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Journal:
         return self._steps.is_open
 
     def steps(self, lines: Iterable[str], now_ns: int) -> None:
-        """Lines of the steps, which reach the disk at once; about once a minute also a pair of clocks."""
+        """Write the lines of steps to disk; about once per minute also a pair of clocks."""
         for line in lines:
             self._steps.add(line, None)
         self._steps.flush(now_ns)
@@ -72,15 +72,15 @@ class Journal:
         self._events.add(json.dumps(event), now_ns, keep=keep)
 
     def switched_off(self, reason: str, part: Optional[str] = None) -> None:
-        """Say that recording, or one ``part`` of it, ended here, and why."""
+        """Record and warn that recording, or one ``part`` of it, ended here."""
         _warn(reason, part)
         now = self._clock_ns()
         self.event({"kind": "switched_off", "reason": reason, "part": part, "t_ns": now}, now)
 
     def close(self, *, steps: int, ended_well: bool) -> None:
-        """Write what is buffered; ``ended_well``: with the mark that the rank ended by itself after ``steps`` steps."""
+        """Write what is buffered; ``ended_well``: with the event that the rank ended by itself after ``steps``."""
         if os.getpid() != self._pid:
-            return  # a forked child has the parent's buffers, which are not its to write
+            return  # a forked child must not write the buffers of its parent
         now = self._clock_ns()
         self._clock_pair(now)
         self._steps.close()
@@ -125,14 +125,14 @@ class Journal:
 
 
 def clock_pair(clock_ns: Callable[[], int], realtime_ns: Callable[[], int]) -> Dict[str, int]:
-    """One moment on both clocks: the real time between two looks at the monotonic one."""
+    """One moment on both clocks: the real time between two readings of the monotonic one."""
     before = clock_ns()
     real = realtime_ns()
     return {"monotonic_ns": (before + clock_ns()) // 2, "realtime_ns": real}
 
 
 def boot_id() -> Optional[str]:
-    """The kernel's name for this boot: ranks with equal ones share the monotonic clock. None: not Linux."""
+    """The kernel's id of this boot: ranks with the same one share the monotonic clock. None: not Linux."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
@@ -154,7 +154,7 @@ class _Nowhere(Appender):
         self._lines: List[str] = []
 
     def flush(self, now_ns: Optional[int] = None) -> None:
-        """Nothing to hand over."""
+        """Nothing to write."""
 
 
 _NOWHERE = _Nowhere()

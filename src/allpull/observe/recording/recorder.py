@@ -1,9 +1,9 @@
-"""Turn what a training loop says, or is seen to do, into step records and events: the one writer of them.
+"""Turn the marks of a training loop, or what the hooks observe of it, into step records and events.
 
-The cost of a step in the rank is the point of this file: no lock, no thread, no object per phase. After a step's own
-work the caches are cold, and whatever runs costs two or three times as much as it would in a row; so a step only puts
-its numbers aside, and a fifth of a second's steps are made into lines at once. Measured by
-``benchmarks/recording_cost.py``, and in programs that train by ``benchmarks/overhead.py``.
+This is their only writer, and its cost per step decides its form: no lock, no thread, no object per phase. After the
+work of a step the caches are cold, and code costs two or three times what it does in a row; so each step only keeps its
+numbers, and the steps of a fifth of a second are formatted at once. Measured by ``benchmarks/recording_cost.py``, and
+in programs that train by ``benchmarks/overhead.py``.
 """
 
 from __future__ import annotations
@@ -17,24 +17,49 @@ from ...rundir.live.activity import ENDED_NS, NOTHING, PLACES, STEP, hidden_word
 from ...rundir.write import FLUSH_NS
 from ..identity import Identity
 from .arrival import Ready
-from .cost import Cost
 from .journal import Journal
 from .run_queue import RunQueue
-from .span import Span
-from .step_line import BACKWARD, CHECKPOINT, EVALUATION, KNOWN, OPTIMIZER, Collective, Count, Cut, Lines, Step, both
+from .step_line import (
+    BACKWARD,
+    CHECKPOINT,
+    EVALUATION,
+    KNOWN,
+    OPTIMIZER,
+    Collective,
+    Cost,
+    Count,
+    EndedStep,
+    Step,
+    StepLines,
+)
 
-OPAQUE = (EVALUATION, CHECKPOINT)  # what happens inside belongs to them, forward passes included
-TAGS = 6  # where they stand in a ``Cut``
-OTHERS = "others"  # what words of the user's are called for which there is no place left
-MOST_COLLECTIVES = 10_000  # of a step; a program that makes none would fill its memory with them
+OPAQUE = (EVALUATION, CHECKPOINT)  # time inside belongs to them, forward passes included
+OTHERS = "others"  # the name that phases of the user share when there is no place left
+MOST_COLLECTIVES = 10_000  # of a step; those of a program without steps would fill its memory
+
+
+class Span:
+    """A phase of a recorder as a context manager; it has no state of its own, so one object serves every step."""
+
+    __slots__ = ("_place", "_recorder")
+
+    def __init__(self, recorder: Recorder, place: int) -> None:
+        self._recorder = recorder
+        self._place = place
+
+    def __enter__(self) -> None:
+        self._recorder.enter(self._place)
+
+    def __exit__(self, *_: object) -> None:
+        self._recorder.leave()
 
 
 class Recorder:
-    """Listens to ``allpull.marks``, or to whoever watches a program, in one rank, and writes its steps and events.
+    """Listens to ``allpull.marks``, or to the hooks in a program, in one rank, and writes its steps and events.
 
-    ``arrival`` (set by whoever finds a reducing backward) returns when the last gradient of the step was ready, in
-    ns of ``clock_ns``, or None. ``samples`` and ``passes`` (backward passes) count up over a step for those who cut
-    it; None: not known. ``turned_ns`` is when a phase last began or ended.
+    ``arrival`` (set where a network reduces its gradients) returns when the last gradient of the step was ready, in ns
+    of ``clock_ns``, or None. ``samples`` and ``passes`` (backward passes) are counted during a step by the hooks;
+    None: not known. ``turned_ns`` is when a phase last began or ended.
     """
 
     def __init__(
@@ -60,17 +85,18 @@ class Recorder:
         self.collectives: List[Collective] = []
         self._names: List[str] = [*KNOWN, "collective"]
         self._spent: List[int] = [0] * len(self._names)  # ns, by place
-        self._lines = Lines(self._names)
+        self._lines = StepLines(self._names)
         self._spans: Dict[str, Span] = {name: Span(self, place) for place, name in enumerate(KNOWN)}
         self.stack: List[int] = []  # the phases that are open, one in another
         self.turned_ns = self._begin_ns = self._backward_end_ns = self._opaque_begin_ns = 0
         self._phases = 0  # of this step
-        self._cut: Optional[Cut] = None
-        self.is_cut = self.paused = False  # a step has ended that is not written yet; steps are only counted
-        self._aside: List[Step] = []  # steps that are not yet lines
-        self._handed_ns = clock_ns()
+        self._ended = EndedStep()
+        self.is_cut = False  # whether ``_ended`` is a step that is not written yet
+        self.paused = False  # whether steps are only counted
+        self._unwritten: List[Step] = []
+        self._flushed_ns = clock_ns()
         self.step_number = 0
-        self._first = 0  # the number of the step with which this rank began, had it counted on from there
+        self._first = 0  # the step number at which this rank began
         self._epoch = 0
         self.journal = Journal(
             directory,
@@ -94,7 +120,7 @@ class Recorder:
         return span
 
     def place_of(self, name: str) -> int:
-        """The place of phase ``name``, a new one for a new word of the user's; very many words share the last."""
+        """The place of phase ``name``, a new one for a new name; beyond ``PLACES`` names share the last."""
         if name not in self._names:
             if len(self._names) == PLACES:
                 return PLACES - 1
@@ -104,11 +130,11 @@ class Recorder:
         return self._names.index(name)
 
     def name_of(self, place: int) -> Optional[str]:
-        """The phase at ``place``; None: it is between two."""
+        """The phase at ``place``; None: between two phases."""
         return None if place == NOTHING else self._names[place]
 
     def enter(self, place: int) -> int:
-        """Phase number ``place`` begins; how many were open around it, which ``leave_until`` takes."""
+        """Phase ``place`` begins; returns how many are open around it, for ``leave_until``."""
         now = self._clock_ns()
         stack = self.stack
         depth = len(stack)
@@ -126,7 +152,7 @@ class Recorder:
         self.leave_until(len(self.stack) - 1)
 
     def leave_until(self, depth: int) -> None:
-        """Phases end until only ``depth`` are open: what an exception left open is closed here."""
+        """End phases until only ``depth`` are open, those that an exception left open too."""
         stack = self.stack
         if len(stack) != depth + 1:
             if len(stack) <= depth:
@@ -144,18 +170,18 @@ class Recorder:
             self._opaque_ended(place, now)
 
     def collective(self, kind: int, number: int, begin: int, blocked: Optional[int], end: Optional[int]) -> None:
-        """A collective of this step: ``number`` is its place in its group; the others as in ``StepRecord``."""
+        """A collective of this step: ``number`` is its sequence number in its group; the rest as in ``StepRecord``."""
         if len(self.collectives) < MOST_COLLECTIVES:
             self.collectives.append((kind, number, begin, blocked, end))
 
     def step(self, samples: Optional[int]) -> None:
-        """A step has ended, on ``samples`` samples: write its record and begin the next one."""
+        """A step on ``samples`` samples has ended: write its record and begin the next one."""
         self.samples = samples
         self.cut()
         self.write_step()
 
     def cut(self) -> None:
-        """The step ends here, unless it is cut again before it is written."""
+        """The step ends here; if it is cut again before it is written, it ends there."""
         now = self._clock_ns()
         if not self._begin_ns:
             self._begin_ns = now
@@ -166,53 +192,78 @@ class Recorder:
         done: Count = self._backward_end_ns
         if ready is None or not self._begin_ns <= ready[0] <= ready[-1] <= self._backward_end_ns:
             ready = done = None
-        tags = tuple(self.tags) if self.tags else ()
-        collectives = tuple(self.collectives) if self.collectives else ()
-        cut = (now, ready, done, self.samples, self.passes, self._queue.since(), tags, collectives, *self._spent)
-        self._cut = cut if self._cut is None else both(self._cut, cut)
+        ended = EndedStep() if self.is_cut else self._ended
+        ended.end_ns = now
+        ended.ready = ready
+        ended.done_ns = done
+        ended.samples = self.samples
+        ended.passes = self.passes
+        ended.queued_ns = self._queue.since()
+        ended.spent = self._spent
+        ended.tags = ended.collectives = ()
+        if self.tags:
+            ended.tags = tuple(self.tags)
+            self.tags.clear()
+        if self.collectives:
+            ended.collectives = tuple(self.collectives)
+            self.collectives.clear()
+        if self.is_cut:
+            self._ended.extend(ended)
         self.is_cut = True
         self._spent = [0] * len(self._spent)
         self.samples = self.passes = None
-        if tags:
-            self.tags.clear()
-        if collectives:
-            self.collectives.clear()
 
     def write_step(self) -> None:
-        """Write the step that was cut; what came after the cut belongs to the next one."""
-        cut = self._cut
-        if cut is None:
+        """Write the step that was cut; time since the cut belongs to the next one."""
+        if not self.is_cut:
             return
+        ended = self._ended
         if self._warmup_left > 0:
             self._warmup_left -= 1
-            cut = (*cut[:TAGS], (*cut[TAGS], "warmup"), *cut[TAGS + 1 :])
+            ended.tags += ("warmup",)
+        end = ended.end_ns
         if not self.paused:
-            self._aside.append((self.step_number, self._epoch, self._begin_ns, self._phases, *cut))
-        self._cut = None
+            self._unwritten.append(
+                (
+                    self.step_number,
+                    self._epoch,
+                    self._begin_ns,
+                    self._phases,
+                    end,
+                    ended.ready,
+                    ended.done_ns,
+                    ended.samples,
+                    ended.passes,
+                    ended.queued_ns,
+                    ended.tags,
+                    ended.collectives,
+                    *ended.spent,
+                )
+            )
         self.is_cut = False
-        end = self._begin_ns = cut[0]
+        self._begin_ns = end
         self._phases = 0
         self.step_number += 1
         self.live[STEP] = self.step_number
-        if end - self._handed_ns >= FLUSH_NS:
-            self._hand_over(end)
+        if end - self._flushed_ns >= FLUSH_NS:
+            self._flush(end)
 
     def begin_here(self) -> None:
-        """What was added up so far is left out; the step begins now."""
+        """Discard what was counted so far; the step begins now."""
         self.leave_until(0)
         self._spent = [0] * len(self._spent)
         self._queue.since()
         self._begin_ns = self._clock_ns()
 
     def credit(self, place: int) -> None:
-        """The time since the last phase ended was phase ``place``, which nobody saw begin."""
-        if self._begin_ns and (not self.stack or self.stack[-1] == OPTIMIZER):  # which may call what computes its loss
+        """Count the time since the last phase ended as phase ``place``, whose begin was not observed."""
+        if self._begin_ns and (not self.stack or self.stack[-1] == OPTIMIZER):  # whose closure may compute the loss
             now = self._clock_ns()
             self._spent[place] += now - max(self.turned_ns, self._begin_ns)
             self.turned_ns = now
 
     def epoch(self, number: int, step: Optional[int] = None) -> None:
-        """Epoch ``number`` begins; ``step`` gives the number of its next step where training was resumed."""
+        """Epoch ``number`` begins; ``step`` is the number of its next step where training was resumed."""
         now = self._clock_ns()
         if step is not None and step != self.step_number:
             self._first += step - self.step_number
@@ -225,22 +276,22 @@ class Recorder:
         self.journal.event({"kind": "epoch", "epoch": number, "step": self.step_number, "t_ns": now}, now)
 
     def metric(self, name: str, value: Optional[float], step: Optional[int] = None) -> None:
-        """A quantity of the training as of ``step``; what is not finite is written as null."""
+        """A metric of the training as of ``step``; a value that is not finite is written as null."""
         now = self._clock_ns()
         finite = value is not None and math.isfinite(value)
         event = {"kind": "metric", "name": name, "value": value if finite else None}
         at = self.step_number if step is None else step
-        often = name.startswith("train_")  # told many times an epoch; what is told once must not be thinned out
+        often = name.startswith("train_")  # many per epoch; a metric that comes once must not be thinned out
         self.journal.event({**event, "step": at, "epoch": self._epoch, "t_ns": now}, now, keep=not often)
 
     def remark(self, text: str) -> None:
-        """Something that whoever reads the run should know."""
+        """A remark for the readers of the run."""
         now = self._clock_ns()
-        said, _ = redact.text(text[:1000])
-        self.journal.event({"kind": "remark", "text": said, "t_ns": now}, now)
+        clean, _ = redact.text(text[:1000])
+        self.journal.event({"kind": "remark", "text": clean, "t_ns": now}, now)
 
     def restarted(self, attempt: int, steps_before: int) -> None:
-        """This rank goes on after an earlier attempt, which had recorded ``steps_before`` steps."""
+        """This rank continues after an earlier attempt, which had recorded ``steps_before`` steps."""
         now = self._clock_ns()
         self.journal.event({"kind": "restarted", "attempt": attempt, "steps_before": steps_before, "t_ns": now}, now)
 
@@ -253,12 +304,12 @@ class Recorder:
         self.journal.event(event, now)
 
     def close(self, *, ended_well: bool) -> None:
-        """Write what is buffered; ``ended_well``: with the mark that the rank ended by itself."""
+        """Write what is buffered; ``ended_well``: with the event that the rank ended by itself."""
         self.leave_until(0)
         self.write_step()
         self._queue.close()
         now = self._clock_ns()
-        self._hand_over(now)
+        self._flush(now)
         if self.collectives:
             self.journal.event(
                 {"kind": "rest", "collectives": self.collectives, "step": self.step_number, "t_ns": now}, now
@@ -268,21 +319,21 @@ class Recorder:
     def disown(self) -> None:
         """Stop writing, in a forked child."""
         self.journal.disown()
-        self._aside.clear()
+        self._unwritten.clear()
         self.live = hidden_words()
 
-    def _hand_over(self, now: int) -> None:
-        """Make lines of the steps that were put aside, and write them."""
-        self._handed_ns = now
+    def _flush(self, now: int) -> None:
+        """Format the steps that are not written yet, and write them."""
+        self._flushed_ns = now
         line = self._lines.line
-        self.journal.steps([line(step) for step in self._aside], now)
-        self._aside.clear()
+        self.journal.steps([line(step) for step in self._unwritten], now)
+        self._unwritten.clear()
 
     def _pair(self) -> None:
         self.leave_until(self.enter(0))
 
     def _enters_within(self, place: int, now: int) -> int:
-        """Phase ``place`` begins inside another one, or is itself one that others begin in: what it counts as."""
+        """The place that phase ``place`` counts as, which begins inside another one or is one of ``OPAQUE``."""
         if self.stack:
             top = self.stack[-1]
             self._spent[top] += now - self.turned_ns

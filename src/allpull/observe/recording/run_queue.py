@@ -1,7 +1,7 @@
-"""How long the thread that trains could have run and had no CPU, asked at the end of each step.
+"""How long the training thread was ready to run and had no CPU, read at the end of each step.
 
 Linux counts it for every thread (``schedstat`` of proc(5), second field, ns). One file stays open and is read again,
-for a microsecond. What all threads of the rank wait for together, ``family`` reads from outside.
+for a microsecond. ``sidecar.process_tree`` reads the sum over all threads of the rank from outside.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ LONGEST = 96  # bytes: three numbers of 64 bits
 
 
 class RunQueue:
-    """The waiting of whichever thread asks; a thread that was not the last one to ask begins anew."""
+    """The waiting time of the calling thread; it starts from zero when another thread calls."""
 
     def __init__(self) -> None:
         self._thread: Optional[int] = None
         self._file: Optional[int] = None
-        self._which: Optional[Tuple[int, int]] = None
+        self._file_id: Optional[Tuple[int, int]] = None
         self._before_ns = 0
 
     def since(self) -> Optional[int]:
-        """How long this thread waited for a CPU since it last asked, ns; None: not known."""
+        """How long this thread waited for a CPU since its last call, ns; None: not known."""
         if threading.get_ident() != self._thread:
             self._begin()
             return None
@@ -39,10 +39,10 @@ class RunQueue:
         return waited_ns if waited_ns >= 0 else None
 
     def close(self) -> None:
-        """Close the file, unless the program did so and has opened another in its place."""
+        """Close the file, unless the program closed it and reused its descriptor."""
         file, self._file = self._file, None
         try:
-            if file is not None and _which(file) == self._which:
+            if file is not None and _file_id(file) == self._file_id:
                 os.close(file)
         except OSError:
             return  # the program has closed it
@@ -52,7 +52,7 @@ class RunQueue:
         self._thread = threading.get_ident()
         try:
             self._file = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
-            self._which = _which(self._file)
+            self._file_id = _file_id(self._file)
             ran_ns, self._before_ns = map(int, os.pread(self._file, LONGEST, 0).split()[:2])
             if ran_ns == 0 and not _counts():
                 self.close()
@@ -61,12 +61,12 @@ class RunQueue:
 
 
 def _counts() -> bool:
-    """Whether the kernel counts at all. Of a thread that has just begun it says 0, too; the first one has long run."""
+    """Whether the kernel counts at all: a new thread has 0 too, but the main thread has run."""
     with open("/proc/self/schedstat", "rb") as file:
         return not file.read(LONGEST).startswith(b"0 ")
 
 
-def _which(file: int) -> Tuple[int, int]:
-    """What tells an open file from all others."""
+def _file_id(file: int) -> Tuple[int, int]:
+    """Device and inode of an open file."""
     found = os.fstat(file)
     return found.st_dev, found.st_ino

@@ -1,77 +1,130 @@
-"""Make lines of steps: what was put aside of each, as the JSON of a ``StepRecord``.
+"""Format steps as lines: the JSON of a ``StepRecord`` from the numbers that the recorder kept of each.
 
-Many steps are made into lines at once, in a row: that costs half of what it would one by one, after work of the
-program's own.
+Many steps are formatted at once, in a row: that costs half of what it would one by one, between the program's own work.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any, List, Optional, Tuple
-
-from .cost import Cost
+from typing import Any, Callable, List, Optional, Tuple
 
 KNOWN = ("input", "copy", "forward", "backward", "optimizer", "evaluation", "checkpoint")
 INPUT, COPY, FORWARD, BACKWARD, OPTIMIZER, EVALUATION, CHECKPOINT, COLLECTIVE = range(8)
-OWN = COLLECTIVE + 1  # places from here on are the user's words
+OWN = COLLECTIVE + 1  # places from here on are phases that the user named
 NULL = "null"
+
+BLOCKS = 5
+PAIRS = 40  # of each block; the fastest block counts, which nothing else disturbed
+TIMES = ((20_000, 11), (35_000, 14), (300_000, 28))
+"""How many times as much a phase costs as in a row, by the ns of other work per phase."""
 
 Count = Optional[int]
 Collective = Tuple[int, int, int, Count, Count]
-"""Kind, number in its group, begin, how long it blocked, end; the last two None where nobody waited for it."""
-
-Cut = Tuple[Any, ...]
-"""Where a step ended, when its gradients were ``Ready`` and done, its samples, backward passes, for how long its thread
-had no CPU, tags and collectives, and the time by place; all times in ns.
-
-A plain tuple, like ``Step``, of what no garbage collector follows: thousands of anything else, kept and freed over and
-over, would make it go through all the objects of the program now and then, for 4 µs a step.
-"""
+"""Kind, number in its group, begin, blocked time, end, in ns; the last two None if the program did not wait for it."""
 
 Step = Tuple[Any, ...]
-"""Number, epoch and begin of a step, how many phases ended in it, and the fields of its ``Cut``."""
+"""Number, epoch and begin of a step, the phases that ended in it, then the fields of ``EndedStep`` in their order, with
+``spent`` unpacked.
+
+A plain tuple of what the garbage collector does not track: thousands of any other object, kept and freed again and
+again, would make it visit all objects of the program now and then, for 4 µs per step.
+"""
 
 
-def both(one: Cut, other: Cut) -> Cut:
-    """A step that was cut twice: it ends where it was cut last, and what was added up until then is its own.
+class EndedStep:
+    """The numbers of a step that has ended and may still be extended; one object serves every step. Times in ns."""
 
-    >>> both((5, (3,), 4, 16, 1, 2, ("a",), (), 2, 0), (9, None, None, None, 1, 3, (), (), 1, 3, 7))
-    (9, (3,), 4, 16, 2, 5, ('a',), (), 3, 3, 7)
+    __slots__ = ("collectives", "done_ns", "end_ns", "passes", "queued_ns", "ready", "samples", "spent", "tags")
+
+    def __init__(self) -> None:
+        self.end_ns = 0
+        self.ready: Optional[Tuple[int, ...]] = None
+        """When the gradients of each bucket were ready (``arrival.Ready``)."""
+        self.done_ns: Count = None
+        """When the last backward pass ended."""
+        self.samples: Count = None
+        self.passes: Count = None
+        """Backward passes."""
+        self.queued_ns: Count = None
+        """For how long the thread was ready to run and had no CPU."""
+        self.tags: Tuple[str, ...] = ()
+        self.collectives: Tuple[Collective, ...] = ()
+        self.spent: List[int] = []
+        """Time in each phase, by place."""
+
+    def extend(self, later: EndedStep) -> None:
+        """The step ends with ``later`` instead, whose numbers count since this end.
+
+        >>> step, later = EndedStep(), EndedStep()
+        >>> step.end_ns, step.samples, step.spent = 5, 16, [2, 0]
+        >>> later.end_ns, later.spent = 9, [1, 3, 7]
+        >>> step.extend(later)
+        >>> step.end_ns, step.samples, step.spent
+        (9, 16, [3, 3, 7])
+        """
+        self.end_ns = later.end_ns
+        if later.ready is not None:
+            self.ready, self.done_ns = later.ready, later.done_ns
+        self.samples = _sum(self.samples, later.samples)
+        self.passes = _sum(self.passes, later.passes)
+        known = self.queued_ns is not None and later.queued_ns is not None
+        self.queued_ns = _sum(self.queued_ns, later.queued_ns) if known else None
+        self.tags += later.tags
+        self.collectives += later.collectives
+        spent = self.spent + [0] * (len(later.spent) - len(self.spent))  # the user may have named more phases since
+        self.spent = [one + more for one, more in zip(spent, later.spent)]  # noqa: B905  Python 3.9 has no strict
+
+
+class Cost:
+    """What recording costs here, estimated from what ``pair``, which enters and leaves a phase, costs in a row.
+
+    In a row a pair costs half a microsecond; in a program that trains, many times that: the functions that we wrapped
+    stand around it, and each finds the caches full of the program's data and leaves them full of ours. How many times
+    was measured from outside by ``benchmarks/overhead.py``, which also prints what runs report of themselves.
     """
-    _, ready, done, samples, passes, queued, tags, collectives, *totals = one
-    end, late_ready, late_done, more_samples, more_passes, more_queued, more_tags, more_collectives, *later = other
-    if late_ready is not None:
-        ready, done = late_ready, late_done
-    totals += [0] * (len(later) - len(totals))  # the user's words may have become more
-    counts = (
-        _sum(samples, more_samples),
-        _sum(passes, more_passes),
-        None if queued is None or more_queued is None else queued + more_queued,
-    )
-    sums = (spent + more for spent, more in zip(totals, later))  # noqa: B905  Python 3.9 has no strict
-    return (end, ready, done, *counts, tags + more_tags, collectives + more_collectives, *sums)
+
+    def __init__(self, pair: Callable[[], None], clock_ns: Callable[[], int]) -> None:
+        took = []
+        for _ in range(BLOCKS):
+            start = clock_ns()
+            for _ in range(PAIRS):
+                pair()
+            took.append(clock_ns() - start)
+        self._pair_ns = min(took) / PAIRS
+
+    def of(self, phases: int, step_ns: int) -> int:
+        """The cost of recording a step of ``step_ns`` with so many ``phases``, ns.
+
+        >>> cost = Cost(lambda: None, iter(range(0, 10**9, 20_000)).__next__)  # 500 ns each
+        >>> cost.of(4, 140_000), cost.of(4, 670_000), cost.of(4, 20_000_000)
+        (28000, 42000, 56000)
+        """
+        count = max(phases, 1)
+        work = min(max(step_ns / count, TIMES[0][0]), TIMES[-1][0])
+        (less, few), (more, many) = TIMES[:2] if work < TIMES[1][0] else TIMES[1:]
+        return round(count * self._pair_ns * (few + (many - few) * (work - less) / (more - less)))
 
 
-class Lines:
-    """Makes lines; a phase that no step was in yet is null, and 0 in later steps that are not.
+class StepLines:
+    """Formats steps; a phase that has not occurred yet in any step is null, and one that has is 0 where it does not.
 
-    ``names`` are those of all places, to which words of the user's are added as they come.
+    ``names`` are those of all places; the recorder adds the phases that the user names.
     """
 
     def __init__(self, names: List[str]) -> None:
         self._names = names
-        self._unseen = list(range(OWN))
+        self._unobserved = list(range(OWN))
         self._recorded_ns: Count = None  # what recording the step before took
         self.cost: Optional[Cost] = None
 
     def line(self, step: Step) -> str:
         """The line of one step; they come in their order."""
         number, epoch, begin, phases, end, ready, done, samples, passes, queued, tags, collectives, *spent = step
-        for place in self._unseen:
+        for place in self._unobserved:
             if spent[place]:
-                self._unseen = [other for other in self._unseen if not spent[other]]
+                self._unobserved = [other for other in self._unobserved if not spent[other]]
                 break
-        for place in self._unseen:
+        for place in self._unobserved:
             spent[place] = NULL
         recorded = self._recorded_ns
         self._recorded_ns = None if self.cost is None else self.cost.of(phases, end - begin)

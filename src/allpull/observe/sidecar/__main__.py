@@ -1,11 +1,11 @@
-"""Sample what a host and its ranks do into ``counters/<host>.jsonl``: one process a host, beside the ranks.
+"""Sample the counters of a host and its ranks into ``counters/<host>.jsonl``: one process per host, beside the ranks.
 
-``python -m allpull.observe.sidecar --run DIR --host NAME --watch PID --interval-s S``. ``roster`` says who is a rank,
-``family`` and ``gauges`` read counters, ``gpus`` asks for accelerators, and ``clocks`` compares this host's clock with
-another's. It ends when PID does, or on SIGTERM.
+``python -m allpull.observe.sidecar --run DIR --host NAME --watch PID --interval-s S``. ``rank_registry`` knows the
+ranks, ``process_tree``, ``host_counters``, ``tcp_links`` and ``gpus`` read counters, and ``clock_pings`` compares the
+clock of this host with another's. It ends when PID does, or on SIGTERM.
 
-``family`` and ``gauges`` need psutil. Where it is not installed, as may be in a user's own environment, the header
-says so, and clocks are compared all the same.
+``process_tree`` and ``host_counters`` need psutil. Where it is not installed, as in some users' environments, the
+header says so, and clocks are compared all the same.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
-from ...kernel import Tree, Watched
+from ...kernel import Tree, WatchedProcess
 from ...rundir import layout
 from ...rundir.write import Appender, private_folder, whole_json
 from .. import clock_pings
 from ..host import describe_host
 from ..interface import own_address
 from .gpus import find_gpus
-from .rank_registry import Roster
+from .rank_registry import RankRegistry
 
 SCHEMA = "allpull.counters/1.3"
 NO_PSUTIL = f"{layout.NO_COUNTERS}psutil is not installed there"
 NICENESS = 10  # the ranks go first
-LOOK_S = 0.2  # how soon the end of PID, or a signal, is noticed
-LAST_WORDS_S = 1.0  # for the last pings: a job that has ended waits no longer for us
+POLL_S = 0.2  # how soon the end of PID, or a signal, is noticed
+LAST_PINGS_S = 1.0  # a job that has ended waits no longer for the sidecar
 BUDGET = 1 << 30  # bytes
 LOOPBACK = ("127.", "::1")
 
-Look = Callable[[], Dict[str, Any]]
+Reader = Callable[[], Dict[str, Any]]
 Clock = Union[clock_pings.Server, clock_pings.Asker]
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
-    """Sample until the watched process or a signal ends it; the exit code is 1 where the file could not be written."""
+    """Sample until the watched process ends or a signal arrives; the exit code is 1 if the file cannot be written."""
     options = _options(arguments)
-    asked, watched = _ask_by_signal(), Watched(options.watch)
+    asked, watched = _end_by_signal(), WatchedProcess(options.watch)
     _be_nice()
     _describe(options.run, options.host)
     path = os.path.join(options.run, layout.counters_file(options.host))
@@ -54,32 +54,32 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
         return 1
     appender = Appender(path, options.budget, on_trouble=lambda reason: _say(f"counters end: {reason}"), on_thin=_thin)
     interval_ns = int(options.interval_s * 1e9)
-    looks, sources = _looks(options)
+    readers, sources = _readers(options)
     _write(appender, _header(options.host, interval_ns, sources), keep=True)
-    clock = _clock(options, os.environ.get(clock_pings.NONCE_VARIABLE, "")) if appender.is_open else None
-    if looks or clock is not None:
-        _sample_until(appender, interval_ns, looks, clock, lambda: asked() or not watched.is_alive())
+    clock = _start_clock(options, os.environ.get(clock_pings.NONCE_VARIABLE, "")) if appender.is_open else None
+    if readers or clock is not None:
+        _sample_until(appender, interval_ns, readers, clock, lambda: asked() or not watched.is_alive())
     if options.clock == "auto" and isinstance(clock, clock_pings.Server):
-        clock_pings.withdraw_clock_place(options.run)  # another attempt may run on other hosts
+        clock_pings.withdraw_server(options.run)  # another attempt may run on other hosts
     sound = appender.is_open
     appender.close()
     return 0 if sound else 1
 
 
 def _sample_until(
-    appender: Appender, interval_ns: int, looks: List[Look], clock: Optional[Clock], over: Callable[[], bool]
+    appender: Appender, interval_ns: int, readers: List[Reader], clock: Optional[Clock], over: Callable[[], bool]
 ) -> None:
-    """Take a sample now, every ``interval_ns``, and last when it is ``over``."""
-    _write(appender, _sample(looks))
+    """Take a sample now, then every ``interval_ns``, and a last one when ``over()``."""
+    _write(appender, _sample(readers))
     due_ns = time.monotonic_ns() + interval_ns
     ended = False
     while appender.is_open and not ended:
         ended = _wait(due_ns, over)
         if ended and clock is not None:
-            clock.finish(LAST_WORDS_S)
+            clock.finish(LAST_PINGS_S)
         pings = clock.news() if isinstance(clock, clock_pings.Asker) else {}
-        if looks or pings:
-            _write(appender, {**_sample(looks), **pings}, keep=ended or bool(pings))
+        if readers or pings:
+            _write(appender, {**_sample(readers), **pings}, keep=ended or bool(pings))
         due_ns = max(due_ns + interval_ns, time.monotonic_ns())
 
 
@@ -89,15 +89,17 @@ def _options(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
     )
     parser.add_argument("--run", required=True, help="run directory")
     parser.add_argument("--host", required=True, help="name of this host in the records")
-    parser.add_argument("--watch", required=True, type=int, help="process whose end is ours; ranks are below it")
+    parser.add_argument("--watch", required=True, type=int, help="end with this process; ranks are its descendants")
     parser.add_argument("--interval-s", type=float, default=1.0, help="seconds between samples")
-    parser.add_argument("--budget", type=int, default=BUDGET, help="bytes of the file, over which samples thin out")
+    parser.add_argument(
+        "--budget", type=int, default=BUDGET, help="bytes of the file, beyond which samples are thinned out"
+    )
     clock = parser.add_mutually_exclusive_group()
     clock.add_argument(
         "--serve-clock", type=int, metavar="FD", help="answer other hosts' pings on this listening socket"
     )
     clock.add_argument("--ask-clock", action="store_true", help=f"ping the host that {layout.CLOCK} names")
-    clock.add_argument("--clock", choices=("auto",), help="be the host that the others ping, if none is yet")
+    clock.add_argument("--clock", choices=("auto",), help="serve pings if no other host does yet")
     parser.add_argument("--clock-every-s", type=float, default=60.0, help="seconds between bursts of pings")
     options = parser.parse_args(arguments)
     for name in ("interval_s", "clock_every_s"):
@@ -106,29 +108,29 @@ def _options(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
     return options
 
 
-def _looks(options: argparse.Namespace) -> Tuple[List[Look], List[str]]:
-    """What is looked at for every sample, each a part of it, and what the numbers come from."""
-    looks: List[Look] = []
+def _readers(options: argparse.Namespace) -> Tuple[List[Reader], List[str]]:
+    """The functions that read the parts of each sample, and the sources of the numbers."""
+    readers: List[Reader] = []
     sources: List[str] = []
     try:
         from . import host_counters  # noqa: PLC0415  needs psutil
-        from .process_tree import Family  # noqa: PLC0415  as above
-        from .tcp_links import Links  # noqa: PLC0415  of the processes that family finds
+        from .process_tree import ProcessTree  # noqa: PLC0415  as above
+        from .tcp_links import Links  # noqa: PLC0415  of the processes that tree finds
     except ImportError:
         sources.append(NO_PSUTIL)
     else:
-        family = Family(options.watch, Roster(options.run, options.host))
-        looks += [host_counters.look, lambda: {"ranks": family.ranks()}, Links(family.pids).look]
+        tree = ProcessTree(options.watch, RankRegistry(options.run, options.host))
+        readers += [host_counters.look, lambda: {"ranks": tree.ranks()}, Links(tree.pids).look]
         sources += host_counters.sources()
     gpus = find_gpus()
     if gpus is not None and gpus.sources():
-        looks.append(lambda: {"gpus": gpus.look()})
+        readers.append(lambda: {"gpus": gpus.look()})
         sources += gpus.sources()
-    return looks, sources
+    return readers, sources
 
 
-def _clock(options: argparse.Namespace, nonce: str) -> Optional[Clock]:
-    """This host's part in comparing clocks; None: it has none, or cannot take it."""
+def _start_clock(options: argparse.Namespace, nonce: str) -> Optional[Clock]:
+    """Start this host's part in comparing clocks; None: it has none, or cannot take it."""
     if not nonce:
         return None
     asks, listener = options.ask_clock, None
@@ -150,29 +152,29 @@ def _clock(options: argparse.Namespace, nonce: str) -> Optional[Clock]:
 
 
 def _claim(run: str, host: str, towards: str) -> Optional[socket.socket]:
-    """A listening socket on the way ``towards`` another host, if this host is the first that could answer.
+    """A listening socket on the route ``towards`` another host, if this host is the first to claim the server role.
 
-    A place in the name of this very host is one that an earlier attempt left behind.
+    An address published by this host itself is left over from an earlier attempt.
 
     Raises:
         OSError: this host has no such address, or the run directory cannot be written.
     """
-    place = clock_pings.clock_place(run)
+    place = clock_pings.server_address(run)
     address = own_address(towards)
     if (place is not None and place["host"] != host) or address.startswith(LOOPBACK):
         return None
     listener = clock_pings.listen(address)
     ours = {"address": address, "port": listener.getsockname()[1], "host": host}
     if place is not None:
-        clock_pings.put_clock_place(run, ours)
-    elif not clock_pings.claim_clock_place(run, ours):
+        clock_pings.publish_server(run, ours)
+    elif not clock_pings.claim_server(run, ours):
         listener.close()
         return None
     return listener
 
 
-def _ask_by_signal() -> Callable[[], bool]:
-    """Take SIGTERM and SIGHUP as a request to end; Ctrl-C is for the launcher, which then ends us in its order."""
+def _end_by_signal() -> Callable[[], bool]:
+    """Take SIGTERM and SIGHUP as a request to end; Ctrl-C is for the launcher, which then ends us in its own order."""
     received: List[int] = []
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda which, _: received.append(which))
@@ -185,16 +187,16 @@ def _be_nice() -> None:
     try:
         os.nice(NICENESS)
     except OSError:
-        pass  # no harm: it sleeps nearly always
+        pass  # harmless: it sleeps most of the time
 
 
 def _wait(due_ns: int, over: Callable[[], bool]) -> bool:
-    """Sleep until ``due_ns``, in naps; true as soon as it is over."""
+    """Sleep until ``due_ns``; True as soon as ``over()``."""
     while not over():
         left_s = (due_ns - time.monotonic_ns()) / 1e9
         if left_s <= 0:
             return False
-        time.sleep(min(left_s, LOOK_S))
+        time.sleep(min(left_s, POLL_S))
     return True
 
 
@@ -205,7 +207,7 @@ def _write(appender: Appender, record: Dict[str, Any], *, keep: bool = False) ->
 
 
 def _describe(run: str, host: str) -> None:
-    """Say what this host is, where nobody has: no agent is on the hosts of a command that starts its own ranks."""
+    """Describe this host if no agent has: a command that starts its own ranks has no agents."""
     path = os.path.join(run, layout.host_file(host))
     if os.path.exists(path):
         return
@@ -221,7 +223,7 @@ def _say(text: str) -> None:
         sys.stderr.write(f"allpull sidecar: {text}\n")
         sys.stderr.flush()
     except OSError:
-        pass  # nobody is left to tell
+        pass  # stderr is closed
 
 
 def _thin(keep_one_in: int) -> None:
@@ -241,10 +243,10 @@ def _header(host: str, interval_ns: int, sources: List[str]) -> Dict[str, Any]:
     }
 
 
-def _sample(looks: List[Look]) -> Dict[str, Any]:
+def _sample(readers: List[Reader]) -> Dict[str, Any]:
     """``schema.counters.CounterSample`` in plain values."""
     sample: Dict[str, Any] = {"t_ns": time.monotonic_ns()}
-    for look in looks:
+    for look in readers:
         sample.update(look())
     return sample
 

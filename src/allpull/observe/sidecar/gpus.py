@@ -1,7 +1,7 @@
-"""Ask NVIDIA's driver what the accelerators of a host do, through NVML where nvidia-ml-py is installed.
+"""Read the counters of the accelerators of a host from NVIDIA's driver, through NVML where nvidia-ml-py is installed.
 
 NVML numbers devices in the order of the bus, and shows all that this process may open, whatever
-CUDA_VISIBLE_DEVICES says. A figure that a device does not support is left out.
+CUDA_VISIBLE_DEVICES says. A counter that a device does not support is left out.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ MAX_GPUS = 64
 
 
 class Gpus:
-    """The accelerators that ``nvml``, the module of nvidia-ml-py, finds; the driver need not be there."""
+    """The accelerators that ``nvml``, the module of nvidia-ml-py, finds; none without a driver."""
 
     def __init__(self, nvml: Any) -> None:
         self._nvml = nvml
@@ -26,10 +26,10 @@ class Gpus:
             try:
                 self._devices[index] = nvml.nvmlDeviceGetHandleByIndex(index)
             except nvml.NVMLError:
-                continue  # not ours to open, or fallen off the bus
+                continue  # we may not open it, or it has fallen off the bus
 
     def sources(self) -> List[str]:
-        """What the numbers come from; nothing where there is no device."""
+        """The source of the numbers; empty if there is no device."""
         if not self._devices:
             return []
         try:

@@ -1,7 +1,4 @@
-"""Read what a host as a whole does: its CPUs, memory, load and network. Needs psutil, as ``family`` does.
-
-``sidecar`` goes without both where psutil is not installed.
-"""
+"""Read the counters of a host as a whole: CPUs, memory, load and network. Needs psutil."""
 
 from __future__ import annotations
 
@@ -17,12 +14,12 @@ IB_WORD_BYTES = 4  # port_rcv_data and port_xmit_data count 32-bit words (Infini
 
 
 def sources() -> List[str]:
-    """What the numbers come from."""
+    """The sources of the numbers."""
     return [f"psutil {psutil.__version__}", "switches: main thread of each process"]
 
 
 def look() -> Dict[str, Any]:
-    """The host's part of ``schema.counters.CounterSample``; what this system does not say is left out."""
+    """The host's part of ``schema.counters.CounterSample``; what this system does not report is left out."""
     found: Dict[str, Any] = {}
     for part in (_cpu, _memory, _load, _network):
         try:
@@ -35,7 +32,7 @@ def look() -> Dict[str, Any]:
 def _cpu() -> Dict[str, Any]:
     cpu = psutil.cpu_times()._asdict()
     idle_s = cpu["idle"] + cpu.get("iowait", 0.0)
-    # Linux counts guests in user and nice too; time that the hypervisor stole was no idle time of ours.
+    # Linux counts guests in user and nice too; stolen time is not idle time.
     busy_s = sum(cpu.get(name, 0.0) for name in ("user", "nice", "system", "irq", "softirq", "steal"))
     return {"cpu_ns": round(busy_s * 1e9), "idle_ns": round(idle_s * 1e9)}
 
@@ -50,7 +47,7 @@ def _load() -> Dict[str, Any]:
 
 
 def _network() -> Dict[str, Any]:
-    """Bytes of every network interface, and of InfiniBand ports, whose RDMA traffic interfaces do not see."""
+    """Bytes of every network interface, and of InfiniBand ports, whose RDMA traffic interfaces do not count."""
     nics = {
         name: {"received_bytes": counts.bytes_recv, "sent_bytes": counts.bytes_sent}
         for name, counts in sorted(psutil.net_io_counters(pernic=True).items())

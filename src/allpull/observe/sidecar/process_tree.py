@@ -1,6 +1,6 @@
-"""Find the processes of each rank of a host, and read what each of them used.
+"""Find the processes of each rank of a host, and read the resources that each used.
 
-A rank's helpers, such as loader workers, are its descendants. Needs psutil, as ``gauges`` does.
+The helpers of a rank, such as loader workers, are its descendants. Needs psutil.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from typing import Dict, Iterator, List, Mapping, Optional, Tuple
 
 import psutil
 
-from .process_usage import Key, Ledger, Sight
-from .rank_registry import Roster, rank_by_variables
+from .process_usage import Key, ProcessSample, ProcessUsage
+from .rank_registry import RankRegistry, rank_by_variables
 
-MAX_THREADS = 256  # of one process that are asked how long they waited for a CPU
+MAX_THREADS = 256  # of one process whose wait for a CPU is read
 
 
-class Family:
-    """The ranks that ``roster`` hears of, and those below process ``pid``, followed from look to look."""
+class ProcessTree:
+    """The ranks that ``registry`` hears of, and those below process ``pid``, tracked from look to look."""
 
-    def __init__(self, pid: int, roster: Optional[Roster] = None) -> None:
-        self._ledger = Ledger()
-        self._roster = roster
-        self._said: Dict[Key, Tuple[psutil.Process, int]] = {}
-        self._followed: Dict[Key, Tuple[psutil.Process, int]] = {}
+    def __init__(self, pid: int, registry: Optional[RankRegistry] = None) -> None:
+        self._usage = ProcessUsage()
+        self._registry = registry
+        self._registered: Dict[Key, Tuple[psutil.Process, int]] = {}
+        self._tracked: Dict[Key, Tuple[psutil.Process, int]] = {}
         try:
             self._watched: Optional[psutil.Process] = psutil.Process(pid)
         except (psutil.Error, ValueError):
@@ -33,70 +33,70 @@ class Family:
     def ranks(self) -> Dict[str, Dict[str, Optional[int]]]:
         """``schema.counters.RankCounters`` of every rank seen so far, in plain values."""
         self._listen()
-        return {str(rank): figures for rank, figures in self._ledger.update(self._sights()).items()}
+        return {str(rank): figures for rank, figures in self._usage.update(self._samples()).items()}
 
     def pids(self) -> List[int]:
-        """The processes of ranks that the last look found."""
-        return [process.pid for process, _ in self._followed.values()]
+        """The processes of ranks in the last sample."""
+        return [process.pid for process, _ in self._tracked.values()]
 
     def _listen(self) -> None:
-        for pid, rank in self._roster.news().items() if self._roster else ():
+        for pid, rank in self._registry.news().items() if self._registry else ():
             try:
                 process = psutil.Process(pid)
-                if self._roster and self._roster.is_of_job(_environ(process)):
-                    self._said[pid, process.create_time()] = (process, rank)
+                if self._registry and self._registry.is_of_job(_environ(process)):
+                    self._registered[pid, process.create_time()] = (process, rank)
             except psutil.Error:
                 continue  # it has ended already
 
-    def _sights(self) -> Iterator[Sight]:
-        """Every process of a rank, parents before their children, as the ledger wants them."""
-        family = self._family()
-        keys = {process.pid: key for key, process in family.items()}
-        followed: Dict[Key, Tuple[psutil.Process, int]] = {}
-        for key, process in family.items():
+    def _samples(self) -> Iterator[ProcessSample]:
+        """Every process of a rank, parents before their children, as ``ProcessUsage`` requires."""
+        tree = self._processes()
+        keys = {process.pid: key for key, process in tree.items()}
+        tracked: Dict[Key, Tuple[psutil.Process, int]] = {}
+        for key, process in tree.items():
             try:
                 parent = keys.get(process.ppid())
-                rank = self._rank(process, key, followed.get(parent) if parent else None)
+                rank = self._rank(process, key, tracked.get(parent) if parent else None)
                 if rank is None:
                     continue
-                followed[key] = (process, rank)
-                yield Sight(key, parent, rank, _figures(process))
+                tracked[key] = (process, rank)
+                yield ProcessSample(key, parent, rank, _figures(process))
             except psutil.NoSuchProcess:
-                followed.pop(key, None)
-        self._followed = followed
+                tracked.pop(key, None)
+        self._tracked = tracked
 
-    def _family(self) -> Dict[Key, psutil.Process]:
-        """The watched process if it is a rank, those below it, ranks elsewhere with theirs, those without a parent."""
+    def _processes(self) -> Dict[Key, psutil.Process]:
+        """The watched process if it is a rank, its descendants, other ranks with theirs, and tracked orphans."""
         watched = self._watched.pid if self._watched else None
-        family = {key: said[0] for key, said in self._said.items() if key[0] == watched and said[0].is_running()}
-        self._add(family, self._watched)
-        for key, (process, _) in list(self._said.items()):
-            if key in family:
+        tree = {key: said[0] for key, said in self._registered.items() if key[0] == watched and said[0].is_running()}
+        self._add(tree, self._watched)
+        for key, (process, _) in list(self._registered.items()):
+            if key in tree:
                 continue
             if process.is_running():
-                family[key] = process
-                self._add(family, process)
+                tree[key] = process
+                self._add(tree, process)
             else:
-                del self._said[key]
-        for key, (process, _) in self._followed.items():
-            if key not in family and process.is_running():
-                family[key] = process
-        return family
+                del self._registered[key]
+        for key, (process, _) in self._tracked.items():
+            if key not in tree and process.is_running():
+                tree[key] = process
+        return tree
 
-    def _add(self, family: Dict[Key, psutil.Process], ancestor: Optional[psutil.Process]) -> None:
+    def _add(self, tree: Dict[Key, psutil.Process], ancestor: Optional[psutil.Process]) -> None:
         for process in _descendants(ancestor):
             try:
                 if process.pid != os.getpid():
-                    family[process.pid, process.create_time()] = process
+                    tree[process.pid, process.create_time()] = process
             except psutil.NoSuchProcess:
                 continue
 
     def _rank(self, process: psutil.Process, key: Key, parent: Optional[Tuple[psutil.Process, int]]) -> Optional[int]:
-        """The rank that ``process`` belongs to: as it said, as it was, by its own environment, or by its parent.
+        """The rank of ``process``: as registered, as before, by its own environment, or by its parent.
 
-        One without a rank is asked again at each look: it may have been between fork and exec.
+        A process without a rank is examined again in each sample: it may have been between fork and exec.
         """
-        known = self._said.get(key) or self._followed.get(key)
+        known = self._registered.get(key) or self._tracked.get(key)
         if known is not None:
             return known[1]
         own = rank_by_variables(_environ(process), self._above)
@@ -106,15 +106,15 @@ class Family:
 
 
 def _descendants(ancestor: Optional[psutil.Process]) -> List[psutil.Process]:
-    """All below ``ancestor``, parents first."""
+    """All descendants of ``ancestor``, parents first."""
     try:
         return ancestor.children(recursive=True) if ancestor else []
     except psutil.NoSuchProcess:
-        return []  # it ended, or another between two lines; who is followed already is found without it
+        return []  # it ended, or another between two lines; who is tracked already is found without it
 
 
 def _environ(process: psutil.Process) -> Mapping[str, str]:
-    """What ``process`` was started with; empty where that may not be read."""
+    """The environment of ``process`` at its start; empty if it may not be read."""
     try:
         return process.environ()
     except (psutil.Error, OSError):
@@ -122,7 +122,7 @@ def _environ(process: psutil.Process) -> Mapping[str, str]:
 
 
 def _figures(process: psutil.Process) -> Dict[str, Optional[int]]:
-    """What one process did and holds; a figure that may not be read is left out.
+    """The counters of one process; one that may not be read is left out.
 
     Raises:
         psutil.NoSuchProcess: it has ended.
@@ -133,9 +133,9 @@ def _figures(process: psutil.Process) -> Dict[str, Optional[int]]:
             try:
                 figures.update(read(process))
             except psutil.ZombieProcess:
-                continue  # ended, not yet reaped: the ledger has its last figures
+                continue  # ended, not yet reaped: the usage has its last counters
             except (psutil.AccessDenied, AttributeError, OSError):
-                continue  # macOS has no io_counters; another user's process does not show it
+                continue  # macOS has no io_counters; those of another user may not be read
     return figures
 
 
@@ -163,7 +163,7 @@ def _memory(process: psutil.Process) -> Dict[str, int]:
 
 
 def _queue(process: psutil.Process) -> Dict[str, int]:
-    """How long its threads could have run and had no CPU (schedstat of Linux, second field)."""
+    """How long its threads were ready to run and had no CPU (schedstat of Linux, second field)."""
     folder = f"/proc/{process.pid}/task"
     waited = []
     for thread in os.listdir(folder)[:MAX_THREADS]:

@@ -1,8 +1,8 @@
-"""Ask Linux about the TCP connections of ranks to other hosts: bytes, and for how long there was something to send.
+"""Read the TCP connections of ranks to other hosts: bytes sent, and the time in which data was in flight.
 
-The kernel keeps ``struct tcp_info`` for each connection, and tells it over netlink (sock_diag(7); ``ss -i`` prints the
-same). Busy time is that in which data were sent and not yet acknowledged, so bytes ÷ busy time is the rate that the way
-to that host gave when it was asked for one. Transports that are not TCP (InfiniBand verbs, shared memory) are not seen.
+The kernel keeps ``struct tcp_info`` for each connection, and reports it over netlink (sock_diag(7); ``ss -i`` prints
+the same). Busy time is the time in which sent data was not yet acknowledged, so bytes ÷ busy time is the rate of the
+path to that host while it was in use. Transports that are not TCP (InfiniBand verbs, shared memory) are not covered.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def connections() -> Iterator[Connection]:
     """The established TCP connections of this network namespace that reach beyond loopback.
 
     Raises:
-        OSError: the kernel does not tell.
+        OSError: the kernel does not report them.
     """
     for family, length in FAMILIES:
         for message in _dump(family):
@@ -99,7 +99,7 @@ def connections() -> Iterator[Connection]:
 
 
 def _dump(family: int) -> List[bytes]:
-    """What the kernel says of each connection, ``struct inet_diag_msg`` and attributes."""
+    """The kernel's messages, one per connection: ``struct inet_diag_msg`` and attributes."""
     request = REQUEST.pack(family, socket.IPPROTO_TCP, 1 << (INET_DIAG_INFO - 1), ESTABLISHED)
     found: List[bytes] = []
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as asked:
@@ -124,7 +124,7 @@ def _messages(answer: bytes) -> Iterator[Tuple[int, bytes]]:
 
 
 def _info(message: bytes) -> bytes:
-    """``struct tcp_info`` of a message; empty where it is not there."""
+    """``struct tcp_info`` of a message; empty if it has none."""
     at = ATTRIBUTES_AT
     while at + 4 <= len(message):
         length, kind = struct.unpack_from("=HH", message, at)
@@ -142,7 +142,7 @@ def _sockets(pids: Iterable[int]) -> Set[int]:
         try:
             names = os.listdir(folder)
         except OSError:
-            continue  # it has ended, or is another user's
+            continue  # it has ended, or belongs to another user
         for name in names:
             try:
                 target = os.readlink(f"{folder}/{name}")

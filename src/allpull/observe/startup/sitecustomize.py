@@ -1,6 +1,6 @@
-"""Python runs this before a program, because its folder stands first on PYTHONPATH; then the user's own runs too.
+"""Python runs this before a program, because its folder is first on PYTHONPATH; the user's own sitecustomize runs next.
 
-It waits for torch, or for allpull's words, and does nothing else: processes that use neither are left alone.
+It waits for the import of torch or ``allpull.marks``; processes that import neither are unaffected.
 """
 
 import importlib.machinery
@@ -12,7 +12,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def _watch(job_file: str) -> None:
-    """Have this program watched as ``job_file`` says; whatever goes wrong is not the program's to bear."""
+    """Observe this program as ``job_file`` specifies; an error here must not stop the program."""
     try:
         from _allpull.observe.hooks.imports import wait  # noqa: PLC0415  the folder leaves the path afterwards
 
@@ -22,7 +22,7 @@ def _watch(job_file: str) -> None:
 
 
 def _run_theirs() -> None:
-    """Run the sitecustomize that Python would have found without us."""
+    """Run the sitecustomize that Python would have found without ours."""
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
     if spec is not None and spec.loader is not None:
         module = importlib.util.module_from_spec(spec)

@@ -20,15 +20,16 @@ from pathlib import Path
 from types import FrameType
 
 from allpull.errors import AllpullError, MissingPart
-from allpull.rehearse.host import network, state
+from allpull.rehearse.host import network, ownership
 from allpull.rehearse.host.frame_delay import relay, tap
 from allpull.rehearse.host.namespaces import bind, fresh_folder, inside, leave_the_machine, new_net
 from allpull.rehearse.host.order import RANK_PLACEHOLDER, Order, load
 from allpull.rehearse.host.reports import Reports
 from allpull.rehearse.host.truth import FirstSteps, Moments
+from allpull.rundir import layout
 from allpull.rundir.write import whole_file
 
-NURSERY = "allpull.rehearse.ranks.nursery"
+NURSERY = "allpull.rehearse.ranks.fork_server"
 ETC_HOSTS = Path("/etc/hosts")
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  a mount point, not a file of ours
 TICK_S = 0.05  # how soon a change that is due, or an end, is noticed
@@ -80,21 +81,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--ready", type=int, required=True, help="descriptor that is told when the hosts stand")
     options = parser.parse_args(arguments)
     order = load(options.order)
-    state.end_with_parent(order.owner_pid, signal.SIGTERM)
+    ownership.end_with_parent(order.owner_pid, signal.SIGTERM)
     stop = Stop()
     try:
         world = make(order)
     except AllpullError as error:
         _tell(options.ready, {"error": error.message, "hint": error.hint, "missing": isinstance(error, MissingPart)})
         return error.exit_code
-    state.end_with_parent(order.owner_pid, signal.SIGTERM)  # again: the kernel forgets it with a change of user
+    ownership.end_with_parent(order.owner_pid, signal.SIGTERM)  # again: the kernel forgets it with a change of user
     nursery = start_nursery(options.order, world)
     _tell(options.ready, {"hosts": len(world.nets)})
     try:
         code = watch(order, world, nursery, stop)
     finally:
-        state.end_all(order.cluster)
-        state.release(Path(order.state_file))
+        ownership.end_all(order.cluster)
+        ownership.release(Path(order.state_file))
     return code
 
 
@@ -153,7 +154,7 @@ def start_relay(nets: Sequence[int], latency_s: float) -> int:
     if pid == 0:
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
-        state.end_with_parent(keeper, signal.SIGKILL)
+        ownership.end_with_parent(keeper, signal.SIGKILL)
         relay(cables, latency_s)
     for at_host, at_switch in cables:
         os.close(at_host)
@@ -167,7 +168,7 @@ def _name_hosts(order: Order) -> None:
     for index, host in enumerate(order.hosts):
         # torch's store asks who calls by the IPv6 form of the address, and waits for a name server where none is named
         lines += [f"{network.address(index)} {host.name}", f"::ffff:{network.address(index)} {host.name}"]
-    path = Path(order.directory) / "job/etc-hosts"
+    path = Path(order.directory) / layout.CLUSTER_HOSTS
     whole_file(str(path), "\n".join(lines) + "\n")
     if ETC_HOSTS.exists():  # else there is nothing to hide, and addresses must do
         bind(path, ETC_HOSTS)
@@ -265,7 +266,7 @@ def _end(order: Order, nursery: subprocess.Popen[bytes], stop: Stop) -> None:
         if stop.asked > 1 or os.getppid() != order.owner_pid:
             break
         time.sleep(TICK_S)
-    state.end_all(order.cluster)
+    ownership.end_all(order.cluster)
 
 
 if __name__ == "__main__":

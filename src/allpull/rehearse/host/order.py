@@ -10,9 +10,6 @@ from typing import Any, Literal
 
 from allpull.rehearse.host.network import Change, Topology, Uplink
 
-FILE = "job/order.json"
-"""Where it stands in a run directory."""
-
 RANK_PLACEHOLDER = "_" * 7
 """What RANK is where there are no ranks yet: room for their numbers, and no number itself."""
 

@@ -5,17 +5,16 @@ Of the job file it reads the options ``cluster`` (see ``schedule``) and ``steps`
 
 from __future__ import annotations
 
-import json
 import sys
-from pathlib import Path
 
 from allpull.errors import AllpullError
 from allpull.rehearse.ranks.loop import train
+from allpull.rundir.job_file import JobFile
 
 
 def main(job_file: str) -> None:
     """Rehearse as the job file says."""
-    options = json.loads(Path(job_file).read_text(encoding="utf-8"))["options"]
+    options = JobFile.read(job_file).options
     try:
         train(options["cluster"], int(options["steps"]))
     except AllpullError as error:

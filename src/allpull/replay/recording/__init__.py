@@ -1,1 +1,1 @@
-"""Build the window that a replay plays from the records of a run."""
+"""Record the window that a replay plays, from the records of a run."""

@@ -1,18 +1,19 @@
 """Solve how long each bucket of gradients took to reduce, from when it was ready and when the last one was done.
 
-Buckets follow each other on one lane (``analyse.window``), so the last one ends at max_j (R_j + Σ_(b≥j) seconds_b) with
+Buckets follow each other on one lane (``replay.window``), so the last one ends at max_j (R_j + Σ_(b≥j) seconds_b) with
 R_j the moment at which the last rank had bucket j ready. Seconds are taken in proportion to weights w_b, and with D the
 first moment at which a rank was done the scale s of a step has a closed form::
 
     seconds_b = s·w_b,    s = min_j (D − R_j) / W_j,    W_j = Σ_(b≥j) w_b
 
-That is the most it can have been: who is slow in backward may have hidden a faster lane. So s is also at most what is
-usual, the one scale for all steps that explains their ends best, and whatever the last bucket ended later than that are
-its own seconds. D is always met.
+This is an upper bound: a rank that is slow in backward may have hidden a faster lane. So s is also at most the usual
+scale, the one value for all steps that explains their ends best; if the last bucket ended later than that, the excess
+is its own. D is always met.
 
-Weights are what a profiler measured, where there is one, and more than that is not usual. Else they are bytes and a
-latency (α and β of Hockney 1994, Parallel Computing 20), mixed so that the usual scale explains the ends of steps best.
-With which buckets' moments the ends move is what tells a busy lane from a rank that is slow in backward.
+Weights are what a profiler measured, where there is one, and the usual scale is at most the measured one. Otherwise
+they are bytes and a latency (α and β of Hockney 1994, Parallel Computing 20), mixed so that the usual scale explains
+the ends of steps best. The buckets with whose moments the ends move distinguish a busy lane from a rank that is slow in
+backward.
 """
 
 from __future__ import annotations
@@ -33,20 +34,20 @@ from allpull.rundir.read.events import EventLog
 from allpull.units import NS_PER_S
 
 Ints = NDArray[np.int64]
-MISSING_SHARE = 0.1  # of rank-steps whose buckets are not known: with more, medians would stand for the run
-LEAST_WEIGHT = 1e-6  # of all buckets together: none takes no time at all
-FEW = 8  # reductions: fewer tell nothing of latency
+MISSING_SHARE = 0.1  # of rank-steps whose buckets are unknown: with more, medians would replace the run
+LEAST_WEIGHT = 1e-6  # of all buckets together: every bucket takes some time
+FEW = 8  # reductions: fewer do not show the latency
 MIXES = np.linspace(0, 1, 21)  # from bytes alone to latency alone
-BETTER = 0.99  # of the error with bytes alone: what explains the ends hardly better is no reason to leave them
-EXACT_S = 1e-6  # an error below this is of stamps, not of the explanation
+BETTER = 0.99  # of the error with bytes alone: a smaller improvement does not justify a latency
+EXACT_S = 1e-6  # an error below this comes from time stamps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Leads:
     """How long before the arrival of its rank each bucket was ready, shape (steps, buckets, ranks), ≥ 0.
 
-    Of steps that are not reduced they say nothing. ``missing`` counts rank-steps that are not known, for which medians
-    over their rank's other steps stand.
+    Meaningless in steps without a reduction. ``missing`` counts unknown rank-steps; they have medians over the other
+    steps of their rank.
     """
 
     seconds: Floats
@@ -54,9 +55,9 @@ class Leads:
 
 
 def leads(ready: pl.DataFrame, steps: Ints, of: Moments) -> Leads | None:
-    """The leads in consecutive ``steps``; None where too few are known, or buckets are not told apart.
+    """The leads in consecutive ``steps``; None where too few are known, or there is one moment per step.
 
-    ``ready`` has the columns of ``rundir.ready.SCHEMA``, by rank, step and bucket; ``of`` are the moments of ``steps``.
+    ``ready``: columns of ``rundir.read.buckets.SCHEMA``, by rank, step and bucket; ``of``: the moments of ``steps``.
     """
     inside = in_window(ready, steps)
     bucket = inside["bucket"].to_numpy()
@@ -87,22 +88,22 @@ def leads(ready: pl.DataFrame, steps: Ints, of: Moments) -> Leads | None:
 
 
 def sizes(events: Mapping[int, EventLog], step: int, buckets: int) -> Ints | None:
-    """Bytes of ``buckets`` buckets as DDP cut them at ``step``: as said last before it, or else first after it."""
-    said = [one for log in events.values() for one in log.buckets if len(one.sizes_bytes) == buckets]
-    before = [one for one in said if one.step <= step]
-    found = max(before, key=attrgetter("step")) if before else min(said, key=attrgetter("step"), default=None)
+    """Bytes of ``buckets`` buckets as DDP cut them at ``step``: as last recorded before it, or else first after it."""
+    cuts = [one for log in events.values() for one in log.buckets if len(one.sizes_bytes) == buckets]
+    before = [one for one in cuts if one.step <= step]
+    found = max(before, key=attrgetter("step")) if before else min(cuts, key=attrgetter("step"), default=None)
     if found is None or min(found.sizes_bytes) < 0 or max(found.sizes_bytes) >= 2**53:
         return None
     return np.array(found.sizes_bytes, dtype=np.int64)
 
 
 def single(events: Iterable[EventLog]) -> bool:
-    """Whether DDP reduces all gradients in one bucket: then the arrival says when it was ready."""
-    said = [log.buckets[-1].sizes_bytes for log in events if log.buckets]
-    return bool(said) and all(len(one) == 1 for one in said)
+    """Whether DDP reduces all gradients in one bucket: then the arrival is when it was ready."""
+    cuts = [log.buckets[-1].sizes_bytes for log in events if log.buckets]
+    return bool(cuts) and all(len(sizes_bytes) == 1 for sizes_bytes in cuts)
 
 
-def solved(
+def solve_reductions(
     stand_s: Floats, leave_s: Floats, lead_s: Floats, size_bytes: Ints | None, windows: BucketWindows | None = None
 ) -> Reductions:
     """Reductions whose last bucket ends when it did.
@@ -140,7 +141,7 @@ def _scales(ready_s: Floats, ended_s: Floats, weights: Floats) -> tuple[Floats, 
 
 
 def _usual(ready_s: Floats, ended_s: Floats, weights: Floats) -> tuple[float, float]:
-    """The scale that misses the ends of all steps least, and by how much it does on average."""
+    """The scale that misses the ends of all steps least, and its mean error."""
     scale, after = _scales(ready_s, ended_s, weights)
     tried = np.quantile(scale, MIXES)
     missed_s = [float(np.abs((ready_s + one * after).max(axis=1) - ended_s).mean()) for one in tried]
@@ -151,13 +152,13 @@ def _usual(ready_s: Floats, ended_s: Floats, weights: Floats) -> tuple[float, fl
 def _fitted(ready_s: Floats, ended_s: Floats, size_bytes: Ints | None) -> Floats:
     """Weights from bytes and latency, shape (buckets,), that sum to 1."""
     buckets = ready_s.shape[1]
-    alike = np.full(buckets, 1 / buckets)
+    equal = np.full(buckets, 1 / buckets)
     if size_bytes is None or not size_bytes.any():
-        return alike
+        return equal
     by_bytes = _shares(size_bytes.astype(np.float64))
     if buckets == 1 or ended_s.size < FEW:
         return by_bytes
-    mixed = [(1 - mix) * by_bytes + mix * alike for mix in MIXES]
+    mixed = [(1 - mix) * by_bytes + mix * equal for mix in MIXES]
     missed_s = [_usual(ready_s, ended_s, weights)[1] for weights in mixed]
     best = int(np.argmin(missed_s))
     return mixed[best] if missed_s[best] < BETTER * missed_s[0] - EXACT_S else by_bytes
@@ -172,7 +173,7 @@ def _shares(parts: Floats) -> Floats:
 def _durations_s(times: pl.DataFrame, buckets: int) -> Floats | None:
     """Median seconds of each bucket in profiler windows with as many; None where one of them has none.
 
-    Of each step the least over ranks counts: whoever was there before the last one measured its waiting, too.
+    For each step the minimum over ranks counts: ranks that arrived before the last one measured their waiting, too.
     """
     whole = times.filter(pl.len().over("rank", "step") == buckets)
     lasted = (pl.col("end_ns") - pl.col("start_ns")).min()

@@ -1,8 +1,8 @@
-"""Make the window of a run that a replay can play: from its records, as they are on one clock.
+"""Record the window of a run that a replay can play, from its aligned records.
 
-Which steps: ``window_steps``. Which meetings, and in what order: ``window_calls`` and ``window_events``. What ranks
-did in between: ``window_work``. How long the buckets took: ``bucket_times``. Of each rank and step the sum of what it
-did and of what it was blocked is its wall time.
+Which steps: ``step_choice``. Which meetings, and in what order: ``calls`` and ``meetings``. What ranks did in between:
+``work``. How long the buckets took: ``bucket_times``. For each rank and step, work and blocked time sum to its wall
+time.
 """
 
 from __future__ import annotations
@@ -12,51 +12,48 @@ from collections.abc import Iterator
 import numpy as np
 import polars as pl
 
-from allpull.analyse.aligned import Together
+from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.collectives.matching import OPAQUE, Matched
-from allpull.analyse.collectives.traced_buckets import BucketWindows
 from allpull.analyse.steps.device import with_host
 from allpull.analyse.steps.grid import Floats
 from allpull.replay.recording import bucket_times
 from allpull.replay.recording.calls import Calls, Moments, calls, in_window, moments
-from allpull.replay.recording.meetings import Recorded, recorded
-from allpull.replay.recording.step_choice import Chosen, NoWindow, chosen, shortened
-from allpull.replay.recording.work import PHASES, laid_out
+from allpull.replay.recording.meetings import Events, order_events
+from allpull.replay.recording.step_choice import ChosenSteps, NoWindow, choose_steps, shorten
+from allpull.replay.recording.work import PHASES, lay_out_work
 from allpull.replay.window import CALL, REDUCE, WORK, Level, Reductions, Window
 from allpull.rundir.read.run import RunData
 from allpull.schema.gap import Gap
 from allpull.units import NS_PER_S, show_time
 
-FEW = 0.05  # of the rank-steps: a median may stand for so many
+FEW = 0.05  # of the rank-steps: a median may replace so many
 SMALL_SHARE = 1e-3  # of a step: unmatched collectives below it are the cost of recording their ends
 
 __all__ = ["NoWindow", "record_window"]
 
 
-def record_window(whole: Together, run: RunData, *, windows: BucketWindows | None = None) -> Window | NoWindow:
-    """The window of ``run``, which ``whole`` has on one clock; or why there is none.
-
-    ``windows``: buckets in profiler windows (``analyse.windows.bucket_windows``), where the caller has read them.
-    """
-    steps = chosen(whole, run)
+def record_window(aligned: AlignedRun) -> Window | NoWindow:
+    """The window of a run, or why there is none."""
+    run = aligned.data
+    steps = choose_steps(aligned)
     if isinstance(steps, NoWindow):
         return steps
     ranks = run.record.ranks
-    steps = shortened(steps, ranks=ranks, events=_count(whole, steps), buckets=_buckets(run, steps))
-    records = in_window(whole.steps, steps.steps)
+    steps = shorten(steps, ranks=ranks, events=_count(aligned, steps), buckets=_buckets(run, steps))
+    records = in_window(aligned.steps, steps.steps)
     of = moments(records, ranks)
     apart_s = float(of.begin_s[0].max() - of.end_s[-1].min())
-    if apart_s > whole.clock.slack_ns / NS_PER_S:
+    if apart_s > aligned.clock.slack_ns / NS_PER_S:
         by = show_time(apart_s)
         return NoWindow(
             reason=f"a rank began these steps {by} after another had ended them: their clocks do not compare"
         )
-    found, gaps = _calls(whole, steps, of)
-    events = recorded(of, found, whole.clock.bound_s or 0.0)
+    found, gaps = _calls(aligned, steps, of)
+    events = order_events(of, found, aligned.clock.bound_s or 0.0)
     if ranks > 1 and not ((events.kind == REDUCE).any() or events.meets.any()):
         return NoWindow(reason="no collective of these steps could be matched across ranks: nobody is seen to wait")
     phases, host_s = _phases(records, of, events)
-    reductions, level, more_gaps = _reductions(run, steps, of, events, windows)
+    reductions, level, more_gaps = _reductions(aligned, steps, of, events)
     queued_s, queue_gaps = _queued(_matrix(records, "queued_ns", ranks) / NS_PER_S)
     return Window(
         steps=steps.steps,
@@ -68,7 +65,7 @@ def record_window(whole: Together, run: RunData, *, windows: BucketWindows | Non
         step_of=events.step_of,
         use=events.use,
         uses=found.uses,
-        work=laid_out(events, of.begin_s[0], phases, host_s),
+        work=lay_out_work(events, of.begin_s[0], phases, host_s),
         meets=events.meets,
         waits=events.waits,
         early_s=events.early_s,
@@ -76,37 +73,37 @@ def record_window(whole: Together, run: RunData, *, windows: BucketWindows | Non
         reductions=reductions,
         measured_s=float(of.end_s[-1].max()),
         level=level,
-        bound_s=whole.clock.bound_s or 0.0,
+        bound_s=aligned.clock.bound_s or 0.0,
         queued_s=queued_s,
         gaps=(*steps.gaps, *gaps, *more_gaps, *_gaps(of, events), *queue_gaps),
-        complete=whole.complete,
+        complete=aligned.complete,
     )
 
 
-def _count(whole: Together, steps: Chosen) -> int:
-    """How many events a window of ``steps`` has, at most."""
-    called = in_window(whole.matched.calls.select("step", "match"), steps.steps)
+def _count(aligned: AlignedRun, steps: ChosenSteps) -> int:
+    """At most how many events a window of ``steps`` has."""
+    called = in_window(aligned.matched.calls.select("step", "match"), steps.steps)
     return called["match"].n_unique() + 2 * steps.steps.size
 
 
-def _buckets(run: RunData, steps: Chosen) -> int:
-    """How many buckets a step has, about."""
-    told = in_window(run.ready.select("step"), steps.steps).height
-    return -(-told // (steps.steps.size * run.record.ranks))
+def _buckets(run: RunData, steps: ChosenSteps) -> int:
+    """About how many buckets a step has."""
+    recorded = in_window(run.ready.select("step"), steps.steps).height
+    return -(-recorded // (steps.steps.size * run.record.ranks))
 
 
-def _calls(whole: Together, steps: Chosen, of: Moments) -> tuple[Calls, Iterator[Gap]]:
-    """The matched calls, and what is not known of others.
+def _calls(aligned: AlignedRun, steps: ChosenSteps, of: Moments) -> tuple[Calls, Iterator[Gap]]:
+    """The matched calls, and gaps for the others.
 
     Steps of an accelerator have none: the moments of calls are the host's, which runs ahead of it.
     """
     ranks = of.end_s.shape[1]
-    called = in_window(whole.matched.calls, steps.steps)
-    if "busy_ns" in whole.steps.columns:
-        none = Matched(calls=called.clear(), uses=whole.matched.uses)
+    called = in_window(aligned.matched.calls, steps.steps)
+    if "busy_ns" in aligned.steps.columns:
+        none = Matched(calls=called.clear(), uses=aligned.matched.uses)
         return calls(none, steps.steps, ranks, of.origin_ns), _gap_of_device(called)
-    found = calls(whole.matched, steps.steps, ranks, of.origin_ns)
-    return found, _gap_of_unmatched(called, whole.matched.uses, of)
+    found = calls(aligned.matched, steps.steps, ranks, of.origin_ns)
+    return found, _gap_of_unmatched(called, aligned.matched.uses, of)
 
 
 def _gap_of_device(called: pl.DataFrame) -> Iterator[Gap]:
@@ -121,7 +118,7 @@ def _gap_of_unmatched(called: pl.DataFrame, uses: pl.DataFrame, of: Moments) -> 
     blocked_s = float(lost["blocked_ns"].sum()) / NS_PER_S
     if blocked_s > SMALL_SHARE * float((of.end_s - of.begin_s).sum()):
         each_s = blocked_s / of.end_s.size
-        held = f"'other' holds the {show_time(each_s)} a step that they took"
+        held = f"'other' holds the {show_time(each_s)} per step that they took"
         text = f"collectives could not all be matched across ranks: {held}"
         yield Gap(kind="blocked in other", text=text, seconds=each_s)
 
@@ -132,19 +129,19 @@ def _matrix(records: pl.DataFrame, name: str, ranks: int) -> Floats:
     return np.ascontiguousarray(values.reshape(ranks, -1).T)
 
 
-def _queued(told_s: Floats) -> tuple[Floats | None, list[Gap]]:
-    """``told_s`` (steps, ranks) with a rank's median where a few are NaN, or None; and what is not known."""
-    lacks = np.isnan(told_s)
+def _queued(recorded_s: Floats) -> tuple[Floats | None, list[Gap]]:
+    """``recorded_s`` (steps, ranks) with a rank's median where a few are NaN, or None; and gaps."""
+    lacks = np.isnan(recorded_s)
     if lacks.all():
         return None, []
-    text = f"how long ranks had no CPU is not known in {int(lacks.sum()):,} of {lacks.size:,} rank-steps"
+    text = f"how long ranks waited for a CPU is not known in {int(lacks.sum()):,} of {lacks.size:,} rank-steps"
     gap = Gap(kind="CPU waiting", text=text)
     if lacks.mean() > FEW or lacks.all(axis=0).any():
         return None, [gap]
-    return np.where(lacks, np.nanmedian(told_s, axis=0), told_s), [gap] if lacks.any() else []
+    return np.where(lacks, np.nanmedian(recorded_s, axis=0), recorded_s), [gap] if lacks.any() else []
 
 
-def _phases(records: pl.DataFrame, of: Moments, events: Recorded) -> tuple[dict[str, Floats], Floats | None]:
+def _phases(records: pl.DataFrame, of: Moments, events: Events) -> tuple[dict[str, Floats], Floats | None]:
     """Seconds of each of ``PHASES`` without time blocked in events, shape (steps, ranks); and of ``host``, if known."""
     ranks = of.end_s.shape[1]
     seconds = {name: np.nan_to_num(_matrix(records, f"{name}_ns", ranks)) / NS_PER_S for name in PHASES}
@@ -168,11 +165,12 @@ def _phases(records: pl.DataFrame, of: Moments, events: Recorded) -> tuple[dict[
 
 
 def _reductions(
-    run: RunData, steps: Chosen, of: Moments, events: Recorded, windows: BucketWindows | None
+    aligned: AlignedRun, steps: ChosenSteps, of: Moments, events: Events
 ) -> tuple[Reductions | None, Level, list[Gap]]:
     """The reductions, whether it is known when their buckets were ready, and what is not known of that."""
     if not of.reduces.any():
         return None, "step", []
+    run = aligned.data
     at = events.kind == REDUCE
     stand_s, leave_s = events.stand_s[at], events.leave_s[at]
     known = bucket_times.leads(run.ready, steps.steps, of)
@@ -180,7 +178,7 @@ def _reductions(
         is_single = bucket_times.single(run.events.values())
         lead_s = np.zeros((stand_s.shape[0], 1, stand_s.shape[1]))
         sizes = bucket_times.sizes(run.events, int(steps.steps[0]), 1)
-        found = bucket_times.solved(stand_s, leave_s, lead_s, sizes)
+        found = bucket_times.solve_reductions(stand_s, leave_s, lead_s, sizes)
         return found, "bucket" if is_single else "step", []
     lead_s = known.seconds[of.reduces]
     count = lead_s.shape[1]
@@ -188,17 +186,17 @@ def _reductions(
     gaps: list[Gap] = []
     if known.missing:
         of_all = f"{known.missing:,} of {stand_s.size:,} rank-steps"
-        text = f"when buckets were ready is not known in {of_all}: medians of their ranks stand for it"
+        text = f"when buckets were ready is not known in {of_all}: medians of their ranks are used instead"
         gaps.append(Gap(kind="bucket times", text=text))
-    return bucket_times.solved(stand_s, leave_s, lead_s, sizes, windows), "bucket", gaps
+    return bucket_times.solve_reductions(stand_s, leave_s, lead_s, sizes, aligned.buckets), "bucket", gaps
 
 
-def _gaps(of: Moments, events: Recorded) -> Iterator[Gap]:
+def _gaps(of: Moments, events: Events) -> Iterator[Gap]:
     apart = int((~of.reduces).sum())
     if of.reduces.any() and apart:
-        text = f"the reduction of gradients is not known of all ranks in {apart:,} of {of.reduces.size:,} steps"
+        text = f"the reduction of gradients was not recorded by all ranks in {apart:,} of {of.reduces.size:,} steps"
         yield Gap(kind="reductions", text=text)
     if events.moved:
         times = f"{events.moved:,} time{'s' if events.moved > 1 else ''}"
-        text = f"ranks seem to have been in two collectives at once {times}: they were cut to what is possible"
+        text = f"ranks seem to have been in two collectives at once {times}: they were clipped to what is possible"
         yield Gap(kind="contradictions", text=text)

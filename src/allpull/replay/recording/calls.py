@@ -1,4 +1,4 @@
-"""The moments of a window's steps, and the calls of collectives in it, as arrays of event × rank on one clock."""
+"""The moments of a window's steps, and its calls of collectives, as arrays of event × rank on one clock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from allpull.units import NS_PER_S
 Ints = NDArray[np.int64]
 Places = NDArray[np.int8]
 NOWHERE, ABSENT = -1, -2
-"""Places in ``WORK`` of a call that is inside none of its phases, and where a rank has no part in it."""
+"""Instead of a place in ``WORK``: a call that is inside none of its phases, and a rank that takes no part in it."""
 MOMENTS = ("begin_ns", "end_ns", "arrival_ns", "done_ns")
 
 
@@ -26,7 +26,7 @@ class Moments:
     """When steps began and ended and gradients were reduced, in s after ``origin_ns``, shape (steps, ranks).
 
     ``reduces`` (steps,): arrival and done are known of all ranks. ``reduced_s``: from arrival to done, 0 where one of
-    them is not known; ``arrival_s`` and ``done_s`` say nothing there.
+    them is unknown; ``arrival_s`` and ``done_s`` are meaningless there.
     """
 
     begin_s: Floats
@@ -68,9 +68,9 @@ def in_window(records: pl.DataFrame, numbers: Ints) -> pl.DataFrame:
 
 
 def moments(steps: pl.DataFrame, ranks: int) -> Moments:
-    """The moments of ``steps``, all of which all ``ranks`` ranks recorded: columns of ``rundir.records.SCHEMA``.
+    """The moments of ``steps``, all of which all ``ranks`` ranks recorded: columns of ``rundir.read.steps.SCHEMA``.
 
-    A step begins when the one before ended: what two records differ by there is the error of their clocks.
+    A step begins when the one before ended: a difference between two records there is the error of their clocks.
     """
     begin, end, arrival, done = (steps[name].fill_null(0).to_numpy().reshape(ranks, -1).T for name in MOMENTS)
     is_known = (steps["arrival_ns"].is_not_null() & steps["done_ns"].is_not_null()).to_numpy().reshape(ranks, -1).T
@@ -90,8 +90,8 @@ def moments(steps: pl.DataFrame, ranks: int) -> Moments:
 def calls(matched: Matched, numbers: Ints, ranks: int, origin_ns: int) -> Calls:
     """The ``matched`` calls in steps ``numbers``, which are consecutive.
 
-    Those within an evaluation or a checkpoint are among them: who waits there for a rank that does all of it alone does
-    not evaluate. Left out are those that no rank ever waited for, and those of which ranks do not agree on the step.
+    Calls within an evaluation or a checkpoint are included: a rank that waits there for another one does not evaluate.
+    Calls that no rank ever waited for, and calls on whose step ranks do not agree, are left out.
     """
     uses = _uses(matched.uses)
     found = _kept(matched.calls.join(uses, on="use", how="inner", maintain_order="left"), numbers)
@@ -128,7 +128,7 @@ def calls(matched: Matched, numbers: Ints, ranks: int, origin_ns: int) -> Calls:
 
 
 def _uses(uses: pl.DataFrame) -> pl.DataFrame:
-    """What each use is called, and where it stands: columns use, name, place, direction, root."""
+    """The name of each use, and its phase: columns use, name, place, direction, root."""
     direction = waiting.direction(pl.col("op"))
     return uses.with_row_index("use").select(
         "use",

@@ -1,10 +1,8 @@
-"""Put the meetings of a window into one order, and say of each rank when it stood before each and when it went on.
+"""Put the meetings of a window into one order, with the moments when each rank reached and left each of them.
 
-Events are the matched calls of collectives, the reductions of gradients and the ends of steps; within a step they
-stand in the order in which the last rank came to them. A call in which a rank was blocked lies where it began to
-wait: it may have arrived long before (``early``).
-
-Who waits for whom in a call: ``analyse.collectives.waiting``.
+Events are the matched calls of collectives, the reductions of gradients and the ends of steps; within a step they are
+in the order in which the last rank reached them. A call in which a rank was blocked is where the rank began to wait;
+it may have arrived long before (``early``). Which rank waits for which: ``analyse.collectives.waiting``.
 """
 
 from __future__ import annotations
@@ -23,11 +21,11 @@ MOVED_S = 1e-6  # stamps of two kinds may differ so far without a contradiction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Recorded:
-    """The events of a window as they were recorded; names as in ``analyse.window``, shape (events, ranks).
+class Events:
+    """The events of a window as they were recorded; names as in ``replay.window``, shape (events, ranks).
 
-    ``stand_s`` and ``leave_s``: when a rank is through with its work before an event, and when it goes on, in s after
-    the first begin. A rank that has no part in an event does both when it leaves the one before. ``inside``: as of
+    ``stand_s`` and ``leave_s``: when a rank has finished its work before an event, and when it continues, in s after
+    the first begin. A rank that takes no part in an event does both when it leaves the one before. ``inside``: as in
     ``Calls``, and ``ABSENT`` in other events. ``moved`` counts how often a rank seemed to be in two events at once.
     """
 
@@ -46,7 +44,7 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Line:
-    """All events in their order: ``places`` are those of calls, then reductions, then steps, as they came."""
+    """All events in order: ``places`` index the calls, then reductions, then steps, in the order they were given."""
 
     kind: NDArray[np.int8]
     step_of: NDArray[np.intp]
@@ -59,7 +57,7 @@ class _Line:
         return found
 
 
-def recorded(of: Moments, calls: Calls, slack_s: float) -> Recorded:
+def order_events(of: Moments, calls: Calls, slack_s: float) -> Events:
     """The events of the steps ``of`` and of ``calls``, whose moments compare to within ``slack_s``."""
     line = _line(of, calls)
     rest = (line.kind.size - calls.step_of.size, of.end_s.shape[1])
@@ -73,7 +71,7 @@ def recorded(of: Moments, calls: Calls, slack_s: float) -> Recorded:
     arrive_s = np.minimum(calls.arrive_s[own], stand_s[at])
     meets[at], waits[at], transfer_s[at] = _met(calls, own, (arrive_s, stand_s[at], leave_s[at]), slack_s)
     early_s[at] = np.where(meets[at], stand_s[at] - arrive_s, 0)
-    return Recorded(
+    return Events(
         kind=line.kind,
         step_of=line.step_of,
         use=np.concatenate([calls.use, np.full(rest[0], -1)])[line.places],
@@ -102,9 +100,9 @@ def _line(of: Moments, calls: Calls) -> _Line:
 def _one_after_another(
     of: Moments, step_of: NDArray[np.intp], member: Bools, stand_s: Floats, leave_s: Floats
 ) -> tuple[Floats, Floats, int]:
-    """``stand_s`` and ``leave_s`` cut so that each rank is in one event at a time, and in that of its step.
+    """``stand_s`` and ``leave_s`` clipped so that each rank is in one event at a time, within its step.
 
-    Returns how many had to be cut by more than ``MOVED_S``, too.
+    Also returns how many were clipped by more than ``MOVED_S``.
     """
     until_s = of.end_s[step_of]
     left_s = np.where(member, np.minimum(leave_s, until_s), -np.inf)
@@ -118,9 +116,9 @@ def _one_after_another(
 def _met(
     calls: Calls, places: NDArray[np.intp], when: tuple[Floats, Floats, Floats], slack_s: float
 ) -> tuple[Bools, Bools, Floats]:
-    """Who of the calls at ``places`` meets, who waits for them, and what is transfer, each of shape (places, ranks).
+    """Which ranks meet in the calls at ``places``, which wait, and the transfer, each of shape (places, ranks).
 
-    ``when`` are moments: arrived, stood, left.
+    ``when``: the moments when ranks arrived, began to be blocked, and left.
     """
     member = calls.member[places]
     call, rank = np.nonzero(member)

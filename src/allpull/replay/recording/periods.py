@@ -1,7 +1,7 @@
 """Cut a window to whole periods: of epochs, and of evaluations and checkpoints that come every so many steps.
 
-What comes every p steps is in n of them ⌊n/p⌋ or ⌈n/p⌉ times, by where the window happens to begin. Where n is a
-multiple of p it is there as often as in the long run: so its cost is right, and no matter of chance.
+What occurs every p steps occurs ⌊n/p⌋ or ⌈n/p⌉ times in n steps, depending on where the window begins. Where n is a
+multiple of p it occurs as often as in the long run, so its cost is right and not random.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ import polars as pl
 from numpy.typing import NDArray
 
 PERIODIC = ("evaluation", "checkpoint")
-"""Tags of steps that may come at a period of their own."""
+"""Tags of steps that may have a period of their own."""
 
 
 def whole_periods(rows: slice, table: pl.DataFrame) -> slice:
     """The end of ``rows``, as long as some whole periods are together; all of them where none fits.
 
     ``table`` has the columns step, epoch, first_batch and those of ``PERIODIC``, a row a step. Periods that do not fit
-    together into ``rows`` are taken in turn: epochs come first, then evaluations, then checkpoints.
+    together into ``rows`` are tried in turn: epochs first, then evaluations, then checkpoints.
     """
     count, length = rows.stop - rows.start, 1
     for period in _periods(table):
-        together = math.lcm(length, period)
-        if together <= count:
-            length = together
+        common = math.lcm(length, period)
+        if common <= count:
+            length = common
     return slice(rows.stop - count // length * length, rows.stop)
 
 
 def _periods(table: pl.DataFrame) -> Iterator[int]:
-    """The periods of a run, in steps; those that there are."""
+    """The periods of a run, in steps."""
     steps = table["step"].to_numpy()
     epoch = table["epoch"].to_numpy()
     begins = np.flatnonzero(np.diff(epoch)) + 1
@@ -48,9 +48,9 @@ def _periods(table: pl.DataFrame) -> Iterator[int]:
 
 
 def _period(steps: NDArray[np.int64]) -> int | None:
-    """After how many steps each of ``steps`` follows the one before; None where that differs.
+    """The distance between consecutive ``steps``; None where it differs.
 
-    The last may come sooner: a training ends with an evaluation, whatever its number of steps.
+    The last may be sooner: a training ends with an evaluation, whatever its number of steps.
     """
     gaps = np.diff(steps)
     if gaps.size > 1 and gaps[-1] < gaps[0]:

@@ -1,10 +1,10 @@
 """Choose the steps that a window is made of: consecutive, on all ranks, after warm-up, in whole periods.
 
-Warm-up is as recorded, and DDP's buckets must be those of the whole window. Steps with an evaluation, a checkpoint or
-the first batch of an epoch stay in it: they cost what they cost, and as often as they come (``window_periods``).
+Warm-up is left out as it was tagged, and DDP's buckets must not change within the window. Steps with an evaluation, a
+checkpoint or the first batch of an epoch stay in it, as often as they occur (``periods``).
 
-Nobody has the reduced gradients before everybody has their own. Steps of which moments say so are left out: a clock
-that jumped, or steps that one rank counts from elsewhere, would be waiting that never was.
+No rank has the reduced gradients before every rank has its own. Steps whose moments contradict this are left out: a
+clock that jumped, or steps that one rank counts differently, would appear as waiting.
 """
 
 from __future__ import annotations
@@ -17,34 +17,33 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from allpull.analyse.aligned import Together
+from allpull.analyse.aligned import AlignedRun
 from allpull.replay.recording.periods import whole_periods
 from allpull.replay.window import Bools
 from allpull.rundir.read.events import EventLog
-from allpull.rundir.read.run import RunData
 from allpull.schema.gap import Gap, named_ranks
 from allpull.units import NS_PER_S, counted, show_time
 
 ODD = ("first_batch", "evaluation", "checkpoint")
-"""Tags of steps that cost more than others, and belong to a window all the same."""
+"""Tags of steps that cost more than others and yet belong to a window."""
 
-BREAK_SHARE = 0.05  # of a step: between one step and the next there is nothing; what is longer happened elsewhere
-BREAK_NS = 1_000_000  # below this the clocks of a device and its host, or of two hosts, may be as far apart
-SLOWER = 1.1  # a profiler that costs more than this makes other steps of those that it watches
-SOUND_STEPS = 8  # in a row, where others contradict themselves: fewer may be sound by chance
+BREAK_SHARE = 0.05  # of a step: a longer gap between one step and the next is time outside all steps
+BREAK_NS = 1_000_000  # below this it may be the difference between the clocks of a device and its host, or of two hosts
+SLOWER = 1.1  # a profiler that slows steps by more than this makes them unrepresentative
+SOUND_STEPS = 8  # in a row, where other steps contradict themselves: fewer may be sound by chance
 MAX_CELLS = 2**24  # events or buckets × ranks: a window of so many fits 2 GB
 MAX_EVENTS = 100_000  # each costs a replay some 10 µs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoWindow:
-    """Why no window can be made of a run, in words."""
+    """Why a run has no window, in words."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Chosen:
+class ChosenSteps:
     """The steps of a window, consecutive; ``odd`` (steps,): with one of the tags ``ODD`` on any rank."""
 
     steps: NDArray[np.int64]
@@ -52,17 +51,18 @@ class Chosen:
     gaps: tuple[Gap, ...]
 
 
-def chosen(whole: Together, run: RunData) -> Chosen | NoWindow:
-    """The steps of a window of ``run``: the longest series that one can be made of, the later one of two."""
-    reason = _unrecorded(whole, run)
+def choose_steps(aligned: AlignedRun) -> ChosenSteps | NoWindow:
+    """The steps of a window: the longest series of usable ones, the later one of two."""
+    run = aligned.data
+    reason = _unrecorded(aligned)
     if reason is not None:
         return NoWindow(reason=reason)
-    table = _table(whole.steps, run.record.ranks)
+    table = _table(aligned.steps, run.record.ranks)
     usable = table["whole"].to_numpy() & ~table["warmup"].to_numpy()
     if not usable.any():
-        return NoWindow(reason=_nothing_usable(whole.steps, table, run.record.ranks))
-    limit_ns = _limit_ns(whole, table)
-    breaks = _breaks(whole, table, limit_ns) | _recut(table["step"].to_numpy(), run.events)
+        return NoWindow(reason=_nothing_usable(aligned.steps, table, run.record.ranks))
+    limit_ns = _limit_ns(aligned, table)
+    breaks = _breaks(aligned, table, limit_ns) | _recut(table["step"].to_numpy(), run.events)
     usable, slow = _without_slow_traced(table, usable)
     sound, strange = _without_contradictions(table, usable, limit_ns)
     rows = _longest(table["step"].to_numpy(), sound, breaks) if sound.any() else slice(0, 0)
@@ -71,19 +71,20 @@ def chosen(whole: Together, run: RunData) -> Chosen | NoWindow:
     rows = whole_periods(rows, table)
     odd = np.logical_or.reduce([table[tag].to_numpy() for tag in ODD])
     gaps = [Gap(kind="steps left out", text=f"{why}: the window lies between them") for why in (slow, strange) if why]
-    return Chosen(steps=table["step"].to_numpy()[rows], odd=odd[rows], gaps=tuple(gaps))
+    return ChosenSteps(steps=table["step"].to_numpy()[rows], odd=odd[rows], gaps=tuple(gaps))
 
 
-def _unrecorded(whole: Together, run: RunData) -> str | None:
-    """Why ``run`` cannot have a window, whatever its steps; None: it may."""
+def _unrecorded(aligned: AlignedRun) -> str | None:
+    """Why the run cannot have a window, whatever its steps; None: it may."""
+    run = aligned.data
     ranks = run.record.ranks
     if len(run.headers) < ranks:
         missing = (rank for rank in range(ranks) if rank not in run.headers)
         return f"{named_ranks(missing, ranks - len(run.headers))} left no step records"
-    if whole.steps.is_empty():
+    if aligned.steps.is_empty():
         return "no step was recorded"
-    if not whole.clock.compares:
-        return "the clocks of the hosts are not aligned: who waited for whom is not known"
+    if not aligned.clock.compares:
+        return "the clocks of the hosts are not aligned: which rank waited for which is unknown"
     return None
 
 
@@ -92,23 +93,23 @@ def _nothing_usable(steps: pl.DataFrame, table: pl.DataFrame, ranks: int) -> str
     if not table["whole"].any():
         return f"no step was recorded by all {ranks:,} ranks{_apart(steps)}"
     count = counted(int(table["whole"].sum()), "step")
-    return f"there is nothing but warm-up: all ranks recorded {count}, and more of them are needed"
+    return f"only warm-up was recorded: all ranks have {count}, and more are needed"
 
 
-def shortened(steps: Chosen, *, ranks: int, events: int, buckets: int) -> Chosen:
-    """The last of ``steps``, as many as can be held; they have ``events`` events in all, and ``buckets`` a step."""
+def shorten(steps: ChosenSteps, *, ranks: int, events: int, buckets: int) -> ChosenSteps:
+    """The last of ``steps``, as many as fit in memory; they have ``events`` events in all, and ``buckets`` per step."""
     count = steps.steps.size
     per_step = max(1.0, events / count)
     most = max(1, int(min(MAX_CELLS / ranks / (per_step + buckets), MAX_EVENTS / per_step)))
     if count <= most:
         return steps
-    text = f"only the last {most:,} of {counted(count, 'step')} are explained: more do not fit"
+    text = f"only the last {most:,} of {counted(count, 'step')} are explained: more do not fit in memory"
     gap = Gap(kind="steps left out", text=text)
-    return Chosen(steps=steps.steps[-most:], odd=steps.odd[-most:], gaps=(*steps.gaps, gap))
+    return ChosenSteps(steps=steps.steps[-most:], odd=steps.odd[-most:], gaps=(*steps.gaps, gap))
 
 
 def _table(records: pl.DataFrame, ranks: int) -> pl.DataFrame:
-    """One row a step: step, epoch, whole, wall (ns, of the slowest rank), too_soon (ns), and tags of any rank.
+    """One row per step: step, epoch, whole, wall (ns, of the slowest rank), too_soon (ns), and tags of any rank.
 
     ``too_soon``: how long before the last rank had its own gradients the first had the reduced ones, below 0 if it had
     not; null where neither is known.
@@ -130,7 +131,7 @@ def _table(records: pl.DataFrame, ranks: int) -> pl.DataFrame:
 
 
 def _apart(records: pl.DataFrame) -> str:
-    """Where two ranks have nothing in common: what each has."""
+    """Where two ranks have no step in common: the steps of each."""
     spans = records.group_by("rank").agg(pl.col("step").min().alias("first"), pl.col("step").max().alias("last"))
     early, late = spans.sort("last", "rank").row(0), spans.sort("first", "rank").row(-1)
     if early[2] >= late[1]:
@@ -138,22 +139,22 @@ def _apart(records: pl.DataFrame) -> str:
     return "".join(f"{mark} rank {rank} has steps {a} to {b}" for mark, (rank, a, b) in ((":", early), (",", late)))
 
 
-def _limit_ns(whole: Together, table: pl.DataFrame) -> int:
-    """What two moments that should follow each other may be apart the other way round, or not at once."""
+def _limit_ns(aligned: AlignedRun, table: pl.DataFrame) -> int:
+    """How far two moments that should follow each other may overlap or be apart."""
     usual_ns = int(np.median(table["wall"].to_numpy()))
-    return max(BREAK_NS + whole.clock.slack_ns, round(BREAK_SHARE * usual_ns))
+    return max(BREAK_NS + aligned.clock.slack_ns, round(BREAK_SHARE * usual_ns))
 
 
-def _breaks(whole: Together, table: pl.DataFrame, limit_ns: int) -> Bools:
-    """Steps that do not begin when the one before ended, on any rank, or with which a training was resumed."""
+def _breaks(aligned: AlignedRun, table: pl.DataFrame, limit_ns: int) -> Bools:
+    """Steps that do not begin when the one before ended, on any rank, or at which a training was resumed."""
     same_rank = pl.col("rank") == pl.col("rank").shift(1)
     apart_ns = (pl.col("begin_ns") - pl.col("end_ns").shift(1)).abs()
-    broken = whole.steps.filter(same_rank & (apart_ns > limit_ns))["step"].unique()
+    broken = aligned.steps.filter(same_rank & (apart_ns > limit_ns))["step"].unique()
     return (table["resumed"] | table["step"].is_in(broken.implode())).to_numpy()
 
 
 def _recut(steps: NDArray[np.int64], events: Mapping[int, EventLog]) -> Bools:
-    """Steps from which on DDP has other buckets than before, as any rank says."""
+    """Steps at which DDP changed its buckets, on any rank."""
     return np.isin(steps, sorted({step for log in events.values() for step in _changes(log)}))
 
 
@@ -162,7 +163,7 @@ def _changes(log: EventLog) -> Iterator[int]:
 
 
 def _without_slow_traced(table: pl.DataFrame, usable: Bools) -> tuple[Bools, str | None]:
-    """``usable`` without steps that were profiled, where the profiler made them much slower; and what that means."""
+    """``usable`` without steps that were profiled, where the profiler made them much slower; and why."""
     odd = np.logical_or.reduce([table[tag].to_numpy() for tag in ODD])
     traced, wall = table["traced"].to_numpy(), table["wall"].to_numpy()
     watched, alone = usable & traced & ~odd, usable & ~traced & ~odd
@@ -176,7 +177,7 @@ def _without_slow_traced(table: pl.DataFrame, usable: Bools) -> tuple[Bools, str
 
 
 def _without_contradictions(table: pl.DataFrame, usable: Bools, limit_ns: int) -> tuple[Bools, str | None]:
-    """``usable`` without steps in which gradients were reduced before all ranks had theirs; and by how much."""
+    """``usable`` without steps in which gradients were reduced before all ranks had theirs; and why."""
     too_soon = table["too_soon"].fill_null(-1).to_numpy()
     wrong = usable & (too_soon > limit_ns)
     if not wrong.any():

@@ -1,16 +1,16 @@
-"""Say what each rank did between the meetings of a window: lay the phases of its steps into the gaps that are left.
+"""Assign the work of each rank between the meetings of a window to the phases of its steps.
 
-A record says how long each phase of a step took, and not where in the step; the phases stand in the order of ``WORK``.
-At each event a rank has worked C since its step began. Of that y was in none of the phases, and q = C − y was in them,
-one after the other. Let Q be the sum of all phases and Y = C_end − Q what is left over: then only this is possible::
+A record has the length of each phase of a step, not its place; the phases are in the order of ``WORK``. At each event a
+rank has worked C since its step began. Of this, y was in none of the phases, and q = C − y was in them, one after the
+other. With Q the sum of all phases and Y = C_end − Q the remainder, q is bounded by::
 
     max(q before, C − Y) ≤ q ≤ min(q before + what it worked since, Q)
 
-Within these bounds q is what the event says of itself: a reduction comes after all of backward; a call inside a phase
-at the place in it that suits most ranks and steps best, those having the say whose bounds are tight; a call between
-phases likewise. So a rank that idled between two phases is not taken to have been slow in one of them.
+Within these bounds q follows from the kind of event: a reduction is after all of backward; a call inside a phase is at
+the place in it that fits the bounds of all ranks and steps best; a call between phases likewise. So a rank that idled
+between two phases does not appear as slow in one of them.
 
-What is left over is ``host`` and ``other``, mixed evenly.
+The remainder is ``host`` and ``other``, mixed evenly.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from allpull.analyse.statistics import evenly
 from allpull.analyse.steps.grid import Floats
-from allpull.analyse.thinning import evenly
 from allpull.replay.recording.calls import ABSENT, NOWHERE
-from allpull.replay.recording.meetings import Recorded
+from allpull.replay.recording.meetings import Events
 from allpull.replay.window import CALL, REDUCE, STEP, WORK, Bools
 
 PHASES = WORK[:7]
-"""Those that records have; ``host`` and ``other`` are what is left."""
+"""Phases that records have; ``host`` and ``other`` are the remainder."""
 BACKWARD = PHASES.index("backward")
-MOST_LOOKS = 50  # events of a kind that are looked at to find their place: it is the same in all steps
+MOST_LOOKS = 50  # events of a kind that are examined to find their place: it is the same in all steps
 
 Rows = NDArray[np.intp]
 
@@ -49,16 +49,16 @@ class _Steps:
     since_s: Floats
 
 
-def laid_out(
-    events: Recorded, begin_s: Floats, phases: Mapping[str, Floats], host_s: Floats | None
+def lay_out_work(
+    events: Events, begin_s: Floats, phases: Mapping[str, Floats], host_s: Floats | None
 ) -> dict[str, Floats]:
-    """What was done before each event, by names of ``WORK``: seconds, shape (events, ranks). Of nobody: absent.
+    """What was done before each event, by names of ``WORK``: seconds, shape (events, ranks); missing if 0 on all ranks.
 
     Args:
         events: of a window.
         begin_s: of its first step, shape (ranks,).
         phases: seconds of each of ``PHASES``, shape (steps, ranks), without time blocked in events.
-        host_s: how much of what is in no phase is ``host``; None: nothing is known of that.
+        host_s: how much of the time in no phase is ``host``; None: unknown.
 
     All of it sums to what each rank worked before the event, ``stand_s`` less ``leave_s`` of the one before.
     """
@@ -88,7 +88,7 @@ def laid_out(
     return {name: seconds for name, seconds in work.items() if seconds.any()}
 
 
-def _steps(events: Recorded, begin_s: Floats, phases: Mapping[str, Floats]) -> _Steps:
+def _steps(events: Events, begin_s: Floats, phases: Mapping[str, Floats]) -> _Steps:
     since_s = events.stand_s - np.concatenate([begin_s[None], events.leave_s[:-1]])
     total_s = np.cumsum(since_s, axis=0)
     ends = np.flatnonzero(events.kind == STEP)
@@ -105,7 +105,7 @@ def _steps(events: Recorded, begin_s: Floats, phases: Mapping[str, Floats]) -> _
     )
 
 
-def _by_place(events: Recorded) -> list[Rows]:
+def _by_place(events: Events) -> list[Rows]:
     """The events of all steps that are the first of their step, then the second, and so on."""
     starts = np.searchsorted(events.step_of, events.step_of)
     place = np.arange(events.step_of.size) - starts
@@ -113,12 +113,12 @@ def _by_place(events: Recorded) -> list[Rows]:
     return np.split(order, np.flatnonzero(np.diff(place[order])) + 1)
 
 
-def _targets(events: Recorded, steps: _Steps) -> Floats:
-    """How much of its phases each rank had done by each event, as far as the event says, shape (events, ranks)."""
+def _targets(events: Events, steps: _Steps) -> Floats:
+    """How much of its phases each rank had done by each event, by the kind of event, shape (events, ranks)."""
     targets_s: Floats = steps.until_s[-1][events.step_of].copy()
     reduced = events.kind == REDUCE
     targets_s[reduced] = steps.until_s[BACKWARD + 1][events.step_of[reduced]]
-    for rows in _alike(events):
+    for rows in _same_place(events):
         for place in set(np.unique(events.inside[rows]).tolist()) - {ABSENT}:
             mine = events.inside[rows] == place
             of = events.step_of[rows]
@@ -131,8 +131,8 @@ def _targets(events: Recorded, steps: _Steps) -> Floats:
     return targets_s
 
 
-def _alike(events: Recorded) -> list[Rows]:
-    """Calls that stand at the same place of steps that have equally many events."""
+def _same_place(events: Events) -> list[Rows]:
+    """Calls at the same place of steps with equally many events."""
     calls = np.flatnonzero(events.kind == CALL)
     if not calls.size:
         return []
@@ -144,7 +144,7 @@ def _alike(events: Recorded) -> list[Rows]:
     return np.split(calls[order], new)
 
 
-def _bounds(rows: Rows, mine: Bools, events: Recorded, steps: _Steps) -> tuple[Rows, Rows, Floats, Floats]:
+def _bounds(rows: Rows, mine: Bools, events: Events, steps: _Steps) -> tuple[Rows, Rows, Floats, Floats]:
     """Of some of ``rows`` and the ranks that are ``mine``: step, rank, and between what their phases must be."""
     looks = np.array(evenly(list(range(rows.size)), MOST_LOOKS), dtype=np.intp)
     look, rank = np.nonzero(mine[looks])
@@ -153,7 +153,7 @@ def _bounds(rows: Rows, mine: Bools, events: Recorded, steps: _Steps) -> tuple[R
     return step, rank, worked_s - steps.rest_s[step, rank], worked_s
 
 
-def _within(rows: Rows, mine: Bools, place: int, events: Recorded, steps: _Steps) -> float:
+def _within(rows: Rows, mine: Bools, place: int, events: Events, steps: _Steps) -> float:
     """The share of phase ``place`` that was over at events ``rows``: the nearest to all bounds, the most of several.
 
     Σ distance(x, [a, b]) is least at the medians of all a and b.
@@ -168,7 +168,7 @@ def _within(rows: Rows, mine: Bools, place: int, events: Recorded, steps: _Steps
     return float(np.sort(np.clip(ends / np.tile(length_s[known], 2), 0, 1))[ends.size // 2])
 
 
-def _between(rows: Rows, mine: Bools, events: Recorded, steps: _Steps) -> int:
+def _between(rows: Rows, mine: Bools, events: Events, steps: _Steps) -> int:
     """How many phases were over at events ``rows``, which are in none: what misses bounds least, the most of several.
 
     Before the reduction backward has not begun; after it, it is over.

@@ -1,6 +1,6 @@
 """All ranks of a run on one timeline, as a file that opens in Perfetto's UI (https://ui.perfetto.dev).
 
-Written as it is made, event by event, so that a long run does not fill memory; put in its place when it is whole.
+Events are written one by one, so that a long run does not fill memory; the complete file replaces an older one.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from pathlib import Path
 
 import polars as pl
 
-from allpull.analyse.aligned import Together, together
-from allpull.analyse.collectives.traced_buckets import bucket_windows
+from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.timeline import step_parts
 from allpull.errors import BadInput
 from allpull.report.files import place_all
@@ -27,14 +26,14 @@ MAX_EVENTS = 2_000_000  # some 400 MB, which browsers still open
 EVENTS_PER_STEP = 12
 EVENTS_PER_CALL = 6  # itself, its wait and transfer on two tracks, and the phase that it cuts in two
 PLACEMENT = (
-    "waiting, transfers, evaluations and checkpoints stand where they were recorded; "
-    "the other phases of a step are as long as measured, and around these in the usual order"
+    "waiting, transfers, evaluations and checkpoints are where they were recorded; "
+    "the other phases of a step have their measured lengths and the usual order around these"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """What was written: ``events`` of the steps ``first`` to ``last``, and in words what was left out."""
+    """What was written: ``events`` of the steps ``first`` to ``last``; ``notes`` say what was left out."""
 
     path: Path
     events: int
@@ -43,14 +42,15 @@ class Written:
     notes: tuple[str, ...]
 
 
-def write(run: RunData, path: Path, *, first: int = 0, end: int | None = None) -> Written:
-    """Write the steps from ``first`` to before ``end`` (None: to the last) of ``run`` to ``path``.
+def write(aligned: AlignedRun, path: Path, *, first: int = 0, end: int | None = None) -> Written:
+    """Write the steps from ``first`` to before ``end`` (None: to the last) of the run to ``path``.
 
     Of more steps than ``MAX_EVENTS`` allow only the first ones are written, and a note says so.
 
     Raises:
         BadInput: there is no such step, or the file cannot be written.
     """
+    run = aligned.data
     numbers = pl.col("step")
     chosen = run.steps.filter(numbers >= first, numbers < end if end is not None else pl.lit(value=True))
     if chosen.is_empty():
@@ -58,10 +58,10 @@ def write(run: RunData, path: Path, *, first: int = 0, end: int | None = None) -
         recorded = f"steps {known[0]:,} to {known[-1]:,} were recorded" if known else "no step was recorded"
         raise BadInput(f"{short(run.record.id, 80)}: there is nothing to draw", hint=recorded)
     fitting, notes = _that_fit(chosen, run.collectives)
-    drawing = _drawing(run, int(fitting[0]), int(fitting[-1]))
+    drawing = _drawing(aligned, int(fitting[0]), int(fitting[-1]))
     count = _Count()
-    place_all(path, _document(run, drawing, count))
-    if not drawing.whole.clock.compares:
+    place_all(path, _document(drawing, count))
+    if not drawing.aligned.clock.compares:
         notes.append("the clocks of the hosts are not aligned: ranks do not line up")
     notes += texts(drawing.gaps)
     return Written(path=path, events=count.events, first=int(fitting[0]), last=int(fitting[-1]), notes=tuple(notes))
@@ -82,9 +82,9 @@ def _that_fit(steps: pl.DataFrame, calls: pl.DataFrame) -> tuple[pl.Series, list
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Drawing:
-    """What is drawn, all of it on one clock."""
+    """What is drawn, on one clock."""
 
-    whole: Together
+    aligned: AlignedRun
     base_ns: int
     steps: pl.DataFrame
     spans: pl.DataFrame
@@ -96,25 +96,24 @@ class _Drawing:
     gaps: tuple[Gap, ...]
 
 
-def _drawing(run: RunData, first: int, last: int) -> _Drawing:
-    whole = together(run)
+def _drawing(aligned: AlignedRun, first: int, last: int) -> _Drawing:
+    run = aligned.data
     inside = pl.col("step").is_between(first, last)
-    steps = step_parts(whole, run.record.ranks).filter(inside)
-    uses = whole.matched.uses.with_row_index("use")
-    calls = whole.matched.calls.filter(inside).join(uses, on="use", how="left", maintain_order="left")
-    windows = bucket_windows(run)
-    buckets = whole.clock.shared(windows.times.filter(inside), ("ready_ns", "start_ns", "end_ns"))
-    spans = whole.clock.shared(_spans(run).filter(inside), ("begin_ns", "end_ns"))
+    steps = step_parts(aligned, run.record.ranks).filter(inside)
+    uses = aligned.matched.uses.with_row_index("use")
+    calls = aligned.matched.calls.filter(inside).join(uses, on="use", how="left", maintain_order="left")
+    buckets = aligned.clock.shared(aligned.buckets.times.filter(inside), ("ready_ns", "start_ns", "end_ns"))
+    spans = aligned.clock.shared(_spans(run).filter(inside), ("begin_ns", "end_ns"))
     begins = (steps["begin_ns"].min(), calls["begin_ns"].min(), buckets["ready_ns"].min(), spans["begin_ns"].min())
     base_ns = min(begin for begin in begins if isinstance(begin, int))
     end_ns = steps.select(pl.col("end_ns").max()).item()
     first_ranks = _first_ranks(run)
     counters, nics, gpus = (
-        _around(whole.clock.shared(table, ("t_ns",)), base_ns, end_ns)
+        _around(aligned.clock.shared(table, ("t_ns",)), base_ns, end_ns)
         for table in (run.counters, *(table.join(first_ranks, on="host") for table in (run.nics, run.gpus)))
     )
     return _Drawing(
-        whole=whole,
+        aligned=aligned,
         base_ns=base_ns,
         steps=steps,
         spans=spans,
@@ -123,12 +122,12 @@ def _drawing(run: RunData, first: int, last: int) -> _Drawing:
         counters=counters,
         nics=nics,
         gpus=gpus,
-        gaps=windows.gaps,
+        gaps=aligned.buckets.gaps,
     )
 
 
 def _first_ranks(run: RunData) -> pl.DataFrame:
-    """Columns host and rank: the first rank of each host, by whose clock the host is put on that of all."""
+    """Columns host and rank: the first rank of each host, whose clock aligns the host."""
     rows = [(header.host, rank) for rank, header in sorted(run.headers.items())]
     ranks = pl.DataFrame(rows, schema={"host": pl.String(), "rank": pl.Int64()}, orient="row")
     return ranks.unique("host", keep="first", maintain_order=True)
@@ -153,14 +152,14 @@ def _spans(run: RunData) -> pl.DataFrame:
     return pl.DataFrame(rows, schema={**schema, "begin_ns": pl.Int64(), "end_ns": pl.Int64()}, orient="row")
 
 
-def _document(run: RunData, drawing: _Drawing, count: _Count) -> Iterator[bytes]:
-    bound_s = drawing.whole.clock.bound_s
+def _document(drawing: _Drawing, count: _Count) -> Iterator[bytes]:
+    bound_s = drawing.aligned.clock.bound_s
     clock = "the clocks of the hosts do not compare" if bound_s is None else "one clock for all ranks"
     clock += f", right to within {bound_s:.9f} s" if bound_s else ""
-    about = {"run": run.record.id, "placement": PLACEMENT, "clock": clock}
+    about = {"run": drawing.aligned.data.record.id, "placement": PLACEMENT, "clock": clock}
     yield f'{{"displayTimeUnit":"ms","otherData":{json.dumps(about)},"traceEvents":['.encode()
     separator = "\n"
-    for event in _events(run, drawing):
+    for event in _events(drawing):
         count.events += 1
         yield f"{separator}{event}".encode()
         separator = ",\n"
@@ -174,8 +173,9 @@ class _Count:
     events: int = 0
 
 
-def _events(run: RunData, drawing: _Drawing) -> Iterator[str]:
+def _events(drawing: _Drawing) -> Iterator[str]:
     """All events, rank by rank, then host by host, and track by track, each track in the order of time."""
+    run = drawing.aligned.data
     sheet = Sheet(drawing.base_ns)
     for rank in sorted(drawing.steps["rank"].unique().to_list()):
         mine = pl.col("rank") == rank

@@ -1,7 +1,7 @@
-"""What stands on the tracks of one rank's timeline: steps with their phases, reductions, pauses, collectives, buckets.
+"""The tracks of one rank's timeline: steps with their phases, reductions, pauses, collectives, buckets.
 
-Every function takes rows of one rank on the shared clock and gives events; what is exact and what is schematic is said
-in the events themselves.
+Every function takes rows of one rank on the shared clock and yields events; a schematic placement is marked in the
+event itself.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 import polars as pl
 
 from allpull.analyse.collectives.matching import OPAQUE
-from allpull.analyse.timeline import PARTS, Piece, placed
+from allpull.analyse.timeline import PARTS, Piece, place_parts
 from allpull.report.perfetto.trace_events import Sheet, lanes
 from allpull.report.plain import short
 
 STEPS, REDUCTION, PAUSES, COLLECTIVES, BUCKETS = 1, 2, 100, 200, 300  # first tracks; the numbers are their order
-MAX_LANES = 64  # tracks of one kind; what overlaps with as many others is left out
+MAX_LANES = 64  # tracks of one kind; events that overlap with as many others are left out
 ABOUT_CALL = ("size_bytes", "dtype", "group", "seq", "inside", "step")
 COUNTERS = (
     ("CPUs in use", "cpu_ns", 1.0),
@@ -27,14 +27,14 @@ COUNTERS = (
     ("reads/s", "read_calls", 1e9),
     ("from storage MB/s", "storage_read_bytes", 1e3),
 )
-"""Title, cumulative column, and what its growth per ns is multiplied by."""
+"""Title, cumulative column, and the factor of its growth per ns."""
 NICS = (("received MB/s", "received_bytes", 1e3), ("sent MB/s", "sent_bytes", 1e3))
 GPUS = (("busy %", "busy_share", 100.0), ("power W", "power_w", 1.0), ("memory GB", "memory_used_bytes", 1e-9))
-"""Title, column, and what it is multiplied by."""
+"""Title, column, and its factor."""
 
 
 def exact_pieces(rows: pl.DataFrame, calls: pl.DataFrame, spans: pl.DataFrame) -> dict[int, list[Piece]]:
-    """By step, the parts of which it was recorded when they were: frames as ``steps``, ``collectives``, ``pauses``."""
+    """By step, the parts whose moments were recorded: frames as ``steps``, ``collectives``, ``pauses``."""
     found: dict[int, list[Piece]] = defaultdict(list)
     for row in rows.drop_nulls(["arrival_ns", "done_ns"]).iter_rows(named=True):
         found[row["step"]] += _blocked(row["arrival_ns"], row["met_ns"], row["done_ns"])
@@ -50,7 +50,7 @@ def exact_pieces(rows: pl.DataFrame, calls: pl.DataFrame, spans: pl.DataFrame) -
 
 
 def _blocked(begin_ns: int, met_ns: int | None, end_ns: int) -> list[Piece]:
-    """From ``begin_ns`` to ``end_ns`` a rank was blocked; all had come at ``met_ns``, if that is known."""
+    """From ``begin_ns`` to ``end_ns`` a rank was blocked; it waited until ``met_ns``, if that is known."""
     if end_ns <= begin_ns:
         return []
     if met_ns is None:
@@ -63,7 +63,7 @@ def steps(
 ) -> Iterator[str]:
     """Each step with its phases in it: rows as of ``analyse.timeline``; ``epochs`` are those that begin at a step.
 
-    ``exact`` is what ``exact_pieces`` gives: what stands where it was recorded, and the other phases around it.
+    ``exact``: the result of ``exact_pieces``; these keep their place, and the other phases go around them.
     """
     yield from sheet.track(rank, STEPS, "steps")
     following = [*rows["begin_ns"].to_list()[1:], None]
@@ -77,14 +77,14 @@ def steps(
         about |= {"tags": ", ".join(row["tags"])} if row["tags"] else {}
         yield sheet.slice(rank, STEPS, f"step {row['step']}", (begin_ns, end_ns), about)
         lengths_ns = {name: row[name] for name in PARTS}
-        pieces = placed(begin_ns, end_ns, lengths_ns, exact.get(row["step"], ()), row["arrival_ns"])
+        pieces = place_parts(begin_ns, end_ns, lengths_ns, exact.get(row["step"], ()), row["arrival_ns"])
         for (name, from_ns, until_ns), is_exact in pieces:
             where = {} if is_exact else {"placement": "schematic"}
             yield sheet.slice(rank, STEPS, name, (from_ns, until_ns), where)
 
 
 def reductions(sheet: Sheet, rank: int, rows: pl.DataFrame) -> Iterator[str]:
-    """From the arrival of the last gradient of each step to the return of all, exactly as recorded."""
+    """From the arrival of the last gradient of each step to the return of all, as recorded."""
     known = rows.drop_nulls(["arrival_ns", "done_ns"])
     if known.is_empty():
         return
@@ -111,7 +111,7 @@ def pauses(sheet: Sheet, rank: int, rows: pl.DataFrame) -> Iterator[str]:
 
 
 def collectives(sheet: Sheet, rank: int, rows: pl.DataFrame) -> Iterator[str]:
-    """Calls of collectives, with what was waited in them: columns of ``Matched.calls`` and ``Matched.uses``."""
+    """Calls of collectives, with the waiting in them: columns of ``Matched.calls`` and ``Matched.uses``."""
     ended = rows.sort("begin_ns").with_columns(pl.col("end_ns").fill_null(pl.col("begin_ns")))
     for track, row in _spread(sheet, rank, (COLLECTIVES, "collectives"), ended, "begin_ns"):
         if isinstance(row, str):
@@ -133,7 +133,7 @@ def collectives(sheet: Sheet, rank: int, rows: pl.DataFrame) -> Iterator[str]:
 
 
 def buckets(sheet: Sheet, rank: int, rows: pl.DataFrame) -> Iterator[str]:
-    """Buckets from when they were ready to when they were reduced: columns of ``analyse.windows.SCHEMA``."""
+    """Buckets from when they were ready to when they were reduced: columns of ``traced_buckets.SCHEMA``."""
     whole = rows.drop_nulls(["start_ns", "end_ns"]).filter(pl.col("end_ns") >= pl.col("ready_ns")).sort("ready_ns")
     for track, row in _spread(sheet, rank, (BUCKETS, "buckets"), whole, "ready_ns"):
         if isinstance(row, str):
@@ -148,12 +148,12 @@ def buckets(sheet: Sheet, rank: int, rows: pl.DataFrame) -> Iterator[str]:
 
 
 def counters(sheet: Sheet, rank: int, rows: pl.DataFrame) -> Iterator[str]:
-    """Rates between samples of the rank and its loader workers: columns of ``rundir.beside.COUNTERS_SCHEMA``."""
+    """Rates between samples of the rank and its loader workers: columns of ``rundir.read.events.COUNTERS_SCHEMA``."""
     yield from _rates(sheet, rank, rows, COUNTERS)
 
 
 def host_counters(sheet: Sheet, place: int, nics: pl.DataFrame, gpus: pl.DataFrame) -> Iterator[str]:
-    """What the interfaces and accelerators of one host did: columns of ``rundir.beside.NICS_SCHEMA``, ``GPUS_SCHEMA``.
+    """Network interfaces and accelerators of one host: columns of ``NICS_SCHEMA`` and ``GPUS_SCHEMA``.
 
     ``place`` is that of the host, after those of all ranks. Interfaces that carried nothing are left out.
     """
@@ -171,7 +171,7 @@ def host_counters(sheet: Sheet, place: int, nics: pl.DataFrame, gpus: pl.DataFra
 
 
 def _rates(sheet: Sheet, place: int, rows: pl.DataFrame, kinds: Iterable[tuple[str, str, float]]) -> Iterator[str]:
-    """The growth of cumulative columns between samples, each from its first sample on, or from where we begin."""
+    """The growth of cumulative columns between samples, each from its first sample or the begin of the file on."""
     ordered = rows.sort("t_ns")
     for title, name, scale in kinds:
         per_ns = (pl.col(name).diff().cast(pl.Float64) / pl.col("t_ns").diff()).clip(0) * scale

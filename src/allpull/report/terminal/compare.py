@@ -140,7 +140,7 @@ def _metrics(result: CompareResult, *, wide: bool) -> Table:
     table.add_column(f"change ({100 * result.confidence:g} %)", justify="right", overflow="fold")
     table.add_column("", overflow="fold")
     for one in result.metrics:
-        both = [_value(one, one.before), _value(one, one.after)] if wide else []
+        both = [value(one, one.before), value(one, one.after)] if wide else []
         table.add_row(one.metric, *both, change(one), _shown(one))
     return table
 
@@ -149,12 +149,18 @@ def _shown(one: Change) -> Text:
     return Text(one.decision if one.decision in STYLES else "", style=STYLES.get(one.decision, ""))
 
 
-def _value(one: Change, value: float | None) -> str:
-    if value is None:
+def value(one: Change, number: float | None) -> str:
+    """One side's mean of a metric with its unit.
+
+    >>> unsaid = dict(after=None, change=None, within_runs=None, decision="slower", basis="unknown")
+    >>> value(Change(metric="step_s", unit="s", scale="ratio", before=0.2, **unsaid), 0.2)
+    '200 ms'
+    """
+    if number is None:
         return ABSENT
     if one.unit == "share":
-        return percent(value)
-    return show_time(value) if one.unit == "s" else show_count(value)
+        return percent(number)
+    return show_time(number) if one.unit == "s" else show_count(number)
 
 
 def _promise(one: Promise) -> str:

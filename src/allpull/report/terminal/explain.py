@@ -72,7 +72,7 @@ class _Explained:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         result = self.result
-        yield Text(_headline(result), style="bold")
+        yield Text(headline(result), style="bold")
         if result.efficiency is not None:
             yield _tree(result.efficiency, result.gains, wide=options.max_width >= WIDE)
         if result.healthy:
@@ -111,7 +111,8 @@ class _Page:
                 yield Padding(Text(printable(" ".join(paragraph.split()))), (0, 0, 0, INDENT))
 
 
-def _headline(result: ExplainResult) -> str:
+def headline(result: ExplainResult) -> str:
+    """Where ``result`` is from: ranks, hosts, and the steps that it rests on."""
     window = result.window
     where = f"{counted(result.ranks, 'rank')} on {counted(result.hosts, 'host')}"
     if not window.steps:

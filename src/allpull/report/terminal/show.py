@@ -6,13 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
 from allpull.report.plain import short
+from allpull.report.terminal import table
 from allpull.report.terminal.table import words
 from allpull.report.wording import ABSENT, joined, percent
+from allpull.schema.reported import ScalingReport
 from allpull.schema.results import BucketTime, CollectiveUse, Pause, RunMetrics
 from allpull.units import counted, show_bytes, show_count, show_time
 
@@ -21,6 +23,19 @@ MOST_ROWS = 8  # collectives that are shown; the others are summed
 MOST_RANKS = 3  # named in a sentence
 ACCUMULATES = 1.01  # backward passes a step above which gradients accumulate
 _RATES = ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"))
+
+
+def page(report: ScalingReport) -> RenderableType:
+    """What ``allpull show`` prints: the table, what it means and what is missing; of one run also its details."""
+    show = report.show
+    parts = [table.table(show)]
+    if len(show.runs) == 1:
+        parts += [table.phases(show), seen(show.runs[0])]
+    parts.append(words(report.words))
+    missing = [f"{run.run}: {gap}" for run in show.runs for gap in run.gaps]
+    if show.notes or missing:
+        parts += ["Note:", words([*show.notes, *missing])]
+    return Group(*parts)
 
 
 def seen(run: RunMetrics) -> RenderableType:
@@ -68,17 +83,17 @@ class _Seen:
 
 
 def _table(uses: Sequence[CollectiveUse]) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
-    table.add_column("collective", overflow="fold", style="bold")
+    result = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
+    result.add_column("collective", overflow="fold", style="bold")
     for title in ("size", "a step", "wait", "transfer", "algbw", "busbw"):
-        table.add_column(title, justify="right", overflow="fold")
+        result.add_column(title, justify="right", overflow="fold")
     for use in uses[:MOST_ROWS]:
-        table.add_row(Text(name_of(use)), *(Text(cell) for cell in _cells(use)))
+        result.add_row(Text(name_of(use)), *(Text(cell) for cell in _cells(use)))
     rest = uses[MOST_ROWS:]
     if rest:
         blocked_s = sum(use.blocked_s_per_step for use in rest)
-        table.add_row(Text(f"{len(rest):,} more, blocked {show_time(blocked_s)} a step in all"))
-    return table
+        result.add_row(Text(f"{len(rest):,} more, blocked {show_time(blocked_s)} a step in all"))
+    return result
 
 
 def _cells(use: CollectiveUse) -> Iterator[str]:

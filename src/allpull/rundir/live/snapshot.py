@@ -1,7 +1,7 @@
-"""Look at a job while it runs: the last steps of every rank, and what each does at this moment.
+"""Take a snapshot of a running job: the last steps of every rank, and what each does at this moment.
 
-Each look reads a bounded piece at the end of each file, so it costs the same for a job of any age. What cannot be
-read is not there; a later look will have it.
+A snapshot reads a bounded piece at the end of each file, so it costs the same for a job of any age. What cannot be
+read is left out; a later snapshot has it.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ from typing import Any
 
 from allpull.rundir import layout, safe_open
 from allpull.rundir.live.activity import ARRIVED_NS, NOTHING, OPERATION, OPERATIONS, PLACE, SINCE_NS, STEP, read_live
+from allpull.rundir.run_record import read_record
 from allpull.schema.run import RunRecord
 from allpull.schema.steps import PHASES
 
 HEADER_BYTES = 1 << 16
 TAIL_BYTES = 1 << 15  # some hundred steps
-MAX_RANKS = 4096  # of which each look reads a file
-FRESH_S = 3.0  # records are written once a second: whoever wrote them so lately lives, be it under another number
-PLACES = (*PHASES, "collective")  # of which the live numbers name one; later ones are the program's own words
+MAX_RANKS = 4096  # whose files one snapshot reads
+FRESH_S = 3.0  # records are written every second: a rank that wrote so recently lives, even under another pid
+PLACES = (*PHASES, "collective")  # the live numbers name one of these; later ones are the program's own phases
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepSeen:
-    """One of the last steps of a rank, in ns; ``blocked_ns`` is what it waited for others in collectives.
+class StepSnapshot:
+    """One of the last steps of a rank, in ns; ``blocked_ns`` is its time in collectives.
 
-    ``phases_ns`` has that under ``collective``, and ``backward`` without it.
+    ``phases_ns`` has that time under ``collective``, and ``backward`` without it.
     """
 
     step: int
@@ -44,23 +45,23 @@ class StepSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Doing:
-    """What a rank does now: the phase, since when (its monotonic clock), and the collective that it is in, if any."""
+class Activity:
+    """What a rank does now: its phase, since when (its monotonic clock), and the collective it is in, if any."""
 
     step: int
     phase: str | None
     since_ns: int
     operation: str | None
     is_waiting: bool
-    """In a collective, or in a backward whose gradients are all ready: DDP's all-reduce is in there."""
+    """In a collective, or in a backward whose gradients are all ready, which contains DDP's all-reduce."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankSeen:
-    """One rank at one look. ``idle_s``: since its last record.
+class RankSnapshot:
+    """One rank. ``idle_s``: time since its last record.
 
-    ``alive``: None where that cannot be known, as it runs on another machine, or writes without a process that we see
-    (in a container, processes have other numbers).
+    ``alive`` is None where it is not known: the rank runs on another machine, or writes from a process that is not
+    visible here (containers number their processes differently).
     """
 
     rank: int
@@ -68,64 +69,53 @@ class RankSeen:
     pid: int
     alive: bool | None
     ended: bool
-    steps: tuple[StepSeen, ...]
-    doing: Doing | None
+    steps: tuple[StepSnapshot, ...]
+    activity: Activity | None
     idle_s: float
     now_ns: int | None
-    """This moment on the rank's monotonic clock; None where that is another machine's."""
+    """Now, on the rank's monotonic clock; None where that is another machine's."""
     is_observed: bool = True
-    """Whether its steps are recorded now; they go by unseen where only some were asked for."""
+    """Whether its steps are recorded now; a job may record only some."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobSeen:
-    """A job at one look."""
+class JobSnapshot:
+    """A running job."""
 
     record: RunRecord
-    ranks: tuple[RankSeen, ...]
+    ranks: tuple[RankSnapshot, ...]
     metrics: dict[str, float]
-    """The last value of each quantity that rank 0 told, such as ``steps_per_epoch``."""
+    """The last value of each metric that rank 0 recorded, such as ``steps_per_epoch``."""
 
 
-def glance(directory: Path) -> JobSeen:
+def job_snapshot(directory: Path) -> JobSnapshot:
     """The job in ``directory`` as it is now.
 
     Raises:
-        RunDirError: it is no run directory.
+        RunDirError: this is no run directory.
     """
     root = safe_open.checked_directory(directory)
-    record = record_of(directory)
-    names = safe_open.file_names(root, "steps", ".jsonl")[:MAX_RANKS]
-    ranks = [int(name[5:-6]) for name in names if name.startswith("rank-") and name[5:-6].isdecimal()]
+    record = read_record(root)
+    names = safe_open.file_names(root, layout.STEPS, ".jsonl")[:MAX_RANKS]
+    ranks = [rank for rank in map(layout.rank_of, names) if rank is not None]
     begins_later = _first_step(record) > 0
-    seen = [_rank(root, rank, begins_later=begins_later) for rank in ranks]
+    snapshots = [_rank(root, rank, begins_later=begins_later) for rank in ranks]
     metrics = {
         str(event["name"]): float(event["value"])
         for event in _tail(root, layout.events_file(0))
         if event.get("kind") == "metric" and isinstance(event.get("value"), int | float) and "name" in event
     }
-    return JobSeen(record=record, ranks=tuple(rank for rank in seen if rank is not None), metrics=metrics)
-
-
-def record_of(directory: Path) -> RunRecord:
-    """What run.json says of the job in ``directory`` now.
-
-    Raises:
-        RunDirError: it is no run directory.
-    """
-    root = safe_open.checked_directory(directory)
-    blob = safe_open.read_whole(root, layout.RUN_JSON, 16 << 20)
-    return safe_open.document(RunRecord, "run", blob, f"{safe_open.shown_path(root)}/{layout.RUN_JSON}")
+    return JobSnapshot(record=record, ranks=tuple(rank for rank in snapshots if rank is not None), metrics=metrics)
 
 
 def _first_step(record: RunRecord) -> int:
-    """The step from which on steps are to be recorded."""
-    asked = record.spec.get("watch")
-    first = asked.get("first_step") if isinstance(asked, dict) else None
+    """The first step that is recorded."""
+    watch = record.spec.get("watch")
+    first = watch.get("first_step") if isinstance(watch, dict) else None
     return first if isinstance(first, int) else 0
 
 
-def _rank(root: Path, rank: int, *, begins_later: bool) -> RankSeen | None:
+def _rank(root: Path, rank: int, *, begins_later: bool) -> RankSnapshot | None:
     path = root / layout.steps_file(rank)
     try:
         with path.open("rb") as file:
@@ -138,28 +128,28 @@ def _rank(root: Path, rank: int, *, begins_later: bool) -> RankSeen | None:
     events = list(_tail(root, layout.events_file(rank)))
     ended = any(event.get("kind") in {"end", "exception"} for event in events)
     switched = [bool(event.get("on")) for event in events if event.get("kind") == "watching"]
-    return RankSeen(
+    return RankSnapshot(
         rank=rank,
         host=host,
         pid=pid,
         alive=(_alive(pid) or (None if idle_s < FRESH_S else False)) if is_here else None,
         ended=ended,
         steps=tuple(step for step in map(_step, _tail(root, layout.steps_file(rank))) if step is not None),
-        doing=_doing(root, rank),
+        activity=_activity(root, rank),
         idle_s=max(0.0, idle_s),
         now_ns=time.monotonic_ns() if is_here else None,
         is_observed=switched[-1] if switched else not begins_later,
     )
 
 
-def _doing(root: Path, rank: int) -> Doing | None:
+def _activity(root: Path, rank: int) -> Activity | None:
     words = read_live(os.fspath(root), rank)
     if words is None or not words[SINCE_NS]:
         return None
     place, operation = words[PLACE], words[OPERATION]
     phase = None if place == NOTHING else PLACES[place] if 0 <= place < len(PLACES) else "its own phase"
     known = 0 <= operation < len(OPERATIONS)
-    return Doing(
+    return Activity(
         step=words[STEP],
         phase=phase,
         since_ns=words[SINCE_NS],
@@ -168,7 +158,7 @@ def _doing(root: Path, rank: int) -> Doing | None:
     )
 
 
-def _step(record: dict[str, Any]) -> StepSeen | None:
+def _step(record: dict[str, Any]) -> StepSnapshot | None:
     def number(name: str) -> int:
         value = record.get(name)
         return value if isinstance(value, int) else 0
@@ -181,7 +171,7 @@ def _step(record: dict[str, Any]) -> StepSeen | None:
     if in_backward:
         phases_ns["backward"] = max(0, phases_ns.get("backward", 0) - in_backward)
         phases_ns["collective"] = phases_ns.get("collective", 0) + in_backward
-    return StepSeen(
+    return StepSnapshot(
         step=number("step"),
         epoch=number("epoch"),
         begin_ns=number("begin_ns"),

@@ -1,6 +1,6 @@
-"""Read when the gradients of each bucket were ready, from step records, as rows of their own, one a bucket.
+"""Read when the gradients of each bucket were ready, from step records, as a table: one row per step and bucket.
 
-Steps may have different numbers of them: while DDP is still cutting its buckets, only the last moment of all is known.
+Steps may differ in their number of buckets: until DDP has built its buckets, only the last moment of all is known.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ that its step has for an earlier bucket.
 """
 
 LISTED = pl.List(pl.Int64)
-"""How polars reads the field; it refuses anything that is no list of whole numbers."""
+"""The field in polars, which refuses anything but lists of integers."""
 
 MAX_BUCKETS = 4096  # of one step: a network has no more parameters than that, or very nearly
 MAX_VALUE = 2**62  # as of all moments: differences of two such still fit 64 bits
 
 
 def rows(records: pl.DataFrame) -> pl.DataFrame | None:
-    """The moments of one rank in their order, from the columns ``step`` and ``ready_ns``; None where one is odd.
+    """The moments of one rank in order, from the columns ``step`` and ``ready_ns``; None where one is malformed.
 
-    The columns are those of ``SCHEMA`` but the rank.
+    The columns are those of ``SCHEMA`` without the rank.
     """
     lengths = pl.col("ready_ns").list.len()
     listed = records.lazy().select("step", "ready_ns").filter(lengths > 0).collect()
@@ -39,10 +39,10 @@ def rows(records: pl.DataFrame) -> pl.DataFrame | None:
 
 
 def check(value: object) -> None:
-    """Look at the field of one record as JSON gave it.
+    """Check the field of one record, parsed from JSON.
 
     Raises:
-        ValueError: it is no list of moments in order; it says what is wrong with the first that is none.
+        ValueError: it is not a list of moments in order; the message describes the first fault.
     """
     if value is None:
         return

@@ -1,6 +1,6 @@
-"""Read the collectives that stand in step records as rows of their own, one a call.
+"""Read the collectives in step records as a table, one row per call.
 
-A call that the rank never waited for has neither ``blocked_ns`` nor ``end_ns``; one whose place in its group was not
+A call for which the rank never waited has neither ``blocked_ns`` nor ``end_ns``; one whose place in its group is not
 known has no ``seq``.
 """
 
@@ -13,15 +13,15 @@ SCHEMA: dict[str, pl.DataType] = {"rank": pl.Int64(), "step": pl.Int64(), **dict
 """Columns of ``RunData.collectives``: times in ns; ``kind`` is the id of an event of the same rank."""
 
 LISTED = pl.List(pl.List(pl.Int64))
-"""How polars reads the field; it refuses anything that is no list of lists of whole numbers."""
+"""The field in polars, which refuses anything but lists of lists of integers."""
 
 _MAX_VALUE = 2**62  # as of all numbers in a record: differences of two such times still fit 64 bits
 
 
 def rows(records: pl.DataFrame) -> pl.DataFrame | None:
-    """The calls of one rank in their order, from the columns ``step`` and ``collectives``; None where one is odd.
+    """The calls of one rank in order, from the columns ``step`` and ``collectives``; None where one is malformed.
 
-    The columns are those of ``SCHEMA`` but the rank.
+    The columns are those of ``SCHEMA`` without the rank.
     """
     listed = records.lazy().select("step", "collectives").filter(pl.col("collectives").list.len() > 0).collect()
     if listed.is_empty():
@@ -48,10 +48,10 @@ def _checks() -> list[pl.Expr]:
 
 
 def check(value: object) -> None:
-    """Look at the field of one record as JSON gave it.
+    """Check the field of one record, parsed from JSON.
 
     Raises:
-        ValueError: it is no list of calls; it says what is wrong with the first that is none.
+        ValueError: it is not a list of calls; the message describes the first fault.
     """
     if value is None:
         return

@@ -12,8 +12,9 @@ from itertools import islice, pairwise
 import polars as pl
 
 from allpull.rundir import layout
-from allpull.rundir.read.events import CountersFile, EventLog
-from allpull.rundir.read.headers import SeenProcess
+from allpull.rundir.read.counters import CountersFile
+from allpull.rundir.read.events import EventLog
+from allpull.rundir.read.headers import ProcessRecord
 from allpull.rundir.read.steps import StepsFile
 from allpull.schema.events import Watching
 from allpull.schema.gap import SHOWN_RANKS, Gap, named_ranks, of_ranks
@@ -119,7 +120,7 @@ def of_hosts(record: RunRecord, hosts: tuple[HostRecord, ...], counters: list[Co
         yield Gap(kind="host counters", text="counters: a last line is cut off; it was left out")
 
 
-def why_no_rank(processes: Sequence[SeenProcess]) -> str:
+def why_no_rank(processes: Sequence[ProcessRecord]) -> str:
     """Why no process of an observed command became a rank, from what they said of themselves."""
     if not processes:
         return "no process that imports torch was seen: did Python start with -I or -S, or without our environment?"

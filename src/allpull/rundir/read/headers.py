@@ -1,12 +1,11 @@
-"""What the ranks of a run say of themselves, from the first line of each file: who they are, and on which hosts.
+"""Read the ranks and hosts of a run from the first lines of its files.
 
-Of a run whose ranks allpull did not start, this is how their number is known. Little is read of each file, and what
-cannot be trusted is passed over: ``read`` is there to complain.
+This tells the number of ranks of a run whose ranks allpull did not start. Little is read of each file, and damage is
+skipped here: ``read.run`` reports it.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,20 +15,18 @@ from allpull.errors import RunDirError
 from allpull.rundir import layout, safe_open
 from allpull.schema.run import RunRecord
 
-COUNTED = frozenset({"command", "script"})
-"""Names of launchers that start no rank themselves: the user's command as it is, or a script with pasted lines."""
+USER_STARTED = frozenset({"command", "script"})
+"""Launchers under which the user's own program starts the ranks: an unchanged command, or a script with our lines."""
 
 MAX_RANKS = 1_000_000
 MAX_LINE_BYTES = 1 << 16
-MAX_PROCESSES = 10_000  # looked at; more of them say nothing new
-SAID = ("python", "torch", "torch_cpu")  # what a process says of versions
-
-_RANK_FILE = re.compile(r"rank-([0-9]{5,7})\.jsonl")
+MAX_PROCESSES = 10_000  # that are read
+VERSIONS = ("python", "torch", "torch_cpu")  # fields of a process record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeenRank:
-    """What the header of one rank's steps says; ``ranks`` is its world size."""
+class RankHeader:
+    """The header of one rank's steps; ``ranks`` is its world size."""
 
     rank: int
     ranks: int
@@ -38,7 +35,7 @@ class SeenRank:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeenProcess:
+class ProcessRecord:
     """A process that imported torch: the rank it became, or why it became none, and versions of Python and torch.
 
     ``refused_rank``: the rank that it would have become, had another process not been recorded as that rank before.
@@ -53,19 +50,18 @@ class SeenProcess:
     refused_rank: int | None = None
 
 
-def ranks_of(root: Path) -> list[SeenRank]:
-    """The ranks that have recorded something in the resolved run directory ``root``, in order."""
-    found = []
-    for name in _names(root, "steps", ".jsonl"):
-        match = _RANK_FILE.fullmatch(name)
-        rank = _rank(_first_line(root, f"steps/{name}")) if match else None
-        if match and rank is not None and rank.rank == int(match.group(1)):
-            found.append(rank)
-    return sorted(found, key=lambda rank: rank.rank)
+def rank_headers(root: Path) -> list[RankHeader]:
+    """The headers of the ranks that have recorded steps in the resolved run directory ``root``, by rank."""
+    headers = []
+    for name in _names(root, layout.STEPS, ".jsonl"):
+        rank = _rank(_first_line(root, f"{layout.STEPS}/{name}"))
+        if rank is not None and rank.rank == layout.rank_of(name):
+            headers.append(rank)
+    return sorted(headers, key=lambda rank: rank.rank)
 
 
 def has_ended(root: Path, rank: int) -> bool:
-    """Whether ``rank`` of the resolved run directory ``root`` has said that it ended, by an exception or well."""
+    """Whether ``rank`` of the resolved run directory ``root`` recorded its end, regular or by an exception."""
     try:
         with safe_open.opened(root, layout.events_file(rank)) as (file, size):
             file.seek(max(0, size - MAX_LINE_BYTES))
@@ -75,53 +71,53 @@ def has_ended(root: Path, rank: int) -> bool:
     return any(_value(line).get("kind") in {"end", "exception"} for line in lines if b'"kind"' in line)
 
 
-def processes_of(root: Path) -> list[SeenProcess]:
-    """The processes that told what they were, at most ``MAX_PROCESSES``."""
+def process_records(root: Path) -> list[ProcessRecord]:
+    """The processes that left a record, at most ``MAX_PROCESSES``."""
     names = _names(root, layout.PROCESSES, ".json")[:MAX_PROCESSES]
     processes = (_process(_whole(root, f"{layout.PROCESSES}/{name}")) for name in names)
     return [process for process in processes if process is not None]
 
 
 def rank_files(root: Path) -> int:
-    """How many files of steps there are: that this has changed is quickly seen."""
-    return len(_names(root, "steps", ".jsonl"))
+    """How many files of steps there are: a quick check for new ranks."""
+    return len(_names(root, layout.STEPS, ".jsonl"))
 
 
-def corrected(record: RunRecord, root: Path) -> RunRecord:
-    """``record`` with what only the ranks in ``root`` know, where nothing of ours started them.
+def with_recorded_ranks(record: RunRecord, root: Path) -> RunRecord:
+    """``record`` with what only the ranks in ``root`` know, where the user's program started them.
 
-    That is their number, their hosts, and the versions of Python and torch that they run.
+    That is their number, their hosts, and their versions of Python and torch.
     """
-    ranks = ranks_of(root) if record.launcher in COUNTED else []
+    ranks = rank_headers(root) if record.launcher in USER_STARTED else []
     if not ranks:
         return record
-    said = max(max(rank.ranks, rank.rank + 1) for rank in ranks)
+    count = max(max(rank.ranks, rank.rank + 1) for rank in ranks)
     hosts = list(dict.fromkeys(rank.host for rank in ranks))
-    versions = next((process.versions for process in processes_of(root) if process.rank is not None), {})
-    return record.model_copy(update={"ranks": said, "hosts": hosts, "versions": {**record.versions, **versions}})
+    versions = next((process.versions for process in process_records(root) if process.rank is not None), {})
+    return record.model_copy(update={"ranks": count, "hosts": hosts, "versions": {**record.versions, **versions}})
 
 
-def _rank(header: dict[str, Any]) -> SeenRank | None:
+def _rank(header: dict[str, Any]) -> RankHeader | None:
     rank, ranks, host, pid = (header.get(name) for name in ("rank", "ranks", "host", "pid"))
     if type(rank) is not int or type(ranks) is not int or not isinstance(host, str):
         return None
     if not 0 <= rank < MAX_RANKS or not 1 <= ranks <= MAX_RANKS:
         return None
-    return SeenRank(rank=rank, ranks=ranks, host=host[:255], pid=pid if type(pid) is int else None)
+    return RankHeader(rank=rank, ranks=ranks, host=host[:255], pid=pid if type(pid) is int else None)
 
 
-def _process(told: dict[str, Any]) -> SeenProcess | None:
-    pid, host, rank, reason, argv = (told.get(name) for name in ("pid", "host", "rank", "reason", "argv"))
-    refused = told.get("refused_rank")
+def _process(fields: dict[str, Any]) -> ProcessRecord | None:
+    pid, host, rank, reason, argv = (fields.get(name) for name in ("pid", "host", "rank", "reason", "argv"))
+    refused = fields.get("refused_rank")
     if type(pid) is not int or not isinstance(host, str):
         return None
     words = [word[:1000] for word in argv if isinstance(word, str)] if isinstance(argv, list) else []
-    return SeenProcess(
+    return ProcessRecord(
         pid=pid,
         host=host[:255],
         rank=rank if type(rank) is int else None,
         command=tuple(words[:50]),
-        versions={name: told[name][:100] for name in SAID if isinstance(told.get(name), str)},
+        versions={name: fields[name][:100] for name in VERSIONS if isinstance(fields.get(name), str)},
         reason=reason[:500] if isinstance(reason, str) else None,
         refused_rank=refused if type(refused) is int else None,
     )

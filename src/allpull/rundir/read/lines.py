@@ -1,7 +1,7 @@
 """Split a file of records into its header and its whole lines, within the budget that the header states.
 
-A rank that was killed leaves a last line that is cut off; it is dropped and counted, never an error. Any other line
-that cannot be read is damage.
+A rank that was killed leaves a truncated last line; it is dropped and counted, never an error. Any other unreadable
+line is damage.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from pydantic import ValidationError
+
 from allpull.errors import RunDirError
 from allpull.rundir import safe_open
 from allpull.schema.base import Record
@@ -19,7 +21,7 @@ from allpull.units import show_bytes
 
 MAX_FILE_BYTES = 1 << 32  # of one file of records, whatever its header allows
 MAX_HEADER_BYTES = 1 << 20
-BUDGET_SLACK = 2  # a writer stops at its budget; twice that is no rounding, it is another file
+BUDGET_SLACK = 2  # a writer stops at its budget; a file of more than twice that was not written by it
 
 Header = TypeVar("Header", bound=Record)
 
@@ -28,7 +30,7 @@ Header = TypeVar("Header", bound=Record)
 class Lines(Generic[Header]):
     """A header, and the bytes of the whole lines that follow it, each with its newline.
 
-    ``where`` names the file for people; ``cut_off`` says that an unfinished last line was dropped.
+    ``where`` names the file in messages; ``cut_off``: a truncated last line was dropped.
     """
 
     where: str
@@ -75,7 +77,7 @@ def value_of(line: bytes) -> dict[str, Any]:
     """The JSON object on one line.
 
     Raises:
-        ValueError: there is none; it says what there is instead.
+        ValueError: there is none.
     """
     if not line.strip():
         raise ValueError("an empty line")
@@ -89,11 +91,19 @@ def value_of(line: bytes) -> dict[str, Any]:
 
 
 def damage(where: str, line: int, fault: object) -> RunDirError:
-    """The error for one line that cannot be used."""
+    """The error for one damaged line."""
     return RunDirError(
         f"{where}, line {line}: {fault}",
         hint="copy the file again from where it was made, or read on without damaged lines: --skip-damaged",
     )
+
+
+def one_damaged(lines: Lines[Any], number: int, fault: ValueError, *, skip_damaged: bool) -> int:
+    """1, the number of damaged lines here; raises the error for the line unless damaged lines are skipped."""
+    if not skip_damaged:
+        shown = safe_open.faults(fault) if isinstance(fault, ValidationError) else fault
+        raise damage(lines.where, number, shown) from fault
+    return 1
 
 
 def _limit_bytes(header: Record) -> int:

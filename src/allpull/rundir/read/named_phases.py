@@ -1,4 +1,4 @@
-"""Read the phases that a program named itself, from step records, as rows of their own, one a step and name."""
+"""Read the phases that a program named itself from step records, as a table: one row per step and name."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _FIELD = b'"named":'
 
 
 def rows(body: bytes) -> pl.DataFrame | None:
-    """The named phases in the records of ``body``, in their order; None where one is odd.
+    """The named phases in the records of ``body``, in order; None where one is malformed.
 
-    The columns are those of ``SCHEMA`` but the rank. Only lines that have the field are parsed.
+    The columns are those of ``SCHEMA`` without the rank. Only lines that have the field are parsed.
     """
     found: list[tuple[int, str, int]] = []
     if _FIELD in body:
@@ -33,10 +33,10 @@ def rows(body: bytes) -> pl.DataFrame | None:
 
 
 def check(value: object) -> None:
-    """Look at the field of one record as JSON gave it.
+    """Check the field of one record, parsed from JSON.
 
     Raises:
-        ValueError: it is no mapping of names to times; it says what is wrong.
+        ValueError: it is not a mapping of names to times; the message describes the fault.
     """
     if value is None:
         return

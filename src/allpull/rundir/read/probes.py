@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TypeVar
 
+from allpull.rundir import layout
 from allpull.rundir.safe_open import checked_directory, document, read_whole
 from allpull.schema.base import Record
 
@@ -20,5 +21,5 @@ def read_probe(directory: Path, name: str, kind: type[Answer]) -> Answer:
         RunDirError: there is none, or it cannot be read.
     """
     root = checked_directory(directory)
-    relative = f"probes/{name}.json"
+    relative = layout.probe_file(name)
     return document(kind, name, read_whole(root, relative, MAX_BYTES), str(root / relative))

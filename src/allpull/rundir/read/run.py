@@ -6,7 +6,6 @@ host that kept its files) is a gap beside the data, which every result carries o
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,29 +16,26 @@ import polars as pl
 from allpull.errors import RunDirError
 from allpull.rundir import layout, safe_open
 from allpull.rundir.read import buckets, collectives, gaps, named_phases, unfinished
-from allpull.rundir.read.events import (
+from allpull.rundir.read.counters import (
     COUNTERS_SCHEMA,
     GPUS_SCHEMA,
     LINKS_SCHEMA,
     NICS_SCHEMA,
     PINGS_SCHEMA,
     CountersFile,
-    EventLog,
     read_counters,
-    read_events,
 )
-from allpull.rundir.read.headers import COUNTED, corrected, processes_of
+from allpull.rundir.read.events import EventLog, read_events
+from allpull.rundir.read.headers import USER_STARTED, process_records, with_recorded_ranks
 from allpull.rundir.read.steps import SCHEMA, StepsFile, read_steps
+from allpull.rundir.run_record import read_record
 from allpull.schema.gap import Gap
 from allpull.schema.host import HostRecord
 from allpull.schema.run import RunRecord
 from allpull.schema.steps import StepsHeader
 from allpull.units import counted
 
-MAX_RUN_JSON_BYTES = 16 << 20
 MAX_HOST_JSON_BYTES = 1 << 20
-
-_RANK_FILE = re.compile(r"rank-([0-9]{5,7})\.jsonl")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -98,7 +94,7 @@ def read_run(directory: Path, *, skip_damaged: bool = False) -> RunData:
             a link that leaves the directory; or it was written by a newer major version.
     """
     root = safe_open.checked_directory(directory)
-    record = _run_record(root)
+    record = read_record(root)
     found: list[Gap] = [Gap(kind="recorded", text=text) for text in record.gaps]
     if record.status in {"created", "running"}:
         found.append(Gap(kind="unfinished", text=unfinished.why(root, record)))
@@ -108,7 +104,7 @@ def read_run(directory: Path, *, skip_damaged: bool = False) -> RunData:
     events = _event_logs(root, record, found, skip_damaged=skip_damaged)
     counters = _counter_files(root, record, skip_damaged=skip_damaged)
     if record.kind == "run" and not steps:
-        found.append(Gap(kind="no rank", text=gaps.why_no_rank(processes_of(root))))
+        found.append(Gap(kind="no rank", text=gaps.why_no_rank(process_records(root))))
     found += gaps.of_steps(record, steps, events)
     found += gaps.of_events(record, set(steps), events)
     found += gaps.of_hosts(record, hosts, counters)
@@ -155,22 +151,9 @@ def _is_run(path: Path) -> bool:
         return False
 
 
-def _run_record(root: Path) -> RunRecord:
-    where = safe_open.shown_path(root)
-    names = safe_open.file_names(root, ".", "")
-    if layout.RUN_JSON not in names:
-        what = f"it has no {layout.RUN_JSON}" if names else "it is empty"
-        raise RunDirError(
-            f"{where}: not a run directory: {what}",
-            hint=f"a run that was copied only in part lacks {layout.RUN_JSON}; copy the whole directory",
-        )
-    blob = safe_open.read_whole(root, layout.RUN_JSON, MAX_RUN_JSON_BYTES)
-    return safe_open.document(RunRecord, "run", blob, f"{where}/{layout.RUN_JSON}")
-
-
 def _with_ranks_seen(root: Path, record: RunRecord, missing: list[Gap]) -> RunRecord:
     """``record`` with the ranks and hosts of a command's own records, where its launcher did not live to learn them."""
-    seen = corrected(record, root)
+    seen = with_recorded_ranks(record, root)
     if seen.ranks != record.ranks:
         says = f"{layout.RUN_JSON} says {counted(record.ranks, 'rank')}, the records {seen.ranks:,}"
         missing.append(Gap(kind="rank count", text=f"{says}: read as {seen.ranks:,}"))
@@ -178,10 +161,8 @@ def _with_ranks_seen(root: Path, record: RunRecord, missing: list[Gap]) -> RunRe
 
 
 def _hosts(root: Path, record: RunRecord) -> tuple[HostRecord, ...]:
-    names = _at_most(record, safe_open.file_names(root, "hosts", ".json"), f"{safe_open.shown_path(root)}/hosts")
     found = []
-    for name in names:
-        relative = f"hosts/{name}"
+    for relative in _host_files(root, record, layout.HOSTS, ".json"):
         blob = safe_open.read_whole(root, relative, MAX_HOST_JSON_BYTES)
         found.append(safe_open.document(HostRecord, "host", blob, f"{safe_open.shown_path(root)}/{relative}"))
     return tuple(found)
@@ -206,27 +187,29 @@ def _event_logs(root: Path, record: RunRecord, missing: list[Gap], *, skip_damag
 
 
 def _counter_files(root: Path, record: RunRecord, *, skip_damaged: bool) -> list[CountersFile]:
-    names = safe_open.file_names(root, "counters", ".jsonl")
-    names = _at_most(record, names, f"{safe_open.shown_path(root)}/counters")
-    files = (read_counters(root, f"counters/{name}", record.ranks, skip_damaged=skip_damaged) for name in names)
+    names = _host_files(root, record, layout.COUNTERS, ".jsonl")
+    files = (read_counters(root, name, record.ranks, skip_damaged=skip_damaged) for name in names)
     return [file for file in files if file is not None]
 
 
-def _at_most(record: RunRecord, names: list[str], where: str) -> list[str]:
-    ranks = record.ranks
-    if len(names) > ranks + (record.launcher in COUNTED):  # a login host may have started the command, and has no rank
+def _host_files(root: Path, record: RunRecord, folder: str, suffix: str) -> list[str]:
+    """The files of hosts in ``folder``, at most as many as the run has ranks."""
+    names, ranks = safe_open.file_names(root, folder, suffix), record.ranks
+    if len(names) > ranks + (
+        record.launcher in USER_STARTED
+    ):  # a login host may have started the command, and has no rank
         raise RunDirError(
-            f"{where}: {len(names):,} hosts for {ranks:,} rank{'s' if ranks > 1 else ''}",
+            f"{safe_open.shown_path(root)}/{folder}: {len(names):,} hosts for {ranks:,} rank{'s' if ranks > 1 else ''}",
             hint="the files of several runs were put together: one directory holds one run",
         )
-    return names
+    return [f"{folder}/{name}" for name in names]
 
 
 def _ranks_in(root: Path, path_of: Callable[[int], str], record: RunRecord, missing: list[Gap]) -> list[int]:
     """Ranks that have a file, from the listing of its folder: ``record.ranks`` may be any number."""
     folder = path_of(0).partition("/")[0]
     names = safe_open.file_names(root, folder, ".jsonl")
-    numbers = {int(match.group(1)) for match in map(_RANK_FILE.fullmatch, names) if match}
+    numbers = {rank for rank in map(layout.rank_of, names) if rank is not None}
     paths = {f"{folder}/{name}" for name in names}
     own = sorted(rank for rank in numbers if rank < record.ranks and path_of(rank) in paths)
     strange = len(names) - len(own)

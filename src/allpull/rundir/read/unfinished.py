@@ -1,4 +1,4 @@
-"""Say of a run whose record was not closed what is known all the same: whose job it is, and whether it has ended."""
+"""Say what is known of a run whose record was not closed: its job, and whether it has ended."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from allpull.rundir import layout, safe_open
 from allpull.schema.run import RunRecord
 
 QUEUED = "slurm"
-"""The launcher whose jobs live on when whoever submitted them is gone."""
+"""The launcher whose jobs outlive the process that submitted them."""
 
 MAX_NUMBER_BYTES = 400
 
@@ -18,14 +18,16 @@ _NUMBER = re.compile(r"[0-9]+(_[0-9]+)?(;[A-Za-z0-9][A-Za-z0-9_.-]*)?")
 
 
 def job_number(root: Path, record: RunRecord) -> str | None:
-    """The number of the job in its queue, with ";cluster" behind it on a federation; None: it has none, or never began.
+    """The number of the job in its queue, followed by ";cluster" on a federation; None: it has none, or never began.
 
-    It stands in the record, or where the job was submitted by hand in a file that its script wrote when it began.
+    The record holds it; for a job that was submitted by hand, a file that its script writes when it begins.
     """
-    said = record.job
-    if said is None and layout.QUEUE.rpartition("/")[2] in safe_open.file_names(root, "job", ""):
-        said = safe_open.read_whole(root, layout.QUEUE, MAX_NUMBER_BYTES).decode("utf-8", "replace").strip()
-    return said if said and _NUMBER.fullmatch(said) else None
+    number = record.job
+    if number is None and layout.QUEUE in {
+        f"{layout.JOB}/{name}" for name in safe_open.file_names(root, layout.JOB, "")
+    }:
+        number = safe_open.read_whole(root, layout.QUEUE, MAX_NUMBER_BYTES).decode("utf-8", "replace").strip()
+    return number if number and _NUMBER.fullmatch(number) else None
 
 
 def why(root: Path, record: RunRecord) -> str:
@@ -34,7 +36,7 @@ def why(root: Path, record: RunRecord) -> str:
     number = job_number(root, record) if record.launcher == QUEUED else None
     job = f"Slurm job {number.partition(';')[0]}" if number else "the job"
     close = "; `allpull env --finish RUN` closes the run" if record.launcher == QUEUED else ""
-    began, ended = _hosts(root, "hosts"), _hosts(root, layout.ENDED)
+    began, ended = _hosts(root, layout.HOSTS), _hosts(root, layout.ENDED)
     if ended and began <= ended:
         return f"{says}, but every host of {job} has ended: its launcher was gone{close}"
     if record.status == "created" and not number and not began:
@@ -43,7 +45,7 @@ def why(root: Path, record: RunRecord) -> str:
 
 
 def _hosts(root: Path, folder: str) -> set[str]:
-    """Hosts that have a file in ``folder``; the reader complains where it cannot be read."""
+    """Hosts that have a file in ``folder``; none where it cannot be read, which ``read.run`` reports."""
     try:
         return set(safe_open.file_names(root, folder, ".json"))
     except RunDirError:

@@ -24,6 +24,7 @@ from allpull.observe.identity import Identity
 from allpull.observe.recording.recorder import Recorder
 from allpull.observe.recording.step_line import BACKWARD, COLLECTIVE, COPY, EVALUATION, FORWARD, INPUT, OPTIMIZER
 from allpull.rundir import layout
+from allpull.rundir.job_file import JobFile
 from allpull.schema.events import DeviceStep
 
 pytestmark = pytest.mark.torch
@@ -50,8 +51,8 @@ class Rig:
             recorder=self.recorder, part_failed=lambda part, error: self.failures.append((part, str(error)))
         )
         self.arrivals: list[Any] = []
-        watcher = SimpleNamespace(session=session, failed=set(), reduces=self.arrivals.append)
-        self.device = module.Device(watcher, lambda: self.reduced)
+        inference = SimpleNamespace(session=session, failed=set(), reduces=self.arrivals.append)
+        self.device = module.Device(inference, lambda: self.reduced)
         self.device.begin()
 
     @contextmanager
@@ -490,7 +491,7 @@ torch.cuda.Event, torch.cuda.current_stream = Event, lambda: stream
 torch.cuda.is_current_stream_capturing = torch.cuda.is_initialized = lambda: True
 torch.cuda.is_current_stream_capturing = lambda: False
 copies.ACCELERATOR = "meta"  # what this torch can copy to
-start(os.environ["JOB"], AfterImport(print)).torch_came()
+start(os.environ["JOB"], AfterImport(print)).torch_imported()
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 """
 """A program whose torch says that it has CUDA; its device passes every event at once."""
@@ -506,7 +507,7 @@ def pretended(tmp_path: Path) -> Watched:
     for folder in layout.FOLDERS:
         (directory / folder).mkdir(parents=True)
     job = directory / layout.SPEC
-    job.write_text(json.dumps({"directory": str(directory), "budget": 1 << 24, "warmup_steps": 0}))
+    JobFile(directory=str(directory), budget=1 << 24).write(str(job))
     program = tmp_path / "program.py"
     network = "model = nn.parallel.DistributedDataParallel(model)\n"
     loop = LOOP.replace("optimizer.zero_grad()", "x.to('meta'); optimizer.zero_grad()")

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from tests.observe.hooks.conftest import LOOP, TRAINING, Watch, plain
 
+from allpull.rundir.job_file import WatchOptions
+
 pytestmark = pytest.mark.torch
 
 SAMPLES = [16, 16, 16, 16, 6]
@@ -170,7 +172,7 @@ if __name__ == "__main__":
 
 
 def test_only_asked_for_steps_are_recorded_and_all_are_counted(watched: Watch) -> None:
-    run = watched(TRAINING + LOOP, watch={"steps": [3, 6]})
+    run = watched(TRAINING + LOOP, watch=WatchOptions(steps=(3, 6)))
     assert [step.step for step in run.steps()] == [3, 4, 5]
     assert [(event.on, event.step) for event in run.events("watching")] == [(True, 3), (False, 6)]
 

@@ -10,6 +10,8 @@ from statistics import median
 import pytest
 from tests.observe.hooks.conftest import Watch, plain, torchrun
 
+from allpull.rundir.job_file import WatchOptions
+
 pytestmark = [pytest.mark.torch, pytest.mark.ranks]
 
 PARALLEL = """
@@ -190,7 +192,7 @@ for epoch in range(2):
         optimizer.step()
 """,
         start=torchrun(2),
-        watch={"trace_every": 8, "trace_steps": 2, "trace_first": 5},
+        watch=WatchOptions(trace_every=8, trace_steps=2, trace_first=5),
     )
     assert run.code == 0, run.err
     assert "USDT" not in run.err

@@ -19,11 +19,11 @@ torch: Any = pytest.importorskip("torch")
 def entered(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """What was entered and left, with "meta" in the place of the accelerator: this torch can copy to it."""
     seen: list[Any] = []
-    watcher: Any = SimpleNamespace(recorder=object(), enter=lambda place: seen.append(place) or 7, leave=seen.append)
+    inference: Any = SimpleNamespace(recorder=object(), enter=lambda place: seen.append(place) or 7, leave=seen.append)
     for name in ("to", "cuda"):
         monkeypatch.setattr(torch.Tensor, name, getattr(torch.Tensor, name))  # so that it is put back
     monkeypatch.setattr(copies, "ACCELERATOR", "meta")
-    copies.watch_copies(watcher)
+    copies.watch_copies(inference)
     return seen
 
 

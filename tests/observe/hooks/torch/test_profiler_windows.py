@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from tests.observe.hooks.conftest import TRAINING, Watch, plain
 
+from allpull.rundir.job_file import WatchOptions
+
 pytestmark = pytest.mark.torch
 
 PROFILED = """
@@ -26,7 +28,7 @@ def train(steps):
         yield
 """
 
-THREE_IN_SIX = {"trace_every": 6, "trace_steps": 3, "trace_first": 3}
+THREE_IN_SIX = WatchOptions(trace_every=6, trace_steps=3, trace_first=3)
 
 
 @pytest.mark.parametrize(

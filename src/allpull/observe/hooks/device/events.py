@@ -1,4 +1,4 @@
-"""Turn events that an accelerator has passed into the times of steps, on the host's clock."""
+"""Turn completed events of an accelerator into the times of steps, on the host's clock."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 from .clock import DeviceClock
 from .step import Moment, device_step
 
-REBASE_NS = 4_000_000_000  # times between events are 32-bit floats of ms: beyond 4 s they tell less than the device did
+REBASE_NS = 4_000_000_000  # event times are 32-bit floats of ms: beyond 4 s they lose resolution
 NS_PER_MS = 1_000_000
 
 Where = Tuple[int, int]
@@ -15,10 +15,10 @@ Where = Tuple[int, int]
 
 
 class Mark(NamedTuple):
-    """What the host did at ``asked_ns``: ``place`` is innermost from here on.
+    """A phase change at ``asked_ns`` on the host: ``place`` is the innermost phase from here on.
 
-    ``event`` is what the stream passes; None: this is the host's own. ``seen_ns``: when it was seen that it had passed,
-    where somebody looked at once.
+    ``event`` is enqueued in the stream; None: the change is only on the host. ``seen_ns``: when the host observed it
+    complete, if it polled at once.
     """
 
     asked_ns: int
@@ -30,27 +30,27 @@ class Mark(NamedTuple):
 
 
 def has_passed(marks: List[Mark]) -> bool:
-    """Whether the device has passed all of ``marks``, of which the last has an event; one stream passes in order."""
+    """Whether all ``marks`` are complete, of which the last has an event; one stream completes in order."""
     last = marks[-1]
     others = [mark for mark in marks if mark.event is not None and mark.where != last.where]
     return bool(last.event.query()) and all(mark.event.query() for mark in others)
 
 
 class Resolver:
-    """Gives the times of steps, one after the other; events are timed from one that is kept for a while."""
+    """Gives the times of consecutive steps; events are timed relative to one that is kept for a while."""
 
     def __init__(self) -> None:
         self._clock = DeviceClock()
         self._base: Optional[Mark] = None
-        self._base_ns = 0  # on the device's clock, which begins anywhere
-        self._before: Optional[Tuple[int, Mark, int]] = None  # the step before, its last mark, and when it was passed
+        self._base_ns = 0  # on the device's clock, whose origin is arbitrary
+        self._before: Optional[Tuple[int, Mark, int]] = None  # the step before, its last mark, and when that completed
 
     def resolve(self, step: int, marks: List[Mark], seen_ns: int) -> Tuple[Dict[str, Optional[int]], List[Mark]]:
-        """The times of ``step`` by the names of ``schema.events.DeviceStep``, and marks whose events are free again.
+        """The times of ``step`` by the names of ``schema.events.DeviceStep``, and marks whose events can be reused.
 
         Args:
             step: its number.
-            marks: of one device, and but for arrivals of one stream; all passed, as the host saw at ``seen_ns``.
+            marks: of one device and, but for arrivals, of one stream; all observed complete at ``seen_ns``.
             seen_ns: on the host's clock.
         """
         last, kept = marks[-1], self._base
@@ -61,23 +61,23 @@ class Resolver:
         passed = [(mark, last_ns - _elapsed_ns(mark, last)) for mark in marks[:-1] if mark.event is not None]
         passed.append((last, last_ns))
         self._learn(passed, seen_ns)
-        told = self._told(step, marks, passed)
+        times = self._times(step, marks, passed)
         self._before = (step, last, last_ns)
         if last_ns - self._base_ns >= REBASE_NS:
             self._base, self._base_ns = last, last_ns
-        return told, [mark for mark in (*marks, kept) if mark is not None and mark is not self._base]
+        return times, [mark for mark in (*marks, kept) if mark is not None and mark is not self._base]
 
     def _learn(self, passed: List[Tuple[Mark, int]], seen_ns: int) -> None:
-        """Of these, where each was passed on the device's clock, those that can tell most of the host's."""
+        """Learn the clock from these marks and their positions on the device's clock, the tightest first."""
         tightest, at_ns = max(passed, key=_lead_ns)
         self._clock.learn(at_ns, tightest.asked_ns, seen_ns if tightest.seen_ns is None else tightest.seen_ns)
         for mark, position_ns in passed:
             if mark.seen_ns is not None and mark is not tightest:
                 self._clock.learn(position_ns, mark.asked_ns, mark.seen_ns)
 
-    def _told(self, step: int, marks: List[Mark], passed: List[Tuple[Mark, int]]) -> Dict[str, Optional[int]]:
+    def _times(self, step: int, marks: List[Mark], passed: List[Tuple[Mark, int]]) -> Dict[str, Optional[int]]:
         last, last_ns = passed[-1]
-        offset_ns = self._clock.offset_ns(last_ns)  # one for all of a step, so that no time within it changes
+        offset_ns = self._clock.offset_ns(last_ns)  # one for the whole step, so that durations within it are exact
         before, begin_ns = None, passed[0][1]
         if self._before is not None and self._before[0] == step - 1 and self._before[1].where == last.where:
             _, mark, begin_ns = self._before
@@ -89,13 +89,13 @@ class Resolver:
                 arrival_ns = passed_ns
             if mark.event is None or mark.where == last.where:
                 moments.append(Moment(mark.asked_ns, mark.place, passed_ns))
-        told = device_step(moments, before=before, arrival_ns=arrival_ns)
-        told["bound_ns"] = max(self._clock.bound_ns(at_ns, offset_ns) for at_ns in (begin_ns, last_ns))
-        return told
+        times = device_step(moments, before=before, arrival_ns=arrival_ns)
+        times["bound_ns"] = max(self._clock.bound_ns(at_ns, offset_ns) for at_ns in (begin_ns, last_ns))
+        return times
 
 
 def _lead_ns(passed: Tuple[Mark, int]) -> int:
-    """How far the host's clock was ahead when this was asked for: most, where the device came to it at once."""
+    """How far the host's clock was ahead when this was enqueued: largest where the device was idle."""
     mark, position_ns = passed
     return mark.asked_ns - position_ns
 

@@ -1,12 +1,12 @@
-"""Time what an accelerator does in each step, by events of our own on the stream that the program uses.
+"""Time the steps of an accelerator, by events of our own on the stream that the program uses.
 
-On CUDA (or HIP) the host's times are those of issuing work. So wherever a phase begins or ends, and when the last
-gradient is ready, an event is recorded; at the ends of later steps it is asked whether it has passed, which never makes
-the program wait for the device. Nothing here starts CUDA: that would choose the devices for good, and break programs
-that fork. Events are neither recorded nor asked while a graph is captured, which either would spoil.
+On CUDA (or HIP) the host's times are those of issuing work. So an event is recorded wherever a phase begins or ends,
+and when the last gradient is ready; it is queried at the ends of later steps, which never makes the program wait for
+the device. Nothing here initialises CUDA: that would fix the choice of devices, and break programs that fork. Events
+are neither recorded nor queried during graph capture, which either would break.
 
-Now and then, where a forward pass begins on a stream that has run dry, the event is looked at until it has passed,
-which takes some 10 µs: this tells the device's clock from the host's to as much (``deviceclock``).
+Now and then, where a forward pass begins on an idle stream, the event is polled until it completes, which takes some
+10 µs: this gives the offset of the device's clock to that accuracy (``clock``).
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from ....rundir.write import FLUSH_NS
 from ...recording.arrival import Arrival
 from ...recording.recorder import Recorder
 from ...recording.step_line import BACKWARD, COLLECTIVE, FORWARD
-from ..inference.step_inference import Watcher
+from ..inference.step_inference import StepInference
 from ..safety import safely
 from ..torch.copies import watch_copies
 from .events import Mark, Resolver, Where, has_passed
 from .step import HOST_ONLY, ISSUING
 
-MOST_MARKS = 512  # of a step: of one with more, which loops over collectives or micro-batches, only the host's are kept
-MOST_PENDING = 256  # steps that the device has not done; a launch queue holds a thousand kernels, so it is stuck
-LOOK_EVERY_NS = 500_000_000  # drift adds 50 µs to what is known of the clocks in this time
-LOOK_FOR_NS = 50_000  # an event on a stream that is dry passes in 5 to 10 µs
+MOST_MARKS = 512  # of a step; one with more, which loops over collectives or micro-batches, has only the host's times
+MOST_PENDING = 256  # steps that are not complete; a launch queue holds a thousand kernels, so the device is stuck
+POLL_EVERY_NS = 500_000_000  # drift adds 50 µs to the bound of the clocks in this time
+POLL_FOR_NS = 50_000  # an event on an idle stream completes in 5 to 10 µs
 
 
 class Device:
-    """Marks on the stream of this rank, and the steps that they make once they were passed.
+    """Marks on the stream of this rank, and the steps that they form once they are complete.
 
-    ``reduced`` tells whether the backward pass that just ran averaged its gradients over ranks. ``left_out`` counts
-    steps that have no device times: they were captured, had too many marks, or went to several streams.
+    ``reduced`` returns whether the last backward pass averaged its gradients over ranks. ``left_out`` counts steps
+    without device times: they were captured, had too many marks, or used several streams.
     """
 
-    def __init__(self, watcher: Watcher, reduced: Callable[[], bool]) -> None:
+    def __init__(self, inference: StepInference, reduced: Callable[[], bool]) -> None:
         from torch import cuda  # noqa: PLC0415  this runs after torch was imported
 
-        self.session = watcher.session
-        self.failed = watcher.failed
+        self.session = inference.session
+        self.failed = inference.failed
         self.left_out = 0
-        self._watcher = watcher
+        self._inference = inference
         self._reduced = reduced
         self._cuda: Any = cuda
         self._recorder: Optional[Recorder] = None
@@ -54,37 +54,37 @@ class Device:
         self._marks: List[Mark] = []
         self._latest: Optional[Mark] = None
         self._looked_ns = 0
-        self._cut = 0  # how many of the marks belong to the step that was cut
-        self._spoilt = False  # since then, and at it: marks are missing
+        self._cut = 0  # the number of marks that belong to the step that was cut
+        self._spoilt = False  # marks are missing since the cut
         self._spoilt_at_cut = False
         self._pending: Deque[Tuple[int, List[Mark]]] = deque()
         self._passed: List[Tuple[int, List[Mark], int]] = []
-        self._told_ns = 0
+        self._written_ns = 0
         self._resolver = Resolver()
 
-    # What the program does
+    # Calls from the program
 
     def reduces(self, arrival: Arrival) -> None:
-        """A network was made that reduces its gradients in backward; ``arrival`` knows when they are ready."""
-        arrival.beside = self.arrives
-        self._watcher.reduces(arrival)
+        """A network was made that reduces its gradients in backward; ``arrival`` times when they are ready."""
+        arrival.also_call = self.arrives
+        self._inference.reduces(arrival)
 
     @safely("device")
     def begin(self) -> None:
-        """This process is a rank, and the program may have started CUDA."""
+        """This process is a rank, and the program may have initialised CUDA."""
         recorder = self.session.recorder
         if recorder is None or not self._cuda.is_initialized():
             return
         self._recorder = recorder
-        self._stand_before(recorder)
+        self._wrap_calls(recorder)
         os.register_at_fork(after_in_child=lambda: self.failed.add("device"))
         try:
-            watch_copies(self._watcher)
-        except Exception as error:  # noqa: BLE001  without it copies count for nothing, the rest stays
+            watch_copies(self._inference)
+        except Exception as error:  # noqa: BLE001  copies are then not timed, the rest is
             self.session.part_failed("copies", error)
 
-    def _stand_before(self, recorder: Recorder) -> None:
-        """See each phase begin and end, as the recorder does; a recorder without a device has none of this."""
+    def _wrap_calls(self, recorder: Recorder) -> None:
+        """Wrap the recorder to see each phase begin and end; a recorder without a device is not slowed down."""
         enter, leave_until, cut, stack = recorder.enter, recorder.leave_until, recorder.cut, recorder.stack
 
         def observed_enter(place: int) -> int:
@@ -95,7 +95,7 @@ class Device:
         def observed_leave_until(depth: int) -> None:
             left = stack[depth:]
             leave_until(depth)
-            for place in left:  # one, but for what an exception left open
+            for place in left:  # one, or several after an exception
                 self._turns(place)
 
         def observed_cut() -> None:
@@ -104,7 +104,7 @@ class Device:
             self._spoilt_at_cut |= self._spoilt
             self._spoilt = False
 
-        recorder.enter = observed_enter  # type: ignore[method-assign]  # as elsewhere we stand before torch
+        recorder.enter = observed_enter  # type: ignore[method-assign]  # wrapping is the point
         recorder.leave_until = observed_leave_until  # type: ignore[method-assign]
         recorder.cut = observed_cut  # type: ignore[method-assign]
 
@@ -122,14 +122,14 @@ class Device:
 
     @safely("device")
     def arrives(self) -> None:
-        """A gradient that may be the last one is ready; called in autograd's thread, on the stream of its backward."""
+        """A gradient that may be the last is ready; called in autograd's thread, on the stream of the backward pass."""
         recorder = self._recorder
         if recorder is not None and recorder.stack:
             self._forget_arrival()
             self._mark(recorder.stack[-1], arrival=True)
 
     def _mark(self, place: int, *, follows: bool = False, arrival: bool = False) -> None:
-        """Have the current stream say when it passes here; ``follows``: only if it is the one of the last phase."""
+        """Record an event on the current stream; ``follows``: only if it is the stream of the last phase."""
         cuda, latest = self._cuda, self._latest
         if cuda.is_current_stream_capturing():
             self._spoilt = True
@@ -137,22 +137,22 @@ class Device:
         stream = cuda.current_stream()
         where: Where = (stream.device_index, stream.stream_id)
         if follows and (latest is None or latest.where != where):
-            return  # FSDP gathers on a stream of its own, beside what is computed
-        due = place == FORWARD and not follows and time.monotonic_ns() - self._looked_ns >= LOOK_EVERY_NS
+            return  # FSDP gathers on a stream of its own, in parallel with compute
+        due = place == FORWARD and not follows and time.monotonic_ns() - self._looked_ns >= POLL_EVERY_NS
         is_dry = due and latest is not None and latest.where == where and latest.event.query()
         pool = self._pools.get(where[0])
         event = pool.pop() if pool else cuda.Event(enable_timing=True)
         asked_ns = time.monotonic_ns()
         event.record(stream)
-        mark = Mark(asked_ns, place, event, where, arrival, self._seen(event, asked_ns) if is_dry else None)
+        mark = Mark(asked_ns, place, event, where, arrival, self._poll(event, asked_ns) if is_dry else None)
         self._add(mark)
         if not arrival:
             self._latest = mark
 
-    def _seen(self, event: Any, asked_ns: int) -> Optional[int]:
-        """When the host saw that ``event`` was passed; None: not within the time that this may take."""
+    def _poll(self, event: Any, asked_ns: int) -> Optional[int]:
+        """When the host observed ``event`` complete, by polling; None: not within ``POLL_FOR_NS``."""
         self._looked_ns = now = asked_ns
-        while now - asked_ns < LOOK_FOR_NS:
+        while now - asked_ns < POLL_FOR_NS:
             passed = event.query()
             now = time.monotonic_ns()
             if passed:
@@ -166,34 +166,34 @@ class Device:
             self._spoilt = True
 
     def _forget_arrival(self) -> None:
-        """Another gradient was ready later; or they stay with their rank, as when they are accumulated."""
+        """Discard the last arrival: a later gradient replaces it, or gradients are only accumulated."""
         if self._marks and self._marks[-1].arrival:
             self._recycle([self._marks.pop()])
 
-    # What the device did
+    # Results of the device
 
     @safely("device")
     def at_step(self, step: int) -> None:
-        """Step ``step`` begins: the marks up to the cut before it were those of the last one."""
+        """Step ``step`` begins: the marks up to the cut belong to the step before."""
         if self._recorder is None:
             self.begin()
             return
         self._set_aside(step - 1)
         self._look()
-        if self._passed and self._passed[-1][2] - self._told_ns >= FLUSH_NS:  # all at once, as the recorder's own
-            self._tell()
+        if self._passed and self._passed[-1][2] - self._written_ns >= FLUSH_NS:  # many at once, like the recorder
+            self._write_passed()
 
     @safely("device")
     def finish(self) -> None:
-        """The program ends: what the device has done by now is known, and the rest stays unknown."""
+        """The program ends: write the steps that are complete; the others stay unknown."""
         if self._recorder is not None:
             self._look()
-            self._tell()
+            self._write_passed()
 
     def _set_aside(self, step: int) -> None:
         cut = min(self._cut, len(self._marks))
         while cut and (self._marks[cut - 1].event is None or self._marks[cut - 1].arrival):
-            cut -= 1  # the device has no end of it yet: it goes on into the next step
+            cut -= 1  # its phase has no end on the device yet, and continues in the next step
         taken, self._marks = self._marks[:cut], self._marks[cut:]
         spoilt, self._spoilt_at_cut, self._cut = self._spoilt_at_cut, False, 0
         if taken and not spoilt and _is_on_one_stream(taken):
@@ -207,20 +207,20 @@ class Device:
             self.left_out += 1
 
     def _look(self) -> None:
-        """See which steps the device has done."""
+        """Collect the steps that the device has completed."""
         if self._pending and not self._cuda.is_current_stream_capturing():
             while self._pending and has_passed(self._pending[0][1]):
                 self._passed.append((*self._pending.popleft(), time.monotonic_ns()))
 
-    def _tell(self) -> None:
-        """Write what steps took that the device has done."""
+    def _write_passed(self) -> None:
+        """Write the times of completed steps."""
         passed, self._passed = self._passed, []
         for step, marks, seen_ns in passed:
-            self._told_ns = seen_ns
-            told, unused = self._resolver.resolve(step, marks, seen_ns)
+            self._written_ns = seen_ns
+            times, unused = self._resolver.resolve(step, marks, seen_ns)
             self._recycle(unused)
             if self._recorder is not None:
-                event = {"kind": "device_step", "step": step, **told, "t_ns": seen_ns}
+                event = {"kind": "device_step", "step": step, **times, "t_ns": seen_ns}
                 self._recorder.journal.event(event, seen_ns, keep=False)
 
     def _recycle(self, marks: List[Mark]) -> None:
@@ -230,7 +230,7 @@ class Device:
 
 
 def _is_on_one_stream(marks: List[Mark]) -> bool:
-    """Whether the last one's stream has all phases of the step, and its device the arrivals."""
+    """Whether all phases of the step are on the last one's stream, and its arrivals on the same device."""
     where = marks[-1].where
     return where is not None and all(
         mark.where is None or mark.where == where or (mark.arrival and mark.where[0] == where[0]) for mark in marks

@@ -1,4 +1,4 @@
-"""How many samples a batch holds, whatever it is made of, and which step learned from it."""
+"""How many samples a batch holds, whatever its structure, and which step trained on it."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Deque, Dict, Optional
 
-DEEPEST = 4  # levels of a batch that are looked into for its first tensor
-MOST_WAITING = 4096  # batches that were fetched and not learned from, before we stop counting on them
+DEEPEST = 4  # nesting levels of a batch that are searched for its first tensor
+MOST_WAITING = 4096  # batches that were fetched and not trained on; older ones are forgotten
 MOST_PASSES = 16  # over loaders at a time; of more, the oldest are forgotten
 
 
 class Batches:
-    """Batches of each pass over a loader, in their order, until they are learned from.
+    """Batches of each pass over a loader, in their order, until the program trains on them.
 
-    What is learned from is the oldest batch of the pass that the program fetched from last: a loop may fetch ahead,
-    and evaluate on batches of other loaders in between. A pass is an epoch if one of its batches is learned from.
-    ``given`` counts samples of networks that ran, where a program has no loader.
+    It trains on the oldest batch of the pass that it fetched from last: a loop may fetch ahead, and evaluate on batches
+    of other loaders in between. A pass is an epoch if the program trains on one of its batches. ``given`` is the number
+    of samples of a forward pass, for programs without a loader.
     """
 
     def __init__(self) -> None:
@@ -29,12 +29,12 @@ class Batches:
 
     @property
     def is_new_pass(self) -> bool:
-        """Whether the program has learned from nothing that it fetched in this pass, if from anything at all."""
+        """Whether the program has trained on no batch of the current pass."""
         return not self.now.learned or not self._passes
 
     def begin(self, iterator: int) -> None:
-        """A pass begins, whose iterator has this id."""
-        self._passes.pop(iterator, None)  # an id, or a persistent iterator, that is used again
+        """A pass begins with the iterator of this id."""
+        self._passes.pop(iterator, None)  # a reused id, or a persistent iterator
         if len(self._passes) >= MOST_PASSES:
             del self._passes[next(iter(self._passes))]
         self._passes[iterator] = Pass()
@@ -52,20 +52,20 @@ class Batches:
             self.given = samples
 
     def begin_epoch(self) -> int:
-        """The program learns for the first time in this pass: the number of the epoch that it is."""
+        """The program trains for the first time in this pass; returns the number of the epoch."""
         self.now.learned = True
         self._epochs += 1
         return self._epochs - 1
 
     def learn(self) -> Optional[int]:
-        """The program learns: from how many samples."""
+        """The program trains on its next batch; returns the number of its samples."""
         samples, self.given = self.given, None
         waiting = self.now.waiting
         return waiting.popleft() if waiting else samples
 
 
 class Pass:
-    """One pass over a loader: samples of batches that wait to be learned from, and whether one of them was."""
+    """One pass over a loader: samples of its pending batches, and whether the program trained on one."""
 
     __slots__ = ("learned", "waiting")
 
@@ -82,14 +82,14 @@ def samples_of(batch: Any, deepest: int = DEEPEST) -> Optional[int]:
     """
     kind = type(batch)
     try:
-        samples = (batch[0] if kind is list or kind is tuple else batch).shape[0]  # what most loaders give
+        samples = (batch[0] if kind is list or kind is tuple else batch).shape[0]  # the common case
         if type(samples) is int:
             return samples
     except (AttributeError, IndexError, TypeError, ValueError):
         pass
     shape = getattr(batch, "shape", None)
     if shape is not None:
-        return shape[0] if len(shape) and type(shape[0]) is int else None  # where it is exported, it is only a name
+        return shape[0] if len(shape) and type(shape[0]) is int else None  # symbolic during export
     if deepest == 0 or isinstance(batch, (str, bytes)):
         return None
     if isinstance(batch, Mapping):

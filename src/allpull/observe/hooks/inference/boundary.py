@@ -1,47 +1,48 @@
-"""Between two steps: what was asked for from the next one on is done."""
+"""Actions between two steps: switch recording on or off, and call those that wait for a step."""
 
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Dict, List
+from typing import Callable, List
 
+from ....rundir.job_file import WatchOptions
 from ...recording.recorder import Recorder
 
 AtStep = Callable[[int], None]
 
 
 class Boundary:
-    """Whether steps are recorded (``on``), and who is told of each one that begins."""
+    """Whether steps are recorded (``on``), and the functions to call with the number of each step that begins."""
 
-    def __init__(self, watch: Dict[str, Any]) -> None:
-        first, last = watch.get("steps") or (0, None)
-        self._turns = (int(first), last)  # steps from which on it is recorded, and no more
-        self._told: List[AtStep] = []
-        self._toggle_asked = False
+    def __init__(self, watch: WatchOptions) -> None:
+        first, last = watch.steps or (0, None)
+        self._turns = (first, last)  # the first step to record, and the first not to record any more
+        self._calls: List[AtStep] = []
+        self._toggle_requested = False
         self.on = self._turns[0] == 0
-        self.is_awaited = not self.on or last is not None  # most steps begin without anybody who cares
+        self.is_awaited = not self.on or last is not None  # False for most programs: nothing to do between steps
 
-    def tell(self, call: AtStep) -> None:
-        """``call`` is given the number of each step that begins."""
-        self._told.append(call)
+    def add(self, call: AtStep) -> None:
+        """Call ``call`` with the number of each step that begins."""
+        self._calls.append(call)
         self.is_awaited = True
 
-    def tell_no_more(self, call: AtStep) -> None:
-        """``call`` has heard enough."""
-        self._told = [other for other in self._told if other != call]  # not in place: it may be called by ``passed``
-        self.is_awaited = bool(self._told) or self._turns != (0, None)
+    def remove(self, call: AtStep) -> None:
+        """Stop calling ``call``."""
+        self._calls = [other for other in self._calls if other != call]  # not in place: it may be called by ``passed``
+        self.is_awaited = bool(self._calls) or self._turns != (0, None)
 
     def toggle(self, *_: object) -> None:
-        """Record where we did not, and the other way round, from the next step on; fit to be called by a signal."""
-        self._toggle_asked = self.is_awaited = True
+        """Start or stop recording from the next step on; safe in a signal handler."""
+        self._toggle_requested = self.is_awaited = True
 
     def passed(self, recorder: Recorder) -> None:
         """A step begins."""
         step = recorder.step_number
-        if self._toggle_asked or step in self._turns:
-            self._switch(recorder, on=not self.on if self._toggle_asked else step == self._turns[0])
-            self._toggle_asked = False
-        for call in self._told:
+        if self._toggle_requested or step in self._turns:
+            self._switch(recorder, on=not self.on if self._toggle_requested else step == self._turns[0])
+            self._toggle_requested = False
+        for call in self._calls:
             call(step)
 
     def _switch(self, recorder: Recorder, *, on: bool) -> None:

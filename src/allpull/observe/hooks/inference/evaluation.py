@@ -1,4 +1,4 @@
-"""Tell when a program evaluates: by its own word, or because its network runs without gradients."""
+"""Detect when a program evaluates: by ``eval()``, or because its network runs without gradients."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from ...recording.step_line import EVALUATION
 
 
 class Evaluation:
-    """The evaluation of this rank, if one goes on; ``finish`` writes a step that was cut, which it is no part of."""
+    """The evaluation of this rank, if one is under way; ``finish`` writes a step that was cut before it began."""
 
     def __init__(self, finish: Callable[[Recorder], None]) -> None:
         self._finish = finish
-        self._is_training: Optional[Callable[[], bool]] = None  # of the network that is evaluated by its own word
+        self._is_training: Optional[Callable[[], bool]] = None  # of the network that is evaluated after ``eval()``
 
     def begin(self, recorder: Recorder, is_training: Optional[Callable[[], bool]] = None) -> None:
-        """It begins, unless the rank is in the midst of something else; with ``is_training`` until that is true."""
+        """An evaluation begins, unless a phase is open; with ``is_training`` it lasts until that is true."""
         if recorder.stack:
             return
         if recorder.is_cut:
@@ -25,17 +25,17 @@ class Evaluation:
         self._is_training = is_training
 
     def look(self, recorder: Recorder) -> None:
-        """It ends if its network trains again."""
-        if goes_on(recorder) and self._is_training is not None and self._is_training():
+        """End the evaluation if its network is back in training mode."""
+        if is_evaluating(recorder) and self._is_training is not None and self._is_training():
             self.end(recorder)
 
     def end(self, recorder: Recorder) -> None:
-        """It ends."""
+        """End the evaluation."""
         self._is_training = None
         recorder.leave_until(0)
 
 
-def goes_on(recorder: Recorder) -> bool:
-    """Whether an evaluation goes on, and nothing inside it."""
+def is_evaluating(recorder: Recorder) -> bool:
+    """Whether an evaluation is under way with no phase inside it."""
     stack = recorder.stack
     return bool(stack) and stack[-1] == EVALUATION

@@ -1,7 +1,7 @@
-"""Record phases of the thread that trains, once this process is a rank.
+"""Record the phases of the training thread, once this process is a rank.
 
-Part by part, and a part in which an error of ours occurs is left out from then on: what runs in every step has ``try``
-written out, because a call by way of another function would cost as much again.
+An error of ours switches off the part of observation in which it occurs. Methods that run in every step have ``try``
+written out, because a decorator would double their cost.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..safety import give_up, safely
 from ..session import Session
 from .boundary import Boundary
 
-NOT_SEEN = -1  # the depth of a phase that nobody records
+NOT_SEEN = -1  # the depth of a phase that is not recorded
 EVERY_STEP = {
     "phases": ("enter", "leave"),
     "loaders": ("fetch_begins", "fetched"),
@@ -23,17 +23,17 @@ EVERY_STEP = {
     "backward": ("backward_begins", "backward_ends"),
     "optimizers": ("optimizer_begins", "optimizer_ends"),
 }
-"""Methods of a watcher that run in every step, by the part of observation that they are."""
+"""Methods of ``StepInference`` that run in every step, by their part of observation."""
 
 
 class Phases:
-    """What a ``Watcher`` has to do with the recorder of this rank, where there is one."""
+    """Access of ``StepInference`` to the recorder of this rank, if there is one."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.recorder: Optional[Recorder] = None
         self.failed: Set[str] = set()
-        self.boundary = Boundary(session.watch)
+        self.boundary = Boundary(session.job.watch)
         self._recording: Optional[Recorder] = None  # the recorder, while it records
         self._thread = get_ident()
         self._in_backward = False
@@ -41,7 +41,7 @@ class Phases:
 
     @safely("recording")
     def ready(self) -> Optional[Recorder]:
-        """The recorder of this rank; asked for where a program trains, which makes this process a rank."""
+        """The recorder of this rank; called where a program trains, which makes this process a rank."""
         if self.recorder is None:
             self.recorder = self.session.begin()
             self._thread = get_ident()
@@ -53,24 +53,24 @@ class Phases:
 
     @safely("arrival")
     def reduces(self, arrival: Arrival) -> None:
-        """A network was made that reduces its gradients in backward; ``arrival`` knows when they are ready."""
+        """A network was made that reduces its gradients in backward; ``arrival`` times when they are ready."""
         self._arrivals.add(arrival)
         recorder = self.ready()
         if recorder is not None:
             self._arrivals.serve(recorder)
 
     def enter(self, place: int) -> int:
-        """A phase begins; the depth to give back to ``leave``."""
+        """A phase begins; returns the depth for ``leave``."""
         try:
             recorder = self._recording
             if recorder is None or (get_ident() != self._thread and not self._in_backward):
                 return NOT_SEEN
             return recorder.enter(place)
-        except Exception as error:  # noqa: BLE001  here as below: whatever it is, it is not the program's
+        except Exception as error:  # noqa: BLE001  here as below: no error of ours may reach the program
             return self._lose("phases", error)
 
     def leave(self, depth: int) -> None:
-        """The phase that began at ``depth`` ends, and whatever was left open in it."""
+        """The phase that began at ``depth`` ends, with all that was left open in it."""
         try:
             if depth >= 0 and self.recorder is not None:
                 self.recorder.leave_until(depth)
@@ -78,23 +78,23 @@ class Phases:
             self._lose("phases", error)
 
     def _lose(self, part: str, error: Exception) -> int:
-        """A part of what runs in every step ends with an error of ours."""
+        """Switch off ``part`` after an error of ours."""
         give_up(self, part, error, *EVERY_STEP[part], otherwise=NOT_SEEN)
         return NOT_SEEN
 
     @property
     def _trains(self) -> bool:
-        """Whether it is known which thread trains: the first that asked for gradients, or let an optimizer step."""
+        """Whether the training thread is known: the first that ran backward, or stepped an optimizer."""
         recorder = self.recorder
         return recorder is not None and bool(recorder.step_number or recorder.passes or recorder.stack)
 
     def _is_elsewhere(self) -> bool:
-        """Whether this thread is another than the one that trains; if none did until now, this is the one."""
+        """Whether this is not the training thread; if none is known yet, this thread becomes it."""
         if not self._trains:
             self._thread = get_ident()
         return get_ident() != self._thread
 
     @property
     def is_own_thread(self) -> bool:
-        """Whether this is the thread that trains."""
+        """Whether this is the training thread."""
         return get_ident() == self._thread

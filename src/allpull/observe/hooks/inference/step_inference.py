@@ -1,13 +1,13 @@
-"""Make phases, steps and epochs of what a program is seen to do. The rules, on which readers of the records rely:
+"""Infer phases, steps and epochs from the calls of a program. The rules, on which readers of the records rely:
 
-- A step ends when an optimizer's ``step`` returns. Where a program made several optimizers, it ends when the last of
-  them has stepped before one steps again or the next batch is fetched. Where none is ever seen to step, because it is
-  compiled, a step ends where its gradients are dropped.
-- Samples count for the step that learns from them, in the order in which their batches were fetched.
-- A pass over a loader is an epoch if one of its batches is learned from.
-- Evaluation is from ``eval()`` to ``train()`` of the network; or, where a program says neither, from a forward pass
-  without gradients to the next one with. A checkpoint or a barrier ends it too.
-- What an exception leaves open ends where the phase around it does.
+- A step ends when an optimizer's ``step`` returns. If a program made several optimizers, it ends when the last of them
+  has stepped before one steps again or the next batch is fetched. If none is ever observed to step, because it is
+  compiled, a step ends where its gradients are cleared.
+- Samples count for the step that trains on them, in the order in which their batches were fetched.
+- A pass over a loader is an epoch if the program trains on one of its batches.
+- Evaluation lasts from ``eval()`` to ``train()`` of the network; if a program calls neither, from a forward pass
+  without gradients to the next one with gradients. A checkpoint or a barrier ends it too.
+- A phase that an exception leaves open ends with the phase around it.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from ...recording.step_line import BACKWARD, EVALUATION, FORWARD, INPUT, OPTIMIZ
 from ..safety import safely
 from ..session import Session
 from .batch_size import Batches, samples_of
-from .evaluation import Evaluation, goes_on
+from .evaluation import Evaluation, is_evaluating
 from .phases import NOT_SEEN, Phases
 
-ELSEWHERE = -2  # the depth of what another thread does
-UNSEEN = 2  # times that gradients are dropped unused before we believe that the optimizer is out of our sight
+ELSEWHERE = -2  # the depth of a call in another thread
+UNOBSERVED = 2  # times that gradients are cleared without a step before we conclude that the optimizer is compiled
 
 
-class Watcher(Phases):
-    """Stands between the entry points of torch and the recorder of this rank.
+class StepInference(Phases):
+    """Turns calls of torch's entry points into phases and steps of this rank's recorder.
 
-    What begins returns a depth, which its end takes back; each pair costs about a microsecond, and nothing but a
-    comparison where the process is no rank or the call comes from another thread.
+    A method that begins a phase returns a depth, which the method that ends it takes; each pair costs about a
+    microsecond, or one comparison if the process is no rank or the call comes from another thread.
     """
 
     def __init__(self, session: Session) -> None:
@@ -41,16 +41,18 @@ class Watcher(Phases):
         self._saw_forward = False  # in this step
         self._evaluation = Evaluation(self.end_step)
         self._optimizers = 0
-        self._stepping: Dict[int, int] = {}  # optimizers that step, and at which depth
+        self._stepping: Dict[int, int] = {}  # optimizers that are stepping, with their depth
         self._stepped: Set[int] = set()
-        self.reducing: Dict[int, Tuple[int, int, int]] = {}  # kind, number and begin of what backward started, by work
-        self._unseen = 0  # steps that an optimizer must have taken out of sight
+        self.reducing: Dict[
+            int, Tuple[int, int, int]
+        ] = {}  # kind, number and begin of collectives that backward started, by work
+        self._unobserved = 0  # steps that an unobserved optimizer must have taken
         self.steps_taken = 0  # by optimizers, whether or not they end a step
-        self.by_words = False  # the program says itself where its steps end
-        self.epochs_by_words = False
+        self.steps_by_marks = False  # the program marks the ends of its steps itself
+        self.epochs_by_marks = False
 
     def _ready_to_learn(self) -> None:
-        """A process that made an optimizer and fetches, or runs its network, will train: its first step begins."""
+        """A process with an optimizer that fetches a batch or runs its network will train: its first step begins."""
         if self._optimizers and self.recorder is None:
             self.ready()
 
@@ -58,7 +60,7 @@ class Watcher(Phases):
 
     @safely("loaders", NOT_SEEN)
     def pass_begins(self) -> int:
-        """The iterator of a loader is made, which may start its workers."""
+        """The iterator of a loader is being made, which may start its workers."""
         recorder = self._recording
         if recorder is None or not self.is_own_thread:
             return NOT_SEEN
@@ -67,30 +69,30 @@ class Watcher(Phases):
 
     @safely("loaders")
     def pass_begun(self, iterator: int) -> None:
-        """It is made; ``iterator`` is its id."""
+        """The iterator with id ``iterator`` is made."""
         self._batches.begin(iterator)
 
     def fetch_begins(self, iterator: int) -> int:
-        """The program asks an iterator, whose id is given, for a batch."""
+        """The program fetches a batch from the iterator with this id."""
         try:
             if get_ident() != self._thread:
                 return self._fetch_elsewhere(iterator)
             recorder = self._recording
             if recorder is None or recorder.stack or recorder.is_cut or iterator != self._batches.turned_to:
-                return self._turns_to_loader(iterator)
+                return self._fetch_after_step(iterator)
             return recorder.enter(INPUT)
         except Exception as error:  # noqa: BLE001
             return self._lose("loaders", error)
 
     def _fetch_elsewhere(self, iterator: int) -> int:
-        """Another thread fetches: it is of no interest, unless that will turn out to be the one that trains."""
+        """Another thread fetches, which matters only if it turns out to be the one that trains."""
         if self._trains:
             return ELSEWHERE
         self._batches.turn_to(iterator)
         return NOT_SEEN
 
-    def _turns_to_loader(self, iterator: int) -> int:
-        """What precedes this fetch is over."""
+    def _fetch_after_step(self, iterator: int) -> int:
+        """As ``fetch_begins``, where the fetch ends a step or an evaluation, or may begin the first step."""
         recorder = self.recorder
         if recorder is None:
             self._ready_to_learn()
@@ -98,14 +100,14 @@ class Watcher(Phases):
             return recorder.enter(INPUT)  # a loader inside a loader
         else:
             self._evaluation.look(recorder)
-            if recorder.is_cut and not goes_on(recorder):
+            if recorder.is_cut and not is_evaluating(recorder):
                 self.end_step(recorder)
         self._loads = True
         self._batches.turn_to(iterator)
         return NOT_SEEN if self._recording is None else self._recording.enter(INPUT)
 
     def fetched(self, depth: int, batch: Any) -> None:
-        """The program got its batch, which it asked for at ``depth``."""
+        """The fetch that began at ``depth`` returned ``batch``."""
         try:
             recorder = self.recorder
             if depth >= 0 and recorder is not None:
@@ -121,7 +123,7 @@ class Watcher(Phases):
     # The network
 
     def forward_begins(self, inputs: Any, learns: bool) -> int:
-        """A forward pass of the whole network begins, on ``inputs``; ``learns``: gradients are kept."""
+        """A forward pass of the whole network begins, on ``inputs``; ``learns``: with gradients."""
         try:
             if get_ident() != self._thread:
                 return NOT_SEEN
@@ -134,40 +136,42 @@ class Watcher(Phases):
             return self._lose("forward", error)
 
     def _forward_otherwise(self, inputs: Any, learns: bool) -> int:
-        """As ``forward_begins``, where it may be the first, or of an evaluation, or without a loader."""
+        """As ``forward_begins``, where it may be the first, part of an evaluation, or without a loader."""
         if self.recorder is None and learns:
             self._ready_to_learn()
         recorder = self.recorder
         stack = recorder.stack if recorder is not None else []
         if stack and stack[-1] == BACKWARD:
-            return NOT_SEEN  # a network that runs again for the sake of its gradients
+            return NOT_SEEN  # activation checkpointing: recomputation during backward
         if learns:
             self._saw_forward = True
             if recorder is not None and stack and stack[-1] == EVALUATION:
                 self._evaluation.end(recorder)
             if not self._loads and not (stack and stack[0] == OPTIMIZER and recorder and recorder.samples):
-                self._batches.give(samples_of(inputs))  # once, where an optimizer has it run many times (LBFGS)
+                self._batches.give(
+                    samples_of(inputs)
+                )  # once per step, also where an optimizer runs it many times (LBFGS)
         elif self._recording is not None and self._batches.is_new_pass:
             self._evaluation.begin(self._recording)
         return NOT_SEEN if self._recording is None else self._recording.enter(FORWARD)
 
     @safely("evaluation")
     def evaluation_begins(self, is_training: Callable[[], bool]) -> None:
-        """The program says that it evaluates, until ``is_training``."""
+        """The program called ``eval()``; the evaluation lasts until ``is_training()``."""
         if self._recording is not None and self.is_own_thread:
             self._evaluation.begin(self._recording, is_training)
 
     @safely("evaluation")
     def is_beyond_evaluation(self) -> None:
-        """The program does what is no part of evaluating, though its network is still as it was for that."""
+        """The program does something that is not evaluation, although its network is still in evaluation mode."""
         recorder = self.recorder
-        if recorder is not None and self.is_own_thread and goes_on(recorder) and len(recorder.stack) == 1:
+        if recorder is not None and self.is_own_thread and is_evaluating(recorder) and len(recorder.stack) == 1:
             self._evaluation.end(recorder)
 
     # Gradients and steps
 
     def backward_begins(self) -> int:
-        """The program asks for gradients: it trains."""
+        """A backward pass begins: the program trains."""
         try:
             if self._in_backward or (get_ident() != self._thread and self._is_elsewhere()):
                 return NOT_SEEN
@@ -193,17 +197,17 @@ class Watcher(Phases):
 
     def _epoch_begins(self, recorder: Recorder) -> None:
         epoch = self._batches.begin_epoch()
-        if not self.epochs_by_words:
+        if not self.epochs_by_marks:
             recorder.epoch(epoch)
 
     def backward_ends(self, depth: int, reduced: Callable[[], bool]) -> None:
-        """Gradients are there; where they were not ``reduced``, each rank has its own, and nobody was waited for."""
+        """A backward pass ended; if its gradients were not ``reduced``, the step has no arrival."""
         try:
             if depth >= 0 and self.recorder is not None:
                 self.recorder.leave_until(depth)
                 self._in_backward = False
                 if self._arrivals.any and not reduced():
-                    self._arrivals()  # nobody asks for it at the end of the step
+                    self._arrivals()  # discard the moment
         except Exception as error:  # noqa: BLE001
             self._lose("backward", error)
 
@@ -223,7 +227,7 @@ class Watcher(Phases):
             if recorder.is_cut and number in self._stepped:
                 self.end_step(recorder)
             depth = NOT_SEEN if recorder.paused else recorder.enter(OPTIMIZER)
-            self._stepping.setdefault(number, depth)  # it may have begun before, and raised, or step by way of its base
+            self._stepping.setdefault(number, depth)  # an earlier call may have raised, or its base class steps
         except Exception as error:  # noqa: BLE001
             self._lose("optimizers", error)
 
@@ -238,7 +242,7 @@ class Watcher(Phases):
             self.steps_taken += 1
             if self.reducing:
                 self._forget_reducing(recorder)
-            if self.by_words:
+            if self.steps_by_marks:
                 return
             recorder.cut()
             if self._optimizers > 1:
@@ -249,18 +253,18 @@ class Watcher(Phases):
             self._lose("optimizers", error)
 
     def _forget_reducing(self, recorder: Recorder) -> None:
-        """A comm hook leaves its collectives to DDP, which waits out of sight."""
-        for told in self.reducing.values():
-            recorder.collective(*told, None, None)
+        """Record the collectives of a comm hook, for which DDP waits unobserved."""
+        for started in self.reducing.values():
+            recorder.collective(*started, None, None)
         self.reducing.clear()
 
     @safely("optimizers")
     def optimizer_skips(self, number: int) -> None:
-        """Optimizer ``number`` was to step, but a gradient was not finite, and it left the network alone."""
+        """Optimizer ``number`` skipped its step, because a gradient was not finite."""
         recorder = self.recorder
         if recorder is None or get_ident() != self._thread:
             return
-        if not self.by_words and "skipped" not in recorder.tags:
+        if not self.steps_by_marks and "skipped" not in recorder.tags:
             recorder.tags.append("skipped")
         self._stepping.setdefault(number, NOT_SEEN)
         self.optimizer_ends(number)
@@ -269,17 +273,23 @@ class Watcher(Phases):
     def gradients_dropped(self) -> None:
         """Gradients are gone and no optimizer was ever seen to step: a compiled one steps out of sight."""
         recorder = self.recorder
-        if recorder is None or not recorder.passes or self._stepping or self.by_words or get_ident() != self._thread:
+        if (
+            recorder is None
+            or not recorder.passes
+            or self._stepping
+            or self.steps_by_marks
+            or get_ident() != self._thread
+        ):
             return
-        self._unseen += 1
-        if self._unseen == UNSEEN:
+        self._unobserved += 1
+        if self._unobserved == UNOBSERVED:
             self.session.part_ends("optimizers", "none is seen to step: a step ends where its gradients are dropped")
-        if self._unseen >= UNSEEN:
+        if self._unobserved >= UNOBSERVED:
             recorder.cut()
             self.end_step(recorder)
 
     def end_step(self, recorder: Recorder) -> None:
-        """The step that was cut is over, and the next one begins."""
+        """Write the step that was cut; the next one begins."""
         if self._stepped:
             self._stepped.clear()
         self._saw_forward = False
@@ -290,9 +300,9 @@ class Watcher(Phases):
 
     @safely("recording")
     def finish(self) -> None:
-        """The program ends: what was cut is a step."""
+        """The program ends: write the step that was cut."""
         recorder = self.recorder
-        if recorder is not None and self._unseen >= UNSEEN and recorder.passes:
+        if recorder is not None and self._unobserved >= UNOBSERVED and recorder.passes:
             recorder.cut()
         if recorder is not None and recorder.is_cut:
             recorder.leave_until(0)

@@ -1,8 +1,8 @@
-"""See a program call collectives, and see those that DDP hides in forward, where it broadcasts its buffers.
+"""Observe the collectives of a program, including the broadcast of buffers by DDP before forward.
 
-Wrapped are the functions of ``torch.distributed``, which FSDP and SyncBatchNorm call too. Collectives of DDP's own
-backward run in C++ and are known by ``arrival``. Of functional collectives, which DTensor uses, only waiting is seen,
-and nothing inside compiled code.
+The functions of ``torch.distributed`` are wrapped, which FSDP and SyncBatchNorm call too. The collectives of DDP's
+backward run in C++ and are timed by ``recording.arrival``. Of functional collectives, which DTensor uses, only waiting
+is observed, and nothing inside compiled code.
 """
 
 from __future__ import annotations
@@ -18,42 +18,48 @@ from ....rundir.live.activity import NOTHING, OPERATION, OPERATIONS
 from ...recording.recorder import Recorder
 from ...recording.step_line import BACKWARD, COLLECTIVE
 from ..inference.phases import NOT_SEEN
-from ..inference.step_inference import Watcher
+from ..inference.step_inference import StepInference
 from ..safety import give_up
 
 RENAMED = {"all_gather_into_tensor": "all_gather_single", "reduce_scatter_tensor": "reduce_scatter_single"}
-"""Newer names of functions, which the older ones call; both are recorded under the older one."""
+"""Newer names of functions, which the older ones call; both are recorded under the older name."""
 
 FUNCTIONAL = "torch.distributed._functional_collectives"
 WAITING = {FUNCTIONAL: "wait_tensor", "horovod.torch.mpi_ops": "synchronize"}
-"""What DTensor and Horovod wait with, by module."""
+"""The functions in which DTensor and Horovod wait, by module."""
 
 BARRIERS = ("barrier", "monitored_barrier")
 ROOTS = ("src", "dst", "group_src", "group_dst")
 NO_ROOTS = (None, None, None, None)
-MOST_PENDING = 4096  # asynchronous collectives that nobody has waited for
-MOST_KINDS = 4096  # sizes of every kind; a program with more has no kinds
+MOST_PENDING = 4096  # asynchronous collectives without a wait so far
+MOST_KINDS = 4096  # operations and sizes; further ones are not recorded
 
 
-Seen = Tuple[str, Any, Tuple[Any, ...], int, Any]
-"""What one collective does: its operation, group (None: of all ranks), ``ROOTS``, bytes and torch's type of them."""
+Call = Tuple[str, Any, Tuple[Any, ...], int, Any]
+"""One collective: its operation, group (None: all ranks), ``ROOTS``, size in bytes and dtype."""
 
-Describe = Callable[[Tuple[Any, ...], Dict[str, Any]], Seen]
-"""What a call does, by its arguments."""
+Describe = Callable[[Tuple[Any, ...], Dict[str, Any]], Call]
+"""Describes a call by its arguments."""
 
 
 class Signature:
-    """Where a function takes what we want to know of a call."""
+    """The positions of the arguments of a function that describe a call."""
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         self.name = name.strip("_")
         self._places = {parameter: place for place, parameter in enumerate(inspect.signature(function).parameters)}
         self._rooted = any(root in self._places for root in ROOTS)
 
-    def seen(self, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Seen:
-        """What one call asks for."""
+    def describe(self, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Call:
+        """One call, from its arguments."""
         if len(args) == 1 and not kwargs and not self._rooted and hasattr(args[0], "element_size"):
-            return (self.name, None, NO_ROOTS, args[0].numel() * args[0].element_size(), args[0].dtype)  # as most do
+            return (
+                self.name,
+                None,
+                NO_ROOTS,
+                args[0].numel() * args[0].element_size(),
+                args[0].dtype,
+            )  # the common case
         roots = tuple(self._argument(name, args, kwargs) for name in ROOTS) if self._rooted else NO_ROOTS
         size, dtype = size_of((*args, *kwargs.values()) if kwargs else args)
         return (self.name, self._argument("group", args, kwargs), roots, size, dtype)
@@ -66,12 +72,12 @@ class Signature:
 
 
 class Collectives:
-    """The collectives of this rank: their kinds, their numbers in their groups, and those still under way."""
+    """The collectives of this rank: their kinds, their sequence numbers in their groups, and those under way."""
 
-    def __init__(self, watcher: Watcher) -> None:
-        self.session = watcher.session
-        self.failed = watcher.failed
-        self._watcher = watcher
+    def __init__(self, inference: StepInference) -> None:
+        self.session = inference.session
+        self.failed = inference.failed
+        self._inference = inference
         self._kinds: Dict[Any, Tuple[int, str]] = {}
         self._numbers: Dict[str, int] = {}
         self._pending: Dict[int, Tuple[int, int, int]] = {}
@@ -91,7 +97,7 @@ class Collectives:
             attribute = RENAMED[name] if hasattr(distributed_c10d, RENAMED.get(name, "")) else name
             function = getattr(distributed_c10d, attribute, None)
             if function is not None:
-                observed = self._observed(name, function, Signature(name, function).seen)
+                observed = self._observed(name, function, Signature(name, function).describe)
                 for module in (dist, distributed_c10d):
                     if getattr(module, attribute, None) is function:
                         setattr(module, attribute, observed)
@@ -100,44 +106,44 @@ class Collectives:
         self._wrap_wait(dist)
         self._wrap_buffers(DistributedDataParallel)
 
-    def waiting_came(self, module: ModuleType) -> None:
-        """See that a program waits for collectives that it did not get from ``torch.distributed``, though not which.
+    def wait_imported(self, module: ModuleType) -> None:
+        """Observe waiting for collectives that do not come from ``torch.distributed``, without knowing which.
 
-        Called when a module of ``WAITING`` was imported. The one of torch also says what dynamo puts into a graph where
-        a program calls a collective: it must know ours for what they stand for.
+        Called when a module of ``WAITING`` was imported. The one of torch also maps collectives to their traceable
+        forms for dynamo: our wrappers are added to that map.
         """
         from torch.compiler import is_dynamo_compiling  # noqa: PLC0415
 
         in_graphs = getattr(module, "traceable_collective_remaps", {})
         in_graphs.update({ours: in_graphs[theirs] for theirs, ours in self._wrapped.items() if theirs in in_graphs})
-        watcher, name = self._watcher, WAITING[module.__name__]
+        inference, name = self._inference, WAITING[module.__name__]
         wait = getattr(module, name)
 
         @functools.wraps(wait)
         def observed(*args: Any, **kwargs: Any) -> Any:
             if is_dynamo_compiling():
                 return wait(*args, **kwargs)
-            depth = watcher.enter(COLLECTIVE)
+            depth = inference.enter(COLLECTIVE)
             try:
                 return wait(*args, **kwargs)
             finally:
-                watcher.leave(depth)
+                inference.leave(depth)
 
         setattr(module, name, observed)
 
     def _observed(self, name: str, function: Callable[..., Any], describe: Describe) -> Callable[..., Any]:
-        watcher, is_barrier = self._watcher, name in BARRIERS
+        inference, is_barrier = self._inference, name in BARRIERS
         operation = OPERATIONS.index(name)
 
         @functools.wraps(function)
         def observed(*args: Any, **kwargs: Any) -> Any:
             if is_barrier:
-                watcher.is_beyond_evaluation()
-            recorder = watcher.recorder
+                inference.is_beyond_evaluation()
+            recorder = inference.recorder
             if recorder is None or self._calling:
-                return function(*args, **kwargs)  # one inside another among them
+                return function(*args, **kwargs)  # such as a collective inside another
             inside = recorder.stack[-1] if recorder.stack else NOTHING
-            depth = watcher.enter(COLLECTIVE)
+            depth = inference.enter(COLLECTIVE)
             if depth == NOT_SEEN:
                 return function(*args, **kwargs)
             self._calling = True
@@ -148,7 +154,7 @@ class Collectives:
             finally:
                 recorder.live[OPERATION] = NOTHING
                 self._calling = False
-                watcher.leave(depth)
+                inference.leave(depth)
             self._called((describe, args, kwargs, inside), work, begin)
             return work
 
@@ -156,13 +162,13 @@ class Collectives:
 
     def _called(self, call: Tuple[Describe, Tuple[Any, ...], Dict[str, Any], int], work: Any, begin: int) -> None:
         try:
-            recorder = self._watcher.recorder
+            recorder = self._inference.recorder
             if recorder is None:
                 return
             describe, args, kwargs, inside = call
-            seen = op, group, roots, size, dtype = describe(args, kwargs)
+            described = op, group, roots, size, dtype = describe(args, kwargs)
             key = (op, size, dtype, id(group), roots, inside)
-            found = self._kinds.get(key) or self._new_kind(recorder, seen, inside, key)
+            found = self._kinds.get(key) or self._new_kind(recorder, described, inside, key)
             if found is None:
                 return
             kind, name = found
@@ -171,33 +177,33 @@ class Collectives:
                 end = recorder.turned_ns
                 recorder.collective(kind, number, begin, end - begin, end)
                 return
-            pending = self._watcher.reducing if inside == BACKWARD else self._pending
+            pending = self._inference.reducing if inside == BACKWARD else self._pending
             if len(pending) >= MOST_PENDING:
                 pending.clear()
             pending[id(work)] = (kind, number, begin)
-        except Exception as error:  # noqa: BLE001  whatever it is, it is not the program's
+        except Exception as error:  # noqa: BLE001  no error of ours may reach the program
             give_up(self, "collectives", error, "_called", "_waited")
 
     def _waited(self, work: Any, begin: int, end: int) -> None:
-        pending = self._pending.pop(id(work), None) or self._watcher.reducing.pop(id(work), None)
-        recorder = self._watcher.recorder
+        pending = self._pending.pop(id(work), None) or self._inference.reducing.pop(id(work), None)
+        recorder = self._inference.recorder
         if pending is not None and recorder is not None:
             kind, number, called = pending
             recorder.collective(kind, number, called, end - begin, end)
 
-    def _new_kind(self, recorder: Recorder, seen: Seen, inside: int, key: Any) -> Optional[Tuple[int, str]]:
-        """Number of a kind of collectives, and the name of their group; None where we are not in the group."""
+    def _new_kind(self, recorder: Recorder, call: Call, inside: int, key: Any) -> Optional[Tuple[int, str]]:
+        """The number of a new kind of collectives, and the name of their group; None if we are not in the group."""
         if len(self._kinds) >= MOST_KINDS:
             return None
-        kind = self._announced(recorder, seen, recorder.name_of(inside))
+        kind = self._announced(recorder, call, recorder.name_of(inside))
         if kind is not None:
             self._kinds[key] = kind
         return kind
 
-    def _announced(self, recorder: Recorder, seen: Seen, inside: Optional[str]) -> Optional[Tuple[int, str]]:
+    def _announced(self, recorder: Recorder, call: Call, inside: Optional[str]) -> Optional[Tuple[int, str]]:
         import torch.distributed as dist  # noqa: PLC0415
 
-        op, group, roots, size, dtype = seen
+        op, group, roots, size, dtype = call
         group = group if group is not None else dist.group.WORLD
         if not isinstance(group, dist.ProcessGroup) or dist.get_rank(group) < 0:
             return None
@@ -221,25 +227,25 @@ class Collectives:
         return len(self._kinds), group.group_name
 
     def _wrap_start(self, dist: Any, c10d: Any) -> None:
-        """A process that joins a process group is a rank."""
+        """A process that joins a process group becomes a rank."""
         start = c10d.init_process_group
 
         @functools.wraps(start)
         def observed(*args: Any, **kwargs: Any) -> Any:
             answer = start(*args, **kwargs)
-            self._watcher.ready()
+            self._inference.ready()
             return answer
 
         dist.init_process_group = c10d.init_process_group = observed
 
     def _wrap_wait(self, dist: Any) -> None:
-        watcher, wait = self._watcher, dist.Work.wait
+        inference, wait = self._inference, dist.Work.wait
 
         @functools.wraps(wait)
         def observed(work: Any, *args: Any, **kwargs: Any) -> Any:
-            if not (id(work) in self._pending or id(work) in watcher.reducing):
-                return wait(work, *args, **kwargs)  # most: torch waits in this way for each that does not return early
-            depth = watcher.enter(COLLECTIVE)
+            if not (id(work) in self._pending or id(work) in inference.reducing):
+                return wait(work, *args, **kwargs)  # the common case: torch itself waits so for each synchronous one
+            depth = inference.enter(COLLECTIVE)
             if depth == NOT_SEEN:
                 return wait(work, *args, **kwargs)
             begin = time.monotonic_ns()
@@ -247,37 +253,37 @@ class Collectives:
                 return wait(work, *args, **kwargs)
             finally:
                 end = time.monotonic_ns()
-                watcher.leave(depth)
+                inference.leave(depth)
                 self._waited(work, begin, end)
 
         dist.Work.wait = observed
 
     def _wrap_buffers(self, parallel: Any) -> None:
-        """DDP broadcasts its buffers before forward; without this, waiting for a late rank would pass for forward."""
+        """DDP broadcasts its buffers before forward; unobserved, waiting for a late rank would count as forward."""
         broadcast = parallel._distributed_broadcast_coalesced
 
-        known: Dict[Any, Tuple[Any, Seen]] = {}  # a network has hundreds of buffers, and each step sends the same ones
+        known: Dict[Any, Tuple[Any, Call]] = {}  # a network may have hundreds of buffers, the same in each step
 
-        def describe(args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Seen:
+        def describe(args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Call:
             network, tensors = args[:2]
             root = kwargs.get("authoritative_rank", args[3] if len(args) > 3 else 0)
             which = (id(network), len(tensors), tensors[0].dtype if tensors else None, root)
-            of, seen = known.get(which, (None, None))
-            if of is None or of() is not network or seen is None:
-                seen = ("broadcast", network.process_group, (None, None, root, None), *size_of([tensors]))
-                known[which] = (weakref.ref(network), seen)
-            return seen
+            of, call = known.get(which, (None, None))
+            if of is None or of() is not network or call is None:
+                call = ("broadcast", network.process_group, (None, None, root, None), *size_of([tensors]))
+                known[which] = (weakref.ref(network), call)
+            return call
 
         parallel._distributed_broadcast_coalesced = self._observed("broadcast", broadcast, describe)
 
 
 def pairs(roots: Tuple[Any, ...]) -> Tuple[Tuple[Any, ...], Tuple[Any, ...]]:
-    """``ROOTS`` as numbers in the job, then as numbers in the group."""
+    """``ROOTS`` as ranks in the job, then as ranks in the group."""
     return roots[:2], roots[2:]
 
 
 def size_of(given: Iterable[Any]) -> Tuple[int, Any]:
-    """The largest of the tensors, or lists of them, that a collective was given, in bytes, and torch's type of them."""
+    """The size in bytes of the largest tensor, or list of tensors, among the arguments, and its dtype."""
     largest, dtype = 0, None
     for value in given:
         size = 0

@@ -1,7 +1,7 @@
-"""See a program copy tensors from the host to its accelerator: ``Tensor.to`` and ``Tensor.cuda``.
+"""Observe copies of tensors from the host to its accelerator: ``Tensor.to`` and ``Tensor.cuda``.
 
-What counts is how long the host is held up. A copy that does not block costs it microseconds, one that does waits for
-all that the device has to do before it; which of that the step lost is known from the device's own times.
+The time counts for which the host is blocked. A non-blocking copy takes microseconds, a blocking one waits for all
+earlier work of the device; the device's own times show how much of that the step lost.
 """
 
 from __future__ import annotations
@@ -10,33 +10,33 @@ import functools
 from typing import Any, Callable, Dict, Tuple
 
 from ...recording.step_line import COPY
-from ..inference.step_inference import Watcher
+from ..inference.step_inference import StepInference
 
-ACCELERATOR = "cuda"  # and what HIP calls so too
+ACCELERATOR = "cuda"  # HIP uses this name too
 
 
-def watch_copies(watcher: Watcher) -> None:
-    """Time each copy from now on; called once CUDA is in use, so that other programs never pay for it."""
+def watch_copies(inference: StepInference) -> None:
+    """Time each copy from now on; called once CUDA is in use, so that other programs do not pay for it."""
     import torch  # noqa: PLC0415  this runs after torch was imported
 
     for name, leaves_host in (("to", _is_to_accelerator), ("cuda", _always)):
-        setattr(torch.Tensor, name, _observed(watcher, getattr(torch.Tensor, name), leaves_host))
+        setattr(torch.Tensor, name, _observed(inference, getattr(torch.Tensor, name), leaves_host))
 
 
 def _observed(
-    watcher: Watcher, copy: Callable[..., Any], leaves_host: Callable[[Tuple[Any, ...], Dict[str, Any]], bool]
+    inference: StepInference, copy: Callable[..., Any], leaves_host: Callable[[Tuple[Any, ...], Dict[str, Any]], bool]
 ) -> Callable[..., Any]:
     from torch.compiler import is_compiling  # noqa: PLC0415
 
     @functools.wraps(copy)
     def observed(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_compiling() or watcher.recorder is None or not leaves_host(args, kwargs) or not tensor.is_cpu:
+        if is_compiling() or inference.recorder is None or not leaves_host(args, kwargs) or not tensor.is_cpu:
             return copy(tensor, *args, **kwargs)
-        depth = watcher.enter(COPY)
+        depth = inference.enter(COPY)
         try:
             return copy(tensor, *args, **kwargs)
         finally:
-            watcher.leave(depth)
+            inference.leave(depth)
 
     return observed
 

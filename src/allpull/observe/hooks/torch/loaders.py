@@ -1,15 +1,15 @@
-"""See a program fetch its batches: iterators of ``torch.utils.data.DataLoader``, and of what derives from it."""
+"""Observe how a program fetches its batches: iterators of ``torch.utils.data.DataLoader`` and its subclasses."""
 
 from __future__ import annotations
 
 import functools
 from typing import Any
 
-from ..inference.step_inference import Watcher
+from ..inference.step_inference import StepInference
 
 
-def watch_loaders(watcher: Watcher) -> None:
-    """Time each fetch in the process that trains, whatever the number of workers."""
+def watch_loaders(inference: StepInference) -> None:
+    """Time each fetch in the training process, for any number of workers."""
     from torch.utils.data import dataloader  # noqa: PLC0415  this runs after torch was imported
 
     base = dataloader._BaseDataLoaderIter
@@ -17,23 +17,23 @@ def watch_loaders(watcher: Watcher) -> None:
 
     @functools.wraps(take)
     def observed_take(self: Any) -> Any:
-        depth = watcher.fetch_begins(id(self))
+        depth = inference.fetch_begins(id(self))
         try:
             batch = take(self)
-        except BaseException:  # the end of the pass, most likely
-            watcher.leave(depth)
+        except BaseException:  # usually the end of the pass
+            inference.leave(depth)
             raise
-        watcher.fetched(depth, batch)
+        inference.fetched(depth, batch)
         return batch
 
     @functools.wraps(iterate)
     def observed_iterate(self: Any) -> Any:
-        depth = watcher.pass_begins()
+        depth = inference.pass_begins()
         try:
             iterator = iterate(self)
         finally:
-            watcher.leave(depth)
-        watcher.pass_begun(id(iterator))
+            inference.leave(depth)
+        inference.pass_begun(id(iterator))
         return iterator
 
     base.__next__ = observed_take  # type: ignore[method-assign]  # wrapping is the point

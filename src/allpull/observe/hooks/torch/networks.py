@@ -1,7 +1,7 @@
-"""See a program run its network forward, and switch it between training and evaluation.
+"""Observe forward and backward passes of a program's network, and its switch to evaluation.
 
-The network is what is wrapped in DistributedDataParallel, or the module whose parameters an optimizer was given. Only
-that one module is watched, never its layers.
+The network is the module in DistributedDataParallel, or the one whose parameters an optimizer was given. Only that
+module is observed, never its layers.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from collections import deque
 from typing import Any, Callable, Deque, List, Set, Tuple
 
 from ...recording.arrival import Arrival, watch_ddp
-from ..inference.step_inference import Watcher
+from ..inference.step_inference import StepInference
 from ..safety import safely
-from .uncompiled import leave_uncompiled
+from .dynamo_skip import skip_our_code
 
-SLOT = "_compiled_call_impl"  # where Module.compile puts what is called in a module's place
-MOST_ASKED = 8  # modules that were asked for their parameters last, among which an optimizer's is
+SLOT = "_compiled_call_impl"  # where Module.compile stores the call that replaces the module's own
+MOST_RECENT = 8  # modules whose parameters were listed last: that of a new optimizer is among them
 
 
 class Networks:
-    """The networks of this process, and which of them reduced its gradients in the last backward."""
+    """The networks of this process, and whether the last backward pass reduced its gradients."""
 
-    def __init__(self, watcher: Watcher) -> None:
-        self.session = watcher.session
-        self.failed = watcher.failed
-        self._watcher = watcher
-        self._parallel: List["weakref.ref[Any]"] = []  # no WeakSet: each backward walks it
+    def __init__(self, inference: StepInference) -> None:
+        self.session = inference.session
+        self.failed = inference.failed
+        self._inference = inference
+        self._parallel: List["weakref.ref[Any]"] = []  # no WeakSet: each backward pass iterates over it
         self._roots: "weakref.WeakSet[Any]" = weakref.WeakSet()
         self._shells: "weakref.WeakSet[Any]" = weakref.WeakSet()
-        self._asked: Deque["weakref.ref[Any]"] = deque(maxlen=MOST_ASKED)
-        self._runs = False  # a network runs, and others inside it are part of it
+        self._recent: Deque["weakref.ref[Any]"] = deque(maxlen=MOST_RECENT)
+        self._runs = False  # a network runs; those inside it are part of it
 
     @safely("networks", True)
     def reduced(self) -> bool:
-        """Whether the last backward averaged gradients: True unless all were told to keep theirs (``no_sync``)."""
+        """Whether the last backward pass averaged gradients: True unless all networks are in ``no_sync``."""
         nowhere = True
         for reference in self._parallel:
             network = reference()
@@ -47,7 +47,7 @@ class Networks:
         return nowhere
 
     def parallel(self) -> List[Any]:
-        """Every network there is that DistributedDataParallel reduces."""
+        """Every live DistributedDataParallel network."""
         return [network for network in [reference() for reference in self._parallel] if network is not None]
 
     def watch(self) -> None:
@@ -62,12 +62,12 @@ class Networks:
         self._wrap_compile(nn.Module)
 
     def watch_arrivals(self, attach: Callable[[Arrival], None]) -> None:
-        """Have ``attach`` given what knows arrivals, of each DistributedDataParallel that is made from now on."""
+        """Call ``attach`` with the arrival clock of each DistributedDataParallel that is made from now on."""
         watch_ddp(attach)
 
     def compiled(self, eval_frame: Any) -> None:
-        """Watch networks that ``torch.compile`` makes, from outside; called when dynamo was imported."""
-        leave_uncompiled(eval_frame.skip_code)
+        """Observe networks that ``torch.compile`` makes, from outside; called when dynamo was imported."""
+        skip_our_code(eval_frame.skip_code)
         construct = eval_frame.OptimizedModule.__init__
 
         @functools.wraps(construct)
@@ -79,14 +79,14 @@ class Networks:
 
     @safely("networks")
     def given_to(self, optimizer: Any) -> None:
-        """An optimizer was made: whatever module holds its parameters is a network, or several are that do together."""
+        """An optimizer was made: the module that holds its parameters is a network, or the modules that do together."""
         theirs = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        asked = [module for module in [reference() for reference in reversed(self._asked)] if module is not None]
+        asked = [module for module in [reference() for reference in reversed(self._recent)] if module is not None]
         shares = _shares(theirs, [*self._roots, *asked])
         if not any(share == theirs for _, share in shares):
             shares += _shares(theirs, _alive())
-        self._asked.clear()
-        for module, share in sorted(shares, key=lambda one: -len(one[1])):  # stable: of equals, who was asked last
+        self._recent.clear()
+        for module, share in sorted(shares, key=lambda one: -len(one[1])):  # stable: among equals the most recent
             if share & theirs:
                 self._watch_calls(module)
                 theirs -= share
@@ -113,7 +113,7 @@ class Networks:
         self._watch_calls(made)
 
     def _wrap_eval(self, base: Any) -> None:
-        """``train`` is left alone: it calls itself for every layer, and some programs call it every step."""
+        """Wrap ``eval``, but not ``train``: that calls itself for every layer, and some programs call it every step."""
         from torch.compiler import is_compiling  # noqa: PLC0415
 
         evaluate = base.eval
@@ -129,7 +129,7 @@ class Networks:
     def _wrap_parameters(self, base: Any) -> None:
         from torch.compiler import is_compiling  # noqa: PLC0415
 
-        asked, named = self._asked, base.named_parameters
+        asked, named = self._recent, base.named_parameters
 
         @functools.wraps(named)
         def observed(module: Any, *args: Any, **kwargs: Any) -> Any:
@@ -140,38 +140,38 @@ class Networks:
         base.named_parameters = observed
 
     def _wrap_compile(self, base: Any) -> None:
-        """A network that is compiled in place is called as it was compiled, and seen as before."""
+        """A network that is compiled in place is still observed."""
         in_place = base.compile
 
         @functools.wraps(in_place)
         def observed(module: Any, *args: Any, **kwargs: Any) -> Any:
             answer = in_place(module, *args, **kwargs)
             if module in self._roots:
-                self._stand_before(module)
+                self._wrap_calls(module)
             return answer
 
         base.compile = observed
 
     def _watch_calls(self, network: Any) -> None:
-        """See calls of ``network``, of what it was compiled into, and of the one part that does all its work."""
+        """Observe calls of ``network``, of its compiled form, and of the submodule that holds all its parameters."""
         while network is not None and network not in self._roots:
             self._roots.add(network)
-            self._stand_before(network)
+            self._wrap_calls(network)
             for shell in list(self._shells):
                 if shell._orig_mod is network:
                     self._watch_calls(shell)
-            network = _heart(network)
+            network = _core(network)
 
-    def _stand_before(self, network: Any) -> None:
-        """See each call of ``network``.
+    def _wrap_calls(self, network: Any) -> None:
+        """Observe each call of ``network``.
 
-        A forward hook would be copied, saved and compiled along with it; torch leaves this slot out of all three.
+        A forward hook would be copied, saved and compiled along with it; torch excludes this slot from all three.
         """
         from torch import is_grad_enabled  # noqa: PLC0415
         from torch.compiler import is_dynamo_compiling  # noqa: PLC0415
 
-        watcher, compiled = self._watcher, vars(network).get(SLOT)
-        reference: Any = weakref.ref(network)  # it has us, so we must not have it
+        inference, compiled = self._inference, vars(network).get(SLOT)
+        reference: Any = weakref.ref(network)  # it refers to us: avoid a cycle
 
         def observed(*args: Any, **kwargs: Any) -> Any:
             module = reference()
@@ -179,40 +179,57 @@ class Networks:
             if self._runs or is_dynamo_compiling():
                 return call(*args, **kwargs)
             self._runs = True
-            depth = watcher.forward_begins(args or kwargs, is_grad_enabled() and module.training)
+            depth = inference.forward_begins(args or kwargs, is_grad_enabled() and module.training)
             try:
                 return call(*args, **kwargs)
             finally:
                 self._runs = False
-                watcher.leave(depth)
+                inference.leave(depth)
 
-        object.__setattr__(network, SLOT, observed)  # a compiled network's own would set it on what it compiled
+        object.__setattr__(network, SLOT, observed)  # the setattr of a compiled network would set it on the original
 
     @safely("networks")
     def _evaluates(self, module: Any) -> None:
-        if self._holds_network(module) or (self._watcher.steps_taken and self._holds_copy(module)):
+        if self._holds_network(module) or (self._inference.steps_taken and self._holds_copy(module)):
             reference = weakref.ref(module)
-            self._watcher.evaluation_begins(lambda: getattr(reference(), "training", True))
+            self._inference.evaluation_begins(lambda: getattr(reference(), "training", True))
 
     def _holds_network(self, module: Any) -> bool:
         """Whether ``module`` is a network or holds one; a layer that is frozen is neither."""
         return module in self._roots or any(part in self._roots for part in module.modules())
 
     def _holds_copy(self, module: Any) -> bool:
-        """Whether part of ``module`` has the type of a network and as many parameters: its average, most likely."""
+        """Whether a part of ``module`` has the type and parameter count of a network: a weight average, most likely."""
         kinds = {type(root) for root in self._roots}
         parts = [part for part in module.modules() if type(part) in kinds]
         sizes = {(type(root), len(list(root.parameters()))) for root in (self._roots if parts else ())}
         return any((type(part), len(list(part.parameters()))) in sizes for part in parts)
 
 
+def watch_gradients(inference: StepInference, reduces: Callable[[], bool]) -> None:
+    """Time each backward pass; ``reduces`` returns whether the last one averaged its gradients over ranks."""
+    from torch import autograd  # noqa: PLC0415  this runs after torch was imported
+
+    backward = autograd.backward
+
+    @functools.wraps(backward)
+    def observed(*args: Any, **kwargs: Any) -> None:
+        depth = inference.backward_begins()
+        try:
+            backward(*args, **kwargs)
+        finally:
+            inference.backward_ends(depth, reduces)
+
+    autograd.backward = observed
+
+
 def _shares(wanted: Set[int], modules: List[Any]) -> List[Tuple[Any, Set[int]]]:
-    """Each of ``modules``, with the ids of those of its parameters that are wanted."""
+    """Each of ``modules`` with the ids of its wanted parameters."""
     return [(module, wanted & {id(parameter) for parameter in module.parameters()}) for module in modules]
 
 
-def _heart(network: Any) -> Any:
-    """The one part of ``network`` that holds all its parameters, or None: a shell is not always what is called."""
+def _core(network: Any) -> Any:
+    """The one child of ``network`` that holds all its parameters, or None: programs may call it directly."""
     parameters = len(list(network.parameters()))
     for part in network.children():
         if parameters and len(list(part.parameters())) == parameters:
@@ -221,7 +238,7 @@ def _heart(network: Any) -> Any:
 
 
 def _alive() -> List[Any]:
-    """Every module there is, the small ones first."""
+    """Every live module, small ones first."""
     from torch import nn  # noqa: PLC0415
 
     found = [thing for thing in gc.get_objects() if issubclass(type(thing), nn.Module)]

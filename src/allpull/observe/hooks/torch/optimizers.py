@@ -1,4 +1,4 @@
-"""See a program step its optimizers, and gradient scalers that skip a step."""
+"""Observe optimizer steps, and steps that a gradient scaler skips."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import functools
 from typing import Any
 
 from ...recording.step_line import OPTIMIZER
-from ..inference.step_inference import Watcher
+from ..inference.step_inference import StepInference
 
 
-def watch_optimizers(watcher: Watcher, made: Any) -> None:
-    """Time each ``step`` by torch's own hooks for all optimizers; ``made`` is told of each optimizer that is made."""
+def watch_optimizers(inference: StepInference, made: Any) -> None:
+    """Time each ``step`` by torch's global optimizer hooks; ``made`` is called with each new optimizer."""
     from torch.compiler import is_dynamo_compiling  # noqa: PLC0415  this runs after torch was imported
     from torch.optim import optimizer as optim  # noqa: PLC0415
 
     def begins(optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if not is_dynamo_compiling():
-            watcher.optimizer_begins(id(optimizer))
+            inference.optimizer_begins(id(optimizer))
 
     def ends(optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if not is_dynamo_compiling():
-            watcher.optimizer_ends(id(optimizer))
+            inference.optimizer_ends(id(optimizer))
 
     optim.register_optimizer_step_pre_hook(begins)
     optim.register_optimizer_step_post_hook(ends)
@@ -29,15 +29,15 @@ def watch_optimizers(watcher: Watcher, made: Any) -> None:
     @functools.wraps(construct)
     def observed(self: Any, *args: Any, **kwargs: Any) -> None:
         construct(self, *args, **kwargs)
-        watcher.makes_optimizer()
+        inference.makes_optimizer()
         made(self)
 
     optim.Optimizer.__init__ = observed  # type: ignore[method-assign]  # wrapping is the point
-    _watch_dropping(watcher, optim.Optimizer)
+    _watch_dropping(inference, optim.Optimizer)
 
 
-def _watch_dropping(watcher: Watcher, base: Any) -> None:
-    """See gradients dropped, until an optimizer is seen to step."""
+def _watch_dropping(inference: StepInference, base: Any) -> None:
+    """Observe ``zero_grad`` until an optimizer is observed to step."""
     from torch.compiler import is_dynamo_compiling  # noqa: PLC0415  this runs after torch was imported
 
     zero = base.zero_grad
@@ -45,31 +45,31 @@ def _watch_dropping(watcher: Watcher, base: Any) -> None:
     @functools.wraps(zero)
     def observed(self: Any, *args: Any, **kwargs: Any) -> None:
         if not is_dynamo_compiling():
-            if not watcher.steps_taken:
-                watcher.gradients_dropped()
+            if not inference.steps_taken:
+                inference.gradients_dropped()
             elif base.zero_grad is observed:
-                base.zero_grad = zero  # it is not needed any more
+                base.zero_grad = zero  # not needed any more
         zero(self, *args, **kwargs)
 
     base.zero_grad = observed
 
 
-def watch_scalers(watcher: Watcher) -> None:
-    """Take what ``GradScaler.step`` does for the optimizer's, and know when it let the optimizer do nothing."""
+def watch_scalers(inference: StepInference) -> None:
+    """Count ``GradScaler.step`` as the optimizer's time, and detect the steps that it skips."""
     from torch.amp import grad_scaler  # noqa: PLC0415  this runs after torch was imported
 
     step = grad_scaler.GradScaler.step
 
     @functools.wraps(step)
     def observed(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        recorder = watcher.recorder
-        before = watcher.steps_taken
-        depth = watcher.enter(OPTIMIZER)
+        recorder = inference.recorder
+        before = inference.steps_taken
+        depth = inference.enter(OPTIMIZER)
         try:
             return step(self, optimizer, *args, **kwargs)
         finally:
-            watcher.leave(depth)
-            if recorder is not None and watcher.steps_taken == before:
-                watcher.optimizer_skips(id(optimizer))
+            inference.leave(depth)
+            if recorder is not None and inference.steps_taken == before:
+                inference.optimizer_skips(id(optimizer))
 
     grad_scaler.GradScaler.step = observed  # type: ignore[method-assign]

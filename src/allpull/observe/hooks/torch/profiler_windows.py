@@ -1,8 +1,8 @@
-"""Let torch's profiler look at a few steps now and then: which bucket was ready when, and when it was reduced.
+"""Run torch's profiler for a few steps at intervals: it shows when each bucket was ready and when it was reduced.
 
 All ranks open their windows at the same steps, so that collectives match. The steps in a window, and the one that
-writes the trace, are tagged: rates leave them out. A program that makes a profiler of its own is left in peace from
-then on: two cannot run at once, and the second one to start would fail or see nothing.
+writes the trace, are tagged, and rates exclude them. Once a program makes a profiler of its own, no more windows are
+opened: two cannot run at once, and the second to start would fail or record nothing.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from typing import Any, Callable, Iterable, Optional
 from ....rundir import layout
 from ....rundir.write import private_folder
 from ...recording.arrival import sizes_of
-from ..inference.step_inference import Watcher
+from ..inference.step_inference import StepInference
 from ..safety import safely
 
-BUCKETS_AT = 4  # DDP cuts its buckets anew after its first step
-QUIET = ("KINETO_LOG_LEVEL", "99")  # else kineto speaks of each window on the program's own stderr
+BUCKETS_AT = 4  # DDP rebuilds its buckets after its first step
+QUIET = ("KINETO_LOG_LEVEL", "99")  # else kineto logs each window to the program's stderr
 
 
 class Windows:
     """Profiler windows of ``steps`` steps, the first at step ``first`` and then every ``every`` steps."""
 
-    def __init__(self, watcher: Watcher, *, every: int, steps: int, first: int) -> None:
-        self.session = watcher.session
-        self.failed = watcher.failed
-        self._watcher = watcher
+    def __init__(self, inference: StepInference, *, every: int, steps: int, first: int) -> None:
+        self.session = inference.session
+        self.failed = inference.failed
+        self._inference = inference
         self._every = every
         self._steps = steps
         self._first = first
         self._profile: Optional[Any] = None
-        self._starts = False  # it is we who make a profiler
+        self._starts = False  # the profiler being made is ours
         self._theirs = False  # the program has made one
-        self._said = False
+        self._described = False
         self._opened_at = 0
         self._opened_ns = 0
 
     def watch(self) -> None:
-        """Hear of profilers that the program makes; called once, after torch was imported."""
+        """Detect profilers that the program makes; called once, after torch was imported."""
         from torch.autograd import profiler as old  # noqa: PLC0415
         from torch.profiler import profiler as new  # noqa: PLC0415
 
@@ -68,7 +68,7 @@ class Windows:
     @safely("windows")
     def at_step(self, step: int) -> None:
         """Step ``step`` begins: close the window that is due, and open the next one."""
-        recorder = self._watcher.recorder
+        recorder = self._inference.recorder
         if recorder is None:
             return
         if self._profile is not None and step >= self._opened_at + self._steps:
@@ -76,15 +76,15 @@ class Windows:
         if self._profile is None and step >= self._first and (step - self._first) % self._every == 0:
             if not self._theirs:
                 self._open(step)
-            elif not self._said:
-                self._said = True
+            elif not self._described:
+                self._described = True
                 self.session.part_ends("windows", "the program has a profiler of its own")
         if self._profile is not None and "traced" not in recorder.tags:
             recorder.tags.append("traced")
 
     @safely("windows")
     def finish(self) -> None:
-        """The program ends: what was seen so far is kept."""
+        """The program ends: keep the trace so far."""
         if self._profile is not None:
             self._close()
 
@@ -104,7 +104,7 @@ class Windows:
 
     def _close(self) -> None:
         profile, self._profile = self._profile, None
-        recorder, who = self._watcher.recorder, self.session.who
+        recorder, who = self._inference.recorder, self.session.who
         if profile is None or recorder is None or who is None:
             return
         profile.stop()
@@ -113,7 +113,7 @@ class Windows:
         name = layout.trace_file(who.rank, self._opened_at)
         path = os.path.join(self.session.directory, name)
         private_folder(os.path.dirname(path))
-        profile.export_chrome_trace(f"{path}.part.gz")  # the ending has it compressed
+        profile.export_chrome_trace(f"{path}.part.gz")  # the suffix makes torch compress it
         os.replace(f"{path}.part.gz", path)
         event = {"kind": "trace", "file": name, "first_step": self._opened_at}
         steps = max(1, recorder.step_number - self._opened_at)
@@ -121,21 +121,21 @@ class Windows:
 
 
 class Buckets:
-    """Say once how DDP cuts the gradients, when it has settled; ``networks`` gives those that are there."""
+    """Record once the buckets of DDP, after it has rebuilt them; ``networks`` returns the live ones."""
 
-    def __init__(self, watcher: Watcher, networks: Callable[[], Iterable[Any]]) -> None:
-        self.session = watcher.session
-        self.failed = watcher.failed
-        self._watcher = watcher
+    def __init__(self, inference: StepInference, networks: Callable[[], Iterable[Any]]) -> None:
+        self.session = inference.session
+        self.failed = inference.failed
+        self._inference = inference
         self._networks = networks
 
     @safely("buckets")
     def at_step(self, step: int) -> None:
         """Step ``step`` begins."""
-        recorder = self._watcher.recorder
+        recorder = self._inference.recorder
         if recorder is None or step < BUCKETS_AT:
             return
-        self._watcher.boundary.tell_no_more(self.at_step)
+        self._inference.boundary.remove(self.at_step)
         now = time.monotonic_ns()
         for network in self._networks():
             sizes = sizes_of(network._get_ddp_logging_data())

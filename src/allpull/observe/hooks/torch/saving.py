@@ -1,4 +1,4 @@
-"""See a program write checkpoints: ``torch.save`` and its relatives, called by the thread that trains."""
+"""Observe how a program writes checkpoints: ``torch.save`` and similar functions, in the training thread."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from types import ModuleType
 from typing import Any, Callable
 
 from ...recording.step_line import CHECKPOINT
-from ..inference.step_inference import Watcher
+from ..inference.step_inference import StepInference
 
 SAVERS = {
     "torch": ("save",),
     "torch.distributed.checkpoint": ("save", "async_save"),
     "safetensors.torch": ("save_file", "save_model"),
 }
-"""Functions that write checkpoints, by the module that holds them."""
+"""Functions that write checkpoints, by module."""
 
 
-def watch_saving(watcher: Watcher) -> Callable[[ModuleType], None]:
-    """What to call with each module of ``SAVERS`` once it was imported."""
+def watch_saving(inference: StepInference) -> Callable[[ModuleType], None]:
+    """The function to call with each module of ``SAVERS`` when it is imported."""
 
     def wrap(module: ModuleType) -> None:
         for name in SAVERS[module.__name__]:
             function = getattr(module, name, None)
             if function is not None:
-                setattr(module, name, _observed(watcher, function))
+                setattr(module, name, _observed(inference, function))
 
     return wrap
 
 
-def _observed(watcher: Watcher, function: Callable[..., Any]) -> Callable[..., Any]:
+def _observed(inference: StepInference, function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def observed(*args: Any, **kwargs: Any) -> Any:
-        watcher.is_beyond_evaluation()
-        depth = watcher.enter(CHECKPOINT)
+        inference.is_beyond_evaluation()
+        depth = inference.enter(CHECKPOINT)
         try:
             return function(*args, **kwargs)
         finally:
-            watcher.leave(depth)
+            inference.leave(depth)
 
     return observed

@@ -1,0 +1,173 @@
+"""Rates of reading and writing over the time of a run, and the energy of its epochs.
+
+Counters are cumulative, so a rate is the growth between two samples ÷ the time between them, and rates times their
+times add up to all bytes read. The HAL study plots GB/s and reads per second (IOPS) over time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from allpull.analyse.clock.host_clocks import Alignment, Times
+from allpull.rundir.read.events import EventLog
+from allpull.units import NS_PER_S
+
+Floats = NDArray[np.float64]
+
+MAX_INTERVALS = 2000  # more than a page can show; longer series have longer intervals
+COUNTED = ("read_bytes", "read_calls", "write_bytes", "write_calls", "storage_read_bytes", "storage_write_bytes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class IoSeries:
+    """Rates of all ranks together, over time.
+
+    ``begin_ns`` and ``end_ns``, int64 of shape (intervals,), are times of the clock that samples were put on.
+    ``per_s`` maps each of ``COUNTED`` to growth per second, shape (intervals,), NaN where no rank was measured;
+    ``ranks`` says how many were, and where it falls the rates are those of fewer. ``left_out`` are hosts whose clock
+    is unknown.
+    """
+
+    begin_ns: Times
+    end_ns: Times
+    per_s: Mapping[str, Floats]
+    ranks: Times
+    left_out: tuple[str, ...]
+
+    def storage_share(self) -> Floats:
+        """Bytes that came from storage ÷ bytes read, the rest being cached; NaN where nothing was read.
+
+        Above 1 where storage is read ahead, or through mapped files, which no system call reads.
+        """
+        read, stored = self.per_s["read_bytes"], self.per_s["storage_read_bytes"]
+        share: Floats = np.divide(stored, read, out=np.full(read.shape, np.nan), where=read > 0)
+        return share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochEnergy:
+    """Energy of the accelerators of all hosts during one epoch; None where it was not measured throughout."""
+
+    epoch: int
+    energy_j: float | None
+    gpus: int
+
+
+def io_series(counters: pl.DataFrame, alignment: Alignment | None = None) -> IoSeries:
+    """Rates between the samples of the host that has most of them; other hosts' counters are interpolated there.
+
+    Args:
+        counters: columns of ``rundir.read.events.COUNTERS_SCHEMA``, each host's times on its own monotonic clock.
+        alignment: puts them on one clock; None: they are on one already.
+    """
+    curves: dict[str, list[tuple[Times, dict[str, Floats]]]] = {}
+    left_out = []
+    for (host,), of_host in counters.sort("t_ns").group_by("host", maintain_order=True):
+        if alignment is not None and host not in alignment:
+            left_out.append(str(host))
+            continue
+        for _, of_rank in of_host.group_by("rank", maintain_order=True):
+            times = of_rank["t_ns"].to_numpy()
+            times = times if alignment is None else alignment.aligned_ns(str(host), times)
+            figures = {name: of_rank[name].cast(pl.Float64).to_numpy() for name in COUNTED}
+            curves.setdefault(str(host), []).append((times, figures))
+    of_hosts = [np.unique(np.concatenate([times for times, _ in ranks])) for ranks in curves.values()]
+    edges = _at_most(max(of_hosts, key=len, default=np.zeros(1, dtype=np.int64)), MAX_INTERVALS)
+    every = [curve for ranks in curves.values() for curve in ranks]
+    growth = {
+        name: _table([_growth(edges, times, of[name]) for times, of in every], edges.size - 1) for name in COUNTED
+    }
+    return IoSeries(
+        begin_ns=edges[:-1],
+        end_ns=edges[1:],
+        per_s={name: _sum(table) / (np.diff(edges) / NS_PER_S) for name, table in growth.items()},
+        ranks=(~np.isnan(growth["read_bytes"])).sum(axis=0),
+        left_out=tuple(left_out),
+    )
+
+
+def epoch_spans(events: Mapping[int, EventLog]) -> pl.DataFrame:
+    """When each epoch began and ended on each host: columns host, epoch, begin_ns, end_ns, times of the host's clock.
+
+    From the first of its ranks to begin it until the last one begins the next, or ends. An epoch without a recorded end
+    is left out.
+    """
+    rows: list[tuple[str, int, int, int]] = []
+    for log in events.values():
+        rows += [(log.header.host, mark.epoch, mark.t_ns, later.t_ns) for mark, later in pairwise(log.epochs)]
+        if log.epochs and log.end is not None:
+            rows.append((log.header.host, log.epochs[-1].epoch, log.epochs[-1].t_ns, log.end.t_ns))
+    schema = {"host": pl.String(), "epoch": pl.Int64(), "begin_ns": pl.Int64(), "end_ns": pl.Int64()}
+    spans = pl.DataFrame(rows, schema=schema, orient="row")
+    return spans.group_by("host", "epoch").agg(pl.col("begin_ns").min(), pl.col("end_ns").max()).sort("host", "epoch")
+
+
+def energy_of_epochs(gpus: pl.DataFrame, epochs: pl.DataFrame) -> list[EpochEnergy]:
+    """The energy of each epoch, in order, of all accelerators that the hosts recorded.
+
+    From each device's own energy counter, else from its power, interpolated linearly between samples.
+
+    Args:
+        gpus: columns of ``rundir.read.events.GPUS_SCHEMA``.
+        epochs: as ``epoch_spans`` gives them.
+    """
+    found: dict[int, list[float]] = {}
+    for (host,), spans in epochs.sort("epoch").group_by("host", maintain_order=True):
+        for (_,), samples in gpus.filter(pl.col("host") == host).sort("t_ns").group_by("gpu", maintain_order=True):
+            times, used_j = _energy_curve(samples)
+            for epoch, begin_ns, end_ns in spans.select("epoch", "begin_ns", "end_ns").rows():
+                edges = np.array([begin_ns, end_ns], dtype=np.int64)
+                found.setdefault(epoch, []).append(float(_growth(edges, times, used_j)[0]))
+    return [
+        EpochEnergy(epoch=epoch, energy_j=None if np.isnan(parts).any() else sum(parts), gpus=len(parts))
+        for epoch, parts in sorted(found.items())
+    ]
+
+
+def _energy_curve(samples: pl.DataFrame) -> tuple[Times, Floats]:
+    """The energy of one device up to each of its samples, in J from an arbitrary origin."""
+    times = samples["t_ns"].to_numpy()
+    counted = samples["energy_j"].to_numpy()
+    if not np.isnan(counted).all():
+        return times, counted
+    power_w = samples["power_w"].to_numpy()
+    energy_j = (power_w[1:] + power_w[:-1]) / 2 * np.diff(times) / NS_PER_S
+    return times, np.concatenate([[0.0], np.cumsum(energy_j)]) if times.size else energy_j
+
+
+def _growth(edges_ns: Times, times_ns: Times, values: Floats) -> Floats:
+    """By how much a counter grew between every two edges; NaN where they reach beyond its samples.
+
+    A counter that falls was reset; this counts as no growth.
+    """
+    known = ~np.isnan(values)
+    if not known.any():
+        return np.full(edges_ns.size - 1, np.nan)
+    start = times_ns[0]  # floats hold times since the start to the nanosecond
+    at, since = (edges_ns - start).astype(np.float64), (times_ns[known] - start).astype(np.float64)
+    growth: Floats = np.maximum(np.diff(np.interp(at, since, values[known], left=np.nan, right=np.nan)), 0)
+    return growth
+
+
+def _table(parts: list[Floats], size: int) -> Floats:
+    """``parts``, each of shape (size,), as rows."""
+    return np.array(parts, dtype=np.float64).reshape(len(parts), size)
+
+
+def _sum(table: Floats) -> Floats:
+    """The sum over rows of what is known, NaN where nothing is."""
+    total: Floats = np.where(np.isnan(table).all(axis=0), np.nan, np.nansum(table, axis=0))
+    return total
+
+
+def _at_most(edges_ns: Times, intervals: int) -> Times:
+    """Edges thinned evenly, so that at most ``intervals`` intervals remain; the ends are kept."""
+    if edges_ns.size <= intervals + 1:
+        return edges_ns
+    return edges_ns[np.unique(np.linspace(0, edges_ns.size - 1, intervals + 1).round().astype(np.int64))]

@@ -1,0 +1,110 @@
+"""Rates of all-reduce from the times of its probe, and the latency and bandwidth that explain them.
+
+Names and factors are nccl-tests' (its doc/PERFORMANCE.md); the model is the ring all-reduce, 2(N−1) messages of 1/N
+of the data each (Patarasuk & Yuan 2009, J. Parallel Distrib. Comput. 69).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allpull.analyse.statistics import student_t
+from allpull.schema.results import CollectiveTime, Interval, RingFit
+
+RESAMPLES = 1000
+TAIL = 2.5  # percent on each side of a 95 % interval
+FEW_FREEDOM = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776}  # Student's t where ``student_t`` is not exact enough
+USUAL_MISFIT = 0.05  # two sizes fit whatever they are; an all-reduce that follows the formula does so within this
+
+Floats = NDArray[np.float64]
+
+
+def rates(size_bytes: int, times_s: Sequence[float], ranks: int) -> CollectiveTime:
+    """One size of an all-reduce over ``ranks`` ranks; ``times_s`` holds the maximum over ranks of each repetition.
+
+    >>> rates(8_000_000, [0.1], ranks=4).busbw_bytes_per_s
+    120000000.0
+    """
+    time_s, p95_s = (float(value) for value in np.quantile(times_s, [0.5, 0.95]))
+    algbw = size_bytes / time_s
+    return CollectiveTime(
+        size_bytes=size_bytes,
+        repetitions=len(times_s),
+        time_s=time_s,
+        time_p95_s=p95_s,
+        algbw_bytes_per_s=algbw,
+        busbw_bytes_per_s=algbw * 2 * (ranks - 1) / ranks,
+    )
+
+
+def ring_fit(times_s: Mapping[int, Sequence[float]], ranks: int, *, seed: int = 0) -> RingFit | None:
+    """Latency and link rate from repetitions by size, with 95 % intervals.
+
+    Non-negative least squares on relative errors, so that small sizes count as much as large ones. An interval
+    covers both what repetitions scatter (by resampling them) and what the sizes miss the formula by, which
+    no number of repetitions shows (``_misfit``). None for one rank or fewer than two sizes, and where the times do
+    not grow with the size: then the data give no link rate.
+    """
+    sizes = np.array(sorted(times_s), dtype=np.float64)
+    if ranks < 2 or sizes.size < 2:
+        return None
+    columns = np.column_stack([np.full(sizes.size, 2.0 * (ranks - 1)), 2 * (ranks - 1) / ranks * sizes])
+    samples = [np.asarray(times_s[int(size)], dtype=np.float64) for size in sizes]
+    medians = np.array([np.median(sample) for sample in samples])
+    found = _fit(columns, medians[None])[0]
+    if found[1] <= 0:
+        return None
+    rng = np.random.default_rng(seed)
+    resampled = [np.median(rng.choice(one, (RESAMPLES, one.size)), axis=1) for one in samples]
+    drawn = np.percentile(_fit(columns, np.column_stack(resampled)), [TAIL, 100 - TAIL], axis=0)
+    weighted = columns / medians[:, None]
+    reach = _misfit(weighted, found)
+    low, high = np.minimum(drawn[0], found - reach), np.maximum(drawn[1], found + reach)
+    latency_s, s_per_byte = map(float, found)
+    return RingFit(
+        latency_s=Interval(value=latency_s, low=max(0.0, float(low[0])), high=float(high[0])),
+        link_bytes_per_s=Interval(
+            value=1 / s_per_byte, low=1 / float(high[1]), high=1 / float(low[1]) if low[1] > 0 else None
+        ),
+        worst_error=float(np.abs(weighted @ found - 1).max()),
+    )
+
+
+def _misfit(weighted: Floats, found: Floats) -> Floats:
+    """How far the sizes' own distances from the formula let latency and seconds per byte be off, shape (2,).
+
+    ``weighted`` is the model over the measured times, shape (sizes, 2), so that ``weighted @ found`` is 1 where they
+    agree. The covariance is (XᵀX)⁻¹ s² with s² from the residuals, the reach Student's t with as many degrees of
+    freedom as there are sizes beyond two: right where each size is off by itself (Seber & Lee 2003, *Linear
+    Regression Analysis*, §3.3, §5.1). Two sizes have no residuals, and are taken to be ``USUAL_MISFIT`` off.
+    """
+    freedom = len(weighted) - 2
+    squares = float(((weighted @ found - 1) ** 2).sum())
+    if freedom == 0:
+        variance, quantile = max(USUAL_MISFIT**2, squares), student_t(math.inf)
+    else:
+        variance, quantile = squares / freedom, FEW_FREEDOM.get(freedom) or student_t(freedom)
+    covariance = np.linalg.inv(weighted.T @ weighted) * variance
+    reach: Floats = quantile * np.sqrt(np.diag(covariance))
+    return reach
+
+
+def _fit(columns: Floats, times_s: Floats) -> Floats:
+    """Latency and seconds per byte of each row of ``times_s``, shape (rows, sizes): an array of shape (rows, 2).
+
+    Weighted least squares by the normal equations; where one unknown would be negative it is 0 and the other fitted
+    alone, whichever is nearer.
+    """
+    weighted = columns / times_s[:, :, None]  # a fit of 1 by relative times
+    normal = np.einsum("rsi,rsj->rij", weighted, weighted)
+    sums = weighted.sum(axis=1)
+    both = np.linalg.solve(normal, sums[:, :, None])[:, :, 0]
+    alone = sums / np.einsum("rii->ri", normal)
+    errors = ((weighted * alone[:, None, :] - 1) ** 2).sum(axis=1)
+    one = np.where((errors[:, :1] < errors[:, 1:]), [1.0, 0.0], [0.0, 1.0]) * alone
+    found: Floats = np.where((both >= 0).all(axis=1, keepdims=True), both, one)
+    return found

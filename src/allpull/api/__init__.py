@@ -1,0 +1,1 @@
+"""The public API: what ``import allpull`` offers, and what the command line stands on."""

@@ -1,0 +1,271 @@
+"""Start a job, follow it, and open its run when it has ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from allpull.analyse.job_health import assess
+from allpull.api.runs import Place, Run, open_run
+from allpull.errors import AllpullError
+from allpull.rundir.live.snapshot import job_snapshot
+from allpull.rundir.safe_open import shown_path
+from allpull.schema.results import WatchResult
+from allpull.units import counted, show_count, show_time
+
+START_S = 120.0  # a first import of torch's neighbours from a cold network disk
+CANCEL_AGAIN_S = 1.0
+
+
+class JobFailed(AllpullError):
+    """A job ended with an exit code other than 0; ``directory`` is its run directory."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, directory: Path, *, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.directory = directory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a job is; ``str`` gives one line.
+
+    ``steps`` counts the optimizer steps that all ranks have done, ``steps_total`` those of the whole training; None:
+    the program does not say. ``seconds`` counts from the start of the job; ``watched`` is the answer of
+    ``allpull watch --json``.
+    """
+
+    status: str
+    seconds: float
+    steps: int
+    steps_total: int | None
+    samples_per_s: float | None
+    watched: WatchResult
+
+    def __str__(self) -> str:
+        parts = [self.status, f"step {self.steps:,}" + (f" of {self.steps_total:,}" if self.steps_total else "")]
+        if self.samples_per_s is not None:
+            parts.append(f"{show_count(self.samples_per_s)} samples/s")
+        if self.watched.left_s is not None and self.status == "running":
+            parts.append(f"{show_time(self.watched.left_s)} left")
+        if self.watched.troubles:
+            parts.append(counted(len(self.watched.troubles), "rank") + " in trouble")
+        return " · ".join(parts)
+
+
+class Job:
+    """A job that runs in a process of its own, started by `train` or `run`; it continues if this Python ends."""
+
+    def __init__(self, process: subprocess.Popen[bytes], answers: _Answers, directory: Path) -> None:
+        self._process = process
+        self._answers = answers
+        self._begun_s = time.monotonic()
+        self.directory = directory
+        """The run directory, which grows while the job runs."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the job has ended."""
+        return self._process.poll() is not None
+
+    @property
+    def notes(self) -> list[str]:
+        """What the launcher said so far, such as the place of the job in a queue; a sentence each."""
+        return list(self._answers.notes)
+
+    def progress(self) -> Progress:
+        """How far the job is now."""
+        watched = assess(job_snapshot(self.directory))
+        return Progress(
+            status=watched.status,
+            seconds=time.monotonic() - self._begun_s,
+            steps=watched.steps_done,
+            steps_total=watched.steps_total,
+            samples_per_s=watched.samples_per_s,
+            watched=watched,
+        )
+
+    def wait(self, progress: Callable[[Progress], object] | None = None, *, every_s: float = 1.0) -> Run:
+        """Wait until the job has ended, and open its run. Ctrl-C cancels the job.
+
+        Args:
+            progress: called every ``every_s`` seconds, such as ``print``.
+            every_s: seconds between two calls.
+
+        Raises:
+            JobFailed: the job ended with an exit code other than 0; ``allpull.open_run`` of its directory still works.
+        """
+        try:
+            while not self.done:
+                if progress is not None:
+                    progress(self.progress())
+                try:
+                    self._process.wait(every_s)
+                except subprocess.TimeoutExpired:
+                    continue
+        except KeyboardInterrupt:
+            self.cancel()
+            raise
+        if progress is not None:
+            progress(self.progress())
+        code = self._process.returncode
+        if code:
+            reason = "; ".join(self.notes[-2:]) or f"exit code {code}"
+            where = shown_path(self.directory)
+            raise JobFailed(f"the job failed: {reason}", self.directory, hint=f"its records and logs are in {where}")
+        return open_run(self.directory)
+
+    def cancel(self) -> None:
+        """End every process of the job, and wait for that; its run is then ``cancelled``."""
+        while not self.done:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(max(CANCEL_AGAIN_S, 60.0))
+            except subprocess.TimeoutExpired:
+                continue
+
+    def __repr__(self) -> str:
+        return f"Job {self.directory.name}: {self.progress()}"
+
+
+def train(
+    recipe: str | Path,
+    ranks: int | None = None,
+    *,
+    launcher: str | None = None,
+    out: Place = "runs",
+    resume: Place | None = None,
+    **overrides: object,
+) -> Job:
+    """Start a training of the reference trainer, as ``allpull train`` does; returns once it has a run directory.
+
+    Args:
+        recipe: name of a shipped recipe, or a TOML file.
+        ranks: ranks, one process each; None: as the recipe says.
+        launcher: where ranks run, such as ``local`` or ``slurm``; None: as found here.
+        out: folder in which the run directory is made.
+        resume: run directory whose last checkpoint to continue from.
+        overrides: options of the recipe, with two underscores for the dot: ``train__epochs=3``.
+
+    Raises:
+        AllpullError: the job cannot be started; every fault is listed.
+    """
+    options: dict[str, Any] = {
+        "recipe": str(recipe),
+        "ranks": ranks,
+        "launcher": launcher,
+        "resume": None if resume is None else str(resume),
+        "sets": _sets(overrides),
+    }
+    origin = ["allpull", "train", str(recipe), *_origin(options, {"--resume": options["resume"]})]
+    return _start("train", options, Path(out), origin)
+
+
+def run(
+    command: str | Sequence[str],
+    ranks: int | None = None,
+    *,
+    launcher: str | None = None,
+    out: Place = "runs",
+    name: str | None = None,
+    **overrides: object,
+) -> Job:
+    """Start any command, observed, as ``allpull run`` does; returns once it has a run directory.
+
+    Args:
+        command: a list of words, or one line that is split as a shell does. With ``ranks`` it is a script,
+            ``python script`` or ``-m module``; without, it runs as it is, such as ``torchrun …``.
+        ranks: start the command as this many ranks; None: it starts its own.
+        launcher: with ``ranks``, where they run; None: as found here.
+        out: folder in which the run directory is made.
+        name: name of the run; None: that of the script.
+        overrides: options such as ``observe__counters=False``, with two underscores for the dot.
+
+    Raises:
+        AllpullError: the job cannot be started; every fault is listed.
+    """
+    words = shlex.split(command) if isinstance(command, str) else [str(word) for word in command]
+    options = {"command": words, "ranks": ranks, "launcher": launcher, "name": name, "sets": _sets(overrides)}
+    origin = ["allpull", "run", *_origin(options, {"--name": name}), "--", *words]
+    return _start("run", options, Path(out), origin)
+
+
+class _Answers:
+    """What the process of a job says on its channel, read by a thread so that the channel never fills."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.notes: list[str] = []
+        self.first: queue.Queue[dict[str, str]] = queue.Queue()
+        self._file = os.fdopen(descriptor, encoding="utf-8")
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        with self._file:
+            for line in self._file:
+                fields = json.loads(line)
+                if "note" in fields:
+                    self.notes.append(fields["note"])
+                else:
+                    self.first.put(fields)
+        self.first.put({})  # the process has ended
+
+
+def _start(kind: str, options: Mapping[str, Any], out: Path, origin: Sequence[str]) -> Job:
+    """Start the process of a job, and wait until it has made its run directory.
+
+    Raises:
+        AllpullError: it cannot be started.
+    """
+    reading, writing = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "allpull.jobs"],
+        stdin=subprocess.PIPE,
+        pass_fds=(writing,),
+        start_new_session=True,  # Ctrl-C is for us, and `wait` passes it on
+    )
+    os.close(writing)
+    answers = _Answers(reading)
+    request = {"kind": kind, "options": options, "out": str(out), "origin": list(origin), "answers": writing}
+    assert process.stdin is not None
+    with process.stdin as stdin:
+        stdin.write(json.dumps(request).encode() + b"\n")
+    try:
+        first = answers.first.get(timeout=START_S)
+    except (queue.Empty, KeyboardInterrupt):
+        process.terminate()
+        raise
+    if "directory" in first:
+        return Job(process, answers, Path(first["directory"]))
+    process.wait()
+    if "error" in first:
+        raise AllpullError(first["error"], hint=first["hint"])
+    reason = "; ".join(answers.notes) or f"exit code {process.returncode}"
+    raise AllpullError(f"the job could not be started: {reason}", hint="its messages are on standard error")
+
+
+def _sets(overrides: Mapping[str, object]) -> list[str]:
+    """Overrides as ``--set`` has them.
+
+    >>> _sets({"train__epochs": 3, "data__name": "digits", "parallel__overlap": False})
+    ['train.epochs=3', 'data.name="digits"', 'parallel.overlap=false']
+    """
+    return [f"{name.replace('__', '.')}={json.dumps(value, default=str)}" for name, value in overrides.items()]
+
+
+def _origin(options: Mapping[str, Any], given: Mapping[str, str | None]) -> list[str]:
+    """The options of the command line that would start the same job."""
+    named = {"--ranks": options["ranks"], "--launcher": options["launcher"], **given}
+    words = [word for name, value in named.items() if value is not None for word in (name, str(value))]
+    return [*words, *(word for text in options["sets"] for word in ("--set", text))]

@@ -1,0 +1,146 @@
+"""What the API answers: the records of ``--json``, with a ``repr`` of a few lines, and a figure in a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar, cast
+
+from pydantic import PrivateAttr
+
+from allpull.report.plain import short
+from allpull.report.terminal import compare as compared
+from allpull.report.terminal import explain as explained
+from allpull.report.terminal.table import compact_phases
+from allpull.report.wording import ABSENT, NAME_CHARACTERS, labels, percent, spread, times
+from allpull.schema.base import Record, tag
+from allpull.schema.compared import CompareResult
+from allpull.schema.explained import ExplainResult
+from allpull.schema.reported import ScalingReport
+from allpull.schema.results import RunMetrics, ShowResult
+from allpull.units import counted, show_time
+
+MOST_LINES = 5  # findings or runs in a repr
+
+
+Kind = TypeVar("Kind", bound="_Shown")
+
+
+class _Shown(Record):
+    """A record that shows itself: as ``_lines`` in a console, and as sections of the report in a notebook."""
+
+    _sections: tuple[str, ...] = PrivateAttr(default=())
+    _report: Callable[[], ScalingReport] | None = PrivateAttr(default=None)
+
+    def _lines(self) -> Iterator[str]:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return "\n".join(self._lines())
+
+    def __str__(self) -> str:
+        return repr(self)
+
+    def _repr_html_(self) -> str:
+        from allpull.report.html.fragment import fragment  # noqa: PLC0415  charts take long to import
+        from allpull.report.sections import SECTIONS  # noqa: PLC0415  as above
+
+        report = self._report() if self._report else None
+        blocks = [SECTIONS.load(name)(report) for name in self._sections] if report else []
+        return fragment([block for block in blocks if block is not None], title="\n".join(self._lines()))
+
+
+def _shown(kind: type[Kind], record: Record, report: Callable[[], ScalingReport], *sections: str) -> Kind:
+    """``record`` as one that shows itself by these ``sections`` of ``report()``."""
+    fields = {name: getattr(record, name) for name in type(record).model_fields}
+    made = cast("Kind", kind.model_construct(**fields))  # pydantic's plugin for mypy forgets which class it is
+    made._sections, made._report = sections, report
+    return made
+
+
+class Metrics(_Shown, RunMetrics):
+    """The metrics of one run: the fields of ``allpull show --json``. None: not measured."""
+
+    @classmethod
+    def of(cls, metrics: RunMetrics) -> Metrics:
+        """``metrics`` as they show themselves."""
+        show = ShowResult(schema=tag("show"), runs=[metrics], reference=None, scaling=None, notes=[])
+        report = ScalingReport(schema=tag("report"), show=show, words=[], details=[])
+        return _shown(cls, metrics, lambda: report, "phases")
+
+    def _lines(self) -> Iterator[str]:
+        step = show_time(self.step_s.median) if self.step_s else ABSENT
+        where = f"{counted(self.ranks, 'rank')} on {counted(self.hosts, 'host')}"
+        yield f"{short(self.name, NAME_CHARACTERS)}, {where}: {spread(self.throughput)} samples/s, step {step}"
+        yield f"phases of a step: {compact_phases(self) or 'not measured'}"
+        if self.accuracy is not None:
+            yield f"test top-1: {percent(self.accuracy)}"
+        if self.gaps:
+            yield f"{counted(len(self.gaps), 'gap')} in the records: see .gaps"
+
+
+class Scaling(_Shown, ShowResult):
+    """Several runs side by side: the fields of ``allpull show --json``; the run with the fewest ranks is the reference.
+
+    ``words`` says what the numbers mean, a sentence each.
+    """
+
+    words: list[str]
+
+    @classmethod
+    def of(cls, report: ScalingReport) -> Scaling:
+        """The scaling table of ``report`` as it shows itself."""
+        fields: dict[str, Any] = {name: getattr(report.show, name) for name in ShowResult.model_fields}
+        made = cls.model_construct(words=report.words, **fields)
+        made._sections, made._report = ("throughput", "phases"), lambda: report
+        return made
+
+    def _lines(self) -> Iterator[str]:
+        for label, run in zip(labels(self.runs)[:MOST_LINES], self.runs, strict=False):
+            yield (
+                f"{label}: {spread(run.throughput)} samples/s, speed-up {times(run.speedup)}, "
+                f"efficiency {percent(run.efficiency)}"
+            )
+        if len(self.runs) > MOST_LINES:
+            yield f"and {counted(len(self.runs) - MOST_LINES, 'more run')}"
+
+
+class Explanation(_Shown, ExplainResult):
+    """The efficiency tree and the findings of one run: the fields of ``allpull explain --json``."""
+
+    @classmethod
+    def of(cls, result: ExplainResult, report: Callable[[], ScalingReport]) -> Explanation:
+        """``result`` as it shows itself; ``report`` has it, and the run and its reference where there is one."""
+        return _shown(cls, result, report, "losses", "findings")
+
+    def _lines(self) -> Iterator[str]:
+        yield explained.headline(self)
+        if self.efficiency is not None:
+            line = f"parallel efficiency {percent(self.efficiency.parallel.value)}"
+            whole = self.efficiency.global_
+            yield line + (f", global efficiency {percent(whole.value)}" if whole else "")
+        for finding in self.findings[:MOST_LINES]:
+            gain = "advice" if finding.gain is None else f"gain {times(finding.gain.value)}"
+            yield f"{finding.title} [{finding.rule}, {gain}]"
+        if not self.findings:
+            yield self.healthy or "no finding; .notes says what could not be decided"
+
+
+class Comparison(_Shown, CompareResult):
+    """Two sides of runs compared: the fields of ``allpull compare --json``."""
+
+    @classmethod
+    def of(cls, result: CompareResult) -> Comparison:
+        """``result`` as it shows itself."""
+        return cls.model_construct(**{name: getattr(result, name) for name in CompareResult.model_fields})
+
+    def _lines(self) -> Iterator[str]:
+        yield compared.headline(self).plain
+        yield f"{counted(len(self.before), 'run')} before, {counted(len(self.after), 'run')} after"
+        for gate in self.gates:
+            yield f"gate {gate.outcome}: {gate.gate}"
+
+    def _repr_html_(self) -> str:
+        from allpull.report.html.compare import block  # noqa: PLC0415  as above
+        from allpull.report.html.fragment import fragment  # noqa: PLC0415
+
+        return fragment([block(self)])

@@ -1,0 +1,190 @@
+"""A run that has been recorded: its data frames, its metrics, its explanation, its report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import TypeAlias
+
+import polars as pl
+
+from allpull.analyse.aligned import AlignedRun
+from allpull.analyse.run import metrics
+from allpull.api import frames
+from allpull.api.explanation import explain_run
+from allpull.api.reporting import with_explanation, write_report
+from allpull.api.results import Explanation, Metrics
+from allpull.errors import BadInput
+from allpull.rundir.read.run import RunData, find_runs, read_run
+from allpull.rundir.safe_open import shown_path
+from allpull.schema.gap import texts
+from allpull.units import counted
+
+Place: TypeAlias = str | Path
+"""A run directory, or a folder of them."""
+
+
+class Run:
+    """One recorded run, opened by `open_run`, `open_runs`, or `wait` of a job.
+
+    Its data frames are polars'; `.to_pandas()` makes them pandas'. Times are float seconds, sizes are bytes, and the
+    unit is in the name of the column; null means not measured, never 0. Each is worked out at first use, and kept.
+    """
+
+    def __init__(self, data: RunData) -> None:
+        self.aligned = AlignedRun(data)
+        """All records, with the moments of all ranks on one clock; its form may change between versions."""
+
+    @property
+    def data(self) -> RunData:
+        """All records as they stand on disk, in integer nanoseconds; its form may change between versions."""
+        return self.aligned.data
+
+    @property
+    def id(self) -> str:
+        """The name of the run directory."""
+        return self.data.record.id
+
+    @property
+    def name(self) -> str:
+        """The name that the user gave the run."""
+        return self.data.record.name
+
+    @property
+    def directory(self) -> Path:
+        """The run directory."""
+        return self.data.directory
+
+    @property
+    def status(self) -> str:
+        """``completed``, ``failed``, ``cancelled``; ``created`` and ``running`` before the end."""
+        return self.data.record.status
+
+    @property
+    def ranks(self) -> int:
+        """The number of ranks."""
+        return self.data.record.ranks
+
+    @property
+    def gaps(self) -> tuple[str, ...]:
+        """What is missing from the records, a sentence each."""
+        return tuple(texts(self.data.gaps))
+
+    @cached_property
+    def steps(self) -> pl.DataFrame:
+        """One row per rank and step."""
+        return frames.steps(self.aligned)
+
+    @cached_property
+    def phases(self) -> pl.DataFrame:
+        """One row per rank and steady step: the seconds of each phase. They sum to the wall time of the step."""
+        return frames.phases(self.aligned)
+
+    @cached_property
+    def collectives(self) -> pl.DataFrame:
+        """One row per recorded call of a collective; DDP's own all-reduces in backward are not among them."""
+        return frames.collectives(self.aligned)
+
+    @cached_property
+    def counters(self) -> pl.DataFrame:
+        """One row per rank and sample of its processes: CPU, memory, input and output."""
+        return frames.counters(self.aligned)
+
+    def metrics(self) -> Metrics:
+        """Throughput, step time, phases and the rest of ``allpull show``."""
+        return self._metrics
+
+    @cached_property
+    def _metrics(self) -> Metrics:
+        return Metrics.of(metrics(self.aligned))
+
+    def explain(self, reference: Run | Place | Iterable[Run | Place] | None = None) -> Explanation:
+        """The efficiency tree, the findings and their remedies, as ``allpull explain`` gives them.
+
+        Args:
+            reference: runs of the same training on other numbers of ranks; efficiency is measured against the one
+                with the fewest.
+
+        Raises:
+            RunDirError: a reference cannot be read.
+        """
+        references = [] if reference is None else as_runs(reference)
+        return explain_run(self.aligned, [one.aligned for one in references])
+
+    def report(self, path: Place) -> Path:
+        """Write one self-contained HTML report of this run to ``path``; the whole path.
+
+        Raises:
+            BadInput: ``path`` cannot be written.
+        """
+        return write_report(with_explanation([self.aligned]), Path(path))
+
+    def __repr__(self) -> str:
+        shown = self.metrics()
+        return f"Run {self.id}: {self.status}\n{shown!r}"
+
+    def _repr_html_(self) -> str:
+        return self.metrics()._repr_html_()
+
+
+def open_run(path: Place, *, skip_damaged: bool = False) -> Run:
+    """Open the run at ``path``: a run directory, or a folder that holds just one.
+
+    Args:
+        path: the run directory.
+        skip_damaged: leave out lines that cannot be read, and count them in ``Run.gaps``.
+
+    Raises:
+        RunDirError: there is no run, or it cannot be read.
+        BadInput: there are several runs.
+    """
+    directories = run_directories([path])
+    if len(directories) != 1:
+        raise BadInput(
+            f"{shown_path(Path(path))} holds {counted(len(directories), 'run')}, and one is needed here",
+            hint=f"name one of them, such as {directories[-1].name}",
+        )
+    return Run(read_run(directories[0], skip_damaged=skip_damaged))
+
+
+def open_runs(places: Place | Iterable[Place], *, skip_damaged: bool = False) -> list[Run]:
+    """Open all runs at ``places``, by their number of ranks, then by the time at which they were created.
+
+    Args:
+        places: a folder of runs, or several run directories and folders; each run is opened once.
+        skip_damaged: leave out lines that cannot be read, and count them in ``Run.gaps``.
+
+    Raises:
+        RunDirError: there is no run, or one of them cannot be read.
+    """
+    runs = each_run([places] if isinstance(places, str | Path) else places, skip_damaged=skip_damaged)
+    return sorted(runs, key=lambda run: (run.ranks, run.data.record.created_utc, run.id))
+
+
+def each_run(places: Iterable[Place], *, skip_damaged: bool = False) -> list[Run]:
+    """All runs at ``places`` as `open_runs`, in the order in which they are given.
+
+    Raises:
+        RunDirError: there is no run, or one of them cannot be read.
+    """
+    return [Run(read_run(path, skip_damaged=skip_damaged)) for path in run_directories(places)]
+
+
+def run_directories(places: Iterable[Place]) -> list[Path]:
+    """The run directories at ``places``, each once: a place is one itself, or a folder of them.
+
+    Raises:
+        RunDirError: a place is neither.
+    """
+    found = (directory for place in places for directory in find_runs(Path(place)))
+    return list({directory.resolve(): directory for directory in found}.values())
+
+
+def as_runs(runs: Run | Place | Iterable[Run | Place], *, skip_damaged: bool = False) -> list[Run]:
+    """Every run that is given, or stands at a place that is given; each place is opened as by `each_run`."""
+    if isinstance(runs, Run):
+        return [runs]
+    if isinstance(runs, str | Path):
+        return each_run([runs], skip_damaged=skip_damaged)
+    return [run for one in runs for run in as_runs(one, skip_damaged=skip_damaged)]

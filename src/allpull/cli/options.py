@@ -1,0 +1,158 @@
+"""Options that several verbs share, and what is said of a job on its way: its origin, its script, its end."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from allpull.cli.say import answer, note
+from allpull.errors import BadInput
+
+if TYPE_CHECKING:
+    from allpull.schema.run import RunRecord
+
+_PAIR = re.compile(r"(every|steps|first)=([0-9]{1,12})")
+_RANGE = re.compile(r"([0-9]{0,18}):([0-9]{0,18})")
+
+Runs = Annotated[list[Path], typer.Argument(help="Run directories, or folders of them.", metavar="RUN…")]
+SkipDamaged = Annotated[bool, typer.Option("--skip-damaged", help="Leave out damaged lines, and count them.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder in which the run directory is made.")]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change one option of the recipe, such as train.epochs=3."),
+]
+CommandSets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Set one option, such as observe.counters=false; with -n also launch.threads=4.",
+    ),
+]
+EnvSets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Set one option, such as observe.counters=false."),
+]
+ProbeSets = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set one option, such as launch.hosts=2.")
+]
+Prepare = Annotated[
+    bool, typer.Option("--prepare", help="Make the run directory and a batch script in it for sbatch; start nothing.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the script that would run; start and write nothing.")]
+Trace = Annotated[
+    str | None,
+    typer.Option(
+        "--trace",
+        metavar="every=N[,steps=N][,first=N]",
+        help="Record windows with torch's profiler: every N steps, this many steps long.",
+    ),
+]
+RecordedSteps = Annotated[
+    str | None, typer.Option("--steps", metavar="FIRST:LAST", help="Record only steps FIRST to LAST - 1.")
+]
+
+
+def step_range(text: str | None, verb: str) -> tuple[int, int | None]:
+    """The first step and the one after the last (None: no end) that ``--steps`` names; ``verb`` is what it does.
+
+    >>> step_range("100:200", "draws"), step_range("100:", "draws"), step_range(":50", "draws")
+    ((100, 200), (100, None), (0, 50))
+
+    Raises:
+        BadInput: it is written otherwise, or there is no step in it.
+    """
+    if text is None:
+        return 0, None
+    match = _RANGE.fullmatch(text.strip())
+    first, end = (int(match.group(1) or 0), int(match.group(2)) if match.group(2) else None) if match else (0, 0)
+    if match is None or (end is not None and end <= first):
+        raise BadInput(
+            f"--steps {text[:80]!r} cannot be read", hint=f"write it as --steps 100:200, which {verb} steps 100 to 199"
+        )
+    return first, end
+
+
+def trace_options(text: str | None) -> list[str]:
+    """The overrides that ``--trace`` stands for.
+
+    >>> trace_options("every=500,steps=3")
+    ['watch.trace_every=500', 'watch.trace_steps=3']
+
+    Raises:
+        BadInput: it is written otherwise.
+    """
+    if text is None:
+        return []
+    pairs = [_PAIR.fullmatch(part.strip()) for part in text.split(",")]
+    names = [pair.group(1) for pair in pairs if pair]
+    if None in pairs or "every" not in names or len(set(names)) < len(names):
+        raise BadInput(f"--trace {text[:80]!r} cannot be read", hint="write it as --trace every=500,steps=3,first=5")
+    return [f"watch.trace_{pair.group(1)}={int(pair.group(2))}" for pair in pairs if pair]
+
+
+def step_options(text: str | None) -> list[str]:
+    """The overrides that ``--steps`` of a command stands for; an end that is left out is the program's own.
+
+    >>> step_options("100:200"), step_options("100:")
+    (['watch.first_step=100', 'watch.last_step=200'], ['watch.first_step=100'])
+
+    Raises:
+        BadInput: it is written otherwise, or there is no step in it.
+    """
+    if text is None:
+        return []
+    if text.strip() == ":":
+        raise BadInput("--steps ':' names no step", hint="write it as --steps 100:200, which records steps 100 to 199")
+    step_range(text, "records")
+    ends = text.strip().split(":")
+    return [f"watch.{name}={int(end)}" for name, end in zip(("first_step", "last_step"), ends, strict=True) if end]
+
+
+def own_command() -> list[str]:
+    """Our own command line, as text that can be recorded."""
+    return [word.encode("utf-8", "backslashreplace").decode() for word in sys.argv]
+
+
+def check_exclusive(*, dry_run: bool, prepare: bool) -> None:
+    """Check that not both are requested.
+
+    Raises:
+        BadInput: they are.
+    """
+    if dry_run and prepare:
+        raise BadInput("--dry-run writes nothing, and --prepare a run directory", hint="leave one of the two out")
+
+
+def print_plan(script: str) -> None:
+    """Print a script that would run, line by line, without what could act on a terminal."""
+    from allpull.report.plain import printable  # noqa: PLC0415  not needed for --help
+
+    answer("\n".join(printable(line) for line in script.splitlines()))
+
+
+def print_prepared(script: Path) -> None:
+    """Say how ``script`` is submitted; the path alone on stdout."""
+    note(f"submit it from this folder: sbatch {shlex.quote(str(script))}")
+    answer(str(script))
+
+
+def exit_like(record: RunRecord) -> None:
+    """Say how a job failed, and leave with its exit code; nothing where it did not fail."""
+    if record.exit is None or record.exit.code == 0:
+        return
+    if record.status == "cancelled":
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # one more Ctrl-C while Python ends would change our exit code
+        note("cancelled: every process of the job was ended")
+    else:
+        note(f"allpull: {record.exit.describe()}")
+        for line in record.exit.log_tail:
+            note(f"  | {line}")
+    raise typer.Exit(record.exit.code)

@@ -1,0 +1,148 @@
+"""Batch jobs in Slurm's queue or on its hosts: asked how they are, cancelled, warned; one alone, or an array of them.
+
+A batch job belongs to Slurm once it is submitted: it lives on if we are killed, and ends when we are asked to end.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+from allpull.launch.echo import STDOUT, Log
+from allpull.launch.host_endings import HostEnding, log_tail, read_host_endings
+from allpull.launch.job import Job
+from allpull.launch.running import Running
+from allpull.launch.slurm.array import indices
+from allpull.launch.slurm.commands import NEAR_END_S, SlurmHandle
+from allpull.launch.slurm.outcome import JobFacts, decide_endings, describe_state
+from allpull.rundir import layout
+
+FIRST_LOOK_S, LONGEST_LOOK_S, SLOWER = 1.0, 15.0, 1.3  # centres ask not to be polled often
+PEEK_S = 1.0  # between looks at what hosts have written
+SETTLE_S = 5.0  # shared file systems show another host's file some seconds late
+ARRAY_FRESH_S = 3.0  # one answer of Slurm's serves all runs of an array for so long
+
+Facts = Callable[[], JobFacts | None]
+"""What Slurm knows of a job; None where it does not answer."""
+
+
+class BatchJob(Running):
+    """A batch job; ``name`` is its number, with ";cluster" behind it on a federation. ``facts`` asks Slurm about it."""
+
+    def __init__(self, job: Job, name: str, facts: Facts | None = None) -> None:
+        self._job = job
+        self.output = [] if job.program is None else [Log(path=job.directory / layout.SLURM_LOG, stream=STDOUT)]
+        self._slurm = SlurmHandle(name)
+        self.queue_numbers = [name]
+        self._ask = facts or self._slurm.facts
+        self.facts = JobFacts(state="PENDING")
+        self._wait_s = FIRST_LOOK_S
+        self._look_at = time.monotonic() + FIRST_LOOK_S
+        self._peek_at = 0.0
+        self._over_since: float | None = None
+
+    def state(self) -> str:
+        """Where the job is, in one line."""
+        return describe_state(self._slurm.number, self.facts)
+
+    def poll(self) -> list[HostEnding] | None:
+        """How each host ended, or None while the job waits or runs. Slurm is asked now and then only."""
+        now = time.monotonic()
+        if now < self._look_at and not self._end_shows(now):
+            return None
+        told = read_host_endings(self._job.directory)
+        before = self.facts
+        self.facts = self._ask() or before
+        if self.facts.is_over:
+            self._over_since = self._over_since or now
+            if self._is_settled(told, now - self._over_since):
+                return self._verdict(told)
+        near = self.facts.is_over or (told and self.facts.state in {"RUNNING", "COMPLETING"})
+        same = (before.state, before.reason) == (self.facts.state, self.facts.reason)
+        self._wait_s = min(LONGEST_LOOK_S, self._wait_s * SLOWER) if same else FIRST_LOOK_S
+        self._look_at = time.monotonic() + (NEAR_END_S if near else self._wait_s)
+        return None
+
+    def cancel(self, grace_s: float) -> None:
+        """Cancel the job; after ``grace_s`` seconds kill what is left. Returns when Slurm says that it is over."""
+        self._slurm.cancel(grace_s, self.is_over)
+
+    def warn(self) -> bool:
+        """Let the ranks write a checkpoint and stop; a job that may be requeued then is."""
+        self._slurm.signal("USR1")
+        return True
+
+    def is_over(self) -> bool:
+        """Whether Slurm says that the job has ended; asked now."""
+        facts = self._ask()
+        return facts is not None and facts.is_over
+
+    def _end_shows(self, now: float) -> bool:
+        """Whether a host of the running job has written how it ended; looked at more often than Slurm is asked."""
+        if now < self._peek_at or self.facts.state != "RUNNING":
+            return False
+        self._peek_at = now + PEEK_S
+        return any((self._job.directory / layout.ENDED).iterdir())
+
+    def _is_settled(self, told: Sequence[HostEnding], since_s: float) -> bool:
+        known = len(told) == self._job.spec.launch.hosts or any(host.failures for host in told)
+        begun = self.facts.state == "COMPLETED" or any((self._job.directory / layout.HOSTS).iterdir())
+        return known or not begun or self.facts.state not in {"COMPLETED", "FAILED"} or since_s > SETTLE_S
+
+    def _verdict(self, told: Sequence[HostEnding]) -> list[HostEnding]:
+        tail = log_tail(self._job.directory / layout.SLURM_LOG)
+        return decide_endings(self.facts, told, hosts=self._job.spec.launch.hosts, log_tail=tail)
+
+
+class ArrayJob(Running):
+    """The runs of an array, each a batch job."""
+
+    def __init__(self, job: Job, name: str) -> None:
+        self._slurm = SlurmHandle(name)
+        self._answer: dict[int, JobFacts] | None = None
+        self._fresh_until = 0.0
+        self._runs: dict[int, BatchJob] = {}
+        for task, index in zip(job.tasks, indices(job.spec.slurm.array), strict=True):
+            one = SlurmHandle(name, index)
+            self._runs[index] = BatchJob(task, one.name, functools.partial(self._facts, index, one))
+        self.queue_numbers = [number for run in self._runs.values() for number in run.queue_numbers]
+        self._ended: dict[int, list[HostEnding]] = {}
+
+    def state(self) -> str:
+        """Where the runs are, in one line."""
+        states = Counter(run.facts.state.lower() for run in self._runs.values())
+        return f"Slurm array {self._slurm.number}: " + ", ".join(f"{n} {state}" for state, n in sorted(states.items()))
+
+    def poll(self) -> list[HostEnding] | None:
+        """How each host of each run ended, or None while any waits or runs."""
+        for place, run in enumerate(self._runs.values()):
+            if place not in self._ended and (ended := run.poll()) is not None:
+                self._ended[place] = ended
+        if len(self._ended) < len(self._runs):
+            return None
+        return [host for _, hosts in sorted(self._ended.items()) for host in hosts]
+
+    def ended_runs(self) -> Mapping[int, list[HostEnding]]:
+        """How those runs have ended that did, by their place in ``job.tasks``."""
+        return self._ended
+
+    def cancel(self, grace_s: float) -> None:
+        """Cancel all runs; after ``grace_s`` seconds kill what is left. Returns when Slurm says that all are over."""
+        self._slurm.cancel(grace_s, lambda: all(run.is_over() for run in self._runs.values()))
+
+    def warn(self) -> bool:
+        """Let the ranks of those that run write a checkpoint and stop."""
+        self._slurm.signal("USR1")
+        return True
+
+    def _facts(self, index: int, one: SlurmHandle) -> JobFacts | None:
+        """What Slurm knows of the run of ``index``, from an answer about all of them that is not too old."""
+        now = time.monotonic()
+        if now >= self._fresh_until:
+            self._fresh_until = now + ARRAY_FRESH_S
+            self._answer = self._slurm.facts_by_index()
+        if self._answer is None:
+            return None
+        return self._answer.get(index) or one.facts()

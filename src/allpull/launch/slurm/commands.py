@@ -1,0 +1,87 @@
+"""Slurm's own commands about one job: scontrol and sacct say how it is, scancel signals and cancels it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+
+from allpull.errors import BadInput
+from allpull.launch.slurm.array import indices
+from allpull.launch.slurm.outcome import JobFacts, from_sacct, from_scontrol
+
+ANSWER_S = 30.0  # a controller under load takes seconds
+NEAR_END_S = 0.5  # once a host has written how it ended
+CANCEL_EXTRA_S = 60.0  # Slurm's own KillWait (30 s unless changed), and its book-keeping
+
+_TASK = re.compile(r"JobId=[0-9]+ ArrayJobId=[0-9]+ ArrayTaskId=(\S+) ")
+
+
+class SlurmHandle:
+    """What Slurm's commands are told of a job, or of one run of an array: ``number``, and on which ``cluster``."""
+
+    def __init__(self, name: str, index: int | None = None) -> None:
+        number, _, cluster = name.partition(";")
+        self.number = number if index is None else f"{number}_{index}"
+        self.name = f"{self.number};{cluster}" if cluster else self.number
+        self.cluster = [f"--clusters={cluster}"] if cluster else []
+
+    def facts(self) -> JobFacts | None:
+        """What Slurm knows of the job; None where it does not answer. A job that it forgot is over."""
+        said = self._show()
+        if said is None or said:
+            return from_scontrol(said) if said else None
+        columns = ["--noheader", "--parsable2", "--allocations", "--format=State,ExitCode"]
+        kept = ask(["sacct", *self.cluster, *columns, f"--jobs={self.number}"])
+        known = from_sacct(kept.stdout) if kept is not None and kept.returncode == 0 else None
+        return known or JobFacts(state="COMPLETED", reason="Slurm has forgotten the job")
+
+    def facts_by_index(self) -> dict[int, JobFacts] | None:
+        """What Slurm knows of the runs of an array, without those that it forgot; None where it does not answer."""
+        said = self._show()
+        return None if said is None else by_index(said)
+
+    def _show(self) -> str | None:
+        """What Slurm has on the job, as text; empty where it knows no such job, None where it does not answer."""
+        answer = ask(["scontrol", *self.cluster, "show", "job", self.number])
+        if answer is None or answer.returncode == 0:
+            return (answer and answer.stdout) or None
+        return "" if "Invalid job id" in answer.stderr + answer.stdout else None  # None: the controller restarts, say
+
+    def signal(self, name: str) -> None:
+        """Send a signal to the steps of the job; its script does not get it."""
+        ask(["scancel", *self.cluster, f"--signal={name}", self.number])
+
+    def cancel(self, grace_s: float, is_over: Callable[[], bool]) -> None:
+        """Cancel the job; after ``grace_s`` seconds kill what is left, until ``is_over``."""
+        ask(["scancel", *self.cluster, self.number])
+        started = time.monotonic()
+        killed = False
+        while time.monotonic() - started < grace_s + CANCEL_EXTRA_S and not is_over():
+            if not killed and time.monotonic() - started >= grace_s:
+                ask(["scancel", *self.cluster, "--signal=KILL", "--full", self.number])
+                killed = True
+            time.sleep(NEAR_END_S)
+
+
+def by_index(text: str) -> dict[int, JobFacts]:
+    """What ``scontrol show job`` printed of an array, by index; those that wait share one paragraph."""
+    found: dict[int, JobFacts] = {}
+    for paragraph in re.split(r"^(?=JobId=)", text, flags=re.MULTILINE):
+        match, facts = _TASK.match(paragraph), from_scontrol(paragraph)
+        if match and facts:
+            with contextlib.suppress(BadInput):  # a list that was cut short; those runs are asked for one by one
+                found.update(dict.fromkeys(indices(match.group(1)), facts))
+    return found
+
+
+def ask(command: Sequence[str]) -> subprocess.CompletedProcess[str] | None:
+    """Run one of Slurm's commands; None where it is missing or does not answer."""
+    whole = {**os.environ, "SLURM_BITSTR_LEN": "0"}  # else a long list of indices is cut short
+    try:
+        return subprocess.run(command, env=whole, capture_output=True, text=True, timeout=ANSWER_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None

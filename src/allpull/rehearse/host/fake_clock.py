@@ -1,0 +1,117 @@
+"""Give the processes of one host a wrong wall clock, with libfaketime; their monotonic clock stays right.
+
+``python -m allpull.rehearse.host.fake_clock MODULE ARGS…`` runs a module under one. The offset holds from the start of
+a host's first program. The drift counts from that moment too, also in the programs that it forks and executes:
+libfaketime passes the moment on to them (FAKETIME_SHARED).
+
+libfaketime 0.9.10 passes absolute monotonic sleeps on wrongly when it leaves the monotonic clock alone, and Python's
+``time.sleep`` is one; ``mend_sleep`` therefore lets it wait in ``select`` instead. Programs that a rank executes in
+turn get the right clock, because nobody mends theirs. A command of the user's is mended by a ``sitecustomize`` of its
+own, in the folder ``layout.CLUSTER_CLOCK`` of the run directory.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import select
+import shutil
+import sys
+import time
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
+from typing import SupportsFloat
+
+from allpull.rundir import layout
+from allpull.rundir.write import private_folder
+
+LIBRARY = "libfaketimeMT.so.1"
+RIGHT_NS = "ALLPULL_RIGHT_CLOCK_NS"
+"""The variable that says what to add to the monotonic clock for the wall clock that is right."""
+PLACES = ("/usr/lib/*/faketime", "/usr/lib64/faketime", "/usr/lib/faketime", "/usr/local/lib/faketime")
+_PRELOAD = "LD_PRELOAD"
+_LOOKS = 9
+
+
+def library() -> Path | None:
+    """Where libfaketime is installed; None: nowhere that we know."""
+    for place in PLACES:
+        for found in sorted(Path("/").glob(f"{place.lstrip('/')}/{LIBRARY}")):
+            return found
+    return None
+
+
+def environment(library: Path, offset_s: float, drift_ppm: float, right_ns: int) -> dict[str, str]:
+    """Variables that give an executed program a wall clock ``offset_s`` ahead that gains ``drift_ppm``.
+
+    ``right_ns`` is by how much the right wall clock exceeds the monotonic one.
+
+    >>> environment(Path("/lib/f.so"), 5.0, 100.0, 0)["FAKETIME"]
+    '+5.000000 x1.000100000'
+    """
+    others = os.environ.get(_PRELOAD)
+    return {
+        _PRELOAD: f"{library}:{others}" if others else str(library),
+        "FAKETIME": f"{offset_s:+.6f} x{1 + drift_ppm / 1e6:.9f}",
+        RIGHT_NS: str(right_ns),
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        "DONT_FAKE_MONOTONIC": "1",  # its name before 0.9.8
+        "NO_FAKE_STAT": "1",  # files keep the times that all hosts see
+    }
+
+
+def settle_in(environ: MutableMapping[str, str]) -> dict[str, str]:
+    """Make this process fit for its wrong clock; what it executes gets the right one from now on.
+
+    Returns the variables that a program must be given to have the wrong one too.
+    """
+    mend_sleep()
+    wrong = dict(environ)
+    others = [item for item in environ.pop(_PRELOAD, "").split(":") if item and Path(item).name != LIBRARY]
+    if others:
+        environ[_PRELOAD] = ":".join(others)
+    return wrong
+
+
+def reading() -> tuple[int, int]:
+    """The monotonic clock now, and by how much the wall clock exceeds it, in ns; of several looks the quickest."""
+    looks = [(time.monotonic_ns(), time.time_ns(), time.monotonic_ns()) for _ in range(_LOOKS)]
+    before, wall, after = min(looks, key=lambda look: look[2] - look[0])
+    now = (before + after) // 2
+    return now, wall - now
+
+
+def ahead(environ: Mapping[str, str]) -> tuple[int, int]:
+    """The monotonic clock now, and how far ahead the wall clock is that this process got by ``environ``, in ns."""
+    now, wall = reading()
+    return now, wall - int(environ[RIGHT_NS])
+
+
+def mend_programs(directory: Path) -> None:
+    """Put into run ``directory`` what mends sleeping in a Python that is executed with ``program_variables``."""
+    startup = Path(__file__).parent.parent / "ranks" / "sitecustomize.py"
+    private_folder(str(directory / layout.CLUSTER_CLOCK))
+    shutil.copyfile(startup, directory / layout.CLUSTER_CLOCK / startup.name)
+
+
+def program_variables(wrong: Mapping[str, str], directory: str) -> dict[str, str]:
+    """What a program of the user's is given to have the clock that ``wrong`` has, an answer of ``settle_in``."""
+    if "FAKETIME" not in wrong:
+        return {}
+    path = [f"{directory}/{layout.CLUSTER_CLOCK}", *filter(None, [wrong.get("PYTHONPATH")])]
+    return {_PRELOAD: wrong[_PRELOAD], "PYTHONPATH": ":".join(path)}
+
+
+def mend_sleep() -> None:
+    """Let ``time.sleep`` wait in ``select``."""
+    time.sleep = _sleep  # type: ignore[assignment]  # it also takes what has only __index__
+
+
+def _sleep(seconds: SupportsFloat, /) -> None:
+    select.select((), (), (), float(seconds))
+
+
+if __name__ == "__main__":
+    settle_in(os.environ)
+    sys.argv = sys.argv[1:]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -1,0 +1,70 @@
+"""Read and write ``run.json``, the record of a run, and take secrets out of what is kept with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from allpull.errors import RunDirError
+from allpull.rundir import layout, redact, safe_open
+from allpull.rundir.job_file import JobFile
+from allpull.rundir.write import whole_file, whole_json
+from allpull.schema.run import RunRecord
+
+MAX_BYTES = 16 << 20
+
+
+def read_record(directory: Path) -> RunRecord:
+    """The record of the run in ``directory``.
+
+    Raises:
+        RunDirError: this is no run directory, or its ``run.json`` cannot be read.
+    """
+    root = safe_open.checked_directory(directory)
+    where = safe_open.shown_path(root)
+    names = safe_open.file_names(root, ".", "")
+    if layout.RUN_JSON not in names:
+        what = f"it has no {layout.RUN_JSON}" if names else "it is empty"
+        raise RunDirError(
+            f"{where}: not a run directory: {what}",
+            hint=f"a run that was copied only in part lacks {layout.RUN_JSON}; copy the whole directory",
+        )
+    blob = safe_open.read_whole(root, layout.RUN_JSON, MAX_BYTES)
+    return safe_open.document(RunRecord, "run", blob, f"{where}/{layout.RUN_JSON}")
+
+
+def write_record(directory: Path, record: RunRecord) -> None:
+    """Write ``run.json`` all at once.
+
+    Raises:
+        OSError: the disk is full, say; an older record is then untouched.
+    """
+    whole_json(str(directory / layout.RUN_JSON), record.model_dump(mode="json", by_alias=True))
+
+
+def write_script(directory: Path, script: str) -> None:
+    """Write the script of a job without its secrets.
+
+    Raises:
+        OSError: as ``write_record``.
+    """
+    whole_file(str(directory / layout.SCRIPT), redact.text(script)[0])
+
+
+def seal(directory: Path, record: RunRecord) -> None:
+    """Take what only the running job needed, its nonce and its secrets, out of the job file and the script.
+
+    Raises:
+        RunDirError: the job file cannot be read.
+        OSError: as ``write_record``.
+    """
+    root = safe_open.checked_directory(directory)
+    blob = safe_open.read_whole(root, layout.SPEC, MAX_BYTES)
+    try:
+        job = JobFile.from_plain(safe_open.parsed(blob))
+    except (TypeError, ValueError) as error:
+        raise RunDirError(
+            f"{safe_open.shown_path(root)}/{layout.SPEC}: {error}", hint="the job file was changed while the job ran"
+        ) from error
+    job.sealed(record.spec).write(str(root / layout.SPEC))
+    if (root / layout.SCRIPT).exists():
+        write_script(root, safe_open.read_whole(root, layout.SCRIPT, MAX_BYTES).decode("utf-8", "replace"))
