@@ -13,7 +13,7 @@ import json
 from dataclasses import asdict
 
 import torch
-from allpull.data.loader.shuffle import block_order, quality
+from allpull.data.loader.order import block_order, quality
 
 from allpull.analyse.probes.loader import knees, loaded
 from allpull.data.loader.batches import Batch

@@ -22,7 +22,7 @@ from allpull.rundir.read.headers import USER_STARTED, rank_files, with_recorded_
 from allpull.rundir.run_record import seal, write_record, write_script
 from allpull.schema.run import Exit, RunRecord, Status
 
-POLL_EVERY_S = 0.2
+LOOK_EVERY_S = 0.2
 CORRECT_EVERY_S, CORRECT_AGAIN_S = 1.0, 60.0  # between listings of a folder that may hold thousands of ranks
 OWN_FAILURE = 125  # of allpull itself
 
@@ -181,7 +181,7 @@ def _wait(runs: _Runs, running: Running, signals: _Signals, look: Callable[[], N
             return
         if signals.take_warning() and not running.warn():
             raise Stopped(signal.SIGUSR1)
-        time.sleep(POLL_EVERY_S)
+        time.sleep(LOOK_EVERY_S)
 
 
 def _changed(run: Job, **changes: object) -> RunRecord:
