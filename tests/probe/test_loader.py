@@ -13,10 +13,10 @@ import json
 from dataclasses import asdict
 
 import torch
-from allpull.data.loader.order import block_order, quality
 
 from allpull.analyse.probes.loader import knees, loaded
 from allpull.data.loader.batches import Batch
+from allpull.data.loader.order import block_order, quality
 from allpull.data.pack.read import Pack
 from allpull.errors import BadInput
 from allpull.probe import loader

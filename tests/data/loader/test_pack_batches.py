@@ -253,8 +253,8 @@ def test_nothing_below_a_crop_is_decoded_and_little_of_raw_pixels_is_read(folder
             assert source.decoder.into(slots[1], StoredRecord(one.row, bytes(damaged), one.dtype), view) == ""
             assert np.array_equal(*slots)
     asked = []
-    stretch = source.pack.stretch
-    monkeypatch.setattr(source.pack, "stretch", lambda *place: asked.append(place[2]) or stretch(*place))
+    read_range = source.pack.read_range
+    monkeypatch.setattr(source.pack, "read_range", lambda *place: asked.append(place[2]) or read_range(*place))
     list(source.training(0))
     lengths = source.pack.rows["length"].astype(int)
     assert sum(asked) < 0.9 * lengths.sum()

@@ -364,9 +364,9 @@ def test_odd_samples_are_left_out_and_counted(data_folder):
     assert sum(len(labels) for _, labels, _ in tested) == 16
     assert sum(total for _, _, total in tested) == feed.facts.test_samples == 17
     train, test = (feed.odd[part] for part in ("train", "test"))
-    assert (train.taken(), test.taken()) == (Counts(seen=40, left_out=3), Counts(seen=17, left_out=1))
-    assert sorted(remark.record for remark in train.news()) == [0, 1, 2]
-    assert train.news() == []
+    assert (train.totals(), test.totals()) == (Counts(seen=40, left_out=3), Counts(seen=17, left_out=1))
+    assert sorted(remark.record for remark in train.new_entries()) == [0, 1, 2]
+    assert train.new_entries() == []
     assert {done for _, done in train.counts | test.counts} == {LEFT_OUT}
 
 
@@ -377,12 +377,12 @@ def test_substitutes_are_for_training_alone(data_folder):
     assert [len(labels) for _, labels in together(data, 2)] == [7, 7, 7, 7, 7, 5]
     feed = feed_of(data)
     list(feed.training(0))
-    assert feed.odd["train"].taken() == Counts(seen=40, replaced=3)
+    assert feed.odd["train"].totals() == Counts(seen=40, replaced=3)
     shown = {remark.record: remark.instead for remark in feed.odd["train"].listed}
     assert set(shown) == {0, 1, 2}
     assert not {0, 1, 2, None} & set(shown.values())
     assert len(evaluated(feed)[1]) == 16
-    assert feed.odd["test"].taken() == Counts(seen=17, left_out=1)
+    assert feed.odd["test"].totals() == Counts(seen=17, left_out=1)
 
 
 @pytest.mark.parametrize("on_odd", ["skip", "substitute"])
@@ -392,7 +392,7 @@ def test_an_epoch_ends_as_soon_as_a_rank_alone_has_lost_too_much(data_folder, on
     feed = feed_of(spec(data_folder, odd_limit=0.125, on_odd=on_odd), global_batch=4)
     with pytest.raises(BadInput, match=r"[6-9] or more of 40 training samples could not be decoded"):
         list(feed.training(0))
-    assert feed.odd["train"].taken().seen < 40
+    assert feed.odd["train"].totals().seen < 40
     assert sum(len(labels) for _, labels in together(spec(data_folder, odd_limit=0.5), 1)) == 20
 
 
@@ -429,26 +429,26 @@ def test_the_parts_of_a_data_set_are_found(data_folder, tmp_path):
     assert feed_of(alone).facts.test_samples == 17
     (data_folder / "test").rename(tmp_path / "elsewhere")
     assert feed_of(spec(data_folder, test_path=str(tmp_path / "elsewhere"))).facts.test_samples == 17
-    with pytest.raises(BadInput, match="no val or test beside it"):
+    with pytest.raises(BadInput, match="but no val or test"):
         check(spec(data_folder))
-    with pytest.raises(BadInput, match="none to test on is given"):
+    with pytest.raises(BadInput, match="no test pack is given"):
         check(spec(data_folder / "train"))
-    with pytest.raises(BadInput, match="no pack and holds no pack train"):
+    with pytest.raises(BadInput, match="not a pack and holds no pack train"):
         check(spec(tmp_path))
     with pytest.raises(BadInput, match="no folder"):
         check(spec(tmp_path / "nowhere"))
     with pytest.raises(BadInput, match="is empty"):
         check(spec(""))
-    with pytest.raises(BadInput, match="no pack, it has no index"):
+    with pytest.raises(BadInput, match="not a pack: it has no index"):
         check(spec(data_folder, test_path=str(tmp_path)))
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"first_size": 40}, "more than the 32 pixels"),
+        ({"first_size": 40}, "more than the final 32 pixels"),
         ({"growth_epochs": 3}, "first_size is not"),
-        ({"test_size": 40, "test_resize": 39}, "less than the 40 pixels"),
+        ({"test_size": 40, "test_resize": 39}, "less than the crop of 40 pixels"),
         ({"shift_pixels": 1}, "shift_pixels"),
     ],
 )

@@ -116,7 +116,7 @@ def test_a_killed_writer_goes_on_to_the_same_bytes(folder, make_pack, tmp_path, 
         process.wait()
     assert 0 < first < 40
     assert not (killed / INDEX).exists()
-    with pytest.raises(BadInput, match="begun and is not finished"):
+    with pytest.raises(BadInput, match="an unfinished pack"):
         Pack.open(killed)
     deadline = time.monotonic() + 20
     while any(Path(f"/proc/{child}").exists() for child in children):
@@ -158,7 +158,7 @@ def test_one_writer_at_a_time_and_one_plan_a_folder(folder, make_pack, tmp_path)
     made = plan(listing(folder), Recipe(kind="jpeg"), Layout())
     (tmp_path / "busy").mkdir()
     journal = Journal(tmp_path / "busy", made.pack, 40)
-    with pytest.raises(BadInput, match="another allpull pack writes there"):
+    with pytest.raises(BadInput, match="another allpull pack is writing there"):
         write_pack(made, tmp_path / "busy")
     journal.close()
     other = plan(listing(folder), Recipe(kind="raw"), Layout())

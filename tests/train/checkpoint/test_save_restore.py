@@ -128,7 +128,7 @@ def test_another_optimizer_has_nothing_to_go_on_from(tmp_path):
     checkpoints(tmp_path, parts(steps=1)).save(progress(2))
     other = parts(optimizer="lars")
     before = everything(other)
-    with pytest.raises(BadInput, match="optimizer is SGD, ours Lars") as refused:
+    with pytest.raises(BadInput, match="optimizer is SGD, and this training uses Lars") as refused:
         checkpoints(tmp_path, other).restore(tmp_path)
     assert "network" not in str(refused.value)  # which is the same one
     assert same(everything(other), before)
@@ -270,7 +270,7 @@ def test_a_hostile_checkpoint_is_one_clear_error(tmp_path, hostile):
     checkpoints(tmp_path, parts(steps=1)).save(progress(10))
     (path,) = (tmp_path / "checkpoints").iterdir()
     torch.save({**torch.load(path, weights_only=True), **hostile}, path)
-    with pytest.raises(BadInput, match=r"no checkpoint of this trainer|cannot be read"):
+    with pytest.raises(BadInput, match=r"not a checkpoint of this trainer|cannot be read"):
         checkpoints(tmp_path, parts()).restore(tmp_path)
 
 
@@ -315,7 +315,7 @@ def test_ranks_are_at_one_about_powersgd(tmp_path, second, fits):
 def test_a_foreign_file_is_one_clear_error(tmp_path, foreign):
     place = tmp_path / "some.pt"
     place.write_bytes(foreign)
-    with pytest.raises(BadInput, match=r"cannot go on from .* some.pt cannot be read"):
+    with pytest.raises(BadInput, match=r"cannot resume from .* some.pt cannot be read"):
         checkpoints(tmp_path, parts()).restore(place)
 
 
@@ -387,7 +387,7 @@ def test_resuming_within_an_epoch_refuses_another_order_of_samples(tmp_path, cha
     made = parts()
     checkpoints(tmp_path, made).save(progress(2))
     other = dataclasses.replace(CUT, **{changed: "other" if changed in ("dtype", "order", "data") else 7})
-    with pytest.raises(BadInput, match=f"in the middle of an epoch, and the {words}"):
+    with pytest.raises(BadInput, match=f"within an epoch, and the {words}"):
         checkpoints(tmp_path, made, fingerprint=other).restore(tmp_path)
     at_its_end = Progress(step=3, epoch=2, in_epoch=0, losses=[])
     checkpoints(tmp_path, made).save(at_its_end)

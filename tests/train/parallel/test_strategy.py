@@ -95,7 +95,7 @@ def test_copies_from_a_cpu_wait_for_nothing():
 def test_a_state_for_another_number_of_parameters_is_refused():
     shared = distribute(nn.Linear(2, 2), ParallelSpec(), ALONE)
     one, two = torch.optim.SGD(nn.Linear(2, 2).parameters()), torch.optim.SGD([nn.Parameter(torch.ones(1))])
-    with pytest.raises(ValueError, match="the optimizer has 1 parameters, the state to load 2"):
+    with pytest.raises(ValueError, match="the optimizer has 1 parameters, and the state 2"):
         shared.load_optimizer_state(two, one.state_dict())
 
 
