@@ -193,7 +193,7 @@ def test_a_pack_says_what_it_is(folder, make_pack):
     ("recipe", "match"),
     [
         (Recipe(kind="jpeg-side"), "shorter side"),
-        (Recipe(kind="jpeg", side=256), "as large as they are"),
+        (Recipe(kind="jpeg", side=256), "does not resize images"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(folder, recipe, match):

@@ -354,7 +354,7 @@ def test_bigearthnet(tmp_path, make_pack):
             said = {pack.header.classes[number] for number in np.flatnonzero(pack.labels[index])}
         assert said == ({"Pastures", "Sea and ocean", "Bare rock"} if classes == 43 else {"Pastures", "Marine waters"})
     reasons = dict(line.split("\t") for line in (tmp_path / "19" / "skipped.txt").read_text().splitlines())
-    assert reasons["S2A_1_2"] == "labels: none is left"
+    assert reasons["S2A_1_2"] == "labels: no label remains"
     assert reasons["S2A_1_3"].startswith("a band of 119 × 120 pixels")
     assert reasons["S2A_1_4"] == reasons["S2A_1_6"] == "labels: not a list of the 43 names"
     assert reasons["S2A_1_5"] == "a band that is not a GeoTIFF, or is damaged"
@@ -399,4 +399,4 @@ def test_a_source_of_links_alone_is_said_to_be_one(tmp_path, jpeg):
     for root, words in ((folders, "all 1 class folders are links"), (files, "no images in its 1 folders")):
         with pytest.raises(BadInput, match=words) as refused:
             image_folder(root)
-        assert "links that leave SRC are not followed" in refused.value.hint
+        assert "links out of SRC are not followed" in refused.value.hint

@@ -226,7 +226,7 @@ def test_a_zip_file_that_torch_would_read_otherwise_than_python_is_refused(tmp_p
 
 def test_a_part_of_a_zip_file_says_its_place_once(tmp_path):
     named = parts_of({"w": torch.ones(4)})
-    for often, words in ((1, "holds the weights of another network"), (2, "is in two places")):
+    for often, words in ((1, "holds the weights of another network"), (2, "has two locations")):
         with zipfile.ZipFile(tmp_path / "w.pt", "w") as archive:
             for name, content in named.items():
                 part = zipfile.ZipInfo(name)

@@ -45,7 +45,7 @@ def told(losses, *, every, epoch_steps, saved=(), begun=()):
         for step, loss in enumerate(losses, start=1 + len(begun)):
             kept.add(torch.tensor(loss), step)
             if step in saved:
-                kept.share(step)
+                kept.reduce(step)
             if step % epoch_steps == 0:
                 kept.end_epoch(step)
     finally:
@@ -83,4 +83,4 @@ def test_points_are_told_before_the_epoch_ends():
 
 def test_a_loss_that_is_no_number_is_said_once():
     curve, _ = told([0.5] * 20 + [math.nan] * 30, every=1, epoch_steps=1000)
-    assert curve.remarks == ["train_loss is nan at step 21: the training has diverged, or its data are damaged"]
+    assert curve.remarks == ["train_loss is nan at step 21: the training has diverged, or data are damaged"]

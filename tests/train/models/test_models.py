@@ -176,11 +176,11 @@ def test_a_scale_that_is_left_out_stays_one():
     ("options", "words"),
     [
         ({"name": "resnet8", "conv_bias": True}, "'resnet8' has no option model.conv_bias"),
-        ({"name": "inception_v3", "width": 8}, "only its own width"),
+        ({"name": "inception_v3", "width": 8}, "a fixed width"),
         ({"name": "inception_v3"}, "at least 75×75"),
         ({"name": "vgg16"}, "at least 32×32"),
         ({"name": "vgg16", "norm": "group"}, "vgg16 has no norms"),
-        ({"name": "resnet50", "head": "flatten"}, "more than 32 pixels"),
+        ({"name": "resnet50", "head": "flatten"}, "larger than 32 pixels"),
         ({"name": "resnet50", "zero_init": True, "norm": "none"}, "trained scale"),
         ({"name": "timm:resnet50", "norm": "group"}, "has no option model.norm"),
     ],
