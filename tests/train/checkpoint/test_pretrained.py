@@ -89,7 +89,7 @@ def test_the_auxiliary_head_in_torchvisions_inception_is_no_obstacle(tmp_path, m
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (lambda: network(1, name="resnet34").state_dict(), "it has besides layer1.2.conv1.weight, .* and [0-9]+ more"),
+        (lambda: network(1, name="resnet34").state_dict(), "unexpected are layer1.2.conv1.weight, .* and [0-9]+ more"),
         (lambda: network(1, width=8).state_dict(), r"of other shapes are conv1.weight \[8, 3, 7, 7\], here \[4,"),
         (lambda: {"conv1.weight": torch.zeros(4, 3, 7, 7)}, "missing are bn1.weight"),
         (lambda: {"a": 1}, "a is not a tensor"),
