@@ -22,7 +22,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from allpull.errors import BadInput  # noqa: E402
 from allpull.schema.spec import TrainSpec  # noqa: E402
 from allpull.schema.trainspec import ParallelSpec  # noqa: E402
-from allpull.train.checkpoint import background_write  # noqa: E402
+from allpull.train.checkpoint import background_write, save_restore  # noqa: E402
 from allpull.train.checkpoint.format import MAX_COUNT, read  # noqa: E402
 from allpull.train.checkpoint.safe_load import UnusableFile, plain_copy  # noqa: E402
 from allpull.train.checkpoint.save_restore import Checkpoints, EpochFingerprint, Progress, TrainingState  # noqa: E402
@@ -442,7 +442,7 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_does_not_change_it(t
         written.append(threading.current_thread() is threading.main_thread())
         real(path, content)
 
-    monkeypatch.setattr("allpull.train.checkpoint.save_restore.write_whole", slow)
+    monkeypatch.setattr(save_restore, "write_whole", slow)
     made = parts(steps=2, averaged=True)
     saved = checkpoints(tmp_path, made, asynchronous=True)
     saved.save(progress(2))

@@ -344,7 +344,7 @@ def test_a_step_that_broke_off_is_forgotten():
 def test_devices_without_the_arithmetic_are_refused_with_what_to_take(monkeypatch):
     with pytest.raises(MissingPart, match=r"train.precision=tf32: TF32 needs an NVIDIA GPU") as caught:
         Precision("tf32", CPU)
-    assert caught.value.hint == "take train.precision=fp32"
+    assert caught.value.hint == "use train.precision=fp32"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(MissingPart, match=r"train.precision=tf32"):
         check_here("tf32")

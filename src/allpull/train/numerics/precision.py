@@ -163,7 +163,7 @@ class Precision:
         counts = [state.get(name) for name in ("growth_tracker", "skipped_steps")]
         good = isinstance(scale, float) and math.isfinite(scale) and scale > 0
         if not good or not all(type(count) is int and 0 <= count < 2**31 for count in counts):
-            raise BadInput("the checkpoint has an invalid loss-scaling state", hint="resume from another checkpoint")
+            raise BadInput("the checkpoint has an invalid state of loss scaling", hint="resume from another checkpoint")
         self._scaler.load_state_dict({**self._scaler.state_dict(), "scale": scale, "_growth_tracker": counts[0]})
         self._skipped.fill_(float(state["skipped_steps"]))
 
