@@ -1,4 +1,4 @@
-"""Played-back steps are the steps of the training, in whatever order shapes come; what cannot be recorded is said.
+"""Played-back steps are the steps of the training, in whatever order shapes come; what cannot be captured is said.
 
 There is no GPU in tests: a stand-in records a step by keeping it, so that playing it back makes it on the fixed inputs.
 """
@@ -166,7 +166,7 @@ def test_a_recording_that_fails_is_not_tried_again_and_leaves_nothing_behind():
     tape.record = breaks_off
     for training in (played, plain):
         training.train([4] * 20)
-    assert played.graph.reason == "the step cannot be recorded: operation not permitted when stream is capturing"
+    assert played.graph.reason == "the step cannot be captured: operation not permitted when stream is capturing"
     assert not played.graph.playing
     assert_same(played, plain)
 
@@ -205,7 +205,7 @@ def test_the_reason_is_the_first_error_and_is_said_at_once(heard):
 
     tape.recording, tape.record, played.graph._step = False, record, step
     played.train([4] * (WARM_UP_STEPS + 1))
-    assert played.graph.reason == "the step cannot be recorded: item() in the loss"
+    assert played.graph.reason == "the step cannot be captured: item() in the loss"
     assert heard == ["train.cuda_graph: steps run eagerly: the step cannot be captured: item() in the loss"]
 
 
@@ -353,7 +353,7 @@ def test_obstacles_are_known_beforehand(monkeypatch):
     assert obstacle(plain, gpu, **alone) == "SGD reads its learning rate on the host, unless it is fused"
     assert obstacle(fused, gpu, ranks=1, scaled=True) == ""
     for unfused in (plain, lars):
-        assert obstacle(unfused, gpu, ranks=1, scaled=True).startswith("loss scaling with ")
+        assert obstacle(unfused, gpu, ranks=1, scaled=True).startswith("with loss scaling ")
     for backend, expected in (("gloo", "gradients go through gloo"), ("nccl", "")):
         monkeypatch.setattr(dist, "get_backend", lambda backend=backend: backend)
         found = obstacle(fused, gpu, ranks=2, scaled=False)
