@@ -1,12 +1,12 @@
-"""Which device a rank computes on, and which library carries what ranks exchange: NCCL, or Gloo.
+"""Choose the device of a rank, and the backend of its process group: NCCL or Gloo.
 
-NCCL wants a GPU for each rank and refuses to have two ranks on one. Gloo works everywhere; what it sends from a GPU
-goes by way of the CPU. All ranks must choose alike, or they wait for each other for ever, and a host may lack the GPUs
-that others have: so they count themselves in the store in which they meet, before there is a process group.
+NCCL needs a GPU for each rank and refuses two ranks on one. Gloo works everywhere; GPU tensors go through the CPU. All
+ranks must choose the same backend, or they wait for each other forever, and a host may lack the GPUs that others have:
+so they count their GPUs in the rendezvous store before they make a process group.
 
-By PyTorch's documentation and sources (``ProcessGroupGloo.cpp``), not by a run on a GPU: of tensors there Gloo does
-broadcast, reduce, all-reduce, gather, all-gather, scatter and all-to-all, in step with the default stream. FSDP2 is not
-to be had: its device mesh makes a group of its own, with NCCL in it, and what would gather whole weights crashes Gloo
+From PyTorch's documentation and sources (``ProcessGroupGloo.cpp``), not from a run on a GPU: on GPU tensors Gloo does
+broadcast, reduce, all-reduce, gather, all-gather, scatter and all-to-all, synchronised with the default stream. FSDP2
+is not available with it: its device mesh makes a group of its own, with NCCL, and gathering whole weights crashes Gloo
 (pytorch issue 152645).
 """
 
@@ -28,9 +28,9 @@ GLOO, NCCL = "gloo", "nccl"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedRank:
-    """Who a rank is, and where it computes; ``remark``, on rank 0, is what whoever reads the run should know of that.
+    """A rank, its device and its backend; ``remark``, on rank 0, explains an unexpected choice to readers of the run.
 
-    ``backend`` is "" of a rank alone, which needs no process group. ``gpus``: whether any of the ranks has a GPU.
+    ``backend`` is "" for a single rank, which needs no process group. ``gpus``: whether any of the ranks has a GPU.
     """
 
     rank: int
@@ -43,7 +43,7 @@ class JoinedRank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Census:
-    """Of ``ranks`` ranks: how many have a GPU, how many one of their own, and how many of these can use NCCL there."""
+    """Of ``ranks`` ranks: how many have a GPU, how many do not share it, and how many of these can use NCCL."""
 
     ranks: int
     on_gpu: int
@@ -52,10 +52,10 @@ class Census:
 
 
 def join(asked: str) -> JoinedRank:
-    """Join the ranks that torchrun, or whoever sets the same variables, started; ``asked``: as ``parallel.backend``.
+    """Join the process group of the ranks that torchrun, or an equivalent, started; ``asked``: ``parallel.backend``.
 
     Raises:
-        MissingPart: torch or a host lacks what was asked for.
+        MissingPart: torch or a host lacks the requested backend.
         BadInput: ranks would share a GPU through NCCL.
     """
     rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
@@ -75,10 +75,9 @@ def join(asked: str) -> JoinedRank:
 
 
 def own_device(local_rank: int) -> torch.device:
-    """The device of the rank with this number on its host, which is the current one from now on.
+    """The device of the rank with this local rank, which becomes the current one.
 
-    Where there are fewer GPUs than ranks they are dealt out in turn, and so they are where each rank is shown its own
-    alone.
+    GPUs are assigned in turn, also where there are fewer than ranks or each rank sees only its own.
     """
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if not gpus:
@@ -89,31 +88,31 @@ def own_device(local_rank: int) -> torch.device:
 
 
 def gpu_name(device: torch.device) -> str:
-    """A name that no other GPU of any host has; "" if ``device`` is none."""
+    """A name that is unique among the GPUs of all hosts; "" if ``device`` is no GPU."""
     if device.type != "cuda":
         return ""
-    known = getattr(torch.cuda.get_device_properties(device), "uuid", None)  # torch before 2.5 does not say
+    known = getattr(torch.cuda.get_device_properties(device), "uuid", None)  # torch before 2.5 has none
     shown = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     return str(known or f"{socket.gethostname()} {shown} {device.index}")
 
 
 def take_census(store: Store, ranks: int, gpu: str, *, can_nccl: bool) -> Census:
-    """Have all ``ranks`` ranks tell ``store`` which GPU they have, and whether NCCL could run there; the same for all.
+    """Count in ``store`` the GPUs of all ``ranks`` ranks, and on how many NCCL can run; the same result on all.
 
-    Each calls it once, and waits for the others.
+    Each rank calls it once, and waits for the others.
     """
     is_first = bool(gpu) and store.add(f"gpu {gpu}", 1) == 1
-    told = {"on_gpu": bool(gpu), "own_gpu": is_first, "fit": is_first and can_nccl}
-    for name, holds in told.items():
+    counted = {"on_gpu": bool(gpu), "own_gpu": is_first, "fit": is_first and can_nccl}
+    for name, holds in counted.items():
         store.add(name, int(holds))
     if store.add("told", 1) == ranks:
         store.set("all told", "yes")
     store.wait(["all told"])
-    return Census(ranks=ranks, **{name: store.add(name, 0) for name in told})
+    return Census(ranks=ranks, **{name: store.add(name, 0) for name in counted})
 
 
 def choose_backend(asked: str, census: Census) -> str:
-    """The backend for the ranks of ``census``, where ``asked`` (auto, nccl or gloo) was asked for.
+    """The backend for the ranks of ``census``, where ``asked`` (auto, nccl or gloo) was requested.
 
     >>> choose_backend("auto", Census(ranks=4, on_gpu=4, own_gpu=4, fit=4))
     'nccl'
@@ -121,7 +120,7 @@ def choose_backend(asked: str, census: Census) -> str:
     'gloo'
 
     Raises:
-        MissingPart: torch or a host lacks what was asked for.
+        MissingPart: torch or a host lacks the requested backend.
         BadInput: ranks would share a GPU through NCCL.
     """
     if asked == NCCL and census.fit < census.ranks:
@@ -136,7 +135,7 @@ def choose_backend(asked: str, census: Census) -> str:
 
 
 def _refuse_nccl(census: Census) -> None:
-    """Raise what says why NCCL cannot serve the ranks of ``census``."""
+    """Raise the reason why NCCL cannot serve the ranks of ``census``."""
     instead = "parallel.backend=auto takes Gloo where NCCL cannot work"
     if census.on_gpu < census.ranks:
         raise MissingPart(
@@ -157,7 +156,7 @@ def _refuse_nccl(census: Census) -> None:
 
 
 def gloo_remark(asked: str, backend: str, census: Census) -> str:
-    """What is to be said of ranks on GPUs that exchange through Gloo; "": nothing."""
+    """The remark on ranks with GPUs that use Gloo; "" if none is due."""
     if backend != GLOO or not census.on_gpu:
         return ""
     if census.own_gpu < census.on_gpu:

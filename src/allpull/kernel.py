@@ -1,6 +1,6 @@
-"""Read what a Linux kernel says of its machine in /proc and /sys. Standard library only; nothing here raises.
+"""Read what a Linux kernel reports in /proc and /sys. Standard library only; nothing here raises.
 
-``Tree`` has another root in tests; a system without these files (macOS) says nothing, and that is None.
+``Tree`` has another root in tests; on a system without these files (macOS) everything is None.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Dict, List, Optional, Set, Tuple
 MAX_BYTES = 1 << 23  # /proc/cpuinfo of a thousand CPUs is 2 MB
 CHUNK_BYTES = 1 << 16  # files of /proc/sys answer a read of 4 MiB or more with an error
 START_FIELD = 19  # of what follows the name in /proc/PID/stat: proc_pid_stat(5) counts it as field 22
-MAX_TEXT = 4096  # characters of what a small file says
+MAX_TEXT = 4096  # characters of a small file
 
 
 class Mount:
@@ -32,7 +32,7 @@ class Tree:
         self.root = root
 
     def read(self, path: str) -> str:
-        """The text of a file, at most ``MAX_BYTES`` of it; empty where there is none or it may not be read."""
+        """The text of a file, at most ``MAX_BYTES`` of it; empty if it is absent or unreadable."""
         content = b""
         try:
             with open(os.path.join(self.root, path), "rb", buffering=0) as file:
@@ -46,11 +46,11 @@ class Tree:
         return content.decode("utf-8", "replace")
 
     def text(self, path: str) -> Optional[str]:
-        """What a small file says, without the white space around it; None where it is absent or empty."""
+        """The content of a small file without surrounding white space; None if it is absent or empty."""
         return self.read(path).strip()[:MAX_TEXT] or None
 
     def fields(self, path: str) -> Dict[str, str]:
-        """``key: value`` lines; the first of each key counts, so that the first CPU stands for all."""
+        """``key: value`` lines; the first of each key counts, so that the first CPU represents all."""
         found: Dict[str, str] = {}
         for line in self.read(path).splitlines():
             key, colon, value = line.partition(":")
@@ -63,14 +63,14 @@ class Tree:
         return number(self.text(path))
 
     def names(self, path: str) -> List[str]:
-        """What a folder holds, sorted; nothing where there is none."""
+        """The names in a folder, sorted; empty if there is none."""
         try:
             return sorted(os.listdir(os.path.join(self.root, path)))
         except (OSError, ValueError):
             return []
 
     def mounts(self) -> List[Mount]:
-        """What this process sees mounted, oldest first (proc_pid_mountinfo(5))."""
+        """The mounts of this process, oldest first (proc_pid_mountinfo(5))."""
         mounts = []
         for line in self.read("proc/self/mountinfo").splitlines():
             left, dash, right = line.partition(" - ")
@@ -82,14 +82,14 @@ class Tree:
 
 
 class WatchedProcess:
-    """One process, told by its start time from a later one that got its id."""
+    """One process, distinguished by its start time from a later one with the same id."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._started = start_ticks(pid)
 
     def is_alive(self) -> bool:
-        """Whether it still runs; what has ended and was not reaped yet does not."""
+        """Whether it still runs; a zombie does not."""
         if self._started is None and not os.path.exists("/proc/self/stat"):
             return _takes_signals(self._pid)  # not Linux
         return self._started is not None and start_ticks(self._pid) == self._started
@@ -97,7 +97,7 @@ class WatchedProcess:
 
 def start_ticks(pid: int) -> Optional[int]:
     """When process ``pid`` was started, in clock ticks since boot; None: it has ended, or this is not Linux."""
-    fields = Tree().read(f"proc/{pid}/stat").rpartition(")")[2].split()  # before it a name that may hold anything
+    fields = Tree().read(f"proc/{pid}/stat").rpartition(")")[2].split()  # the name before it may contain anything
     return int(fields[START_FIELD]) if len(fields) > START_FIELD and fields[0] not in "ZX" else None
 
 
@@ -122,7 +122,7 @@ def number(text: Optional[str]) -> Optional[float]:
 
 
 def cpu_list(text: str) -> Set[int]:
-    """The CPUs that the kernel's list notation names; what cannot be read is left out.
+    """The CPUs that the kernel's list notation names; malformed parts are left out.
 
     >>> sorted(cpu_list("0-2,8,12-13"))
     [0, 1, 2, 8, 12, 13]
@@ -136,18 +136,18 @@ def cpu_list(text: str) -> Set[int]:
 
 
 def usable_cpus(tree: Optional[Tree] = None) -> int:
-    """Whole CPUs that this process may keep busy: no more than it may run on, nor than its control groups allow it."""
+    """Whole CPUs that this process may keep busy: limited by its affinity and its control groups."""
     quota = cpu_quota(tree or Tree())
     return allowed_cpus() if quota is None else max(1, min(allowed_cpus(), int(quota)))
 
 
 def allowed_cpus() -> int:
-    """CPUs that this process may run on, though perhaps not all the time."""
+    """CPUs that this process may run on, regardless of CPU quotas."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cpu_quota(tree: Tree) -> Optional[float]:
-    """CPUs that the control groups of this process allow: the least from its own up to the root; None: no limit.
+    """CPUs that the control groups of this process allow: the minimum from its own up to the root; None: no limit.
 
     Version 2 keeps "quota period" in cpu.max, version 1 two files of its cpu controller (kernel documentation:
     admin-guide/cgroup-v2, scheduler/sched-bwc).
@@ -164,7 +164,7 @@ def cpu_quota(tree: Tree) -> Optional[float]:
 
 
 def _cgroup_folders(tree: Tree) -> List[Tuple[int, str]]:
-    """Version and folder of each control group with a say on our CPU time, from ours up to the mount."""
+    """Version and folder of each control group that limits our CPU time, from ours up to the mount."""
     paths: Dict[int, str] = {}
     for line in tree.read("proc/self/cgroup").splitlines():
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
@@ -177,7 +177,7 @@ def _cgroup_folders(tree: Tree) -> List[Tuple[int, str]]:
         version = {"cgroup2": 2, "cgroup": 1}.get(mount.kind)
         if version not in paths or (version == 1 and "cpu" not in mount.options):
             continue
-        # In a container the mount shows a part of the tree, and our path may be told from above it.
+        # In a container the mount shows a part of the tree, and our path may be relative to a folder above it.
         below = os.path.relpath(paths[version] or "/", mount.inside or "/")
         parts = [] if below == "." or below.startswith("..") else below.split("/")
         point = mount.point.strip("/")

@@ -8,8 +8,8 @@ import numpy as np
 from tests.replay.windows import jitter, window
 
 from allpull.explain.evidence.facts import Facts, gather
-from allpull.explain.evidence.machine import Machine, Way
-from allpull.explain.findings import Found, findings
+from allpull.explain.evidence.machine import Connection, Machine
+from allpull.explain.findings import Findings, findings
 from allpull.replay.blame import blame
 from allpull.replay.window import Window
 
@@ -42,7 +42,7 @@ def facts(one: Window, machine: Machine | None = None, **more) -> Facts:
     return gather(one, machine, blame=blame(one) if one.ranks > 1 else None, **more)
 
 
-def found(one: Window, machine: Machine | None = None, **more) -> Found:
+def found(one: Window, machine: Machine | None = None, **more) -> Findings:
     answer = findings(facts(one, machine, **more))
     for finding in answer.findings:
         assert all(option in finding.remedy for option in finding.options), finding
@@ -53,10 +53,12 @@ def rules(one: Window, machine: Machine | None = None, **more) -> list[str]:
     return [finding.rule for finding in found(one, machine, **more).findings]
 
 
-def ring(hosts: int, rates: dict[tuple[int, int], float] | None = None, *, busy_share: float = 0.5) -> tuple[Way, ...]:
-    """The ways of a ring over ``hosts`` hosts, 100 MB/s but for those in ``rates`` (from, to), both ways."""
+def ring(
+    hosts: int, rates: dict[tuple[int, int], float] | None = None, *, busy_share: float = 0.5
+) -> tuple[Connection, ...]:
+    """The connections of a ring over ``hosts`` hosts, 100 MB/s but for those in ``rates`` (from, to), both ways."""
     return tuple(
-        Way(
+        Connection(
             source=f"node{one + 1}",
             target=f"node{other + 1}",
             sent_bytes=10**9,

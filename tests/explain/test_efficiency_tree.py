@@ -15,7 +15,7 @@ from allpull.explain.efficiency_tree import TreeResult, tree
 from allpull.replay.engine import replay
 from allpull.replay.spread import ratio
 from allpull.replay.useful import useful_s
-from allpull.replay.whatif import without_transfer
+from allpull.replay.whatif.network import without_transfer
 from allpull.replay.window import Window
 from allpull.schema.explained import Efficiency
 from allpull.schema.results import Interval
@@ -323,7 +323,7 @@ def test_without_samples_nothing_is_said_of_scaling() -> None:
 
 
 def test_odd_steps_stay_as_many_in_every_resample_of_whole_periods() -> None:
-    """Four evaluations in 40 steps: drawn among all steps there would be none to ten, the factor unsure."""
+    """Four evaluations in 40 steps: resample among all steps there would be none to ten, the factor unsure."""
     scored = only(4, 40, seconds=0.500, rank=0, every=10)
     one = window(4, 40, evaluation=scored, **EIGHT, bucket_s=0.002 + jitter(1, 40, sd_s=1e-4))
     shown = efficiency(one).sequential
@@ -341,6 +341,6 @@ def test_what_is_shown_is_what_was_replayed() -> None:
     found: TreeResult = tree(one)
     assert found.efficiency is not None
     ideal = replay(without_transfer(one))
-    assert found.efficiency.transfer == ratio(ideal.step_s, found.played.step_s, one.odd).interval(most=1.0)
-    assert found.played.total_s == replay(one).total_s
+    assert found.efficiency.transfer == ratio(ideal.step_s, found.replayed.step_s, one.odd).interval(most=1.0)
+    assert found.replayed.total_s == replay(one).total_s
     assert (found.useful_s == useful_s(one)).all()

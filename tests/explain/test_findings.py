@@ -12,8 +12,8 @@ from tests.explain.made import STEPS, facts, found, hosts_of, job, ring
 from tests.replay.windows import Call, anything, late, only, relabelled, rotating, stretched
 
 from allpull.explain.evidence.machine import Machine
-from allpull.explain.findings import set_in
-from allpull.explain.pricing.expected_gain import worth
+from allpull.explain.pricing.expected_gain import expected_gain
+from allpull.explain.pricing.price import onset
 
 EIGHT = Machine(hosts=hosts_of(8))
 SEEDS = st.integers(0, 2**32 - 1)
@@ -29,7 +29,7 @@ def test_two_late_ranks_hide_each_other_and_both_are_named_the_larger_first() ->
     assert [(one.rule, one.ranks) for one in answer] == [("slow-loader-rank", [5]), ("slow-rank", [2])]
     assert [one.loss_s_per_step for one in answer] == pytest.approx([0.04, 0.02], rel=0.1)
     alone = answer[1].evidence[-1]
-    assert alone.what == "what a step gains if this alone is mended"
+    assert alone.what == "gain per step if only this is fixed"
     assert alone.value == pytest.approx(0.0, abs=0.002)
 
 
@@ -54,7 +54,7 @@ def test_faults_of_two_kinds_are_both_priced_in_full(evaluates_s: float, late_s:
 )
 def test_an_upper_bound_counts_for_half_of_what_is_in_doubt(late_s: float, order: tuple[str, str]) -> None:
     """One bucket of 60 ms, of which hosts may take any part: it may buy nothing, and more than the late rank does."""
-    network = replace(EIGHT, ways=ring(4, busy_share=0.9))
+    network = replace(EIGHT, connections=ring(4, busy_share=0.9))
     answer = found(job(8, forward=late(8, STEPS, rank=3, by_s=late_s), bucket_s=(0.0, 0.0, 0.06)), network).findings
     assert tuple(one.rule for one in answer) == order
     gains = {one.rule: one.gain for one in answer}
@@ -69,7 +69,7 @@ def test_an_upper_bound_counts_for_half_of_what_is_in_doubt(late_s: float, order
 def test_where_hosts_are_known_to_take_no_part_the_network_is_an_estimate_and_the_larger_fault_stands_first() -> None:
     """In a rehearsal the CPU time of ranks tells it."""
     nothing = np.full(8, 1e-4)
-    network = replace(EIGHT, ways=ring(4, busy_share=0.9), is_rehearsal=True, cpu_s=nothing, queued_s=nothing)
+    network = replace(EIGHT, connections=ring(4, busy_share=0.9), is_rehearsal=True, cpu_s=nothing, queued_s=nothing)
     both = job(8, forward=late(8, STEPS, rank=3, by_s=0.04), bucket_s=(0.0, 0.0, 0.06))
     answer = found(both, network).findings
     assert [one.rule for one in answer] == ["network-bound", "slow-rank"]
@@ -81,7 +81,7 @@ def test_a_delay_that_a_busy_network_hides_costs_nothing_and_a_note_says_so() ->
     leads = np.tile(np.array([0.035, 0.02, 0.01, 0.0])[:, None], (1, 8))
     leads[:3, 3] += 0.04
     hidden = job(8, backward=late(8, STEPS, rank=3, by_s=0.04), bucket_s=(0.05,) * 4, lead_s=leads)
-    answer = found(hidden, replace(EIGHT, ways=ring(4, busy_share=1.0)))
+    answer = found(hidden, replace(EIGHT, connections=ring(4, busy_share=1.0)))
     assert [one.rule for one in answer.findings] == ["network-bound"]
     assert any("Rank 3" in note and "costs nothing now" in note for note in answer.notes)
 
@@ -169,11 +169,11 @@ def test_what_one_of_two_loaders_waits_longer_is_not_promised_to_both() -> None:
 
 def test_a_loss_sets_in_where_it_begins() -> None:
     loss = np.concatenate([np.zeros(12), np.full(18, 0.1)])
-    assert set_in(loss) == 12
-    assert set_in(loss[:15]) is None
-    assert set_in(np.full(40, 0.1)) is None
-    assert set_in(np.zeros(40)) is None
-    assert set_in(loss[::-1]) is None
+    assert onset(loss) == 12
+    assert onset(loss[:15]) is None
+    assert onset(np.full(40, 0.1)) is None
+    assert onset(np.zeros(40)) is None
+    assert onset(loss[::-1]) is None
 
 
 def test_too_few_steps_give_no_finding_and_no_error() -> None:
@@ -187,7 +187,7 @@ def test_whatever_happens_prices_are_possible_and_in_order(seed: int) -> None:
     one = anything(seed)
     answer = found(one, Machine(hosts=hosts_of(one.ranks))).findings
     priced = [each for each in answer if not each.advice]
-    gains = [worth(each.gain) for each in priced]
+    gains = [expected_gain(each.gain) for each in priced]
     assert gains == sorted(gains, reverse=True)
     for each in priced:
         assert each.loss_share is not None

@@ -23,7 +23,7 @@ def test_too_few_steps_say_nothing_and_that_is_said(ranks: int, steps: int) -> N
     result = explained(ranks, steps)
     assert (result.window.steps, result.findings, result.healthy) == (steps, [], None)
     said = "one step is" if steps == 1 else f"{steps} steps are"
-    assert sum(note == f"{said} too few to tell a fault from chance" for note in result.notes) == 1
+    assert sum(note == f"{said} too few to distinguish a fault from noise" for note in result.notes) == 1
 
 
 def test_one_rank_has_nobody_to_be_late_for_and_no_noise_of_nothing() -> None:
@@ -31,7 +31,7 @@ def test_one_rank_has_nobody_to_be_late_for_and_no_noise_of_nothing() -> None:
     assert result.healthy is not None
     assert result.healthy.startswith("Nothing stands out, and the ")
     assert "0 s" not in result.healthy
-    assert not any("chance" in note for note in result.notes)
+    assert not any("noise" in note for note in result.notes)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -47,14 +47,16 @@ def test_ranks_so_noisy_that_a_late_one_would_not_be_seen_are_not_called_healthy
     result = explained(2, 12, noise_ms=20)
     assert [one for one in result.findings if one.rule == "slow-rank"] == []
     assert result.healthy is None
-    assert any("cannot be told from chance" in note for note in result.notes)
+    assert any("cannot be distinguished from noise" in note for note in result.notes)
 
 
 def test_on_cpus_what_a_slow_rank_has_to_cost_is_said_and_is_more_than_chance() -> None:
     """Ranks that all but agree: chance reaches a few microseconds, and yet a rank 5 % late is not named."""
     quiet = explained(4, 30)
-    assert any(note.startswith("on CPUs a slow rank is named from 8 % of a step on") for note in quiet.notes)
+    assert any(
+        note.startswith("on CPUs a slow rank is named if it costs at least 8 % of a step") for note in quiet.notes
+    )
     assert quiet.healthy is not None
-    assert "above the noise of 5.24 ms a step" in quiet.healthy  # 8 % of 65.5 ms
+    assert "above the noise of 5.24 ms per step" in quiet.healthy  # 8 % of 65.5 ms
     noisy = explained(2, 12, noise_ms=20)
     assert not any("is named from" in note for note in noisy.notes)

@@ -41,7 +41,7 @@ def test_the_only_host_is_not_left_out() -> None:
 def test_no_rule_says_a_hostile_name_as_a_command() -> None:
     slow_link = replace(
         MACHINE,
-        ways=tuple(
+        connections=tuple(
             replace(way, source=way.source.replace("node1", HOSTILE), target=way.target.replace("node1", HOSTILE))
             for way in ring(4, {(3, 0): 1e6, (0, 1): 1e6}, busy_share=1.0)
         ),

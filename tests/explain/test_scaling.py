@@ -7,7 +7,7 @@ import re
 import pytest
 
 from allpull.analyse.scaling import table
-from allpull.explain.scaling import words
+from allpull.explain.scaling import sentences
 from allpull.schema.results import Interval, Io, Overhead, RunDetail, RunMetrics, Steady, StepTime
 from allpull.schema.run import Exit
 
@@ -50,7 +50,7 @@ def detail(run: RunMetrics, exit_: Exit | None = None) -> RunDetail:
 
 def said(*runs: RunMetrics, facts: list[dict[str, str]] | None = None) -> list[str]:
     show = table(list(runs), facts or [{} for _ in runs])
-    return words(show, [detail(run) for run in show.runs])
+    return sentences(show, [detail(run) for run in show.runs])
 
 
 def milliseconds(sentence: str) -> list[float]:
@@ -65,7 +65,7 @@ def test_what_is_lost_is_the_sum_of_its_parts():
     step, lost, wait, forward, saved = milliseconds(sentence)
     assert step == 16
     assert lost == wait + forward - saved == 4
-    assert "3 ms to waiting for the slowest rank and 2 ms to forward passes that take longer, less 1 ms" in sentence
+    assert "3 ms to waiting for the slowest rank and 2 ms to forward passes that take longer, minus 1 ms" in sentence
 
 
 def test_strong_scaling_is_held_against_its_own_smaller_share():
@@ -98,7 +98,7 @@ def test_runs_of_other_work_get_no_speed_up():
         metrics(2, 90000, {"forward": 1.0}),
         facts=[{"model.width": "32"}, {"model.width": "4"}],
     )
-    assert "2 ranks (made) cannot be compared: a sample is other work there." in lines
+    assert "2 ranks (made) cannot be compared: a sample is different work there." in lines
     assert not any("times as fast" in line for line in lines)
 
 
@@ -113,4 +113,6 @@ def test_what_is_missing_is_listed_beside_the_sentences_and_in_none_of_them(gaps
 def test_a_run_that_failed_says_how():
     run = metrics(2, 5000, {"forward": 10.0})
     ended = Exit(code=137, rank=1, host="n1", signal="SIGKILL")
-    assert any("rank 1 on n1 was ended by SIGKILL" in line for line in words(table([run], [{}]), [detail(run, ended)]))
+    assert any(
+        "rank 1 on n1 was ended by SIGKILL" in line for line in sentences(table([run], [{}]), [detail(run, ended)])
+    )

@@ -340,8 +340,8 @@ def on_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_of_hosts_that_decide_by_themselves_the_first_answers(on_the_way):
-    first = sidecar._clock(options(on_the_way, "first"), NONCE)
-    second = sidecar._clock(options(on_the_way, "second"), NONCE)
+    first = sidecar._start_clock(options(on_the_way, "first"), NONCE)
+    second = sidecar._start_clock(options(on_the_way, "second"), NONCE)
     assert isinstance(first, clock_pings.Server)
     assert isinstance(second, clock_pings.Asker)
     second.finish(20)
@@ -354,7 +354,7 @@ def test_of_hosts_that_decide_by_themselves_the_first_answers(on_the_way):
 
 def test_what_an_earlier_attempt_left_behind_does_not_silence_a_host(on_the_way):
     clock_pings.publish_server(str(on_the_way), {"address": HERE, "port": 1, "host": "first"})
-    first = sidecar._clock(options(on_the_way, "first"), NONCE)
+    first = sidecar._start_clock(options(on_the_way, "first"), NONCE)
     assert isinstance(first, clock_pings.Server)
     assert ask(clock_pings.server_address(str(on_the_way)))
     first.finish(0)
@@ -362,12 +362,12 @@ def test_what_an_earlier_attempt_left_behind_does_not_silence_a_host(on_the_way)
 
 def test_ranks_of_one_host_have_nothing_to_compare(tmp_path, monkeypatch):
     monkeypatch.setenv("MASTER_ADDR", HERE)
-    assert sidecar._clock(options(tmp_path, "first"), NONCE) is None
+    assert sidecar._start_clock(options(tmp_path, "first"), NONCE) is None
     assert not (tmp_path / "job").exists()
 
 
 def test_without_a_nonce_nothing_listens(on_the_way):
-    assert sidecar._clock(options(on_the_way, "first"), "") is None
+    assert sidecar._start_clock(options(on_the_way, "first"), "") is None
     assert clock_pings.server_address(str(on_the_way)) is None
 
 

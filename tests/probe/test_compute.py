@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from allpull.probe import compute
-from allpull.probe.buckets import alone, ready_times
+from allpull.probe.buckets import ready_times, single_rank_group
 from allpull.probe.step_timing import Moments, Trained, noise, sgd
 from allpull.rundir.read.probes import read_probe
 from allpull.schema.probed import ComputeResult
@@ -104,7 +104,7 @@ def test_bf16_is_the_arithmetic_of_forward():
 
 def test_buckets_hold_all_gradients_and_come_in_the_order_of_backward():
     model = Slow(layers=6)
-    with alone(CPU):
+    with single_rank_group(CPU):
         found = ready_times(model, images(), classes=12, precision="fp32", bucket_bytes=700, steps=4)
     total = sum(one.numel() * one.element_size() for one in model.parameters())
     assert sum(one["size_bytes"] for one in found["buckets"]) == total
@@ -189,7 +189,7 @@ def test_a_model_is_measured_at_every_batch(probed, tmp_path):
         (("resnet8", "--bucket-size", "0"), "a bucket holds something"),
         (("vgg16", "--size", "8"), "at least 32×32"),
         (("resnet8", "--set", "model.name=vgg16"), "the model is given without it"),
-        (("resnet8", "--set", "model.nme=3"), "model.nme: a probe has no use for it"),
+        (("resnet8", "--set", "model.nme=3"), "model.nme: this probe does not use it"),
     ],
 )
 def test_what_makes_no_sense_is_one_clear_error(refused, arguments, expected):

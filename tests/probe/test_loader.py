@@ -235,8 +235,8 @@ def test_a_data_set_in_memory_needs_no_files(tmp_path):
         (("loader", "digits", "--for", "0s"), "not between 0 and an hour"),
         (("loader", "digits", "--threads", "0"), "'0' is not a number between 1"),
         (("loader", "digits", "--states", "frozen"), "no state of the page cache 'frozen'"),
-        (("loader", "digits", "--set", "data.block=4"), "data.block: a probe has no use for it"),
-        (("loader", "digits", "--set", "train.lr=1"), "train.lr: a probe has no use for it"),
+        (("loader", "digits", "--set", "data.block=4"), "data.block: this probe does not use it"),
+        (("loader", "digits", "--set", "train.lr=1"), "train.lr: this probe does not use it"),
     ],
 )
 def test_what_makes_no_sense_is_one_clear_error(refused, arguments, expected):

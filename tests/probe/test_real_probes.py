@@ -38,7 +38,7 @@ def test_clock_of_one_host_has_nothing_to_compare(run_cli, tmp_path):
         (("allreduce", "--sizes", "big"), "'big' is not a size"),
         (("allreduce", "--sizes", "0"), "not between"),
         (("allreduce", "-n", "0"), "-n 0"),
-        (("allreduce", "-n", "1"), "one rank alone has nothing to reduce"),
+        (("allreduce", "-n", "1"), "a single rank has nothing to reduce"),
         (("allreduce", "--launcher", "rehearse:"), "needs a cluster file"),
         (("allreduce", "--launcher", "rehearse:absent.toml"), "absent.toml"),
         (("clock", "--for", "-1s"), "not between"),

@@ -15,10 +15,9 @@ from tests.replay.windows import Call, anything, window
 
 from allpull.analyse.aligned import AlignedRun
 from allpull.replay.blame import TRANSFER, Blame, blame
-from allpull.replay.engine import replay
+from allpull.replay.engine import event_times, replay
 from allpull.replay.leave_one_out import beyond_others, others_median
 from allpull.replay.recording.build import record_window
-from allpull.replay.walk import walk
 from allpull.replay.window import CALL, REDUCE, STEP, Window
 from allpull.rundir.read.run import RunData
 
@@ -70,15 +69,13 @@ def test_what_is_charged_is_what_was_waited(seed: int) -> None:
 @given(seed=seeds)
 def test_a_walk_ends_where_a_replay_ends(seed: int) -> None:
     one = anything(seed)
-    walked = walk(one)
-    assert walked.leave_s[one.kind == STEP] == pytest.approx(replay(one).end_s, abs=1e-12)
-    assert (walked.blocked_s >= 0).all()
-    wait_s = walked.wait_s(one)
-    assert (wait_s <= walked.blocked_s + 1e-12).all()
-    rows = np.flatnonzero(walked.culprit >= 0)
-    assert wait_s[rows, walked.culprit[rows]] == pytest.approx(
-        np.zeros(rows.size), abs=1e-12
-    )  # the last waits for none
+    times = event_times(one)
+    assert times.leave_s[one.kind == STEP] == pytest.approx(replay(one).end_s, abs=1e-12)
+    assert (times.blocked_s >= 0).all()
+    wait_s = times.wait_s(one)
+    assert (wait_s <= times.blocked_s + 1e-12).all()
+    rows = np.flatnonzero(times.culprit >= 0)
+    assert wait_s[rows, times.culprit[rows]] == pytest.approx(np.zeros(rows.size), abs=1e-12)  # the last waits for none
 
 
 @PROPERTY

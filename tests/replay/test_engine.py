@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from tests.replay.oracle import simulate
 from tests.replay.windows import Call, anything, late, only, relabelled, stretched, window
 
-from allpull.replay.engine import replay
-from allpull.replay.walk import lane_s
+from allpull.replay.engine import lane_s, replay
 from allpull.replay.window import Window
 
 SEEDS = st.integers(0, 2**32 - 1)

@@ -12,9 +12,9 @@ from tests.replay.windows import window
 
 from allpull.analyse.statistics import ratio_interval
 from allpull.replay.engine import replay
-from allpull.replay.spread import Drawn, as_often, drawn, ratio
+from allpull.replay.spread import Resampled, as_often, ratio, resample
 from allpull.replay.useful import useful_s
-from allpull.replay.whatif import without_transfer
+from allpull.replay.whatif.network import without_transfer
 
 STEPS = 60
 MEAN, SD, WIRE, WIRE_SD = 0.050, 0.006, 0.020, 0.004
@@ -33,20 +33,20 @@ def autoregressive(
     return mean + sd * series
 
 
-def covered(found: Drawn, truth: float) -> bool:
+def covered(found: Resampled, truth: float) -> bool:
     shown = found.interval(most=1.0)
     assert shown.low is not None
     assert shown.high is not None
     return shown.low <= truth <= shown.high
 
 
-def coverage(of: Callable[[np.random.Generator], Drawn], truth: float, trials: int = 200) -> float:
+def coverage(of: Callable[[np.random.Generator], Resampled], truth: float, trials: int = 200) -> float:
     return sum(covered(of(np.random.default_rng(trial)), truth) for trial in range(trials)) / trials
 
 
 @pytest.mark.parametrize(("steps", "kept"), [(20, 0.0), (20, 0.6), (60, 0.0), (60, 0.6), (100, 0.8)])
 def test_transfer_efficiency_is_covered(steps: int, kept: float) -> None:
-    def transfer(rng: np.random.Generator) -> Drawn:
+    def transfer(rng: np.random.Generator) -> Resampled:
         backward = autoregressive(rng, 2, MEAN, SD, steps=steps, kept=kept)
         wire = autoregressive(rng, 1, WIRE, WIRE_SD, steps=steps, kept=kept)
         one = window(2, steps, backward=backward, bucket_s=wire, recorded_s=0.0)
@@ -56,7 +56,7 @@ def test_transfer_efficiency_is_covered(steps: int, kept: float) -> None:
 
 
 def test_parallel_efficiency_is_covered() -> None:
-    def parallel(rng: np.random.Generator) -> Drawn:
+    def parallel(rng: np.random.Generator) -> Resampled:
         one = window(2, STEPS, backward=autoregressive(rng, 2, MEAN, SD), recorded_s=0.0)
         return ratio(useful_s(one).mean(axis=1), replay(one).step_s, one.odd)
 
@@ -105,7 +105,7 @@ def test_the_slowest_of_many_equal_ranks_is_covered_and_plain_percentiles_lose_i
         odd = np.zeros(40, dtype=np.bool_)
         slowest = work_s[:, work_s.sum(axis=0).argmax()]
         moves = work_s.mean(axis=1) - slowest * work_s.mean() / slowest.mean()
-        found.append(drawn(work_s, odd, lambda sums: sums.mean(axis=-1) / sums.max(axis=-1), moves=moves))
+        found.append(resample(work_s, odd, lambda sums: sums.mean(axis=-1) / sums.max(axis=-1), moves=moves))
         truths.append(found[-1].value)
     truth = float(np.mean(truths))
     plain = [np.quantile(one.resampled, [0.025, 0.975]) for one in found if one.resampled is not None]
@@ -114,14 +114,14 @@ def test_the_slowest_of_many_equal_ranks_is_covered_and_plain_percentiles_lose_i
 
 
 def test_odd_steps_stay_as_many_in_every_resample() -> None:
-    """Three evaluations in 60 steps: drawn among all steps there would be none to seven."""
+    """Three evaluations in 60 steps: resample among all steps there would be none to seven."""
     times, odd = np.full(STEPS, 0.1), np.arange(STEPS) % 20 == 0
     times[odd] = 1.0
     series = np.stack([times, odd.astype(np.float64)], axis=1)
-    kept = drawn(series, odd, lambda sums: sums[..., 1], moves=times)
+    kept = resample(series, odd, lambda sums: sums[..., 1], moves=times)
     assert kept.resampled is not None
     assert (kept.resampled == 3).all()
-    mixed = drawn(series, ORDINARY, lambda sums: sums[..., 1], moves=times)
+    mixed = resample(series, ORDINARY, lambda sums: sums[..., 1], moves=times)
     assert mixed.resampled is not None
     assert mixed.resampled.std() > 1
 
@@ -163,7 +163,7 @@ def test_a_state_that_lasts_is_no_event() -> None:
 def test_two_windows_make_a_ratio_less_sure_than_one() -> None:
     rng = np.random.default_rng(3)
     one, other = (ratio(rng.normal(1, 0.1, 100), np.ones(100), np.zeros(100, dtype=np.bool_)) for _ in range(2))
-    both = one.by(other).times(2.0)
+    both = one.product(other).times(2.0)
     assert both.value == pytest.approx(2 * one.value * other.value)
     assert both.resampled is not None
     assert one.resampled is not None
@@ -176,8 +176,8 @@ def test_few_steps_give_no_bounds_and_no_bounds_multiply_to_none() -> None:
     few = ratio(np.arange(1.0, 8.0), np.ones(7), np.zeros(7, dtype=np.bool_))
     assert (few.interval().low, few.interval().high) == (None, None)
     enough = ratio(np.arange(1.0, 61.0), np.ones(STEPS), ORDINARY)
-    assert enough.by(few).interval().low is None
-    assert enough.by(few).value == pytest.approx(4 * 30.5)
+    assert enough.product(few).interval().low is None
+    assert enough.product(few).value == pytest.approx(4 * 30.5)
 
 
 def test_long_windows_are_summed_in_groups_which_changes_no_ratio() -> None:

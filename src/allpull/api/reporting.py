@@ -11,7 +11,7 @@ from allpull.analyse.scaling import in_order, scaling_table
 from allpull.errors import BadInput
 from allpull.explain.detail import detail as drawn
 from allpull.explain.explanation import explain
-from allpull.explain.scaling import words
+from allpull.explain.scaling import sentences
 from allpull.schema.base import tag
 from allpull.schema.reported import ScalingReport
 
@@ -27,7 +27,7 @@ def scaling_report(runs: Sequence[AlignedRun]) -> ScalingReport:
     ordered = in_order(runs)
     show = scaling_table(ordered)
     details = [detail(run, metrics) for run, metrics in zip(ordered, show.runs, strict=True)]
-    return ScalingReport(schema=tag("report"), show=show, words=words(show, details), details=details)
+    return ScalingReport(schema=tag("report"), show=show, words=sentences(show, details), details=details)
 
 
 def with_explanation(runs: Sequence[AlignedRun]) -> ScalingReport:

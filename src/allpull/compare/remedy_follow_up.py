@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from allpull.explain.pricing.expected_gain import worth
+from allpull.explain.pricing.expected_gain import expected_gain
 from allpull.schema.compared import Difference, Kept, Promise, State
 from allpull.schema.explained import ExplainResult, Finding
 from allpull.schema.results import Interval
@@ -107,7 +107,7 @@ def _followed(explained: Sequence[ExplainResult]) -> list[Followed]:
         )
         for same in often
     ]
-    return sorted(found, key=lambda one: -worth(one.gain))
+    return sorted(found, key=lambda one: -expected_gain(one.gain))
 
 
 def _key(finding: Finding) -> tuple[str, tuple[int, ...]]:

@@ -1,4 +1,4 @@
-"""What a report draws of an explanation beyond its numbers: who was late, who waited for whom, how a few steps went."""
+"""What a report draws of an explanation: lateness by step, which rank waited for which, and a timeline."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 from allpull.analyse.statistics import evenly
 from allpull.analyse.steps.grid import Floats
 from allpull.replay.blame import Blame
-from allpull.replay.walk import Walked, walk
+from allpull.replay.engine import EventTimes, event_times
 from allpull.replay.window import STEP, WORK, Window
 from allpull.schema.explained import Caused, ExplainDetail, ExplainResult, LatenessMap, TimelinePart, Waiting
 
-MAP_STEPS, MAP_RANKS = 200, 64  # what a page can draw and an eye can tell apart
+MAP_STEPS, MAP_RANKS = 200, 64  # what a page can draw and an eye can distinguish
 TABLE_RANKS = 16
-MOST_PAIRS = 32  # the rest of what many ranks waited for each other
-LEAST_PAIR = 1e-3  # of all waiting: less is chance
+MOST_PAIRS = 32  # of many ranks that waited for each other
+LEAST_PAIR = 1e-3  # of all waiting: less is noise
 DRAWN_STEPS, DRAWN_RANKS = 3, 16
-SHORT_S = 1e-6  # a part that is shorter is nothing to draw
+SHORT_S = 1e-6  # a shorter part is invisible
 
 
 def detail(result: ExplainResult, window: Window | None, blame: Blame | None) -> ExplainDetail:
@@ -37,7 +37,7 @@ def detail(result: ExplainResult, window: Window | None, blame: Blame | None) ->
 
 
 def waiting(window: Window, blame: Blame) -> Waiting | None:
-    """Who waited for whom in ``window``, and for what; None where nobody did."""
+    """Which rank waited for which in ``window``, and for what phase; None where none did."""
     if not blame.caused_s.any():
         return None
     steps = max(1, window.steps.size)
@@ -76,24 +76,24 @@ def shown_ranks(ranks: int, most: int, wanted: Sequence[int] = ()) -> NDArray[np
 
 
 def timeline(window: Window, culprits: Sequence[int] = ()) -> Iterator[TimelinePart]:
-    """What ranks did in ``DRAWN_STEPS`` consecutive ordinary steps: those whose length is nearest to the median's."""
+    """The phases of ranks in ``DRAWN_STEPS`` consecutive ordinary steps: those nearest to the median length."""
     chosen = ordinary_steps(window)
-    walked = walk(window)
-    wait_s = walked.wait_s(window)
+    times = event_times(window)
+    wait_s = times.wait_s(window)
     ranks = shown_ranks(window.ranks, DRAWN_RANKS, culprits)
-    ends = walked.leave_s[window.kind == STEP]
+    ends = times.leave_s[window.kind == STEP]
     from_s = ends[chosen[0] - 1].min() if chosen[0] else window.begin_s.min()
     for event in np.flatnonzero((window.step_of >= chosen[0]) & (window.step_of <= chosen[-1])):
         step = int(window.steps[window.step_of[event]])
-        for rank, name, begin_s, end_s in _rank_parts(window, walked, wait_s[event], int(event), ranks):
+        for rank, name, begin_s, end_s in _rank_parts(window, times, wait_s[event], int(event), ranks):
             if end_s - begin_s > SHORT_S:
                 yield _part(rank, step, name, begin_s - from_s, end_s - from_s)
-        for begin_s, end_s in _bucket_parts(window, walked, int(event)):
+        for begin_s, end_s in _bucket_parts(window, times, int(event)):
             yield _part(None, step, "bucket", begin_s - from_s, end_s - from_s)
 
 
 def ordinary_steps(window: Window) -> NDArray[np.intp]:
-    """Rows of consecutive steps, none of them odd where there are such, that together are most like the median step."""
+    """Rows of consecutive steps, none of them odd if possible, that together are closest to the median step."""
     length_s = window.wall_s.max(axis=1)
     steps = min(DRAWN_STEPS, length_s.size)
     starts = np.arange(length_s.size - steps + 1)
@@ -106,11 +106,11 @@ def ordinary_steps(window: Window) -> NDArray[np.intp]:
 
 
 def _rank_parts(
-    window: Window, walked: Walked, wait_s: Floats, event: int, ranks: NDArray[np.intp]
+    window: Window, times: EventTimes, wait_s: Floats, event: int, ranks: NDArray[np.intp]
 ) -> Iterator[tuple[int, str, float, float]]:
-    """Work before ``event`` and what it was blocked there, of each of ``ranks``: rank, part, begin, end."""
+    """Work before ``event`` and blocked time in it, for each of ``ranks``: rank, part, begin, end."""
     for rank in ranks.tolist():
-        stand_s, leave_s = float(walked.stand_s[event, rank]), float(walked.leave_s[event, rank])
+        stand_s, leave_s = float(times.stand_s[event, rank]), float(times.leave_s[event, rank])
         at_s = stand_s - sum(float(seconds[event, rank]) for seconds in window.work.values())
         for name in WORK:
             length_s = float(window.work[name][event, rank]) if name in window.work else 0.0
@@ -121,13 +121,13 @@ def _rank_parts(
         yield rank, "transfer", met_s, leave_s
 
 
-def _bucket_parts(window: Window, walked: Walked, event: int) -> Iterator[tuple[float, float]]:
+def _bucket_parts(window: Window, times: EventTimes, event: int) -> Iterator[tuple[float, float]]:
     """Begin and end of each bucket of the reduction at ``event``; nothing where buckets are not known."""
-    lane, place = window.reductions, int(walked.reduction[event])
+    lane, place = window.reductions, int(times.reduction[event])
     if lane is None or place < 0 or window.level != "bucket":
         return
     end_s = -np.inf
-    ready_s = (walked.stand_s[event][None, :] - lane.lead_s[place]).max(axis=1)
+    ready_s = (times.stand_s[event][None, :] - lane.lead_s[place]).max(axis=1)
     for bucket, length_s in enumerate(lane.seconds[place].tolist()):
         begin_s = max(float(ready_s[bucket]), end_s)
         end_s = begin_s + length_s

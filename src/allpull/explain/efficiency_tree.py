@@ -1,6 +1,6 @@
 """The efficiency tree: where the time of a window went, as factors that multiply back to it (DESIGN §4).
 
-Each factor compares two replays, the second without one more kind of loss::
+Each factor compares two replays, the second of which lacks one more kind of loss::
 
     T0 as recorded          T1 transfers take no time      T2 and no input wait
     T3 and no sequential work      T4 and no copies, host gaps, other work: useful work and meetings alone
@@ -11,13 +11,13 @@ Each factor compares two replays, the second without one more kind of loss::
 
 Shortening can bring no moment later in a max-plus replay, so no factor is above 1. Transfer, serialisation and load
 balance are those of the POP Centre (Wagner, Mohr, Giménez & Labarta 2017, "A structured approach to performance
-analysis", IPTW), with T1 for the time on an ideal network; where nothing but useful work and collectives is in a
-window, they are the same numbers. The order of the factors matters, so beside each stands the gain if only its loss
-were gone, from a replay of its own.
+analysis", IPTW), with T1 for the time on an ideal network; where a window contains only useful work and
+collectives, they are the same numbers. The order of the factors matters, so each also has the gain if only its loss
+were gone, from a separate replay.
 
-Where only some ranks of a job were recorded, others may have come later than all of them: how long they waited, how
-much of it was transfer, and who was slow are not known. Then nothing is replayed; times are those of the mean rank, and
-one factor, collectives, stands for all that it was blocked::
+Where only some ranks of a job were recorded, the others may have arrived later than all of them: how long ranks waited,
+how much of it was transfer, and which rank was slow is unknown. Then nothing is replayed; times are those of the mean
+rank, and one factor, collectives, stands for all time that it was blocked::
 
     collectives · input · sequential · orchestration = parallel
 """
@@ -31,21 +31,13 @@ from itertools import pairwise
 import numpy as np
 
 from allpull.analyse.steps.grid import Floats
-from allpull.replay.engine import Played, replay
+from allpull.replay.engine import Replay, event_times, replay
 from allpull.replay.held_out import held_out_error
-from allpull.replay.spread import Drawn, drawn, ratio
+from allpull.replay.spread import Resampled, ratio, resample
 from allpull.replay.useful import sequential, useful_s
-from allpull.replay.walk import walk
-from allpull.replay.whatif import (
-    ORCHESTRATION,
-    alone,
-    without_input,
-    without_orchestration,
-    without_persistence,
-    without_rotation,
-    without_sequential,
-    without_transfer,
-)
+from allpull.replay.whatif.balanced import without_persistence, without_rotation
+from allpull.replay.whatif.network import single_rank, without_transfer
+from allpull.replay.whatif.work import ORCHESTRATION, without_input, without_orchestration, without_sequential
 from allpull.replay.window import Bools, Window
 from allpull.schema.explained import Efficiency
 from allpull.schema.results import Interval
@@ -56,7 +48,7 @@ REMOVALS = {
     "sequential": without_sequential,
     "orchestration": without_orchestration,
 }
-"""Factor → what is gone in the second of its two replays, in the order of the tree."""
+"""Factor → what the second of its two replays lacks, in the order of the tree."""
 
 GAINS = {**REMOVALS, "serialisation": without_rotation, "load_balance": without_persistence}
 """Factor → the window in which only its loss is gone."""
@@ -67,43 +59,45 @@ class TreeResult:
     """The tree of a window.
 
     ``efficiency`` is None, and ``gains`` are empty, where no useful work was recorded. ``gains``: factor → speed-up
-    ratio if only its loss were gone. ``simulation_error`` is that of ``held_out_error``, None where nothing tells.
-    ``played`` is the replay behind T0, ``useful_s`` (steps, ranks) the useful work.
+    ratio if only its loss were gone. ``simulation_error`` is that of ``held_out_error``.
+    ``replayed`` is the replay behind T0, ``useful_s`` (steps, ranks) the useful work.
     """
 
     efficiency: Efficiency | None
     gains: dict[str, float]
     simulation_error: float | None
-    played: Played
+    replayed: Replay
     useful_s: Floats
 
 
 def tree(window: Window, reference: Window | None = None) -> TreeResult:
-    """The efficiency tree of ``window``; against ``reference``, how its computation scaled and what that makes in all.
+    """The efficiency tree of ``window``; against ``reference`` also computational scaling and global efficiency.
 
-    A single rank has nobody to wait for or to send to: what it spent in collectives is orchestration.
+    A single rank has no other rank to wait for or to send to: its time in collectives is orchestration.
     """
-    base = alone(window)
-    played = replay(base)
+    base = single_rank(window)
+    replayed = replay(base)
     work_s = useful_s(base)
     error = held_out_error(window)
     if not work_s.sum() > 0:
-        return TreeResult(efficiency=None, gains={}, simulation_error=error, played=played, useful_s=work_s)
+        return TreeResult(efficiency=None, gains={}, simulation_error=error, replayed=replayed, useful_s=work_s)
     if not window.complete:
         efficiency, gains = _of_some(window, work_s)
-        return TreeResult(efficiency=efficiency, gains=gains, simulation_error=error, played=played, useful_s=work_s)
-    increments = [played.step_s]
+        return TreeResult(
+            efficiency=efficiency, gains=gains, simulation_error=error, replayed=replayed, useful_s=work_s
+        )
+    increments = [replayed.step_s]
     ideal = base
     for removed in REMOVALS.values():
         ideal = removed(ideal)
         increments.append(replay(ideal).step_s)
-    gains = {name: played.total_s / replay(removed(base)).total_s for name, removed in GAINS.items()}
-    efficiency = _efficiency(window, increments, work_s, None if reference is None else alone(reference))
-    return TreeResult(efficiency=efficiency, gains=gains, simulation_error=error, played=played, useful_s=work_s)
+    gains = {name: replayed.total_s / replay(removed(base)).total_s for name, removed in GAINS.items()}
+    efficiency = _efficiency(window, increments, work_s, None if reference is None else single_rank(reference))
+    return TreeResult(efficiency=efficiency, gains=gains, simulation_error=error, replayed=replayed, useful_s=work_s)
 
 
 def _efficiency(window: Window, increments: Sequence[Floats], work_s: Floats, reference: Window | None) -> Efficiency:
-    """All factors; ``increments`` are of the replays behind T0 to T4."""
+    """All factors; ``increments`` are those of the replays behind T0 to T4."""
     t0, t4 = increments[0], increments[-1]
     factors = {
         name: _factor(ratio(after, before, window.odd))
@@ -123,9 +117,9 @@ def _efficiency(window: Window, increments: Sequence[Floats], work_s: Floats, re
 
 
 def _of_some(window: Window, work_s: Floats) -> tuple[Efficiency, dict[str, float]]:
-    """The factors and gains that some ranks of a job tell by themselves; ``work_s`` (steps, ranks) is useful work."""
+    """The factors and gains that follow from some ranks of a job alone; ``work_s`` (steps, ranks) is useful work."""
     blocked_s = np.zeros_like(work_s)
-    np.add.at(blocked_s, window.step_of, walk(window).blocked_s)
+    np.add.at(blocked_s, window.step_of, event_times(window).blocked_s)
     alone_s = np.zeros_like(work_s)
     for seconds in sequential(window).values():
         np.add.at(alone_s, window.step_of, seconds)
@@ -149,17 +143,17 @@ def _of_some(window: Window, work_s: Floats) -> tuple[Efficiency, dict[str, floa
     return Efficiency.model_validate({**unknown, **factors, "parallel": parallel}), gains
 
 
-def _factor(found: Drawn) -> Interval:
+def _factor(found: Resampled) -> Interval:
     """``found`` as a factor: rounding may have taken it above 1 by the last digit."""
     shown = found.interval(most=1.0)
     low = None if shown.low is None else min(shown.low, 1.0)
     return Interval(value=min(shown.value, 1.0), low=low, high=shown.high)
 
 
-def _serialisation(work_s: Floats, t4: Floats, odd: Bools) -> Drawn:
+def _serialisation(work_s: Floats, t4: Floats, odd: Bools) -> Resampled:
     """T5/T4: the work of the busiest rank over the time that useful work and meetings alone would take."""
     busiest = work_s[:, work_s.sum(axis=0).argmax()]
-    return drawn(
+    return resample(
         np.column_stack([t4, work_s]),
         odd,
         lambda totals: totals[..., 1:].max(axis=-1) / totals[..., 0],
@@ -167,11 +161,11 @@ def _serialisation(work_s: Floats, t4: Floats, odd: Bools) -> Drawn:
     )
 
 
-def _load_balance(work_s: Floats, odd: Bools) -> Drawn:
+def _load_balance(work_s: Floats, odd: Bools) -> Resampled:
     """T6/T5: the work of the mean rank over that of the busiest."""
     busiest = work_s[:, work_s.sum(axis=0).argmax()]
     mean = work_s.mean(axis=1)
-    return drawn(
+    return resample(
         work_s,
         odd,
         lambda totals: totals.mean(axis=-1) / totals.max(axis=-1),
@@ -196,6 +190,6 @@ def _scaling(
     if not all(total > 0 for total in known) or not window.measured_s > 0:
         return None, None
     per_sample_ref = ratio(work_ref_s, samples_ref, reference.odd, seed=1)
-    computational = ratio(samples, work_s.sum(axis=1), window.odd).by(per_sample_ref)
+    computational = ratio(samples, work_s.sum(axis=1), window.odd).product(per_sample_ref)
     rate = ratio(samples, t0, window.odd).times(float(t0.sum()) / window.measured_s / window.ranks)
-    return computational.interval(), rate.by(per_sample_ref).interval()
+    return computational.interval(), rate.product(per_sample_ref).interval()

@@ -1,4 +1,4 @@
-"""Explain one run: its window, its efficiency, what is wrong in it, and what could not be told."""
+"""Explain one run: its window, its efficiency, its findings, and what remains unknown."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from allpull.analyse.aligned import AlignedRun
 from allpull.explain.detail import waiting
 from allpull.explain.efficiency_tree import TreeResult, tree
 from allpull.explain.evidence.cpu_waiting import CROWDED
-from allpull.explain.evidence.facts import Facts, elsewhere, first_batches, gather
+from allpull.explain.evidence.facts import Facts, first_batches, gather, other_run
 from allpull.explain.evidence.lateness import step_s
 from allpull.explain.evidence.link_fit import with_links
 from allpull.explain.evidence.machine import machine_of
 from allpull.explain.evidence.network import network_of
-from allpull.explain.findings import Found, findings
+from allpull.explain.findings import Findings, findings
 from allpull.replay.blame import Blame, blame
 from allpull.replay.recording.build import NoWindow, record_window
 from allpull.replay.window import WORK, Window
@@ -25,36 +25,36 @@ from allpull.schema.explained import Efficiency, ExplainResult, PhaseTimes, Wind
 from allpull.schema.gap import texts
 from allpull.units import percent, show_time
 
-INDICATIVE = 0.05  # of the measured time: a replay that misses it by more explains another run
-BUSY = 0.8  # POP: what is acceptable; a run that computes less is not healthy, though nothing is to blame
-BLIND = 0.1  # of a step: a run in which a rank may be later than that unseen is not called healthy
-CORES = "cores of one machine differ by nearly that much without a fault"
+INDICATIVE = 0.05  # of the measured time: with a larger error the replay is not this run
+BUSY = 0.8  # POP: acceptable; a run that computes less is not healthy, even without a finding
+BLIND = 0.1  # of a step: a run in which a rank could be later than that unnoticed is not called healthy
+CORES = "healthy cores of one machine differ by nearly that much"
 NAMES = (*WORK, "wait", "transfer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Explained:
-    """One run explained: the ``result``, and what it was made of; None where there was no window."""
+class Explanation:
+    """One run explained: the ``result`` and what it rests on; None where there was no window."""
 
     result: ExplainResult
     window: Window | None = None
     blame: Blame | None = None
 
 
-def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = ()) -> Explained:
+def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = ()) -> Explanation:
     """One run explained, against the one of ``references`` with the fewest ranks, where there are any."""
     run = aligned.data
     recorded = record_window(aligned)
     if isinstance(recorded, NoWindow):
-        return Explained(result=_without_window(aligned, recorded))
+        return Explanation(result=_without_window(aligned, recorded))
     machine = machine_of(run, recorded.steps)
     network = network_of(machine)
     window = with_links(recorded, None if network.busy_share is None else network.busy_share * step_s(recorded))
     compared = [(one.data, seen) for one in references if isinstance(seen := record_window(one), Window)]
-    others = [found for one, seen in compared if (found := elsewhere(one, seen)) is not None]
+    others = [found for one, seen in compared if (found := other_run(one, seen)) is not None]
     reference, against = min(compared, key=lambda pair: pair[1].ranks, default=(None, None))
     charged = blame(window)
-    facts = gather(window, machine, network, blame=charged, first=first_batches(aligned, window), others=others)
+    facts = gather(window, machine, network, blame=charged, first=first_batches(aligned, window), other_runs=others)
     grown = tree(window, against)
     answers = findings(facts)
     missing = [
@@ -84,7 +84,7 @@ def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = ()) -> Expla
             *texts([*window.gaps, *aligned.buckets.gaps, *run.gaps]),
         ],
     )
-    return Explained(result=result, window=window, blame=charged)
+    return Explanation(result=result, window=window, blame=charged)
 
 
 def _without_window(aligned: AlignedRun, window: NoWindow) -> ExplainResult:
@@ -120,7 +120,7 @@ def _seen(window: Window) -> WindowSeen:
 
 
 def _phases(window: Window, charged: Blame) -> PhaseTimes:
-    """Seconds a step of each phase; those that nobody did are None."""
+    """Seconds per step of each phase; phases that no rank did are None."""
     steps = max(1, window.steps.size)
     each = {name: window.per_step(name).sum(axis=0) / steps for name in WORK if name in window.work}
     if window.ranks > 1:
@@ -131,14 +131,14 @@ def _phases(window: Window, charged: Blame) -> PhaseTimes:
     )
 
 
-def _healthy(efficiency: Efficiency | None, facts: Facts, answers: Found) -> str | None:
-    """The one sentence on a run in which nothing was found; None where a fault could be there and not be seen."""
+def _healthy(efficiency: Efficiency | None, facts: Facts, answers: Findings) -> str | None:
+    """The sentence on a run without findings; None where a fault could go unnoticed."""
     floor_s = facts.floor_s
     is_blind = floor_s is not None and floor_s > BLIND * facts.step_s
     if any(not one.advice for one in answers.findings) or facts.is_too_short or is_blind:
         return None
-    above = "" if floor_s is None else f" above the noise of {show_time(_seen_from_s(floor_s, facts))} a step"
-    doubts = ", though what notes tell of may cost something" if answers.undecided else ""
+    above = "" if floor_s is None else f" above the noise of {show_time(_named_from_s(floor_s, facts))} per step"
+    doubts = ", although the notes name losses that are uncertain" if answers.undecided else ""
     if efficiency is None:
         return f"Nothing stands out{above}{doubts}."
     share = percent(efficiency.parallel.value)
@@ -147,32 +147,36 @@ def _healthy(efficiency: Efficiency | None, facts: Facts, answers: Found) -> str
     return f"Nothing stands out{above}{doubts}, and the ranks compute {share} of the time."
 
 
-def _seen_from_s(floor_s: float, facts: Facts) -> float:
-    """From what lateness on a slow rank is named, s a step, where chance reaches up to ``floor_s``."""
+def _named_from_s(floor_s: float, facts: Facts) -> float:
+    """The least lateness of a slow rank that is named, s per step, where noise reaches up to ``floor_s``."""
     return max(floor_s, facts.slow_share * facts.step_s if facts.on_cpus else 0.0)
 
 
 def _about(facts: Facts, grown: TreeResult) -> list[str]:
-    """What to keep in mind of all that is said."""
-    said = []
+    """Notes on what the whole explanation can show."""
+    notes = []
     if facts.floor_s is not None:
-        floor = f"{show_time(facts.floor_s)} a step ({percent(facts.floor_s / facts.step_s, 1)})"
-        said.append(f"a rank that is late by less than {floor} cannot be told from chance in {facts.span}")
-        if _seen_from_s(facts.floor_s, facts) > facts.floor_s:
-            said.append(f"on CPUs a slow rank is named from {percent(facts.slow_share)} of a step on: {CORES}")
+        floor = f"{show_time(facts.floor_s)} per step ({percent(facts.floor_s / facts.step_s, 1)})"
+        notes.append(f"a rank that is late by less than {floor} cannot be distinguished from noise in {facts.span}")
+        if _named_from_s(facts.floor_s, facts) > facts.floor_s:
+            notes.append(
+                f"on CPUs a slow rank is named if it costs at least {percent(facts.slow_share)} of a step: {CORES}"
+            )
     elif facts.is_too_short:
         steps = facts.window.steps.size
-        said.append(f"{'one step is' if steps == 1 else f'{steps:,} steps are'} too few to tell a fault from chance")
+        notes.append(
+            f"{'one step is' if steps == 1 else f'{steps:,} steps are'} too few to distinguish a fault from noise"
+        )
     if grown.simulation_error is not None and grown.simulation_error > INDICATIVE:
-        said.append(
+        notes.append(
             "a replay with the transfers of other steps misses the measured time by "
             f"{percent(grown.simulation_error, 1)}: all of this is indicative"
         )
     queued = facts.machine.queued_s
     if facts.machine.is_rehearsal and queued is not None and float(np.median(queued)) >= CROWDED:
         share = percent(float(np.median(queued)))
-        said.append(
-            f"the machine under this rehearsal was crowded: ranks waited for a CPU {share} of the time; "
-            "fewer ranks or a larger shrink make it fit"
+        notes.append(
+            f"the machine under this rehearsal was overloaded: ranks waited for a CPU {share} of the time; "
+            "use fewer ranks or a larger shrink"
         )
-    return said
+    return notes

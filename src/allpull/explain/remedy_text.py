@@ -1,6 +1,6 @@
-"""What remedies say alike: names that are safe to paste into a shell, and tools that the hosts have.
+"""Text that remedies share: names that are safe to paste into a shell, and tools that the hosts have.
 
-Names of hosts come from run directories, which anybody may have written.
+Names of hosts come from run directories, which are untrusted input.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from allpull.explain.evidence.machine import Machine
 
 
 def quoted(names: Iterable[str]) -> str:
-    """``names`` as one word of a shell, in a list with commas as Slurm reads it.
+    """``names`` as one shell word, a list with commas as Slurm reads it.
 
     >>> quoted(["node1", "node2"]), quoted(["node1; reboot"])
     ('node1,node2', "'node1; reboot'")
@@ -21,15 +21,15 @@ def quoted(names: Iterable[str]) -> str:
 
 
 def leave_out(machine: Machine, *hosts: str) -> str:
-    """How to run without ``hosts`` until they are mended, to be put behind a remedy; empty where no other is known."""
+    """How to run without ``hosts`` until they are repaired, to append to a remedy; empty where no other is known."""
     named = [host for host in hosts if host]
     if not named or len(machine.host_names) <= len(named):
         return ""
-    return f"; until it is mended leave it out: sbatch --exclude={quoted(named)}"
+    return f"; until it is repaired, leave it out: sbatch --exclude={quoted(named)}"
 
 
 def clocks(machine: Machine, *hosts: str) -> str:
-    """The command that shows at what clock the processors of ``hosts`` run, and why: of accelerators, else of CPUs."""
+    """The command that shows the clocks of the processors of ``hosts``: of accelerators, or else of CPUs."""
     names = [name.lower() for host in hosts or machine.host_names for name in machine.gpus.get(host, ())]
     if not names:
         return "cpupower frequency-info"

@@ -1,6 +1,6 @@
-"""Say in plain words what scaling did, and where the rest of the speed-up went.
+"""Sentences on scaling: how fast the runs were, and where the lost speed-up went.
 
-Only what was measured is said; a cause is named where a phase shows it, else the loss is called unattributed.
+They state only what was measured; a cause is named where a phase shows it, otherwise the loss is unattributed.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from allpull.schema.results import Interval, RunDetail, RunMetrics, ShowResult
 from allpull.units import percent, show_count, show_spread, show_time
 
-MIN_SHARE = 0.02  # of a step: a smaller loss is not worth a sentence, and often not above the noise
-BUSY = 0.5  # of the CPUs: ranks that have to share theirs wait for each other
+MIN_SHARE = 0.02  # of a step: a smaller loss is not worth a sentence, and is often noise
+BUSY = 0.5  # of the CPUs: ranks that share theirs with other programs wait
 MEANING = {
     "input": "waiting for data",
     "copy": "copying to the device",
@@ -27,15 +27,15 @@ MEANING = {
 }
 
 
-def words(show: ShowResult, details: Sequence[RunDetail]) -> list[str]:
-    """What ``show`` means, most important first; ``details`` are in the order of its runs."""
+def sentences(show: ShowResult, details: Sequence[RunDetail]) -> list[str]:
+    """What ``show`` means, most important first; ``details`` in the order of its runs."""
     lines: list[str] = []
     reference = next((run for run in show.runs if run.run == show.reference), None)
     larger = [] if reference is None else [run for run in show.runs if run.ranks > reference.ranks]
     if reference is None or not larger:
         lines += [line for run in show.runs for line in _single(run)]
     else:
-        for run in sorted(larger, key=lambda run: -run.ranks):  # the largest first: it is what was asked about
+        for run in sorted(larger, key=lambda run: -run.ranks):  # the largest first: the question is usually about it
             lines += _scaled(run, reference, show)
     lines += _failures(show.runs, details)
     lines += _accuracy(show.runs)
@@ -60,7 +60,7 @@ def _scaled(run: RunMetrics, reference: RunMetrics, show: ShowResult) -> list[st
     if run.throughput is None or reference.throughput is None:
         return [f"{_ranks(run.ranks).capitalize()} cannot be compared: no throughput was measured on one side."]
     if run.speedup is None or run.efficiency is None:
-        return [f"{_ranks(run.ranks).capitalize()} ({run.name}) cannot be compared: a sample is other work there."]
+        return [f"{_ranks(run.ranks).capitalize()} ({run.name}) cannot be compared: a sample is different work there."]
     ideal = run.ranks / reference.ranks
     times = show_spread(run.speedup, _spread(run.speedup_interval))
     fast = f"{_ranks(run.ranks).capitalize()} train {times} times as fast as {reference.ranks}"
@@ -74,14 +74,14 @@ def _uncertain(run: RunMetrics) -> list[str]:
     interval = run.speedup_interval
     if interval is not None and interval.low is not None:
         return []
-    return ["There are too few steps to say how sure that is; a longer run tells."]
+    return ["There are too few steps for an uncertainty; make a longer run."]
 
 
 def _losses(run: RunMetrics, reference: RunMetrics) -> list[str]:
-    """Where the difference to the ideal went, phase by phase, for as many samples as a step of ``run`` has.
+    """The difference to the ideal, phase by phase, for as many samples as a step of ``run`` has.
 
-    A rank's time per sample should stay what it was, weak scaling or strong; what it grew by is lost, and the parts
-    of it, with what shrank, add up to the whole.
+    The time per sample of a rank should stay constant, in weak and strong scaling; its growth is lost, and the growth
+    of all phases, minus what others save, adds up to the whole.
     """
     if not run.samples_per_rank_step or not reference.samples_per_rank_step:
         return []
@@ -99,7 +99,7 @@ def _losses(run: RunMetrics, reference: RunMetrics) -> list[str]:
     if not large:
         return [f"{head}; no single phase stands out."]
     parts = [f"{show_time(extra)} to {MEANING.get(name, name)}" for extra, name in large]
-    less = f", less {show_time(saved_s)} that other phases took less" if saved_s else ""
+    less = f", minus {show_time(saved_s)} saved in other phases" if saved_s else ""
     return [f"{head}: {_listed(parts)}{less}."]
 
 
@@ -120,7 +120,7 @@ def _accuracy(runs: Sequence[RunMetrics]) -> list[str]:
 
 
 def _machine(runs: Sequence[RunMetrics], details: Sequence[RunDetail]) -> list[str]:
-    """What this machine can and cannot show."""
+    """What a run on this machine can and cannot show."""
     crowded = [
         (run, detail)
         for run, detail in zip(runs, details, strict=True)
@@ -133,12 +133,14 @@ def _machine(runs: Sequence[RunMetrics], details: Sequence[RunDetail]) -> list[s
     threads = detail.threads_per_rank or 1
     needed = run.ranks * threads
     where = f"The {_ranks(run.ranks)} shared one machine with {cpus or 'an unknown number of'} CPUs"
-    shows = "what sharing cores, caches and memory costs, and that training works the same on any number of ranks"
+    shows = "the cost of sharing cores, caches and memory, and that training works the same on any number of ranks"
     cannot = "it cannot show what a network or a GPU would do"
     lines = [f"{where}, {threads} thread{'s' * (threads != 1)} each. This shows {shows}; {cannot}."]
     load = detail.hosts[0].load_1min
     if cpus is not None and load is not None and load > BUSY * cpus:
-        lines.append(f"That machine was busy when the run began (load {load:.1f}): others slowed these ranks down.")
+        lines.append(
+            f"That machine was busy when the run began (load {load:.1f}): other programs slowed these ranks down."
+        )
     if cpus is not None and needed > cpus:
         lines.append(f"{needed} threads on {cpus} CPUs take turns: the efficiency says nothing about more CPUs.")
     return lines

@@ -1,1 +1,1 @@
-"""Traces of others become run directories: what torch.profiler and the flight recorder wrote, read with suspicion."""
+"""Convert traces of torch.profiler and dumps of the flight recorder, from any source, to run directories."""

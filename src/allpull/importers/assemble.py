@@ -1,7 +1,7 @@
-"""Make a run directory of traces that others recorded: read each, set them beside each other, write what was found.
+"""Import third-party traces: read each file, join them into one job, write a run directory.
 
-Files are read one after the other and let go, so that memory holds one trace's columns and the steps of all. What could
-not be found out is told at once, in ``run.json``, and in every result that is made of it.
+Files are read one at a time, so that memory holds the columns of one trace and the steps of all. What the traces do not
+tell is reported at once, in ``run.json``, and in every result of the run.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ LARGE_BYTES = 64 << 20  # of a file that takes seconds to read
 ONE_CLOCK_NS = 1_000_000  # by which ranks of one clock may contradict each other: what drivers miss when they convert
 
 Calls = Mapping[int, Mapping[Key, Call]]
-"""Of each rank its collectives, by what those that belong together have in common."""
+"""The collectives of each rank, by a key that the calls of one collective share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """What an import made: the run directory, what it holds in words, and what it lacks.
+    """The result of an import: the run directory, a summary of its content, and its gaps.
 
-    ``unmatched``: why no collective was seen on all ranks that took part, so that no waiting is known; None: some were.
+    ``unmatched``: why no collective was recorded on all of its ranks, so that no waiting is known; None: some were.
     """
 
     directory: Path
@@ -48,9 +48,9 @@ class Imported:
 def import_traces(
     places: Sequence[Path], *, out: Path, name: str | None = None, told: Callable[[str], None] | None = None
 ) -> Imported:
-    """A run directory below ``out`` of all traces and dumps that are ``places``, or in the folders among them.
+    """Convert all traces and dumps in ``places``, files or folders, to one run directory below ``out``.
 
-    ``told`` hears of each file that will take a while.
+    ``told`` is called with a message before each file that takes long.
 
     Raises:
         BadInput: there is no trace, nothing in any of them can be used, they are of several jobs, or the directory
@@ -82,7 +82,7 @@ def _nobody(_: str) -> None:
 
 
 def _read(sources: Sequence[Source], told: Callable[[str], None]) -> list[Part]:
-    """All files, one after the other; the first that tells which collectives make a step tells it for all."""
+    """All files in order; the collectives of a step, found in one file, also cut the files after it."""
     pattern = None
     parts = []
     for place, source in enumerate(sources):
@@ -95,7 +95,7 @@ def _read(sources: Sequence[Source], told: Callable[[str], None]) -> list[Part]:
 
 
 def _with_own_clocks(joined: Joined, calls: Calls) -> Joined:
-    """``joined``, where ranks that name one host and contradict each other have hosts of their own."""
+    """``joined``, in which ranks that name one host but contradict each other get separate hosts."""
     misses = {host: ns for host, ns in apart(calls, joined.host_of).items() if ns > ONE_CLOCK_NS}
     gaps = [
         f"ranks that name one host, {host[:80]}, contradict each other by up to {show_time(miss_ns / NS_PER_S)}: each"
@@ -114,9 +114,9 @@ def _name(places: Sequence[Path]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """Collectives, each once: all, those of more than one rank here, and those of all ranks that took part.
+    """Numbers of collectives: all, those recorded on more than one rank, and those recorded on all of their ranks.
 
-    Only of the last kind does the analysis know who waited for whom.
+    Only for the last does the analysis know which rank waited for which.
     """
 
     total: int
@@ -135,7 +135,7 @@ def _seen(calls: Calls) -> Seen:
 
 
 def _why_unmatched(joined: Joined, seen: Seen) -> str | None:
-    """Why of no collective all ranks that took part are here, where that is so."""
+    """Why no collective was recorded on all of its ranks; None where some were."""
     if len(joined.ranks) == 1 or seen.whole:
         return None
     if not seen.total:

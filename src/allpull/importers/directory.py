@@ -1,6 +1,6 @@
-"""Write an imported run: its record, its steps and events, and the raw traces, which are kept packed.
+"""Write an imported run: its record, its steps and events, and the raw traces, compressed.
 
-All of it is made beside its place and moved there when it is whole.
+The directory is written under a temporary name and renamed when it is complete.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MAX_RUNS = 1000  # of one name
 def write(
     joined: Joined, clocks: Clocks | None, gaps: Sequence[str], *, out: Path, name: str, places: Sequence[Path]
 ) -> Path:
-    """The run directory of ``joined`` below ``out``; ``places`` is what the user asked to import.
+    """Write the run directory of ``joined`` below ``out``; ``places`` are the paths that the user gave.
 
     Raises:
         BadInput: it cannot be written.
@@ -100,7 +100,7 @@ def _record(joined: Joined, gaps: Sequence[str], *, name: str, places: Sequence[
 
 
 def _told(joined: Joined) -> Iterator[str]:
-    """What makes this import another than others."""
+    """What distinguishes this import from others."""
     for rank in joined.ranks:
         yield f"{rank.told} {rank.host} {rank.steps[0][1].begin_ns} {rank.steps[-1][1].end_ns} {len(rank.steps)}"
 
@@ -128,7 +128,7 @@ def _fill(directory: Path, joined: Joined, clocks: Clocks | None, record: RunRec
 
 
 def _kept(directory: Path, rank: Rank) -> Iterator[tuple[str, int, int]]:
-    """The traces of a rank, now in ``directory``, each with its first and last step; its dumps are kept beside them."""
+    """Copy the traces and dumps of a rank into ``directory``; gives each trace with its first and last step."""
     for part, first, last in rank.windows:
         relative = layout.trace_file(rank.rank, first)
         _copy(part.source, directory / relative, packed=True)
@@ -141,7 +141,7 @@ def _kept(directory: Path, rank: Rank) -> Iterator[tuple[str, int, int]]:
 
 
 def _copy(source: Source, path: Path, *, packed: bool) -> None:
-    """The bytes of ``source`` at ``path``; ``packed``: by gzip, if they are not yet."""
+    """Copy ``source`` to ``path``; ``packed``: compressed by gzip, if it is not yet."""
     with opened(source.path) as (file, _):
         target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(target, "wb") as raw:

@@ -1,4 +1,4 @@
-"""Put the parts of all ranks together: whose each is, which step is which, which collectives belong to each other."""
+"""Join the files of all ranks into one run: the rank of each file, common step numbers, matching collectives."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from allpull.schema.gap import named_ranks
 from allpull.traces.kineto import MAX_RANKS
 from allpull.units import counted
 
-FAR_APART_NS = 600_000_000_000  # clocks of hosts in one job differ by seconds at worst: ten minutes are another run
+FAR_APART_NS = 600_000_000_000  # host clocks in one job differ by seconds at worst; ten minutes mean another run
 
 _RANK_IN_NAME = re.compile(r"(?:rank|worker|device|gpu|trace)[-_. ]?(\d{1,6})(?!\d)", re.IGNORECASE)
 _LAST_NUMBER = re.compile(r"(\d{1,6})(?:\.[A-Za-z.]+)?$")
@@ -27,7 +27,7 @@ _LAST_NUMBER = re.compile(r"(\d{1,6})(?:\.[A-Za-z.]+)?$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
-    """One rank of the run: ``rank`` here, ``told`` in its traces; its steps in order, each with its number.
+    """One rank of the run: ``rank`` in the run, ``told`` in its traces; its steps in order, each with its number.
 
     ``windows`` are its traces with the numbers of the first and the last step in each; ``dumps`` are of the flight
     recorder.
@@ -46,7 +46,7 @@ class Rank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """All ranks in order; ``size`` is the size of the job as its traces tell it. ``gaps`` are in words."""
+    """All ranks in order; ``size`` is the world size that the traces state. ``gaps`` are sentences."""
 
     ranks: tuple[Rank, ...]
     size: int
@@ -65,7 +65,7 @@ class Joined:
 
 
 def join(parts: Sequence[Part]) -> Joined:
-    """One run of ``parts``; parts without a step are left out, and named.
+    """Join ``parts`` into one run; parts without a step are left out, and named in ``gaps``.
 
     Raises:
         BadInput: their recordings lie too far apart for one.
@@ -99,7 +99,7 @@ def join(parts: Sequence[Part]) -> Joined:
 
 
 def keyed(rank: Rank) -> dict[Key, Call]:
-    """The calls of a rank by what those that belong together have in common: a number in their group, or a place."""
+    """The calls of a rank by a key that all calls of one collective share: number in the group, or place."""
     found: dict[Key, Call] = {}
     for number, step in rank.steps:
         places: Counter[Key] = Counter()
@@ -116,7 +116,7 @@ def keyed(rank: Rank) -> dict[Key, Call]:
 
 
 def rank_in_name(name: str) -> int | None:
-    """The rank that a file's name tells.
+    """The rank in a file's name.
 
     >>> rank_in_name("rank-3.json.gz"), rank_in_name("nccl_trace_rank_12"), rank_in_name("host_4711.pt.trace.json")
     (3, 12, None)
@@ -126,7 +126,7 @@ def rank_in_name(name: str) -> int | None:
 
 
 def _by_rank(parts: Sequence[Part], gaps: list[str]) -> dict[int, list[Part]]:
-    """Parts by the rank they tell, or that their name tells; the others get the free numbers in order."""
+    """Parts by the rank that they state, or that their file name states; the others get the free numbers in order."""
     by_rank: dict[int, list[Part]] = defaultdict(list)
     unknown: list[Part] = []
     for part in parts:
@@ -148,7 +148,7 @@ def _by_rank(parts: Sequence[Part], gaps: list[str]) -> dict[int, list[Part]]:
 
 
 def _size(by_rank: Mapping[int, Sequence[Part]], gaps: list[str]) -> int:
-    """How many ranks the job had: as its traces tell, or at least those that they are of."""
+    """The world size: as the traces state, and at least the ranks that they come from."""
     parts = [part for its in by_rank.values() for part in its]
     told = max((part.ranks for part in parts if part.ranks), default=0)
     if not told and len(by_rank) == 1 and any(part.calls for part in parts):
@@ -160,7 +160,7 @@ def _size(by_rank: Mapping[int, Sequence[Part]], gaps: list[str]) -> int:
 
 
 def _sized(by_rank: Mapping[int, Sequence[Part]], size: int) -> dict[int, list[Part]]:
-    """The parts with sizes of groups where none was told: of one that all ranks use the job's, else how many use it."""
+    """The parts with missing sizes of groups filled in: the world size if all ranks use the group, else its users."""
     users: dict[str, set[int]] = defaultdict(set)
     for rank, its in by_rank.items():
         for part in its:
@@ -171,7 +171,7 @@ def _sized(by_rank: Mapping[int, Sequence[Part]], size: int) -> dict[int, list[P
 
 
 def _merged(told: int, parts: Sequence[Part], gaps: list[str]) -> tuple[list[Part], list[Step]] | None:
-    """The parts of one rank that are used, by time, and their steps; None where there is no step."""
+    """The usable parts of one rank, by time, and their steps; None where there is no step."""
     dumps = [part for part in parts if part.is_dump]
     traces = [part for part in parts if not part.is_dump]
     for dump in dumps if traces else ():
@@ -200,7 +200,7 @@ def _merged(told: int, parts: Sequence[Part], gaps: list[str]) -> tuple[list[Par
 
 
 def _numbers(steps: Mapping[int, Sequence[Step]], gaps: list[str]) -> dict[int, list[int]]:
-    """The numbers of all steps: those of the program, or else so that equal numbers are the same step on all ranks."""
+    """Numbers of all steps: those of the program, or else chosen so that a number means the same step on all ranks."""
     told = {rank: [step.number for step in its if step.number is not None] for rank, its in steps.items()}
     in_order = all(all(later > earlier for earlier, later in pairwise(its)) for its in told.values())
     if in_order and all(len(told[rank]) == len(its) for rank, its in steps.items()):
@@ -221,7 +221,7 @@ def _numbers(steps: Mapping[int, Sequence[Step]], gaps: list[str]) -> dict[int, 
 
 
 def _shift(ours: Sequence[Step], theirs: Sequence[Step]) -> int | None:
-    """How many steps later than ``ours`` the recording of ``theirs`` began: by equal collectives, or by time."""
+    """How many steps after ``ours`` the recording of ``theirs`` begins: by equal collectives, or by time."""
     place_of = {mark: place for place, step in enumerate(ours) if (mark := _mark(step)) is not None}
     votes = Counter(
         place_of[mark] - place

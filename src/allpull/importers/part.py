@@ -1,4 +1,4 @@
-"""One file as part of a run: what it tells of one rank, and nothing of its events any more."""
+"""Read one file into a part of a run: the steps and collectives of one rank, without the events themselves."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ SAME_CALL_NS = 2_000_000  # between a call's stamp in a trace and in the flight 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What ``source`` tells: who recorded it, its steps in order, and all its collectives.
+    """The content of ``source``: the rank that recorded it, its steps in order, and all its collectives.
 
-    ``boundary`` says how ends of steps are known, None: not at all. ``gaps`` are in words.
+    ``boundary`` says how the ends of steps are known; None: they are not. ``gaps`` are sentences.
     """
 
     source: Source
@@ -41,12 +41,12 @@ class Part:
 
     @property
     def is_dump(self) -> bool:
-        """Whether it is of the flight recorder."""
+        """Whether it is a dump of the flight recorder."""
         return self.source.kind != "trace"
 
 
 def read_part(source: Source, pattern: Sequence[Token] | None = None) -> Part:
-    """What the file ``source`` tells; ``pattern``: the collectives of a step, from another rank.
+    """Read the file ``source``; ``pattern``: the collectives of a step, from another rank.
 
     Raises:
         BadInput: it cannot be opened.
@@ -55,7 +55,7 @@ def read_part(source: Source, pattern: Sequence[Token] | None = None) -> Part:
 
 
 def sized(part: Part, sizes: Mapping[str, int]) -> Part:
-    """``part`` with sizes for the groups of which it tells none."""
+    """``part`` with ``sizes`` for the groups whose size it does not state."""
     found = {
         call: replace(call, use=replace(call.use, group_ranks=sizes[call.use.group]))
         for call in part.calls
@@ -65,7 +65,7 @@ def sized(part: Part, sizes: Mapping[str, int]) -> Part:
 
 
 def with_numbers(part: Part, dump: Part) -> Part:
-    """``part`` with the sequence numbers that a flight-recorder dump of the same rank has for its calls."""
+    """``part`` with the sequence numbers of its calls from a flight-recorder dump of the same rank."""
     told: dict[str, list[Call]] = {}
     for call in dump.calls:
         told.setdefault(call.use.family, []).append(call)
@@ -157,7 +157,7 @@ def _of_dump(source: Source, pattern: Sequence[Token] | None) -> Part:
 
 
 def _bare(cut: steps_of.Cut, calls: Sequence[Call]) -> Step:
-    """A step of which only its calls are known."""
+    """A step of which only the calls are known."""
     mine = tuple((call, None) for call in calls if cut.begin_ns <= call.called_ns < cut.end_ns)
     return Step(
         number=None,
@@ -176,4 +176,4 @@ READERS: Mapping[Kind, Callable[[Source, Sequence[Token] | None], Part]] = {
     "dump": _of_dump,
     "pickle": _of_dump,
 }
-"""Who reads which kind of file; a new kind is a function here, and how it is told stands in ``sources``."""
+"""The reader of each kind of file; ``sources`` tells the kinds apart."""

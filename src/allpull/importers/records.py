@@ -1,4 +1,4 @@
-"""Say what was found of one rank in the words of a run directory: its step records and events, as lines of JSON."""
+"""Write the steps and events of one imported rank as lines of JSON, in the format of a run directory."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Kinds = dict[tuple[Use, str | None], int]
 def steps_lines(
     rank: Rank, *, size: int, local_rank: int, against: str | None, looks: Iterable[Look]
 ) -> tuple[str, Kinds]:
-    """The steps file of a rank, and the numbers of the kinds of collectives in it.
+    """The steps file of a rank, and the ids of the kinds of collectives in it.
 
-    ``size`` is the size of its job; ``looks`` are those of its host's clock against that of host ``against``.
+    ``size`` is the size of its job; ``looks`` compare the clock of its host with that of the host ``against``.
     """
     kinds: Kinds = {}
     lines = [json.dumps(_step(number, step, kinds)) for number, step in rank.steps]
@@ -46,7 +46,7 @@ def steps_lines(
 
 
 def events_lines(rank: Rank, kinds: Kinds, files: Iterable[tuple[str, int, int]]) -> str:
-    """The events file of a rank; ``files`` are its raw traces with the numbers of their first and last step."""
+    """The events file of a rank; ``files`` are its raw traces, each with its first and last step."""
     begin_ns, end_ns = rank.steps[0][1].begin_ns, rank.steps[-1][1].end_ns
     events = [
         {"kind": "clock", **_pair(begin_ns)},
@@ -64,7 +64,7 @@ def events_lines(rank: Rank, kinds: Kinds, files: Iterable[tuple[str, int, int]]
 
 
 def _pair(t_ns: int) -> dict[str, int]:
-    """Both clocks of an imported rank are the one that stamped its trace."""
+    """Both clocks of an imported rank are the clock of its trace."""
     return {"monotonic_ns": t_ns, "realtime_ns": t_ns}
 
 
@@ -107,7 +107,7 @@ def _kinds(kinds: Kinds, t_ns: int) -> Iterator[dict[str, Any]]:
 
 
 def _buckets(rank: Rank) -> Iterator[dict[str, Any]]:
-    """How gradients are cut, each time that it changes."""
+    """The sizes of buckets, each time that they change."""
     last = None
     for number, step in rank.steps:
         sizes = step.reduction.sizes_bytes if step.reduction else None

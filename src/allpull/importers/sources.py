@@ -1,7 +1,7 @@
-"""The files that a user gave: which they are, what is in each, and their bytes, unpacked within bounds.
+"""Find the traces and dumps among the files and folders that a user gives, and open them.
 
-A folder from somebody else is looked through without following links, so that none of them leads out of it; a file that
-the user names is opened whatever names lead to it.
+Links inside a folder are not followed, because the folder may come from somebody else; a file that the user names is
+opened, through links too.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class Source:
 
     @property
     def shown(self) -> str:
-        """Its name, as people may see it."""
+        """Its name, safe to print."""
         return shown_path(Path(self.path.name))[-100:]
 
 
 def find(places: Sequence[Path], said: list[str]) -> list[Source]:
-    """The traces and dumps among ``places`` and in the folders among them, in order.
+    """The traces and dumps in ``places``, files or folders, in order.
 
-    ``said`` is told what was left out, and why.
+    Messages on what was left out, and why, are appended to ``said``.
 
     Raises:
         BadInput: a place does not exist or cannot be read, or there is nothing to import in any of them.
@@ -89,7 +89,7 @@ def find(places: Sequence[Path], said: list[str]) -> list[Source]:
 
 @contextmanager
 def unpacked(source: Source) -> Iterator[Unpacked]:
-    """The bytes of ``source``, to be read from its begin.
+    """The bytes of ``source`` from its beginning.
 
     Raises:
         BadInput: it cannot be opened.

@@ -1,8 +1,8 @@
 """Time all-reduces of several sizes: one rank of ``allpull probe allreduce``.
 
-For each size every rank does the same all-reduce again and again, a barrier before each, and notes how long it was
-blocked. One repetition lasted as long as for the slowest rank: rank 0 of a ring returns before its last message has
-arrived elsewhere, so its own time is too short. Rates and fits are made elsewhere (``analyse.collectives``).
+For each size every rank repeats the same all-reduce, each after a barrier, and records how long it was blocked. A
+repetition takes as long as on the slowest rank: rank 0 of a ring returns before its last message has arrived, so its
+own time is too short. ``analyse.collectives`` computes rates and fits.
 """
 
 from __future__ import annotations

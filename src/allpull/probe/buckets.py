@@ -1,4 +1,4 @@
-"""When each bucket of gradients is ready in backward: DistributedDataParallel on one rank, which waits for nobody."""
+"""When each bucket of gradients is ready in backward, measured with DistributedDataParallel on a single rank."""
 
 # No annotations from __future__ here: DDP compares those of its hook with its own types, and they must not be text.
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ WARMUP = 3  # DDP puts its buckets into the order of the first backward, and doe
 
 
 class Arrivals:
-    """Notes the moment at which each bucket is ready, and hands it back as it is."""
+    """A comm hook that records when each bucket is ready, and returns it unchanged."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -28,7 +28,7 @@ class Arrivals:
         self.moments, self.sizes = Moments(self._device), list[int]()
 
     def ready(self, _: object, bucket: GradBucket) -> torch.futures.Future[Tensor]:
-        """What DDP calls in place of an all-reduce."""
+        """The comm hook: DDP calls it in place of an all-reduce."""
         self.moments.mark()
         self.sizes.append(bucket.buffer().nbytes)
         answer: torch.futures.Future[Tensor] = torch.futures.Future()
@@ -37,8 +37,8 @@ class Arrivals:
 
 
 @contextmanager
-def alone(device: torch.device) -> Iterator[None]:
-    """A process group of this process only."""
+def single_rank_group(device: torch.device) -> Iterator[None]:
+    """A process group with this process as its only rank."""
     store = HashStore()
     backend = "nccl" if device.type == "cuda" and dist.is_nccl_available() else "gloo"
     dist.init_process_group(backend, store=store, rank=0, world_size=1)

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from allpull.errors import BadInput
-from allpull.probe.buckets import alone, ready_times
+from allpull.probe.buckets import ready_times, single_rank_group
 from allpull.probe.ranks import join_group, run, write_result
 from allpull.probe.step_timing import Moments, Trained, matmul_flop_per_s, noise, set_precision
 from allpull.rundir.job_file import JobFile
@@ -23,7 +23,7 @@ from allpull.schema.spec import RunSpec, from_plain
 
 WARMUP = 3
 LEAST, MOST = 5, 500  # steps of a point: enough for a median, and no more than a figure needs
-PATIENCE = 15.0  # a batch that would take more than this many times the asked seconds is left out
+PATIENCE = 15.0  # a batch that would take more than this many times the requested seconds is left out
 PEAK_S = 0.5  # for the matrix product
 NOISE_S, NOISE_SIDE = 0.5, 192  # a piece of work of some 100 µs
 PARTS = ("forward_s", "backward_s", "optimizer_s")
@@ -31,7 +31,7 @@ FAULTS = (RuntimeError, ValueError)  # by which torch says that memory is short 
 
 
 class Setting:
-    """What all points share: how to make the model, and where it computes."""
+    """What all points share: how to make the model, and its device."""
 
     def __init__(self, job: JobFile, device: torch.device) -> None:
         asked, self.device = job.options, device
@@ -89,7 +89,7 @@ def main(job_file: str) -> None:
 
 
 def measure(setting: Setting, asked: dict[str, Any], left_out: list[str]) -> Iterator[dict[str, Any]]:
-    """The points in turn; why others cannot be had goes to ``left_out``."""
+    """The points in turn; why others cannot be measured goes to ``left_out``."""
     for precision in asked["precisions"]:
         if precision == "tf32" and setting.device.type != "cuda":
             left_out.append("tf32: only GPUs have it")
@@ -146,7 +146,7 @@ def measure_buckets(
         steps = min(MOST, max(LEAST, math.ceil(asked["seconds"] / typical_s)))
         told = {name: largest[name] for name in ("batch", "precision", "threads")}
         try:
-            with alone(setting.device):
+            with single_rank_group(setting.device):
                 found = ready_times(
                     setting.model(),
                     setting.images(largest["batch"]),
@@ -174,7 +174,7 @@ def flop_per_sample(setting: Setting) -> float | None:
 
 
 def quiet() -> dict[str, float | None]:
-    """How steady the machine is now, as ``schema.probes.Noise``: a small matrix product, again and again."""
+    """How steady the machine is now, as ``schema.probes.Noise``: a repeated small matrix product."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     left, times_s = torch.ones(NOISE_SIDE, NOISE_SIDE), list[float]()

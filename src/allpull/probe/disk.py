@@ -1,8 +1,8 @@
-"""A file to measure storage by, and the operations that are timed on it.
+"""The scratch file of the storage probe, and the operations that are timed on it.
 
-The file has no name while it is measured: it is unlinked as soon as it is open, so nothing is left of it however the
-process ends. It is written with bytes that neither compress nor repeat. Names are needed by operations on names alone:
-those are in a folder of their own, which is removed behind them.
+The file is unlinked as soon as it is open, so nothing is left of it however the process ends. It is written with bytes
+that neither compress nor repeat. Only metadata operations need names: those are in a folder of their own, which is
+removed afterwards.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Say what on this machine would spoil a measurement, and what to do about it.
+"""Find what on this machine would distort a measurement, and what to do about it.
 
-Pure: ``examine`` judges a record of facts, which ``surroundings`` reads. A fact that the system
-does not tell gives the state "unknown", never "ok".
+Pure: ``examine`` judges a record of facts, which ``machine_facts`` reads. A fact that the system does not report gives
+the state "unknown", never "ok".
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from allpull.units import show_bytes
 
 State = Literal["ok", "warn", "bad", "unknown"]
 Verdict = tuple[State, str, str]
-"""State, what was found, and what to do (empty where nothing need be done)."""
+"""State, finding, and what to do (empty if nothing)."""
 
 MIB, GIB = 1 << 20, 1 << 30
 BUSY_LOAD = 0.5  # half a busy process: every rank waits for the one that it disturbs
@@ -43,7 +43,7 @@ MEMORY_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One verdict: what was looked at, how it stands, what was found, and what to do."""
+    """One verdict: the fact, its state, the finding, and what to do."""
 
     name: str
     state: State
@@ -52,7 +52,7 @@ class Check:
 
 
 def examine(facts: Facts) -> list[Check]:
-    """A verdict on each thing that decides whether measurements here can be trusted."""
+    """A verdict on each fact that decides whether measurements here can be trusted."""
     checks = []
     for name, judge in CHECKS.items():
         state, found, advice = judge(facts)

@@ -1,8 +1,8 @@
 """Time the loader without a model: one rank of ``allpull probe loader``.
 
-A point is so many ranks at once, each with so many threads, from files in one state. Its time is cut into windows that
-follow each other, so that rates come with their spread; the first batch, which waits for threads to start, is in none.
-All cold and warm points come before the cached ones: the files are read into the page cache once.
+A point is a number of ranks at once, each with a number of threads, and files in one cache state. Its time is divided
+into consecutive windows, so that rates come with their spread; the first batch, which waits for threads to start, is in
+none. All cold and warm points come before the cached ones: the files are read into the page cache once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from allpull.probe.ranks import ProbeGroup, join_group, leave_group, rank_counts
 from allpull.rundir.job_file import JobFile
 
 WINDOWS = 5  # of a point: the fewest that show a spread
-UNKNOWN = -1.0  # stands for None between ranks
+UNKNOWN = -1.0  # represents None in tensors
 FILES_STATES = ("cold", "warm", "cached")
 PASSES = (("cold", "warm"), ("cached",), ("memory",))
 PREPARED = {"cold": pagecache.drop, "cached": pagecache.fill}
@@ -33,7 +33,7 @@ PREPARED = {"cold": pagecache.drop, "cached": pagecache.fill}
 
 @dataclass(frozen=True, slots=True)
 class LoaderTimings:
-    """What one rank found of a point: samples and seconds of each window, all samples, CPU seconds, odd records."""
+    """One rank's result of a point: samples and seconds of each window, all samples, CPU seconds, bad records."""
 
     windows: list[tuple[int, float]]
     samples: int
@@ -74,7 +74,7 @@ def main(job_file: str) -> None:
 def measure(
     group: ProbeGroup, subject: LoaderInput, asked: dict[str, Any], threads: list[int]
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """All points that can be had, and why others cannot."""
+    """All points that can be measured, and why others cannot."""
     wanted = [state for state in FILES_STATES if state in asked["states"]] if subject.shards else ["memory"]
     cells = [(active, each) for active in rank_counts(group.ranks, group.ranks_per_host) for each in threads]
     points: list[dict[str, Any]] = []
@@ -93,7 +93,7 @@ def measure(
 
 
 def prepare(group: ProbeGroup, subject: LoaderInput, state: str) -> str:
-    """Bring the files of every host into ``state``; why that is not so, on whichever host, or ""."""
+    """Bring the files of every host into ``state``; returns why that failed on any host, or ""."""
     trouble = ""
     if group.first_here and state in PREPARED:
         trouble = PREPARED[state](subject.shards)
@@ -134,7 +134,7 @@ def point(group: ProbeGroup, subject: LoaderInput, cell: tuple[int, int, str], s
 
 
 def load(source: Any, seconds: float, *, once: bool) -> LoaderTimings:
-    """Take batches from ``source`` for ``seconds``, or until its epoch ends where that is to be seen ``once``."""
+    """Take batches from ``source`` for ``seconds``, or, with ``once``, at most until the end of its epoch."""
     windows: list[tuple[int, float]] = []
     samples = 0
     last: Batch | None = None
@@ -163,13 +163,13 @@ def load(source: Any, seconds: float, *, once: bool) -> LoaderTimings:
 
 
 def flat(told: LoaderTimings) -> torch.Tensor:
-    """What ranks tell each other, of one length: windows that were not reached are negative."""
+    """A result as a tensor of fixed length for the exchange between ranks: missing windows are negative."""
     rows = [*told.windows, *[(UNKNOWN, UNKNOWN)] * (WINDOWS - len(told.windows))]
     return torch.tensor([*(value for row in rows for value in row), told.samples, told.cpu_s], dtype=torch.float64)
 
 
 def unflat(values: list[float]) -> LoaderTimings:
-    """The reverse of ``flat``; what was odd stays on its rank."""
+    """The inverse of ``flat``; the bad records are not exchanged."""
     pairs = zip(values[0 : 2 * WINDOWS : 2], values[1 : 2 * WINDOWS : 2], strict=True)
     windows = [(int(samples), wall_s) for samples, wall_s in pairs if wall_s > UNKNOWN]
     return LoaderTimings(windows, int(values[-2]), values[-1])

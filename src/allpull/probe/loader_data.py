@@ -1,4 +1,4 @@
-"""What the loader probe loads: a pack or a data set in memory, as the trainer would; torch is not needed."""
+"""The input of the loader probe: a pack or a data set in memory, loaded as by the trainer; without torch."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class InMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderInput:
-    """What is loaded. ``options`` are those of ``DataSpec``; ``shards`` are the files of a pack, none in memory."""
+    """The data to load. ``options`` are those of ``DataSpec``; ``shards`` are the files of a pack, none in memory."""
 
     name: str
     kind: str
@@ -92,7 +92,7 @@ class LoaderInput:
 
 
 def describe_input(name: str, options: Mapping[str, Any], *, batch: int, ranks: int) -> LoaderInput:
-    """What ``name`` is: a pack's folder, or a name of ``DATASETS``.
+    """The input called ``name``: the folder of a pack, or a name of ``DATASETS``.
 
     Raises:
         BadInput: it is neither, it is damaged, ``ranks`` cannot have files of their own, or memory would not do.

@@ -33,7 +33,7 @@ if not distributed.is_gloo_available():
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What is known of a machine; None where it does not say."""
+    """The facts of a machine; None where it does not report one."""
 
     load_1min: float | None = None
     logical_cpus: int | None = None
@@ -109,7 +109,7 @@ def read_facts(
 
 
 def try_torch(timeout_s: float, python: str = sys.executable) -> str:
-    """What keeps torch from serving ranks here; empty where nothing does."""
+    """Why torch cannot run ranks here; empty if it can."""
     command = [python, "-c", TRIAL]
     try:
         done = subprocess.run(
@@ -135,7 +135,7 @@ def _text(path: Path) -> str | None:
 
 
 def _each(cpufreq: Path, name: str) -> frozenset[str] | None:
-    """What the policies of all CPUs say under ``name``."""
+    """The values of ``name`` in the cpufreq policies of all CPUs."""
     said = {_text(path) for path in sorted(cpufreq.glob(f"policy*/{name}"))}
     return frozenset(text for text in said if text) or None
 
@@ -159,7 +159,7 @@ def _nearest(path: Path) -> Path:
 
 
 def _free_bytes(folder: Path) -> int | None:
-    """What this user may still write there."""
+    """Bytes that this user may still write there."""
     try:
         state = os.statvfs(folder)
     except (OSError, ValueError, AttributeError):
@@ -168,7 +168,7 @@ def _free_bytes(folder: Path) -> int | None:
 
 
 def _group_memory_bytes(root: Path) -> list[int]:
-    """What the control group of a container leaves, of either version; nothing where none sets a limit."""
+    """Free memory of the control group, in either version; empty if there is no limit."""
     left = []
     for limit, used in (
         ("memory.max", "memory.current"),
@@ -197,7 +197,7 @@ def _open_files() -> int | None:
 
 
 def _hypervisor(root: Path) -> bool | None:
-    """x86 tells guests by a CPU flag; others do not."""
+    """Whether this is a guest, from a CPU flag of x86; other processors report nothing."""
     for line in (_text(root / "proc/cpuinfo") or "").splitlines():
         key, _, flags = line.partition(":")
         if key.strip() == "flags":

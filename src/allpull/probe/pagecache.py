@@ -1,8 +1,8 @@
-"""Put files into the page cache and out of it, and see how much of them is there.
+"""Read files into the page cache, drop them from it, and measure how much of them is cached.
 
-No rights are needed: the system drops clean pages of any file on request (posix_fadvise), and tells which pages are
-there (mincore) of files that are ours to write. What another process has mapped stays; so does all of a file system
-that is memory itself. Of a network file system this is the cache of this host, not that of its servers.
+No privileges are needed: the system drops clean pages of any file on request (posix_fadvise), and reports the cached
+pages (mincore) of files that we may write. Pages that another process has mapped stay; so does all of a file system in
+memory. For a network file system this is the cache of this host, not that of its servers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MOST_OF_MEMORY = 0.5  # of what is available, that files may take up
 
 
 def resident_share(paths: Iterable[Path]) -> float | None:
-    """Which share of the pages of ``paths`` is in the page cache; None where the system does not tell.
+    """The share of the pages of ``paths`` in the page cache; None where the system does not report it.
 
     Raises:
         OSError: a file cannot be opened.
@@ -43,7 +43,7 @@ def resident_share(paths: Iterable[Path]) -> float | None:
 
 
 def drop(paths: Sequence[Path]) -> str:
-    """Throw the pages of ``paths`` out of the page cache; why that cannot be said to have been done, or "".
+    """Drop the pages of ``paths`` from the page cache; returns why that failed or cannot be verified, or "".
 
     Raises:
         OSError: a file cannot be opened.
@@ -59,7 +59,7 @@ def drop(paths: Sequence[Path]) -> str:
 
 
 def drop_pages(descriptor: int) -> bool:
-    """Ask the system to throw a whole file out of the page cache; whether it can be asked.
+    """Ask the system to drop a whole file from the page cache; returns whether it supports that.
 
     Raises:
         OSError: what had not been written yet cannot be.
@@ -72,7 +72,7 @@ def drop_pages(descriptor: int) -> bool:
 
 
 def fill(paths: Sequence[Path]) -> str:
-    """Read ``paths`` into the page cache; why they are not in it now, or "".
+    """Read ``paths`` into the page cache; returns why they are not in it, or "".
 
     Raises:
         OSError: a file cannot be read.
@@ -92,9 +92,9 @@ def fill(paths: Sequence[Path]) -> str:
 
 
 def resident_pages(descriptor: int, size: int) -> int | None:
-    """Pages of an open file of ``size`` bytes in the page cache; None where the system does not tell.
+    """Pages of an open file of ``size`` bytes in the page cache; None where the system does not report them.
 
-    Of files that are neither ours nor ours to write, Linux says of all pages that they were (since 5.2).
+    For files that we neither own nor may write, Linux reports all pages as cached (since 5.2).
     """
     mincore = getattr(ctypes.CDLL(None, use_errno=True), "mincore", None)
     if mincore is None or not _may_know(descriptor):

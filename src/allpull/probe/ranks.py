@@ -1,4 +1,4 @@
-"""What a probe's ranks share: who they are, their process group, and rank 0's write_result on disk."""
+"""What the ranks of all probes share: their process group, and the result file that rank 0 writes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ProbeGroup:
         return self.rank % self.ranks_per_host == 0
 
     def wait(self) -> None:
-        """Wait until every rank is here."""
+        """Wait for every rank at a barrier."""
         if self.ranks > 1:
             dist.barrier()
 
@@ -53,7 +53,7 @@ class ProbeGroup:
 
 
 def join_group(threads: int, backend: str = "") -> ProbeGroup:
-    """Join the ranks, on devices and as ``parallel.backend`` says; without ``backend`` on CPUs, over Gloo.
+    """Join the process group with ``backend`` as ``parallel.backend``; without ``backend`` on CPUs, over Gloo.
 
     Raises:
         AllpullError: they cannot do so (``allpull.backend``).
@@ -71,7 +71,7 @@ def join_group(threads: int, backend: str = "") -> ProbeGroup:
 
 
 def rank_counts(ranks: int, ranks_per_host: int) -> list[int]:
-    """How many of ``ranks`` work at once, one measurement after the other: 1, 2, 4 …, those of one host, all.
+    """How many of ``ranks`` work at once in successive measurements: 1, 2, 4 …, those of one host, all.
 
     >>> rank_counts(12, 3)
     [1, 2, 3, 4, 8, 12]
@@ -81,7 +81,7 @@ def rank_counts(ranks: int, ranks_per_host: int) -> list[int]:
 
 
 def run(probe: Callable[[str], None]) -> None:
-    """Run one rank of a probe; what the user can mend ends it with one clear error.
+    """Run one rank of a probe; an error that the user can fix ends it with one message.
 
     Raises:
         SystemExit: as the launcher expects it of ranks that failed.
@@ -95,7 +95,7 @@ def run(probe: Callable[[str], None]) -> None:
 
 
 def write_result(job: JobFile, name: str, content: dict[str, Any]) -> None:
-    """Write what the probe called ``name`` found into the run directory, all at once."""
+    """Write the result of probe ``name`` into the run directory, all at once."""
     path = Path(job.directory) / layout.probe_file(name)
     private_folder(str(path.parent))
     whole_json(str(path), content)

@@ -1,7 +1,7 @@
 """Training steps whose parts are timed: forward, backward, optimizer, on a CPU or an accelerator.
 
-On an accelerator the parts are timed there, by events, and nobody waits between them: steps follow each other as in a
-training. The host's time for giving out a step is its own; where it is the longer one, the step is launch-bound.
+On an accelerator the parts are timed by events, without synchronisation between them: steps follow each other as in a
+training. The host's time to issue a step is measured separately; if it is longer, the step is launch-bound.
 """
 
 from __future__ import annotations

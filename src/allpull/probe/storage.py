@@ -1,7 +1,7 @@
 """Time storage from one host and from several at once: one rank of ``allpull probe storage``.
 
-Each rank has a file of its own. 1, 2, 4 … ranks work at once while the others wait; all begin together, and a
-repetition ends for each rank when its last operation has.
+Each rank has a file of its own. 1, 2, 4 … ranks work at once while the others wait; all start at the same time, and a
+repetition ends for each rank with its last operation.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CEILING_S = 0.2
 WAYS = ("direct", "dropped", "cached")  # of keeping reads from the page cache, best first
 
 Work = Callable[[int], Sequence[Done]]
-"""From the number of a repetition to what was done in it, of each operation."""
+"""From the number of a repetition to its results, one per operation."""
 
 
 def main(job_file: str) -> None:
@@ -72,7 +72,7 @@ def main(job_file: str) -> None:
 
 
 def points_of_data(group: ProbeGroup, active: int, file: Scratch, asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Writes, reads in order, and reads of each size in an order of chance, by ``active`` ranks at once."""
+    """Sequential writes and reads, and random reads of each size, by ``active`` ranks at once."""
     each_s = asked["seconds"] / REPEATS
 
     def read(size: int, threads: int, *, random: bool) -> Work:
@@ -95,7 +95,7 @@ def points_of_data(group: ProbeGroup, active: int, file: Scratch, asked: dict[st
 
 
 def points_of_names(group: ProbeGroup, active: int, place: Path, seconds: float) -> Iterator[dict[str, Any]]:
-    """Files created, looked at, opened and removed by ``active`` ranks at once, each in a folder of its own."""
+    """Files created, queried, opened and removed by ``active`` ranks at once, each in a folder of its own."""
 
     def work(_: int) -> list[Done]:
         with names(place):
@@ -107,7 +107,7 @@ def points_of_names(group: ProbeGroup, active: int, place: Path, seconds: float)
 
 
 def repeated(group: ProbeGroup, active: int, operations: int, work: Work) -> list[list[list[dict[str, Any]]]]:
-    """What ``work`` did: by operation, then by repetition, then by rank of those below ``active``; the others wait."""
+    """The results of ``work`` by operation, repetition and rank, of the first ``active`` ranks; the others wait."""
     found: list[list[list[dict[str, Any]]]] = [[] for _ in range(operations)]
     for repetition in range(REPEATS):
         group.wait()
@@ -119,7 +119,7 @@ def repeated(group: ProbeGroup, active: int, operations: int, work: Work) -> lis
 
 
 def _leave(number: int, _: object) -> NoReturn:
-    """End as the signal would, but by way of those who clean up."""
+    """End as the signal would, but after clean-up."""
     signal.signal(number, signal.SIG_IGN)
     sys.exit(128 + number)
 

@@ -1,13 +1,13 @@
-"""Charge all waiting to those who were waited for, and to what made them late: delay costs.
+"""Charge all waiting to the ranks that were waited for, and to the phases that made them late: delay costs.
 
-A meeting waits for its last rank c, and the others' waiting is charged to c (as in Böhme, Geimer, Wolf & Arnold 2010,
-"Identifying the root causes of wait states", ICPP). Why c was late: since all ranks last met, phase p took it G_p(c),
-and x_p = max(0, G_p(c) − median of the others). What c lost in transfers meanwhile counts as one more phase. Waiting is
-split in proportion to the x. Where these sum to less than what c came after the median of the others, the rest is
-unattributed; and so is lateness from before the window.
+A meeting waits for its last rank c, and the waiting of the other ranks is charged to c (as in Böhme, Geimer, Wolf &
+Arnold 2010, "Identifying the root causes of wait states", ICPP). The reasons: since all ranks last met, c spent G_p(c)
+in phase p, and x_p = max(0, G_p(c) − median of the others). Time that c lost in transfers counts as one more phase.
+Waiting is split in proportion to the x. Where these sum to less than the lateness of c against the median of the
+others, the difference is unattributed; so is lateness from before the window.
 
-Where only some ranks met in between, c may be late because it waited there. What exceeds the others' waiting is passed
-on to those for whom c waited: they caused what c then caused.
+Where only some ranks met in between, c may be late because it waited there. Its waiting beyond that of the others is
+passed on to the ranks for which c waited: they caused what c then caused.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allpull.analyse.steps.grid import Floats
+from allpull.replay.engine import EventTimes, event_times
 from allpull.replay.leave_one_out import beyond_others, others_median
-from allpull.replay.walk import Walked, walk
 from allpull.replay.window import REDUCE, STEP, Bools, Window
 
 TRANSFER = "transfer"
 """The key in ``Blame.by_phase`` of lateness that comes from transfers."""
-SMALL_S = 100e-6  # by less than this somebody is always last
-LOOK_BACK = 32  # meetings of some ranks since all met: what was waited for in earlier ones is not passed on
-CHUNK = 2**20  # cells looked at together: bounds memory to some 100 MB
+SMALL_S = 100e-6  # some rank is always last by less than this
+LOOK_BACK = 32  # meetings of some ranks since all met: waiting in earlier ones is not passed on
+CHUNK = 2**20  # cells processed at once: bounds memory to some 100 MB
 
 Rows = NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Blame:
-    """Who waited for whom in a window, in total seconds, and why.
+    """Which rank waited for which in a window, in total seconds, and why.
 
     ``caused_s`` (culprit, victim) sums to what ``wait_s`` does. ``by_phase``: phase of ``WORK``, or ``transfer`` →
-    (ranks,) the waiting that this phase of theirs caused; with ``unattributed_s`` (ranks,) they sum to the rows of
-    ``caused_s``. ``wait_s`` and ``transfer_s`` (steps, ranks): what ranks were blocked, split.
+    (ranks,) the waiting that this phase of each rank caused; with ``unattributed_s`` (ranks,) they sum to the rows of
+    ``caused_s``. ``wait_s`` and ``transfer_s`` (steps, ranks): the time that ranks were blocked, split.
 
-    ``late_s`` (steps, ranks): how much later than the median of the others a rank came to the meetings of all in a
-    step, taken together; below 0: earlier. Where not all meet in a step, its largest meeting stands for them.
-    ``last`` (ranks,): in how many of the ``meetings`` a rank was last by more than the clocks may be wrong.
+    ``late_s`` (steps, ranks): how much later than the median of the others a rank arrived at the meetings of all ranks
+    of a step, summed; below 0: earlier. Where all ranks never meet in a step, its largest meeting counts.
+    ``last`` (ranks,): in how many of the ``meetings`` a rank was last by more than the clock error.
     """
 
     caused_s: Floats
@@ -56,24 +56,24 @@ class Blame:
 
 
 def blame(window: Window) -> Blame:
-    """Charge the waiting in ``window``; of one rank there is none."""
-    walked = walk(window)
-    wait_s = walked.wait_s(window)
-    transfer_s = walked.blocked_s - wait_s
+    """Charge the waiting in ``window``; with one rank there is none."""
+    times = event_times(window)
+    wait_s = times.wait_s(window)
+    transfer_s = times.blocked_s - wait_s
     of_steps = np.zeros((2, window.steps.size, window.ranks))
     np.add.at(of_steps[0], window.step_of, wait_s)
     np.add.at(of_steps[1], window.step_of, transfer_s)
-    met = np.flatnonzero((walked.culprit >= 0) & (walked.present.sum(axis=1) > 1))
-    sure = met[walked.margin_s[met] > max(2 * window.bound_s, SMALL_S)]
-    charges = _charges(window, walked, wait_s, transfer_s)
+    met = np.flatnonzero((times.culprit >= 0) & (times.present.sum(axis=1) > 1))
+    sure = met[times.margin_s[met] > max(2 * window.bound_s, SMALL_S)]
+    charges = _charges(window, times, wait_s, transfer_s)
     return Blame(
         caused_s=charges.caused_s,
         by_phase=charges.by_phase,
         unattributed_s=charges.unattributed_s,
         wait_s=of_steps[0],
         transfer_s=of_steps[1],
-        late_s=_late(window, walked),
-        last=np.bincount(walked.culprit[sure], minlength=window.ranks),
+        late_s=_late(window, times),
+        last=np.bincount(times.culprit[sure], minlength=window.ranks),
         meetings=met.size,
     )
 
@@ -89,10 +89,10 @@ class _Charges:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Late:
-    """Events in which somebody waited, and what to look back upon from each of them; shape (rows,).
+    """Events in which a rank waited, and from where each is explained; shape (rows,).
 
-    ``since``: the event before which all is settled, −1 for the begin of the window. ``settled``: all ranks met there,
-    so that who left it late did so for transfers.
+    ``since``: the event up to which all is settled, −1 for the begin of the window. ``settled``: all ranks met there,
+    so that a rank that left it late did so because of transfers.
     """
 
     event: Rows
@@ -112,26 +112,26 @@ class _Late:
         return found
 
 
-def _rows(window: Window, walked: Walked, wait_s: Floats) -> _Late:
-    """The past begins with the step before, at the earliest: ranks that never all meet drift apart."""
+def _rows(window: Window, times: EventTimes, wait_s: Floats) -> _Late:
+    """Causes are sought back to the previous step at most: ranks that never all meet drift apart."""
     events = np.arange(window.events)
-    met = np.maximum.accumulate(np.concatenate([[-1], np.where(walked.everyone, events, -1)]))[:-1]
+    met = np.maximum.accumulate(np.concatenate([[-1], np.where(times.everyone, events, -1)]))[:-1]
     ends = np.concatenate([[-1, -1], events[window.kind == STEP]])
     since = np.maximum(met, ends[window.step_of])
     waited = np.flatnonzero(wait_s.any(axis=1))
     return _Late(
         event=waited,
-        culprit=walked.culprit[waited],
+        culprit=times.culprit[waited],
         since=since[waited],
         settled=((since == met) & (met >= 0))[waited],
     )
 
 
-def _charges(window: Window, walked: Walked, wait_s: Floats, transfer_s: Floats) -> _Charges:
-    late = _rows(window, walked, wait_s)
+def _charges(window: Window, times: EventTimes, wait_s: Floats, transfer_s: Floats) -> _Charges:
+    late = _rows(window, times, wait_s)
     names = [*window.work, TRANSFER]
-    excess_s, before_s, behind_s = _reasons(window, walked, late, transfer_s)
-    passed = _passed(walked, late, wait_s)
+    excess_s, before_s, behind_s = _reasons(window, times, late, transfer_s)
+    passed = _passed(times, late, wait_s)
     passed_s = np.array([sum(parts.values()) for parts in passed])
     unknown_s = np.maximum(behind_s - excess_s.sum(axis=0) - passed_s - before_s, 0) + before_s
     total_s = excess_s.sum(axis=0) + passed_s + unknown_s
@@ -158,32 +158,32 @@ def _charges(window: Window, walked: Walked, wait_s: Floats, transfer_s: Floats)
     )
 
 
-def _reasons(window: Window, walked: Walked, late: _Late, transfer_s: Floats) -> tuple[Floats, Floats, Floats]:
+def _reasons(window: Window, times: EventTimes, late: _Late, transfer_s: Floats) -> tuple[Floats, Floats, Floats]:
     """How much the culprits exceed the others, in s.
 
-    In each phase, and last in transfers, shape (names + 1, rows); in what they began with, (rows,): 0 at the least.
-    And in when they arrived, (rows,).
+    In each phase, and last in transfers, shape (names + 1, rows); in the moment they began, (rows,): at least 0. And in
+    the moment they arrived, (rows,).
     """
     excess_s = np.zeros((len(window.work) + 1, late.event.size))
     before_s, behind_s = np.zeros((2, late.event.size))
-    left_s = np.concatenate([window.begin_s[None], walked.leave_s])
-    lead_s = np.where((window.kind == REDUCE)[:, None], walked.stand_s - walked.arrive_s, 0)
+    left_s = np.concatenate([window.begin_s[None], times.leave_s])
+    lead_s = np.where((window.kind == REDUCE)[:, None], times.stand_s - times.arrive_s, 0)
     for key, (name, seconds) in enumerate(window.work.items()):
         total_s = _totals(seconds)
-        for rows, present in _chunks(walked, late):
+        for rows, present in _chunks(times, late):
             spent_s = late.sums(total_s, rows, itself=True)
-            if name == "backward":  # what comes after the bucket that was waited for made nobody wait
+            if name == "backward":  # work after the bucket that was waited for made no rank wait
                 spent_s = np.maximum(spent_s - lead_s[late.event[rows]], 0)
             excess_s[key, rows] = np.maximum(late.beyond(spent_s, rows, present), 0)
     total_s = _totals(transfer_s)
-    for rows, present in _chunks(walked, late):
+    for rows, present in _chunks(times, late):
         began_s = left_s[late.since[rows] + 1]
         began_s = began_s - began_s.min(axis=1, keepdims=True)
         settled = late.settled[rows, None]
         transferred_s = late.sums(total_s, rows, itself=False) + np.where(settled, began_s, 0)
         excess_s[-1, rows] = np.maximum(late.beyond(transferred_s, rows, present), 0)
         before_s[rows] = np.maximum(late.beyond(np.where(settled, 0, began_s), rows, present), 0)
-        behind_s[rows] = late.beyond(walked.arrive_s[late.event[rows]], rows, present)
+        behind_s[rows] = late.beyond(times.arrive_s[late.event[rows]], rows, present)
     return excess_s, before_s, behind_s
 
 
@@ -192,16 +192,16 @@ def _totals(values: Floats) -> Floats:
     return np.concatenate([np.zeros((1, values.shape[1])), np.cumsum(values, axis=0)])
 
 
-def _chunks(walked: Walked, late: _Late) -> Iterator[tuple[slice, Bools]]:
-    """Rows in turn, and who is present in their events."""
-    length = max(1, CHUNK // max(1, walked.present.shape[1]))
+def _chunks(times: EventTimes, late: _Late) -> Iterator[tuple[slice, Bools]]:
+    """Slices of the rows, and which ranks are present in their events."""
+    length = max(1, CHUNK // max(1, times.present.shape[1]))
     for first in range(0, late.event.size, length):
         rows = slice(first, first + length)
-        yield rows, walked.present[late.event[rows]]
+        yield rows, times.present[late.event[rows]]
 
 
-def _passed(walked: Walked, late: _Late, wait_s: Floats) -> list[dict[int, float]]:
-    """Of each row the rows before it in which its culprit waited longer than the others, and how much longer."""
+def _passed(times: EventTimes, late: _Late, wait_s: Floats) -> list[dict[int, float]]:
+    """For each row, the rows before it in which its culprit waited longer than the others, and by how much."""
     total_s = _totals(wait_s)
     waited_s = total_s[late.event, late.culprit] - total_s[late.since + 1, late.culprit]
     found: list[dict[int, float]] = [{} for _ in late.event]
@@ -209,7 +209,7 @@ def _passed(walked: Walked, late: _Late, wait_s: Floats) -> list[dict[int, float
         culprit, event = late.culprit[row], late.event[row]
         between = np.arange(late.since[row] + 1, event)
         between = between[wait_s[between, culprit] > 0][-LOOK_BACK:]
-        present = np.broadcast_to(walked.present[event], (between.size, wait_s.shape[1]))
+        present = np.broadcast_to(times.present[event], (between.size, wait_s.shape[1]))
         theirs_s = others_median(wait_s[between], np.full(between.size, culprit), present)
         more_s = wait_s[between, culprit] - theirs_s
         rows = np.searchsorted(late.event, between)
@@ -217,18 +217,18 @@ def _passed(walked: Walked, late: _Late, wait_s: Floats) -> list[dict[int, float
     return found
 
 
-def _late(window: Window, walked: Walked) -> Floats:
-    """How late ranks came to the meetings of all, shape (steps, ranks)."""
+def _late(window: Window, times: EventTimes) -> Floats:
+    """How late ranks arrived at the meetings of all ranks, shape (steps, ranks)."""
     late_s = np.zeros((window.steps.size, window.ranks))
     if window.ranks == 1:
         return late_s
-    present = walked.present.sum(axis=1)
-    met = np.flatnonzero(walked.everyone)
-    np.add.at(late_s, window.step_of[met], beyond_others(walked.arrive_s[met]))
+    present = times.present.sum(axis=1)
+    met = np.flatnonzero(times.everyone)
+    np.add.at(late_s, window.step_of[met], beyond_others(times.arrive_s[met]))
     for step in np.setdiff1d(np.arange(window.steps.size), window.step_of[met]).tolist():
         events = np.flatnonzero(window.step_of == step)
         largest = events[present[events].argmax()]
         if present[largest] > 1:
-            some = walked.present[largest]
-            late_s[step, some] = beyond_others(walked.arrive_s[largest, some][None])[0]
+            some = times.present[largest]
+            late_s[step, some] = beyond_others(times.arrive_s[largest, some][None])[0]
     return late_s

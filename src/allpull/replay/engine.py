@@ -1,25 +1,29 @@
-"""Play a recorded window again: the one max-plus engine that every what-if question is put to.
+"""Replay a recorded window: the one max-plus engine that answers every what-if question.
 
-The equations stand at the head of ``analyse.window``. They know two operations, waiting for the later of two moments
+The equations are those at the head of ``replay.window``. They use two operations, waiting for the later of two moments
 and adding a duration, and so are linear in the max-plus algebra (Baccelli, Cohen, Olsder & Quadrat 1992,
-"Synchronization and Linearity", §1.2): shortening any duration can bring no moment later. Dimemas plays message traces
-again in the same way, with another network; a step of data-parallel training needs no messages for it.
+"Synchronization and Linearity", §1.2): shortening any duration can make no moment later. Dimemas replays message traces
+in the same way on another network; a step of data-parallel training needs no messages for it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from allpull.analyse.steps.grid import Floats
-from allpull.replay.walk import moments
-from allpull.replay.window import STEP, Window
+from allpull.replay.window import CALL, REDUCE, STEP, Bools, Reductions, Window
+
+NOBODY = -1
+NO_BUCKET = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Played:
-    """What a replay says, in s after the first begin.
+class Replay:
+    """The steps of a replayed window, in s after the first begin.
 
     ``end_s`` (steps, ranks): when each rank ends each step. ``step_s`` (steps,): what each step adds to the time at
     which the last rank ends it, ≥ 0; they sum to ``total_s``.
@@ -34,19 +38,112 @@ class Played:
         return float(self.end_s[-1].max()) if self.end_s.size else 0.0
 
 
-def replay(window: Window) -> Played:
+def replay(window: Window) -> Replay:
     """When each rank of ``window`` ends each step."""
     end_s = _ends_s(window, None)
     step_s = np.diff(end_s.max(axis=1), prepend=0.0) if end_s.size else np.zeros(window.steps.size)
-    return Played(end_s=end_s, step_s=step_s)
+    return Replay(end_s=end_s, step_s=step_s)
 
 
 def replay_each(window: Window, begins_s: Floats) -> Floats:
     """When each rank ends each step that it begins at ``begins_s``, both of shape (steps, ranks).
 
-    Every step is played by itself: what goes wrong in one is not carried into the next.
+    Every step is replayed on its own: an error in one is not carried into the next.
     """
     return _ends_s(window, begins_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EventTimes:
+    """The events of a replayed window, in s after the first begin; shape (events, ranks) unless stated otherwise.
+
+    ``stand_s`` and ``leave_s``: when a rank has finished its work before an event, and when it continues. ``arrive_s``:
+    when it counts as arrived; in a reduction, when its ``binding`` bucket was ready, the one that determines the end of
+    the reduction. ``present``: it met or waited. ``everyone`` (events,): all ranks met and waited for the last.
+    ``culprit`` (events,): the last rank to arrive, ``NOBODY`` where none did. ``margin_s`` (events,): how long after
+    the one before it; 0 with one rank. ``reduction`` (events,): row of the reductions, −1 elsewhere; ``binding``
+    (reductions,).
+    """
+
+    stand_s: Floats
+    leave_s: Floats
+    arrive_s: Floats
+    present: Bools
+    everyone: Bools
+    culprit: NDArray[np.intp]
+    margin_s: Floats
+    reduction: NDArray[np.intp]
+    binding: NDArray[np.intp]
+
+    @property
+    def blocked_s(self) -> Floats:
+        """How long each rank was blocked."""
+        return self.leave_s - self.stand_s
+
+    def wait_s(self, window: Window) -> Floats:
+        """How much of that time it waited for the last rank to arrive ("Wait at N×N", DESIGN §4), (events, ranks)."""
+        meets = self.arrive_s.max(axis=1, where=window.meets | (window.kind == REDUCE)[:, None], initial=-np.inf)
+        until = np.where((window.kind == REDUCE)[:, None], self.arrive_s, self.stand_s)
+        waits = window.waits | (window.kind == REDUCE)[:, None]
+        wait: Floats = np.where(waits, np.clip(meets[:, None] - until, 0, self.blocked_s), 0)
+        return wait
+
+
+def event_times(window: Window) -> EventTimes:
+    """When each rank reached and left each event of ``window``, and which rank arrived last."""
+    shape = (window.events, window.ranks)
+    stand_s, leave_s, lead_s = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    reduces = window.kind == REDUCE
+    reduction = np.where(reduces, np.cumsum(reduces) - 1, -1)
+    lane = window.reductions
+    binding = np.zeros(0 if lane is None else lane.seconds.shape[0], dtype=np.intp)
+    for event, stood_s, left_s, bucket in moments(window):
+        stand_s[event], leave_s[event] = stood_s, left_s
+        if lane is not None and bucket != NO_BUCKET:
+            place = reduction[event]
+            binding[place] = bucket
+            lead_s[event] = lane.lead_s[place, bucket]
+    arrive_s = np.where(reduces[:, None], stand_s - lead_s, stand_s - window.early_s)
+    meets = window.meets | reduces[:, None]
+    culprit, margin_s = _last(arrive_s, meets)
+    return EventTimes(
+        stand_s=stand_s,
+        leave_s=leave_s,
+        arrive_s=arrive_s,
+        present=meets | window.waits,
+        everyone=reduces | (window.meets & window.waits).all(axis=1),
+        culprit=np.where(meets.any(axis=1), culprit, NOBODY),
+        margin_s=margin_s,
+        reduction=reduction,
+        binding=binding,
+    )
+
+
+def moments(window: Window, begins_s: Floats | None = None) -> Iterator[tuple[int, Floats, Floats, int]]:
+    """Each event with the moments at which ranks reach and leave it, (ranks,), and the bucket that determines its end.
+
+    This is the recurrence at the head of ``replay.window``: a loop over events, each computed for all ranks at once.
+    The bucket is ``NO_BUCKET`` where nothing is reduced. ``begins_s`` (steps, ranks): when ranks begin each step,
+    whatever the end of the step before; None: at that end.
+    """
+    work_s = total_work_s(window)
+    lane = window.reductions
+    after_s = None if lane is None else lane_s(lane)
+    now_s = window.begin_s.astype(np.float64)
+    place, begun = 0, -1
+    for event, (kind, step) in enumerate(zip(window.kind.tolist(), window.step_of.tolist(), strict=True)):
+        if begins_s is not None and step != begun:
+            now_s, begun = begins_s[step], step
+        stand_s = now_s + work_s[event]
+        now_s, bucket = stand_s, NO_BUCKET
+        if kind == CALL:
+            now_s = _called(window, event, stand_s)
+        elif kind == REDUCE and lane is not None and after_s is not None:
+            ended_s = (stand_s - lane.lead_s[place]).max(axis=1) + after_s[place]
+            bucket = int(ended_s.argmax())
+            now_s = np.maximum(stand_s, ended_s[bucket]) + lane.tail_s[place]
+            place += 1
+        yield event, stand_s, now_s, bucket
 
 
 def _ends_s(window: Window, begins_s: Floats | None) -> Floats:
@@ -55,3 +152,40 @@ def _ends_s(window: Window, begins_s: Floats | None) -> Floats:
         if window.kind[event] == STEP:
             end_s[window.step_of[event]] = leave_s
     return end_s
+
+
+def total_work_s(window: Window) -> Floats:
+    """Work of each rank before each event, all phases together, in s, shape (events, ranks)."""
+    total = np.zeros((window.events, window.ranks))
+    for seconds in window.work.values():
+        total += seconds
+    return total
+
+
+def lane_s(reductions: Reductions) -> Floats:
+    """From the start of bucket b to the end of the last one if nothing else blocks them, shape (reductions, buckets).
+
+    F_b = max(R_b, F_(b−1)) + seconds_b, written out, is F_last = max_b (R_b + Σ_(c≥b) seconds_c); this is the sum.
+    """
+    after: Floats = np.cumsum(reductions.seconds[:, ::-1], axis=1)[:, ::-1]
+    return after
+
+
+def _called(window: Window, event: int, now_s: Floats) -> Floats:
+    """When each rank leaves the collective ``event``, which it reaches at ``now_s``, shape (ranks,)."""
+    transfer_s = window.transfer_s[event]
+    last_s = (now_s - window.early_s[event]).max(where=window.meets[event], initial=-np.inf)
+    after: Floats = np.where(window.waits[event], np.maximum(now_s, last_s + transfer_s), now_s + transfer_s)
+    return after
+
+
+def _last(arrive_s: Floats, meets: Bools) -> tuple[NDArray[np.intp], Floats]:
+    """Which of the meeting ranks arrived last, and how long after the one before; 0 where there is none."""
+    among_s = np.where(meets, arrive_s, -np.inf)
+    last = among_s.argmax(axis=1)
+    if arrive_s.shape[1] == 1:
+        return last, np.zeros(arrive_s.shape[0])
+    two_s = np.partition(among_s, -2, axis=1)[:, -2:]
+    with np.errstate(invalid="ignore"):
+        margin_s = two_s[:, 1] - two_s[:, 0]
+    return last, np.where(np.isfinite(margin_s), margin_s, 0)

@@ -1,10 +1,10 @@
-"""Check the replay on steps that it was not fitted to: the error of a prediction, not of a description.
+"""Test the replay on steps that it was not fitted to: the error of a prediction, not of a description.
 
-What a window says of transfers follows from the ends of its steps, so that a replay of it repeats them, whatever sense
-they make. So each half of the steps, every other one, is replayed with transfers as the other half has them on average
-(cross-validation: Stone 1974, J. Royal Statistical Society B 36(2)), and each step from where it really began. What
-ranks did stays as recorded, and so it is waiting and transfer that are put to the test: had a rank not waited for the
-one that it is said to have waited for, or a bucket not for the one before, steps would come out too long or too short.
+The transfers of a window are derived from the ends of its steps, so a replay reproduces those ends even if the model is
+wrong. Therefore each half of the steps (every other one) is replayed with the mean transfers of the other half
+(cross-validation: Stone 1974, J. Royal Statistical Society B 36(2)), each step from its recorded begin. The work of
+ranks stays as recorded, so the test is of waiting and transfer: if a rank had not waited for the rank that the model
+says, or a bucket not for the one before it, steps would come out too long or too short.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from allpull.replay.engine import replay_each
 from allpull.replay.window import REDUCE, Window
 
 HALVES = 2
-LEAST_STEPS = 4  # two in each half: a mean of one is no usual
+LEAST_STEPS = 4  # two in each half: one step gives no mean
 
 
 def held_out(window: Window) -> Window:
-    """``window`` with the transfers of each half of its steps as they are in the other half on average.
+    """``window`` with the transfers of each half of its steps replaced by their mean in the other half.
 
-    Those of reductions are averaged by bucket and rank, those of calls by use and rank; a use that only one half has
-    stays as it was.
+    Reductions are averaged by bucket and rank, calls by use and rank; a use that occurs in one half only stays as it
+    was.
     """
     half = np.arange(window.steps.size) % HALVES
     lane = window.reductions
@@ -41,14 +41,12 @@ def held_out(window: Window) -> Window:
 
 
 def held_out_error(window: Window) -> float | None:
-    """By how much of their time steps come out wrong in the half that they were not fitted to.
-
-    None: there are too few steps, or no transfers.
+    """The relative error of step times in the half that they were not fitted to; None: too few steps, or no transfers.
 
     |Σ replayed − Σ recorded| ÷ Σ recorded of the wall times of each rank in each half; the mean of them.
     """
-    says_nothing = window.reductions is None and not window.uses
-    if window.steps.size < LEAST_STEPS or says_nothing or not window.wall_s.sum() > 0:
+    has_no_transfers = window.reductions is None and not window.uses
+    if window.steps.size < LEAST_STEPS or has_no_transfers or not window.wall_s.sum() > 0:
         return None
     ends_s = window.begin_s + np.cumsum(window.wall_s, axis=0)
     missed_s = replay_each(held_out(window), ends_s - window.wall_s) - ends_s

@@ -10,7 +10,7 @@ from allpull.replay.window import Bools
 
 
 def others_median(values: Floats, rank: NDArray[np.intp], present: Bools) -> Floats:
-    """Of each row the median of those ``present`` without ``rank``; 0 where there are none.
+    """The median of each row over the ranks ``present`` without ``rank``; 0 where there are none.
 
     ``values`` and ``present`` have shape (rows, ranks), ``rank`` (rows,).
 

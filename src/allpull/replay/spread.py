@@ -1,19 +1,19 @@
-"""How sure a ratio of replayed times is: a block bootstrap over steps, of all series at once.
+"""The uncertainty of a ratio of replayed times: a block bootstrap over steps, of all series at once.
 
-Replays are not repeated for it. A replay says what each step adds to its time, so that sums of these increments over
-resampled steps are resampled times: of two replays, the same steps are drawn for both, and what is common to them goes
-out of their ratio. Steps follow each other in blocks (``analyse.statistics``). Odd steps, such as those with an
-evaluation, are resampled among themselves: drawn among all steps, there would be none to twice as many of them.
+Replays are not repeated for it. A replay gives what each step adds to its time, so sums of these increments over
+resampled steps are resampled times. For two replays the same steps are drawn, so that what they share cancels in their
+ratio. Steps are drawn in blocks (``analyse.statistics``). Odd steps, such as those with an evaluation, are resampled
+among themselves: drawn from all steps, there would be between none and twice as many of them.
 
-How many a window has is itself a matter of where it begins, unless it is whole periods of them. What comes every p
-steps comes in n of them ⌊n/p⌋ or ⌈n/p⌉ times, which is less than one from the n/p of the long run; so resamples have
-up to one more or less, in place of ordinary steps. Two events have one distance, and say nothing of a period.
+How many odd steps a window has depends on where it begins, unless it spans whole periods. An event every p steps
+occurs ⌊n/p⌋ or ⌈n/p⌉ times in n steps, less than one away from the long-run n/p; so resamples have up to one more or
+one fewer, in exchange for ordinary steps. Two events have one distance, which does not show a period.
 
-A window is short, often 20 to 100 steps, and then its blocks are too short as well: of 60 steps whose autocorrelation
-is 0.6, resamples spread by two thirds of what they should, and intervals of "95 %" cover 82 %. So the spread is held to
-be no less than that of an autoregressive series of first order. Its autocorrelation ρ is what was found and (1 + 3ρ)/n
-more, the bias in short series (Kendall 1954, Biometrika 41), and n(1 − ρ)/(1 + ρ) of its steps count as independent
-(Zwiers & von Storch 1995, J. Climate 8). That covers 91 to 98 % from 20 steps on, for ρ from 0 to 0.6.
+A window is short, often 20 to 100 steps, and then its blocks are too short as well: with 60 steps whose autocorrelation
+is 0.6, the spread of resamples is two thirds of what it should be, and intervals of "95 %" cover 82 %. So the spread is
+taken to be at least that of a first-order autoregressive series. Its autocorrelation ρ is the measured one plus
+(1 + 3ρ)/n, the bias in short series (Kendall 1954, Biometrika 41), and n(1 − ρ)/(1 + ρ) of its steps count as
+independent (Zwiers & von Storch 1995, J. Climate 8). That covers 91 to 98 % from 20 steps on, for ρ from 0 to 0.6.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from allpull.analyse.steps.grid import Floats
 from allpull.replay.window import Bools
 from allpull.schema.results import Interval
 
-EVENTS = 3  # two equal distances: fewer events do not show that they come at a period
+EVENTS = 3  # two equal distances: fewer events do not show a period
 
 Statistic = Callable[[Floats], Floats]
 """Totals over steps, shape (…, columns), to a number each, shape (…)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Drawn:
-    """A number, what it was in each resample, (``RESAMPLES``,), and how many independent draws are behind it.
+class Resampled:
+    """A number, its value in each resample, (``RESAMPLES``,), and the number of independent draws behind it.
 
     ``resampled`` is None where there are too few steps to resample.
     """
@@ -56,28 +56,28 @@ class Drawn:
     resampled: Floats | None
     blocks: float
 
-    def times(self, factor: float) -> Drawn:
+    def times(self, factor: float) -> Resampled:
         """``factor`` times as large."""
         resampled = None if self.resampled is None else self.resampled * factor
-        return Drawn(value=self.value * factor, resampled=resampled, blocks=self.blocks)
+        return Resampled(value=self.value * factor, resampled=resampled, blocks=self.blocks)
 
-    def by(self, other: Drawn) -> Drawn:
-        """The product with a number of another window, drawn apart from this."""
+    def product(self, other: Resampled) -> Resampled:
+        """The product with a number of another window, resampled independently."""
         value = self.value * other.value
         if self.resampled is None or other.resampled is None:
-            return Drawn(value=value, resampled=None, blocks=MIN_BLOCKS)
+            return Resampled(value=value, resampled=None, blocks=MIN_BLOCKS)
         parts = [
             Part(variance=float((one.resampled / one.value).var()), freedom=one.blocks - 1)
             for one in (self, other)
             if one.resampled is not None
         ]
-        return Drawn(value=value, resampled=self.resampled * other.resampled, blocks=_blocks(parts))
+        return Resampled(value=value, resampled=self.resampled * other.resampled, blocks=_blocks(parts))
 
     def interval(self, most: float = math.inf) -> Interval:
         """The value and its 95 % bounds, within 0 and ``most``; None where there are none.
 
-        They are quantiles of the resamples, taken further out by Student's t as in ``statistics.ratio_interval``, and
-        about the value: the largest of many ranks is larger still in a resample, and that bias is not spread (Efron &
+        They are quantiles of the resamples, widened by Student's t as in ``statistics.ratio_interval`` and centred on
+        the value: the largest of many ranks is larger still in a resample, and that bias is no spread (Efron &
         Tibshirani 1993, ch. 10).
         """
         if self.resampled is None or not np.isfinite(self.resampled).all():
@@ -88,10 +88,10 @@ class Drawn:
         return Interval(value=self.value, low=max(min(low, self.value), 0.0), high=min(max(high, self.value), most))
 
 
-def ratio(numerator: Floats, denominator: Floats, odd: Bools, *, seed: int = 0) -> Drawn:
-    """Σ numerator ÷ Σ denominator, both (steps,) and of the same window, whose ``odd`` steps stay as many."""
+def ratio(numerator: Floats, denominator: Floats, odd: Bools, *, seed: int = 0) -> Resampled:
+    """Σ numerator ÷ Σ denominator, both (steps,) and of one window; resamples keep the number of its ``odd`` steps."""
     value = float(numerator.sum() / denominator.sum())
-    return drawn(
+    return resample(
         np.stack([numerator, denominator], axis=1),
         odd,
         lambda totals: totals[..., 0] / totals[..., 1],
@@ -100,20 +100,20 @@ def ratio(numerator: Floats, denominator: Floats, odd: Bools, *, seed: int = 0) 
     )
 
 
-def drawn(series: Floats, odd: Bools, statistic: Statistic, *, moves: Floats, seed: int = 0) -> Drawn:
+def resample(series: Floats, odd: Bools, statistic: Statistic, *, moves: Floats, seed: int = 0) -> Resampled:
     """``statistic`` of the sums of ``series`` over steps, and over resampled steps.
 
     Args:
-        series: (steps, columns), in the order of time.
+        series: (steps, columns), in time order.
         odd: (steps,), the steps that are resampled among themselves.
         statistic: of the sums over steps.
-        moves: (steps,), how each step moves the statistic: its linear part, up to a factor. Its autocorrelation says
-            how long the blocks have to be.
+        moves: (steps,), by how much each step moves the statistic: its linear part, up to a factor. Its
+            autocorrelation determines the length of the blocks.
         seed: of the resampling; the same seed and series give the same numbers.
     """
     value = float(statistic(series.sum(axis=0)))
     if odd.size < MIN_POINTS:
-        return Drawn(value=value, resampled=None, blocks=MIN_BLOCKS)
+        return Resampled(value=value, resampled=None, blocks=MIN_BLOCKS)
     rng = np.random.default_rng(seed)
     totals = np.zeros((RESAMPLES, series.shape[1]))
     parts = []
@@ -128,15 +128,15 @@ def drawn(series: Floats, odd: Bools, statistic: Statistic, *, moves: Floats, se
         totals += more[:, None] * (series[odd].mean(axis=0) - series[~odd].mean(axis=0))
         apart = float(moves[odd].mean() - moves[~odd].mean())
         parts.append(Part(variance=apart**2 / 3, freedom=float(MAX_POINTS)))  # of a uniform number from −1 to 1
-    with np.errstate(divide="ignore", invalid="ignore"):  # whoever asks for an interval looks for what is not finite
+    with np.errstate(divide="ignore", invalid="ignore"):  # ``interval`` checks for values that are not finite
         resampled = statistic(totals)
-    return Drawn(value=value, resampled=resampled, blocks=_blocks(parts))
+    return Resampled(value=value, resampled=resampled, blocks=_blocks(parts))
 
 
 def as_often(odd: Bools) -> bool:
-    """Whether a window has as many ``odd`` steps, (steps,), as the long run: none, nothing else, or whole periods.
+    """Whether a window has as many ``odd`` steps, (steps,), as the long run: none, only those, or whole periods.
 
-    A stretch of ``MIN_POINTS`` or more is no event but another state of things, and as long as it was.
+    A stretch of ``MIN_POINTS`` or more is no event but another state, whose length is taken as it is.
 
     >>> as_often(np.arange(32) % 8 == 7), as_often(np.arange(35) % 8 == 7), as_often(np.arange(16) % 8 == 7)
     (True, False, False)
@@ -152,9 +152,9 @@ def as_often(odd: Bools) -> bool:
 
 
 def _part(series: Floats, moves: Floats, rng: np.random.Generator) -> tuple[Part, Floats]:
-    """Resampled totals of steps that are drawn among themselves, (``RESAMPLES``, columns), as wide as they should be.
+    """Totals of steps resampled among themselves, (``RESAMPLES``, columns), with the spread that they should have.
 
-    The part says how much of the variance of the statistic they bring, and with what freedom.
+    The part is their share of the variance of the statistic, with its degrees of freedom.
     """
     n = len(series)
     length = block_length(moves)
@@ -170,7 +170,7 @@ def _part(series: Floats, moves: Floats, rng: np.random.Generator) -> tuple[Part
 
 
 def _autocorrelation(series: Floats) -> float:
-    """Lag-1 autocorrelation of ``series`` (n,) with its bias taken off; 0 where it is negative or n is too small."""
+    """Lag-1 autocorrelation of ``series`` (n,), corrected for bias; 0 where it is negative or n is too small."""
     n = series.size
     centred = series - series.mean()
     variance = float(centred @ centred)
@@ -181,7 +181,7 @@ def _autocorrelation(series: Floats) -> float:
 
 
 def _blocks(parts: list[Part]) -> float:
-    """Independent draws behind the sum of ``parts``, ``MIN_BLOCKS`` at least."""
+    """Independent draws behind the sum of ``parts``, at least ``MIN_BLOCKS``."""
     _, freedom = satterthwaite(parts)
     return max(min(freedom, float(MAX_POINTS)) + 1, MIN_BLOCKS)
 

@@ -1,8 +1,8 @@
-"""Which work of a window is useful, and which is sequential: the two words on which the efficiency tree rests.
+"""Which work of a window is useful and which is sequential: the two terms that the efficiency tree rests on.
 
-Useful is what the training itself computes: forward, backward, the optimizer, and evaluation that all ranks do at once.
-Sequential is what one rank or a few do while the others wait: checkpoints, and evaluation of some ranks. The rest (the
-loader, copies, the host between phases) is neither.
+Useful is the computation of the training itself: forward, backward, the optimizer, and evaluation by all ranks at once.
+Sequential is work of one rank or a few while the others wait: checkpoints, and evaluation by some of the ranks. The
+other work (the loader, copies, the host between phases) is neither.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from allpull.replay.window import Bools, Window
 COMPUTE = ("forward", "backward", "optimizer")
 """Useful on any rank and at any time."""
 
-TAKES_PART = 0.1  # of the longest evaluation in the step: a rank that took less only went in and out again
+TAKES_PART = 0.1  # of the longest evaluation in the step: a rank that took less only entered and left it
 
 
 def useful(window: Window) -> dict[str, Floats]:
-    """The useful work, phase → seconds of shape (events, ranks); phases that nobody did are absent."""
+    """The useful work, phase → seconds of shape (events, ranks); phases that no rank did are absent."""
     found = {name: window.work[name] for name in COMPUTE if name in window.work}
     if "evaluation" in window.work:
         found["evaluation"] = window.work["evaluation"] * evaluated_by_all(window)[window.step_of][:, None]
@@ -27,7 +27,7 @@ def useful(window: Window) -> dict[str, Floats]:
 
 
 def sequential(window: Window) -> dict[str, Floats]:
-    """The sequential work, phase → seconds of shape (events, ranks); phases that nobody did are absent."""
+    """The sequential work, phase → seconds of shape (events, ranks); phases that no rank did are absent."""
     found = {}
     if "evaluation" in window.work:
         found["evaluation"] = window.work["evaluation"] * ~evaluated_by_all(window)[window.step_of][:, None]

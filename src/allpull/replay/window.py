@@ -1,21 +1,22 @@
-"""The recorded window as a replay needs it: what each rank did between meetings, and how long each meeting took.
+"""The recorded window as a replay needs it: the work of each rank between events, and how long each event took.
 
-A window is a run of consecutive steps that all ranks recorded, with the evaluations and checkpoints between them. It
+A window is a series of consecutive steps that all ranks recorded, with the evaluations and checkpoints between them. It
 is cut into events, the same for all ranks and in one order: the collectives that the program called (``CALL``), the
 reduction of gradients in backward (``REDUCE``), and the end of each step (``STEP``). Between two events a rank works:
-``work`` says for how long, by phase.
+``work`` is how long, by phase.
 
-At a call, rank r stands at t_r, has arrived at a_r = t_r − early_r, and with L = max over those that ``meets`` of a_r::
+At a call, rank r is at t_r and counts as arrived at a_r = t_r − early_r. With L = max of a_r over the ranks that
+``meets``::
 
     t_r = max(t_r, L + transfer_r)     where it ``waits``
-    t_r = t_r + transfer_r             where it does not (the root of a broadcast that nobody keeps)
+    t_r = t_r + transfer_r             where it does not (the root of a broadcast that does not block it)
 
 In a reduction the bucket b of rank r is ready at t_r − lead_br, and buckets follow each other on one lane::
 
     R_b = max_r (t_r − lead_br)        F_b = max(R_b, F_(b−1)) + seconds_b        t_r = max(t_r, F_last) + tail_r
 
 (the reducer of PyTorch DDP, Li et al. 2020, VLDB 13(12), §4.2; one lane: NCCL's stream, or Gloo's where the link is
-what limits). With one bucket that is DESIGN §4, "step level": lead 0, seconds = exposed transfer.
+the limit). With one bucket that is DESIGN §4, "step level": lead 0, seconds = exposed transfer.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Bools = NDArray[np.bool_]
 Level = Literal["step", "bucket"]
 
 WORK = ("evaluation", "checkpoint", "input", "copy", "forward", "backward", "optimizer", "host", "other")
-"""What a rank does between events, in the order of a step."""
+"""Phases of a rank between events, in the order of a step."""
 
 CALL, REDUCE, STEP = 0, 1, 2
 """Kinds of events."""
@@ -62,21 +63,21 @@ class Reductions:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Window:
-    """What happened, as arrays; see the head of this file. Times in s, none negative.
+    """The window as arrays; see the head of this file. Times in s, none negative.
 
     ``steps`` (steps,): step numbers, consecutive. ``odd`` (steps,): with an evaluation, a checkpoint or the first
     batch of an epoch in it. ``samples`` (steps, ranks), NaN for not known. ``begin_s`` (ranks,): when each rank begins
-    the window, after the first of them. ``wall_s`` (steps, ranks): as recorded.
+    the window, after the first one to do so. ``wall_s`` (steps, ranks): as recorded.
 
     ``kind`` (events,), ``step_of`` (events,): row of ``steps``. ``use`` (events,): which of ``uses`` a call is, −1 for
-    other events. ``work``: phase → (events, ranks), what was done since the event before; phases that nobody did are
+    other events. ``work``: phase → (events, ranks), work since the event before; phases that no rank did are
     absent. ``meets``, ``waits``, ``early_s``, ``transfer_s`` (events, ranks) are of calls, and False or 0
     elsewhere. ``reductions`` go with the ``REDUCE`` events in their order; None: there are none.
 
-    ``queued_s`` (steps, ranks): how long the thread that trains could run and had no CPU; None: not told of all steps.
+    ``queued_s`` (steps, ranks): how long the training thread was runnable and had no CPU; None: not known of all steps.
     ``measured_s``: from the first begin to the last end, as recorded. ``level``: "bucket" where the buckets are known.
     ``bound_s``: how wrong the time between two ranks may be. ``gaps``: what could not be used. ``complete``:
-    these are all ranks of the job; where they are not, others may have come later to the reductions.
+    these are all ranks of the job; otherwise, ranks that were not recorded may have arrived later.
     """
 
     steps: NDArray[np.int64]

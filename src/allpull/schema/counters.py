@@ -1,4 +1,4 @@
-"""``counters/<host>.jsonl``: a header line, then one line a sample from the host's sidecar.
+"""``counters/<host>.jsonl``: a header line, then one line per sample from the host's sidecar.
 
 Everything that grows is cumulative, so that a lost sample loses resolution and no bytes.
 """
@@ -20,7 +20,7 @@ class CountersHeader(Record):
     boot_id: str | None = None
     clock: Clock
     interval_ns: int = Field(gt=0)
-    sources: list[str] = Field(default_factory=list, description="what the numbers come from")
+    sources: list[str] = Field(default_factory=list, description="sources of the numbers")
 
 
 class RankCounters(Record):
@@ -31,7 +31,7 @@ class RankCounters(Record):
     memory_bytes: int | None = Field(None, ge=0, description="resident set")
     threads: int | None = Field(None, ge=0)
     switches: int | None = Field(None, ge=0, description="context switches")
-    queued_ns: int | None = Field(None, ge=0, description="threads that could run waited so long for a CPU, summed")
+    queued_ns: int | None = Field(None, ge=0, description="time that runnable threads waited for a CPU, summed")
     read_bytes: int | None = Field(None, ge=0, description="read through system calls, cached or not")
     write_bytes: int | None = Field(None, ge=0)
     read_calls: int | None = Field(None, ge=0)
@@ -50,15 +50,15 @@ class NicCounters(Record):
 class LinkCounters(Record):
     """TCP connections of ranks to one other host, summed."""
 
-    local: str = Field(description="address of this host on the way there")
+    local: str = Field(description="address of this host on that route")
     sent_bytes: int = Field(ge=0, description="sent and acknowledged")
-    busy_ns: int = Field(ge=0, description="in which something was sent and not yet acknowledged")
+    busy_ns: int = Field(ge=0, description="time with data sent and not yet acknowledged")
     retransmits: int = Field(ge=0, description="segments that were sent again")
     rtt_ns: int = Field(ge=0, description="smoothed round trip, the longest of these connections")
 
 
 class GpuCounters(Record):
-    """One accelerator at one moment, as its driver tells; energy is cumulative."""
+    """One accelerator at one moment, from its driver; energy is cumulative."""
 
     busy_share: float | None = Field(None, ge=0, le=1)
     memory_used_bytes: int | None = Field(None, ge=0)
@@ -69,7 +69,7 @@ class GpuCounters(Record):
 
 
 class CounterSample(Record):
-    """One look at the host and its ranks."""
+    """One sample of the host and its ranks."""
 
     t_ns: int
     cpu_ns: int | None = Field(None, ge=0, description="busy time of all CPUs of the host since boot")
@@ -81,4 +81,4 @@ class CounterSample(Record):
     gpus: dict[str, GpuCounters] = Field(default_factory=dict)
     links: dict[str, LinkCounters] = Field(default_factory=dict, description="by address of the other host")
     against: str | None = Field(None, description="host that answered the pings")
-    pings: list[Ping] = Field(default_factory=list, description="pings to host `against` since the sample before")
+    pings: list[Ping] = Field(default_factory=list, description="pings to host `against` since the previous sample")

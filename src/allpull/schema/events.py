@@ -1,4 +1,4 @@
-"""``events/rank-NNNNN.jsonl``: a header line, then what happened beside the steps, one line each."""
+"""``events/rank-NNNNN.jsonl``: a header line, then one line per event of one rank."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class EventsHeader(Record):
     schema_: str = Field(alias="schema")
     rank: int = Field(ge=0)
     host: str
-    budget: int = Field(description="bytes after which events thin themselves out")
+    budget: int = Field(description="bytes that the file may take; events are thinned before it is spent")
 
 
 class Span(Record):
-    """Something that took a while: an evaluation, a checkpoint."""
+    """A long operation: an evaluation, a checkpoint."""
 
     kind: Literal["span"]
     name: str
@@ -78,7 +78,7 @@ class Thinned(Record):
 
 
 class SwitchedOff(Record):
-    """Observation failed (a full disk, say) and stopped; the training went on."""
+    """Observation failed (for example, a full disk) and stopped; the training continued."""
 
     kind: Literal["switched_off"]
     reason: str
@@ -87,7 +87,7 @@ class SwitchedOff(Record):
 
 
 class Remark(Record):
-    """What the program wants known, such as what was asked for and is not so."""
+    """A message of the program to its user, such as a setting that could not be applied."""
 
     kind: Literal["remark"]
     text: str
@@ -95,21 +95,21 @@ class Remark(Record):
 
 
 class Restarted(Record):
-    """This rank goes on after an attempt that ended badly; its first step is the first that is done again."""
+    """This rank continues after a failed attempt; its first step is the first that is repeated."""
 
     kind: Literal["restarted"]
     attempt: int = Field(ge=1)
-    steps_before: int = Field(ge=0, description="steps that the attempt before had recorded")
+    steps_before: int = Field(ge=0, description="steps that the previous attempt had recorded")
     t_ns: int
 
 
 class CollectiveKind(Record):
-    """What the collectives of one ``id`` in a rank's step records are; ids differ between ranks."""
+    """The kind of the collectives with one ``id`` in a rank's step records; ids differ between ranks."""
 
     kind: Literal["collective_kind"]
     id: int = Field(ge=0)
     op: str = Field(description="torch's name, such as all_reduce, broadcast or barrier")
-    size_bytes: int = Field(ge=0, description="the larger of what goes in and what comes out")
+    size_bytes: int = Field(ge=0, description="the larger of input and output")
     dtype: str | None = None
     group: str = Field(description="name of the process group; equal on all its ranks")
     group_ranks: int = Field(ge=1)
@@ -147,25 +147,25 @@ class DeviceStep(Record):
 
     kind: Literal["device_step"]
     step: int = Field(ge=0)
-    begin_ns: int | None = Field(None, description="the end of the step before, where that is known")
+    begin_ns: int | None = Field(None, description="the end of the previous step, if known")
     end_ns: int | None = None
-    input_ns: int | None = Field(None, ge=0, description="what of the fetch the device waited for")
-    copy_ns: int | None = Field(None, ge=0, description="what of copies from the host it waited for")
+    input_ns: int | None = Field(None, ge=0, description="the part of the fetch that the device waited for")
+    copy_ns: int | None = Field(None, ge=0, description="the part of copies from the host that it waited for")
     forward_ns: int | None = Field(None, ge=0)
-    backward_ns: int | None = Field(None, ge=0, description="with the reduction of gradients in it")
+    backward_ns: int | None = Field(None, ge=0, description="including the reduction of gradients")
     optimizer_ns: int | None = Field(None, ge=0)
-    evaluation_ns: int | None = Field(None, ge=0, description="what of evaluation was between phases of the device")
-    checkpoint_ns: int | None = Field(None, ge=0, description="what of saving the device waited for")
+    evaluation_ns: int | None = Field(None, ge=0, description="the part of evaluation between phases of the device")
+    checkpoint_ns: int | None = Field(None, ge=0, description="the part of saving that the device waited for")
     collective_ns: int | None = Field(None, ge=0, description="in collectives that the program called, on this stream")
     arrival_ns: int | None = None
     done_ns: int | None = Field(None, description="the stream passed the end of the last backward")
     busy_ns: int | None = Field(
-        None, ge=0, description="at most so long the compute stream had work, where that is known"
+        None, ge=0, description="upper bound on the time that the compute stream had work, if known"
     )
     paced_ns: int | None = Field(
-        None, ge=0, description="in phases, while the host was still issuing: at most so long the step is launch-bound"
+        None, ge=0, description="time in phases while the host was still issuing work: upper bound on launch-bound time"
     )
-    bound_ns: int | None = Field(None, ge=0, description="how wrong moments may be, for the clocks are not one")
+    bound_ns: int | None = Field(None, ge=0, description="error bound of the moments, which come from two clocks")
     t_ns: int
 
 
@@ -179,7 +179,7 @@ class Watching(Record):
 
 
 class Rest(Record):
-    """Collectives after the last step, such as those of the last evaluation; ``step`` is the one that never came."""
+    """Collectives after the last step, such as those of the last evaluation; ``step`` would be the next."""
 
     kind: Literal["rest"]
     step: int = Field(ge=0)

@@ -1,4 +1,4 @@
-"""``hosts/<host>.json``: the machine that ranks ran on."""
+"""``hosts/<host>.json``: a machine on which ranks ran."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Nic(Record):
 
 
 class HostRecord(Record):
-    """One host, as its sidecar found it when the job began."""
+    """One host, recorded by its sidecar when the job began."""
 
     schema_: str = Field(alias="schema")
     host: str
@@ -42,4 +42,4 @@ class HostRecord(Record):
     file_system: str | None = Field(None, description="type of the file system that holds the records")
     clock_source: str | None = Field(None, description="the kernel's clock source, such as tsc")
     load_1min: float | None = Field(None, ge=0, description="load average when the job began")
-    fingerprint: str = Field(description="hash of CPU, GPU, memory and kernel: equal machines have equal ones")
+    fingerprint: str = Field(description="hash of CPU, GPU, memory and kernel: equal on equal machines")

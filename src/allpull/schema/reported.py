@@ -14,8 +14,8 @@ class ScalingReport(Record):
 
     schema_: str = Field(alias="schema")
     show: ShowResult
-    words: list[str] = Field(description="what it means, one plain sentence each, most important first")
+    words: list[str] = Field(description="summary sentences, most important first")
     details: list[RunDetail] = Field(description="in the order of show.runs")
     explained: list[ExplainDetail] = Field(
-        default_factory=list, description="of runs that could be explained, in the order of show.runs"
+        default_factory=list, description="the runs that could be explained, in the order of show.runs"
     )

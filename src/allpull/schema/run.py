@@ -69,8 +69,8 @@ class RunRecord(Record):
     job: str | None = Field(
         None,
         max_length=200,
-        description="number of the job in Slurm's queue, NUMBER_INDEX for one run of an array; behind a semicolon, "
-        "the cluster of a federation",
+        description="number of the job in Slurm's queue, NUMBER_INDEX for one run of an array; followed by a semicolon "
+        "and the cluster on a federation",
     )
     ranks: int = Field(ge=1, le=1_000_000)
     hosts: list[str] = Field(default_factory=list)
@@ -85,5 +85,5 @@ class RunRecord(Record):
     gaps: list[str] = Field(
         default_factory=list,
         max_length=1000,
-        description="in words, what could not be found out when traces of others were made into this run",
+        description="sentences: what third-party traces did not tell when they were imported as this run",
     )

@@ -1,4 +1,4 @@
-"""``steps/rank-NNNNN.jsonl``: a header line, then one line for each optimizer step of one rank.
+"""``steps/rank-NNNNN.jsonl``: a header line, then one line per optimizer step of one rank.
 
 Steps are contiguous: one begins when the one before ended, so that an evaluation or checkpoint between two steps
 is part of the later one. All times are integer nanoseconds of the host's monotonic clock.
@@ -26,17 +26,17 @@ class Clock(Record):
 
 
 class Compared(Record):
-    """A host's clock against that of another, as it was found out after the run from what both stamped.
+    """A host's clock compared with that of another, estimated after the run from timestamps of both.
 
     Each look is a moment of the host's own clock, by how much it was ahead then, and how wrong that may be, in ns.
     """
 
-    against: str = Field(description="host whose clock is meant to be the true one; it has no looks")
+    against: str = Field(description="the reference host; it has no looks")
     looks: list[Annotated[list[int], Field(min_length=3, max_length=3)]] = Field(max_length=10_000)
 
 
 class StepsHeader(Record):
-    """First line of a steps file: who wrote it, and how."""
+    """First line of a steps file: the rank that wrote it, and how."""
 
     schema_: str = Field(alias="schema")
     rank: int = Field(ge=0)
@@ -47,13 +47,13 @@ class StepsHeader(Record):
     pid: int = Field(ge=0)
     clock: Clock
     boundary: str = Field(description="how the end of a step is known, such as marks.step")
-    sources: list[str] = Field(default_factory=list, description="what the times come from")
+    sources: list[str] = Field(default_factory=list, description="sources of the times")
     cpus: str | None = Field(None, description="CPUs that the rank may run on, such as 0-3,8")
     warmup_steps: int = Field(0, ge=0)
     compared: Compared | None = Field(
         None, description="its host's clock, from the collectives of an imported run; recorded runs have pings"
     )
-    budget: int = Field(description="bytes after which records thin themselves out")
+    budget: int = Field(description="bytes that the file may take; records are thinned before it is spent")
 
 
 Collective = Annotated[list[int | None], Field(min_length=5, max_length=5)]
@@ -79,10 +79,10 @@ class StepRecord(Record):
     checkpoint_ns: int | None = Field(None, ge=0)
     arrival_ns: int | None = Field(None, description="when the last gradient was ready: arrival at the collective")
     done_ns: int | None = Field(None, description="when the reduced gradients were back")
-    recording_ns: int | None = Field(None, ge=0, description="time that recording the step before took")
-    queued_ns: int | None = Field(None, ge=0, description="the thread that trains could run and had no CPU")
-    tags: list[Tag] = Field(default_factory=list, description="why rates leave this step out")
-    named: dict[str, int] | None = Field(None, description="phases of the user's own, in ns")
+    recording_ns: int | None = Field(None, ge=0, description="time that recording the previous step took")
+    queued_ns: int | None = Field(None, ge=0, description="time that the training thread was runnable without a CPU")
+    tags: list[Tag] = Field(default_factory=list, description="reasons to leave this step out of rates")
+    named: dict[str, int] | None = Field(None, description="phases that the program named, in ns")
     collective_ns: int | None = Field(
         None, ge=0, description="blocked in collectives outside DDP's backward; not part of any other phase"
     )
@@ -92,6 +92,6 @@ class StepRecord(Record):
     )
     ready_ns: list[int] | None = Field(
         None,
-        description="when the last gradient of each bucket was ready, in the order of reduction, each with those before"
+        description="when the last gradient of each bucket and of those before it was ready, in the order of reduction"
         " it: the last is arrival_ns. A single one: the buckets are not told apart",
     )

@@ -1,8 +1,8 @@
-"""Say what an event of a profiler trace is: by its category and its metadata first, by its name second.
+"""Classify the events of a profiler trace: by category and metadata first, by name second.
 
 Names change: NCCL's kernels were ``ncclAllReduceRingLLKernel_sum_f32``, then ``ncclKernel_AllReduce_RING_LL_Sum_float``
-and then ``ncclDevKernel_AllReduce_Sum_f32_RING_LL``; RCCL's are ``ncclDevKernel_Generic_4`` and say nothing. What torch
-itself wrote beside them (``Collective name``, the operation that launched the kernel) is believed where it is there.
+and then ``ncclDevKernel_AllReduce_Sum_f32_RING_LL``; RCCL's are ``ncclDevKernel_Generic_4``, which names no operation.
+What torch itself records (``Collective name``, the operation that launched the kernel) takes precedence.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _WORDS: Mapping[str, Mark] = {
     "checkpoint": "checkpoint",
     "save checkpoint": "checkpoint",
 }
-"""What people write into ``record_function``, without ``#``, ``_`` and case."""
+"""Common labels of ``record_function``, without ``#``, ``_`` and case."""
 _FORWARDS = ("DistributedDataParallel.forward", "FullyShardedDataParallel.forward")
 
 _FAMILIES = {
@@ -139,7 +139,7 @@ MAX_ELEMENTS = 2**50  # of one message: more is no memory of today
 
 
 def mark(name: str) -> tuple[Mark, int | None] | None:
-    """Which part of a step an annotation of the host is, and the number of the step if it is one.
+    """The part of a step that a host annotation marks, and the number of the step if it marks one.
 
     >>> mark("ProfilerStep#12"), mark("Optimizer.step#SGD.step"), mark("## data_load ##"), mark("metrics")
     (('step', 12), ('optimizer', None), ('input', None), None)
@@ -160,7 +160,7 @@ def mark(name: str) -> tuple[Mark, int | None] | None:
 
 
 def operation(name: str) -> str | None:
-    """The collective that torch means by ``name``; None: it means none.
+    """The collective that torch calls ``name``; None: it is no collective.
 
     >>> operation("c10d::_allgather_base_"), operation("gloo:all_reduce"), operation("c10d::reducer_x")
     ('all_gather', 'all_reduce', None)
@@ -169,7 +169,7 @@ def operation(name: str) -> str | None:
 
 
 def collective_kernel(name: str, arguments: Mapping[str, Any]) -> tuple[bool, str | None]:
-    """Whether a kernel is a collective, and which one as far as it says.
+    """Whether a kernel is a collective, and which one, if known.
 
     >>> collective_kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", {})
     (True, 'all_reduce')
@@ -189,7 +189,7 @@ def collective_kernel(name: str, arguments: Mapping[str, Any]) -> tuple[bool, st
 
 
 def item_bytes(dtype: object) -> int | None:
-    """Bytes of one number of a type, as torch, ATen or C++ call it.
+    """Bytes of one element of a type, by its name in torch, ATen or C++.
 
     >>> item_bytes("Float"), item_bytes("c10::BFloat16"), item_bytes("long int"), item_bytes("TensorList")
     (4, 2, 8, None)
@@ -198,7 +198,7 @@ def item_bytes(dtype: object) -> int | None:
 
 
 def dtype_name(dtype: object) -> str | None:
-    """A type by torch's name for it.
+    """The name of a type in torch.
 
     >>> dtype_name("Float"), dtype_name("c10::Half"), dtype_name(["float"])
     ('float32', 'float16', None)
@@ -210,7 +210,7 @@ def dtype_name(dtype: object) -> str | None:
 
 
 def elements(dims: object, dtype: object = None) -> int | None:
-    """Numbers in the first argument of an operation, from ``Input Dims``: of one tensor, or of a list of them.
+    """Elements in the first argument of an operation, from ``Input Dims``: one tensor, or a list of them.
 
     ``dtype`` is its ``Input type``: older torch writes no dimensions of a ``TensorList``.
 

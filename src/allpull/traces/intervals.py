@@ -1,4 +1,4 @@
-"""Sets of moments, as stretches of time that are in order and do not touch."""
+"""Sets of moments as disjoint intervals in order."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Stretches:
 
     @property
     def total_ns(self) -> int:
-        """How long they are together."""
+        """Their total length."""
         return int((self.end - self.begin).sum())
 
     def __bool__(self) -> bool:
         return bool(self.begin.size)
 
     def within(self, begin_ns: int, end_ns: int) -> Stretches:
-        """What of them lies between two moments; quick, however many there are."""
+        """The part of them between two moments, by binary search."""
         first = int(np.searchsorted(self.end, begin_ns, side="right"))
         last = int(np.searchsorted(self.begin, end_ns))
         if first >= last:
@@ -41,7 +41,7 @@ class Stretches:
         return self.begin_of_the_one_at(t_ns) is not None
 
     def cover(self, t_ns: Times) -> NDArray[np.bool_]:
-        """Of each moment whether it lies in one of them; same shape."""
+        """Whether each moment lies in one of them; same shape."""
         if not self:
             return np.zeros(t_ns.shape, dtype=np.bool_)
         place = np.searchsorted(self.begin, t_ns, side="right") - 1
@@ -69,7 +69,7 @@ class Stretches:
 
 
 def union(begin: ArrayLike, end: ArrayLike) -> Stretches:
-    """The moments that are in any of these stretches, in any order; those that end before they begin are empty.
+    """The union of intervals in any order; those that end before they begin are empty.
 
     >>> found = union([5, 0, 2], [9, 3, 4])
     >>> found.begin.tolist(), found.end.tolist()
@@ -105,4 +105,4 @@ def _where(one: Stretches, other: Stretches, *, inside_other: bool) -> Stretches
 
 
 NONE = Stretches(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
-"""No moment at all."""
+"""The empty set."""

@@ -1,8 +1,8 @@
 """Read a trace of torch.profiler (Chrome JSON, as Kineto writes it), event by event, into columns.
 
-Of a gigabyte of trace some tens of megabytes stay: three numbers for each operation and kernel, and the few events that
-say what the program did. Times are in µs after ``baseTimeNanoseconds`` of the real-time clock, or after 1970 in older
-traces. What cannot be trusted (negative durations, impossible times) is counted and left out.
+A gigabyte of trace becomes some tens of megabytes: three numbers per operation and kernel, and the few events that
+describe the program. Times are in µs after ``baseTimeNanoseconds`` of the real-time clock, or after 1970 in older
+traces. Implausible events (negative durations, impossible times) are counted and left out.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class _Reader:
         self._by_lane[lane](name, facts, begin_ns, begin_ns + length_ns, event.get("tid"))
 
     def member(self, name: str, value: Any) -> None:
-        """What stands beside the events: who recorded them, where and since when."""
+        """A member of the document other than its events: rank, host, base time, process groups."""
         trace = self.trace
         if name == "baseTimeNanoseconds" and type(value) is int and 0 <= value < MAX_NS:
             trace.base_ns = value
@@ -208,7 +208,7 @@ class _Reader:
 
 
 def plain(text: str) -> str:
-    """A name as it may be stored: bounded, and without halves of characters, which are no text.
+    """A name that can be stored: bounded, without lone surrogates.
 
     >>> plain("node\\ud800-1")
     'node?-1'
@@ -226,7 +226,7 @@ def _described(
     family: str | None = None,
     correlation: int = UNKNOWN,
 ) -> Op:
-    """A collective with what its metadata say of it; its name is believed where they say nothing."""
+    """A collective as its metadata describe it, or else as its name does."""
     said = arguments.get("Collective name")
     if isinstance(said, str):
         family = classify.operation(said)

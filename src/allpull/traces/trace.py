@@ -1,4 +1,4 @@
-"""What was read of one trace: a few events as they are, and columns of the many that matter only by their times."""
+"""One trace in memory: a few events as records, and columns for the many of which only the times matter."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from allpull.traces.classify import Mark
 from allpull.traces.intervals import Stretches, Times, union
 
 UNKNOWN = -1
-"""In a column: not told."""
+"""In a column: not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class Group:
 
 @dataclass(slots=True, kw_only=True)  # not frozen: the reader learns at the end of a file what its times count from
 class Op:
-    """A collective being queued by the program, or run by a back-end; None: not told.
+    """A collective, queued by the program or executed by a back-end; None: not known.
 
     ``family`` is torch's name of the operation (``classify.operation``). ``thread`` numbers the threads of a trace.
     ``blocks``: the program called it synchronously (``async_op=False``), as DDP never does.
@@ -52,7 +52,7 @@ class Op:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Annotation:
-    """A part of a step, as the program or torch said it; ``number`` is that of a step."""
+    """A part of a step, annotated by the program or by torch; ``number`` is that of a step."""
 
     mark: Mark
     begin_ns: int
@@ -62,7 +62,7 @@ class Annotation:
 
 
 class Columns:
-    """Begin and end of many events, with one more number each; 24 bytes an event."""
+    """Begin and end of many events, with one more number each: 24 bytes per event."""
 
     def __init__(self) -> None:
         self.begin = array("q")
@@ -84,7 +84,7 @@ class Columns:
         return begin, end, tag
 
     def stretches(self, tag: int | None = None) -> Stretches:
-        """When any of them, or of those with one tag, was going on."""
+        """When any of them was active, or any of those with one tag."""
         begin, end, tags = self.arrays()
         return union(begin, end) if tag is None else union(begin[tags == tag], end[tags == tag])
 
@@ -141,7 +141,7 @@ class Trace:
         return correlation[order], begin[order]
 
     def launched_at(self, correlation: Times) -> Times:
-        """When each of these was launched by the host; ``UNKNOWN`` where that is not told."""
+        """When the host launched each of these; ``UNKNOWN`` where the trace does not say."""
         known, begin = self.launched
         if not known.size:
             return np.full(correlation.shape, UNKNOWN, dtype=np.int64)
@@ -158,7 +158,7 @@ class Trace:
         return at[order], np.maximum.accumulate(end[order])
 
     def ended_of_launched_before(self, t_ns: int) -> int | None:
-        """When the device had done all computing that the host had launched by ``t_ns``; None: nothing, or not told."""
+        """When the device had finished all compute that the host launched by ``t_ns``; None: none, or not known."""
         at, latest_end = self._issued
         place = int(np.searchsorted(at, t_ns)) - 1
         return int(latest_end[place]) if place >= 0 else None
@@ -175,7 +175,7 @@ class Trace:
 
     @cached_property
     def marked_backward(self) -> Stretches:
-        """When the program said to be in backward."""
+        """When annotations put the program in backward."""
         return self.marked("backward")
 
     def busy(self, thread: int) -> Stretches:
@@ -193,7 +193,7 @@ class Trace:
         return sorted((one for one in self.annotations if one.mark == mark), key=lambda one: one.begin_ns)
 
     def marked(self, mark: Mark) -> Stretches:
-        """When the program said to be in one part of a step."""
+        """When annotations put the program in one part of a step."""
         found = self.of(mark)
         return union([one.begin_ns for one in found], [one.end_ns for one in found])
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from tests.explain.made import STEPS, found, hosts_of, job
 from tests.replay.windows import late, relabelled
 
-from allpull.explain.evidence.grouping import MANY, groups, who
+from allpull.explain.evidence.grouping import MANY, groups, named
 from allpull.explain.evidence.machine import Machine
-from allpull.explain.evidence.outliers import Outstanding
+from allpull.explain.evidence.outliers import Outlier
 from allpull.schema.results import Interval
 
 
@@ -19,8 +19,8 @@ def slow(ranks: int, which: list[int], by_s: float = 0.03) -> np.ndarray:
     return by_s * np.isin(np.arange(ranks), which) * np.ones((STEPS, 1))
 
 
-def outstanding(rank: int, by_s: float) -> Outstanding:
-    return Outstanding(rank=rank, size=Interval(value=by_s, low=None, high=None), steady=True)
+def outstanding(rank: int, by_s: float) -> Outlier:
+    return Outlier(rank=rank, size=Interval(value=by_s, low=None, high=None), steady=True)
 
 
 @pytest.mark.parametrize(("ranks", "every"), [(36, 4), (64, 4), (20, 2)])
@@ -60,7 +60,7 @@ def test_more_suspects_than_are_priced_hide_nobody() -> None:
     assert [one.loss_s_per_step for one in answer.findings] == pytest.approx(
         [0.038, 0.036, 0.034, 0.032, 0.030, 0.028, 0.026, 0.024], rel=0.1
     )
-    assert any("2 more suspects of uneven-hosts" in note for note in answer.notes)
+    assert any("2 more candidates of uneven-hosts" in note for note in answer.notes)
 
 
 def test_a_rank_that_is_late_by_next_to_nothing_is_no_reason_for_anything() -> None:
@@ -113,7 +113,7 @@ def test_two_equal_ranks_stay_two() -> None:
     ],
 )
 def test_ranks_are_named_by_what_they_have_in_common(ranks: list[int], hosts: tuple[str, ...], said: str) -> None:
-    assert who(ranks, Machine(hosts=hosts)) == said
+    assert named(ranks, Machine(hosts=hosts)) == said
 
 
 @given(st.permutations(range(16)))

@@ -17,9 +17,9 @@ from allpull.schema.explained import Finding
 
 HOSTS_S = 0.015
 WIRE_S = (0.030, 0.040, 0.024)
-SLOW = Machine(hosts=hosts_of(8), ways=ring(4, {(1, 2): 1e6, (2, 3): 1e6}, busy_share=1.0))
-THIN = Machine(hosts=hosts_of(8), ways=ring(4, busy_share=1.0))
-UPLINK = Machine(hosts=hosts_of(8), ways=ring(4, {(1, 2): 1e6, (3, 0): 1e6}, busy_share=1.0))
+SLOW = Machine(hosts=hosts_of(8), connections=ring(4, {(1, 2): 1e6, (2, 3): 1e6}, busy_share=1.0))
+THIN = Machine(hosts=hosts_of(8), connections=ring(4, busy_share=1.0))
+UPLINK = Machine(hosts=hosts_of(8), connections=ring(4, {(1, 2): 1e6, (3, 0): 1e6}, busy_share=1.0))
 
 
 def slow() -> Window:
@@ -48,7 +48,7 @@ def test_in_a_rehearsal_the_cpu_time_of_ranks_says_what_stays(machine: Machine) 
     one = only_finding(rehearsed(machine, slow()))
     assert one.loss_s_per_step == pytest.approx(cost_s(), rel=0.05)
     assert any(
-        each.what.startswith("what hosts take") and each.value == pytest.approx(HOSTS_S) for each in one.evidence
+        each.what.startswith("time of the hosts") and each.value == pytest.approx(HOSTS_S) for each in one.evidence
     )
 
 
@@ -65,7 +65,7 @@ def test_elsewhere_the_price_is_an_upper_bound_and_its_interval_holds_the_truth(
 
 def test_where_buckets_are_not_known_nothing_is_surely_gained() -> None:
     one = window(4, 40, forward=0.02, backward=0.04, bucket_s=0.05)
-    (finding,) = found(one, Machine(hosts=hosts_of(4), ways=ring(2, busy_share=1.0))).findings
+    (finding,) = found(one, Machine(hosts=hosts_of(4), connections=ring(2, busy_share=1.0))).findings
     assert finding.rule == "network-bound"
     assert finding.gain is not None
     assert finding.gain.low == 1
@@ -73,7 +73,7 @@ def test_where_buckets_are_not_known_nothing_is_surely_gained() -> None:
 
 
 def test_a_network_that_hides_no_more_than_its_hosts_take_is_no_fault() -> None:
-    """Buckets take 0.3 ms more than the hosts: not worth a finding, though the ways are never idle."""
+    """Buckets take 0.3 ms more than the hosts: not worth a finding, though the connections are never idle."""
     one = job(8, bucket_s=(HOSTS_S + 0.0003,) * 3)
     assert found(one, rehearsed(THIN, one)).findings == ()
 

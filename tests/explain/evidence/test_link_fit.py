@@ -12,7 +12,7 @@ from tests.replay.windows import anything, late
 from allpull.explain.evidence.cpu_waiting import COMPUTING
 from allpull.explain.evidence.link_fit import with_links
 from allpull.replay.engine import replay
-from allpull.replay.whatif import like_median
+from allpull.replay.whatif.balanced import like_median
 
 SIZES = (6 * 10**6, 3 * 10**6, 10**6)
 BUSY = (0.022, 0.011, 0.0037)

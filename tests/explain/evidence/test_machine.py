@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from tests.explain.made import hosts_of
 
-from allpull.explain.evidence.machine import Machine, Way, machine_of
+from allpull.explain.evidence.machine import Connection, Machine, machine_of
 from allpull.rundir.read.counters import COUNTERS_SCHEMA, LINKS_SCHEMA, PINGS_SCHEMA
 from allpull.rundir.read.run import RunData, read_run
 from allpull.rundir.read.steps import SCHEMA
@@ -69,7 +69,7 @@ def test_rates_are_those_of_the_window_on_each_hosts_own_clock(tmp_path):
 def test_without_two_samples_of_every_rank_nothing_is_known(tmp_path):
     one = [row for row in sampled() if row["rank"] == 0]
     machine = machine_of(run(tmp_path, counters=one), np.arange(10))
-    assert (machine.queued_s, machine.cpu_s, machine.ways, machine.round_trip_s) == (None, None, (), None)
+    assert (machine.queued_s, machine.cpu_s, machine.connections, machine.round_trip_s) == (None, None, (), None)
     assert machine.busy_share("node1") is None
 
 
@@ -84,8 +84,8 @@ def test_a_way_between_hosts_has_the_rate_that_it_gave_while_it_was_busy(tmp_pat
         for second in range(30)
     ]  # fmt: skip
     machine = machine_of(run(tmp_path, links=links), np.arange(10))
-    there, back = machine.ways
-    assert there == Way(
+    there, back = machine.connections
+    assert there == Connection(
         source="node1", target="node2", sent_bytes=50 * 10**6, bytes_per_s=1e7, busy_share=0.5, retransmits=1
     )
     assert (back.source, back.target, back.bytes_per_s) == ("node2", "node1", 1e7)
@@ -94,7 +94,7 @@ def test_a_way_between_hosts_has_the_rate_that_it_gave_while_it_was_busy(tmp_pat
 def test_a_connection_that_ends_and_one_to_nobody_of_the_job_do_no_harm(tmp_path):
     row = {"host": "node1", "peer": "10.0.0.9", "local": "10.0.0.1", "retransmits": 0, "rtt_ns": 1}
     strange = [{**row, "t_ns": second * S, "sent_bytes": 10**6 * (second % 3), "busy_ns": S} for second in range(30)]
-    assert machine_of(run(tmp_path, links=strange), np.arange(10)).ways == ()
+    assert machine_of(run(tmp_path, links=strange), np.arange(10)).connections == ()
 
 
 def test_the_round_trip_is_that_of_the_fastest_ping(tmp_path):

@@ -1,4 +1,4 @@
-"""Which way is slow: a ring of hosts with one slow link, a slow uplink, slow links everywhere, and too few hosts."""
+"""Which connection is slow: a ring of hosts with one slow link, a slow uplink, slow links only, and too few hosts."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 from tests.explain.made import hosts_of, ring
 
-from allpull.explain.evidence.machine import Machine, Way
+from allpull.explain.evidence.machine import Connection, Machine
 from allpull.explain.evidence.network import network_of
 
 
 def seen(hosts: int, rates: dict[tuple[int, int], float] | None = None):
-    return network_of(Machine(hosts=hosts_of(2 * hosts), ways=ring(hosts, rates)))
+    return network_of(Machine(hosts=hosts_of(2 * hosts), connections=ring(hosts, rates)))
 
 
 @pytest.mark.parametrize("hosts", [3, 4, 8, 32])
@@ -31,8 +31,8 @@ def test_two_slow_ways_that_share_no_host_lie_between_groups(hosts: int, left: i
     assert sorted(len(group) for group in network.groups) == sorted([left, hosts - left])
 
 
-def test_what_backpressure_does_to_the_next_way_does_not_blame_its_host() -> None:
-    """As measured on a rehearsed ring: the ways of node2 give 6 and 9 MB/s, the one behind them 24, the last 103."""
+def test_what_backpressure_does_to_the_next_connection_does_not_blame_its_host() -> None:
+    """As measured on a rehearsed ring: connections of node2 give 6 and 9 MB/s, the one behind them 24, the last 103."""
     network = seen(4, {(0, 1): 8.9e6, (1, 2): 5.8e6, (2, 3): 23.8e6, (3, 0): 103e6})
     assert network.slow_host == "node2"
 
@@ -49,18 +49,20 @@ def test_two_hosts_have_nothing_to_compare_with() -> None:
     assert seen(2, {(0, 1): 1e6}).groups == ()
 
 
-def test_a_way_that_carries_only_control_says_nothing() -> None:
-    control = Way(source="node1", target="node3", sent_bytes=10**6, bytes_per_s=1e3, busy_share=0.9, retransmits=0)
-    machine = Machine(hosts=hosts_of(8), ways=(*ring(4), control))
+def test_a_connection_that_carries_only_control_says_nothing() -> None:
+    control = Connection(
+        source="node1", target="node3", sent_bytes=10**6, bytes_per_s=1e3, busy_share=0.9, retransmits=0
+    )
+    machine = Machine(hosts=hosts_of(8), connections=(*ring(4), control))
     assert network_of(machine).slow == ()
-    assert len(network_of(machine).ways) == 4
+    assert len(network_of(machine).connections) == 4
 
 
 def test_without_records_of_links_nothing_is_known() -> None:
     network = network_of(Machine(hosts=hosts_of(4)))
-    assert (network.ways, network.busy_share, network.rate) == ((), None, None)
+    assert (network.connections, network.busy_share, network.rate) == ((), None, None)
 
 
 def test_several_connections_at_once_do_not_make_a_way_busier_than_always() -> None:
-    ways = tuple(replace(way, busy_share=1.7) for way in ring(4))
-    assert network_of(Machine(hosts=hosts_of(8), ways=ways)).busy_share == 1.0
+    connections = tuple(replace(connection, busy_share=1.7) for connection in ring(4))
+    assert network_of(Machine(hosts=hosts_of(8), connections=connections)).busy_share == 1.0

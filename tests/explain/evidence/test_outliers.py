@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.replay.windows import late, rotating
 
-from allpull.explain.evidence.outliers import by_phase, standing_out
+from allpull.explain.evidence.outliers import by_phase, outliers
 
 SEEDS = st.integers(0, 2**32 - 1)
 NOISES = {
@@ -25,7 +25,7 @@ def noisy(kind: str, seed: int, steps: int = 50, ranks: int = 8) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", NOISES)
 def test_equal_ranks_do_not_stand_out(kind: str) -> None:
-    out = [seed for seed in range(60) if standing_out(noisy(kind, seed)).ranks]
+    out = [seed for seed in range(60) if outliers(noisy(kind, seed)).ranks]
     assert not out
 
 
@@ -33,7 +33,7 @@ def test_equal_ranks_do_not_stand_out(kind: str) -> None:
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_a_slow_rank_stands_out_with_its_size(kind: str, ranks: int) -> None:
     for seed in range(5):
-        (one,) = standing_out(noisy(kind, seed, ranks=ranks) + late(ranks, 50, rank=1, by_s=0.04)).ranks
+        (one,) = outliers(noisy(kind, seed, ranks=ranks) + late(ranks, 50, rank=1, by_s=0.04)).ranks
         assert one.rank == 1
         assert one.size.value == pytest.approx(0.04, rel=0.25)
         assert one.steady
@@ -42,66 +42,66 @@ def test_a_slow_rank_stands_out_with_its_size(kind: str, ranks: int) -> None:
 def test_one_long_stall_makes_nobody_stand_out() -> None:
     work = noisy("gaussian", 0)
     work[20, 3] += 5.0
-    assert not standing_out(work).ranks
+    assert not outliers(work).ranks
 
 
 def test_a_stall_does_not_hide_a_slow_rank() -> None:
     work = noisy("gaussian", 0) + late(8, 50, rank=5, by_s=0.02)
     work[20, 3] += 5.0
-    (one,) = standing_out(work).ranks
+    (one,) = outliers(work).ranks
     assert (one.rank, round(one.size.value, 2)) == (5, 0.02)
 
 
 def test_whoever_is_last_in_turn_does_not_stand_out() -> None:
-    assert not standing_out(0.1 + rotating(8, 48, by_s=0.04)).ranks
-    assert not standing_out(noisy("gaussian", 1, 48) + rotating(8, 48, by_s=0.04)).ranks
+    assert not outliers(0.1 + rotating(8, 48, by_s=0.04)).ranks
+    assert not outliers(noisy("gaussian", 1, 48) + rotating(8, 48, by_s=0.04)).ranks
 
 
 def test_several_slow_ranks_are_all_named_the_slowest_first() -> None:
     work = noisy("gaussian", 2) + late(8, 50, rank=6, by_s=0.03) + late(8, 50, rank=2, by_s=0.08)
-    assert [one.rank for one in standing_out(work).ranks] == [2, 6]
+    assert [one.rank for one in outliers(work).ranks] == [2, 6]
 
 
 def test_a_rank_that_varies_more_than_the_others_is_named_and_not_called_late() -> None:
     rng = np.random.default_rng(3)
     work = noisy("gaussian", 3, steps=200)
     work[:, 4] += rng.normal(0, 0.08, 200)
-    (one,) = standing_out(work).ranks
+    (one,) = outliers(work).ranks
     assert (one.rank, one.steady) == (4, False)
 
 
 def test_half_of_the_ranks_at_most_are_slower_than_the_rest() -> None:
     work = noisy("gaussian", 4, ranks=4) + np.array([0.0, 0.0, 0.05, 0.05])
-    assert sorted(one.rank for one in standing_out(work).ranks) == [2, 3]
+    assert sorted(one.rank for one in outliers(work).ranks) == [2, 3]
 
 
 def test_few_steps_and_single_ranks_tell_nothing() -> None:
-    assert standing_out(np.ones((7, 4))).floor_s == np.inf
-    assert standing_out(np.ones((50, 1))).floor_s == np.inf
-    assert standing_out(np.ones((50, 4))).floor_s == 0.0
+    assert outliers(np.ones((7, 4))).floor_s == np.inf
+    assert outliers(np.ones((50, 1))).floor_s == np.inf
+    assert outliers(np.ones((50, 4))).floor_s == 0.0
 
 
 @given(SEEDS, st.permutations(range(6)))
 @settings(max_examples=20)
 def test_relabelling_ranks_relabels_who_stands_out(seed: int, order: list[int]) -> None:
     work = noisy("exponential", seed, ranks=6) + late(6, 50, rank=2, by_s=0.05)
-    names = [order.index(one.rank) for one in standing_out(work).ranks]
-    assert names == [one.rank for one in standing_out(work[:, order]).ranks]
+    names = [order.index(one.rank) for one in outliers(work).ranks]
+    assert names == [one.rank for one in outliers(work[:, order]).ranks]
 
 
 @given(SEEDS, st.floats(1e-3, 1e3))
 @settings(max_examples=20)
 def test_sizes_go_with_the_unit_of_time(seed: int, factor: float) -> None:
     work = noisy("gaussian", seed) + late(8, 50, rank=2, by_s=0.05)
-    one, other = standing_out(work), standing_out(work * factor)
+    one, other = outliers(work), outliers(work * factor)
     assert other.floor_s == pytest.approx(one.floor_s * factor, rel=1e-6)
     assert [each.size.value for each in other.ranks] == pytest.approx([each.size.value * factor for each in one.ranks])
 
 
 def test_the_floor_is_that_of_the_run_without_those_who_stand_out() -> None:
     quiet = noisy("gaussian", 5)
-    loud = standing_out(quiet + late(8, 50, rank=0, by_s=1.0))
-    assert loud.floor_s == pytest.approx(standing_out(quiet).floor_s, rel=0.3)
+    loud = outliers(quiet + late(8, 50, rank=0, by_s=1.0))
+    assert loud.floor_s == pytest.approx(outliers(quiet).floor_s, rel=0.3)
 
 
 def test_phases_are_told_apart() -> None:
@@ -120,7 +120,7 @@ def test_a_rank_that_is_half_as_slow_again_stands_out_of_few_ranks_and_few_steps
     """Noise of 1 %: at 8 steps as at 25, of two ranks as of four, with the size that it has."""
     for seed in range(10):
         work = np.random.default_rng(seed).normal(0.1, 0.001, (steps, ranks)) + late(ranks, steps, rank=1, by_s=0.05)
-        one, *chance = standing_out(work).ranks
+        one, *chance = outliers(work).ranks
         assert (one.rank, one.steady) == (1, True)
         assert one.size.value == pytest.approx(0.05, rel=0.05)
         assert all(other.size.value < 0.001 for other in chance)
@@ -131,14 +131,14 @@ def test_the_power_at_two_ranks_is_what_the_docstring_says(steps: int, deviation
     """In 19 of 20 runs a rank is found that is late by so many standard deviations of a step."""
     slow = late(2, steps, rank=0, by_s=deviations)
     runs = [np.random.default_rng(seed).normal(100, 1, (steps, 2)) + slow for seed in range(100)]
-    assert sum(bool(standing_out(work).ranks) for work in runs) >= 0.93 * len(runs)
+    assert sum(bool(outliers(work).ranks) for work in runs) >= 0.93 * len(runs)
 
 
 @pytest.mark.parametrize("steps", FEW_STEPS)
 @pytest.mark.parametrize("kind", NOISES)
 def test_of_few_steps_equal_ranks_do_not_stand_out(kind: str, steps: int) -> None:
     for ranks in (2, 3, 4):
-        assert not [seed for seed in range(60) if standing_out(noisy(kind, seed, steps, ranks)).ranks]
+        assert not [seed for seed in range(60) if outliers(noisy(kind, seed, steps, ranks)).ranks]
 
 
 def following(seed: int, steps: int, ranks: int, rho: float) -> np.ndarray:
@@ -152,23 +152,23 @@ def following(seed: int, steps: int, ranks: int, rho: float) -> np.ndarray:
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("steps", [10, 20])
 def test_noise_that_lasts_for_some_steps_is_seldom_taken_for_a_slow_rank(ranks: int, steps: int) -> None:
-    out = sum(bool(standing_out(following(seed, steps, ranks, 0.6)).ranks) for seed in range(150))
+    out = sum(bool(outliers(following(seed, steps, ranks, 0.6)).ranks) for seed in range(150))
     assert out <= 0.05 * 150
 
 
 def test_of_two_ranks_the_floor_is_that_of_the_noise_and_not_of_the_fault() -> None:
     quiet = noisy("gaussian", 5, 20, 2)
-    loud = standing_out(quiet + late(2, 20, rank=0, by_s=1.0))
+    loud = outliers(quiet + late(2, 20, rank=0, by_s=1.0))
     assert [one.rank for one in loud.ranks] == [0]
-    assert loud.floor_s <= 2 * standing_out(quiet).floor_s < 0.02
+    assert loud.floor_s <= 2 * outliers(quiet).floor_s < 0.02
 
 
 def test_a_stall_in_few_steps_neither_hides_a_slow_rank_nor_makes_one() -> None:
     for ranks in (2, 3, 4):
         work = np.random.default_rng(ranks).normal(0.1, 0.001, (20, ranks))
         work[7, 0] += 5.0
-        assert not standing_out(work).ranks
-        (one,) = standing_out(work + late(ranks, 20, rank=1, by_s=0.05)).ranks
+        assert not outliers(work).ranks
+        (one,) = outliers(work + late(ranks, 20, rank=1, by_s=0.05)).ranks
         assert one.rank == 1
         assert one.size.value == pytest.approx(0.05, rel=0.2)
 
@@ -177,5 +177,5 @@ def test_a_stall_in_few_steps_neither_hides_a_slow_rank_nor_makes_one() -> None:
 @settings(max_examples=20)
 def test_relabelling_few_ranks_of_few_steps_relabels_who_stands_out(seed: int, order: list[int]) -> None:
     work = noisy("gaussian", seed, 12, 3) + late(3, 12, rank=2, by_s=0.2)
-    names = [order.index(one.rank) for one in standing_out(work).ranks]
-    assert names == [one.rank for one in standing_out(work[:, order]).ranks] == [order.index(2)]
+    names = [order.index(one.rank) for one in outliers(work).ranks]
+    assert names == [one.rank for one in outliers(work[:, order]).ranks] == [order.index(2)]

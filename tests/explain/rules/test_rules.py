@@ -22,7 +22,7 @@ from tests.explain.made import (
 )
 from tests.replay.windows import Call, jitter, late, only, rotating, window
 
-from allpull.explain.evidence.facts import Elsewhere
+from allpull.explain.evidence.facts import OtherRun
 from allpull.explain.evidence.machine import Machine
 from allpull.replay.window import Window
 from allpull.schema.explained import Finding
@@ -125,30 +125,30 @@ PLANTED = (
     Planted(
         rule="slow-link",
         made=lambda: job(8, bucket_s=(0.030, 0.040, 0.020)),
-        machine=replace(EIGHT, ways=ring(4, {(1, 2): 1e6, (2, 3): 1e6}, busy_share=1.0)),
+        machine=replace(EIGHT, connections=ring(4, {(1, 2): 1e6, (2, 3): 1e6}, busy_share=1.0)),
         ranks=(4, 5),
         hosts=("node3",),
     ),
     Planted(
         rule="shared-uplink",
         made=lambda: job(8, bucket_s=(0.030, 0.040, 0.020)),
-        machine=replace(EIGHT, ways=ring(4, {(1, 2): 1e6, (3, 0): 1e6}, busy_share=1.0)),
+        machine=replace(EIGHT, connections=ring(4, {(1, 2): 1e6, (3, 0): 1e6}, busy_share=1.0)),
     ),
     Planted(
         rule="network-bound",
         made=lambda: job(8, bucket_s=(0.030, 0.040, 0.020)),
-        machine=replace(EIGHT, ways=ring(4, busy_share=1.0)),
+        machine=replace(EIGHT, connections=ring(4, busy_share=1.0)),
     ),
     Planted(rule="network-bound", made=lambda: job(8, bucket_s=(0.030, 0.040, 0.020))),
     Planted(
         rule="latency-bound",
         made=lambda: job(8, bucket_s=(0.028,) * 3, sizes=(10**6,) * 3),
-        machine=replace(EIGHT, round_trip_s=0.004, ways=ring(4, busy_share=0.05)),
+        machine=replace(EIGHT, round_trip_s=0.004, connections=ring(4, busy_share=0.05)),
     ),
     Planted(
         rule="no-overlap",
         made=lambda: job(8, bucket_s=(0.002, 0.003, 0.001), lead_s=(0.002, 0.001, 0.0)),
-        machine=replace(EIGHT, ways=ring(4, busy_share=0.1)),
+        machine=replace(EIGHT, connections=ring(4, busy_share=0.1)),
     ),
     Planted(rule="launch-bound", made=lambda: job(8, host=0.02), loss_s=0.02),
     Planted(rule="copy-bound", made=lambda: job(8, copy=0.02), loss_s=0.02),
@@ -188,7 +188,7 @@ def test_a_fault_is_found_named_and_priced_and_nothing_else_is(planted: Planted)
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 @pytest.mark.parametrize("noise_s", [0.0, 0.0005, 0.001])
 def test_a_healthy_run_is_healthy(ranks: int, noise_s: float) -> None:
-    machine = Machine(hosts=hosts_of(ranks), ways=ring(max(2, ranks // 2), busy_share=0.1), round_trip_s=1e-4)
+    machine = Machine(hosts=hosts_of(ranks), connections=ring(max(2, ranks // 2), busy_share=0.1), round_trip_s=1e-4)
     for seed in range(8):
         answer = found(job(ranks, noise_s=noise_s, seed=2 * seed), machine)
         assert answer.findings == (), [one.title for one in answer.findings]
@@ -250,7 +250,7 @@ def test_jitter_of_all_ranks_is_rotating_and_its_size_is_what_the_last_of_them_l
 def test_a_slow_rank_does_not_look_like_a_slow_network_nor_the_other_way_round() -> None:
     delayed = job(8, backward=late(8, STEPS, rank=3, by_s=0.1))
     thin = job(8, bucket_s=(0.05, 0.06, 0.04))
-    machine = replace(EIGHT, ways=ring(4, busy_share=0.9))
+    machine = replace(EIGHT, connections=ring(4, busy_share=0.9))
     assert rules(delayed, machine) == ["slow-rank"]
     assert rules(thin, machine) == ["network-bound"]
 
@@ -258,7 +258,7 @@ def test_a_slow_rank_does_not_look_like_a_slow_network_nor_the_other_way_round()
 def test_an_idle_network_is_not_blamed_for_what_its_hosts_take() -> None:
     """Gradients that take 9 % of a step, while the connections between hosts are busy for 2 % of it."""
     slow_hosts = job(8, bucket_s=(0.002, 0.003, 0.006))
-    idle = replace(EIGHT, ways=ring(4, busy_share=0.02))
+    idle = replace(EIGHT, connections=ring(4, busy_share=0.02))
     assert rules(slow_hosts, idle) == []
 
 
@@ -310,22 +310,22 @@ def test_a_number_of_ranks_that_costs_more_than_its_neighbours_is_awkward() -> N
     one = job(12, samples=32.0)
     here = float(one.samples.sum()) / one.measured_s / 12
     eight, sixteen = (
-        Elsewhere(run="a", ranks=8, samples_per_s=1.1 * here),
-        Elsewhere(run="b", ranks=16, samples_per_s=1.09 * here),
+        OtherRun(run="a", ranks=8, samples_per_s=1.1 * here),
+        OtherRun(run="b", ranks=16, samples_per_s=1.09 * here),
     )
     machine = Machine(hosts=hosts_of(12))
-    assert rules(one, machine, others=[eight, sixteen]) == ["awkward-rank-count"]
-    assert rules(one, machine, others=[eight]) == []
-    falling = Elsewhere(run="b", ranks=16, samples_per_s=0.9 * here)
-    assert rules(one, machine, others=[eight, falling]) == []
+    assert rules(one, machine, other_runs=[eight, sixteen]) == ["awkward-rank-count"]
+    assert rules(one, machine, other_runs=[eight]) == []
+    falling = OtherRun(run="b", ranks=16, samples_per_s=0.9 * here)
+    assert rules(one, machine, other_runs=[eight, falling]) == []
 
 
 def test_two_hosts_have_one_way_and_the_finding_says_so() -> None:
     one = job(4, bucket_s=(0.03, 0.04, 0.02))
-    machine = Machine(hosts=hosts_of(4), ways=ring(2, {(0, 1): 1e6}, busy_share=1.0))
+    machine = Machine(hosts=hosts_of(4), connections=ring(2, {(0, 1): 1e6}, busy_share=1.0))
     (finding,) = found(one, machine).findings
     assert finding.rule == "network-bound"
-    assert "cannot be told" in finding.remedy
+    assert "the data cannot tell which end" in finding.remedy
 
 
 def test_calls_of_the_program_are_transfers_too() -> None:

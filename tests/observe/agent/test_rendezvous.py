@@ -278,7 +278,7 @@ def test_what_is_taken_is_what_was_given_however_it_is_cut(
     store = HashStore()
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(takers) as pool:
         patch.setattr(checkpoint_transfer, "PART_BYTES", part_bytes)
-        taken = [pool.submit(checkpoint_transfer.take, store, str(folder)) for folder in folders[1:]]
+        taken = [pool.submit(checkpoint_transfer.receive, store, str(folder)) for folder in folders[1:]]
         checkpoint_transfer.send(store, str(folders[0]), receivers=takers)
         assert [one.result(60) for one in taken] == [[f"{folder}/checkpoints/step-1.pt"] for folder in folders[1:]]
     assert all(contents(folder) == {"step-1.pt": content} for folder in folders)
@@ -288,7 +288,7 @@ def test_what_is_taken_is_what_was_given_however_it_is_cut(
 def test_no_name_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
     store = PrefixStore("x", HashStore())
     store.set("files", f'{{"takers": 1, "files": [["{name}", 0]]}}')
-    with pytest.raises(ValueError, match="no name of a checkpoint"):
+    with pytest.raises(ValueError, match="not the name of a checkpoint"):
         checkpoint_transfer.receive(store, str(tmp_path / "run"))
     assert [path.name for path in tmp_path.rglob("*")] == ["run", "checkpoints"]
 

@@ -14,10 +14,9 @@ from tests.analyse.program import MS, Program, late, log, records
 
 from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.collectives.traced_buckets import SCHEMA, BucketWindows
-from allpull.replay.engine import replay
+from allpull.replay.engine import event_times, replay
 from allpull.replay.recording.bucket_times import sizes, solve_reductions
 from allpull.replay.recording.build import record_window
-from allpull.replay.walk import walk
 from allpull.replay.window import REDUCE, Reductions, Window
 from allpull.rundir.read.run import RunData
 from allpull.schema.events import Buckets
@@ -194,7 +193,7 @@ def test_a_slow_backward_is_told_from_a_slow_network() -> None:
     plain = Program(steps=40, bucket_ms=[7.0, 7.0, 7.0])
     slow = replace(plain, work={"backward": jittered(plain) + late(plain, 2, 40)})
     window = window_of(records(slow))
-    assert (walk(window).binding == 2).mean() > 0.9
+    assert (event_times(window).binding == 2).mean() > 0.9
     narrow = replace(plain, bucket_ms=[40.0, 40.0, 40.0], work={"backward": jittered(plain)})
-    assert (walk(window_of(records(narrow))).binding == 0).mean() > 0.9
+    assert (event_times(window_of(records(narrow))).binding == 0).mean() > 0.9
     assert window.kind.tolist().count(REDUCE) == 40

@@ -482,6 +482,7 @@ def test_calls_that_nobody_waited_for_or_that_find_no_mate_are_no_events(make: d
     window = window_of(replace(met, events=logs, collectives=calls))
     assert window.uses == ("all_reduce",)
     (gap,) = window.gaps
+    assert gap.kind == "blocked in other"
     assert (
         gap.text
         == "collectives could not all be matched across ranks: 'other' holds the 2.5 ms per step that they took"

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from tests.replay.oracle import simulate
 from tests.replay.windows import Call, anything, jitter, late, only, rotating, window
 
-from allpull.replay import whatif
-from allpull.replay.engine import replay
+from allpull.replay.engine import replay, total_work_s
 from allpull.replay.useful import sequential, useful, useful_s
-from allpull.replay.walk import total_work_s
+from allpull.replay.whatif import balanced, network, work
 from allpull.replay.window import Window
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -22,20 +21,20 @@ EXACT = 1e-12
 BEGUN = {"backward": 0.100, "forward": 0.010}
 
 SHORTENINGS: dict[str, Callable[[Window], Window]] = {
-    "transfer": whatif.without_transfer,
-    "input": whatif.without_input,
-    "sequential": whatif.without_sequential,
-    "sequential evaluation": lambda one: whatif.without_sequential(one, ("evaluation",)),
-    "orchestration": whatif.without_orchestration,
-    "checkpoints": lambda one: whatif.without_work(one, ("checkpoint",)),
-    "first batches": whatif.without_first_batches,
-    "broadcasts": lambda one: whatif.without_calls(one, ("broadcast", "barrier")),
-    "transfers that show": whatif.overlapped,
-    "half of the bytes": lambda one: whatif.with_network(one, rate_factor=2.0),
-    "latency": lambda one: whatif.with_network(one, latency_now_s=1e-3),
-    "half of the bytes, and what hosts take": lambda one: whatif.faster(one, 2.0, hosts_s=0.004),
-    "what all do between phases": lambda one: whatif.without_common(one, ("other", "copy")),
-    "half of the input": lambda one: whatif.scaled(one, ("input",), 0.5),
+    "transfer": network.without_transfer,
+    "input": work.without_input,
+    "sequential": work.without_sequential,
+    "sequential evaluation": lambda one: work.without_sequential(one, ("evaluation",)),
+    "orchestration": work.without_orchestration,
+    "checkpoints": lambda one: work.without_work(one, ("checkpoint",)),
+    "first batches": work.without_first_batches,
+    "broadcasts": lambda one: work.without_calls(one, ("broadcast", "barrier")),
+    "transfers that show": network.overlapped,
+    "half of the bytes": lambda one: network.with_network(one, rate_factor=2.0),
+    "latency": lambda one: network.with_network(one, latency_now_s=1e-3),
+    "half of the bytes, and what hosts take": lambda one: network.faster(one, 2.0, hosts_s=0.004),
+    "what all do between phases": lambda one: work.without_common(one, ("other", "copy")),
+    "half of the input": lambda one: work.scaled(one, ("input",), 0.5),
 }
 
 
@@ -64,9 +63,9 @@ def test_questions_leave_the_window_that_is_asked_as_it_was(seed: int) -> None:
     before, recorded = total_work_s(one), total_s(one)
     for question in SHORTENINGS.values():
         question(one)
-    whatif.like_median(one, [0], ("backward",))
-    whatif.without_rotation(one)
-    whatif.without_persistence(one)
+    balanced.like_median(one, [0], ("backward",))
+    balanced.without_rotation(one)
+    balanced.without_persistence(one)
     assert (total_work_s(one) == before).all()
     assert total_s(one) == recorded
 
@@ -74,7 +73,7 @@ def test_questions_leave_the_window_that_is_asked_as_it_was(seed: int) -> None:
 def test_without_transfers_ranks_still_meet() -> None:
     one = window(2, 10, forward=[0.010, 0.030], backward=0.020, bucket_s=0.015, tail_s=0.001)
     assert total_s(one) == pytest.approx(10 * 0.066)
-    assert total_s(whatif.without_transfer(one)) == pytest.approx(10 * 0.050)
+    assert total_s(network.without_transfer(one)) == pytest.approx(10 * 0.050)
 
 
 def test_serial_evaluation_is_sequential_and_that_of_all_is_useful() -> None:
@@ -99,8 +98,8 @@ def test_evaluation_shared_by_all_ranks_takes_each_its_part() -> None:
     barrier = Call(use="barrier", at="begin", steps=(0, 5))
     one = window(4, 10, evaluation=only(4, 10, seconds=0.8, rank=0, every=5), forward=0.010, calls=[barrier])
     assert total_s(one) == pytest.approx(2 * 0.8 + 0.1)
-    assert total_s(whatif.evaluation_spread(one)) == pytest.approx(2 * 0.2 + 0.1)
-    assert total_s(whatif.without_sequential(one)) == pytest.approx(0.1)
+    assert total_s(work.evaluation_spread(one)) == pytest.approx(2 * 0.2 + 0.1)
+    assert total_s(work.without_sequential(one)) == pytest.approx(0.1)
 
 
 def test_only_the_stall_of_first_batches_goes() -> None:
@@ -108,19 +107,19 @@ def test_only_the_stall_of_first_batches_goes() -> None:
     fetch[::10] = 0.500
     one = window(2, 20, input=fetch, forward=0.010, odd=fetch[:, 0] > 0.1)
     assert total_s(one) == pytest.approx(2 * 0.510 + 18 * 0.015)
-    assert total_s(whatif.without_first_batches(one)) == pytest.approx(20 * 0.015)
+    assert total_s(work.without_first_batches(one)) == pytest.approx(20 * 0.015)
     second = np.arange(20) == 10
-    assert total_s(whatif.without_first_batches(one, second)) == pytest.approx(0.510 + 19 * 0.015)
+    assert total_s(work.without_first_batches(one, second)) == pytest.approx(0.510 + 19 * 0.015)
     all_odd = window(2, 20, input=fetch, forward=0.010, odd=True)
-    assert total_s(whatif.without_first_batches(all_odd)) == pytest.approx(total_s(all_odd))
+    assert total_s(work.without_first_batches(all_odd)) == pytest.approx(total_s(all_odd))
 
 
 def test_without_broadcasts_of_buffers_a_rank_late_before_forward_is_late_at_the_reduction_alone() -> None:
     sent = Call(use="broadcast", root=0, transfer_s=0.003)
     one = window(3, 10, input=late(3, 10, rank=0, by_s=0.040), forward=0.010, backward=0.020, calls=[sent])
     assert total_s(one) == pytest.approx(10 * 0.073)
-    assert total_s(whatif.without_calls(one, ("broadcast",))) == pytest.approx(10 * 0.070)
-    assert total_s(whatif.without_calls(one, ("barrier",))) == pytest.approx(10 * 0.073)
+    assert total_s(work.without_calls(one, ("broadcast",))) == pytest.approx(10 * 0.070)
+    assert total_s(work.without_calls(one, ("barrier",))) == pytest.approx(10 * 0.073)
 
 
 @pytest.mark.parametrize("phase", ["input", "forward", "backward", "other"])
@@ -129,9 +128,9 @@ def test_a_slow_rank_made_like_the_others_gives_back_what_it_was_late(phase: str
     slow = window(4, 30, bucket_s=[0.004] * 3, **{**usual, phase: usual[phase] + late(4, 30, rank=2, by_s=0.040)})
     healthy = window(4, 30, bucket_s=[0.004] * 3, **usual)
     assert total_s(slow) > total_s(healthy) + 1.0
-    assert total_s(whatif.like_median(slow, [2], (phase,))) == pytest.approx(total_s(healthy))
-    assert total_s(whatif.all_like_median(slow, (phase,))) == pytest.approx(total_s(healthy))
-    assert total_s(whatif.like_median(slow, [1], (phase,))) == pytest.approx(total_s(slow))
+    assert total_s(balanced.like_median(slow, [2], (phase,))) == pytest.approx(total_s(healthy))
+    assert total_s(balanced.all_like_median(slow, (phase,))) == pytest.approx(total_s(healthy))
+    assert total_s(balanced.like_median(slow, [1], (phase,))) == pytest.approx(total_s(slow))
 
 
 def test_a_delay_in_front_of_backward_moves_all_buckets_back_with_it() -> None:
@@ -142,18 +141,18 @@ def test_a_delay_in_front_of_backward_moves_all_buckets_back_with_it() -> None:
     healthy = window(2, 10, backward=0.020, **usual)
     assert total_s(healthy) == pytest.approx(10 * 0.065)
     assert total_s(slow) == pytest.approx(10 * 0.105)
-    assert total_s(whatif.like_median(slow, [1], ("backward",))) == pytest.approx(10 * 0.065)
+    assert total_s(balanced.like_median(slow, [1], ("backward",))) == pytest.approx(10 * 0.065)
 
 
 def test_nobody_is_like_others_where_there_are_none() -> None:
     one = window(3, 5, forward=[0.01, 0.02, 0.03])
-    assert total_s(whatif.like_median(one, range(3), ("forward",))) == total_s(one)
-    assert total_s(whatif.like_median(one, [], ("forward",))) == total_s(one)
+    assert total_s(balanced.like_median(one, range(3), ("forward",))) == total_s(one)
+    assert total_s(balanced.like_median(one, [], ("forward",))) == total_s(one)
 
 
 def test_equal_shards_keep_all_work_and_make_the_step_the_mean() -> None:
     one = window(4, 10, forward=[0.010, 0.010, 0.010, 0.030], backward=[0.020, 0.020, 0.020, 0.060])
-    even = whatif.all_like_mean(one, ("forward", "backward"))
+    even = balanced.all_like_mean(one, ("forward", "backward"))
     assert total_work_s(even).sum() == pytest.approx(total_work_s(one).sum())
     assert total_s(even) == pytest.approx(10 * 0.045)
 
@@ -162,43 +161,43 @@ def test_persistent_and_rotating_imbalance_are_taken_away_apart() -> None:
     usual = {"forward": 0.030, "optimizer": 0.010}
     always = window(4, 40, backward=0.060 + late(4, 40, rank=1, by_s=0.040), **usual)
     in_turn = window(4, 40, backward=0.060 + rotating(4, 40, by_s=0.040), **usual)
-    assert total_s(whatif.without_rotation(always)) == pytest.approx(total_s(always))
-    assert total_s(whatif.without_persistence(always)) == pytest.approx(40 * 0.110, rel=1e-3)
-    assert total_s(whatif.without_rotation(in_turn)) == pytest.approx(40 * 0.110)
-    assert total_s(whatif.without_persistence(in_turn)) == pytest.approx(total_s(in_turn))
+    assert total_s(balanced.without_rotation(always)) == pytest.approx(total_s(always))
+    assert total_s(balanced.without_persistence(always)) == pytest.approx(40 * 0.110, rel=1e-3)
+    assert total_s(balanced.without_rotation(in_turn)) == pytest.approx(40 * 0.110)
+    assert total_s(balanced.without_persistence(in_turn)) == pytest.approx(total_s(in_turn))
 
 
 @given(SEEDS)
 def test_levelling_keeps_what_each_rank_or_each_step_has_to_do(seed: int) -> None:
     one = anything(seed)
-    work = useful_s(one)
-    assert useful_s(whatif.without_rotation(one)).sum(axis=0) == pytest.approx(work.sum(axis=0), rel=1e-9)
-    even = useful_s(whatif.without_persistence(one)).sum(axis=0)
-    assert even == pytest.approx(np.full(one.ranks, work.sum(axis=0).mean()), rel=1e-9)
+    useful = useful_s(one)
+    assert useful_s(balanced.without_rotation(one)).sum(axis=0) == pytest.approx(useful.sum(axis=0), rel=1e-9)
+    even = useful_s(balanced.without_persistence(one)).sum(axis=0)
+    assert even == pytest.approx(np.full(one.ranks, useful.sum(axis=0).mean()), rel=1e-9)
 
 
 def test_twice_the_rate_halves_the_bytes_and_leaves_the_latency() -> None:
     one = window(2, 10, backward=0.020, bucket_s=[0.013, 0.013], lead_s=[0.0, 0.0], tail_s=0.002)
     assert total_s(one) == pytest.approx(10 * (0.020 + 0.026 + 0.002))
-    assert total_s(whatif.with_network(one, rate_factor=2)) == pytest.approx(10 * (0.020 + 0.013 + 0.001))
-    kept = whatif.with_network(one, rate_factor=2, latency_s=0.003, latency_now_s=0.003)
+    assert total_s(network.with_network(one, rate_factor=2)) == pytest.approx(10 * (0.020 + 0.013 + 0.001))
+    kept = network.with_network(one, rate_factor=2, latency_s=0.003, latency_now_s=0.003)
     assert total_s(kept) == pytest.approx(10 * (0.020 + 2 * 0.008 + 0.001))
-    assert total_s(whatif.with_network(one, latency_s=0.001)) == pytest.approx(10 * (0.020 + 0.028 + 0.002))
+    assert total_s(network.with_network(one, latency_s=0.001)) == pytest.approx(10 * (0.020 + 0.028 + 0.002))
 
 
 def test_what_is_common_is_what_the_lower_median_rank_takes() -> None:
     one = window(2, 10, other=[0.010, 0.040], forward=0.010)
     assert total_s(one) == pytest.approx(10 * 0.050)
-    assert total_s(whatif.without_common(one, ("other",))) == pytest.approx(10 * 0.040)
+    assert total_s(work.without_common(one, ("other",))) == pytest.approx(10 * 0.040)
     in_turn = window(3, 9, other=0.001 + rotating(3, 9, by_s=0.020), forward=0.010)
-    assert total_s(whatif.without_common(in_turn, ("other",))) == pytest.approx(9 * 0.030)
+    assert total_s(work.without_common(in_turn, ("other",))) == pytest.approx(9 * 0.030)
 
 
 def test_a_changed_network_changes_the_collectives_of_the_program() -> None:
     call = Call(use="all_reduce", at="end", transfer_s=0.008)
     one = window(2, 10, forward=0.010, calls=[call], reduces=False)
-    assert total_s(whatif.with_network(one, rate_factor=4)) == pytest.approx(10 * 0.012)
-    assert total_s(whatif.with_network(one, latency_s=0.001)) == pytest.approx(10 * 0.019)
+    assert total_s(network.with_network(one, rate_factor=4)) == pytest.approx(10 * 0.012)
+    assert total_s(network.with_network(one, latency_s=0.001)) == pytest.approx(10 * 0.019)
 
 
 @given(SEEDS, st.floats(1.0, 100.0), st.floats(0.0, 0.05))
@@ -206,28 +205,28 @@ def test_what_hosts_take_lies_between_a_fast_network_and_the_one_that_was(
     seed: int, factor: float, each_s: float
 ) -> None:
     one = anything(seed)
-    kept = replay(whatif.faster(one, factor, hosts_s=each_s)).end_s
-    assert (kept >= replay(whatif.with_network(one, rate_factor=factor)).end_s - EXACT).all()
+    kept = replay(network.faster(one, factor, hosts_s=each_s)).end_s
+    assert (kept >= replay(network.with_network(one, rate_factor=factor)).end_s - EXACT).all()
     assert (kept <= replay(one).end_s + EXACT).all()
-    assert total_s(whatif.faster(one, factor)) == total_s(whatif.with_network(one, rate_factor=factor))
-    assert total_s(whatif.faster(one, factor, hosts_s=np.inf)) == total_s(one)
+    assert total_s(network.faster(one, factor)) == total_s(network.with_network(one, rate_factor=factor))
+    assert total_s(network.faster(one, factor, hosts_s=np.inf)) == total_s(one)
 
 
 def test_hosts_take_their_time_for_the_last_bucket_and_its_tail() -> None:
     one = window(2, 10, backward=0.020, bucket_s=[0.013, 0.013], lead_s=[0.0, 0.0], tail_s=0.002)
-    assert total_s(whatif.faster(one, np.inf, hosts_s=0.005)) == pytest.approx(10 * (0.020 + 0.010))
-    assert total_s(whatif.faster(one, np.inf, hosts_s=np.array([0.0, 0.005]))) == pytest.approx(10 * (0.020 + 0.005))
-    assert total_s(whatif.faster(one, np.inf, hosts_s=np.array([0.0, 0.014]))) == pytest.approx(10 * (0.020 + 0.014))
-    assert total_s(whatif.faster(one, 2.0, hosts_s=np.array([0.0, 1.0]))) == pytest.approx(10 * (0.020 + 0.0215))
+    assert total_s(network.faster(one, np.inf, hosts_s=0.005)) == pytest.approx(10 * (0.020 + 0.010))
+    assert total_s(network.faster(one, np.inf, hosts_s=np.array([0.0, 0.005]))) == pytest.approx(10 * (0.020 + 0.005))
+    assert total_s(network.faster(one, np.inf, hosts_s=np.array([0.0, 0.014]))) == pytest.approx(10 * (0.020 + 0.014))
+    assert total_s(network.faster(one, 2.0, hosts_s=np.array([0.0, 1.0]))) == pytest.approx(10 * (0.020 + 0.0215))
 
 
 @given(SEEDS, st.floats(1.0, 100.0))
 def test_a_faster_network_shortens_and_a_slower_one_does_not(seed: int, factor: float) -> None:
     one = anything(seed)
-    assert total_s(whatif.with_network(one, rate_factor=factor)) <= total_s(one) + EXACT
-    assert total_s(whatif.with_network(one, rate_factor=1 / factor)) >= total_s(one) - EXACT
-    assert total_s(whatif.with_network(one, rate_factor=1e15)) == pytest.approx(
-        total_s(whatif.without_transfer(one)), abs=1e-9
+    assert total_s(network.with_network(one, rate_factor=factor)) <= total_s(one) + EXACT
+    assert total_s(network.with_network(one, rate_factor=1 / factor)) >= total_s(one) - EXACT
+    assert total_s(network.with_network(one, rate_factor=1e15)) == pytest.approx(
+        total_s(network.without_transfer(one)), abs=1e-9
     )
 
 
@@ -235,32 +234,32 @@ def test_a_faster_network_shortens_and_a_slower_one_does_not(seed: int, factor: 
 def test_perfect_overlap_exposes_what_backward_is_too_short_for(wire_s: float, exposed_s: float) -> None:
     one = window(3, 10, bucket_s=[wire_s / 2] * 2, lead_s=[0.0, 0.0], **BEGUN)
     assert total_s(one) == pytest.approx(10 * (0.110 + wire_s))
-    assert total_s(whatif.overlapped(one)) == pytest.approx(10 * (0.110 + exposed_s))
+    assert total_s(network.overlapped(one)) == pytest.approx(10 * (0.110 + exposed_s))
 
 
 @pytest.mark.parametrize("buckets", [1, 2, 4, 20])
 def test_smaller_buckets_expose_the_last_of_them(buckets: int) -> None:
     """Gradients become ready as fast as they are sent: all but the last bucket hide behind backward."""
     one = window(2, 10, bucket_s=0.100, sizes=[100_000_000], **BEGUN)
-    cut = whatif.with_buckets(one, 100_000_000 // buckets)
+    cut = network.with_buckets(one, 100_000_000 // buckets)
     assert cut.reductions is not None
     assert cut.reductions.buckets == buckets
     assert total_s(cut) == pytest.approx(10 * (0.110 + 0.100 / buckets))
-    slower = whatif.with_buckets(one, 100_000_000 // buckets, latency_s=0.002)
+    slower = network.with_buckets(one, 100_000_000 // buckets, latency_s=0.002)
     # the first is ready at 100/n ms, then the lane is never free: n latencies of 2 ms and 98 ms for the bytes
     assert total_s(slower) == pytest.approx(10 * (0.010 + 0.100 / buckets + 0.002 * buckets + 0.098))
 
 
 def test_a_bucket_of_all_gradients_waits_for_the_last_of_them() -> None:
     one = window(2, 10, bucket_s=[0.010, 0.030, 0.020], **BEGUN)
-    assert total_s(whatif.with_buckets(one, 10**9)) == pytest.approx(10 * (0.110 + 0.060))
+    assert total_s(network.with_buckets(one, 10**9)) == pytest.approx(10 * (0.110 + 0.060))
 
 
 @given(SEEDS)
 def test_buckets_cut_where_they_are_cut_change_nothing(seed: int) -> None:
     one = window(3, 4, backward=jitter(3, 4, sd_s=0.02, seed=seed), bucket_s=[0.002, 0.01, 0.01, 0.007],
                  sizes=[1 << 20, 25 << 20, 25 << 20, 17 << 20])  # fmt: skip
-    same = whatif.with_buckets(one, 25 << 20, first_bytes=1 << 20)
+    same = network.with_buckets(one, 25 << 20, first_bytes=1 << 20)
     assert same.reductions is not None
     assert same.reductions.size_bytes is not None
     assert same.reductions.size_bytes.tolist() == [1 << 20, 25 << 20, 25 << 20, 17 << 20]
@@ -273,9 +272,9 @@ def test_cutting_buckets_loses_no_byte_and_no_second(seed: int, cap_bytes: int) 
     lane = one.reductions
     if lane is None or lane.size_bytes is None:
         with pytest.raises(ValueError, match="without sizes"):
-            whatif.with_buckets(one, cap_bytes)
+            network.with_buckets(one, cap_bytes)
         return
-    cut = whatif.with_buckets(one, cap_bytes).reductions
+    cut = network.with_buckets(one, cap_bytes).reductions
     assert cut is not None
     assert cut.size_bytes is not None
     assert cut.size_bytes.sum() == lane.size_bytes.sum()
@@ -287,20 +286,20 @@ def test_cutting_buckets_loses_no_byte_and_no_second(seed: int, cap_bytes: int) 
 
 def test_a_bucket_of_no_bytes_is_no_question() -> None:
     with pytest.raises(ValueError, match="at least one byte"):
-        whatif.with_buckets(window(2, 3, bucket_s=0.01, backward=0.02), 0)
+        network.with_buckets(window(2, 3, bucket_s=0.01, backward=0.02), 0)
 
 
 @given(SEEDS)
 def test_a_rank_alone_takes_as_long_and_meets_nobody(seed: int) -> None:
     one = anything(seed)
-    by_itself = whatif.alone(one)
+    by_itself = network.single_rank(one)
     assert replay(by_itself).end_s == pytest.approx(replay(one).end_s, rel=EXACT)
     if one.ranks == 1:
-        assert total_s(whatif.without_transfer(by_itself)) == pytest.approx(total_s(one), rel=EXACT)
+        assert total_s(network.without_transfer(by_itself)) == pytest.approx(total_s(one), rel=EXACT)
         assert not by_itself.meets.any()
 
 
 def test_half_the_work_on_one_rank() -> None:
     one = window(2, 10, input=[0.010, 0.050], forward=0.010)
-    assert total_s(whatif.scaled(one, ("input",), 0.5, ranks=[1])) == pytest.approx(10 * 0.035)
-    assert total_s(whatif.scaled(one, ("forward",), 2.0)) == pytest.approx(10 * 0.070)
+    assert total_s(work.scaled(one, ("input",), 0.5, ranks=[1])) == pytest.approx(10 * 0.035)
+    assert total_s(work.scaled(one, ("forward",), 2.0)) == pytest.approx(10 * 0.070)

@@ -9,8 +9,9 @@ clock; pairs of clock readings of the rank convert it to its monotonic one.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 import polars as pl
@@ -103,6 +104,14 @@ def summary(windows: BucketWindows, steps: pl.DataFrame) -> list[BucketTime]:
     ]
 
 
+def bucket_sizes(logs: Iterable[EventLog], step: int, buckets: int) -> list[int] | None:
+    """Bytes of ``buckets`` buckets as DDP cut them at ``step``: as last recorded before it, or else first after it."""
+    cuts = [one for log in logs for one in log.buckets if len(one.sizes_bytes) == buckets]
+    before = [one for one in cuts if one.step <= step]
+    cut = max(before, key=attrgetter("step")) if before else min(cuts, key=attrgetter("step"), default=None)
+    return None if cut is None else cut.sizes_bytes
+
+
 def _in_turn(events: Mapping[int, EventLog]) -> Iterator[tuple[int, TraceWindow]]:
     most = max((len(log.traces) for log in events.values()), default=0)
     for place in range(1, most + 1):
@@ -124,7 +133,7 @@ def _of_window(run: RunData, rank: int, window: TraceWindow, trace: Trace) -> It
     for step, begin_ns, end_ns, done_ns in steps.select("step", "begin_ns", "end_ns", "done_ns").iter_rows():
         until_ns = end_ns if done_ns is None else done_ns
         buckets = reductions[bisect_left(ready, begin_ns) : bisect_right(ready, until_ns)]
-        known = _sizes(run.events[rank], step, len(buckets))
+        known = bucket_sizes([run.events[rank]], step, len(buckets))
         for place, one in enumerate(buckets):
             size = one.size_bytes if one.size_bytes is not None or known is None else known[place]
             yield (rank, step, place, size, one.ready_ns, *(one.ran_ns or (None, None)))
@@ -197,11 +206,3 @@ def _called(queued: Sequence[_Queued], calls: NDArray[np.int64]) -> list[bool]:
         places, near = places[fits], near[fits]
         found[places[begins[places] - near < CALL_NS]] = True
     return [bool(one) for one in found]
-
-
-def _sizes(log: EventLog, step: int, buckets: int) -> list[int] | None:
-    """Sizes of as many ``buckets`` as DDP said them last before ``step``, or else the first time after."""
-    said = [one for one in log.buckets if len(one.sizes_bytes) == buckets]
-    before = [one for one in said if one.step <= step]
-    chosen = before[-1:] or said[:1]
-    return chosen[0].sizes_bytes if chosen else None

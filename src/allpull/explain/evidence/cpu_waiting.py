@@ -1,9 +1,9 @@
-"""How long ranks waited for a CPU, as the kernel counted it: of the thread that trains step by step, else of all.
+"""How long ranks waited for a CPU, as the kernel counted it: the training thread step by step, or all threads.
 
-The thread that trains tells what it was held up by, so its time is taken off before ranks are compared: what is left is
-their own. Runs that were recorded without it have the counters of their hosts, which add up all threads of a rank and
-its helpers; these may have waited without holding anything up. Where accelerators compute, the thread only issues work,
-and in a rehearsal it stands for one: there, too, the counters are what is known.
+The waiting of the training thread delayed the rank, so it is subtracted before ranks are compared: what is left is
+their own work. Runs recorded without it have the counters of their hosts, which add up all threads of a rank and its
+helper processes; these may have waited without delaying anything. Where accelerators compute, the thread only issues
+work, and in a rehearsal it stands for an accelerator: there, too, only the counters are used.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import numpy as np
 
 from allpull.analyse.steps.grid import Floats
 from allpull.explain.evidence.machine import Machine
-from allpull.replay.whatif import lower_median, scaled
+from allpull.replay.whatif.work import lower_median, scaled
 from allpull.replay.window import Window
 
 COMPUTING = ("copy", "forward", "backward", "optimizer", "host", "other")
 """Work of a rank between its loader and its collectives."""
-CROWDED = 0.10  # of the time: less goes to whatever else a machine has to do
-CROWDED_SUM = 0.25  # where all threads are added up: those of Gloo wait while nobody waits for them, 13 % when healthy
-CROWDED_MORE = 2.0  # times what the others wait: late ranks wait somewhat more for a CPU than others do
+CROWDED = 0.10  # of the time: other activity of a machine takes less
+CROWDED_SUM = 0.25  # sum over all threads: those of Gloo wait without delaying anything, 13 % in healthy runs
+CROWDED_MORE = 2.0  # times the waiting of the others: late ranks wait somewhat more for a CPU than others anyway
 
 
 def is_work(window: Window, phase: str) -> bool:
@@ -37,24 +37,24 @@ def per_step(window: Window, phases: list[str] | tuple[str, ...]) -> Floats:
     return total
 
 
-def is_told(window: Window, machine: Machine) -> bool:
-    """Whether the thread that trains told how long it had no CPU, and its time is the rank's."""
+def is_known_per_step(window: Window, machine: Machine) -> bool:
+    """Whether the waiting of the training thread is known step by step, and its time is the rank's."""
     return window.queued_s is not None and not machine.is_rehearsal and "host" not in window.work
 
 
 def held_up(window: Window, machine: Machine) -> Floats | None:
-    """For how long of its computing the thread that trains had no CPU at the most, s, (steps, ranks); None: not known.
+    """How long at most the training thread had no CPU while it computed, s, (steps, ranks); None: not known.
 
-    What it waited beyond its computing fell into collectives or its loader, from which it was called back late.
+    Waiting beyond its computation fell into collectives or its loader, from which it returned late.
     """
-    if window.queued_s is None or not is_told(window, machine):
+    if window.queued_s is None or not is_known_per_step(window, machine):
         return None
     held: Floats = np.minimum(window.queued_s, _computing(window))
     return held
 
 
 def surely_held_up(window: Window, machine: Machine) -> Floats | None:
-    """The same at the least: what it waited for a CPU beyond all the time that it was no use to it, (steps, ranks)."""
+    """The same at least: waiting for a CPU beyond all time in which it did not compute, (steps, ranks)."""
     held_s = held_up(window, machine)
     if held_s is None or window.queued_s is None:
         return None
@@ -68,7 +68,7 @@ def _computing(window: Window) -> Floats:
 
 
 def waiting_share(window: Window, machine: Machine) -> Floats | None:
-    """Share of its time in which each rank could run and had no CPU, (ranks,); None: not known."""
+    """Share of the time in which each rank was runnable without a CPU, (ranks,); None: not known."""
     held_s = held_up(window, machine)
     if held_s is None:
         return machine.queued_s
@@ -77,26 +77,26 @@ def waiting_share(window: Window, machine: Machine) -> Floats | None:
 
 
 def crowded_share(window: Window, machine: Machine) -> float | None:
-    """Share of the time in which at least half of the ranks could run and had no CPU; None: not known.
+    """Share of the time in which at least half of the ranks were runnable without a CPU; None: not known.
 
-    The counters of a host add up a rank's processes: there it is what one of them waited. The ranks of a rehearsal
-    share one machine, whose own crowding says nothing of the cluster: None, too.
+    The counters of a host add up a rank's processes: there it is the mean of them. The ranks of a rehearsal share one
+    machine, whose own contention says nothing about the cluster: None, too.
     """
     shares = waiting_share(window, machine)
     if shares is None or machine.is_rehearsal:
         return None
-    return float(lower_median(shares)) / (1 if is_told(window, machine) else max(1, machine.started or 1))
+    return float(lower_median(shares)) / (1 if is_known_per_step(window, machine) else max(1, machine.started or 1))
 
 
 def all_wait(window: Window, machine: Machine) -> bool:
-    """Whether at least half of the ranks wait for a CPU for a good part of their time."""
+    """Whether at least half of the ranks wait for a CPU for much of their time."""
     crowded = crowded_share(window, machine)
-    least = CROWDED if is_told(window, machine) else CROWDED_SUM
+    least = CROWDED if is_known_per_step(window, machine) else CROWDED_SUM
     return crowded is not None and crowded >= least
 
 
 def shortened(window: Window, gone_s: Mapping[int, float]) -> Window:
-    """The ranks of ``gone_s`` compute so many seconds a step less, whatever else was taken from ``window`` before."""
+    """The ranks of ``gone_s`` compute that many seconds per step less, whatever was removed from ``window`` before."""
     own_s = per_step(window, COMPUTING).mean(axis=0)
     factors = np.ones(window.ranks)
     for rank, seconds in gone_s.items():
@@ -105,6 +105,6 @@ def shortened(window: Window, gone_s: Mapping[int, float]) -> Window:
 
 
 def is_crowded(rank: int, shares: Floats) -> bool:
-    """Whether ``rank`` waits for a CPU for a good part of its time, and far more than the others do."""
+    """Whether ``rank`` waits for a CPU for much of its time, and far more than the others."""
     usual = float(np.median(np.delete(shares, rank)))
     return bool(shares[rank] >= CROWDED and shares[rank] >= CROWDED_MORE * usual)

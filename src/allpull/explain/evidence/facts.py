@@ -1,4 +1,4 @@
-"""What rules look at: one window, who made whom wait in it, and the machine that it ran on."""
+"""What rules examine: one window, which rank made which wait in it, and the machine that it ran on."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import polars as pl
 from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.statistics import MIN_POINTS
 from allpull.analyse.steps.grid import Floats, of_steps
+from allpull.explain.candidate import MIN_SHARE
 from allpull.explain.evidence.cpu_waiting import crowded_share
-from allpull.explain.evidence.lateness import Late, late_ranks
+from allpull.explain.evidence.lateness import LateRanks, late_ranks
 from allpull.explain.evidence.machine import Machine
 from allpull.explain.evidence.network import Network, network_of
-from allpull.explain.pricing.candidate import MIN_SHARE
 from allpull.replay.blame import Blame
-from allpull.replay.engine import Played, replay
+from allpull.replay.engine import Replay, replay
 from allpull.replay.window import Bools, Window
 from allpull.rundir.read.run import RunData
 
@@ -25,8 +25,8 @@ SLOW_ON_CPUS = 0.08  # of a step: cores of one machine differ by up to 7 % over 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Elsewhere:
-    """Another run of the same training: its ranks, and samples/s of each of them (mean of the window)."""
+class OtherRun:
+    """Another run of the same training: its ranks, and samples/s of each (mean of the window)."""
 
     run: str
     ranks: int
@@ -35,42 +35,42 @@ class Elsewhere:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Facts:
-    """Everything that is known of one run when rules are asked.
+    """Everything that rules know about one run.
 
-    ``played`` is the replay of ``window`` as recorded. ``first`` (steps,): the first batch of an epoch. ``blame`` is
-    None where nobody can wait. ``others`` are runs of the same training that the user set beside this one.
+    ``replayed`` is the replay of ``window`` as recorded. ``first`` (steps,): the first batch of an epoch. ``blame`` is
+    None where no rank can wait. ``other_runs``: the reference runs of the same training.
     """
 
     window: Window
     machine: Machine
-    played: Played
-    late: Late
+    replayed: Replay
+    late: LateRanks
     network: Network
     first: Bools
     blame: Blame | None
-    others: tuple[Elsewhere, ...] = ()
+    other_runs: tuple[OtherRun, ...] = ()
 
     @property
     def step_s(self) -> float:
         """The mean step of the job, replayed."""
-        return self.played.total_s / max(1, self.window.steps.size)
+        return self.replayed.total_s / max(1, self.window.steps.size)
 
     @property
     def floor_s(self) -> float | None:
-        """Up to what lateness a rank cannot be told from chance, nor from errors of the clocks, s a step.
+        """Lateness below which a rank cannot be distinguished from noise or clock errors, s per step.
 
-        None: one rank alone, or too few steps to tell any.
+        None: a single rank, or too few steps.
         """
         return max(self.late.floor_s, self.window.bound_s) if np.isfinite(self.late.floor_s) else None
 
     @property
     def is_too_short(self) -> bool:
-        """Whether there are too few steps to tell any fault from chance."""
+        """Whether there are too few steps to distinguish any fault from noise."""
         return self.window.steps.size < MIN_POINTS
 
     @property
     def on_cpus(self) -> bool:
-        """Whether real CPUs compute: neither accelerators, nor what stands for them in a rehearsal."""
+        """Whether CPUs compute: neither accelerators, nor the virtual ones of a rehearsal."""
         return not (self.machine.is_rehearsal or self.machine.accelerators or "host" in self.window.work)
 
     @property
@@ -80,17 +80,17 @@ class Facts:
 
     @property
     def crowded_share(self) -> float | None:
-        """Share of the time in which the median rank could run and had no CPU; None: not known."""
+        """Share of the time in which the median rank was runnable without a CPU; None: not known."""
         return crowded_share(self.window, self.machine)
 
     @property
     def span(self) -> str:
-        """The steps that numbers come from, in words."""
+        """The steps that numbers come from, as evidence names them."""
         steps = self.window.steps
         return f"steps {steps[0]:,} to {steps[-1]:,}" if steps.size else "no steps"
 
     def mean_s(self, phase: str) -> Floats:
-        """Seconds a step of ``phase`` by rank, shape (ranks,)."""
+        """Seconds per step of ``phase`` by rank, shape (ranks,)."""
         seconds: Floats = self.window.per_step(phase).mean(axis=0)
         return seconds
 
@@ -99,7 +99,7 @@ class Facts:
         return list(dict.fromkeys(self.machine.hosts[rank] for rank in ranks if self.machine.hosts[rank]))
 
     def on(self, rank: int) -> str:
-        """A rank and its host, as a sentence begins with them."""
+        """A rank and its host, to begin a sentence."""
         host = self.machine.hosts[rank]
         return f"Rank {rank} on {host}" if host else f"Rank {rank}"
 
@@ -111,18 +111,18 @@ def gather(
     *,
     blame: Blame | None = None,
     first: Bools | None = None,
-    others: Sequence[Elsewhere] = (),
+    other_runs: Sequence[OtherRun] = (),
 ) -> Facts:
-    """The facts of ``window``, which ran on ``machine``; ``network`` is what that is seen to have."""
+    """The facts of ``window``, which ran on ``machine``; ``network``: None derives it from ``machine``."""
     return Facts(
         window=window,
         machine=machine,
-        played=replay(window),
+        replayed=replay(window),
         late=late_ranks(window, machine),
         network=network_of(machine) if network is None else network,
         first=np.zeros(window.steps.size, dtype=np.bool_) if first is None else first,
         blame=blame,
-        others=tuple(others),
+        other_runs=tuple(other_runs),
     )
 
 
@@ -133,11 +133,11 @@ def first_batches(aligned: AlignedRun, window: Window) -> Bools:
     return first
 
 
-def elsewhere(run: RunData, window: Window) -> Elsewhere | None:
+def other_run(run: RunData, window: Window) -> OtherRun | None:
     """``run`` as another run of the same training; None where its samples are not known."""
     samples = float(window.samples.sum())
     if not samples > 0 or not window.measured_s > 0:
         return None
-    return Elsewhere(
+    return OtherRun(
         run=run.record.id, ranks=window.ranks, samples_per_s=samples / window.measured_s / max(1, window.ranks)
     )

@@ -10,20 +10,20 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from allpull.explain.evidence.machine import Machine
-from allpull.explain.evidence.outliers import Outstanding
+from allpull.explain.evidence.outliers import Outlier
 from allpull.schema.results import Interval
 from allpull.units import show_time
 
-MANY = 3  # ranks: fewer are named each by itself
-ALIKE = 0.5  # of the latest: a rank that is late by less has another fault, or another share of it
-NAMED = 6  # ranks by number; of more it is said how many there are
+MANY = 3  # ranks: fewer are separate findings
+ALIKE = 0.5  # of the latest: a rank that is less late has another fault
+NAMED = 6  # ranks by number; the others are counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
     """Ranks with one fault, the latest first: one, or ``MANY`` and more."""
 
-    members: tuple[Outstanding, ...]
+    members: tuple[Outlier, ...]
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -41,13 +41,13 @@ class Group:
         return self.members[0].steady
 
     def span(self) -> str:
-        """By how much they are late, in words."""
+        """By how much they are late, as a title says it."""
         least, most = (show_time(self.members[place].size.value) for place in (-1, 0))
         return most if least == most else f"{least} to {most}"
 
 
-def groups(found: Sequence[Outstanding], fault_of: Callable[[Outstanding], Hashable]) -> tuple[Group, ...]:
-    """All of ``found``, which come largest first, in groups of one ``fault_of`` each, the one with the latest first."""
+def groups(found: Sequence[Outlier], fault_of: Callable[[Outlier], Hashable]) -> tuple[Group, ...]:
+    """``found``, sorted by size, in groups of one ``fault_of`` each; the group with the latest rank first."""
     left = list(found)
     made: list[Group] = []
     while left:
@@ -61,10 +61,10 @@ def groups(found: Sequence[Outstanding], fault_of: Callable[[Outstanding], Hasha
     return tuple(made)
 
 
-def who(ranks: Sequence[int], machine: Machine) -> str:
-    """``ranks`` as a sentence begins with them: by number, or as what they are on their hosts, where that is alike.
+def named(ranks: Sequence[int], machine: Machine) -> str:
+    """``ranks`` to begin a sentence: by number, or by their local rank where it is the same on all their hosts.
 
-    >>> who([0, 2, 4], Machine(hosts=("a", "a", "b", "b", "c", "c")))
+    >>> named([0, 2, 4], Machine(hosts=("a", "a", "b", "b", "c", "c")))
     '3 ranks, local rank 0 of every host,'
     """
     listed = ", ".join(str(rank) for rank in ranks[:NAMED])
@@ -75,7 +75,7 @@ def who(ranks: Sequence[int], machine: Machine) -> str:
 
 
 def _place(ranks: Sequence[int], machine: Machine) -> str | None:
-    """What all of ``ranks`` are on their hosts; None where that is nothing, or no wonder."""
+    """The local rank that all of ``ranks`` have on their hosts; None: they have none in common, or one per host."""
     hosts = [machine.hosts[rank] for rank in ranks]
     locals_ = {machine.ranks_of(host).index(rank) for rank, host in zip(ranks, hosts, strict=True)}
     if not all(hosts) or len(locals_) != 1 or max(len(machine.ranks_of(host)) for host in hosts) < 2:

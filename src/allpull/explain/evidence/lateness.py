@@ -1,14 +1,14 @@
-"""Whose work makes the others wait, and why: every rank that stands out, put under one cause.
+"""The ranks whose work makes the others wait, each assigned to one cause.
 
-Late ranks are told from networks by what they do themselves: their own work is longer, whatever the others wait for.
-Of the longer work
+Late ranks are distinguished from slow networks by their own work: it is longer, whatever the others wait for. Of the
+additional work
 
-- what belongs to more samples is ``uneven``;
-- what was spent waiting for a CPU, by the kernel's own count, is ``contended``: step by step, where the thread that
-  trains told it (a rank may then be both contended and slow), else by how much of its lateness it explains. When in a
-  step it waited is not told: a rank is slow only if it is wherever the waiting fell;
-- what all ranks of a host share, and no rank of another host, is that of a ``slow_hosts``;
-- the rest of computing is that of ``slow`` ranks, and of the loader that of ``loaders``.
+- the part of additional samples is ``uneven``;
+- waiting for a CPU, by the kernel's own count, is ``contended``: step by step, where it is known of the training thread
+  (a rank may then be both contended and slow), otherwise by the share of its lateness that it explains. When in a step
+  it waited is not known: a rank is slow only if it is so wherever the waiting fell;
+- what all ranks of one host have, and no rank of another host, belongs to ``slow_hosts``;
+- the remaining computation belongs to ``slow`` ranks, and that of the loader to ``loaders``.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ import numpy as np
 from allpull.analyse.steps.grid import Floats
 from allpull.explain.evidence.cpu_waiting import COMPUTING, held_up, is_crowded, is_work, per_step, surely_held_up
 from allpull.explain.evidence.machine import Machine
-from allpull.explain.evidence.outliers import Outstanding, mean_interval, standing_out
+from allpull.explain.evidence.outliers import Outlier, mean_interval, outliers
 from allpull.replay.window import Window
 from allpull.schema.results import Interval
 
 BY_SAMPLE = ("forward", "backward")
 """Work that grows with the samples of a step."""
 UNEVEN = 0.01  # of the samples of the median rank: less is the rounding of shards
-BY_SAMPLES_SHARE = 0.5  # of the time that more samples should take: a rank that takes less has them for nothing
-NEGLIGIBLE = 0.005  # of a step: whoever is later by less is no reason for anything
-HELD = 0.05  # of a step, that a rank has no CPU longer than the others: cores differ by a few percent
-SURELY = 0.25  # of what it may have been held up
-CONTENDED_SHARE = 0.5  # of its lateness: a rank that waited so long for a CPU is late because of that
+BY_SAMPLES_SHARE = 0.5  # of the time that more samples should take: a rank that takes less is not late because of them
+NEGLIGIBLE = 0.005  # of a step: smaller lateness explains nothing
+HELD = 0.05  # of a step without a CPU, beyond the others: cores differ by a few percent
+SURELY = 0.25  # of the largest possible time without a CPU
+CONTENDED_SHARE = 0.5  # of its lateness: a rank that waited that long for a CPU is late because of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uneven:
-    """One rank with ``share`` times the samples of the median rank, which cost it ``size`` more, s a step."""
+    """One rank with ``share`` times the samples of the median rank, which take ``size`` longer, s per step."""
 
     rank: int
     share: float
@@ -44,23 +44,23 @@ class Uneven:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Late:
-    """All ranks that stand out, each kind largest first. ``floor_s``: below it, s a step, nobody can.
+class LateRanks:
+    """All ranks that stand out, each kind largest first; ``floor_s``: the noise floor, s per step.
 
-    ``unsure``: they are late, and waiting for a CPU may be why, or not.
+    ``unsure``: late ranks for which waiting for a CPU may be the cause, or not.
     """
 
-    slow: tuple[Outstanding, ...] = ()
-    slow_hosts: tuple[tuple[str, tuple[Outstanding, ...]], ...] = ()
-    contended: tuple[Outstanding, ...] = ()
-    loaders: tuple[Outstanding, ...] = ()
+    slow: tuple[Outlier, ...] = ()
+    slow_hosts: tuple[tuple[str, tuple[Outlier, ...]], ...] = ()
+    contended: tuple[Outlier, ...] = ()
+    loaders: tuple[Outlier, ...] = ()
     uneven: tuple[Uneven, ...] = ()
-    unsure: tuple[Outstanding, ...] = ()
+    unsure: tuple[Outlier, ...] = ()
     floor_s: float = float("inf")
 
     @property
     def computing(self) -> frozenset[int]:
-        """All ranks that compute longer, whatever the cause: no model for others."""
+        """All ranks that compute longer, whatever the cause: not part of the median of others."""
         slow = (self.slow, self.contended, *(ranks for _, ranks in self.slow_hosts))
         return frozenset(one.rank for kind in slow for one in kind) | {one.rank for one in self.uneven}
 
@@ -70,7 +70,7 @@ class Late:
         return frozenset(one.rank for one in self.loaders)
 
 
-def late_ranks(window: Window, machine: Machine) -> Late:
+def late_ranks(window: Window, machine: Machine) -> LateRanks:
     """Every rank of ``window`` whose work stands out."""
     share = sample_shares(window)
     by_sample = per_step(window, BY_SAMPLE)
@@ -80,10 +80,10 @@ def late_ranks(window: Window, machine: Machine) -> Late:
     held_s = held_up(window, machine)
     own_s = by_sample / np.where(has_more, share, 1.0) + rest
     surely_s = surely_held_up(window, machine)
-    computing = standing_out(own_s if held_s is None else np.maximum(own_s - held_s, 0.0))
+    computing = outliers(own_s if held_s is None else np.maximum(own_s - held_s, 0.0))
     least_s = NEGLIGIBLE * step_s(window)
     out = [one for one in computing.ranks if one.size.value >= least_s]
-    unsure: list[Outstanding] = []
+    unsure: list[Outlier] = []
     if held_s is None or surely_s is None:
         contended = [one for one in out if _is_contended(one, window, machine)]
         slow = [one for one in out if one not in contended]
@@ -91,11 +91,11 @@ def late_ranks(window: Window, machine: Machine) -> Late:
         contended = _held(held_s, surely_s, window)
         slow = [one for one in out if _beyond_queues(one.rank, own_s - held_s, own_s - surely_s) >= least_s]
         named = {one.rank for one in (*slow, *contended)}
-        unsure = [one for one in standing_out(own_s).ranks if one.rank not in named and one.size.value >= least_s]
+        unsure = [one for one in outliers(own_s).ranks if one.rank not in named and one.size.value >= least_s]
     hosts = _whole_hosts(slow, machine)
     of_hosts = {one.rank for _, ranks in hosts for one in ranks}
-    loader = standing_out(per_step(window, ("input",)))
-    return Late(
+    loader = outliers(per_step(window, ("input",)))
+    return LateRanks(
         slow=tuple(one for one in slow if one.rank not in of_hosts),
         slow_hosts=hosts,
         contended=tuple(contended),
@@ -117,7 +117,7 @@ def sample_shares(window: Window) -> Floats:
 
 
 def _uneven(by_sample: Floats, share: Floats) -> tuple[Uneven, ...]:
-    """Ranks with more samples than the median rank that take longer for it."""
+    """Ranks with more samples than the median rank that also take longer."""
     if by_sample.shape[0] == 0:
         return ()
     usual = np.median(by_sample, axis=1)
@@ -130,29 +130,29 @@ def _uneven(by_sample: Floats, share: Floats) -> tuple[Uneven, ...]:
 
 
 def _beyond_queues(rank: int, least_s: Floats, most_s: Floats) -> float:
-    """By how much ``rank`` computes longer if queues took as much of its computing as can be, and of others' the least.
+    """By how much ``rank`` computes longer if it waited for a CPU as much as possible, and the others as little.
 
-    ``least_s`` and ``most_s`` (steps, ranks) are what ranks compute by themselves at the least and at the most.
+    ``least_s`` and ``most_s`` (steps, ranks) are the least and the largest computation of ranks themselves.
     """
     return float(least_s[:, rank].mean() - np.median(np.delete(most_s.mean(axis=0), rank)))
 
 
-def _held(held_s: Floats, surely_s: Floats, window: Window) -> list[Outstanding]:
-    """The ranks that wait for a CPU more than the others do, by ``held_s`` and ``surely_s`` (steps, ranks).
+def _held(held_s: Floats, surely_s: Floats, window: Window) -> list[Outlier]:
+    """The ranks that wait for a CPU more than the others, by ``held_s`` and ``surely_s`` (steps, ranks).
 
-    A good part of it must surely fall into their computing: a rank that is called back late from its loader, or that
-    looks for the others again and again while it waits for them, is not late because of that.
+    A good part of it must certainly fall into their computation: a rank that returns late from its loader, or that
+    polls for the others while it waits for them, is not late because of that.
     """
     sure_s = surely_s.mean(axis=0)
     return [
         one
-        for one in standing_out(held_s).ranks
+        for one in outliers(held_s).ranks
         if one.size.value >= HELD * step_s(window) and sure_s[one.rank] >= SURELY * one.size.value
     ]
 
 
-def _is_contended(one: Outstanding, window: Window, machine: Machine) -> bool:
-    """Whether ``one`` waited for a CPU far more than the others did, and for most of the time that it is late."""
+def _is_contended(one: Outlier, window: Window, machine: Machine) -> bool:
+    """Whether ``one`` waited for a CPU far more than the others, and for most of the time that it is late."""
     if machine.queued_s is None or not is_crowded(one.rank, machine.queued_s):
         return False
     more = float(machine.queued_s[one.rank] - np.median(np.delete(machine.queued_s, one.rank)))
@@ -164,8 +164,8 @@ def step_s(window: Window) -> float:
     return window.measured_s / max(1, window.steps.size)
 
 
-def _whole_hosts(slow: list[Outstanding], machine: Machine) -> tuple[tuple[str, tuple[Outstanding, ...]], ...]:
-    """Hosts of several ranks of which all are slow, while another host has none that is."""
+def _whole_hosts(slow: list[Outlier], machine: Machine) -> tuple[tuple[str, tuple[Outlier, ...]], ...]:
+    """Hosts of several ranks that are all slow, while another host has no slow rank."""
     late = {one.rank: one for one in slow}
     found = []
     clean = [host for host in machine.host_names if not any(rank in late for rank in machine.ranks_of(host))]

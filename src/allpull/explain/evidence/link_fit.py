@@ -1,14 +1,15 @@
-"""Say anew how long buckets took, knowing for how long the links between hosts had something to send.
+"""Re-estimate how long buckets took from the time in which the links between hosts had data to send.
 
-The ends of steps alone do not tell a lane that is busy all through backward from one that is idle, and takes long for
-every bucket because hosts have to hand it on: both end when they end. The difference decides what a late rank costs,
-for a busy lane hides it. The links know. With ``busy_s`` seconds a step under way on the busiest one, and w_b the
-share of bucket b in the bytes, a bucket takes ::
+The ends of steps alone cannot distinguish a lane that is busy throughout backward from one that is idle and takes long
+for every bucket because hosts have to forward it: both end at the same time. The difference decides what a late rank
+costs, because a busy lane hides it. The links show it. With ``busy_s`` seconds per step of data in flight on the
+busiest link, and w_b the share of bucket b in the bytes, a bucket takes ::
 
     seconds_b = n·w_b + c,    n = min(busy_s, min_j (D − R_j)/W_j),    c = min_j (D − R_j − n·W_j)/(B − j)
 
-where R_j, W_j and D are those of ``analyse.bucket_times``, and c, which each of the B buckets takes whatever its size
-(Hockney 1994, Parallel Computing 20), is what the links do not explain. The last bucket ends as recorded: D is met.
+where R_j, W_j and D are those of ``replay.recording.bucket_times``, and c is the time of each of the B buckets that the
+links do not explain, whatever its size (Hockney 1994, Parallel Computing 20). The last bucket ends as recorded: D is
+met.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from allpull.replay.walk import walk
+from allpull.replay.engine import event_times
 from allpull.replay.window import REDUCE, Window
 
-EXPLAINED = 1.25  # times what the links were busy: lanes that took no longer were as busy as they
+EXPLAINED = 1.25  # times the busy time of the links: lanes that took no longer were as busy as the links
 
 
 def with_links(window: Window, busy_s: float | None) -> Window:
-    """``window`` with buckets that take as long as its links were busy, and a part that does not depend on bytes.
+    """``window`` with buckets that take as long as its links were busy, plus a part that does not depend on bytes.
 
-    ``busy_s``: of the busiest link, s a step; None: not known. Unchanged where lanes were no busier than the links, and
-    at the level of steps.
+    ``busy_s``: of the busiest link, s per step; None: not known. Unchanged where lanes were no busier than the links,
+    and at the level of steps.
     """
     lane = window.reductions
     if lane is None or busy_s is None or lane.buckets < 2 or lane.size_bytes is None or lane.size_bytes.sum() <= 0:
@@ -35,7 +36,7 @@ def with_links(window: Window, busy_s: float | None) -> Window:
     if float(np.median(lane.seconds.sum(axis=1))) <= EXPLAINED * busy_s:
         return window
     reduces = window.kind == REDUCE
-    ready_s = (walk(window).stand_s[reduces][:, None, :] - lane.lead_s).max(axis=2)
+    ready_s = (event_times(window).stand_s[reduces][:, None, :] - lane.lead_s).max(axis=2)
     after_s = np.cumsum(lane.seconds[:, ::-1], axis=1)[:, ::-1]
     left_s = (ready_s + after_s).max(axis=1, keepdims=True) - ready_s  # D − R_j
     share = np.maximum(lane.size_bytes / lane.size_bytes.sum(), 0.0)

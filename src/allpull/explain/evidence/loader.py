@@ -1,4 +1,4 @@
-"""What all ranks wait for their loaders alike: not what some wait longer, nor what first batches take longer."""
+"""The wait for loaders that all ranks have in common: without the excess of some ranks, and of first batches."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from allpull.analyse.statistics import MIN_POINTS
 from allpull.analyse.steps.grid import Floats
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.outliers import mean_interval
-from allpull.replay.whatif import lower_median
+from allpull.replay.whatif.work import lower_median
 from allpull.replay.window import Bools, Window
 from allpull.schema.results import Interval
 
-LEAST = 0.04  # of a step: to take a batch from a queue, or to make a small one, is no fault
-BEHIND = 2.0  # times what at least half of the ranks wait: the rest of it is no matter of all ranks
-SATURATED = 0.9  # of the CPUs: workers that have no more of them do not get faster by being more
+LEAST = 0.04  # of a step: taking a batch from a queue, or making a small one, is no fault
+BEHIND = 2.0  # times the wait of at least half of the ranks: beyond it, not all ranks are concerned
+SATURATED = 0.9  # of the CPUs: more workers do not help where no more CPUs are free
 ALONE = 1  # process of a rank: itself, without workers
 
 
 def common_input(facts: Facts) -> Interval | None:
-    """What at least half of the ranks wait for their loaders in an ordinary step, s; None where that is no matter.
+    """The wait of at least half of the ranks for their loaders in an ordinary step, s; None where it is negligible.
 
-    Of two ranks that is what the one waits that waits less: where one has it all, it is no matter of both.
+    Of two ranks that is the wait of the one that waits less: where one has all of it, it is not common to both.
     """
     input_s = facts.window.per_step("input")
     usual = ~(facts.first | facts.window.odd)
@@ -34,10 +34,10 @@ def common_input(facts: Facts) -> Interval | None:
 
 
 def without_common_input(window: Window, first: Bools, behind: tuple[int, ...]) -> Window:
-    """No rank waits for its loader, but for what some wait longer than the others, and what first batches take.
+    """No rank waits for its loader, except for the excess of some ranks over the others, and for first batches.
 
-    ``first`` (steps,): the first batch of an epoch. ``behind``: ranks that stand out; so do those, whether that is sure
-    or not, that wait ``BEHIND`` times as long as others.
+    ``first`` (steps,): the first batch of an epoch. ``behind``: ranks that stand out; ranks that wait ``BEHIND`` times
+    as long as others count as such, too.
     """
     if "input" not in window.work:
         return window
@@ -61,7 +61,7 @@ def _common(input_s: Floats, unusual: Bools, behind: tuple[int, ...]) -> Floats:
 
 
 def _shared_s(input_s: Floats) -> float:
-    """What at least half of the ranks wait at the least, s a step; of (steps, ranks)."""
+    """The least wait of at least half of the ranks, s per step; of (steps, ranks)."""
     return float(lower_median(input_s.mean(axis=0)))
 
 

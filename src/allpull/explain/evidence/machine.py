@@ -1,4 +1,4 @@
-"""What counters and host records say of the machine that a window ran on: CPUs, accelerators, reading, links."""
+"""The machine that a window ran on, from counters and host records: CPUs, accelerators, reading, connections."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from allpull.units import NS_PER_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class Connection:
     """The TCP connections from one host to another, over a window.
 
-    ``bytes_per_s``: sent ÷ time in which something was sent and not yet acknowledged. Several connections at once share
-    a link and are each counted, so it is no more than what the link gives.
+    ``bytes_per_s``: sent ÷ time in which data was sent and not yet acknowledged. Several connections at once share a
+    link and are each counted, so it is at most the rate of the link.
     """
 
     source: str
@@ -36,10 +36,10 @@ class Way:
 class Machine:
     """The machine of one run; None or empty: not measured.
 
-    ``hosts``: of each rank. ``queued_s`` and ``cpu_s`` (ranks,): seconds a second that the threads of a rank and its
+    ``hosts``: of each rank. ``queued_s`` and ``cpu_s`` (ranks,): seconds per second that the threads of a rank and its
     helpers waited for a CPU, and that they had one. ``cpus`` are those of each host that ranks may use.
-    ``started``: the most processes that a rank had, itself included. ``gpus``: host → the names of its accelerators.
-    ``precision`` and ``compiled``: what allpull's own trainer was told of arithmetic, and whether to compile.
+    ``started``: the largest number of processes of a rank, itself included. ``gpus``: host → names of its accelerators.
+    ``precision`` and ``compiled``: the arithmetic that allpull's own trainer was configured with, and compilation.
     """
 
     hosts: tuple[str, ...]
@@ -53,7 +53,7 @@ class Machine:
     queued_s: Floats | None = None
     cpu_s: Floats | None = None
     started: int | None = None
-    ways: tuple[Way, ...] = ()
+    connections: tuple[Connection, ...] = ()
     round_trip_s: float | None = None
     read_bytes_per_s: float | None = None
     storage_read_bytes_per_s: float | None = None
@@ -82,7 +82,7 @@ class Machine:
 
 
 def machine_of(run: RunData, steps: NDArray[np.int64]) -> Machine:
-    """The machine of ``run`` while it made ``steps``, as far as it is known."""
+    """The machine of ``run`` during ``steps``, as far as it is known."""
     ranks = run.record.ranks
     spans = of_steps(run.steps, steps).group_by("rank").agg(pl.col("begin_ns").min(), pl.col("end_ns").max())
     inside = _inside(run.counters, spans)
@@ -108,7 +108,7 @@ def machine_of(run: RunData, steps: NDArray[np.int64]) -> Machine:
         queued_s=_rates(inside, "queued_ns", ranks),
         cpu_s=_rates(inside, "cpu_ns", ranks),
         started=_most(inside, "processes"),
-        ways=_ways(run.links, _of_hosts(spans, hosts)),
+        connections=_connections(run.links, _of_hosts(spans, hosts)),
         round_trip_s=_round_trip_s(run.pings),
         read_bytes_per_s=reading.read_bytes_per_s,
         storage_read_bytes_per_s=reading.storage_read_bytes_per_s,
@@ -117,7 +117,7 @@ def machine_of(run: RunData, steps: NDArray[np.int64]) -> Machine:
 
 
 def _trained(run: RunData) -> dict[str, str]:
-    """What allpull's own trainer was told, its words alone; of a script of the user's nothing is known."""
+    """Text options of allpull's own trainer; empty for a script of the user, whose options are not known."""
     told = run.record.spec.get("train") if run.record.kind == "train" else None
     return {name: value for name, value in told.items() if isinstance(value, str)} if isinstance(told, dict) else {}
 
@@ -163,12 +163,12 @@ def _of_hosts(spans: pl.DataFrame, hosts: tuple[str, ...]) -> dict[str, tuple[in
     return found
 
 
-def _ways(links: pl.DataFrame, spans: Mapping[str, tuple[int, int]]) -> tuple[Way, ...]:
-    """Each way between two hosts of the job, from its first to its last sample within the span of its source."""
+def _connections(links: pl.DataFrame, spans: Mapping[str, tuple[int, int]]) -> tuple[Connection, ...]:
+    """The connections between hosts of the job, from the first to the last sample within the span of the source."""
     if links.is_empty():
         return ()
     names = dict(links.select("local", "host").unique().iter_rows())
-    ways = []
+    connections = []
     for (host, peer), rows in links.sort("t_ns").group_by("host", "peer", maintain_order=True):
         source, target = str(host), names.get(str(peer))
         if target is None or target == source or source not in spans:
@@ -182,8 +182,8 @@ def _ways(links: pl.DataFrame, spans: Mapping[str, tuple[int, int]]) -> tuple[Wa
         }
         if growth["busy_ns"] <= 0 or growth["t_ns"] <= 0:
             continue
-        ways.append(
-            Way(
+        connections.append(
+            Connection(
                 source=source,
                 target=target,
                 sent_bytes=growth["sent_bytes"],
@@ -192,11 +192,11 @@ def _ways(links: pl.DataFrame, spans: Mapping[str, tuple[int, int]]) -> tuple[Wa
                 retransmits=growth["retransmits"],
             )
         )
-    return tuple(ways)
+    return tuple(connections)
 
 
 def _round_trip_s(pings: pl.DataFrame) -> float | None:
-    """The median over hosts of their fastest ping; a lower bound on what a message and its answer take."""
+    """The median over hosts of their fastest ping; a lower bound on the time of a message and its answer."""
     if pings.is_empty():
         return None
     taken = (pl.col("back_ns") - pl.col("sent_ns")) - (pl.col("answered_ns") - pl.col("received_ns"))

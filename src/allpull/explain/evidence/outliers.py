@@ -1,25 +1,25 @@
-"""Which ranks stand out from the others again and again, and not only because somebody has to be last.
+"""Which ranks stand out from the others repeatedly, and not only because some rank has to be last.
 
-Two tests are asked, and a rank stands out by either. Both hold for ranks that are alike and slowed by chance alone.
+There are two tests, and a rank stands out by either. Their null hypothesis is equal ranks with random delays.
 
-Steadily late: in each step the work of a rank minus the mean of the others' is zero on the average, and its mean over
-steps, without the largest and smallest tenth of them, goes by Student's t (Yuen & Dixon 1973, Biometrika 60: a stall
-then counts no more than the step beside it). A rank is held against its own spread alone, so a fault does not hide
-itself, and two ranks and eight steps are enough: of two ranks a slow one is found in half of all runs where it is late
-by 4 standard deviations of a step at 10 steps, by 2 at 20, and in 19 of 20 runs by 12 and 5. Steps that follow each
-other are alike: their autocorrelation ρ, with its bias in short series taken off (Kendall 1954, Biometrika 41), widens
+Steadily late: in each step the work of a rank minus the mean of the others' is zero on average, and its mean over
+steps, without the largest and smallest tenth of them, follows Student's t (Yuen & Dixon 1973, Biometrika 60: a stall
+then counts no more than its neighbouring step). A rank is compared with its own spread alone, so a fault does not hide
+itself, and two ranks and eight steps suffice: of two ranks a slow one is found in half of all runs where it is late by
+4 standard deviations of a step at 10 steps, by 2 at 20, and in 19 of 20 runs by 12 and 5. Consecutive steps are
+correlated: their autocorrelation ρ, corrected for its bias in short series (Kendall 1954, Biometrika 41), widens
 the error by √((1 + ρ)/(1 − ρ)). One run in ten thousand gives a false alarm where steps are independent, and five to
 twelve in a thousand where ρ is 0.6 and there are no more than 20 of them; in rehearsals it is −0.3.
 
-Late now and then: the labels of ranks are shuffled, block of steps by block of steps, and the largest mean excess of a
-rank over the median of the others is looked at again (a permutation test; Good 2005, "Permutation, Parametric and
-Bootstrap Tests of Hypotheses", §3). It needs no model of the noise: one stall of half a second, which is half a second
-on whatever rank it falls, makes nobody stand out. It may hide somebody, though, so the same is asked of excesses that
-are cut where they leave what is usual. The fault itself is among what is shuffled: of two ranks, 25 steps are needed.
-Blocks are short, so steps that follow each other with ρ = 0.6 let some rank stand out in 4 runs of 100 with 4 ranks and
-in 8 with 8; such a rank was later than the others in those steps, and has to cost its share of them to be told.
+Late in some steps: the labels of ranks are shuffled, block of steps by block of steps, and the largest mean excess of a
+rank over the median of the others is computed again (a permutation test; Good 2005, "Permutation, Parametric and
+Bootstrap Tests of Hypotheses", §3). It needs no model of the noise: a single stall of half a second
+makes no rank stand out, whichever it falls on. It may hide a rank, though, so the test is repeated with excesses that
+are clipped at the usual range. The fault itself is part of what is shuffled: with two ranks, 25 steps are needed.
+Blocks are short, so consecutive steps with ρ = 0.6 let some rank stand out in 4 runs of 100 with 4 ranks and in 8 with
+8; such a rank was later than the others in those steps, and has to cost its share of them to be reported.
 
-Ranks that stand out are set aside, and the rest is looked at anew: what remains is the noise floor of the run.
+Ranks that stand out are removed, and the others are tested again: what remains is the noise floor of the run.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ SELDOM = 1e-4  # false alarms of the t test, over all ranks of a run: one in ten
 TRIMMED = 0.1  # of the steps, at either end: one stall in ten steps moves nothing
 MIN_FREEDOM = MIN_BLOCKS - 1  # of Student's t, which says nothing with less
 ROUNDING = 1e-9  # of the work: what sums of equal numbers differ by is below it
-SHUFFLES = 200  # of the labels: the spread of their largest mean is then known to 5 %
-MAX_BLOCKS = 64  # of consecutive steps that keep their labels; 64 of them tell as much as 1,000 steps do
-MIN_BLOCK = 2  # steps: what slows a rank often lasts for more than one
+SHUFFLES = 200  # of the labels: gives the spread of their largest mean to 5 %
+MAX_BLOCKS = 64  # of consecutive steps that keep their labels; 64 of them show as much as 1,000 steps
+MIN_BLOCK = 2  # steps: a delay often lasts for more than one
 DEVIATIONS = 4.0  # above the mean of shuffled runs: one to three of 1,000 runs of independent steps reach it
 STEADY_SHARE = 0.5  # of its mean excess: a rank that is as often early as late has less
-USUAL = 2.0  # times the excess of the last rank in the median step: what is beyond is a stall
+USUAL = 2.0  # times the excess of the last rank in the median step: beyond it is a stall
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outstanding:
-    """One rank that stands out by ``size`` (s a step, mean and 95 % interval).
+class Outlier:
+    """One rank that stands out by ``size`` (s per step, mean and 95 % interval).
 
-    ``steady``: it is late on the whole; else it is early as well, and varies more than the others do.
+    ``steady``: it is late overall; otherwise it is also early at times, and varies more than the others.
     """
 
     rank: int
@@ -60,20 +60,20 @@ class Outstanding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Standing:
-    """The ranks that stand out, largest first, and what of it is chance: ``floor_s``, in s a step.
+class Outliers:
+    """The ranks that stand out, largest first, and the noise floor ``floor_s``, in s per step.
 
-    ``floor_s`` is infinite where there are too few steps or ranks to tell.
+    ``floor_s`` is infinite where there are too few steps or ranks.
     """
 
-    ranks: tuple[Outstanding, ...]
+    ranks: tuple[Outlier, ...]
     floor_s: float
 
 
-def standing_out(work_s: Floats, *, seed: int = 0) -> Standing:
-    """The ranks whose ``work_s`` (steps, ranks), in s, is above that of the others; at most half of them."""
+def outliers(work_s: Floats, *, seed: int = 0) -> Outliers:
+    """The ranks whose ``work_s`` (steps, ranks), in s, is above that of the others; at most half of the ranks."""
     steps, ranks = work_s.shape
-    found: list[Outstanding] = []
+    found: list[Outlier] = []
     rest = np.arange(ranks)
     floor_s = float("inf")
     while steps >= MIN_POINTS and rest.size > 1:
@@ -84,11 +84,11 @@ def standing_out(work_s: Floats, *, seed: int = 0) -> Standing:
         found += [_outstanding(int(rest[place]), series) for place, series in above]
         rest = np.delete(rest, [place for place, _ in above])
     found.sort(key=lambda one: -one.size.value)
-    return Standing(ranks=tuple(found), floor_s=floor_s)
+    return Outliers(ranks=tuple(found), floor_s=floor_s)
 
 
 def by_phase(phases: Mapping[str, Floats]) -> dict[str, Floats]:
-    """By how much each rank exceeds the others in each phase, s a step, (ranks,); phase → (steps, ranks)."""
+    """By how much each rank exceeds the others in each phase, s per step, (ranks,); phase → (steps, ranks)."""
     return {name: beyond_others(seconds).mean(axis=0) for name, seconds in phases.items()}
 
 
@@ -98,9 +98,9 @@ def mean_interval(series: Floats) -> Interval:
 
 
 def _above(work_s: Floats, rng: np.random.Generator) -> tuple[list[tuple[int, Floats]], float]:
-    """Who is above what chance gives, the latest first, each with its excess; and what chance gives.
+    """The ranks above the noise, the latest first, each with its excess; and the noise floor.
 
-    The excess is the cut one where that says most of it, so that a stall of the whole machine enlarges nobody.
+    The excess is the clipped one where that is most of it, so that a stall of the whole machine enlarges no rank.
     """
     excess = beyond_others(work_s)
     usual_s = USUAL * float(np.median(np.maximum(excess.max(axis=1), 0.0)))
@@ -120,23 +120,23 @@ def _above(work_s: Floats, rng: np.random.Generator) -> tuple[list[tuple[int, Fl
 
 
 def _steadily(work_s: Floats) -> tuple[Floats, Floats]:
-    """The trimmed mean by which each rank exceeds the mean of the others, and how much of that is chance; (ranks,)."""
+    """The trimmed mean by which each rank exceeds the mean of the others, and its noise floor; (ranks,)."""
     steps, ranks = work_s.shape
     excess = (work_s - work_s.mean(axis=1, keepdims=True)) * (ranks / (ranks - 1))
     cut = int(TRIMMED * steps)
     kept = steps - 2 * cut
     ordered = np.sort(excess, axis=0)
-    held = np.clip(excess, ordered[cut], ordered[steps - 1 - cut])  # winsorised: what a trimmed mean spreads by
+    held = np.clip(excess, ordered[cut], ordered[steps - 1 - cut])  # winsorised: gives the spread of a trimmed mean
     alike = _alike(held)
     error_s = held.std(axis=0, ddof=1) * (np.sqrt(steps * alike) / kept)
-    freedom = np.maximum((kept - 1) / alike, MIN_FREEDOM).astype(np.intp)  # rounded down: to be wrong more seldom
+    freedom = np.maximum((kept - 1) / alike, MIN_FREEDOM).astype(np.intp)  # rounded down: fewer false alarms
     reach = {int(one): quantile(1 - SELDOM / ranks, float(one)) for one in np.unique(freedom)}
     chance_s = error_s * np.array([reach[int(one)] for one in freedom])
     return ordered[cut : steps - cut].mean(axis=0), np.maximum(chance_s, ROUNDING * np.abs(work_s).mean())
 
 
 def _alike(series: Floats) -> Floats:
-    """How many steps of each column of ``series`` (steps, ranks) tell as much as one independent step, (ranks,)."""
+    """How many steps of each column of ``series`` (steps, ranks) count as one independent step, (ranks,)."""
     steps = len(series)
     centred = series - series.mean(axis=0)
     variance = (centred**2).sum(axis=0)
@@ -147,14 +147,14 @@ def _alike(series: Floats) -> Floats:
     return alike
 
 
-def _outstanding(rank: int, excess: Floats) -> Outstanding:
+def _outstanding(rank: int, excess: Floats) -> Outlier:
     late = np.maximum(excess, 0.0)
     steady = bool(excess.mean() >= STEADY_SHARE * late.mean())
-    return Outstanding(rank=rank, size=mean_interval(excess if steady else late), steady=steady)
+    return Outlier(rank=rank, size=mean_interval(excess if steady else late), steady=steady)
 
 
 def _shuffled(late: Floats, rng: np.random.Generator) -> float:
-    """The largest mean of a rank that chance gives: mean and ``DEVIATIONS`` standard deviations over shuffles."""
+    """The largest mean of a rank under the null: mean and ``DEVIATIONS`` standard deviations over shuffles."""
     steps = late.shape[0]
     blocks = min(MAX_BLOCKS, max(1, steps // MIN_BLOCK))
     starts = np.linspace(0, steps, blocks, endpoint=False).astype(np.intp)

@@ -1,20 +1,20 @@
-"""What a gain counts for where gains are put in order: as it is, and halfway to what is sure where it is a bound."""
+"""The gain to expect, by which findings are ordered: half of the uncertain part of an upper bound counts."""
 
 from __future__ import annotations
 
 from allpull.schema.results import Interval
 
 
-def worth(gain: Interval | None) -> float:
-    """The speed-up by which ``gain`` is set before or after others; 0 where nothing prices it.
+def expected_gain(gain: Interval | None) -> float:
+    """The speed-up by which findings are ordered; 0 where there is no price.
 
-    Of an upper bound it is known what is saved surely and what at most, and nothing of what lies between: the mean of
-    both savings of time is then as likely too small as too large (Laplace's rule), and it is what is expected. A bound
-    thus stands before a gain that is known only where even half of what is in doubt makes it the larger one.
+    Of an upper bound the least and the largest saving of time are known, and nothing in between: their mean is as
+    likely too small as too large (Laplace's rule), and is what is expected. A bound thus precedes a known gain only
+    where half of its uncertain part already makes it the larger one.
 
-    >>> worth(Interval(value=1.25, low=1.2, high=1.3))
+    >>> expected_gain(Interval(value=1.25, low=1.2, high=1.3))
     1.25
-    >>> worth(Interval(value=2.0, low=1.0, high=2.0))  # from nothing to half of the time: a quarter, and 1 / 0.75
+    >>> expected_gain(Interval(value=2.0, low=1.0, high=2.0))  # 0 to 1/2 of the time: 1/4 is expected
     1.3333333333333333
     """
     if gain is None:

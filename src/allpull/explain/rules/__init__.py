@@ -1,6 +1,6 @@
-"""One fault a file: facts in, suspects out. Each file says in its head what it finds and when it is wrong.
+"""One fault per file: facts in, candidates out. The head of each file is its manual page.
 
-A rule is ``find(facts) -> list[Suspect]``; ``findings`` prices what it suspects. A new one is a file here and a line in
+A rule is ``find(facts) -> list[Candidate]``; ``pricing`` says what they cost. A new rule is a file here and a line in
 ``RULES``; other packages add theirs by entry points of the group ``allpull.rules``.
 """
 
@@ -40,7 +40,7 @@ RULES = Table(
         "mixed-precision": "allpull.explain.rules.mixed_precision:find",
     },
 )
-"""Slug → the function that looks for it, in the order of the manual: ranks, input, pauses, network, host, advice."""
+"""Slug → its function, in the order of the manual: ranks, input, pauses, network, host, advice."""
 
 
 def names() -> list[str]:

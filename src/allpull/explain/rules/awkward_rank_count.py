@@ -1,42 +1,42 @@
-"""This number of ranks costs more than its neighbours do.
+"""This number of ranks is less efficient than its neighbours.
 
 What it is
-    Twelve ranks where eight and sixteen are faster each: the ring does not fit the machine, hosts are filled in part,
-    a batch or a shard does not divide evenly. Dell's measurements of twelve V100s showed it.
+    Twelve ranks where eight and sixteen are both faster per rank: the ring does not fit the machine, hosts are partly
+    filled, or a batch or a shard does not divide evenly. Dell's measurements of twelve V100s showed it.
 
 How it is found
-    From runs that are set beside this one with `--reference`: the samples per second of a rank, here, with fewer ranks
-    and with more. Both neighbours must be better by several percent.
+    From the runs given with `--reference`: samples per second of a rank, here, with fewer ranks and with more. Both
+    neighbours must be better by several percent.
 
 What it costs
-    It is not priced by the replay, which knows this run alone; the evidence says what the neighbours do.
+    The replay does not price it, because it knows this run only; the evidence gives the rates of the neighbours.
 
 What to do
-    Take a number of ranks that fills whole hosts and switches, most often a power of two: `sbatch --nodes=…`,
+    Choose a number of ranks that fills whole hosts and switches, most often a power of two: `sbatch --nodes=…`,
     `--ntasks-per-node=…`.
 
 When it is wrong
-    Runs on other days and other hosts differ by themselves: repeat all three (`allpull compare`).
+    Runs on other days and other hosts differ anyway: repeat all three (`allpull compare`).
 """
 
 from __future__ import annotations
 
 import math
 
+from allpull.explain.candidate import Candidate
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.pricing.candidate import Suspect
 from allpull.schema.explained import Evidence
 from allpull.units import percent
 
-WORSE = 0.05  # than the line between the neighbours: runs of one kind on one day differ by less
+WORSE = 0.05  # than interpolated between the neighbours: equal runs on one day differ by less
 
 
-def find(facts: Facts) -> list[Suspect]:
-    """The job, where fewer ranks and more ranks are both better."""
+def find(facts: Facts) -> list[Candidate]:
+    """The job, where fewer and more ranks are both more efficient."""
     ranks = facts.window.ranks
     samples = float(facts.window.samples.sum())
-    fewer = max((one for one in facts.others if one.ranks < ranks), key=lambda one: one.ranks, default=None)
-    more = min((one for one in facts.others if one.ranks > ranks), key=lambda one: one.ranks, default=None)
+    fewer = max((one for one in facts.other_runs if one.ranks < ranks), key=lambda one: one.ranks, default=None)
+    more = min((one for one in facts.other_runs if one.ranks > ranks), key=lambda one: one.ranks, default=None)
     if fewer is None or more is None or not samples > 0:
         return []
     here = samples / facts.window.measured_s / ranks
@@ -45,12 +45,12 @@ def find(facts: Facts) -> list[Suspect]:
     if here >= (1 - WORSE) * min(expected, more.samples_per_s):
         return []
     return [
-        Suspect(
+        Candidate(
             rule="awkward-rank-count",
             kind="advice",
-            title=f"{ranks} ranks train {percent(1 - here / expected)} fewer samples each than {fewer.ranks} and "
-            f"{more.ranks} ranks would lead one to expect",
-            remedy=f"take {fewer.ranks} or {more.ranks} ranks, so that hosts and switches are full: "
+            title=f"{ranks} ranks each train {percent(1 - here / expected)} fewer samples than expected "
+            f"from {fewer.ranks} and {more.ranks} ranks",
+            remedy=f"use {fewer.ranks} or {more.ranks} ranks, so that hosts and switches are full: "
             "sbatch --nodes=… --ntasks-per-node=…",
             evidence=(
                 _rate(f"each of {ranks} ranks trains", here, facts.span),

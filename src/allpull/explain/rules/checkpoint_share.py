@@ -1,7 +1,7 @@
 """Checkpoints take a large part of the run, on all ranks at once.
 
 What it is
-    Every rank stops to write, as sharded trainings do, and the file system takes its time.
+    Every rank stops to write, as in sharded training, and the file system takes its time.
 
 How it is found
     By checkpoints on every rank: a twentieth of the time, or more.
@@ -14,30 +14,30 @@ What to do
     or to local disks.
 
 When it is wrong
-    The interval of checkpoints follows from how often hosts fail (Young 1974, CACM 17): rare ones cost more work when
-    one does.
+    The interval of checkpoints follows from how often hosts fail (Young 1974, CACM 17): with rare checkpoints, a
+    failure loses more work.
 """
 
 from __future__ import annotations
 
 from functools import partial
 
+from allpull.explain.candidate import Candidate, seconds, share
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.pricing.candidate import Suspect, seconds, share
 from allpull.explain.rules.sequential_checkpoint import PHASE, writers
-from allpull.replay.whatif import without_work
+from allpull.replay.whatif.work import without_work
 from allpull.units import percent
 
-LARGE = 0.05  # of the time: below it, to be able to go on after a failure is worth its price
+LARGE = 0.05  # of the time: below it, being able to resume after a failure is worth its price
 
 
-def find(facts: Facts) -> list[Suspect]:
-    """The job, where all ranks write checkpoints for long."""
+def find(facts: Facts) -> list[Candidate]:
+    """The job, where checkpoints of all ranks take long."""
     if not writers(facts) or len(writers(facts)) < facts.window.ranks:
         return []
     each_s = float(facts.mean_s(PHASE).max())
     return [
-        Suspect(
+        Candidate(
             rule="checkpoint-share",
             kind="job",
             title=f"Checkpoints by all ranks take {percent(each_s / facts.step_s)} of the time",

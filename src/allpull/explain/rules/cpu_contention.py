@@ -1,30 +1,32 @@
-"""Ranks wait for a CPU: there are more threads that could run than there are cores for them.
+"""Ranks wait for a CPU: more threads are runnable than there are cores.
 
 What it is
     Another program on the host, ranks bound to the same cores, or more threads and loader workers than cores. The
-    computation is right and slow, and it looks like a slow network to whoever only sees the collectives.
+    computation is correct but slow, and seen from the collectives alone it looks like a slow network.
 
 How it is found
-    By the kernel's own count (`schedstat`) of how long the thread that trains could run and had no CPU, step by step.
-    It is taken off what the rank computes before ranks are compared, and a rank is named whose wait stands out by a
-    twentieth of the step, a quarter of it surely while it computed. Where at least half of the ranks wait for a tenth
-    of the time, all are told. In runs recorded without it, with accelerators, and in rehearsals it is the sum over all
-    threads of a rank, as its host counts them: a late rank that waited twice as long as the others, and for most of its
-    lateness; or all ranks, for a quarter of the time.
+    By the kernel's own count (`schedstat`) of how long the training thread was runnable without a CPU, step by step. It
+    is subtracted from the computation of each rank before ranks are compared. A rank is named if its waiting stands out
+    by a twentieth of the step, a quarter of which is certain to fall into its computation. Where at least half of the
+    ranks wait for a tenth of the time, the finding is of all ranks. In runs recorded without this count, with
+    accelerators, and in rehearsals, the sum over all threads of a rank, as its host counts them, takes its place: the
+    finding is a late rank that waited twice as long as the others, and for most of its lateness; or all ranks, from a
+    quarter of the time on.
 
 What it costs
-    The replay with computing shortened by what was waited. Where all wait alike, that is an upper bound, and said to
-    be one: a thread may also have been late to leave a collective, which is no computing; in sums over threads, helpers
-    may wait without holding anybody up. With accelerators, only what they wait for their hosts can become shorter.
+    The replay with computation shortened by the time waited. Where all ranks wait alike, that is an upper bound, and is
+    reported as one: the thread may also have been late to leave a collective, which is no computation; and in sums over
+    threads, helper threads may wait without delaying anything. With accelerators, only the time that they wait for
+    their hosts can become shorter.
 
 What to do
-    Give every rank cores of its own: `--set launch.bind=cores`, `srun --cpu-bind=cores --cpus-per-task=…`,
-    `sbatch --exclusive`; or fewer threads: `OMP_NUM_THREADS`, `num_workers`.
+    Give every rank its own cores: `--set launch.bind=cores`, `srun --cpu-bind=cores --cpus-per-task=…`,
+    `sbatch --exclusive`; or use fewer threads: `OMP_NUM_THREADS`, `num_workers`.
 
 When it is wrong
-    Threads that the thread which trains waits for (OpenMP's, the loader's) may wait for a CPU, too: what that costs
-    counts as computing of the rank, or as its loader. In a rehearsal all ranks share one machine, whose own crowding is
-    no fault of the cluster: there only a host that waits longer than the others is told.
+    Threads on which the training thread waits (those of OpenMP, of the loader) may wait for a CPU, too: that cost
+    counts as computation of the rank, or as its loader. In a rehearsal all ranks share one machine, whose own
+    contention is no fault of the cluster: there only a rank that waits longer than the others is reported.
 """
 
 from __future__ import annotations
@@ -35,28 +37,29 @@ from functools import partial
 import numpy as np
 
 from allpull.analyse.steps.grid import Floats
+from allpull.explain.candidate import Candidate, Removal, as_recorded, seconds, share
 from allpull.explain.evidence.cpu_waiting import (
     COMPUTING,
     CROWDED,
     all_wait,
-    is_told,
+    is_known_per_step,
     per_step,
     shortened,
     waiting_share,
 )
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.pricing.candidate import Suspect, Without, as_recorded, seconds, share
-from allpull.replay.whatif import like_median, scaled
+from allpull.replay.whatif.balanced import like_median
+from allpull.replay.whatif.work import scaled
 from allpull.schema.explained import Evidence
 from allpull.units import show_time
 
 ON_CPUS = ("forward", "backward", "optimizer")
-ON_HOSTS = ("copy", "host")  # of ranks with accelerators, which do the computing
-AT_MOST = 0.9  # of computing: the rest it had a CPU, for it came to its end
+ON_HOSTS = ("copy", "host")  # of ranks whose accelerators compute
+AT_MOST = 0.9  # of computation: for the remaining tenth it had a CPU, or it would not have ended
 
 
-def find(facts: Facts) -> list[Suspect]:
-    """The ranks that are late because they wait for a CPU; else all of them, where all wait."""
+def find(facts: Facts) -> list[Candidate]:
+    """The ranks that are late because they wait for a CPU; otherwise all of them, where all wait."""
     shares = waiting_share(facts.window, facts.machine)
     if shares is None:
         return []
@@ -66,34 +69,38 @@ def find(facts: Facts) -> list[Suspect]:
     return [_all(facts, crowded)] if crowded is not None and all_wait(facts.window, facts.machine) else []
 
 
-def _some(facts: Facts, shares: Floats) -> Suspect:
+def _some(facts: Facts, shares: Floats) -> Candidate:
     late = facts.late.contended
     ranks = tuple(sorted(one.rank for one in late))
     hosts = facts.hosts_of(ranks)
     named = f"Rank {ranks[0]}" if len(ranks) == 1 else f"Ranks {', '.join(str(rank) for rank in ranks)}"
     what, source = _counted(facts)
-    told = is_told(facts.window, facts.machine)
-    longer = "have no CPU while they compute" if told else "compute"
+    per_step_known = is_known_per_step(facts.window, facts.machine)
+    counted = "time without a CPU while computing" if per_step_known else "time of computation"
     without = (
         partial(shortened, gone_s={one.rank: one.size.value for one in late})
-        if told
+        if per_step_known
         else partial(like_median, ranks=ranks, phases=COMPUTING, unlike=facts.late.computing)
     )
-    return Suspect(
+    return Candidate(
         rule="cpu-contention",
         kind="late",
-        title=f"{named} on {', '.join(hosts) or 'this machine'} had to wait for a CPU, and the others waited for them",
-        remedy="give each rank cores of its own: --set launch.bind=cores, srun --cpu-bind=cores, sbatch --exclusive; "
-        "see with top what else runs there",
+        title=f"{named} on {', '.join(hosts) or 'this machine'} waited for a CPU, and the others waited for "
+        f"{'it' if len(ranks) == 1 else 'them'}",
+        remedy="give each rank its own cores: --set launch.bind=cores, srun --cpu-bind=cores, sbatch --exclusive; "
+        "check with top what else runs there",
         options=("launch.bind",),
         evidence=(
             seconds(
-                f"how much longer they {longer} than the median of the others",
+                f"{counted}, beyond the median of the others",
                 max((one.size for one in late), key=lambda size: size.value),
                 facts.span,
             ),
-            *(share(f"of its time {what} of rank {rank} had none", float(shares[rank]), source) for rank in ranks),
-            share("the same of the median of the others", _of_others(shares, ranks), source),
+            *(
+                share(f"share of its time that {what} of rank {rank} waited for a CPU", float(shares[rank]), source)
+                for rank in ranks
+            ),
+            share("the same for the median of the others", _of_others(shares, ranks), source),
         ),
         without=without,
         ranks=ranks,
@@ -105,19 +112,19 @@ def _of_others(shares: Floats, ranks: tuple[int, ...]) -> float:
     return float(np.median(np.delete(shares, ranks)))
 
 
-def _all(facts: Facts, crowded: float) -> Suspect:
+def _all(facts: Facts, crowded: float) -> Candidate:
     waited_s = crowded * facts.step_s
     without = _uncrowded(facts, waited_s)
     what, source = _counted(facts)
-    return Suspect(
+    return Candidate(
         rule="cpu-contention",
         kind="job",
-        title=f"The ranks wait {show_time(waited_s)} a step for a CPU, all of them",
-        remedy="give each rank cores of its own: --set launch.bind=cores, srun --cpu-bind=cores --cpus-per-task=…, "
+        title=f"All ranks wait {show_time(waited_s)} per step for a CPU",
+        remedy="give each rank its own cores: --set launch.bind=cores, srun --cpu-bind=cores --cpus-per-task=…, "
         "sbatch --exclusive; or fewer threads: OMP_NUM_THREADS, num_workers",
         options=("launch.bind", "OMP_NUM_THREADS"),
         evidence=(
-            seconds(f"how long {what} of the median rank could run and had none", waited_s, source),
+            seconds(f"time that {what} of the median rank waited for a CPU", waited_s, source),
             *_cpus(facts),
         ),
         without=without,
@@ -127,23 +134,23 @@ def _all(facts: Facts, crowded: float) -> Suspect:
 
 
 def _counted(facts: Facts) -> tuple[str, str]:
-    """Which threads were counted, and where that comes from."""
-    if is_told(facts.window, facts.machine):
-        return "the thread that trains", f"schedstat of that thread in {facts.span}"
+    """Which threads were counted, and the source of the count."""
+    if is_known_per_step(facts.window, facts.machine):
+        return "the training thread", f"schedstat of that thread in {facts.span}"
     return "the threads", "schedstat of the ranks"
 
 
 def _cpus(facts: Facts) -> tuple[Evidence, ...]:
     busy: Mapping[str, float | None] = {host: facts.machine.busy_share(host) for host in facts.machine.host_names}
     return tuple(
-        share(f"of the CPUs of {host} its ranks keep busy", value, "CPU time of the ranks")
+        share(f"share of the CPUs of {host} that its ranks keep busy", value, "CPU time of the ranks")
         for host, value in busy.items()
         if value is not None
     )
 
 
-def _uncrowded(facts: Facts, waited_s: float) -> Without:
-    """What takes CPUs is shorter by ``waited_s`` a step, as far as it goes, on all ranks."""
+def _uncrowded(facts: Facts, waited_s: float) -> Removal:
+    """Work on CPUs is shorter by ``waited_s`` per step, as far as possible, on all ranks."""
     phases = ON_HOSTS if "host" in facts.window.work else ON_CPUS
     on_cpus_s = per_step(facts.window, phases).mean(axis=0)
     gone_s = np.minimum(waited_s, AT_MOST * on_cpus_s)

@@ -1,7 +1,7 @@
 """Evaluation takes a large part of the run, although all ranks share it.
 
 What it is
-    A test set that is large against the training set, or is gone through often.
+    A test set that is large compared with the training set, or that is evaluated often.
 
 How it is found
     By evaluation in steps in which every rank evaluates: a fifth of the time, or more.
@@ -10,8 +10,8 @@ What it costs
     The replay without it.
 
 What to do
-    Evaluate less often (`--set train.evaluate_every=…`), or a part of the test set; or in a job of its own that takes
-    checkpoints as they come: `sbatch --dependency=after:JOB`.
+    Evaluate less often (`--set train.evaluate_every=…`), or on a part of the test set; or in a separate job that reads
+    the checkpoints as they appear: `sbatch --dependency=after:JOB`.
 
 When it is wrong
     Where the score decides what the training does next (early stopping, a schedule), it has to be known in time.
@@ -23,17 +23,17 @@ from dataclasses import replace
 
 import numpy as np
 
+from allpull.explain.candidate import Candidate, count, seconds, share
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.pricing.candidate import Suspect, count, seconds, share
 from allpull.replay.useful import useful
 from allpull.replay.window import Window
 from allpull.units import percent
 
-LARGE = 0.2  # of the time: below it, to know how well one does is worth its price
+LARGE = 0.2  # of the time: below it, knowing the score is worth its price
 
 
-def find(facts: Facts) -> list[Suspect]:
-    """The job, where all ranks evaluate for long."""
+def find(facts: Facts) -> list[Candidate]:
+    """The job, where evaluation on all ranks takes long."""
     together_s = useful(facts.window).get("evaluation")
     if together_s is None or not together_s.sum() > 0:
         return []
@@ -41,11 +41,11 @@ def find(facts: Facts) -> list[Suspect]:
     each_s = float(together_s.sum(axis=0).mean()) / steps
     times = np.unique(facts.window.step_of[together_s.max(axis=1) > 0]).size
     return [
-        Suspect(
+        Candidate(
             rule="evaluation-share",
             kind="job",
             title=f"Evaluation by all ranks takes {percent(each_s / facts.step_s)} of the time",
-            remedy="evaluate less often (--set train.evaluate_every=…), or in a job of its own, from checkpoints: "
+            remedy="evaluate less often (--set train.evaluate_every=…), or in a separate job, from checkpoints: "
             "sbatch --dependency=after:JOB",
             options=("train.evaluate_every",),
             evidence=(
@@ -60,7 +60,7 @@ def find(facts: Facts) -> list[Suspect]:
 
 
 def _without(window: Window) -> Window:
-    """Without the evaluation that all ranks share; what one does alone stays."""
+    """Without the evaluation that all ranks share; that of single ranks stays."""
     together_s = useful(window).get("evaluation")
     if together_s is None:
         return window

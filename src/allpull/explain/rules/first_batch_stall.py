@@ -1,21 +1,21 @@
-"""The first batch of each epoch comes late: loader workers are started anew, and their queues are empty.
+"""The first batch of each epoch is late: loader workers are restarted, and their queues are empty.
 
 What it is
-    `DataLoader` ends its workers with the epoch unless told otherwise; starting them, opening files and filling the
-    queue takes seconds, in which nothing is trained. Short epochs pay it often.
+    By default `DataLoader` ends its workers with the epoch. Starting them, opening files and filling the queue takes
+    seconds, in which nothing is trained. Short epochs pay it often.
 
 How it is found
-    By the time in `input` of steps tagged as the first of an epoch, against the median of the other steps.
+    By the time in `input` of steps tagged as the first of an epoch, compared with the median of the other steps.
 
 What it costs
-    The replay in which first batches come as fast as others; what other steps wait, such as those after an evaluation,
+    The replay in which first batches are as fast as others; waiting in other steps, such as those after an evaluation,
     stays.
 
 What to do
-    `DataLoader(persistent_workers=True)`, and a sampler that goes on over epochs where they are short.
+    `DataLoader(persistent_workers=True)`, and where epochs are short a sampler that continues across them.
 
 When it is wrong
-    Where the data set itself is made anew each epoch, or a shuffle buffer is filled, workers that stay do not help.
+    Where the data set itself is rebuilt for each epoch, or a shuffle buffer is filled, persistent workers do not help.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from functools import partial
 
 import numpy as np
 
+from allpull.explain.candidate import Candidate, count, seconds
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.pricing.candidate import Suspect, count, seconds
-from allpull.replay.whatif import without_first_batches
+from allpull.replay.whatif.work import without_first_batches
 from allpull.units import show_time
 
 
-def find(facts: Facts) -> list[Suspect]:
-    """The job, where first batches take longer than others."""
+def find(facts: Facts) -> list[Candidate]:
+    """The job, where the first batches of epochs take longer than others."""
     first = facts.first
     if not first.any() or first.all():
         return []
@@ -41,14 +41,14 @@ def find(facts: Facts) -> list[Suspect]:
     if per_step_s <= 0:
         return []
     return [
-        Suspect(
+        Candidate(
             rule="first-batch-stall",
             kind="job",
-            title=f"The first batch of an epoch comes {show_time(float(more_s.mean()))} later than others",
+            title=f"The first batch of an epoch takes {show_time(float(more_s.mean()))} longer than others",
             remedy="keep the workers: DataLoader(persistent_workers=True)",
             evidence=(
-                seconds("what first batches cost, spread over all steps", per_step_s, facts.span),
-                seconds("how much longer the slowest rank waits for a first batch", float(more_s.mean()), facts.span),
+                seconds("cost of first batches, spread over all steps", per_step_s, facts.span),
+                seconds("additional wait of the slowest rank for a first batch", float(more_s.mean()), facts.span),
                 count("epochs that began", int(first.sum()), facts.span),
             ),
             without=partial(without_first_batches, first=first),

@@ -1,12 +1,12 @@
 """All ranks wait for their data: the loaders are slower than the training.
 
 What it is
-    A step can be no shorter than the loader takes to make its batch. Accelerators then stand still, and more of them
-    do not help.
+    A step can be no shorter than the time that the loader takes for a batch. Accelerators are then idle, and more of
+    them do not help.
 
 How it is found
     By the time in `input` that at least half of the ranks wait in ordinary steps; of two ranks, the one that waits
-    less. The first batch of an epoch is `first-batch-stall`, one rank that waits longer than the others
+    less. A late first batch of an epoch is `first-batch-stall`, one rank that waits longer than the others is
     `slow-loader-rank`; where the loaders already keep all CPUs busy, it is `preprocess-offline`.
 
 What it costs
@@ -15,38 +15,38 @@ What it costs
 What to do
     More loader workers: `DataLoader(num_workers=…, prefetch_factor=4, persistent_workers=True, pin_memory=True)`, and
     as many CPUs for them (`sbatch --cpus-per-task=…`). If the storage is slow, copy the data to local disks or pack
-    them into few large files.
+    them into a few large files.
 
 When it is wrong
-    Where the loop itself makes the batch look late: a `.item()` that waits for the device before the next batch is
-    asked for moves waiting from the device into the loader's neighbourhood.
+    Where the loop itself makes the batch look late: a `.item()` that waits for the device just before the next batch is
+    requested moves waiting for the device close to the loader.
 """
 
 from __future__ import annotations
 
 from functools import partial
 
+from allpull.explain.candidate import Candidate, count, rate, seconds, share
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.loader import ALONE, LEAST, common_input, has_no_cpu_left, without_common_input
-from allpull.explain.pricing.candidate import Suspect, count, rate, seconds, share
 from allpull.schema.explained import Evidence
 from allpull.units import show_time
 
 
-def find(facts: Facts) -> list[Suspect]:
-    """The job, where all loaders are behind and have CPUs left."""
+def find(facts: Facts) -> list[Candidate]:
+    """The job, where all loaders are behind and CPUs are free."""
     waited = common_input(facts)
     if waited is None or has_no_cpu_left(facts):
         return []
     return [
-        Suspect(
+        Candidate(
             rule="input-bound",
             kind="job",
-            title=f"All ranks wait {show_time(waited.value)} a step for their data",
+            title=f"All ranks wait {show_time(waited.value)} per step for their data",
             remedy=_remedy(facts),
             evidence=(
-                seconds("what at least half of the ranks wait for their loaders", waited, facts.span),
-                *reading(facts),
+                seconds("wait for the loader on at least half of the ranks", waited, facts.span),
+                *loader_evidence(facts),
             ),
             without=partial(
                 without_common_input, first=facts.first, behind=tuple(one.rank for one in facts.late.loaders)
@@ -56,26 +56,30 @@ def find(facts: Facts) -> list[Suspect]:
     ]
 
 
-def reading(facts: Facts) -> tuple[Evidence, ...]:
-    """What loaders do meanwhile, as far as counters say."""
+def loader_evidence(facts: Facts) -> tuple[Evidence, ...]:
+    """What the counters show of loaders and storage."""
     machine = facts.machine
     said = []
     if machine.started is not None:
-        said.append(count("processes of a rank, its loader workers included", machine.started, "counters of the hosts"))
+        said.append(
+            count("processes of a rank, including its loader workers", machine.started, "counters of the hosts")
+        )
     for host in machine.host_names:
         busy = machine.busy_share(host)
         if busy is not None:
-            said.append(share(f"of the CPUs of {host} ranks and workers keep busy", busy, "counters of the hosts"))
+            said.append(
+                share(f"share of the CPUs of {host} that ranks and workers keep busy", busy, "counters of the hosts")
+            )
     if machine.read_bytes_per_s is not None:
-        said.append(rate("what all ranks read", machine.read_bytes_per_s, "counters of the ranks"))
+        said.append(rate("data read by all ranks", machine.read_bytes_per_s, "counters of the ranks"))
     if machine.storage_read_bytes_per_s is not None:
-        said.append(rate("of it from storage", machine.storage_read_bytes_per_s, "counters of the ranks"))
+        said.append(rate("of that, from storage", machine.storage_read_bytes_per_s, "counters of the ranks"))
     return tuple(said)
 
 
 def _remedy(facts: Facts) -> str:
     started = facts.machine.started
-    now = "" if started is None else f" (now {max(0, started - ALONE)} a rank)"
+    now = "" if started is None else f" (now {max(0, started - ALONE)} per rank)"
     return (
         f"more loader workers{now}: DataLoader(num_workers=…, prefetch_factor=4, persistent_workers=True), "
         "with sbatch --cpus-per-task=… for them; data on local disks where storage is slow"

@@ -1,53 +1,53 @@
-"""The network is slower than backward can hide: all ranks wait for gradients that are on their way.
+"""Backward cannot hide the network: all ranks wait for gradients in transfer.
 
 What it is
-    Every step moves 2(N−1)/N times the gradients over each link. What of that takes longer than the rest of backward
-    is paid in every step, and by all ranks.
+    Every step moves 2(N−1)/N times the gradients over each link. What takes longer than the rest of backward delays
+    every step, on all ranks.
 
 How it is found
-    Ranks are blocked after the last of them has arrived, while the connections between hosts have something under way
-    for most of that time. Within one host it has to be a quarter of a step. No host and no group of hosts stands out;
-    those are `slow-link` and `shared-uplink`. Where connections are seen and are idle meanwhile, it is not the network
-    that takes the time, and nothing is said.
+    Ranks are blocked after the last of them has arrived, while the connections between hosts have data in flight for
+    most of that time. Within one host the blocked time has to be a quarter of a step. No host and no group of hosts
+    stands out; those are `slow-link` and `shared-uplink`. Where connections were observed and are idle meanwhile, the
+    network does not take the time, and this rule reports nothing.
 
 What it costs
-    The replay in which the network's share of every transfer is gone, and hosts take what they take, as in `slow-link`.
+    The replay without the network's share of every transfer, in which hosts take as long as in `slow-link`.
 
 What to do
     A faster interface, if there is one (`NCCL_SOCKET_IFNAME`, `GLOO_SOCKET_IFNAME`, `--set launch.interface=ib0`);
     fewer bytes: `DDP(...).register_comm_hook(None, fp16_compress_hook)` halves them, gradients accumulated over k steps
-    (`no_sync()`) are exchanged once in k, a larger batch a rank spreads them over more samples.
+    (`no_sync()`) are exchanged once in k, a larger batch per rank spreads them over more samples.
 
 When it is wrong
-    Connections that are not TCP are not seen, and then all blocked time is taken for the network's. A host that is too
-    busy to read from its network keeps the connection of its neighbour busy. What hosts take to hand gradients on is
-    hidden behind a network that takes as long. Outside of rehearsals the price is an upper bound because of that, and
-    its interval begins where the last bucket takes as long as it did; where it is not known when buckets were ready,
-    the exchange is one bucket, and nothing is sure. No network that one can buy takes no time, either.
+    Connections other than TCP are not observed, and then all blocked time counts as the network's. A host that is too
+    busy to read from its network keeps the connection of its neighbour busy. The time of the hosts to forward gradients
+    is hidden behind a network that takes as long. Because of that the price is an upper bound outside of rehearsals,
+    and its interval begins where the last bucket takes as long as it did; where it is not known when buckets were
+    ready, the exchange is one bucket, and nothing is certain. Besides, no real network takes no time.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from allpull.explain.candidate import MIN_SHARE, Candidate, rate, seconds, share
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.evidence.host_overhead import hosts_s, on_faster, said
+from allpull.explain.evidence.host_overhead import host_evidence, hosts_s, on_faster
 from allpull.explain.evidence.network import LEAST
-from allpull.explain.pricing.candidate import MIN_SHARE, Suspect, rate, seconds, share
-from allpull.explain.rules.slow_link import SOURCE, moved
+from allpull.explain.rules.slow_link import SOURCE, gradient_evidence
 from allpull.replay.window import REDUCE
 from allpull.schema.explained import Evidence
 from allpull.units import show_time
 
-BUSY = 0.4  # of the time, on the median way: crowded hosts acknowledge late, which makes idle links look busy for less
-CERTAIN = 0.1  # of a step: blocked for so long, ranks wait for their network even where it is idle in forward
-WITHIN = 0.25  # of a step: ranks of one host exchange through its memory, with the CPUs that they compute on
+BUSY = 0.4  # of the time, on the median connection: busy hosts acknowledge late, so idle links look up to that busy
+CERTAIN = 0.1  # of a step: ranks blocked that long wait for the network, even if it is idle in forward
+WITHIN = 0.25  # of a step: ranks of one host exchange through its memory, on the CPUs that they compute with
 INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "launch.interface")
-ALMOST_ALL = 0.999  # a network without any share left would be infinitely fast
+ALMOST_ALL = 0.999  # a network with no share left would be infinitely fast
 
 
-def find(facts: Facts) -> list[Suspect]:
-    """The job, where transfers take longer than backward hides and no single way is to blame."""
+def find(facts: Facts) -> list[Candidate]:
+    """The job, where transfers take longer than backward hides and no single connection is the cause."""
     if facts.network.groups or facts.window.ranks < 2 or facts.blame is None:
         return []
     exposed_s = float(facts.blame.transfer_s.mean())
@@ -57,17 +57,17 @@ def find(facts: Facts) -> list[Suspect]:
     measured = facts.network.rate
     without, bounds = on_faster(facts, 1 / (1 - min(part, ALMOST_ALL)))
     return [
-        Suspect(
+        Candidate(
             rule="network-bound",
             kind="job",
-            title=f"The exchange of gradients takes {show_time(exposed_s)} a step that backward does not hide",
+            title=f"The exchange of gradients takes {show_time(exposed_s)} per step that backward does not hide",
             remedy=_remedy(facts),
             options=INTERFACES if len(facts.machine.host_names) > 1 else (),
             evidence=(
                 seconds("transfer that backward does not hide", exposed_s, facts.span),
-                *moved(facts)[1:],
-                *(() if measured is None else (rate("what the ways between hosts gave", measured, SOURCE),)),
-                *said(facts),
+                *gradient_evidence(facts)[1:],
+                *(() if measured is None else (rate("rate of the connections between hosts", measured, SOURCE),)),
+                *host_evidence(facts),
                 *_seen(part, busy),
             ),
             without=without,
@@ -78,43 +78,45 @@ def find(facts: Facts) -> list[Suspect]:
 
 
 def _seen(part: float, busy: float | None) -> tuple[Evidence, ...]:
-    """What the connections between hosts did, where they were seen."""
+    """What the connections between hosts did, where they were observed."""
     if busy is None:
         return ()
     return (
-        share("of the time the median way between hosts had data under way", busy, SOURCE),
-        share("of what buckets take that is the network's", part, SOURCE),
+        share("share of the time that the median connection had data in flight", busy, SOURCE),
+        share("share of the time of buckets that is the network's", part, SOURCE),
     )
 
 
 def _least(facts: Facts) -> float:
-    """The least share of a step that can be told from what hosts take for it themselves."""
+    """The least share of a step that can be distinguished from the time of the hosts themselves."""
     if len(facts.machine.host_names) < 2:
         return WITHIN
     busy = facts.network.usually_busy
     if busy is None or busy < BUSY:
         return CERTAIN
-    return LEAST if hosts_s(facts) is None else MIN_SHARE  # of what hosts take nothing is left in the price
+    return LEAST if hosts_s(facts) is None else MIN_SHARE  # the price contains no time of the hosts
 
 
 def _remedy(facts: Facts) -> str:
     hosts = len(facts.machine.host_names)
     if hosts < 2:
-        joined = "; see how GPUs are joined: nvidia-smi topo -m" if facts.machine.accelerators else ""
+        joined = "; check how the GPUs are connected: nvidia-smi topo -m" if facts.machine.accelerators else ""
         return (
-            "let gradients be exchanged less often (no_sync() over several batches, a larger batch a rank), or among "
+            "exchange gradients less often (no_sync() over several batches, a larger batch per rank), or among "
             f"fewer ranks with more threads each{joined}"
         )
-    less = "send less: fp16_compress_hook, no_sync() over several batches, a larger batch a rank"
-    ends = ". Two hosts have one way between them, so which end of it is slow cannot be told" if hosts == 2 else ""
+    less = "send less: fp16_compress_hook, no_sync() over several batches, a larger batch per rank"
+    ends = (
+        ". Two hosts have one connection between them, so the data cannot tell which end is slow" if hosts == 2 else ""
+    )
     fast = "use the fastest interface (NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME, --set launch.interface=ib0)"
     return f"{fast}, or {less}{ends}"
 
 
 def network_share(facts: Facts) -> float:
-    """What of the time that buckets and calls take is the network's, as far as connections were seen; else all of it.
+    """The network's share of the time of buckets and calls; all of it where connections were not observed.
 
-    The rest is that of the hosts, which hand the data over, and of messages that wait for a CPU.
+    The other part is that of the hosts, which forward the data, and of messages that wait for a CPU.
     """
     busy = facts.network.busy_share
     if busy is None:

@@ -1,45 +1,45 @@
 """Gradients are exchanged after backward, not during it.
 
 What it is
-    All gradients go in one bucket, or none is handed over before the last is there. The network stands still during
-    backward, and all ranks stand still after it.
+    All gradients are in one bucket, or none is exchanged before the last one is ready. The network is idle during
+    backward, and all ranks are idle after it.
 
 How it is found
-    By when each bucket was ready: most of the bytes become ready in the last tenth of backward. Nothing is told of less
-    than 1 MiB of gradients, which is the smallest bucket that DDP makes by itself (`_DEFAULT_FIRST_BUCKET_BYTES`):
-    below, messages cost by their number. Nor is it where CPUs compute and have no time left, for an exchange during
-    backward would take its time from backward.
+    By when each bucket was ready: most of the bytes become ready in the last tenth of backward. Models with less than
+    1 MiB of gradients, which is the smallest bucket that DDP makes by default (`_DEFAULT_FIRST_BUCKET_BYTES`), are not
+    reported: below that, messages cost by their number. Nor are runs on CPUs that have no time left, for there an
+    exchange during backward would take its time from backward.
 
 What it costs
-    The replay in which the exchange goes on all through backward, as far as that is long enough.
+    The replay in which the exchange overlaps all of backward, as far as that is long enough.
 
 What to do
     Smaller buckets: `DDP(model, bucket_cap_mb=25)`, or less for a small network. In other libraries the switch that
     delays the exchange: apex `DistributedDataParallel(delay_allreduce=False)`, and no reduction by hand after backward.
 
 When it is wrong
-    A network whose parameters nearly all lie in its first layers has its gradients late by nature. Overlap costs
-    computing on accelerators, whose processors the collectives use, too.
+    A network with nearly all parameters in its first layers has late gradients by nature. Overlap slows down
+    computation on accelerators, whose processors the collectives use, too.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from allpull.explain.candidate import Candidate, count, seconds, share
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.pricing.candidate import Suspect, count, seconds, share
-from allpull.replay.whatif import overlapped
+from allpull.replay.whatif.network import overlapped
 from allpull.replay.window import REDUCE
 from allpull.units import percent
 
-LATE = 0.1  # of backward: what is ready only then finds no backward to hide behind
+LATE = 0.1  # of backward: what is ready only then cannot be hidden behind it
 MOST = 0.8  # of the bytes
-SMALLEST_BYTES = 1 << 20  # of a bucket that DDP makes where it is not told otherwise
-FULL = 0.8  # of the CPUs: where ranks want more, an exchange and a backward pass take time from each other
-LEAST = 0.05  # of a step: overlap has a price of its own, which the replay does not know
+SMALLEST_BYTES = 1 << 20  # the first bucket of DDP by default
+FULL = 0.8  # of the CPUs: beyond it an exchange and a backward pass take time from each other
+LEAST = 0.05  # of a step: overlap has a cost of its own, which the replay does not know
 
 
-def find(facts: Facts) -> list[Suspect]:
+def find(facts: Facts) -> list[Candidate]:
     """The job, where gradients become ready all at once."""
     lane = facts.window.reductions
     if lane is None or facts.window.level != "bucket" or facts.window.ranks < 2 or not lane.seconds.size:
@@ -54,14 +54,14 @@ def find(facts: Facts) -> list[Suspect]:
         return []
     exposed_s = float(facts.blame.transfer_s.mean()) if facts.blame is not None else 0.0
     return [
-        Suspect(
+        Candidate(
             rule="no-overlap",
             kind="job",
-            title=f"{percent(float(late))} of the gradients are handed over when backward is all but done",
+            title=f"{percent(float(late))} of the gradients are ready only at the end of backward",
             remedy="smaller buckets: DDP(model, bucket_cap_mb=25) or less; apex: delay_allreduce=False",
             evidence=(
                 seconds("transfer that backward does not hide", exposed_s, facts.span),
-                share("of the bytes become ready in the last tenth of backward", float(late), facts.span),
+                share("share of the bytes that become ready in the last tenth of backward", float(late), facts.span),
                 count("buckets of a step", lane.buckets, "buckets of DDP"),
             ),
             without=overlapped,
@@ -71,7 +71,7 @@ def find(facts: Facts) -> list[Suspect]:
 
 
 def _has_processors_left(facts: Facts) -> bool:
-    """Whether an exchange finds a processor during backward: an accelerator's, or a CPU that computes nothing."""
+    """Whether a processor is free for an exchange during backward: an accelerator's, or an idle CPU."""
     machine = facts.machine
     if machine.is_rehearsal or machine.accelerators or machine.cpu_s is None or machine.cpus is None:
         return True

@@ -1,46 +1,46 @@
-"""What was read came from memory: on a cold machine, or with a larger data set, the loaders will be slower.
+"""The data came from memory: on a cold machine, or with a larger data set, the loaders will be slower.
 
 What it is
-    The kernel keeps what was read before. A second run, or a second epoch, of data that fit in memory measures that
+    The kernel caches what was read before. A second run, or a second epoch, of data that fit in memory measures that
     memory and not the storage.
 
 How it is found
     Ranks read a good deal, and next to nothing of it came from storage.
 
 What it costs
-    Nothing, in this run. It is advice: do not conclude from it how fast the storage is.
+    Nothing, in this run. It is advice: do not conclude from this run how fast the storage is.
 
 What to do
-    Measure cold: a first epoch after `echo 3 > /proc/sys/vm/drop_caches` (root), on other hosts, or with a data set
-    larger than their memory; then `allpull compare`.
+    Measure with a cold cache: a first epoch after `echo 3 > /proc/sys/vm/drop_caches` (root), on other hosts, or with a
+    data set larger than their memory; then `allpull compare`.
 
 When it is wrong
-    Network file systems with a client cache of their own, and reads through `mmap`, are not counted as from storage.
+    Network file systems with their own client cache, and reads through `mmap`, are not counted as from storage.
 """
 
 from __future__ import annotations
 
+from allpull.explain.candidate import Candidate, rate
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.pricing.candidate import Suspect, rate
 
-MUCH_BYTES_PER_S = 10e6  # of all ranks: below it the loaders have nothing to wait for from any storage
-CACHED = 0.05  # from storage: below it the rest of the files is in memory
+MUCH_BYTES_PER_S = 10e6  # of all ranks: below it no storage makes loaders wait
+CACHED = 0.05  # from storage: below it the files are in memory
 
 
-def find(facts: Facts) -> list[Suspect]:
-    """Advice, where everything that is read comes from memory."""
+def find(facts: Facts) -> list[Candidate]:
+    """Advice, where nearly all data come from memory."""
     read, stored = facts.machine.read_bytes_per_s, facts.machine.storage_read_bytes_per_s
     if read is None or stored is None or read < MUCH_BYTES_PER_S or stored > CACHED * read:
         return []
     return [
-        Suspect(
+        Candidate(
             rule="page-cache-only",
             kind="advice",
-            title="All that ranks read came from memory, not from storage",
-            remedy="measure once cold: sync; echo 3 > /proc/sys/vm/drop_caches (root), or on other hosts",
+            title="The data that ranks read came from memory, not from storage",
+            remedy="measure once with a cold cache: sync; echo 3 > /proc/sys/vm/drop_caches (root), or on other hosts",
             evidence=(
-                rate("what all ranks read", read, "counters of the ranks"),
-                rate("of it from storage", stored, "counters of the ranks"),
+                rate("data read by all ranks", read, "counters of the ranks"),
+                rate("of that, from storage", stored, "counters of the ranks"),
             ),
         )
     ]

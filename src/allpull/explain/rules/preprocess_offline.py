@@ -1,7 +1,7 @@
-"""All ranks wait for their data, and the loaders already use every CPU: the work on samples has to be done before.
+"""All ranks wait for their data while the loaders use every CPU: preprocess the samples beforehand.
 
 What it is
-    Decoding and augmentation cost more CPU than the hosts have. More workers only take turns.
+    Decoding and augmentation need more CPU time than the hosts have. More workers only take turns.
 
 How it is found
     As `input-bound`, where ranks and their workers keep at least nine tenths of the CPUs of every host busy.
@@ -10,8 +10,8 @@ What it costs
     The replay without that waiting.
 
 What to do
-    Do once what is the same in every epoch: decode, resize and pack the samples beforehand; or have the accelerator
-    do it (NVIDIA DALI, `torchvision.transforms.v2` on the device); or ask for more CPUs a rank
+    Do the work that is the same in every epoch once: decode, resize and pack the samples beforehand; or do it on the
+    accelerator (NVIDIA DALI, `torchvision.transforms.v2` on the device); or request more CPUs per rank
     (`sbatch --cpus-per-task=…`).
 
 When it is wrong
@@ -22,28 +22,28 @@ from __future__ import annotations
 
 from functools import partial
 
+from allpull.explain.candidate import Candidate, seconds
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.loader import LEAST, common_input, has_no_cpu_left, without_common_input
-from allpull.explain.pricing.candidate import Suspect, seconds
-from allpull.explain.rules.input_bound import reading
+from allpull.explain.rules.input_bound import loader_evidence
 from allpull.units import show_time
 
 
-def find(facts: Facts) -> list[Suspect]:
-    """The job, where all loaders are behind and no CPU is left for more of them."""
+def find(facts: Facts) -> list[Candidate]:
+    """The job, where all loaders are behind and no CPU is free for more workers."""
     waited = common_input(facts)
     if waited is None or not has_no_cpu_left(facts):
         return []
     return [
-        Suspect(
+        Candidate(
             rule="preprocess-offline",
             kind="job",
-            title=f"All ranks wait {show_time(waited.value)} a step for their data, and the loaders use every CPU",
+            title=f"All ranks wait {show_time(waited.value)} per step for their data, and the loaders use every CPU",
             remedy="preprocess offline: decode and resize the samples once, before training, or on the accelerator "
-            "(torchvision.transforms.v2, DALI); else more CPUs a rank: sbatch --cpus-per-task=…",
+            "(torchvision.transforms.v2, DALI); else more CPUs per rank: sbatch --cpus-per-task=…",
             evidence=(
-                seconds("what at least half of the ranks wait for their loaders", waited, facts.span),
-                *reading(facts),
+                seconds("wait for the loader on at least half of the ranks", waited, facts.span),
+                *loader_evidence(facts),
             ),
             without=partial(
                 without_common_input, first=facts.first, behind=tuple(one.rank for one in facts.late.loaders)

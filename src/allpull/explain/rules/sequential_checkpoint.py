@@ -1,7 +1,7 @@
 """One rank writes checkpoints while all others wait for it in their next collective.
 
 What it is
-    Rank 0 saves the state, which takes as long as the file system takes, and nobody can go on without it.
+    Rank 0 saves the state, at the speed of the file system, and no rank can continue without it.
 
 How it is found
     By checkpoints that some ranks record and others do not.
@@ -14,7 +14,7 @@ What to do
     thread; write to local disk and move it later; save less often (`--set train.checkpoint_every=…`).
 
 When it is wrong
-    A copy in memory needs the memory, and a checkpoint that is written in the background can be lost with its host.
+    A copy in memory needs that memory, and a checkpoint written in the background can be lost with its host.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from functools import partial
 
 import numpy as np
 
+from allpull.explain.candidate import Candidate, count, seconds
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.pricing.candidate import Suspect, count, seconds
 from allpull.replay.useful import TAKES_PART
-from allpull.replay.whatif import without_sequential
+from allpull.replay.whatif.work import without_sequential
 from allpull.units import show_time
 
 PHASE = "checkpoint"
@@ -40,19 +40,19 @@ def writers(facts: Facts) -> tuple[int, ...]:
     return tuple(int(rank) for rank in np.flatnonzero(by_rank >= TAKES_PART * by_rank.max()))
 
 
-def find(facts: Facts) -> list[Suspect]:
+def find(facts: Facts) -> list[Candidate]:
     """The ranks that write checkpoints while others do not."""
     ranks = writers(facts)
     if not ranks or len(ranks) == facts.window.ranks:
         return []
     by_step = facts.window.per_step(PHASE).max(axis=1)
     steps, times = by_step.size, int((by_step > 0).sum())
-    who = f"Rank {ranks[0]} writes" if len(ranks) == 1 else f"{len(ranks)} of {facts.window.ranks} ranks write"
+    subject = f"Rank {ranks[0]} writes" if len(ranks) == 1 else f"{len(ranks)} of {facts.window.ranks} ranks write"
     return [
-        Suspect(
+        Candidate(
             rule="sequential-checkpoint",
             kind="job",
-            title=f"{who} checkpoints alone, {show_time(float(by_step.sum()) / times)} each, while the others wait",
+            title=f"{subject} checkpoints alone, {show_time(float(by_step.sum()) / times)} each, while the others wait",
             remedy="save in the background: torch.distributed.checkpoint.async_save; or less often: "
             "--set train.checkpoint_every=…",
             options=("train.checkpoint_every",),

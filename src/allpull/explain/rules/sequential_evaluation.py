@@ -1,22 +1,22 @@
-"""One rank, or a few, evaluate while all others wait: a serial section that no number of ranks makes shorter.
+"""One rank, or a few, evaluate while all others wait: a serial section that more ranks do not shorten.
 
 What it is
-    Scripts that were written for one GPU test the network on rank 0. The others stand in a barrier or in the next
-    collective meanwhile, and by Amdahl's law that bounds the speed-up.
+    Scripts written for one GPU evaluate the model on rank 0. The others wait in a barrier or in the next collective
+    meanwhile, and by Amdahl's law that bounds the speed-up.
 
 How it is found
     By evaluation that some ranks record in a step and others do not.
 
 What it costs
-    The replay without it. Beside it stands what is gained if all ranks share it evenly.
+    The replay without it. The evidence also gives the gain if all ranks share it evenly.
 
 What to do
     Give every rank its part of the test set, and sum the scores: `DistributedSampler(test_set, shuffle=False)` and one
-    `all_reduce` of hits and counts. Or evaluate checkpoints in a job of their own (`sbatch --dependency`), so that
-    training does not wait at all; or less often.
+    `all_reduce` of hits and counts. Or evaluate checkpoints in a separate job (`sbatch --dependency`), so that training
+    does not wait at all; or less often.
 
 When it is wrong
-    Where the other ranks have work of their own meanwhile, which nothing records, less is lost.
+    Where the other ranks do work of their own meanwhile, which is not recorded, less is lost.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from functools import partial
 
 import numpy as np
 
+from allpull.explain.candidate import Candidate, count, seconds
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.pricing.candidate import Suspect, count, seconds
 from allpull.replay.engine import replay
 from allpull.replay.useful import TAKES_PART, sequential
-from allpull.replay.whatif import evaluation_spread, without_sequential
+from allpull.replay.whatif.work import evaluation_spread, without_sequential
 from allpull.units import show_time
 
 PHASE = "evaluation"
 
 
-def find(facts: Facts) -> list[Suspect]:
+def find(facts: Facts) -> list[Candidate]:
     """The ranks that evaluate alone."""
     alone_s = sequential(facts.window).get(PHASE)
     if alone_s is None or facts.window.ranks < 2 or not alone_s.sum() > 0:
@@ -45,19 +45,21 @@ def find(facts: Facts) -> list[Suspect]:
     by_step = np.zeros(facts.window.steps.size)
     np.add.at(by_step, facts.window.step_of, alone_s.max(axis=1))
     steps, times = by_step.size, int((by_step > 0).sum())
-    shared_s = (facts.played.total_s - replay(evaluation_spread(facts.window)).total_s) / steps
-    who = f"Rank {ranks[0]} evaluates" if len(ranks) == 1 else f"{len(ranks)} of {facts.window.ranks} ranks evaluate"
+    shared_s = (facts.replayed.total_s - replay(evaluation_spread(facts.window)).total_s) / steps
+    subject = (
+        f"Rank {ranks[0]} evaluates" if len(ranks) == 1 else f"{len(ranks)} of {facts.window.ranks} ranks evaluate"
+    )
     return [
-        Suspect(
+        Candidate(
             rule="sequential-evaluation",
             kind="job",
-            title=f"{who} alone, {show_time(float(by_step.sum()) / times)} each time, while the others wait",
+            title=f"{subject} alone, {show_time(float(by_step.sum()) / times)} each time, while the others wait",
             remedy="evaluate on all ranks: DistributedSampler(test_set, shuffle=False), one all_reduce of the scores; "
-            "or in a job of its own, from checkpoints: sbatch --dependency=after:JOB",
+            "or in a separate job, from checkpoints: sbatch --dependency=after:JOB",
             evidence=(
-                seconds("evaluation on few ranks, spread over all steps", float(by_step.sum()) / steps, facts.span),
+                seconds("evaluation on these ranks, spread over all steps", float(by_step.sum()) / steps, facts.span),
                 count("evaluations", times, facts.span),
-                seconds("what a step gains if all ranks share it evenly", shared_s, f"a replay of {facts.span}"),
+                seconds("gain per step if all ranks share it evenly", shared_s, f"a replay of {facts.span}"),
             ),
             without=partial(without_sequential, phases=(PHASE,)),
             ranks=ranks,

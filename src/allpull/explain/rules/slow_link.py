@@ -1,36 +1,37 @@
-"""The link of one host is slower than those of the others, and the ring of all ranks goes at its pace.
+"""The link of one host is slower than those of the others, and limits the ring of all ranks.
 
 What it is
     A cable or port at a lower speed, a bad transceiver that loses packets, a host on another network, or a neighbour
     that fills its link.
 
 How it is found
-    By the rates that TCP connections between hosts gave while they had something to send. The slow ways all begin or
-    end at one host, and are less than half as fast as any other. It takes three hosts: two have one way between them.
+    By the rates of TCP connections between hosts while they had data to send. The slow connections all begin or end at
+    one host, and are less than half as fast as any other. It takes three hosts: two have one connection between them.
 
 What it costs
-    The replay with transfers as fast as the other ways would make them. What hosts take themselves to hand a bucket on
-    stays: in a rehearsal the CPU time of ranks tells it. Elsewhere nothing does, so that the price is an upper bound,
-    and its interval begins where the last bucket takes as long as it did.
+    The replay with transfers as fast as the other connections would make them. The time of the hosts themselves to
+    forward a bucket stays: in a rehearsal it follows from the CPU time of ranks. OtherRun it is not known, so that the
+    price is an upper bound, and its interval begins where the last bucket takes as long as it did.
 
 What to do
-    `ethtool DEVICE` for its speed and `ethtool -S DEVICE` for errors, `ibstat` on InfiniBand; until it is mended,
+    `ethtool DEVICE` for its speed and `ethtool -S DEVICE` for errors, `ibstat` on InfiniBand; until it is repaired,
     `sbatch --exclude=HOST`.
 
 When it is wrong
-    Rates are those of TCP: what goes over InfiniBand verbs or shared memory is not seen. A host whose CPU cannot serve
-    its link looks like one with a slow link. What hosts take to hand gradients on is hidden while the link is slow: the
-    price is off by as much as that is not known, a few percent of a step, and its interval allows for it.
+    Rates are those of TCP: traffic over InfiniBand verbs or shared memory is not observed. A host whose CPU cannot keep
+    up with its link looks like one with a slow link. The time of the hosts to forward gradients is hidden while the
+    link is slow: as far as it is not known the price is wrong, by a few percent of a step, and its interval allows for
+    that.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from allpull.explain.candidate import Candidate, count, rate, seconds, size
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.evidence.host_overhead import on_faster, said
+from allpull.explain.evidence.host_overhead import host_evidence, on_faster
 from allpull.explain.evidence.network import Network
-from allpull.explain.pricing.candidate import Suspect, count, rate, seconds, size
 from allpull.explain.remedy_text import leave_out, quoted
 from allpull.schema.explained import Evidence
 from allpull.units import percent
@@ -38,7 +39,7 @@ from allpull.units import percent
 SOURCE = "TCP connections of the ranks"
 
 
-def find(facts: Facts) -> list[Suspect]:
+def find(facts: Facts) -> list[Candidate]:
     """The host whose link is slow."""
     network = facts.network
     host = network.slow_host
@@ -46,13 +47,13 @@ def find(facts: Facts) -> list[Suspect]:
         return []
     without, bounds = on_faster(facts, network.faster)
     return [
-        Suspect(
+        Candidate(
             rule="slow-link",
             kind="job",
-            title=f"The link of {host} gives {percent(1 / network.faster)} of what the other links give",
-            remedy=f"look at the port of {quoted([host])}: ethtool DEVICE for its speed, ethtool -S DEVICE for errors"
+            title=f"The link of {host} is {percent(1 / network.faster)} as fast as the other links",
+            remedy=f"check the port of {quoted([host])}: ethtool DEVICE for its speed, ethtool -S DEVICE for errors"
             f"{leave_out(facts.machine, host)}",
-            evidence=(*rates(network), *moved(facts), *said(facts)),
+            evidence=(*rate_evidence(network), *gradient_evidence(facts), *host_evidence(facts)),
             without=without,
             bounds=bounds,
             ranks=facts.machine.ranks_of(host),
@@ -61,23 +62,27 @@ def find(facts: Facts) -> list[Suspect]:
     ]
 
 
-def rates(network: Network) -> tuple[Evidence, ...]:
-    """What slow ways gave, and what the others."""
-    fast = [way for way in network.ways if way not in network.slow]
-    slow = float(np.median([way.bytes_per_s for way in network.slow]))
+def rate_evidence(network: Network) -> tuple[Evidence, ...]:
+    """The rates of the slow connections and of the others."""
+    fast = [one for one in network.connections if one not in network.slow]
+    slow = float(np.median([one.bytes_per_s for one in network.slow]))
     return (
-        rate(f"what the slow ways gave ({ways(network)})", slow, SOURCE),
-        rate("what the other ways gave", float(np.median([way.bytes_per_s for way in fast])), SOURCE),
-        count("segments sent again on the slow ways", sum(way.retransmits for way in network.slow), SOURCE),
+        rate(f"rate of the slow connections ({connections(network)})", slow, SOURCE),
+        rate("rate of the other connections", float(np.median([one.bytes_per_s for one in fast])), SOURCE),
+        count(
+            "segments retransmitted on the slow connections",
+            sum(one.retransmits for one in network.slow),
+            SOURCE,
+        ),
     )
 
 
-def ways(network: Network) -> str:
-    """The slow ways, in words."""
-    return ", ".join(f"{way.source} to {way.target}" for way in network.slow)
+def connections(network: Network) -> str:
+    """The slow connections, by their hosts."""
+    return ", ".join(f"{one.source} to {one.target}" for one in network.slow)
 
 
-def moved(facts: Facts) -> tuple[Evidence, ...]:
+def gradient_evidence(facts: Facts) -> tuple[Evidence, ...]:
     """The gradients of a step, and how long ranks were blocked after the last had arrived."""
     lane = facts.window.reductions
     blocked = (

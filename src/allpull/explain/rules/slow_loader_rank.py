@@ -4,15 +4,15 @@ What it is
     The loader of one rank is behind: a slow disk or network mount on its host, fewer workers, other files.
 
 How it is found
-    By its time in `input` against that of the other ranks in each step, as in `slow-rank`. What all ranks wait for
-    their loaders is `input-bound`.
+    By its time in `input` compared with that of the other ranks in each step, as in `slow-rank`. Waiting for loaders
+    that all ranks have in common is `input-bound`.
 
 What it costs
-    The replay with the input of this rank like the median of the others'.
+    The replay with the input of this rank like the median of the others.
 
 What to do
-    Look at what that host reads from: `findmnt`, `iostat -x 1`, the number of workers. Stage the data on local disks,
-    or make shards of equal size.
+    Check what that host reads from: `findmnt`, `iostat -x 1`, the number of workers. Stage the data on local disks, or
+    make shards of equal size.
 
 When it is wrong
     Where the loader runs in the main process (`num_workers=0`), a slow processor looks like a slow loader.
@@ -22,34 +22,34 @@ from __future__ import annotations
 
 from functools import partial
 
+from allpull.explain.candidate import Candidate, seconds
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.evidence.grouping import Group, groups, who
-from allpull.explain.pricing.candidate import Suspect, seconds
+from allpull.explain.evidence.grouping import Group, groups, named
 from allpull.explain.remedy_text import quoted
-from allpull.explain.rules.slow_rank import waited
-from allpull.replay.whatif import like_median
+from allpull.explain.rules.slow_rank import waiting_evidence
+from allpull.replay.whatif.balanced import like_median
 
 
-def find(facts: Facts) -> list[Suspect]:
+def find(facts: Facts) -> list[Candidate]:
     """The ranks whose loaders are behind."""
     return [_suspect(group, facts) for group in groups(facts.late.loaders, lambda one: one.steady)]
 
 
-def _suspect(group: Group, facts: Facts) -> Suspect:
+def _suspect(group: Group, facts: Facts) -> Candidate:
     ranks = list(group.ranks)
     is_one = len(ranks) == 1
-    wait = f"{facts.on(ranks[0])} waits" if is_one else f"{who(ranks, facts.machine)} wait"
-    longer = f"{group.span()} a step longer for {'its' if is_one else 'their'} data than the others"
+    wait = f"{facts.on(ranks[0])} waits" if is_one else f"{named(ranks, facts.machine)} wait"
+    longer = f"{group.span()} per step longer for {'its' if is_one else 'their'} data than the others"
     which = f"rank {ranks[0]}" if is_one else "the latest of them"
-    return Suspect(
+    return Candidate(
         rule="slow-loader-rank",
         kind="late",
-        title=f"{wait} {longer}{'' if group.steady else ' now and then'}",
+        title=f"{wait} {longer}{'' if group.steady else ' in some steps'}",
         remedy=_remedy(ranks, facts),
         evidence=(
-            seconds(f"how much longer {which} waits for its loader than the others", group.size, facts.span),
-            seconds("what it waits in all", float(facts.mean_s("input")[group.members[0].rank]), facts.span),
-            *waited(ranks, facts),
+            seconds(f"time that {which} waits for its loader beyond the others", group.size, facts.span),
+            seconds("its whole wait for the loader", float(facts.mean_s("input")[group.members[0].rank]), facts.span),
+            *waiting_evidence(ranks, facts),
         ),
         without=partial(like_median, ranks=group.ranks, phases=("input",), unlike=facts.late.loading),
         ranks=group.ranks,
@@ -60,6 +60,6 @@ def _remedy(ranks: list[int], facts: Facts) -> str:
     hosts = facts.hosts_of(ranks)
     where = f"{quoted(hosts)} {'reads' if len(hosts) == 1 else 'read'}" if hosts else "its host reads"
     return (
-        f"see what {where} from (findmnt, iostat -x 1) and with how many workers; copy the data to local disks, or "
+        f"check what {where} from (findmnt, iostat -x 1) and with how many workers; copy the data to local disks, or "
         f"give {'that rank' if len(ranks) == 1 else 'these ranks'} more of them: DataLoader(num_workers=…)"
     )

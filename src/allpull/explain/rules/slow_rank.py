@@ -1,30 +1,31 @@
 """One rank computes longer than the others, step after step, and all of them wait for it.
 
 What it is
-    Synchronous training goes at the pace of its slowest rank. A processor that runs at a lower clock, shares its memory
-    or its cores with somebody, or does work that the others do not have (logging, saving, debugging) holds up all.
+    Synchronous training runs at the pace of its slowest rank. A processor with a lower clock, shared memory or cores,
+    or work that the other ranks do not have (logging, saving, debugging) delays all of them.
 
 How it is found
-    By its own work: copies, forward, backward without the collectives in it, optimizer and what stands between phases,
-    against that of the other ranks in each step. It stands out if that is more than its own steps vary by (Student's t,
-    one false alarm in ten thousand runs of independent steps), or if its mean excess is larger than chance makes the
-    largest one when ranks are relabelled at random. What the others wait for is not needed for that, so a delay inside
-    backward is not taken for a slow network, nor a slow network for a late rank. What more samples, a slow loader or a
-    crowded CPU explain is left to their own rules, and so is a whole host of slow ranks. Three and more that are late
-    by much the same and in one phase are one finding. Where CPUs compute, a slow rank has to cost 8 % of the step:
-    interrupts and whatever else a machine does make cores differ by up to 7 %, other ones in each run.
+    By its own work: copies, forward, backward without the collectives in it, optimizer and time between phases,
+    compared with that of the other ranks in each step. It stands out if that is more than its own steps vary by
+    (Student's t, one false alarm in ten thousand runs of independent steps), or if its mean excess is larger than the
+    largest one when ranks are relabelled at random. Waiting of the others is not needed for that, so a delay inside
+    backward is not mistaken for a slow network, nor a slow network for a late rank. What more samples, a slow loader or
+    CPU contention explain is left to their own rules, and so is a host on which all ranks are slow. Three or more ranks
+    that are late by much the same and in one phase are one finding. Where CPUs compute, a slow rank has to cost 8 % of
+    the step: interrupts and other activity make cores differ by up to 7 %, and different ones in each run.
 
 What it costs
-    The replay with this rank's work like the median of the others': less than the excess where a busy network hides
-    part of it. Ranks that are late at the same time hide each other; each is priced with the others mended.
+    The replay with this rank's work like the median of the others: less than the excess where a busy network hides part
+    of it. Ranks that are late at the same time hide each other; each is priced with the others corrected.
 
 What to do
-    See what that host does otherwise: clocks and temperature (`nvidia-smi -q -d CLOCK,PERFORMANCE`), other processes
-    (`top`), binding to cores and memory. Until it is mended, leave it out: `sbatch --exclude=HOST`.
+    Check what differs on that host: clocks and temperature (`nvidia-smi -q -d CLOCK,PERFORMANCE`), other processes
+    (`top`), binding to cores and memory. Until it is repaired, leave it out: `sbatch --exclude=HOST`.
 
 When it is wrong
-    Where the data of one rank are harder, in longer sentences or larger pictures, the rank is slow by its share of the
-    work and not by its host: move ranks to other hosts, and see whether the lateness stays with the rank.
+    Where the data of one rank are harder, such as longer sentences or larger images, the rank is slow because of its
+    share of the work, not because of its host: move ranks to other hosts, and see whether the lateness stays with the
+    rank.
 """
 
 from __future__ import annotations
@@ -35,13 +36,14 @@ from functools import partial
 import numpy as np
 
 from allpull.analyse.steps.grid import Floats
+from allpull.explain.candidate import Candidate, Removal, count, seconds
 from allpull.explain.evidence.cpu_waiting import COMPUTING, per_step, shortened
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.evidence.grouping import Group, groups, who
+from allpull.explain.evidence.grouping import Group, groups, named
 from allpull.explain.evidence.outliers import by_phase
-from allpull.explain.pricing.candidate import Suspect, Without, count, seconds
 from allpull.explain.remedy_text import clocks, leave_out, quoted
-from allpull.replay.whatif import like_median, scaled
+from allpull.replay.whatif.balanced import like_median
+from allpull.replay.whatif.work import scaled
 from allpull.schema.explained import Evidence
 
 WHERE = {
@@ -55,7 +57,7 @@ WHERE = {
 }
 
 
-def find(facts: Facts) -> list[Suspect]:
+def find(facts: Facts) -> list[Candidate]:
     """The ranks that compute longer than the others."""
     if not facts.late.slow:
         return []
@@ -68,26 +70,26 @@ def find(facts: Facts) -> list[Suspect]:
     return [_suspect(group, facts, excess, where[group.members[0].rank]) for group in found]
 
 
-def _suspect(group: Group, facts: Facts, excess: Mapping[str, Floats], where: str) -> Suspect:
+def _suspect(group: Group, facts: Facts, excess: Mapping[str, Floats], where: str) -> Candidate:
     ranks = list(group.ranks)
     is_one = len(ranks) == 1
-    compute = f"{facts.on(ranks[0])} computes" if is_one else f"{who(ranks, facts.machine)} compute"
-    often = "" if group.steady else " now and then"
+    compute = f"{facts.on(ranks[0])} computes" if is_one else f"{named(ranks, facts.machine)} compute"
+    often = "" if group.steady else " in some steps"
     which = f"rank {ranks[0]}" if is_one else "the latest of them"
     each = {name: float(seconds_[ranks].mean()) for name, seconds_ in excess.items()}
-    return Suspect(
+    return Candidate(
         rule="slow-rank",
         kind="late",
-        title=f"{compute} {group.span()} a step longer than the others{often}, most of it {WHERE[where]}",
+        title=f"{compute} {group.span()} per step longer than the others{often}, most of it {WHERE[where]}",
         remedy=_remedy_one(ranks[0], facts) if is_one else _remedy_many(ranks, facts),
         evidence=(
-            seconds(f"how much longer {which} computes than the median of the others", group.size, facts.span),
+            seconds(f"time that {which} computes beyond the median of the others", group.size, facts.span),
             *(
-                seconds(f"of it {WHERE[name]}{'' if is_one else ', mean of all of them'}", value, facts.span)
+                seconds(f"of that, {WHERE[name]}{'' if is_one else ', mean of all of them'}", value, facts.span)
                 for name, value in sorted(each.items(), key=lambda one: -one[1])
                 if value > (facts.floor_s or 0.0)
             ),
-            *waited(ranks, facts),
+            *waiting_evidence(ranks, facts),
         ),
         without=_without(group, facts),
         ranks=group.ranks,
@@ -98,7 +100,7 @@ def _suspect(group: Group, facts: Facts, excess: Mapping[str, Floats], where: st
 def _remedy_one(rank: int, facts: Facts) -> str:
     host = facts.machine.hosts[rank]
     return (
-        f"see what {quoted([host]) if host else 'its host'} does otherwise: {clocks(facts.machine, host)} for clocks "
+        f"check what differs on {quoted([host]) if host else 'its host'}: {clocks(facts.machine, host)} for clocks "
         f"and heat, top for other programs, taskset -p for its cores{leave_out(facts.machine, host)}"
     )
 
@@ -106,31 +108,35 @@ def _remedy_one(rank: int, facts: Facts) -> str:
 def _remedy_many(ranks: list[int], facts: Facts) -> str:
     hosts = facts.hosts_of(ranks)
     return (
-        "see what they have in common: work that the program gives them alone, the cores and memory they are bound to "
-        f"(taskset -p, numactl --show), the place in the host; {clocks(facts.machine, *hosts)} for clocks and heat"
+        "check what they have in common: work that only they have in the program, the cores and memory they are bound "
+        f"to (taskset -p, numactl --show), the place in the host; {clocks(facts.machine, *hosts)} for clocks and heat"
     )
 
 
-def waited(ranks: list[int], facts: Facts) -> tuple[Evidence, ...]:
-    """What the others waited for ``ranks``; of one, how often it was the last."""
+def waiting_evidence(ranks: list[int], facts: Facts) -> tuple[Evidence, ...]:
+    """How long the others waited for ``ranks``; of one rank, also how often it was last."""
     if facts.blame is None:
         return ()
     others = np.setdiff1d(np.arange(facts.window.ranks), ranks)
     caused_s = float(facts.blame.caused_s[ranks][:, others].sum()) / max(1, facts.window.steps.size * others.size)
     source = f"collectives of {facts.span}"
     if len(ranks) > 1:
-        return (seconds("what each other rank waited for them", caused_s, source),)
+        return (seconds("time that each other rank waited for them", caused_s, source),)
     return (
-        seconds(f"what each other rank waited for rank {ranks[0]}", caused_s, source),
-        count(f"meetings of {facts.blame.meetings:,} to which it came last", facts.blame.last[ranks[0]], facts.span),
+        seconds(f"time that each other rank waited for rank {ranks[0]}", caused_s, source),
+        count(
+            f"collectives, of {facts.blame.meetings:,}, at which it arrived last",
+            facts.blame.last[ranks[0]],
+            facts.span,
+        ),
     )
 
 
-def _without(group: Group, facts: Facts) -> Without:
-    """Their work like that of the others; of a rank with other causes as well, only what these do not explain."""
+def _without(group: Group, facts: Facts) -> Removal:
+    """Their work like that of the others; for a rank that has other causes too, less only what these do not explain."""
     one = group.members[0]
     more_s = sum(uneven.size.value for uneven in facts.late.uneven if uneven.rank == one.rank)
-    if more_s:  # what is left of the rank without them is smaller by that share
+    if more_s:  # the work of the rank without them, of which its size is that share
         own_s = float(per_step(facts.window, COMPUTING)[:, one.rank].mean()) - more_s
         factor = max(0.0, 1 - one.size.value / own_s) if own_s > 0 else 1.0
         return partial(scaled, phases=COMPUTING, factor=factor, ranks=group.ranks)

@@ -1,50 +1,50 @@
 """All ranks of one host compute longer than those of the others.
 
 What it is
-    A host in which every rank is slow: its processors run at a lower clock (heat, a power limit, an energy-saving
-    governor), its memory is filled in another way, or it is another model.
+    A host on which every rank is slow: its processors run at a lower clock (heat, a power limit, an energy-saving
+    governor), its memory is populated differently, or it is another model.
 
 How it is found
-    Each of its ranks stands out as in `slow-rank`, while some other host has no rank that does.
+    Each of its ranks stands out as in `slow-rank`, while at least one other host has no rank that does.
 
 What it costs
-    The replay with the work of all its ranks like the median of the others'.
+    The replay with the work of all its ranks like the median of the others.
 
 What to do
-    Compare it with the others: `lscpu`, `cpupower frequency-info`, of GPUs `nvidia-smi -q -d CLOCK,PERFORMANCE`. Ask
-    for equal hosts (`sbatch --constraint=…`), or leave it out (`sbatch --exclude=HOST`).
+    Compare it with the others: `lscpu`, `cpupower frequency-info`, for GPUs `nvidia-smi -q -d CLOCK,PERFORMANCE`.
+    Request equal hosts (`sbatch --constraint=…`), or leave it out (`sbatch --exclude=HOST`).
 
 When it is wrong
-    With few ranks a host, two ranks that are slow for two reasons look like a slow host.
+    With few ranks per host, two ranks that are slow for two reasons look like a slow host.
 """
 
 from __future__ import annotations
 
 from functools import partial
 
+from allpull.explain.candidate import Candidate, seconds
 from allpull.explain.evidence.cpu_waiting import COMPUTING
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.pricing.candidate import Suspect, seconds
 from allpull.explain.remedy_text import clocks, leave_out, quoted
-from allpull.replay.whatif import like_median
+from allpull.replay.whatif.balanced import like_median
 from allpull.units import show_time
 
 
-def find(facts: Facts) -> list[Suspect]:
+def find(facts: Facts) -> list[Candidate]:
     """The hosts of which all ranks compute longer."""
     found = []
     for host, late in facts.late.slow_hosts:
         ranks = tuple(sorted(one.rank for one in late))
         mean_s = sum(one.size.value for one in late) / len(late)
         found.append(
-            Suspect(
+            Candidate(
                 rule="uneven-hosts",
                 kind="late",
-                title=f"All {len(ranks)} ranks of {host} compute longer than the others, by {show_time(mean_s)} a step",
+                title=f"All {len(ranks)} ranks of {host} compute {show_time(mean_s)} per step longer than the others",
                 remedy=f"compare {quoted([host])} with the others: lscpu, {clocks(facts.machine, host)}; "
-                f"ask for equal hosts with sbatch --constraint{leave_out(facts.machine, host)}",
+                f"request equal hosts with sbatch --constraint{leave_out(facts.machine, host)}",
                 evidence=(
-                    seconds(f"how much longer ranks of {host} compute, their mean", mean_s, facts.span),
+                    seconds(f"time that ranks of {host} compute beyond the others, mean", mean_s, facts.span),
                     *(seconds(f"of rank {one.rank}", one.size, facts.span) for one in late),
                 ),
                 without=partial(like_median, ranks=ranks, phases=COMPUTING, unlike=facts.late.computing),

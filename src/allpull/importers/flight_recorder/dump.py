@@ -32,7 +32,7 @@ class Dump:
 
 
 def read_dump(source: Source) -> Dump:
-    """The dump in ``source``; where it is damaged, what stood before that, and ``fault`` says so.
+    """The dump in ``source``; where it is damaged, what precedes the damage, and ``fault`` says why.
 
     Raises:
         BadInput: the file cannot be opened.
@@ -84,7 +84,7 @@ _FIELDS = (
 
 
 def _essence(entry: Any) -> dict[str, Any]:
-    """What is used of an entry: stacks are most of it."""
+    """The fields of an entry that are used, without its stack, which is most of it."""
     return {name: entry.get(name) for name in _FIELDS} if isinstance(entry, dict) else {}
 
 

@@ -1,8 +1,8 @@
-"""Make calls of what a trace shows of collectives: queued by the program, run by a back-end, waited for by somebody.
+"""Find the collective calls of a trace: queued by the program, executed by a back-end, waited for by the rank.
 
 A call is a reduction of gradients where DDP made it: an all-reduce that the hook of a gradient queued (inside
-``AccumulateGrad``), or the end of backward. Any other call cost its rank what it did nothing else in, up to its end: on
-a device, since the last kernel that computed; on a host, since the last operation of the thread that queued it.
+``AccumulateGrad``), or the end of backward. Any other call costs its rank the idle time up to its end: on a device,
+since the last compute kernel; on a host, since the last operation of the thread that queued it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DEFAULT_GROUP = "default"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """What is called; ``size_bytes`` is 0 where nothing is sent, and each number where it is not told."""
+    """What is called; ``size_bytes`` and ``group_ranks`` are 0 where nothing is sent, or where they are not known."""
 
     family: str
     size_bytes: int
@@ -31,7 +31,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One collective of one rank, in ns of its host's real-time clock; None: not told.
+    """One collective of one rank, in ns of its host's real-time clock; None: not known.
 
     ``called_ns`` is when the program called it, as far as that is told; ``arrived_ns`` when the rank was there: on a
     host the call, on a device the execution. ``ready_ns`` is when the data were there, ``ran_ns`` begin and end of its
@@ -51,7 +51,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The calls of a trace by begin; ``unknown`` counts executions of which nothing says what they are."""
+    """The calls of a trace by begin; ``unknown`` counts executions of unknown operations."""
 
     calls: tuple[Call, ...]
     unknown: int
@@ -67,7 +67,7 @@ def calls_of(trace: Trace) -> Found:
 
 
 def _call(trace: Trace, op: Op | None, run: Op | None) -> Call | None:
-    """A call, unless nothing says which it is."""
+    """A call; None where its operation is not known."""
     first = op or run
     told = first if first is None or run is None or first is run else with_facts(first, run)
     if first is None or told is None or told.family is None:
@@ -122,7 +122,7 @@ def _ready_ns(trace: Trace, op: Op | None, run: Op | None) -> int | None:
 
 
 def _waited(trace: Trace, op: Op | None, run: Op) -> tuple[int, int] | None:
-    """From when to when the rank did nothing else, up to the end of the call; None: it never waited for it."""
+    """Begin and end of the time that the rank did nothing but wait for the call; None: it never waited."""
     begin, end = run.begin_ns, run.end_ns
     if run.on_device:
         last = end if trace.computing.covers(end - 1) else trace.computing.last_end_before(end)
@@ -143,7 +143,7 @@ def _waited(trace: Trace, op: Op | None, run: Op) -> tuple[int, int] | None:
 
 
 def _apart(calls: Sequence[Call]) -> Iterator[Call]:
-    """The calls, with no moment blocked in two of them: what is in flight together is waited for in turn."""
+    """The calls, with no moment counted as blocked in two: calls that are in flight together are waited for in turn."""
     cut: dict[int, int] = {}
     until = None
     for place in sorted(range(len(calls)), key=lambda place: calls[place].left_ns or 0):

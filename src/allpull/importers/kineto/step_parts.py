@@ -1,4 +1,4 @@
-"""Find the parts of a step that a trace shows on the host: input, forward, backward, optimizer, and what torch marks.
+"""Find the parts of a step on the host: input, forward, backward, optimizer, evaluation and checkpoint.
 
 Input, forward of DDP and FSDP, and optimizers are annotations that torch writes by itself; words of the program's own
 (``record_function("backward")``) are taken as they are meant. Backward is where autograd runs its functions: what

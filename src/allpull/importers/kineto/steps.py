@@ -1,4 +1,4 @@
-"""Cut a trace into steps: where the profiler was told of them, else at optimizers or backward, else by collectives.
+"""Cut a trace into steps: at ``prof.step()``, else at optimizers or backward, else by repeating collectives.
 
 ``prof.step()`` leaves ``ProfilerStep#N``, whose numbers are those of the program. Otherwise a step ends where its
 optimizer does, or where its backward pass does if no optimizer is seen. A flight-recorder dump has neither; there, the
@@ -53,7 +53,7 @@ class Cuts:
 
 
 def cut(trace: Trace, parts: Parts, calls: Sequence[Call], pattern: Sequence[Token] | None = None) -> Cuts | None:
-    """The steps of ``trace``; None where nothing in it tells them.
+    """The steps of ``trace``; None where nothing marks them.
 
     ``pattern``: the collectives of a step, from another rank.
     """
@@ -68,7 +68,7 @@ def cut(trace: Trace, parts: Parts, calls: Sequence[Call], pattern: Sequence[Tok
 
 
 def by_calls(calls: Sequence[Call], pattern: Sequence[Token] | None = None) -> Cuts | None:
-    """The steps that ``calls`` tell; where nothing repeats in them, all is one."""
+    """The steps that repeat in ``calls``; where nothing repeats, all is one step."""
     found = pattern or pattern_of(calls)
     steps = by_collectives(calls, found) if found else ()
     if steps:

@@ -20,13 +20,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from operator import attrgetter
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from allpull.analyse.collectives.traced_buckets import BucketWindows
+from allpull.analyse.collectives.traced_buckets import BucketWindows, bucket_sizes
 from allpull.analyse.steps.grid import Floats
 from allpull.replay.recording.calls import Moments, in_window
 from allpull.replay.window import Reductions
@@ -88,13 +87,11 @@ def leads(ready: pl.DataFrame, steps: Ints, of: Moments) -> Leads | None:
 
 
 def sizes(events: Mapping[int, EventLog], step: int, buckets: int) -> Ints | None:
-    """Bytes of ``buckets`` buckets as DDP cut them at ``step``: as last recorded before it, or else first after it."""
-    cuts = [one for log in events.values() for one in log.buckets if len(one.sizes_bytes) == buckets]
-    before = [one for one in cuts if one.step <= step]
-    found = max(before, key=attrgetter("step")) if before else min(cuts, key=attrgetter("step"), default=None)
-    if found is None or min(found.sizes_bytes) < 0 or max(found.sizes_bytes) >= 2**53:
+    """Bytes of ``buckets`` buckets as DDP cut them at ``step``; None where they are unknown or impossible."""
+    found = bucket_sizes(events.values(), step, buckets)
+    if found is None or min(found) < 0 or max(found) >= 2**53:
         return None
-    return np.array(found.sizes_bytes, dtype=np.int64)
+    return np.array(found, dtype=np.int64)
 
 
 def single(events: Iterable[EventLog]) -> bool:

@@ -1,6 +1,6 @@
-"""What if ranks were alike: the work of some, or of all, is replaced by what is usual among them.
+"""What if ranks were equal? The work of some or all of them is replaced by the usual work among them.
 
-Where backward changes, so does the moment at which its buckets are ready. Transfers stay as they are.
+Where backward changes, so do the moments at which its buckets are ready. Transfers stay as recorded.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from allpull.replay.useful import useful
 from allpull.replay.window import WORK, Window
 
 EVERY_DAY = tuple(name for name in WORK if name not in {"evaluation", "checkpoint"})
-"""What all ranks do in every step: here they may be compared."""
+"""What all ranks do in every step, so that they can be compared."""
 
 _Usual = Callable[[Floats], Floats]
-"""(…, ranks) → (…, 1): what is usual among ranks."""
+"""(…, ranks) → (…, 1): the usual value among ranks."""
 
 
 def like_median(
     window: Window, ranks: Collection[int], phases: Collection[str] = EVERY_DAY, unlike: Collection[int] = ()
 ) -> Window:
-    """``ranks`` work in ``phases`` as long as the median of the other ranks does, event by event.
+    """``ranks`` work in ``phases`` as long as the median of the other ranks, event by event.
 
-    Ranks ``unlike`` stay as they are and are no model for others, but where there are none besides. Nothing changes
-    where there are no other ranks at all.
+    Ranks ``unlike`` stay as they are and are not part of that median, unless there are no others. Nothing changes where
+    there are no other ranks at all.
     """
     chosen = np.isin(np.arange(window.ranks), list(ranks))
     if chosen.all() or not chosen.any():
@@ -45,20 +45,20 @@ def like_median(
 
 
 def all_like_median(window: Window, phases: Collection[str] = EVERY_DAY) -> Window:
-    """Every rank works in ``phases`` as long as the median rank does, event by event."""
+    """Every rank works in ``phases`` as long as the median rank, event by event."""
     return _changed(window, phases, lambda seconds: _on_all(seconds, _median))
 
 
 def all_like_mean(window: Window, phases: Collection[str] = EVERY_DAY) -> Window:
-    """The work in ``phases`` is shared out evenly, event by event: what equal shards would do."""
+    """The work in ``phases`` is shared out evenly, event by event, as equal shards would do."""
     return _changed(window, phases, lambda seconds: _on_all(seconds, _mean))
 
 
 def without_rotation(window: Window) -> Window:
-    """Who is slow in a step is slow in all: each rank keeps its share of all useful work, but has it in every event.
+    """A rank that is slow is slow in every event: each rank keeps its share of all useful work, evenly over events.
 
-    The useful work of an event becomes its mean over ranks, times the share of the rank in the whole window; what is
-    left is persistent imbalance.
+    The useful work of an event becomes its mean over ranks times the rank's share in the whole window. What is left is
+    persistent imbalance.
     """
     work = useful(window)
     share = _share(work, window.ranks)
@@ -72,7 +72,7 @@ def without_rotation(window: Window) -> Window:
 
 
 def without_persistence(window: Window) -> Window:
-    """No rank has more useful work than another over the window: each of its events shrinks or grows in proportion.
+    """All ranks have equal useful work over the window: the events of each shrink or grow in proportion.
 
     What is left is rotating imbalance.
     """
@@ -97,7 +97,7 @@ def _changed(window: Window, phases: Collection[str], change: Callable[[Floats],
 
 
 def _with(window: Window, more: dict[str, Floats]) -> dict[str, Floats]:
-    """The work of ``window`` and ``more``, never below 0, to which rounding might take it."""
+    """The work of ``window`` and ``more``, never below 0, where rounding might take it."""
     return {
         name: np.maximum(seconds + more[name], 0.0) if name in more else seconds
         for name, seconds in window.work.items()

@@ -1,7 +1,7 @@
-"""What if transfers were others: gone, on another network, in other buckets, or hidden behind backward.
+"""What if transfers were different: gone, on another network, in other buckets, or hidden behind backward?
 
-What a bucket takes is known at the level of buckets. At the level of steps only the exposed part of all transfers is,
-as one bucket: a faster network then gains at least what is said here, and a slower one costs at least that.
+At the level of buckets the time of each bucket is known. At the level of steps only the exposed part of all transfers
+is, as one bucket: a faster network then gains at least what is given here, and a slower one costs at least that.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from dataclasses import replace
 import numpy as np
 
 from allpull.analyse.steps.grid import Floats
-from allpull.replay.walk import lane_s
+from allpull.replay.engine import lane_s
 from allpull.replay.window import CALL, REDUCE, Reductions, Window
 
 
 def without_transfer(window: Window) -> Window:
-    """Transfers take no time: POP's ideal network, of no latency and infinite bandwidth. Ranks still meet."""
+    """Transfers take no time: POP's ideal network, with no latency and infinite bandwidth. Ranks still meet."""
     return with_network(window, rate_factor=np.inf)
 
 
 def with_network(
     window: Window, *, rate_factor: float = 1.0, latency_s: float = 0.0, latency_now_s: float = 0.0
 ) -> Window:
-    """Bytes go ``rate_factor`` times as fast, and each transfer has a latency of ``latency_s``, not ``latency_now_s``.
+    """Bytes move ``rate_factor`` times as fast; the latency of a transfer is ``latency_s``, not ``latency_now_s``.
 
-    A transfer of τ takes max(0, τ − latency_now_s) ÷ rate_factor + latency_s; one that took less than latency_now_s is
-    all latency, and changes by the difference.
+    A transfer of τ takes max(0, τ − latency_now_s) ÷ rate_factor + latency_s; one that took less than
+    latency_now_s is all latency, and changes by the difference.
     """
     lane = window.reductions
 
@@ -35,7 +35,7 @@ def with_network(
         slower: Floats = (seconds - fixed) / rate_factor + np.maximum(fixed + (latency_s - latency_now_s), 0.0)
         return slower
 
-    if lane is not None:  # the tail is a transfer too, the slower end of the same one, and has no latency of its own
+    if lane is not None:  # the tail is the slower end of the same transfer, with no latency of its own
         lane = replace(lane, seconds=changed(lane.seconds), tail_s=lane.tail_s / rate_factor)
     taking_part = (window.kind == CALL)[:, None] & (window.meets | window.waits)
     return replace(
@@ -44,11 +44,11 @@ def with_network(
 
 
 def faster(window: Window, rate_factor: float, hosts_s: float | Floats = 0.0) -> Window:
-    """Bytes go ``rate_factor`` ≥ 1 times as fast, and hosts hand them on as slowly as before.
+    """Bytes move ``rate_factor`` ≥ 1 times as fast, while hosts process them as slowly as before.
 
-    What a host takes to read, add up and send on what comes in is hidden while more of it is under way, and shows when
-    that comes faster. A transfer, of a last bucket with its tail, becomes no shorter than ``hosts_s`` unless it was:
-    one number for all of them, or one for each bucket, (buckets,), the largest of which holds for calls.
+    The time that a host takes to receive, add and forward data is hidden while more data is in flight, and shows on a
+    faster network. A transfer (for the last bucket, with its tail) becomes no shorter than ``hosts_s``, unless it was:
+    one number for all transfers, or one per bucket, (buckets,), the largest of which holds for calls.
     """
     quick = with_network(window, rate_factor=rate_factor)
     called_s = np.maximum(quick.transfer_s, np.minimum(window.transfer_s, np.max(hosts_s)))
@@ -62,10 +62,10 @@ def faster(window: Window, rate_factor: float, hosts_s: float | Floats = 0.0) ->
 
 
 def overlapped(window: Window) -> Window:
-    """The reduction begins with backward and is done behind it, as far as that is long enough.
+    """The reduction overlaps the whole of backward, as far as that is long enough.
 
-    It is held to one lane and the last rank: it starts once all have begun backward, and takes what its buckets take
-    together. At the level of steps that is the exposed part alone, so the gain is an upper bound there.
+    It uses one lane and depends on the last rank: it starts once all ranks have begun backward, and takes the sum of
+    its buckets. At the level of steps that sum is the exposed part alone, so the gain is an upper bound there.
     """
     lane = window.reductions
     if lane is None:
@@ -86,9 +86,9 @@ def overlapped(window: Window) -> Window:
 def with_buckets(window: Window, cap_bytes: int, *, first_bytes: int | None = None, latency_s: float = 0.0) -> Window:
     """Gradients are reduced in buckets of ``cap_bytes``, the first of ``first_bytes`` (None: the same).
 
-    Bytes are taken to become ready evenly between the moments at which the recorded buckets did, from the begin of
-    backward on, and to take as long as they did. Of what a bucket takes, ``latency_s`` does not depend on its bytes:
-    without it, smaller buckets cost nothing, and the gain is an upper bound.
+    Bytes are assumed to become ready evenly between the moments at which the recorded buckets did, from the start of
+    backward on, and to take as long as they did. ``latency_s`` of the time of a bucket does not depend on its size:
+    without it smaller buckets cost nothing, and the gain is an upper bound.
 
     Raises:
         ValueError: the window has no buckets of known size, or a size is not positive.
@@ -104,7 +104,7 @@ def with_buckets(window: Window, cap_bytes: int, *, first_bytes: int | None = No
     share = (cuts - edges[after - 1]) / np.maximum(edges[after] - edges[after - 1], 1.0)
 
     def at_cuts(at_edges: Floats) -> Floats:
-        """What is known at the edges of the recorded buckets, on axis 1, between them."""
+        """Values at the edges of the recorded buckets, on axis 1, interpolated between them."""
         weight = share.reshape(1, -1, *([1] * (at_edges.ndim - 2)))
         before = at_edges[:, after - 1]
         between: Floats = before + weight * (at_edges[:, after] - before)
@@ -119,24 +119,24 @@ def with_buckets(window: Window, cap_bytes: int, *, first_bytes: int | None = No
     return replace(window, reductions=replace(lane, lead_s=lead_s, seconds=seconds, size_bytes=sizes))
 
 
-def alone(window: Window) -> Window:
-    """The window of a single rank with its collectives as ``other`` work: it has nobody to meet or to send to."""
+def single_rank(window: Window) -> Window:
+    """The window of a single rank, with its collectives as ``other`` work: there is no rank to meet or to send to."""
     if window.ranks != 1:
         return window
     blocked = np.zeros((window.events, 1))
-    early = np.where(window.meets & window.waits, window.early_s, 0.0)  # it waits for nobody but itself
+    early = np.where(window.meets & window.waits, window.early_s, 0.0)  # it waits only for itself
     takes = np.where(window.waits, np.where(window.meets, window.transfer_s - early, 0.0), window.transfer_s)
     blocked += np.maximum(takes, 0.0)
     lane = window.reductions
     if lane is not None:
         exposed = np.maximum((lane_s(lane) - lane.lead_s[:, :, 0]).max(axis=1), 0.0)
         blocked[window.kind == REDUCE, 0] += exposed + lane.tail_s[:, 0]
-    nobody = np.zeros((window.events, 1), dtype=np.bool_)
+    none = np.zeros((window.events, 1), dtype=np.bool_)
     return replace(
         window,
         work={**window.work, "other": window.work.get("other", 0.0) + blocked},
-        meets=nobody,
-        waits=nobody,
+        meets=none,
+        waits=none,
         early_s=np.zeros_like(blocked),
         transfer_s=np.zeros_like(blocked),
         reductions=None if lane is None else _nothing(lane),

@@ -195,9 +195,8 @@ def _counter_files(root: Path, record: RunRecord, *, skip_damaged: bool) -> list
 def _host_files(root: Path, record: RunRecord, folder: str, suffix: str) -> list[str]:
     """The files of hosts in ``folder``, at most as many as the run has ranks."""
     names, ranks = safe_open.file_names(root, folder, suffix), record.ranks
-    if len(names) > ranks + (
-        record.launcher in USER_STARTED
-    ):  # a login host may have started the command, and has no rank
+    login_hosts = int(record.launcher in USER_STARTED)  # one may have started the command, without a rank
+    if len(names) > ranks + login_hosts:
         raise RunDirError(
             f"{safe_open.shown_path(root)}/{folder}: {len(names):,} hosts for {ranks:,} rank{'s' if ranks > 1 else ''}",
             hint="the files of several runs were put together: one directory holds one run",

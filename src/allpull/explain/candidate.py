@@ -1,4 +1,4 @@
-"""What a rule suspects, before it is priced: who, what of, and the window in which it would be gone."""
+"""A fault that a rule suspects, before it is priced: its ranks, its evidence, and the window without it."""
 
 from __future__ import annotations
 
@@ -10,27 +10,28 @@ from allpull.replay.window import Window
 from allpull.schema.explained import Evidence
 from allpull.schema.results import Interval
 
-Without = Callable[[Window], Window]
+Removal = Callable[[Window], Window]
+"""A window → the same without a fault."""
 Kind = Literal["late", "rest", "job", "advice"]
 
-MIN_SHARE = 0.02  # of a step: a smaller gain is not worth a day's work, nor surely a gain on another day
+MIN_SHARE = 0.02  # of a step: a smaller gain is not worth a day's work, and may be none on another day
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Suspect:
+class Candidate:
     """One fault, not yet priced.
 
-    ``kind`` says against what it is priced. ``late``: a rank that keeps the others waiting; several of them hide
-    behind each other, so each is priced with the others gone. ``rest``: what is left when all late ranks are gone.
-    ``job``: it meets all ranks alike, and is priced against the window as recorded. ``advice``: it has no price.
+    ``kind`` decides what it is priced against. ``late``: a rank that keeps the others waiting; several of them hide
+    each other, so each is priced with the others gone. ``rest``: what remains when all late ranks are gone. ``job``: it
+    concerns all ranks alike, and is priced against the window as recorded. ``advice``: it has no price.
 
     ``ranks`` and ``hosts`` are the culprits; empty: all of them. The first of ``evidence`` is the size of the fault
-    itself. ``least_share``: of a step, below which it is not told.
+    itself. ``least_share``: the least share of a step that is reported.
 
     ``options``: the keys of a specification and variables of the environment that ``remedy`` names.
 
-    ``bounds``: where ``without`` is an estimate, what is surely gone and what may be gone at the most. The interval of
-    the gain then reaches from the one to the other; where the second is ``without`` itself, its value is the upper end.
+    ``bounds``: where ``without`` is an estimate, the certain removal and the largest possible one. The interval of the
+    gain then reaches from the one to the other; where the second is ``without`` itself, its value is the upper end.
     """
 
     rule: str
@@ -39,20 +40,20 @@ class Suspect:
     remedy: str
     evidence: tuple[Evidence, ...]
     options: tuple[str, ...] = ()
-    without: Without | None = None
+    without: Removal | None = None
     ranks: tuple[int, ...] = ()
     hosts: tuple[str, ...] = ()
     least_share: float = MIN_SHARE
-    bounds: tuple[Without, Without] | None = None
+    bounds: tuple[Removal, Removal] | None = None
 
 
 def as_recorded(window: Window) -> Window:
-    """The lower of ``bounds`` where nothing is surely gone."""
+    """The lower of ``bounds`` where no removal is certain."""
     return window
 
 
 def seconds(what: str, found: Interval | float, source: str) -> Evidence:
-    """Evidence in s a step."""
+    """Evidence in s per step."""
     if isinstance(found, Interval):
         return Evidence(what=what, value=found.value, unit="s", low=found.low, high=found.high, source=source)
     return Evidence(what=what, value=float(found), unit="s", source=source)

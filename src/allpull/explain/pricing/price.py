@@ -1,0 +1,99 @@
+"""Price a candidate by the replay: T(with it) − T(without it), two replays of one window, the second without it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from allpull.analyse.statistics import MIN_POINTS
+from allpull.analyse.steps.grid import Floats
+from allpull.explain.candidate import Candidate, Removal
+from allpull.explain.evidence.facts import Facts
+from allpull.replay.engine import replay
+from allpull.replay.spread import resample
+from allpull.replay.window import Window
+from allpull.schema.results import Interval
+
+NOT_YET = 0.5  # of a loss: what was there before is another loss, or none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Price:
+    """The cost of a candidate, s per step, and the speed-up without it; ``alone_s``: the saving of its own removal."""
+
+    loss_s: float
+    gain: Interval
+    alone_s: float
+
+
+def price(facts: Facts, without: Removal, base: Window) -> Price:
+    """The price of a removal in ``base``: the window, or the window without the other late ranks."""
+    recorded_s = facts.replayed.step_s
+    is_recorded = base is facts.window
+    before_s = recorded_s if is_recorded else replay(base).step_s
+    after_s = replay(without(base)).step_s
+    alone_s = after_s if is_recorded else replay(without(facts.window)).step_s
+    steps = max(1, recorded_s.size)
+    return Price(
+        loss_s=float((before_s - after_s).sum()) / steps,
+        gain=_speed_up(recorded_s, before_s, after_s, facts.window),
+        alone_s=float((recorded_s - alone_s).sum()) / steps,
+    )
+
+
+def bounded(candidate: Candidate, found: Price, facts: Facts) -> Price:
+    """``found`` with a gain from the certain removal to the largest possible one, where ``candidate`` has both."""
+    if candidate.bounds is None:
+        return found
+    ends = [found.gain, *(price(facts, without, facts.window).gain for without in candidate.bounds)]
+    low = min((gain.low for gain in ends if gain.low is not None), default=None)
+    high = max((gain.high for gain in ends if gain.high is not None), default=None)
+    value = found.gain.value
+    return replace(
+        found, gain=Interval(value=value, low=low, high=value if candidate.bounds[1] is candidate.without else high)
+    )
+
+
+def without_all(window: Window, removals: Sequence[Removal]) -> Window:
+    """``window`` after all ``removals``, one after the other."""
+    for removal in removals:
+        window = removal(window)
+    return window
+
+
+def _speed_up(recorded_s: Floats, before_s: Floats, after_s: Floats, window: Window) -> Interval:
+    """The speed-up T ÷ (T − loss), with its 95 % interval, from the increments of each step.
+
+    Steps before and after the onset of a loss are resampled separately: a link that fails half-way is not random.
+    """
+    left_s = recorded_s - before_s + after_s
+    total_s, rest_s = float(recorded_s.sum()), float(left_s.sum())
+    if not (total_s > 0 and rest_s > 0):
+        return Interval(value=1.0, low=None, high=None)
+    since = onset(before_s - after_s)
+    apart = window.odd if since is None else np.arange(recorded_s.size) >= since
+    return resample(
+        np.stack([recorded_s, left_s], axis=1),
+        apart,
+        lambda totals: totals[..., 0] / totals[..., 1],
+        moves=recorded_s - total_s / rest_s * left_s,
+    ).interval()
+
+
+def onset(loss_s: Floats) -> int | None:
+    """The first step from which a loss (steps,) is there that was not before; None: it always was, or never.
+
+    >>> onset(np.array([0.0, 0.1] * 8 + [5.0, 4.0] * 8))
+    16
+    """
+    steps = loss_s.size
+    if steps < 2 * MIN_POINTS:
+        return None
+    cuts = np.arange(MIN_POINTS, steps - MIN_POINTS + 1)
+    sums = np.cumsum(loss_s)
+    apart = sums[cuts - 1] / cuts - (sums[-1] - sums[cuts - 1]) / (steps - cuts)
+    cut = int(cuts[(cuts * (steps - cuts) * apart**2).argmax()])  # least variance on both sides (Bai 1997, RES 79)
+    before, after = float(np.median(loss_s[:cut])), float(np.median(loss_s[cut:]))
+    return cut if after > 0 and before < NOT_YET * after else None

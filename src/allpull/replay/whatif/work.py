@@ -1,0 +1,129 @@
+"""What if work took another time, or none? A ``without_…`` removes something, and so can only shorten the replay.
+
+All are pure, and each is one call: ``replay(without_input(window)).total_s``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+import numpy as np
+
+from allpull.analyse.steps.grid import Floats
+from allpull.replay.useful import sequential
+from allpull.replay.window import CALL, Bools, Window
+
+ORCHESTRATION = ("copy", "host", "other")
+"""Neither useful nor waiting: copies, a device left idle by its host, work between phases."""
+
+
+def without_work(window: Window, phases: Collection[str]) -> Window:
+    """``phases`` take no time on any rank: no checkpoints, say, or evaluation as a separate job."""
+    return replace(window, work={name: seconds for name, seconds in window.work.items() if name not in phases})
+
+
+def lower_median(seconds: Floats) -> Floats:
+    """The lower of the two middle values over ranks, (…, ranks) → (…,): at least half of the ranks take that long.
+
+    Of two ranks it is the smaller one, where the median would charge each with half of what only one of them takes.
+
+    >>> lower_median(np.array([[0.010, 0.040], [0.020, 0.010]]))
+    array([0.01, 0.01])
+    """
+    place = (seconds.shape[-1] - 1) // 2
+    middle: Floats = np.partition(seconds, place, axis=-1)[..., place]
+    return middle
+
+
+def without_common(window: Window, phases: Collection[str]) -> Window:
+    """The time that ranks have in common in ``phases`` is gone: in each step up to that of the lower median rank.
+
+    What a rank takes beyond that stays: it makes the rank late, which is a separate loss.
+    """
+    work = dict(window.work)
+    for name in phases:
+        if name in work:
+            seconds = window.per_step(name)
+            left_s = np.maximum(seconds - lower_median(seconds)[:, None], 0.0)
+            left = np.divide(left_s, seconds, out=np.zeros_like(seconds), where=seconds > 0)
+            work[name] = work[name] * left[window.step_of]
+    return replace(window, work=work)
+
+
+def without_input(window: Window) -> Window:
+    """No rank ever waits for its loader."""
+    return without_work(window, ("input",))
+
+
+def without_orchestration(window: Window) -> Window:
+    """Host gaps, copies and work between the phases take no time."""
+    return without_work(window, ORCHESTRATION)
+
+
+def without_sequential(window: Window, phases: Collection[str] = ("evaluation", "checkpoint")) -> Window:
+    """No sequential work in ``phases``: no rank works alone while the others wait; see ``useful.sequential``."""
+    gone = sequential(window)
+    work = {
+        name: seconds - gone[name] if name in gone and name in phases else seconds
+        for name, seconds in window.work.items()
+    }
+    return replace(window, work=work)
+
+
+def without_first_batches(window: Window, first: Bools | None = None) -> Window:
+    """In the steps ``first``, (steps,), a rank waits for its loader no longer than usual.
+
+    ``first`` are the steps that begin an epoch; None: all odd steps, which include those. Usual is the median over the
+    other steps; where there are none, nothing changes.
+    """
+    first = window.odd if first is None else first
+    usual = ~(window.odd | first)
+    if "input" not in window.work or not first.any() or not usual.any():
+        return window
+    seconds = window.per_step("input")
+    usual_s = np.median(seconds[usual], axis=0)
+    kept = np.ones_like(seconds)
+    np.divide(usual_s, seconds, out=kept, where=first[:, None] & (seconds > usual_s))
+    return replace(window, work={**window.work, "input": window.work["input"] * kept[window.step_of]})
+
+
+def without_calls(window: Window, uses: Collection[str]) -> Window:
+    """The program does not call the collectives named in ``uses``: no waiting and no transfer there."""
+    gone = np.array([name in uses for name in window.uses], dtype=np.bool_)
+    if not gone.any():
+        return window
+    kept: Bools = ~((window.kind == CALL) & gone[window.use])[:, None]
+    return replace(
+        window,
+        meets=window.meets & kept,
+        waits=window.waits & kept,
+        early_s=window.early_s * kept,
+        transfer_s=window.transfer_s * kept,
+    )
+
+
+def scaled(
+    window: Window, phases: Collection[str], factor: float | Floats, ranks: Collection[int] | None = None
+) -> Window:
+    """``phases`` take ``factor`` times as long, on ``ranks`` (None: all): 0.5 for twice the loader workers, say.
+
+    ``factor`` is one number, or one per rank of the job, shape (ranks,). Where backward is among the phases, its
+    buckets become ready earlier or later by the same factor.
+    """
+    chosen = np.isin(np.arange(window.ranks), list(range(window.ranks) if ranks is None else ranks))
+    factors = np.where(chosen, factor, 1.0)
+    work = {name: seconds * factors if name in phases else seconds for name, seconds in window.work.items()}
+    lane = window.reductions
+    if lane is not None and "backward" in phases:
+        lane = replace(lane, lead_s=lane.lead_s * factors)
+    return replace(window, work=work, reductions=lane)
+
+
+def evaluation_spread(window: Window) -> Window:
+    """Evaluation on some of the ranks is shared out evenly among all of them."""
+    if "evaluation" not in window.work:
+        return window
+    alone_s = sequential(window)["evaluation"]
+    shared_s = np.broadcast_to(alone_s.mean(axis=1, keepdims=True), alone_s.shape)
+    return replace(window, work={**window.work, "evaluation": window.work["evaluation"] - alone_s + shared_s})
