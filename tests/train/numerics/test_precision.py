@@ -355,7 +355,7 @@ def test_devices_without_the_arithmetic_are_refused_with_what_to_take(monkeypatc
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device, found=capability: found)
         assert [name for name in ("fp32", "tf32", "bf16", "fp16", "o2") if missing(name, gpu)] == without
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (7, 0))
-    assert missing("bf16", gpu) == "Tesla V100 has compute capability 7.0, and bfloat16 begins with 8.0"
+    assert missing("bf16", gpu) == "Tesla V100 has compute capability 7.0, and bfloat16 needs 8.0"
     with pytest.raises(MissingPart) as caught:
         Precision("bf16", gpu)
     assert "fp16" in caught.value.hint
