@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from allpull.schema.probed import ComputeBuckets, ComputeFit, ComputePoint, ComputeResult
     from allpull.schema.results import Interval
 
+EXAMPLE = "allpull probe compute resnet50 --batch 1,8,32 --precision fp32,bf16"
+
 BUILDER = "allpull.train.models.build:build"  # by name: rooms on one floor do not import each other
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 MOST_BATCH, MOST_SIZE, MOST_THREADS = 1 << 20, 8192, 4096
@@ -32,7 +34,7 @@ Model = Annotated[str, typer.Argument(help="A model of allpull train --list-mode
 Batches = Annotated[str, typer.Option("--batch", help="Batch sizes, such as 1,2,4,8.")]
 Precisions = Annotated[str, typer.Option("--precision", help="Arithmetic: fp32, tf32, bf16 or fp16, or several.")]
 Threads = Annotated[
-    str | None, typer.Option("--threads", help="Threads of torch, such as 1,2. Not given: all cores of this machine.")
+    str | None, typer.Option("--threads", help="Threads of torch, such as 1,2. [default: all cores of this machine]")
 ]
 Size = Annotated[int, typer.Option("--size", min=1, max=MOST_SIZE, help="Pixels of a side; Inception-v3 has 299.")]
 Channels = Annotated[int, typer.Option("--channels", min=1, max=MOST_CHANNELS, help="Channels of an image.")]
@@ -55,7 +57,10 @@ def compute(  # noqa: PLR0917  one parameter an option, called by typer alone
     out: Out = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """Time training steps of a model: by batch, precision and threads, and when each bucket of gradients is ready."""
+    """Time training steps of a model.
+
+    By batch size, precision and threads; and when each bucket of gradients is ready.
+    """
     from allpull.analyse.probes.compute import computed  # noqa: PLC0415  numpy is not needed for --help
     from allpull.jobs.placement import is_here, need_torch  # noqa: PLC0415
     from allpull.jobs.probing import ProbeRequest, specification  # noqa: PLC0415

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from allpull.schema.probed import LoaderResult, Spread
     from allpull.schema.probes import LoaderShuffle
 
+EXAMPLE = "allpull probe loader packs/train --threads 1,2,4"
+
 STATES = ("cold", "warm", "cached")
 MOST_THREADS, MOST_BATCH, MOST_SIZE = 1024, 1 << 16, 4096
 
@@ -25,18 +27,19 @@ Data = Annotated[str, typer.Argument(help="A pack, or the name of a data set.", 
 Workers = Annotated[
     int | None,
     typer.Option(
-        "-n", "--ranks", help="Ranks, one process each; 1, 2, 4 … of them load at once. Not given: one a host."
+        "-n", "--ranks", help="Ranks, one process each; 1, 2, 4 … of them load at once. [default: one per host]"
     ),
 ]
 Threads = Annotated[
-    str | None, typer.Option("--threads", help="Threads of a rank, such as 1,2,4. Not given: 1, 2, 4 … all cores.")
+    str | None, typer.Option("--threads", help="Threads of a rank, such as 1,2,4. [default: 1, 2, 4 … all cores]")
 ]
 States = Annotated[
     str, typer.Option("--states", help="Page cache: empty (cold), as that leaves it (warm), full (cached).")
 ]
 Batch = Annotated[int, typer.Option("--batch", min=1, max=MOST_BATCH, help="Samples of a rank's batch.")]
 Size = Annotated[
-    int | None, typer.Option("--size", min=1, max=MOST_SIZE, help="Pixels of a side. Not given: the pack's; JPEG: 224.")
+    int | None,
+    typer.Option("--size", min=1, max=MOST_SIZE, help="Pixels per side. [default: the pack's; JPEG: 224]"),
 ]
 Block = Annotated[int, typer.Option("--block", min=1, help="Shuffle blocks of this many neighbouring records.")]
 Mixed = Annotated[int, typer.Option("--mixed", min=1, help="Blocks whose records are shuffled together.")]
@@ -59,7 +62,10 @@ def loader(  # noqa: PLR0917  one parameter an option, called by typer alone
     out: Out = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """Time the loader without a model: samples/s by threads and ranks, from disk and from memory."""
+    """Time the data loader without a model.
+
+    Samples/s by threads and ranks, from disk and from memory.
+    """
     from allpull.analyse.probes.loader import loaded  # noqa: PLC0415  numpy is not needed for --help
     from allpull.data.datasets.dataset import DATASETS  # noqa: PLC0415
     from allpull.jobs.placement import is_here  # noqa: PLC0415

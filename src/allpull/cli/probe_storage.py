@@ -20,6 +20,8 @@ from allpull.units import parse_bytes, percent, show_bytes, show_count
 if TYPE_CHECKING:
     from allpull.schema.probed import StoragePoint, StorageResult
 
+EXAMPLE = "allpull probe storage /scratch --sizes 4KiB,1MiB"
+
 MOST_THREADS = 1024
 PAGE_BYTES, MOST_READ_BYTES = 4096, 1 << 26
 LEAST_FILE_BYTES, MOST_FILE_BYTES = 1 << 22, 1 << 40
@@ -28,7 +30,7 @@ Place = Annotated[Path, typer.Argument(help="A folder on the storage that is to 
 Hosts = Annotated[
     int | None,
     typer.Option(
-        "-n", "--ranks", help="Ranks, one process each; 1, 2, 4 … of them read at once. Not given: one a host."
+        "-n", "--ranks", help="Ranks, one process each; 1, 2, 4 … of them read at once. [default: one per host]"
     ),
 ]
 Sizes = Annotated[str, typer.Option("--sizes", help="Sizes of random reads: multiples of 4 KiB.")]
@@ -48,7 +50,10 @@ def storage(  # noqa: PLR0917  one parameter an option, called by typer alone
     out: Out = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """Time a file system: bytes/s and operations/s by size and threads, from one host and from several at once."""
+    """Time a file system.
+
+    Bytes/s and operations/s by size and threads, from one host and from several at once.
+    """
     from allpull.analyse.probes.storage import stored  # noqa: PLC0415  numpy is not needed for --help
     from allpull.jobs.placement import is_here  # noqa: PLC0415
     from allpull.jobs.probing import ProbeRequest, specification  # noqa: PLC0415
