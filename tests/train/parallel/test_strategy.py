@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from torch import nn  # noqa: E402
 
 from allpull.errors import BadInput, MissingPart  # noqa: E402
-from allpull.probe.buckets import alone  # noqa: E402
+from allpull.probe.buckets import single_rank_group  # noqa: E402
 from allpull.schema.trainspec import ParallelSpec  # noqa: E402
 from allpull.train.models import MODELS  # noqa: E402
 from allpull.train.parallel import ddp  # noqa: E402
@@ -133,7 +133,7 @@ def test_by_default_nothing_is_asked_of_ddp_but_views_and_quiet_buffers():
 
 def test_ddp_times_no_step_after_its_first_ten():
     """Its clocks are events on a GPU: one that a CUDA graph has recorded must not be asked a hundred steps later."""
-    with alone(torch.device("cpu")):
+    with single_rank_group(torch.device("cpu")):
         module = ddp.wrap(nn.Linear(1, 1), ParallelSpec(), Ranks(rank=0, ranks=1, device=torch.device("cpu"))).module
         for _ in range(201):
             module(torch.ones(1, 1)).sum().backward()
