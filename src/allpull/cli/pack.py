@@ -102,8 +102,8 @@ def make(  # noqa: PLR0917  one parameter an option, called by typer alone
 
     The word `make` may be left out.
     """
-    from allpull.data.encode import Recipe  # noqa: PLC0415  numpy is not needed for --help
     from allpull.data.jpeg.restart import best_tool  # noqa: PLC0415
+    from allpull.data.pack.encode import Recipe  # noqa: PLC0415  numpy is not needed for --help
     from allpull.data.pack.plan import Layout, check_space, forecast, plan  # noqa: PLC0415
     from allpull.data.pack.write import finished, write_pack  # noqa: PLC0415
 
@@ -135,7 +135,7 @@ def make(  # noqa: PLR0917  one parameter an option, called by typer alone
 @pack.command(cls=Verb, epilog=example("allpull pack info packs/train"))
 def info(directory: Directory, as_json: AsJson = False) -> None:
     """Describe what a pack holds, and how it was made."""
-    from allpull.data.pack.describe import describe, lines  # noqa: PLC0415
+    from allpull.data.pack.info import describe, lines  # noqa: PLC0415
 
     found = describe(directory)
     answer(json.dumps(found, indent=1) if as_json else "\n".join(lines(found)))

@@ -93,7 +93,7 @@ def compute(  # noqa: PLR0917  one parameter an option, called by typer alone
     spec = specification(request, notify=note)
     if is_here(spec):
         need_torch()
-        from allpull.train.models.count import trainable_parameters  # noqa: PLC0415  torch: only now
+        from allpull.train.models.build import trainable_parameters  # noqa: PLC0415  torch: only now
 
         trainable_parameters(spec.model, channels=channels, classes=classes, pixels=(size, size))
     record, directory = measure("compute", spec, out, options)

@@ -16,8 +16,8 @@ from allpull.schema.spec import RunSpec, to_plain
 from allpull.schema.trainspec import DataSpec, TrainSpec
 from allpull.train import __main__ as rank
 from allpull.train.loop import History
-from allpull.train.numerics import emulated as module
-from allpull.train.numerics.emulated import emulated, instructions
+from allpull.train.numerics import precision as module
+from allpull.train.numerics.precision import bf16_emulation, instructions
 
 pytestmark = pytest.mark.torch
 
@@ -38,11 +38,11 @@ SKYLAKE = frozenset({"avx2", "avx512f", "avx512bw", "avx512_vnni"})
     ],
 )
 def test_what_emulates_bf16_is_what_has_no_instructions_for_it(told: frozenset[str], slow: bool) -> None:
-    said = emulated("bf16", CPU, told)
+    said = bf16_emulation("bf16", CPU, told)
     assert bool(said) == slow
     assert not slow or "--set train.precision=fp32" in said
-    assert not any(emulated(name, CPU, told) for name in ("fp32", "tf32", "fp16", "o2"))
-    assert not emulated("bf16", GPU, told)
+    assert not any(bf16_emulation(name, CPU, told) for name in ("fp32", "tf32", "fp16", "o2"))
+    assert not bf16_emulation("bf16", GPU, told)
 
 
 @pytest.mark.parametrize("key", ["flags", "Features"])

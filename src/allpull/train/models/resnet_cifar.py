@@ -11,10 +11,9 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from allpull.train.models.norms import Norm, norm_maker
-from allpull.train.models.strided import Pointwise
+from allpull.train.models.layers import Norm, Pointwise, norm_maker
 
-WIDTH = 16  # channels of the first stage, unless asked otherwise
+WIDTH = 16  # default channels of the first stage
 
 
 class Block(nn.Module):

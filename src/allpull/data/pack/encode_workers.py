@@ -1,4 +1,4 @@
-"""Samples encoded by several processes, their records in order, with a bounded number under way."""
+"""Encode samples in several processes, with the records in order and a bounded number in flight."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
-from allpull.data.encode import Encoded, Recipe, encode
 from allpull.data.images import Refused
+from allpull.data.pack.encode import Encoded, Recipe, encode
 from allpull.data.sources import Entry, Source
 from allpull.errors import AllpullError
 
-CHUNK = 16  # samples sent to a process at once: sending costs as much as encoding a small one
-MAX_CHUNK_BYTES = 1 << 26  # of records in one answer; a process that has more leaves the rest to the writer
-AHEAD = 2  # chunks under way for each process
+CHUNK = 16  # samples per task: sending costs as much as encoding a small one
+MAX_CHUNK_BYTES = 1 << 26  # of records in one result; the writer encodes what exceeds it
+AHEAD = 2  # chunks in flight per process
 ORPHAN_CHECK_S = 1.0
 
 Outcome = Encoded | str
@@ -45,44 +45,44 @@ def outcomes(source: Source, recipe: Recipe, entries: Sequence[Entry], workers: 
     if workers <= 1:
         yield from (attempt(source, recipe, entry) for entry in entries)
         return
-    # spawn: a fork of a process with threads may hang, and who calls us may have some
+    # spawn: forking a process with threads may hang, and the caller may have some
     context = multiprocessing.get_context("spawn")
-    under_way: deque[tuple[int, Future[list[Outcome]]]] = deque()
-    pool = ProcessPoolExecutor(workers, context, _begin, (source, recipe, os.getpid()))
+    in_flight: deque[tuple[int, Future[list[Outcome]]]] = deque()
+    pool = ProcessPoolExecutor(workers, context, _init_worker, (source, recipe, os.getpid()))
     try:
         for start in range(0, len(entries), CHUNK):
-            under_way.append((start, pool.submit(_chunk, entries[start : start + CHUNK])))
-            if len(under_way) >= AHEAD * workers:
-                yield from _finished(source, recipe, entries, under_way)
-        while under_way:
-            yield from _finished(source, recipe, entries, under_way)
+            in_flight.append((start, pool.submit(_chunk, entries[start : start + CHUNK])))
+            if len(in_flight) >= AHEAD * workers:
+                yield from _finished(source, recipe, entries, in_flight)
+        while in_flight:
+            yield from _finished(source, recipe, entries, in_flight)
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _finished(
-    source: Source, recipe: Recipe, entries: Sequence[Entry], under_way: deque[tuple[int, Future[list[Outcome]]]]
+    source: Source, recipe: Recipe, entries: Sequence[Entry], in_flight: deque[tuple[int, Future[list[Outcome]]]]
 ) -> Iterator[Outcome]:
-    start, future = under_way.popleft()
+    start, future = in_flight.popleft()
     stop = min(start + CHUNK, len(entries))
     try:
         done = future.result()
     except BrokenProcessPool as error:
         keys = f"{entries[start].key} … {entries[stop - 1].key}"
-        hint = "run it again: it goes on from here; if it dies again, one of these files is at fault"
+        hint = "run the command again to resume here; if it dies again, one of these files is at fault"
         raise AllpullError(f"a process died near {keys}", hint=hint) from error
     yield from done
     yield from (attempt(source, recipe, entry) for entry in entries[start + len(done) : stop])
 
 
-def _begin(source: Source, recipe: Recipe, parent: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all of us; the writer ends the work
+def _init_worker(source: Source, recipe: Recipe, parent: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the writer handles it
     _worker["work"] = source, recipe
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
 
 
-def _end_with(parent: int) -> None:
-    """End this process when the writer is gone: one that was killed can no longer tell us."""
+def _exit_with_parent(parent: int) -> None:
+    """Exit when the writer is gone: a killed writer cannot stop its workers."""
     while os.getppid() == parent:
         time.sleep(ORPHAN_CHECK_S)
     os._exit(1)
@@ -90,12 +90,12 @@ def _end_with(parent: int) -> None:
 
 def _chunk(entries: Sequence[Entry]) -> list[Outcome]:
     source, recipe = _worker["work"]
-    found: list[Outcome] = []
+    results: list[Outcome] = []
     held_bytes = 0
     for entry in entries:
         outcome = attempt(source, recipe, entry)
-        found.append(outcome)
+        results.append(outcome)
         held_bytes += len(outcome.data) if isinstance(outcome, Encoded) else 0
         if held_bytes > MAX_CHUNK_BYTES:
             break
-    return found
+    return results

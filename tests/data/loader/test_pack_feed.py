@@ -17,21 +17,20 @@ from tests.data.conftest import as_jpeg
 from tests.data.loader.test_feed import feed_of
 
 from allpull import marks
-from allpull.data.encode import Recipe
 from allpull.data.images import decode
-from allpull.data.loader import packed
-from allpull.data.loader import threads as threads_module
+from allpull.data.loader import pack_batches, pool
 from allpull.data.loader.bad_samples import LEFT_OUT, Counts
-from allpull.data.loader.feed import check
+from allpull.data.loader.open_feed import check
+from allpull.data.loader.order import block_order
 from allpull.data.loader.resize import resize_antialiased
-from allpull.data.loader.shuffle import block_order
 from allpull.data.pack import read
+from allpull.data.pack.encode import Recipe
 from allpull.data.pack.plan import Layout, plan
 from allpull.data.pack.read import Pack, read_index
 from allpull.data.pack.statistics import FEWEST, MOST, sample
 from allpull.data.pack.write import write_pack
 from allpull.data.pack_format import INDEX, RECORD, index_bytes, shard_name
-from allpull.data.plain_files import open_plain
+from allpull.data.regular_files import open_regular
 from allpull.data.sources import SOURCES, guess
 from allpull.errors import BadInput
 from allpull.schema.trainspec import DataSpec
@@ -100,7 +99,7 @@ def test_threads_are_the_processors_of_a_rank_unless_said_and_stand_in_the_recor
     data_folder, monkeypatch, said, ranks, threads
 ):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(12)), raising=False)
-    monkeypatch.setattr(threads_module, "cpu_quota", lambda tree: None)
+    monkeypatch.setattr(pool, "cpu_quota", lambda tree: None)
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     if ranks:
         monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
@@ -187,7 +186,7 @@ def test_evaluation_is_the_middle_of_the_resized_picture_whatever_training_takes
 def test_usual_sizes_are_those_of_imagenet_and_256_for_224(data_folder):
     feed = feed_of(spec(data_folder, size=0))
     assert feed.facts.pixels == (224, 224)
-    assert feed._test.look.short_side == 256
+    assert feed._test.transform.short_side == 256
 
 
 def test_fast_decoding_is_seen_in_training_alone(data_folder):
@@ -213,7 +212,7 @@ def test_whole_pictures_are_trained_on_and_evaluated(data_folder):
 
 def test_the_least_area_is_that_of_crops(data_folder):
     whole, half = (spec(data_folder, min_area=share) for share in (1.0, 0.5))
-    assert feed_of(half)._train.look.area == (0.5, 1.0)
+    assert feed_of(half)._train.transform.area == (0.5, 1.0)
     assert not same(together(whole, 1), together(half, 1))
 
 
@@ -282,7 +281,7 @@ def test_mean_and_deviation_may_be_said_instead_one_a_channel(data_folder):
     said = feed_of(spec(data_folder, mean=(123.675, 116.28, 103.53))).facts
     assert said.mean == (123.675, 116.28, 103.53)
     assert said.std == feed_of(spec(data_folder)).facts.std
-    with pytest.raises(BadInput, match=r"data.std has 2 numbers, and the pictures have 3 channels"):
+    with pytest.raises(BadInput, match=r"data.std has 2 numbers, and the images have 3 channels"):
         feed_of(spec(data_folder, std=(1.0, 2.0)))
 
 
@@ -294,7 +293,7 @@ def test_a_rank_opens_an_index_once_and_with_files_of_its_own_no_others(
     shards = len(make_pack(folder, to="data/train", kind="raw", shard_bytes=1 << 20).header.shards)
     assert shards > 4
     opened = []
-    monkeypatch.setattr(read, "open_plain", lambda path: opened.append(path) or open_plain(path))
+    monkeypatch.setattr(read, "open_regular", lambda path: opened.append(path) or open_regular(path))
     feed = feed_of(spec(data_folder, by_files=by_files), rank=1, ranks=2, global_batch=6)
     list(feed.training(0))
     found = Counter(str(path.relative_to(data_folder)) for path in opened)
@@ -365,9 +364,9 @@ def test_odd_samples_are_left_out_and_counted(data_folder):
     assert sum(len(labels) for _, labels, _ in tested) == 16
     assert sum(total for _, _, total in tested) == feed.facts.test_samples == 17
     train, test = (feed.odd[part] for part in ("train", "test"))
-    assert (train.taken(), test.taken()) == (Counts(seen=40, left_out=3), Counts(seen=17, left_out=1))
-    assert sorted(remark.record for remark in train.news()) == [0, 1, 2]
-    assert train.news() == []
+    assert (train.totals(), test.totals()) == (Counts(seen=40, left_out=3), Counts(seen=17, left_out=1))
+    assert sorted(remark.record for remark in train.new_entries()) == [0, 1, 2]
+    assert train.new_entries() == []
     assert {done for _, done in train.counts | test.counts} == {LEFT_OUT}
 
 
@@ -378,12 +377,12 @@ def test_substitutes_are_for_training_alone(data_folder):
     assert [len(labels) for _, labels in together(data, 2)] == [7, 7, 7, 7, 7, 5]
     feed = feed_of(data)
     list(feed.training(0))
-    assert feed.odd["train"].taken() == Counts(seen=40, replaced=3)
+    assert feed.odd["train"].totals() == Counts(seen=40, replaced=3)
     shown = {remark.record: remark.instead for remark in feed.odd["train"].listed}
     assert set(shown) == {0, 1, 2}
     assert not {0, 1, 2, None} & set(shown.values())
     assert len(evaluated(feed)[1]) == 16
-    assert feed.odd["test"].taken() == Counts(seen=17, left_out=1)
+    assert feed.odd["test"].totals() == Counts(seen=17, left_out=1)
 
 
 @pytest.mark.parametrize("on_odd", ["skip", "substitute"])
@@ -391,22 +390,22 @@ def test_an_epoch_ends_as_soon_as_a_rank_alone_has_lost_too_much(data_folder, on
     """Half of 40 records are lost, and 5 may be: the sixth is met before the end, whatever is done with them."""
     damage(data_folder / "train", list(range(20)))
     feed = feed_of(spec(data_folder, odd_limit=0.125, on_odd=on_odd), global_batch=4)
-    with pytest.raises(BadInput, match=r"[6-9] or more of 40 samples to train on could not be decoded"):
+    with pytest.raises(BadInput, match=r"[6-9] or more of 40 training samples could not be decoded"):
         list(feed.training(0))
-    assert feed.odd["train"].taken().seen < 40
+    assert feed.odd["train"].totals().seen < 40
     assert sum(len(labels) for _, labels in together(spec(data_folder, odd_limit=0.5), 1)) == 20
 
 
 def test_memory_is_what_the_largest_pictures_need_and_stays_so(data_folder, monkeypatch):
     given = []
-    plain = packed.slots
+    plain = pack_batches.slots
 
     def counted(*arguments):
         found = plain(*arguments)
         given.append(sum(one.nbytes for one in found))
         return found
 
-    monkeypatch.setattr(packed, "slots", counted)
+    monkeypatch.setattr(pack_batches, "slots", counted)
     feed = feed_of(spec(data_folder, first_size=8, test_size=48, ahead=3), global_batch=7)
     for epoch in range(4):
         list(feed.training(epoch))
@@ -430,26 +429,26 @@ def test_the_parts_of_a_data_set_are_found(data_folder, tmp_path):
     assert feed_of(alone).facts.test_samples == 17
     (data_folder / "test").rename(tmp_path / "elsewhere")
     assert feed_of(spec(data_folder, test_path=str(tmp_path / "elsewhere"))).facts.test_samples == 17
-    with pytest.raises(BadInput, match="no val or test beside it"):
+    with pytest.raises(BadInput, match="but no val or test"):
         check(spec(data_folder))
-    with pytest.raises(BadInput, match="none to test on is given"):
+    with pytest.raises(BadInput, match="no test pack is given"):
         check(spec(data_folder / "train"))
-    with pytest.raises(BadInput, match="no pack and holds no pack train"):
+    with pytest.raises(BadInput, match="not a pack and holds no pack train"):
         check(spec(tmp_path))
     with pytest.raises(BadInput, match="no folder"):
         check(spec(tmp_path / "nowhere"))
     with pytest.raises(BadInput, match="is empty"):
         check(spec(""))
-    with pytest.raises(BadInput, match="no pack, it has no index"):
+    with pytest.raises(BadInput, match="not a pack: it has no index"):
         check(spec(data_folder, test_path=str(tmp_path)))
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"first_size": 40}, "more than the 32 pixels"),
+        ({"first_size": 40}, "more than the final 32 pixels"),
         ({"growth_epochs": 3}, "first_size is not"),
-        ({"test_size": 40, "test_resize": 39}, "less than the 40 pixels"),
+        ({"test_size": 40, "test_resize": 39}, "less than the crop of 40 pixels"),
         ({"shift_pixels": 1}, "shift_pixels"),
     ],
 )

@@ -1,4 +1,4 @@
-"""A pack in words and as JSON: what it holds, how it was made, what is odd in it."""
+"""Describe a pack, as JSON and as text: contents, origin, unusual samples."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from allpull.data.pack.read import read_index
 from allpull.data.pack_format import JPEG, JPEG_SEGMENTS, PICTURE, RAW
 from allpull.units import counted, show_bytes
 
-CODEC_WORDS = {
+CODEC_NAMES = {
     JPEG: "jpeg",
     JPEG_SEGMENTS: "jpeg with restart segments",
     PICTURE: "pictures for Pillow alone",
@@ -22,13 +22,13 @@ SHOWN_CLASSES = 8
 
 
 def describe(directory: Path) -> dict[str, Any]:
-    """What ``pack info --json`` prints.
+    """The object that ``pack info --json`` prints.
 
     Raises:
-        PackError: no pack, or a damaged one.
+        PackError: there is no pack, or it is damaged.
     """
     header, rows, _ = read_index(directory)
-    codecs = np.bincount(rows["codec"], minlength=len(CODEC_WORDS)).tolist()
+    codecs = np.bincount(rows["codec"], minlength=len(CODEC_NAMES)).tolist()
     sizes = rows["length"].astype(np.int64)
     return {
         "schema": "allpull/pack/1.0",
@@ -47,7 +47,7 @@ def describe(directory: Path) -> dict[str, Any]:
         "mean": list(header.mean) or None,
         "std": list(header.std) or None,
         "table_bytes": int(rows["tail"].sum(dtype=np.int64)),
-        "codecs": {CODEC_WORDS[number]: count for number, count in enumerate(codecs) if count},
+        "codecs": {CODEC_NAMES[number]: count for number, count in enumerate(codecs) if count},
         "skipped": header.skipped,
         "remarks": header.remarks,
         "origin": header.origin,
@@ -58,22 +58,23 @@ def _range(values: Any) -> dict[str, float]:
     return {"min": int(values.min()), "median": float(np.median(values)), "max": int(values.max())}
 
 
-def lines(found: dict[str, Any]) -> Iterator[str]:
-    """The same for people."""
-    yield f"{found['kind']} pack {found['pack'][:8]} of {found['origin'].get('source', 'an unknown source')}"
-    yield f"{counted(found['records'], 'record')}, {show_bytes(found['bytes'])} in {counted(found['shards'], 'shard')}"
-    names = ", ".join(found["classes"][:SHOWN_CLASSES])
-    more = ", …" if len(found["classes"]) > SHOWN_CLASSES else ""
-    several = ", several a record" if found["multi_label"] else ""
-    yield f"{len(found['classes']):,} classes{several}: {names}{more}"
-    height, width, size = found["height"], found["width"], found["record_bytes"]
-    channels = " or ".join(map(str, found["channels"]))
+def lines(pack: dict[str, Any]) -> Iterator[str]:
+    """The same as text."""
+    yield f"{pack['kind']} pack {pack['pack'][:8]} of {pack['origin'].get('source', 'an unknown source')}"
+    yield f"{counted(pack['records'], 'record')}, {show_bytes(pack['bytes'])} in {counted(pack['shards'], 'shard')}"
+    names = ", ".join(pack["classes"][:SHOWN_CLASSES])
+    more = ", …" if len(pack["classes"]) > SHOWN_CLASSES else ""
+    several = ", several per record" if pack["multi_label"] else ""
+    yield f"{len(pack['classes']):,} classes{several}: {names}{more}"
+    height, width, size = pack["height"], pack["width"], pack["record_bytes"]
+    channels = " or ".join(map(str, pack["channels"]))
     yield (
-        f"{width['median']:.0f} × {height['median']:.0f} pixels of {channels} channels in the median "
-        f"({width['min']} × {height['min']} to {width['max']} × {height['max']}), {show_bytes(size['median'])} a record"
+        f"{width['median']:.0f} × {height['median']:.0f} pixels of {channels} channels (median) "
+        f"({width['min']} × {height['min']} to {width['max']} × {height['max']}), "
+        f"{show_bytes(size['median'])} per record"
     )
-    yield ", ".join(f"{count:,} {word}" for word, count in found["codecs"].items())
-    for what, count in found["remarks"].items():
-        yield f"{count:,}: {what}: see odd.txt"
-    if found["skipped"]:
-        yield f"{found['skipped']:,} samples skipped: see skipped.txt"
+    yield ", ".join(f"{count:,} {word}" for word, count in pack["codecs"].items())
+    for remark, count in pack["remarks"].items():
+        yield f"{count:,}: {remark}: see odd.txt"
+    if pack["skipped"]:
+        yield f"{pack['skipped']:,} samples skipped: see skipped.txt"

@@ -13,13 +13,13 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from allpull.data.loader.feed import open_feed  # noqa: E402
+from allpull.data.loader.open_feed import open_feed  # noqa: E402
 from allpull.errors import BadInput  # noqa: E402
 from allpull.schema.spec import RunSpec  # noqa: E402
 from allpull.schema.trainspec import DataSpec, ModelSpec, TrainSpec  # noqa: E402
+from allpull.train.checkpoint.pretrained import load_pretrained  # noqa: E402
 from allpull.train.learner import learner_of  # noqa: E402
 from allpull.train.models.build import build  # noqa: E402
-from allpull.train.models.weights import begin_with  # noqa: E402
 from allpull.train.parallel.ranks import Ranks  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -53,7 +53,7 @@ def test_a_network_begins_with_them(tmp_path, around, zipped):
         parameter.data = parameter.data.half().float()
     torch.save(around(one.state_dict()), tmp_path / "w.pt", _use_new_zipfile_serialization=zipped)
     assert not same(one, other)
-    assert begin_with(other, tmp_path / "w.pt", classes=10, new_head=False) == []
+    assert load_pretrained(other, tmp_path / "w.pt", classes=10, new_head=False) == []
     assert same(one, other)
 
 
@@ -63,10 +63,10 @@ def test_a_head_for_other_classes_is_left_out_where_that_is_asked_for(tmp_path, 
     torch.save(one.state_dict(), tmp_path / "w.pt")
     before = {key: value.clone() for key, value in other.state_dict().items()}
     with pytest.raises(BadInput, match="is for 12 classes, and the data have 7") as refused:
-        begin_with(other, tmp_path / "w.pt", classes=7, new_head=False)
+        load_pretrained(other, tmp_path / "w.pt", classes=7, new_head=False)
     assert "model.new_head=true" in refused.value.hint
     assert all(torch.equal(value, before[key]) for key, value in other.state_dict().items())
-    heads = begin_with(other, tmp_path / "w.pt", classes=7, new_head=True)
+    heads = load_pretrained(other, tmp_path / "w.pt", classes=7, new_head=True)
     weights, biases = heads[::2], heads[1::2]
     assert [name.removesuffix(".weight") for name in weights] == [name.removesuffix(".bias") for name in biases]
     for key, value in other.state_dict().items():
@@ -79,20 +79,20 @@ def test_the_auxiliary_head_in_torchvisions_inception_is_no_obstacle(tmp_path, m
     one_number = {name: torch.full_like(value, 7) for name, value in model.state_dict().items()}
     auxiliary = {"AuxLogits.conv0.conv.weight": torch.ones(1), "AuxLogits.fc.bias": torch.ones(1000)}
     torch.save(one_number | auxiliary, tmp_path / "w.pt")
-    assert begin_with(model, tmp_path / "w.pt", classes=10, new_head=False) == []
+    assert load_pretrained(model, tmp_path / "w.pt", classes=10, new_head=False) == []
     assert all((value == 7).all() for value in model.state_dict().values())
     torch.save(one_number | {"AuxHead.fc.bias": torch.ones(10)}, tmp_path / "w.pt")
-    with pytest.raises(BadInput, match=r"it has besides AuxHead\.fc\.bias"):
-        begin_with(model, tmp_path / "w.pt", classes=10, new_head=False)
+    with pytest.raises(BadInput, match=r"unexpected are AuxHead\.fc\.bias"):
+        load_pretrained(model, tmp_path / "w.pt", classes=10, new_head=False)
 
 
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (lambda: network(1, name="resnet34").state_dict(), "it has besides layer1.2.conv1.weight, .* and [0-9]+ more"),
+        (lambda: network(1, name="resnet34").state_dict(), "unexpected are layer1.2.conv1.weight, .* and [0-9]+ more"),
         (lambda: network(1, width=8).state_dict(), r"of other shapes are conv1.weight \[8, 3, 7, 7\], here \[4,"),
-        (lambda: {"conv1.weight": torch.zeros(4, 3, 7, 7)}, "it lacks bn1.weight"),
-        (lambda: {"a": 1}, "a is no tensor"),
+        (lambda: {"conv1.weight": torch.zeros(4, 3, 7, 7)}, "missing are bn1.weight"),
+        (lambda: {"a": 1}, "a is not a tensor"),
         (dict, "holds no weights"),
         (lambda: [1], "holds no weights"),
         (lambda: {"a": RuntimeError()}, "cannot be read"),
@@ -101,7 +101,7 @@ def test_the_auxiliary_head_in_torchvisions_inception_is_no_obstacle(tmp_path, m
 def test_what_does_not_fit_is_one_clear_error(tmp_path, made, words):
     torch.save(made(), tmp_path / "w.pt")
     with pytest.raises(BadInput, match=words) as refused:
-        begin_with(network(2), tmp_path / "w.pt", classes=10, new_head=False)
+        load_pretrained(network(2), tmp_path / "w.pt", classes=10, new_head=False)
     assert refused.value.hint
 
 
@@ -110,7 +110,7 @@ def test_no_file_of_tensors_is_one_clear_error(tmp_path, content):
     if content is not None:
         (tmp_path / "w.pt").write_bytes(content)
     with pytest.raises(BadInput, match=r"model.weights: .*w.pt cannot be read"):
-        begin_with(network(2), tmp_path / "w.pt", classes=10, new_head=True)
+        load_pretrained(network(2), tmp_path / "w.pt", classes=10, new_head=True)
 
 
 class Runs:
@@ -139,8 +139,8 @@ class Endless:
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (lambda state, folder: {**state, "x": Runs(folder / "ran")}, "it asks for .*open"),
-        (lambda state, _: {**state, "x": Endless()}, "it asks for .*bytearray"),
+        (lambda state, folder: {**state, "x": Runs(folder / "ran")}, "it requires .*open"),
+        (lambda state, _: {**state, "x": Endless()}, "it requires .*bytearray"),
         (lambda state, _: swollen(state), "more bytes than"),
     ],
 )
@@ -148,7 +148,7 @@ def test_a_strangers_file_runs_nothing_and_claims_no_more_than_it_holds(tmp_path
     path = tmp_path / "w.pt"
     torch.save(made(network(1).state_dict(), tmp_path), path, _use_new_zipfile_serialization=zipped)
     with pytest.raises(BadInput, match=f"{path} cannot be read: {words}") as refused:
-        begin_with(network(2), path, classes=10, new_head=False)
+        load_pretrained(network(2), path, classes=10, new_head=False)
     assert "torch.save(model.state_dict(), FILE)" in refused.value.hint
     assert not (tmp_path / "ran").exists()
 
@@ -209,10 +209,10 @@ def two_lists(harmless, hostile):
     ("made", "words"),
     [
         (other_capitals, "it has no list of tensors"),
-        (both_capitals, "two of its parts have one name"),
+        (both_capitals, "two of its members have the same name"),
         (two_folders, "more than one folder"),
-        (half_an_end, "half a zip file"),
-        (two_lists, "its list of parts is not where it should be"),
+        (half_an_end, "only partly a zip file"),
+        (two_lists, "its central directory is not where it should be"),
     ],
 )
 def test_a_zip_file_that_torch_would_read_otherwise_than_python_is_refused(tmp_path, made, words):
@@ -221,19 +221,19 @@ def test_a_zip_file_that_torch_would_read_otherwise_than_python_is_refused(tmp_p
     if made not in (both_capitals, two_folders):  # torch may refuse these itself
         assert [*torch.load(path, weights_only=True)] == ["hidden"]
     with pytest.raises(BadInput, match=f"cannot be read: .*{words}"):
-        begin_with(network(2), path, classes=10, new_head=False)
+        load_pretrained(network(2), path, classes=10, new_head=False)
 
 
 def test_a_part_of_a_zip_file_says_its_place_once(tmp_path):
     named = parts_of({"w": torch.ones(4)})
-    for often, words in ((1, "holds the weights of another network"), (2, "is in two places")):
+    for often, words in ((1, "holds the weights of another network"), (2, "has two locations")):
         with zipfile.ZipFile(tmp_path / "w.pt", "w") as archive:
             for name, content in named.items():
                 part = zipfile.ZipInfo(name)
                 part.extra = struct.pack("<2H2Q", 1, 16, len(content), len(content)) * often
                 archive.writestr(part, content)
         with pytest.raises(BadInput, match=words):
-            begin_with(network(2), tmp_path / "w.pt", classes=10, new_head=False)
+            load_pretrained(network(2), tmp_path / "w.pt", classes=10, new_head=False)
 
 
 @pytest.mark.parametrize("first", [b"N.N.N.N.N.", pickle.dumps(0x1950A86A20F9469CFC6C, 2) + b"N.N.N.N."])
@@ -245,13 +245,13 @@ def test_a_tar_file_is_refused_however_it_begins(tmp_path, first):
     (tmp_path / "w.pt").write_bytes(head + bytes(1024))
     assert tarfile.is_tarfile(tmp_path / "w.pt")
     with pytest.raises(BadInput, match="it is a tar file"):
-        begin_with(network(2), tmp_path / "w.pt", classes=10, new_head=False)
+        load_pretrained(network(2), tmp_path / "w.pt", classes=10, new_head=False)
 
 
 def test_a_stream_begins_with_torchs_magic_number(tmp_path):
     (tmp_path / "w.pt").write_bytes(b"N." * 5)
-    with pytest.raises(BadInput, match="it is no file of torch's"):
-        begin_with(network(2), tmp_path / "w.pt", classes=10, new_head=False)
+    with pytest.raises(BadInput, match="it is not a torch file"):
+        load_pretrained(network(2), tmp_path / "w.pt", classes=10, new_head=False)
     buffer = io.BytesIO()
     torch.save({}, buffer, _use_new_zipfile_serialization=False)
     assert pickle.load(io.BytesIO(buffer.getvalue())) == 0x1950A86A20F9469CFC6C == torch.serialization.MAGIC_NUMBER
@@ -265,7 +265,7 @@ def test_a_file_that_was_cut_off_is_one_clear_error(tmp_path, zipped):
     for share in (0.01, 0.5, 0.99):
         path.write_bytes(whole[: int(len(whole) * share)])
         with pytest.raises(BadInput, match=r"w.pt cannot be read: "):
-            begin_with(network(2), path, classes=10, new_head=False)
+            load_pretrained(network(2), path, classes=10, new_head=False)
 
 
 def test_a_flipped_bit_in_a_zip_file_is_seen(tmp_path):
@@ -275,7 +275,7 @@ def test_a_flipped_bit_in_a_zip_file_is_seen(tmp_path):
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
     with pytest.raises(BadInput, match=r"w.pt cannot be read: .* is damaged"):
-        begin_with(network(2), path, classes=10, new_head=False)
+        load_pretrained(network(2), path, classes=10, new_head=False)
 
 
 @pytest.mark.parametrize("zipped", [True, False])
@@ -290,7 +290,7 @@ def test_what_training_programs_save_beside_weights_is_no_obstacle(tmp_path, zip
         "about": [torch.Size([3]), torch.device("cuda:0"), torch.float32, None, 1.5, "text"],
     }
     torch.save(around, tmp_path / "w.pt", _use_new_zipfile_serialization=zipped)
-    assert begin_with(other, tmp_path / "w.pt", classes=10, new_head=False) == []
+    assert load_pretrained(other, tmp_path / "w.pt", classes=10, new_head=False) == []
     assert same(one, other)
 
 
@@ -306,4 +306,4 @@ def test_a_training_begins_with_them_and_says_what_it_left_out(tmp_path, heard):
     learner = learner_of(spec, facts, ALONE)
     ours, theirs = learner.shared.model.state_dict(), one.state_dict()
     assert {name for name in ours if not torch.equal(ours[name], theirs[name])} == {"head.weight", "head.bias"}
-    assert heard == ["model.new_head: head.weight, head.bias begin with weights of chance"]
+    assert heard == ["model.new_head: head.weight, head.bias start with random weights"]

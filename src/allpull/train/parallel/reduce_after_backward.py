@@ -1,7 +1,7 @@
-"""Gradients exchanged after backward, all of them, bucket by bucket: nothing is sent while there is work to hide it.
+"""All-reduce all gradients after backward, bucket by bucket, without overlap.
 
-So the trainings on HAL did it: what an exchange costs is then seen in full, and so is what overlap would save. To those
-who watch, each bucket is a collective of its own between backward and the optimizer.
+The trainings on HAL worked this way: the full cost of communication is visible, and so is what overlap would save. In
+the records each bucket is a collective between backward and the optimizer.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 MIB = 1 << 20
-FIRST_MB, REST_MB = 1.0, 25.0  # as DistributedDataParallel has them by default
+FIRST_MB, REST_MB = 1.0, 25.0  # the defaults of DistributedDataParallel
 SENT_AS = {"none": None, "fp16": torch.float16, "bf16": torch.bfloat16}
-"""What gradients are sent as, by the name of a compression; None: as they are."""
+"""Compression → the type that gradients are sent in; None: their own."""
 
 
-class LaterReduce:
+class ReduceAfterBackward:
     """Averages the gradients of ``model`` over ``ranks``, in buckets of ``sizes_mb``, of which the last repeats.
 
-    Buckets are filled in the order in which gradients become ready, last layer first. A parameter without a gradient
-    counts as one whose gradient is 0, so that ranks always send the same.
+    Buckets are filled in the order in which gradients become ready, last layer first. A missing gradient counts as 0,
+    so that all ranks send the same buckets.
     """
 
     def __init__(
@@ -34,12 +34,12 @@ class LaterReduce:
         learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.buckets = fill(reversed(learned), [*sizes_mb] or [FIRST_MB, REST_MB])
 
-    def micro(self, *, last: bool) -> AbstractContextManager[None]:  # noqa: ARG002  others need to know
-        """Nothing is sent in any part."""
+    def micro_step(self, *, last: bool) -> AbstractContextManager[None]:  # noqa: ARG002  other strategies need it
+        """Nothing is sent in any micro-batch."""
         return nullcontext()
 
     def after_backward(self) -> None:
-        """Give each parameter the mean of its gradients over the ranks; a collective. One bucket after the other."""
+        """Average the gradients over ranks, one bucket after the other; a collective."""
         for bucket in self.buckets:
             flat = torch.cat([gradient_of(parameter).flatten() for parameter in bucket])
             flat = flat.to(self._sent_as or flat.dtype).div_(self._ranks)  # before the sum, which could overflow
@@ -47,30 +47,30 @@ class LaterReduce:
             for parameter, mean in zip(bucket, torch.split(flat, [one.numel() for one in bucket]), strict=True):
                 gradient_of(parameter).copy_(mean.view_as(parameter))
 
-    def whole(self) -> AbstractContextManager[None]:
-        """Every rank has all weights anyway."""
+    def gathered(self) -> AbstractContextManager[None]:
+        """Every rank has all weights."""
         return nullcontext()
 
-    def forget(self) -> None:
-        """An exchange begins with the gradients that there are after backward."""
+    def discard(self) -> None:
+        """Nothing is pending: each exchange starts from the gradients after backward."""
 
 
 def gradient_of(parameter: nn.Parameter) -> Tensor:
-    """The gradient of ``parameter``, which from now on has one."""
+    """The gradient of ``parameter``, created as 0 if missing."""
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
     return parameter.grad
 
 
 def fill(parameters: Iterable[nn.Parameter], sizes_mb: Sequence[float]) -> list[list[nn.Parameter]]:
-    """Buckets of parameters in their order, each of one type and at most its size in MiB, or with one parameter."""
+    """Buckets of parameters in order, each of one type, and of at most its size in MiB or a single parameter."""
     by_type: dict[torch.dtype, list[nn.Parameter]] = {}
     for parameter in parameters:
         by_type.setdefault(parameter.dtype, []).append(parameter)
     buckets: list[list[nn.Parameter]] = []
-    for alike in by_type.values():
+    for same_type in by_type.values():
         room = 0.0
-        for parameter in alike:
+        for parameter in same_type:
             size = parameter.numel() * parameter.element_size()
             if size > room:
                 room = sizes_mb[min(len(buckets), len(sizes_mb) - 1)] * MIB

@@ -13,23 +13,22 @@ from allpull.data.images import decode
 from allpull.data.jpeg.crop import Box
 from allpull.data.loader.bad_samples import LEFT_OUT
 from allpull.data.loader.batches import Plan
-from allpull.data.loader.crop import DRAWS, Look, View, views
-from allpull.data.loader.decode import Decoder, Stored
-from allpull.data.loader.decode_job import jobs, read
+from allpull.data.loader.crop import DRAWS, Transform, View, views
+from allpull.data.loader.decode import Decoder, StoredRecord, jobs, read
 from allpull.data.loader.order import uniforms
-from allpull.data.loader.packed import PackedSource, Reading
+from allpull.data.loader.pack_batches import PackBatches, Reading
 from allpull.data.loader.resize import resize_antialiased, resizing
 from allpull.data.loader.throughput import drain
 from allpull.data.pack.read import Pack
 from allpull.errors import BadInput
 
-LOOK = Look(size=32, mirror=True, turn=True)
+LOOK = Transform(size=32, mirror=True, turn=True)
 
 
-def source_of(path, *, rank=0, ranks=1, look=LOOK, batch=7, **reading) -> PackedSource:
+def source_of(path, *, rank=0, ranks=1, transform=LOOK, batch=7, **reading) -> PackBatches:
     reading = {"resizer": "pillow", **reading}
     plan = Plan(global_batch=batch, rank=rank, ranks=ranks, seed=5)
-    return PackedSource(path, plan, look, Reading(**reading))
+    return PackBatches(path, plan, transform, Reading(**reading))
 
 
 def copied(batches) -> list[tuple[np.ndarray, np.ndarray, int, int]]:
@@ -77,12 +76,12 @@ def test_resume_is_the_rest_of_the_epoch_also_with_other_ranks(folder, make_pack
 def test_pixels_are_those_of_decoding_all_then_cutting(folder, make_pack, kind):
     """To the bit: the reference decodes each picture whole by the pack's ladder, cuts, resizes, mirrors, turns."""
     path = make_pack(folder, kind=kind).directory
-    source = source_of(path, batch=40, look=Look(size=24, area=(0.02, 0.6), mirror=True, turn=True))
+    source = source_of(path, batch=40, transform=Transform(size=24, area=(0.02, 0.6), mirror=True, turn=True))
     (batch,) = source.training(1)
     with Pack.open(path) as pack:
         order = source.shares.order(1)
         sizes = np.stack([pack.rows["height"], pack.rows["width"]], 1).astype(np.int64)[order]
-        seen = views(source.look, sizes, uniforms(5, 1, order, DRAWS))
+        seen = views(source.transform, sizes, uniforms(5, 1, order, DRAWS))
         for record, view, image, label in zip(order, seen, batch.images, batch.labels, strict=True):
             whole = pack.pixels(record) if kind == "raw" else decode(pack.record(record))[0]
             box, slot = view.box, np.zeros((24, 24, 3), np.uint8)
@@ -109,7 +108,7 @@ def test_twelve_bands_of_sixteen_bits_come_as_they_are_with_all_their_labels(tmp
     np.save(tmp_path / "arrays" / "images.npy", bands)
     np.save(tmp_path / "arrays" / "labels.npy", labels)
     path = make_pack(tmp_path / "arrays", seed=None, dtype="<u2").directory
-    source = source_of(path, batch=9, look=Look(size=20, crop="whole"))
+    source = source_of(path, batch=9, transform=Transform(size=20, crop="whole"))
     (batch,) = source.training(0)
     order = source.shares.order(0)
     assert np.array_equal(batch.images, bands[order])
@@ -118,7 +117,7 @@ def test_twelve_bands_of_sixteen_bits_come_as_they_are_with_all_their_labels(tmp
 
 def test_ranks_with_files_of_their_own_see_only_those_and_end_together(folder, make_pack):
     path = make_pack(folder, kind="raw", shard_bytes=1 << 20).directory
-    sources = [source_of(path, rank=rank, ranks=3, by_files=True, look=Look(size=8)) for rank in range(3)]
+    sources = [source_of(path, rank=rank, ranks=3, by_files=True, transform=Transform(size=8)) for rank in range(3)]
     assert len({tuple(one.shares.own) for one in sources}) == 3
     shares = [list(one.shares.of(2)) for one in sources]
     assert len({len(one) for one in shares}) == 1
@@ -132,18 +131,18 @@ def test_ranks_with_files_of_their_own_see_only_those_and_end_together(folder, m
 
 def test_a_rank_without_samples_borrows_one_that_does_not_count(folder, make_pack):
     path = make_pack(folder, kind="raw").directory
-    last = copied(source_of(path, rank=3, ranks=4, batch=39, look=Look(size=8)).training(0))[-1]
+    last = copied(source_of(path, rank=3, ranks=4, batch=39, transform=Transform(size=8)).training(0))[-1]
     assert (len(last[0]), last[2], last[3]) == (1, 0, 1)
 
 
 def test_evaluation_gives_each_record_once_without_chance(folder, make_pack):
     path = make_pack(folder).directory
-    look = Look(size=32, crop="centre", short_side=40)
+    transform = Transform(size=32, crop="centre", short_side=40)
     seen = {}
     for rank in range(3):
-        source = source_of(path, rank=rank, ranks=3, look=look, threads=3)
+        source = source_of(path, rank=rank, ranks=3, transform=transform, threads=3)
         seen[rank] = np.concatenate([batch.images.copy() for batch in source.evaluation(4)])
-    alone = np.concatenate([batch.images.copy() for batch in source_of(path, look=look).evaluation(16)])
+    alone = np.concatenate([batch.images.copy() for batch in source_of(path, transform=transform).evaluation(16)])
     assert np.array_equal(np.concatenate([seen[rank] for rank in range(3)]), alone)
     with pytest.raises(BadInput, match="evaluation by random crops"):
         source_of(path).evaluation(4)
@@ -243,7 +242,7 @@ def test_nothing_below_a_crop_is_decoded_and_little_of_raw_pixels_is_read(folder
         path = make_pack(folder, kind=kind, to=kind).directory
         source = source_of(path)
         view = View(box=Box(top=3, left=5, height=30, width=40))
-        stored = [Stored.of(source.pack, record) for record in range(40)]
+        stored = [StoredRecord.of(source.pack, record) for record in range(40)]
         tall = [one for one in stored if one.row.height > 200]
         assert len(tall) > 10
         for one in tall:
@@ -251,11 +250,11 @@ def test_nothing_below_a_crop_is_decoded_and_little_of_raw_pixels_is_read(folder
             damaged = bytearray(one.whole)
             damaged[len(damaged) * 2 // 3 : -2] = bytes(len(damaged) - 2 - len(damaged) * 2 // 3)
             assert source.decoder.into(slots[0], one, view) == ""
-            assert source.decoder.into(slots[1], Stored(one.row, bytes(damaged), one.dtype), view) == ""
+            assert source.decoder.into(slots[1], StoredRecord(one.row, bytes(damaged), one.dtype), view) == ""
             assert np.array_equal(*slots)
     asked = []
-    stretch = source.pack.stretch
-    monkeypatch.setattr(source.pack, "stretch", lambda *place: asked.append(place[2]) or stretch(*place))
+    read_range = source.pack.read_range
+    monkeypatch.setattr(source.pack, "read_range", lambda *place: asked.append(place[2]) or read_range(*place))
     list(source.training(0))
     lengths = source.pack.rows["length"].astype(int)
     assert sum(asked) < 0.9 * lengths.sum()

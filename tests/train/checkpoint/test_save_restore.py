@@ -22,19 +22,19 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from allpull.errors import BadInput  # noqa: E402
 from allpull.schema.spec import TrainSpec  # noqa: E402
 from allpull.schema.trainspec import ParallelSpec  # noqa: E402
-from allpull.train.checkpoint import background_write, checkpoint  # noqa: E402
-from allpull.train.checkpoint.checkpoint import Checkpoints, Cut, Parts, Progress  # noqa: E402
-from allpull.train.checkpoint.reader import MAX_COUNT, read  # noqa: E402
+from allpull.train.checkpoint import background_write, save_restore  # noqa: E402
+from allpull.train.checkpoint.format import MAX_COUNT, read  # noqa: E402
+from allpull.train.checkpoint.safe_load import UnusableFile, plain_copy  # noqa: E402
+from allpull.train.checkpoint.save_restore import Checkpoints, EpochFingerprint, Progress, TrainingState  # noqa: E402
 from allpull.train.models import MODELS  # noqa: E402
 from allpull.train.numerics.precision import Precision  # noqa: E402
-from allpull.train.optim.average import Average  # noqa: E402
+from allpull.train.optim.ema import Average  # noqa: E402
 from allpull.train.optim.optimizer import optimizer_of  # noqa: E402
 from allpull.train.parallel.ranks import Ranks  # noqa: E402
-from allpull.train.parallel.strategy import share_out  # noqa: E402
-from allpull.train.safe_load import Unusable, plain  # noqa: E402
+from allpull.train.parallel.strategy import distribute  # noqa: E402
 
 pytestmark = pytest.mark.torch
-CUT = Cut(global_batch=64, samples=1437, seed=0, dtype="float32", data="digits")
+CUT = EpochFingerprint(global_batch=64, samples=1437, seed=0, dtype="float32", data="digits")
 ALONE = Ranks(rank=0, ranks=1, device=torch.device("cpu"))
 PATIENCE_S = 60.0
 
@@ -45,11 +45,11 @@ def parts(width=4, steps=0, averaged=False, precision="fp32", **options):
     model = MODELS.load("resnet8")(1, 10, width, "batch")
     numbers = Precision(precision, ALONE.device)
     numbers.prepare(model)
-    shared = share_out(model, ParallelSpec(), ALONE)
+    shared = distribute(model, ParallelSpec(), ALONE)
     optimizer = optimizer_of(model, TrainSpec(**options))
     numbers.attach(optimizer)
     average = Average(model, half_life_steps=2, masters=numbers.masters) if averaged else None
-    made = Parts(shared=shared, optimizer=optimizer, precision=numbers, average=average)
+    made = TrainingState(shared=shared, optimizer=optimizer, precision=numbers, average=average)
     for step in range(steps):
         one_step(made, step)
     return made
@@ -63,8 +63,10 @@ def one_step(made, step):
         made.average.after(step)
 
 
-def checkpoints(folder, made, keep=2, cut=CUT, asynchronous=False, ranks=ALONE):
-    return Checkpoints(folder / "checkpoints", ranks, made, cut=cut, keep=keep, asynchronous=asynchronous)
+def checkpoints(folder, made, keep=2, fingerprint=CUT, asynchronous=False, ranks=ALONE):
+    return Checkpoints(
+        folder / "checkpoints", ranks, made, fingerprint=fingerprint, keep=keep, asynchronous=asynchronous
+    )
 
 
 def progress(step):
@@ -126,7 +128,7 @@ def test_another_optimizer_has_nothing_to_go_on_from(tmp_path):
     checkpoints(tmp_path, parts(steps=1)).save(progress(2))
     other = parts(optimizer="lars")
     before = everything(other)
-    with pytest.raises(BadInput, match="optimizer is SGD, ours Lars") as refused:
+    with pytest.raises(BadInput, match="optimizer is SGD, and this training uses Lars") as refused:
         checkpoints(tmp_path, other).restore(tmp_path)
     assert "network" not in str(refused.value)  # which is the same one
     assert same(everything(other), before)
@@ -162,7 +164,7 @@ def test_a_torn_checkpoint_is_passed_over_for_the_one_before_and_that_is_said(tm
     other = parts()
     assert checkpoints(tmp_path, other).restore(tmp_path) == progress(10)
     (said,) = heard
-    assert re.search(r"step-0000000020.pt cannot be read: .* going on from step-0000000010.pt", said)
+    assert re.search(r"step-0000000020.pt cannot be read: .* resuming from step-0000000010.pt", said)
     assert same(made.shared.model_state(), other.shared.model_state())
 
 
@@ -205,8 +207,9 @@ def test_what_was_just_written_is_never_dropped_for_a_later_one_that_is_torn(tmp
 def test_a_checkpoint_that_would_run_code_is_not_loaded(tmp_path):
     """Pickle can name any function."""
     (tmp_path / "checkpoints").mkdir()
-    torch.save({"format": 1, "model": Cut}, tmp_path / "checkpoints/step-0000000001.pt")
-    with pytest.raises(BadInput, match=r"cannot be read: it asks for allpull\.train\.stored Cut"):
+    torch.save({"format": 1, "model": EpochFingerprint}, tmp_path / "checkpoints/step-0000000001.pt")
+    named = r"cannot be read: it requires allpull\.train\.checkpoint\.format EpochFingerprint"
+    with pytest.raises(BadInput, match=named):
         checkpoints(tmp_path, parts()).restore(tmp_path)
 
 
@@ -267,7 +270,7 @@ def test_a_hostile_checkpoint_is_one_clear_error(tmp_path, hostile):
     checkpoints(tmp_path, parts(steps=1)).save(progress(10))
     (path,) = (tmp_path / "checkpoints").iterdir()
     torch.save({**torch.load(path, weights_only=True), **hostile}, path)
-    with pytest.raises(BadInput, match=r"no checkpoint of this trainer|cannot be read"):
+    with pytest.raises(BadInput, match=r"not a checkpoint of this trainer|cannot be read"):
         checkpoints(tmp_path, parts()).restore(tmp_path)
 
 
@@ -296,7 +299,7 @@ def test_ranks_are_at_one_about_powersgd(tmp_path, second, fits):
     if fits:
         assert [int(rank.powersgd["steps"]) for rank in read(path).ranks] == [6, 6]
     else:
-        with pytest.raises(Unusable, match="ranks have different states of PowerSGD"):
+        with pytest.raises(UnusableFile, match="ranks have different states of PowerSGD"):
             read(path)
 
 
@@ -312,7 +315,7 @@ def test_ranks_are_at_one_about_powersgd(tmp_path, second, fits):
 def test_a_foreign_file_is_one_clear_error(tmp_path, foreign):
     place = tmp_path / "some.pt"
     place.write_bytes(foreign)
-    with pytest.raises(BadInput, match=r"cannot go on from .* some.pt cannot be read"):
+    with pytest.raises(BadInput, match=r"cannot resume from .* some.pt cannot be read"):
         checkpoints(tmp_path, parts()).restore(place)
 
 
@@ -320,7 +323,7 @@ def test_a_packed_file_is_not_unpacked(tmp_path):
     """A gigabyte of nothing is a megabyte when packed."""
     with zipfile.ZipFile(tmp_path / "bomb.pt", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("archive/data.pkl", bytes(1 << 20))
-    with pytest.raises(Unusable, match="packed"):
+    with pytest.raises(UnusableFile, match="compressed"):
         read(tmp_path / "bomb.pt")
 
 
@@ -334,7 +337,7 @@ def test_a_tensor_that_claims_more_than_the_file_holds_is_refused(tmp_path):
             much = content.replace(b"Kd", b"J\xff\xff\xff\x7f") if name.endswith("data.pkl") else content
             archive.writestr(name, much)
     assert b"J\xff" in zipfile.ZipFile(tmp_path / "b.pt").read("a/data.pkl")
-    with pytest.raises(Unusable):
+    with pytest.raises(UnusableFile):
         read(tmp_path / "b.pt")
 
 
@@ -351,9 +354,9 @@ def test_momentum_of_another_shape_is_of_another_network(tmp_path, shape):
 
 def test_only_plain_values_are_saved():
     with pytest.raises(ValueError, match="Path in it"):
-        plain({"a": [Path()]})
+        plain_copy({"a": [Path()]})
     tensor = torch.zeros(2)
-    copied = plain({"a": [tensor, 1.5, None, "b", True]})
+    copied = plain_copy({"a": [tensor, 1.5, None, "b", True]})
     tensor.fill_(1)
     assert copied["a"][0].tolist() == [0, 0]
 
@@ -384,11 +387,11 @@ def test_resuming_within_an_epoch_refuses_another_order_of_samples(tmp_path, cha
     made = parts()
     checkpoints(tmp_path, made).save(progress(2))
     other = dataclasses.replace(CUT, **{changed: "other" if changed in ("dtype", "order", "data") else 7})
-    with pytest.raises(BadInput, match=f"in the middle of an epoch, and the {words}"):
-        checkpoints(tmp_path, made, cut=other).restore(tmp_path)
+    with pytest.raises(BadInput, match=f"within an epoch, and the {words}"):
+        checkpoints(tmp_path, made, fingerprint=other).restore(tmp_path)
     at_its_end = Progress(step=3, epoch=2, in_epoch=0, losses=[])
     checkpoints(tmp_path, made).save(at_its_end)
-    assert checkpoints(tmp_path, made, cut=other).restore(tmp_path) == at_its_end
+    assert checkpoints(tmp_path, made, fingerprint=other).restore(tmp_path) == at_its_end
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -439,7 +442,7 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_does_not_change_it(t
         written.append(threading.current_thread() is threading.main_thread())
         real(path, content)
 
-    monkeypatch.setattr(checkpoint, "write_whole", slow)
+    monkeypatch.setattr(save_restore, "write_whole", slow)
     made = parts(steps=2, averaged=True)
     saved = checkpoints(tmp_path, made, asynchronous=True)
     saved.save(progress(2))
@@ -462,9 +465,9 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_does_not_change_it(t
 KILLED = """
 import os, sys, torch
 from pathlib import Path
-from allpull.train.checkpoint import background_write as beside
+from allpull.train.checkpoint import background_write
 sys.path.insert(0, sys.argv[2])
-from test_checkpoint import checkpoints, parts, progress
+from test_save_restore import checkpoints, parts, progress
 folder = Path(sys.argv[1])
 made = parts(steps=1)
 saved = checkpoints(folder, made, asynchronous=True)
@@ -481,7 +484,7 @@ class Stuck:
             import time; time.sleep(600)
         return len(data)
 real = torch.save
-beside.torch.save = lambda content, file: real(content, Stuck(file))
+background_write.torch.save = lambda content, file: real(content, Stuck(file))
 saved.save(progress(20))
 saved.finish()
 print("whole")
@@ -515,7 +518,7 @@ def test_a_program_that_ends_by_an_error_still_finishes_its_checkpoint(tmp_path)
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
-from test_checkpoint import checkpoints, parts, progress
+from test_save_restore import checkpoints, parts, progress
 checkpoints(Path(sys.argv[1]), parts(), asynchronous=True).save(progress(10))
 raise SystemExit(3)
 """
@@ -526,7 +529,7 @@ raise SystemExit(3)
 
 
 def test_the_wait_ends_with_the_write():
-    task = background_write.Beside()
+    task = background_write.BackgroundTask()
     begun = time.monotonic()
     task.start(lambda: time.sleep(0.05))
     task.wait()

@@ -1,4 +1,4 @@
-"""An exponential moving average of a network's weights, which is evaluated in their place."""
+"""An exponential moving average of a network's weights, evaluated instead of them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from allpull.train.optim.lars import own_part
-from allpull.train.optim.master_weights import Masters
+from allpull.train.optim.master_weights import MasterWeights
 
 
 def decay_of(half_life_steps: float, *, every_steps: int = 1) -> float:
-    """The decay of one update, made ``every_steps``, with which a weight's share halves in ``half_life_steps``.
+    """The decay per update, every ``every_steps``, for a half-life of ``half_life_steps``.
 
     >>> decay_of(40, every_steps=20)
     0.7071067811865476
@@ -22,16 +22,16 @@ def decay_of(half_life_steps: float, *, every_steps: int = 1) -> float:
 
 
 class Average:
-    """The average of parameters and of floating-point buffers, such as batch statistics; it begins at their values.
+    """The average of parameters and of floating-point buffers, such as batch statistics; it starts at their values.
 
-    average ← decay · average + (1 − decay) · value after each ``every_steps``, where the share of a value halves in
-    ``half_life_steps``; all tensors together. Of weights that ranks share each has its part, and of a network in half
-    precision the ``masters`` are averaged. Make it when the network is shared out and stands where it is trained: it
-    holds the tensors that there are then.
+    average ← decay · average + (1 − decay) · value after each ``every_steps``, so that the weight of a value halves in
+    ``half_life_steps``; all tensors in one call. Of sharded weights each rank averages its shard, and of a network in
+    half precision the ``masters`` are averaged. Construct it after the network is distributed and on its device: it
+    refers to the tensors of that time.
     """
 
     def __init__(
-        self, model: nn.Module, *, half_life_steps: float, every_steps: int = 1, masters: Masters | None = None
+        self, model: nn.Module, *, half_life_steps: float, every_steps: int = 1, masters: MasterWeights | None = None
     ) -> None:
         self.decay = decay_of(half_life_steps, every_steps=every_steps)
         self._every_steps = every_steps
@@ -42,17 +42,17 @@ class Average:
         self._average = [value.clone() for value in self._live]
 
     def after(self, step: int) -> None:
-        """Move towards the present values, if it is time: ``step`` steps are done."""
+        """Update towards the current values, if due: ``step`` steps are done."""
         if step % self._every_steps == 0:
             torch._foreach_lerp_(self._average, self._live, 1 - self.decay)
 
     def restart(self) -> None:
-        """Begin anew at the present values."""
+        """Restart from the current values."""
         torch._foreach_copy_(self._average, self._live)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Within it the network has the averages; afterwards it has its own values again, also after an error."""
+        """In this context the network has the averages; afterwards its own values are restored, even after an error."""
         own = [value.clone() for value in self._live]
         self._put(self._average)
         try:

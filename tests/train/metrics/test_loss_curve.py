@@ -12,7 +12,7 @@ from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from allpull import marks  # noqa: E402
-from allpull.train.metrics.losses import POINTS_AT_ONCE, Losses  # noqa: E402
+from allpull.train.metrics.loss_curve import POINTS_AT_ONCE, LossCurve  # noqa: E402
 from allpull.train.parallel.ranks import Ranks  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -36,16 +36,16 @@ class Curve:
 
 
 def told(losses, *, every, epoch_steps, saved=(), begun=()):
-    """The curve of ``losses``, one a step, and the last `Losses`; ``saved``: the steps after which they are shared."""
+    """The curve of ``losses``, one per step, and the last `LossCurve`; ``saved``: where they are reduced."""
     curve = Curve()
     before = marks.listen(curve)
     try:
-        kept = Losses(ALONE, every=every)
+        kept = LossCurve(ALONE, every=every)
         kept.of_epoch = [*begun]
         for step, loss in enumerate(losses, start=1 + len(begun)):
             kept.add(torch.tensor(loss), step)
             if step in saved:
-                kept.share(step)
+                kept.reduce(step)
             if step % epoch_steps == 0:
                 kept.end_epoch(step)
     finally:
@@ -72,7 +72,7 @@ def test_points_are_means_of_neighbours_whenever_they_are_shared(every, epoch_st
             some = of_epoch[start : start + every]
             expected[first + start + len(some)] = sum(some) / len(some)
     assert curve.points == expected
-    assert kept.here == losses[len(begun) :]
+    assert kept.this_run == losses[len(begun) :]
 
 
 def test_points_are_told_before_the_epoch_ends():
@@ -83,4 +83,4 @@ def test_points_are_told_before_the_epoch_ends():
 
 def test_a_loss_that_is_no_number_is_said_once():
     curve, _ = told([0.5] * 20 + [math.nan] * 30, every=1, epoch_steps=1000)
-    assert curve.remarks == ["train_loss is nan at step 21: the training has diverged, or its data are damaged"]
+    assert curve.remarks == ["train_loss is nan at step 21: the training has diverged, or data are damaged"]
