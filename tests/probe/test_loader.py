@@ -16,7 +16,7 @@ import torch
 
 from allpull.analyse.probes.loader import knees, loaded
 from allpull.data.loader.batches import Batch
-from allpull.data.loader.shuffle import block_order, quality
+from allpull.data.loader.order import block_order, quality
 from allpull.data.pack.read import Pack
 from allpull.errors import BadInput
 from allpull.probe import loader
@@ -190,7 +190,7 @@ def test_a_picture_that_cannot_be_decoded_is_counted_once_however_often_it_is_se
         file.seek(place)
         file.write(bytes(length))
     subject = describe_input(str(made.directory), options(), batch=8, ranks=1)
-    with pytest.warns(UserWarning, match="odd samples"):
+    with pytest.warns(UserWarning, match="bad samples"):
         told = loader.load(subject.open(rank=0, ranks=1, threads=1), 0.5, once=False)
     assert told.odd == {7}
 

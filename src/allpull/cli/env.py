@@ -32,7 +32,10 @@ def env(  # noqa: PLR0917  one parameter an option, called by typer alone
     ] = None,
     code: Annotated[int, typer.Option("--code", help="With --finish: the exit code of the script.")] = 0,
 ) -> None:
-    """Print the lines that have a batch script observed, and open its run directory."""
+    """Print lines for a batch script to be observed.
+
+    They open a run directory, and set what the programs of the script need to record into it.
+    """
     from allpull.jobs.command import CommandRequest, open_script  # noqa: PLC0415  pydantic is not needed for --help
     from allpull.launch.command import env_script  # noqa: PLC0415
     from allpull.launch.slurm import close_run  # noqa: PLC0415
@@ -43,7 +46,7 @@ def env(  # noqa: PLR0917  one parameter an option, called by typer alone
         return
     if finish is not None:
         record = env_script.close_run(finish, code)
-        for sentence in env_script.last_words(record, finish):
+        for sentence in env_script.closing_messages(record, finish):
             note(f"allpull: {sentence}")
         return
     options = (*(sets or ()), *trace_options(trace), *step_options(steps))

@@ -1,8 +1,8 @@
 """Run a command inside an Apptainer or Singularity container: the same command, with the runtime in front.
 
-A launcher asks ``python`` for the interpreter that its command begins with, and wraps the whole. Nothing else of a
-job changes: the container sees the environment, the working directory, the home and the run directory. Where it is
-told to keep the environment out (``--cleanenv``), what makes a process a rank goes along all the same.
+A launcher gets the interpreter of its command from ``python`` and wraps the whole command. Nothing else about a job
+changes: the container sees the environment, the working directory, the home and the run directory. With an option that
+empties the environment (``--cleanenv``), the variables that a rank needs are passed in all the same.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from allpull.schema.spec import ContainerSpec
 ANSWER_S = 900.0  # an image that is fetched from a registry, or unpacked, takes minutes the first time
 MAX_COMPLAINT = 300  # characters; the rest is in no message
 NOT_LIBRARIES = frozenset({"SLURM_", "OMPI_", "PMI_", "PMIX_", "PYTHON", "LD_PRELOAD"})
-"""Recorded variables that a clean environment is asked for to be rid of: of others' starts, and of the host's Python.
+"""Recorded variables that a clean environment must not have: those of another parallel start, and the host's Python's.
 
-``RANK_VARIABLES`` names the few of them that are needed.
+``RANK_VARIABLES`` names the few of them that ranks need.
 """
 
 RANK_VARIABLES = (
@@ -39,22 +39,22 @@ RANK_VARIABLES = (
 )
 
 _GUARD = """\
-for s in HUP INT QUIT TERM USR1; do trap "asked=$s; kill -$s \\$! 2>/dev/null" $s; done
+for s in HUP INT QUIT TERM USR1; do trap "got=$s; kill -$s \\$! 2>/dev/null" $s; done
 "$@" &
-[ -z "$asked" ] || kill -$asked $!
+[ -z "$got" ] || kill -$got $!
 while :; do wait $!; code=$?; kill -0 $! 2>/dev/null || exit $code; done"""
-"""Shell: run a command and pass on to it what it is told; the exit code is the command's."""
+"""Shell: run a command, pass signals on to it, and exit with its code."""
 
 _TERMINAL = """\
 trap 'trap "" HUP; kill -HUP 0' HUP
 trap : USR1
 "$@" &
 while :; do wait $!; code=$?; kill -0 $! 2>/dev/null || exit $code; done"""
-"""Shell: run a command, and hang up on its whole process group when the terminal is; a warning is for others."""
+"""Shell: run a command; send SIGHUP to its whole process group when the terminal hangs up; ignore SIGUSR1 here."""
 
 _CLEANS = re.compile(r"--(cleanenv|containall)(=true)?|-[A-Za-z]*[eC][A-Za-z]*")  # options that empty the environment
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_SECRET = "(TOKEN|SECRET|PASS|CREDENTIAL|KEY)"  # noqa: S105  command lines are public: such variables stay here
+_SECRET = "(TOKEN|SECRET|PASS|CREDENTIAL|KEY)"  # noqa: S105  command lines are public: these variables are not passed
 
 _PROBE = """\
 import json, platform
@@ -73,21 +73,20 @@ print(json.dumps({"allpull": ours, "python": platform.python_version(), "torch":
 
 
 def python(container: ContainerSpec) -> str:
-    """The Python that runs a job's processes: the container's, or ours where there is none."""
+    """The Python that runs a job's processes: the container's, or ours without a container."""
     return container.python if container.image else sys.executable
 
 
 def wrap(container: ContainerSpec, command: Sequence[str], *, shown: Sequence[Path] = ()) -> list[str]:
-    """``command`` inside the container; unchanged where no image was given.
+    """``command`` inside the container; unchanged without an image.
 
-    ``shown`` are folders of ours that the command needs at their own paths; those of the user's come from
-    ``container.binds``.
+    ``shown`` are folders that allpull needs inside, at the same paths; the user's come from ``container.binds``.
 
     >>> wrap(ContainerSpec(image="t.sif", binds=("/data:/data:ro",)), ["python3", "-V"], shown=[Path("/runs/a")])
     ['apptainer', 'exec', '--bind', '/runs/a', '--bind', '/data:/data:ro', 't.sif', 'python3', '-V']
 
     Raises:
-        BadInput: a path that the runtime cannot be told.
+        BadInput: a path that the runtime cannot bind.
     """
     if not container.image:
         return list(command)
@@ -100,31 +99,31 @@ def wrap(container: ContainerSpec, command: Sequence[str], *, shown: Sequence[Pa
 
 
 def guarded(container: ContainerSpec, command: Sequence[str]) -> list[str]:
-    """``command``, which ``wrap`` made, such that it ends when whoever started it dies, as a process of ours asks to.
+    """``command``, made by ``wrap``, behind a shell that ends it when the parent dies.
 
-    The kernel forgets that wish when a thread other than the first replaces its process (``prctl(2)``,
-    ``PR_SET_PDEATHSIG``), which is how Apptainer starts: a shell stays in front to remember it.
+    The kernel clears the parent-death signal when a thread other than the first executes a new program (``prctl(2)``,
+    ``PR_SET_PDEATHSIG``), which is how Apptainer starts; so a shell in front of it keeps that signal.
     """
     return ["sh", "-c", _GUARD, "sh", *command] if container.image else list(command)
 
 
 def attended(container: ContainerSpec, command: Sequence[str]) -> list[str]:
-    """``command``, which ``wrap`` made, such that it ends when the terminal that it was started on is hung up.
+    """``command``, made by ``wrap``, behind a shell that ends it when its terminal hangs up.
 
-    The kernel tells the first process of a terminal alone, and Apptainer, where its output is one, passes nothing on:
-    its own processes would live on.
+    The kernel signals only the session leader of a terminal, and Apptainer does not pass the signal on, so its own
+    processes would survive.
     """
     return ["sh", "-c", _TERMINAL, "sh", *command] if container.image else list(command)
 
 
 def check(container: ContainerSpec) -> dict[str, str | None]:
-    """Make sure that the container can run ranks of ours on this machine, by starting its Python once.
+    """Check that the container can run our ranks on this machine, by starting its Python once.
 
-    The versions of its Python and torch; nothing where there is no container.
+    Returns the versions of its Python and torch; empty without a container.
 
     Raises:
         MissingPart: the runtime is not installed.
-        BadInput: the image or a folder to show is not there, the container does not start, or it lacks what ranks
+        BadInput: the image or a folder to bind is missing, the container does not start, or it lacks what ranks
             need.
     """
     if not container.image:
@@ -152,7 +151,7 @@ def check(container: ContainerSpec) -> dict[str, str | None]:
 
 
 def question(container: ContainerSpec) -> list[str]:
-    """The command that asks a container what it has; ``versions`` reads the answer."""
+    """The command that prints what a container has installed; ``versions`` reads its output."""
     return wrap(container, [python(container), "-c", _PROBE])
 
 
@@ -160,42 +159,42 @@ def versions(container: ContainerSpec, answer: subprocess.CompletedProcess[bytes
     """The versions of Python and torch inside a container, from its ``answer`` to ``question``.
 
     Raises:
-        BadInput: it did not start, with the runtime's own words; or it lacks what ranks of ours need.
+        BadInput: it did not start (with the runtime's error), or it lacks what our ranks need.
     """
-    found = _told(container, answer)
-    missing = [name for name in ("allpull", "torch") if found[name] is None]
+    have = _read_answer(container, answer)
+    missing = [name for name in ("allpull", "torch") if have[name] is None]
     if missing:
         raise BadInput(
             f"container.image: {container.image} has no {' and no '.join(missing)} for its {container.python}",
             hint="build it from containers/allpull.def, or name the Python that has them with container.python",
         )
-    if found["allpull"] != allpull.__version__:
+    if have["allpull"] != allpull.__version__:
         raise BadInput(
-            f"container.image: {container.image} has allpull {found['allpull']}, and this is {allpull.__version__}",
+            f"container.image: {container.image} has allpull {have['allpull']}, and this is {allpull.__version__}",
             hint="build it again from the same version",
         )
-    return {name: found[name] for name in ("python", "torch")}
+    return {name: have[name] for name in ("python", "torch")}
 
 
-def _told(container: ContainerSpec, answer: subprocess.CompletedProcess[bytes]) -> dict[str, str | None]:
+def _read_answer(container: ContainerSpec, answer: subprocess.CompletedProcess[bytes]) -> dict[str, str | None]:
     try:
-        told = json.loads(answer.stdout.splitlines()[-1])
-        return {name: told[name] for name in ("allpull", "python", "torch")}
+        answer_json = json.loads(answer.stdout.splitlines()[-1])
+        return {name: answer_json[name] for name in ("allpull", "python", "torch")}
     except (ValueError, IndexError, KeyError, TypeError):
-        said = complaint(answer.stderr.decode("utf-8", "replace")) or f"exit code {answer.returncode}"
+        error_text = complaint(answer.stderr.decode("utf-8", "replace")) or f"exit code {answer.returncode}"
         raise BadInput(
-            f"container.image: {container.image} does not start: {said}",
+            f"container.image: {container.image} does not start: {error_text}",
             hint=f"try it by hand: {shlex.join(wrap(container, [container.python, '-V']))}",
         ) from None
 
 
-def complaint(said: str) -> str:
-    """The line of what a runtime wrote that says why it gave up, secrets masked; the last where none is marked so.
+def complaint(stderr: str) -> str:
+    """The line of a runtime's stderr that says why it failed, secrets masked; the last line if none is marked as error.
 
     >>> complaint("WARNING: skipping mount\\n\\x1b[31mFATAL:  \\x1b[0m image format not recognized\\nUsage: ...")
     'FATAL: image format not recognized'
     """
-    lines = [" ".join(_COLOUR.sub("", line).split()) for line in said.splitlines() if line.strip()]
+    lines = [" ".join(_COLOUR.sub("", line).split()) for line in stderr.splitlines() if line.strip()]
     marked = [line for line in lines if line.startswith(("FATAL", "Error"))]
     line = (marked or lines[-1:] or [""])[0]
     clean, _ = redact.text("".join(c for c in line if c.isprintable()))
@@ -203,10 +202,10 @@ def complaint(said: str) -> str:
 
 
 def _carrying(inside: Sequence[str]) -> str:
-    """Shell: run the arguments by ``inside``, a container that is given no environment but what a rank needs.
+    """Shell: run the arguments with ``inside``, a container whose environment has only what a rank needs.
 
-    The values become arguments of ``env`` in the container, for runtimes differ in what they make of a value that
-    they are told to set: some expand it.
+    The values are passed as arguments of ``env`` inside the container, because some runtimes expand the values of
+    variables that they set themselves.
     """
     families = "|".join(prefix for prefix in RECORDED_VARIABLES if prefix not in NOT_LIBRARIES)
     names = f"({families})[A-Za-z0-9_]*|{'|'.join(RANK_VARIABLES)}"
@@ -229,5 +228,5 @@ def _bindable(path: Path) -> str:
 
 
 def _image(image: str) -> str:
-    """The image as an operand, which must not read as an option."""
+    """The image as an operand that cannot be read as an option."""
     return f"./{image}" if image.startswith("-") else image

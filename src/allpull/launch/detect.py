@@ -15,7 +15,7 @@ COPIES = (("OMPI_COMM_WORLD_SIZE", "mpirun"), ("PMI_SIZE", "mpiexec"), ("SLURM_S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetectedLauncher:
-    """A launcher, why it was chosen (empty: nothing pointed anywhere), and how many hosts it has."""
+    """A launcher, why it was chosen (empty: the default), and how many hosts it has."""
 
     launcher: str
     reason: str
@@ -50,7 +50,7 @@ def find(environ: Mapping[str, str]) -> DetectedLauncher:
 
 
 def in_allocation(environ: Mapping[str, str]) -> bool:
-    """Whether we are inside a Slurm job and may start steps there: in its script or shell, not in a task of a step."""
+    """Whether we are in the script or shell of a Slurm job, where we may start steps; not in a task of a step."""
     return bool(environ.get("SLURM_JOB_ID")) and not _in_step(environ)
 
 
@@ -60,7 +60,7 @@ def _in_step(environ: Mapping[str, str]) -> bool:
 
 
 def check_alone(environ: Mapping[str, str]) -> None:
-    """Make sure that allpull was started once, not once a rank.
+    """Check that allpull was started once, not once per rank.
 
     Raises:
         BadInput: it was started in parallel.

@@ -1,4 +1,4 @@
-"""Let the user see what a launcher keeps in logs: copy what is appended to them to our own streams, as it comes."""
+"""Copy what is appended to a launcher's logs to our own stdout and stderr, as it arrives."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CHUNK = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
-    """A log, and the stream that it belongs on. ``is_terminal``: it was written through one, which adds returns."""
+    """A log, and the stream it is copied to. ``is_terminal``: written through a terminal, with its returns."""
 
     path: Path
     stream: int
@@ -21,7 +21,7 @@ class Log:
 
 
 class Echo:
-    """Copies ``logs`` from where they are now; one whose stream is closed is left alone from then on."""
+    """Copies what is appended to ``logs``; a log whose stream is closed is no longer copied."""
 
     def __init__(self, logs: Sequence[Log]) -> None:
         self._offsets = dict.fromkeys(logs, 0)

@@ -1,4 +1,4 @@
-"""Run a prepared job to its end, whatever that is, and keep ``run.json`` true all along."""
+"""Run a prepared job until it ends, and keep ``run.json`` up to date meanwhile."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OWN_FAILURE = 125  # of allpull itself
 
 
 class Stopped(BaseException):
-    """The user asked to stop, by Ctrl-C or a signal; ``number`` is the signal."""
+    """The user stops the job, by Ctrl-C or a signal; ``number`` is the signal."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -38,13 +38,13 @@ class Stopped(BaseException):
 def execute(
     job: Job, launcher: Launcher, look: Callable[[], None], say: Callable[[str], None] = lambda _: None
 ) -> RunRecord:
-    """Start ``job`` with ``launcher``, call ``look`` now and then while it runs, and return its final record.
+    """Start ``job`` with ``launcher``, call ``look`` regularly while it runs, and return its final record.
 
-    ``say`` is told where a job is that may wait in a queue, each time that this changes. Of an array, all runs are
-    waited for; the record is that of the first run that did not end well, or else of the first.
+    ``say`` gets the state of a queued job each time that it changes. Of an array, all runs are waited for; the record
+    is that of the first run that failed, or else of the first run.
 
     Ctrl-C, SIGTERM and SIGHUP end every process of the job; the record then says ``cancelled``. So does SIGUSR1, but
-    where the launcher can pass it on, ranks write a checkpoint before they end.
+    if the launcher can pass it on, ranks write a checkpoint before they end.
 
     Raises:
         AllpullError: the job could not be started; the record says ``failed``.
@@ -60,14 +60,14 @@ def execute(
             runs.begin(running.queue_numbers)
             _wait(runs, running, signals, look)
         except Stopped as stopped:
-            _end(running, job.spec.launch.grace_s)
+            _cancel(running, job.spec.launch.grace_s)
             signals.ignore()  # nothing is left to stop, and the record must be closed
             missing = running.missing_records() if running is not None else ()
             for sentence in missing:
                 say(f"allpull: {sentence}")
             runs.close_rest("cancelled", Exit(code=128 + stopped.number, reason="; ".join(missing) or None))
         except BaseException as error:
-            _end(running, job.spec.launch.grace_s)
+            _cancel(running, job.spec.launch.grace_s)
             signals.ignore()
             code = getattr(error, "exit_code", OWN_FAILURE)
             runs.close_rest("failed", Exit(code=code, reason=str(error) or None))
@@ -78,7 +78,7 @@ def execute(
 class _Runs:
     """The runs of a job, and the final records of those that have ended.
 
-    Where a command of the user's runs, a disk that takes no record does not end it.
+    If the job is a command of the user's, a full disk does not end it.
     """
 
     def __init__(self, job: Job, say: Callable[[str], None]) -> None:
@@ -89,7 +89,7 @@ class _Runs:
         self._files, self._missing, self._correct_at = 0, True, 0.0
 
     def begin(self, numbers: Sequence[str]) -> None:
-        """All have been submitted; ``numbers`` are theirs in a queue, if there is one."""
+        """All runs are submitted; ``numbers`` are theirs in a queue, if there is one."""
         if numbers:
             runs = zip(self.all, numbers, strict=True)
             self.all = tuple(replace(run, record=_changed(run, job=number)) for run, number in runs)
@@ -97,7 +97,7 @@ class _Runs:
             self._write(run, _changed(run, status="running"))
 
     def correct(self) -> None:
-        """Put down the ranks of a command that starts its own, as they show themselves."""
+        """Record the ranks of a command that starts its own ranks, as their files appear."""
         run, now = self.all[0], time.monotonic()
         if run.record.launcher not in USER_STARTED or now < self._correct_at:
             return
@@ -109,7 +109,7 @@ class _Runs:
         self._correct_at = now + (CORRECT_EVERY_S if self._missing else CORRECT_AGAIN_S)
 
     def close(self, place: int, ended: list[HostEnding]) -> None:
-        """The run at ``place`` has ended on every host; said again, nothing happens."""
+        """The run at ``place`` has ended on every host; closing it twice changes nothing."""
         if place in self._final:
             return
         run = self.all[place]
@@ -123,20 +123,20 @@ class _Runs:
             self.say(f"allpull: {exit_.reason}")
 
     def close_rest(self, status: Status, exit_: Exit) -> None:
-        """Whatever has not ended by itself has ended like this."""
+        """Close every run that is still open, with this status and exit."""
         for place in range(len(self.all)):
             if place not in self._final:
                 self._close(place, status, exit_, [])
 
     def record(self) -> RunRecord:
-        """The record that speaks for all."""
+        """The record of the first run that failed, else of the first."""
         records = [self._final[place] for place in range(len(self.all))]
         return next((record for record in records if record.exit and record.exit.code), records[0])
 
     def _close(self, place: int, status: Status, exit_: Exit, ended: list[HostEnding]) -> None:
         run, now = self.all[place], f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
-        told = {"hosts": [host.host for host in ended], "versions": versions_of(run.record, ended)}
-        self._final[place] = _changed(run, status=status, exit=exit_, ended_utc=now, **told)
+        ending = {"hosts": [host.host for host in ended], "versions": versions_of(run.record, ended)}
+        self._final[place] = _changed(run, status=status, exit=exit_, ended_utc=now, **ending)
         self._write(run, self._final[place])
 
     def _write(self, run: Job, record: RunRecord) -> None:
@@ -151,8 +151,8 @@ class _Runs:
             self.say(f"allpull: {layout.RUN_JSON} is not up to date: {reason}")
 
 
-def _end(running: Running | None, grace_s: float) -> None:
-    """End every process of the job; asked again meanwhile, at once."""
+def _cancel(running: Running | None, grace_s: float) -> None:
+    """End every process of the job; at once if the user asks again meanwhile."""
     if running is None:
         return
     try:
@@ -189,7 +189,7 @@ def _changed(run: Job, **changes: object) -> RunRecord:
 
 
 class _Signals:
-    """The signals that end a program, raised as ``Stopped`` until they are to be ignored; a warning is kept."""
+    """Handler that raises ``Stopped`` for the signals that end a program, until ``ignore``; SIGUSR1 is kept."""
 
     _ignored = False
     _warned = False
@@ -205,7 +205,7 @@ class _Signals:
         self._ignored = True
 
     def take_warning(self) -> bool:
-        """Whether SIGUSR1 has come since this was asked before."""
+        """Whether SIGUSR1 has arrived since the last call."""
         warned, self._warned = self._warned, False
         return warned
 

@@ -1,4 +1,4 @@
-"""Read how the ranks of a host ended, from what its agent and its ranks wrote; every launcher asks here."""
+"""How the ranks of each host ended: the record of it, and reading it from what agents and ranks wrote."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ TAIL_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFailure:
-    """One rank that did not end well. ``exit_code`` is negative for a signal, as in ``subprocess``.
+    """One rank that failed. ``exit_code`` is negative for a signal, as in ``subprocess``.
 
-    ``raised_ns`` is a moment of the monotonic clock of boot ``boot_id``, ``realtime_ahead_ns`` what makes it one of
-    real time.
+    ``raised_ns`` is a time on the monotonic clock of boot ``boot_id``; add ``realtime_ahead_ns`` for real time.
     """
 
     rank: int
@@ -42,8 +41,8 @@ class RankFailure:
 class HostEnding:
     """How one host's ranks ended: the code its agent returned, and those that failed.
 
-    ``reason`` says in words what ended them where it was none of them, ``log_tail`` what there is to read then.
-    ``stopped``: the user asked for the end. ``versions`` are those that ranks ran with there, as far as it said them.
+    ``reason`` says what ended them if no rank did, and ``log_tail`` is then the end of the log. ``stopped``: the user
+    stopped the job. ``versions`` are those that the ranks used there, as far as the host reported them.
     """
 
     host: str
@@ -56,7 +55,7 @@ class HostEnding:
 
 
 def log_tail(path: Path, lines: int = TAIL_LINES) -> tuple[str, ...]:
-    """The last ``lines`` lines of a log, secrets masked; empty where there is none."""
+    """The last ``lines`` lines of a log, secrets masked; empty without a log."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - TAIL_BYTES))
@@ -70,44 +69,43 @@ def log_tail(path: Path, lines: int = TAIL_LINES) -> tuple[str, ...]:
 def read_host_ending(directory: Path, host: str, code: int) -> HostEnding:
     """How the ranks of ``host`` ended in run directory ``directory``.
 
-    ``host`` is the agent's ``--name``, ``code`` what its agent returned; an agent that was killed wrote nothing, and
-    then the code is all there is.
+    ``host`` is the agent's ``--name``, ``code`` the agent's exit code. An agent that was killed wrote nothing else.
     """
-    return _ended(directory, host, code, _told(directory / layout.ended_file(host)))
+    return _ended(directory, host, code, _read_json(directory / layout.ended_file(host)))
 
 
 def read_host_endings(directory: Path) -> list[HostEnding]:
-    """How the ranks of every host ended that has written so; for jobs whose agents were not started by us.
+    """How the ranks ended on every host that has written it; for jobs whose agents were not started by us.
 
-    They are in the order of the job's hosts, which is that of ranks; by name where an older agent did not write it.
+    In the order of the job's hosts, which is that of ranks; by name if an older agent did not write the order.
     """
-    found = []
+    placed = []
     for path in sorted((directory / layout.ENDED).glob("*.json")):
-        told = _told(path)
-        if isinstance(told.get("host"), str) and type(told.get("code")) is int:
-            index = told.get("index")
+        plain = _read_json(path)
+        if isinstance(plain.get("host"), str) and type(plain.get("code")) is int:
+            index = plain.get("index")
             place = index if type(index) is int else 0
-            found.append((place, _ended(directory, told["host"], told["code"], told)))
-    return [ended for _, ended in sorted(found, key=lambda item: item[0])]
+            placed.append((place, _ended(directory, plain["host"], plain["code"], plain)))
+    return [ended for _, ended in sorted(placed, key=lambda item: item[0])]
 
 
 def endings_from_ranks(
     directory: Path, ranks: int, code: int, *, first: tuple[int, int] | None, log_tail: tuple[str, ...]
 ) -> list[HostEnding]:
-    """How each host ended where no agent says so: from the ranks' own records and the starter's exit ``code``.
+    """How each host ended without an agent: from the ranks' own records and the exit ``code`` of mpirun.
 
-    ``first`` is the rank that the starter blames, with its exit code; it ended the others, so of them only those
-    failed that recorded an exception. ``log_tail`` is what the starter said, for where no rank failed.
+    ``first`` is the rank that mpirun blames, with its exit code. mpirun ended the others, so of those only ranks that
+    recorded an exception failed. ``log_tail`` is the end of mpirun's log, for the case that no rank failed.
     """
     hosts: dict[str, list[RankFailure]] = {}
-    blamed = dict([first] if first and code else [])
+    blamed_code = dict([first] if first and code else [])
     for rank in range(ranks):
         host = _host_of(directory, rank)
-        if host is None and rank not in blamed:
+        if host is None and rank not in blamed_code:
             continue
         failures = hosts.setdefault(host or "?", [])
-        if rank in blamed or (code and _exception(directory / layout.events_file(rank)) is not None):
-            failures.append(_failure(directory, host or "?", {"rank": rank, "exit_code": blamed.get(rank, 1)}))
+        if rank in blamed_code or (code and _exception(directory / layout.events_file(rank)) is not None):
+            failures.append(_failure(directory, host or "?", {"rank": rank, "exit_code": blamed_code.get(rank, 1)}))
     if not hosts:
         reason = "mpirun started no rank" if code else None
         return [HostEnding(host="?", code=code, reason=reason, log_tail=log_tail)]
@@ -115,13 +113,13 @@ def endings_from_ranks(
 
 
 def _host_of(directory: Path, rank: int) -> str | None:
-    """The host that ``rank`` says it runs on, or None where it left no records."""
+    """The host that ``rank`` recorded, or None without records."""
     host = _header(directory, rank).get("host")
     return host if isinstance(host, str) else None
 
 
 def _clock_of(header: dict[str, Any]) -> tuple[str | None, int]:
-    """The boot whose monotonic clock a rank used, and how far real time was ahead of that clock."""
+    """The boot id of a rank's monotonic clock, and how far real time was ahead of that clock."""
     boot_id = header.get("boot_id")
     try:
         ahead_ns = int(header["clock"]["realtime_ns"]) - int(header["clock"]["monotonic_ns"])
@@ -131,7 +129,7 @@ def _clock_of(header: dict[str, Any]) -> tuple[str | None, int]:
 
 
 def _header(directory: Path, rank: int) -> dict[str, Any]:
-    """The first line of a rank's step records; empty where there is none."""
+    """The first line of a rank's step records; empty without one."""
     try:
         with (directory / layout.steps_file(rank)).open("rb") as file:
             header = json.loads(file.readline(TAIL_BYTES))
@@ -140,35 +138,37 @@ def _header(directory: Path, rank: int) -> dict[str, Any]:
     return header if isinstance(header, dict) else {}
 
 
-def _told(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> dict[str, Any]:
     try:
-        told: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        plain: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return told
+    return plain
 
 
-def _ended(directory: Path, host: str, code: int, told: dict[str, Any]) -> HostEnding:
-    failures = tuple(_failure(directory, host, item) for item in told.get("failures", []))
-    reason = told.get("reason")
+def _ended(directory: Path, host: str, code: int, plain: dict[str, Any]) -> HostEnding:
+    failures = tuple(_failure(directory, host, item) for item in plain.get("failures", []))
+    reason = plain.get("reason")
     shown = redact.text(reason[:MAX_REASON])[0] if isinstance(reason, str) else None
-    return HostEnding(host=host, code=code, failures=failures, reason=shown, versions=_versions(told.get("versions")))
+    return HostEnding(host=host, code=code, failures=failures, reason=shown, versions=_versions(plain.get("versions")))
 
 
-def _versions(told: object) -> dict[str, str | None]:
-    """Versions of packages by name, as an agent wrote them; others than those that are recorded are left out."""
-    if not isinstance(told, dict):
+def _versions(plain: object) -> dict[str, str | None]:
+    """Versions of packages by name, as an agent wrote them; only packages that we record are kept."""
+    if not isinstance(plain, dict):
         return {}
-    kept = {name: told[name] for name in ("python", *PACKAGES) if name in told}
-    return {name: text for name, text in kept.items() if text is None or (isinstance(text, str) and len(text) < 100)}
+    versions = {name: plain[name] for name in ("python", *PACKAGES) if name in plain}
+    return {
+        name: text for name, text in versions.items() if text is None or (isinstance(text, str) and len(text) < 100)
+    }
 
 
-def _failure(directory: Path, host: str, told: dict[str, Any]) -> RankFailure:
-    return failure_of(directory, int(told["rank"]), host, exit_code=int(told["exit_code"]))
+def _failure(directory: Path, host: str, plain: dict[str, Any]) -> RankFailure:
+    return failure_of(directory, int(plain["rank"]), host, exit_code=int(plain["exit_code"]))
 
 
 def failure_of(directory: Path, rank: int, host: str, *, exit_code: int) -> RankFailure:
-    """The failure of ``rank`` on ``host``, with the exception that it recorded, if it did."""
+    """The failure of ``rank`` on ``host``, with the exception that it recorded, if any."""
     raised = _exception(directory / layout.events_file(rank))
     boot_id, ahead_ns = _clock_of(_header(directory, rank))
     return RankFailure(
@@ -185,7 +185,7 @@ def failure_of(directory: Path, rank: int, host: str, *, exit_code: int) -> Rank
 
 
 def _exception(events: Path) -> Raised | None:
-    """The last exception that a rank recorded, or nothing."""
+    """The last exception that a rank recorded, or None."""
     try:
         with events.open("rb") as file:
             file.seek(max(0, events.stat().st_size - TAIL_BYTES))

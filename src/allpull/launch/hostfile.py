@@ -1,4 +1,4 @@
-"""Read a file of hosts: a host a line, as ssh users, mpirun and PBS write them."""
+"""Read a host file: one host per line, as for ssh, mpirun and PBS."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MAX_FILE_BYTES = 1 << 20
 
 
 def entries(path: str) -> list[str]:
-    """The first word of each line of the file at ``path``; comments and what follows (``slots=4``) are left aside.
+    """The first word of each line of the file at ``path``; comments and further words (``slots=4``) are ignored.
 
     Raises:
         BadInput: it cannot be read, or is larger than 1 MiB.
@@ -24,5 +24,5 @@ def entries(path: str) -> list[str]:
         raise BadInput(f"cannot read the host file {path}: {reason}", hint="a host a line, as UTF-8 text") from error
     if len(content) > MAX_FILE_BYTES:
         raise BadInput(f"the host file {path} is larger than 1 MiB", hint="a host a line, as UTF-8 text")
-    words = (line.split("#", 1)[0].split() for line in text.splitlines())
-    return [word[0] for word in words if word]
+    columns = (line.split("#", 1)[0].split() for line in text.splitlines())
+    return [column[0] for column in columns if column]

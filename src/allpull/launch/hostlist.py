@@ -103,7 +103,7 @@ def _parts(word: str, text: str, limit: int) -> tuple[list[str], list[list[str]]
 
 def _numbers(inner: str, text: str) -> list[str]:
     """The numbers of one bracket; each is as wide as the lower end of its range."""
-    found: list[str] = []
+    numbers: list[str] = []
     for item in inner.split(","):
         match = _RANGE.fullmatch(item)
         if match is None:
@@ -111,10 +111,10 @@ def _numbers(inner: str, text: str) -> list[str]:
         low, high = match.group(1), match.group(2) or match.group(1)
         if int(high) < int(low):
             raise _fault(text, f"the range {item} runs backwards")
-        if len(found) + int(high) - int(low) >= MAX_NAMES:
+        if len(numbers) + int(high) - int(low) >= MAX_NAMES:
             raise _fault(text, f"names more than {MAX_NAMES:,} hosts")
-        found += [f"{number:0{len(low)}d}" for number in range(int(low), int(high) + 1)]
-    return found
+        numbers += [f"{number:0{len(low)}d}" for number in range(int(low), int(high) + 1)]
+    return numbers
 
 
 def _runs(numbers: Sequence[str]) -> Iterator[str]:
@@ -134,8 +134,8 @@ def _short(text: str) -> str:
     return shown if len(shown) <= 80 else f"{shown[:80]}…"
 
 
-def _fault(text: str, what: str) -> BadInput:
-    return BadInput(f"host list '{_short(text)}': {what}", hint=HINT)
+def _fault(text: str, fault: str) -> BadInput:
+    return BadInput(f"host list '{_short(text)}': {fault}", hint=HINT)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -145,16 +145,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("list", help="such as node[01-03,7]")
     parser.add_argument("--first", action="store_true", help="print the first name only")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        names = expand(given.list)
+        names = expand(options.list)
     except BadInput as error:
         sys.stderr.write(f"{error.message}\nhint: {error.hint}\n")
         return 2
     if not names:
         sys.stderr.write("the host list is empty\n")
         return 2
-    sys.stdout.writelines(f"{name}\n" for name in (names[:1] if given.first else names))
+    sys.stdout.writelines(f"{name}\n" for name in (names[:1] if options.first else names))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Prepare a run directory: what was asked for stands on disk before anything starts."""
+"""Prepare a run directory: the specification and the record are on disk before anything starts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RECORDED_VARIABLES = (
     "OMP_", "KMP_", "MKL_", "GOMP_", "NCCL_", "GLOO_", "TORCH", "PYTORCH", "CUDA_", "HIP_", "ROCR_", "SLURM_", "OMPI_",
     "PMI_", "PMIX_", "UCX_", "FI_", "MASTER_", "PYTHON", "LD_PRELOAD", "MALLOC_", "ATEN_", "DNNL_", "ONEDNN_",
 )  # fmt: skip
-"""Prefixes of variables that change how ranks run; the rest of the environment is nobody's business."""
+"""Prefixes of variables that change how ranks run; nothing else of the environment is recorded."""
 
 WARNED = 128 + signal.SIGUSR1
 """The exit code of a job whose ranks stopped at a warning (``train.stop``), as of a program that the signal ends."""
@@ -56,7 +56,7 @@ class Job:
     module: str = ""
     program: tuple[str, ...] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    """What the module is asked beyond the specification, such as the sizes that a probe measures."""
+    """Options of the module beyond the specification, such as the sizes that a probe measures."""
     tasks: tuple[Job, ...] = ()
     """The runs of an array, each in a run directory of its own below ``directory``; none: this is one run."""
 
@@ -78,11 +78,11 @@ def prospect(
 ) -> Job:
     """The job that ``prepare`` would make now; nothing is written."""
     now = datetime.now(UTC)
-    asked: object = to_plain(spec) if program is None else [to_plain(spec), *program]
-    signature = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:8]
-    shown, _ = redact.text(spec.name)
+    content: object = to_plain(spec) if program is None else [to_plain(spec), *program]
+    signature = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
+    visible, _ = redact.text(spec.name)
     ranks = None if spec.launch.launcher in USER_STARTED else spec.launch.ranks
-    name = layout.run_name(f"{now:%Y%m%dT%H%M%SZ}", shown, ranks, signature)
+    name = layout.run_name(f"{now:%Y%m%dT%H%M%SZ}", visible, ranks, signature)
     record = _record(spec, name, kind=kind, command=command, created=now)
     if program is not None:
         record = of_program(record, os.environ)
@@ -103,10 +103,10 @@ def prepare(
 ) -> Job:
     """Make the run directory of a job below ``out`` and write ``run.json`` and the job file into it.
 
-    For an array of Slurm (``slurm.array``), all that for each of its runs.
+    For a Slurm array (``slurm.array``), the same for each of its runs.
 
     Raises:
-        BadInput: the directory cannot be made or written, or the array is none.
+        BadInput: the directory cannot be made or written, or the array does not parse.
     """
     try:
         str(out).encode()
@@ -114,11 +114,11 @@ def prepare(
         raise BadInput(
             f"the name of the folder {str(out)!a} is not UTF-8", hint="give another place with --out"
         ) from None
-    asked = prospect(spec, kind=kind, module=module, program=program, command=command, out=out, options=options)
-    chosen = array.indices(spec.slurm.array) if spec.launch.launcher == "slurm" else ()
-    specs = {index: array.task_spec(spec, index) for index in chosen}
+    prospective = prospect(spec, kind=kind, module=module, program=program, command=command, out=out, options=options)
+    indices = array.indices(spec.slurm.array) if spec.launch.launcher == "slurm" else ()
+    specs = {index: array.task_spec(spec, index) for index in indices}
     try:
-        job = replace(asked, directory=_fresh(out, asked.directory.name))
+        job = replace(prospective, directory=_fresh(out, prospective.directory.name))
         if not specs:
             return _written(job)
         return replace(job, tasks=tuple(_written(_task(job, index, specs[index])) for index in specs))
@@ -131,8 +131,8 @@ def prepare(
 
 def _task(job: Job, index: int, spec: RunSpec) -> Job:
     """The run of ``index`` of an array, not yet written."""
-    shown = {**job.record.spec, "train": {**job.record.spec["train"], "seed": spec.train.seed}}
-    record = job.record.model_copy(update={"seed": spec.train.seed, "spec": shown})
+    visible = {**job.record.spec, "train": {**job.record.spec["train"], "seed": spec.train.seed}}
+    record = job.record.model_copy(update={"seed": spec.train.seed, "spec": visible})
     return replace(job, directory=job.directory / array.folder(job.directory, str(index)), spec=spec, record=record)
 
 
@@ -229,15 +229,15 @@ def _redact_tree(tree: dict[str, Any]) -> tuple[dict[str, Any], int]:
     clean: dict[str, Any] = {}
     count = 0
     for key, value in tree.items():
-        found = 0
+        masked_here = 0
         if isinstance(value, dict):
-            clean[key], found = _redact_tree(value)
+            clean[key], masked_here = _redact_tree(value)
         elif isinstance(value, str):
-            clean[key], found = redact.text(value)
+            clean[key], masked_here = redact.text(value)
         elif isinstance(value, tuple) and all(isinstance(item, str) for item in value):
             masked = [redact.text(item) for item in value]
-            clean[key], found = [item for item, _ in masked], sum(count for _, count in masked)
+            clean[key], masked_here = [item for item, _ in masked], sum(count for _, count in masked)
         else:
             clean[key] = value
-        count += found
+        count += masked_here
     return clean, count

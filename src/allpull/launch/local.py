@@ -17,7 +17,7 @@ from allpull.launch.running import Running
 from allpull.launch.shell_script import python_of, shell_script
 from allpull.rundir import layout
 
-AGENT_EXTRA_S = 5.0  # the agent gives its ranks the grace time, and then has its own books to close
+AGENT_EXTRA_S = 5.0  # the agent gives its ranks the grace time, and then writes its last records
 
 
 class Local:
@@ -32,8 +32,8 @@ class Local:
         """Start the agent of ``job``.
 
         Raises:
-            BadInput: it is for several hosts, has more ranks than fit here, the port that was asked for is in use, or
-                there is no such container.
+            BadInput: it is for several hosts, has more ranks than fit in memory, its port is in use, or the container
+                cannot be used.
             MissingPart: the container's runtime is not installed.
         """
         check_memory(job)
@@ -59,12 +59,12 @@ class LocalJob(Running):
         return None if code is None else [read_host_ending(self._job.directory, socket.gethostname(), code)]
 
     def warn(self) -> bool:
-        """Let the ranks write a checkpoint and stop; the agent passes it on, and gives them the grace time."""
+        """Have the ranks write a checkpoint and stop; the agent passes the signal on, and gives them the grace time."""
         self._agent.signal(signal.SIGUSR1)
         return True
 
     def cancel(self, grace_s: float) -> None:
-        """Ask the agent to end its ranks; after ``grace_s`` seconds and a bit kill whatever is left."""
+        """Ask the agent to end its ranks; a little after ``grace_s`` seconds, kill what is left."""
         self._agent.cancel(grace_s + AGENT_EXTRA_S if grace_s > 0 else 0)
 
 

@@ -8,16 +8,16 @@ from allpull.errors import BadInput
 from allpull.launch.job import Job
 from allpull.units import show_bytes
 
-RANK_BYTES = 140 << 20  # of its own, of a process that has imported torch 2.13 for CPUs; model and data come on top
+RANK_BYTES = 140 << 20  # private memory of a process that has imported torch 2.13 for CPUs; model and data are extra
 
 
 def check_memory(job: Job) -> None:
-    """Make sure that the ranks of ``job``, where all are on this host, have memory to begin in.
+    """Check that this host has the memory to start the ranks of ``job``, if all of them run here.
 
-    A command of the user's is not judged: it need not be what takes so much.
+    A command of the user's is not checked: it may need less.
 
     Raises:
-        BadInput: they have not.
+        BadInput: it does not.
     """
     ranks = job.spec.launch.ranks
     available = psutil.virtual_memory().available

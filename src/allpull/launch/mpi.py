@@ -1,8 +1,8 @@
 """Run a job with mpirun: every rank is a process of MPI, so that MPI inside the program works too.
 
-OpenMPI, and the MPICH family with its ``mpiexec`` (MPICH, Intel MPI). Ranks find out who they are from MPI's
-variables (``observe.mpirank``). ``--launcher mpi`` is this host, or the hosts of a Slurm or PBS job that we are in;
-``mpi:HOSTFILE`` names others. All hosts must see the run directory.
+OpenMPI, and the MPICH family with its ``mpiexec`` (MPICH, Intel MPI). Ranks get their number from MPI's
+variables (``observe.rank.mpi``). ``--launcher mpi`` is this host, or the hosts of a Slurm or PBS job that we are in;
+``mpi:HOSTFILE`` names others. All hosts must share the run directory.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Mpi:
 
     def __init__(self, hostfile: str = "") -> None:
         self._hostfile = hostfile
-        self._port = 0  # chosen once, so that what is planned is what is submitted
+        self._port = 0  # chosen once, so that the plan is what is submitted
 
     def plan(self, job: Job) -> str:
         """The mpirun command, with what it adds to the environment."""
@@ -69,7 +69,7 @@ class Mpi:
 
         Raises:
             MissingPart: there is no mpirun here, or not the container's runtime.
-            BadInput: the host file cannot be read, nothing says which hosts there are, or the ranks do not fit here.
+            BadInput: the host file cannot be read, no hosts are named, or the ranks do not fit in memory.
         """
         check_memory(job)
         inside = container.check(job.spec.container)
@@ -90,7 +90,7 @@ class Mpi:
 
 
 class MpiJob(Running):
-    """A job that mpirun runs; ``inside`` are the versions of its container, if it has one."""
+    """A job that mpirun runs; ``inside`` has the versions in its container, if it has one."""
 
     def __init__(self, job: Job, site: Site, inside: Mapping[str, str | None]) -> None:
         self._job = job
@@ -98,26 +98,30 @@ class MpiJob(Running):
         self._log = job.directory / layout.MPIRUN_LOG
         shown = () if job.program is None else ("stdout",)
         self.output = [Log(path=self._log, stream=STDERR)] if shown else []
-        own = variables(job, site, os.environ)
-        self._mpirun = ProcessTree(command(job, site), log=self._log, environment=own, shown=shown)
+        variables_of_rank = variables(job, site, os.environ)
+        self._mpirun = ProcessTree(command(job, site), log=self._log, environment=variables_of_rank, shown=shown)
 
     def poll(self) -> list[HostEnding] | None:
         """How each host ended, or None while mpirun runs."""
         code = self._mpirun.poll()
         if code is None:
             return None
-        said = "\n".join(log_tail(self._log, lines=200))
+        log = "\n".join(log_tail(self._log, lines=200))
         ended = endings_from_ranks(
-            self._job.directory, self._job.spec.launch.ranks, code, first=blamed(said), log_tail=log_tail(self._log)
+            self._job.directory,
+            self._job.spec.launch.ranks,
+            code,
+            first=blamed(log),
+            log_tail=log_tail(self._log),
         )
         return [replace(host, versions=self._inside) for host in ended]
 
     def cancel(self, grace_s: float) -> None:
-        """Ask mpirun to end its ranks; after ``grace_s`` seconds and a bit kill whatever is left here."""
+        """Ask mpirun to end its ranks; a little after ``grace_s`` seconds, kill what is left here."""
         self._mpirun.cancel(grace_s + CANCEL_EXTRA_S if grace_s > 0 else 0)
 
     def warn(self) -> bool:
-        """Let the ranks write a checkpoint and stop: mpirun passes it on to all of them."""
+        """Have the ranks write a checkpoint and stop: mpirun passes the signal on to all of them."""
         self._mpirun.signal(signal.SIGUSR1)
         return True
 
@@ -134,7 +138,7 @@ def command(job: Job, site: Site) -> list[str]:
     if os.geteuid() == 0:
         options.append("--allow-run-as-root")
     if not site.hostfile and launch.ranks // launch.hosts > (psutil.cpu_count(logical=False) or 1):
-        options.append("--oversubscribe")  # where nothing else is said, OpenMPI has a slot for each core
+        options.append("--oversubscribe")  # by default OpenMPI has one slot per core
     if launch.hosts > 1 or site.hostfile:
         options += ["--map-by", f"ppr:{launch.ranks // launch.hosts}:node"]
     # OpenMPI would bind small jobs to a core each, where a rank's threads and loader workers disturb it
@@ -144,19 +148,21 @@ def command(job: Job, site: Site) -> list[str]:
 
 
 def variables(job: Job, site: Site, inherited: Mapping[str, str]) -> dict[str, str]:
-    """The environment of mpirun: ``inherited``, with threads and the meeting point of the ranks."""
+    """The environment of mpirun: ``inherited``, with the threads and the rendezvous address of the ranks."""
     return {**environment(job.spec, inherited), "MASTER_ADDR": site.master, "MASTER_PORT": str(site.port)}
 
 
 def exported(job: Job, site: Site) -> set[str]:
-    """Names of the variables that OpenMPI is told to take to other hosts."""
-    everything = variables(job, site, os.environ)
-    ours = variables(job, site, {})
-    own = ("SLURM_", "OMPI_", "PMI_", "PMIX_")  # of the parallel start that we are in ourselves
+    """Names of the variables that OpenMPI passes to other hosts (-x)."""
+    all_variables = variables(job, site, os.environ)
+    added = variables(job, site, {})
+    parallel_start = ("SLURM_", "OMPI_", "PMI_", "PMIX_")  # variables of the parallel start that we run in
     return {
         name
-        for name in everything
-        if name in ours or name in PASSED_ON or (name.startswith(RECORDED_VARIABLES) and not name.startswith(own))
+        for name in all_variables
+        if name in added
+        or name in PASSED_ON
+        or (name.startswith(RECORDED_VARIABLES) and not name.startswith(parallel_start))
     }
 
 
@@ -164,25 +170,25 @@ def find_mpirun() -> tuple[str, str]:
     """The program that starts MPI processes here, and its flavour: openmpi or hydra.
 
     Raises:
-        MissingPart: there is none, or of no flavour that is known.
+        MissingPart: there is none, or its flavour is unknown.
     """
-    said = ""
+    version_text = ""
     for program in ("mpirun", "mpiexec"):
         try:
             answer = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=30, check=False)
         except (OSError, subprocess.TimeoutExpired):
             continue
-        said = (answer.stdout + answer.stderr).strip()
-        if flavour := flavour_of(said):
+        version_text = (answer.stdout + answer.stderr).strip()
+        if flavour := flavour_of(version_text):
             return program, flavour
-    first = said.splitlines()[0][:200] if said else "no mpirun or mpiexec on this machine"
+    first = version_text.splitlines()[0][:200] if version_text else "no mpirun or mpiexec on this machine"
     raise MissingPart(
         f"launcher mpi: {first}", hint="install or load OpenMPI, MPICH or Intel MPI, or use another launcher"
     )
 
 
 def flavour_of(version: str) -> str | None:
-    """The flavour of an mpirun from what it says of its version.
+    """The flavour of an mpirun from its ``--version``.
 
     >>> flavour_of("mpirun (Open MPI) 4.1.4"), flavour_of("HYDRA build details:\\n Version: 4.0.2")
     ('openmpi', 'hydra')
@@ -193,10 +199,10 @@ def flavour_of(version: str) -> str | None:
 
 
 def hosts_of(hostfile: str, environ: Mapping[str, str]) -> list[str]:
-    """The hosts of ``hostfile``, each once, in order; else those of the Slurm or PBS job that we are in; else none.
+    """The hosts of ``hostfile``, each once, in order; else those of the Slurm or PBS job that we run in; else none.
 
     Raises:
-        BadInput: the file cannot be read or names nobody.
+        BadInput: the file cannot be read or names no host.
     """
     if not hostfile and environ.get("SLURM_JOB_NODELIST"):
         return expand(environ["SLURM_JOB_NODELIST"])
@@ -205,17 +211,17 @@ def hosts_of(hostfile: str, environ: Mapping[str, str]) -> list[str]:
         return []
     names = (entry.partition(":")[0] for entry in entries(path))  # hydra writes host:slots
     # other hosts have a localhost of their own
-    found = list(dict.fromkeys(socket.gethostname() if name == "localhost" else name for name in names if name))
-    if not found:
+    names_found = list(dict.fromkeys(socket.gethostname() if name == "localhost" else name for name in names if name))
+    if not names_found:
         raise BadInput(f"the host file {path} names no host", hint="a host a line, such as node1 slots=2")
-    return found
+    return names_found
 
 
 def first_host(hostfile: str, environ: Mapping[str, str]) -> str:
     """The host of rank 0.
 
     Raises:
-        BadInput: as ``hosts_of``, or nothing says which hosts there are.
+        BadInput: as ``hosts_of``, or no hosts are named.
     """
     hosts = hosts_of(hostfile, environ)
     if not hosts:
@@ -223,14 +229,14 @@ def first_host(hostfile: str, environ: Mapping[str, str]) -> str:
     return hosts[0]
 
 
-def blamed(said: str) -> tuple[int, int] | None:
-    """Rank and exit code (negative: signal) of the process that OpenMPI says failed first.
+def blamed(log: str) -> tuple[int, int] | None:
+    """Rank and exit code (negative: signal) of the process that failed first, by OpenMPI's log.
 
     >>> blamed("mpirun noticed that process rank 1 with PID 0 on node n1 exited on signal 9 (Killed).")
     (1, -9)
     """
-    if match := _SIGNAL.search(said):
+    if match := _SIGNAL.search(log):
         return int(match.group(1)), -int(match.group(2))
-    if match := _CODE.search(said):
+    if match := _CODE.search(log):
         return int(match.group(1)), int(match.group(2))
     return None

@@ -1,8 +1,8 @@
-"""Say how a job ended: which rank failed first, where, why, and with which code.
+"""How a job ended: which rank failed first, where, why, and with which exit code.
 
-When one rank dies the others fail in their next collective, and the agent ends whoever is left. The first
-failure is therefore looked for in this order: a rank killed by a signal that was not ours, a rank whose own
-exception came earliest, whatever is left.
+When one rank dies, the others fail in their next collective, and the agent ends the remaining ranks. The first failure
+is therefore chosen in this order: a rank killed by a signal that was not ours; the rank with the earliest exception;
+any other.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ def outcome(ended: Sequence[HostEnding], directory: Path, *, trains: bool) -> tu
     exit_ = exit_of(ended)
     if exit_.code == WARNED and trains:
         exit_ = Exit(code=WARNED, reason=_warned(directory))
-    asked = exit_.code == WARNED or any(host.stopped for host in ended)
-    return "completed" if exit_.code == 0 else "cancelled" if asked else "failed", exit_
+    was_asked = exit_.code == WARNED or any(host.stopped for host in ended)
+    return "completed" if exit_.code == 0 else "cancelled" if was_asked else "failed", exit_
 
 
 def versions_of(record: RunRecord, ended: Sequence[HostEnding]) -> dict[str, str | None]:
-    """The versions of ``record``, corrected by the first host that says its own: a container's, or another Python's.
+    """The versions of ``record``, corrected by the first host that reports its own: a container's, or another Python's.
 
-    One that stands in neither is not known, such as torch's in a container whose agent was killed.
+    A version in neither is unknown, such as torch's in a container whose agent was killed.
     """
     return {**record.versions, **next((host.versions for host in ended if host.versions), {})}
 
 
 def _warned(directory: Path) -> str:
-    """What there is to say of a run that ended at a warning."""
+    """The reason of a run that a warning ended."""
     saved = max((path.name for path in (directory / layout.CHECKPOINTS).glob("*.pt")), default=None)
     goes_on = f"; --resume {directory} goes on from {saved}" if saved else ", with no checkpoint yet"
     return f"stopped at a warning (SIGUSR1){goes_on}"
 
 
 def first_failure(failures: Iterable[RankFailure]) -> RankFailure | None:
-    """The failure that caused the others, or None where there is none.
+    """The failure that caused the others, or None.
 
-    Moments of one boot are compared on its monotonic clock, those of several on their wall clocks, which is the best
-    there is when a job has just died: a peer notices a lost connection in milliseconds, clocks that a daemon keeps
-    agree to about one.
+    Times of one boot are compared on its monotonic clock. Times of several boots are compared on wall clocks, the best
+    that is available when a job has just died: a peer notices a lost connection within milliseconds, and synchronised
+    clocks agree to about one.
     """
-    found = list(failures)
-    one_clock = len({failure.boot_id for failure in found}) == 1
-    return min(found, key=lambda failure: _rank_of_suspicion(failure, one_clock=one_clock), default=None)
+    every = list(failures)
+    one_clock = len({failure.boot_id for failure in every}) == 1
+    return min(every, key=lambda failure: _rank_of_suspicion(failure, one_clock=one_clock), default=None)
 
 
 def _rank_of_suspicion(failure: RankFailure, *, one_clock: bool) -> tuple[int, int, int]:
@@ -74,7 +74,7 @@ def exit_of(ended: Sequence[HostEnding]) -> Exit:
     number = -first.exit_code if first.exit_code < 0 else None
     code = first.exit_code if number is None else 128 + number
     if number == signal.SIGTERM and first.exception is not None:
-        # it raised, and was still on its way out when the agent ended the others: the signal was ours
+        # it raised an exception and was still exiting when the agent ended the others: the signal was ours
         number, code = None, next((host.code for host in ended if 0 < host.code < 128), 1)
     return Exit(
         code=code,

@@ -1,4 +1,4 @@
-"""A process that we start for a job, with all that descends from it: looked after until none is left."""
+"""A process that we start for a job, and its descendants: followed, signalled and killed as one."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import psutil
 
 from allpull.observe.process import end_with_parent
 
-LINGER_S = 2.0  # what outlives the process that started it may close its books first: the sidecar, under mpirun
+LINGER_S = 2.0  # descendants may write their last records first: the sidecar, under mpirun
 
 
 class ProcessTree:
-    """A process and its descendants, which end when we are killed (on Linux).
+    """A process and its descendants, which end when this process is killed (on Linux).
 
     Its output goes to the end of ``log``, except the streams (stdout, stderr) that are ``shown`` to the user, as ours.
     """
@@ -35,10 +35,10 @@ class ProcessTree:
                 start_new_session=True,  # Ctrl-C is ours to pass on, once, and politely
                 preexec_fn=functools.partial(end_with_parent, signal.SIGTERM),  # noqa: PLW1509  one system call
             )
-        self._family = {self._process.pid: psutil.Process(self._process.pid)}
+        self._tree = {self._process.pid: psutil.Process(self._process.pid)}
 
     def poll(self) -> int | None:
-        """The exit code, 128 + n for signal n, once the process and all that it started have ended; else None."""
+        """The exit code, 128 + n for signal n, once the process and its descendants have ended; else None."""
         self._remember()
         code = self._process.poll()
         if code is None:
@@ -51,7 +51,7 @@ class ProcessTree:
         self._process.send_signal(number)
 
     def cancel(self, wait_s: float) -> None:
-        """Ask the process to end; after ``wait_s`` seconds kill whatever is left of the family. 0: at once."""
+        """Ask the process to end; after ``wait_s`` seconds kill what is left of the tree. 0: at once."""
         self._remember()
         if self._process.poll() is None and wait_s > 0:
             self._process.terminate()
@@ -62,12 +62,12 @@ class ProcessTree:
 
     def _remember(self) -> None:
         with contextlib.suppress(psutil.Error):
-            children = self._family[self._process.pid].children(recursive=True)
-            self._family.update({child.pid: child for child in children})
+            children = self._tree[self._process.pid].children(recursive=True)
+            self._tree.update({child.pid: child for child in children})
 
     def _kill_leftovers(self, linger_s: float) -> None:
-        alive = [process for process in self._family.values() if _runs(process)]
-        if self._process.poll() is not None:  # else the head itself has to be killed: nothing to linger for
+        alive = [process for process in self._tree.values() if _runs(process)]
+        if self._process.poll() is not None:  # else the root itself has to be killed: nothing to wait for
             _, alive = psutil.wait_procs(alive, timeout=linger_s)
         for process in alive:
             with contextlib.suppress(psutil.Error):

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from allpull.data.loader.batches import Batch
-from allpull.data.loader.packed import PackedSource
+from allpull.data.loader.pack_batches import PackBatches
 from allpull.data.loader.throughput import drain
 from allpull.kernel import usable_cpus
 from allpull.probe import pagecache
@@ -155,10 +155,10 @@ def load(source: Any, seconds: float, *, once: bool) -> LoaderTimings:
             if window.batches:
                 windows.append((window.samples, window.wall_s))
         cpu_s = time.process_time() - cpu_began
-    if not isinstance(source, PackedSource):
+    if not isinstance(source, PackBatches):
         return LoaderTimings(windows, samples, cpu_s)
     source.close()
-    source.odd.say(str(source.pack.directory))
+    source.odd.warn(str(source.pack.directory))
     return LoaderTimings(windows, samples, cpu_s, frozenset(remark.record for remark in source.odd.listed))
 
 

@@ -14,12 +14,11 @@ import psutil
 
 from allpull.data.datasets import dataset
 from allpull.data.loader.batches import Batch, Plan, training_batches
-from allpull.data.loader.crop import Look
-from allpull.data.loader.packed import PackedSource, Reading
-from allpull.data.loader.sharding import Shares
-from allpull.data.loader.shuffle import quality
-from allpull.data.pack.read import Pack, read_index
-from allpull.data.pack.split import split_shards
+from allpull.data.loader.crop import Transform
+from allpull.data.loader.order import quality
+from allpull.data.loader.pack_batches import PackBatches, Reading
+from allpull.data.loader.sharding import Sharding
+from allpull.data.pack.read import Pack, read_index, split_shards
 from allpull.data.pack_format import INDEX, RAW, shard_name
 from allpull.errors import BadInput
 from allpull.units import show_bytes
@@ -68,7 +67,7 @@ class LoaderInput:
     shards: tuple[Path, ...]
     options: Mapping[str, Any]
 
-    def open(self, *, rank: int, ranks: int, threads: int) -> PackedSource | InMemory:
+    def open(self, *, rank: int, ranks: int, threads: int) -> PackBatches | InMemory:
         """The source of rank ``rank`` of ``ranks``, each with batches of ``batch``.
 
         Raises:
@@ -80,7 +79,7 @@ class LoaderInput:
             plan = Plan(global_batch=self.batch * ranks, rank=rank, ranks=ranks, seed=0, shift_pixels=shift, flip=flip)
             return InMemory(dataset.read(self.name, options["path"]).train, plan)
         plan = Plan(global_batch=self.batch * ranks, rank=rank, ranks=ranks, seed=0)
-        look = Look(
+        transform = Transform(
             size=self.size,
             crop=options["crop"],
             area=(options["min_area"], 1.0),
@@ -93,7 +92,7 @@ class LoaderInput:
             fast=options["fast_decode"],
             **{name: options[name] for name in ("block", "mixed", "by_files", "on_odd", "resizer", "access")},
         )
-        return PackedSource(self.name, plan, look, reading)
+        return PackBatches(self.name, plan, transform, reading)
 
 
 def describe_input(name: str, options: Mapping[str, Any], *, batch: int, ranks: int) -> LoaderInput:
@@ -202,7 +201,7 @@ def shuffle(subject: LoaderInput, ranks: int) -> dict[str, Any] | None:
         labels = None if pack.header.multi_label else pack.labels
     parts = splits or [range(subject.records)]
     plans = [Plan(global_batch=global_batch, rank=rank, ranks=ranks, seed=0) for rank in range(len(parts))]
-    shares = [Shares(plan=plan, parts=parts, block=options["block"], mixed=options["mixed"]) for plan in plans]
+    shares = [Sharding(plan=plan, parts=parts, block=options["block"], mixed=options["mixed"]) for plan in plans]
     if splits:
         each = [list(one.of(0)) for one in shares]
         dealt = [one.records[: one.counted] for step in zip(*each, strict=True) for one in step]

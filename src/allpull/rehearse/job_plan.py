@@ -1,4 +1,4 @@
-"""Draft the order of a job on a cluster: rates shrunk, ranks and clocks by host, faults as changes in time."""
+"""From a job and a cluster to the keeper's order: shrunk rates, ranks and clocks by host, faults as timed changes."""
 
 from __future__ import annotations
 
@@ -15,15 +15,13 @@ from allpull.rehearse.host.network import MASTER_PORT, MIN_BITS_PER_S, Change, T
 from allpull.rehearse.host.order import HostOrder, Order
 from allpull.rundir import layout
 
-"""Where in a run directory stands what was planted, and when it struck; no analysis reads it."""
-
 STEPLESS = "allpull.probe"  # programs below it make no steps
 
 _RATES = ("throttle", "throttle-uplink")
 
 
 def make_order(job: Job, cluster: Cluster, *, cluster_id: str, state_file: Path) -> Order:
-    """What the keeper is to make of ``cluster`` for ``job``, owned by this process.
+    """The order for the keeper to make ``cluster`` for ``job``, owned by this process.
 
     Raises:
         BadInput: a link becomes slower than can be shaped.
@@ -76,7 +74,7 @@ def topology(cluster: Cluster) -> Topology:
 
 
 def changes(cluster: Cluster) -> list[Change]:
-    """What happens to links, hosts and ranks while the job runs; a rate that is other from the start is no change."""
+    """What happens to links, hosts and ranks while the job runs; a rate that differs from the start is no change."""
     return [change for change in _every_change(cluster) if change.at_s > 0 or change.kind not in _RATES]
 
 

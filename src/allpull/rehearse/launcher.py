@@ -1,4 +1,4 @@
-"""The launcher of a virtual cluster: check that this machine can hold it, order it from a keeper, and see it end."""
+"""The launcher of a virtual cluster: check that this machine can hold it, start its keeper, and wait for the end."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from allpull.rundir.write import whole_json
 
 ACCELERATOR = "allpull.rehearse.ranks"  # programs below it are the virtual accelerator's
 
-READY_S = 60.0  # for hosts and links to stand; half a second is usual
-KEEPER_EXTRA_S = 10.0  # the keeper waits for the nursery, which gives its ranks the grace time
+READY_S = 60.0  # for hosts and links to be ready; half a second is usual
+KEEPER_EXTRA_S = 10.0  # the keeper waits for the fork server, which gives its ranks the grace time
 
 
 class Rehearse:
-    """The launcher of the cluster file at ``path``; ``say`` is told what of it will not be, or was not, as it says.
+    """The launcher of the cluster file at ``path``; ``say`` gets what will not be, or was not, as the file says.
 
     Raises:
         BadInput: the file cannot be read, or holds faults, all of which are listed.
@@ -64,11 +64,11 @@ class Rehearse:
         return shell_script.show(order, self._remarks(job))
 
     def submit(self, job: Job) -> RehearsedJob:
-        """Make the cluster and start ``job`` on it; what dead owners left is cleaned first.
+        """Make the cluster and start ``job`` on it; remains of dead owners are removed first.
 
         Raises:
             BadInput: the job has another number of ranks, or more than this machine can hold.
-            MissingPart: a program, or the right to make namespaces, is missing; nothing was left behind.
+            MissingPart: a program, or the right to make namespaces, is missing; nothing is left behind.
         """
         accelerated = _is_accelerated(job)
         check_machine(self.cluster, job.spec, accelerated=accelerated)
@@ -83,12 +83,12 @@ class Rehearse:
         return running
 
     def _remarks(self, job: Job) -> list[str]:
-        """What of the cluster file will not be, in sentences; ``allpull run`` itself says which faults do not act."""
+        """What will differ from the cluster file, in sentences; ``allpull run`` says itself which faults do not act."""
         fast, idle = too_fast(self.cluster), idle_kinds(self.cluster, AcceleratorFault)
-        said = [fast] if fast else []
+        remarks = [fast] if fast else []
         if idle and job.program is None and not _is_accelerated(job):
-            said.append(f"faults of the virtual accelerator act in allpull rehearse, not here: {', '.join(idle)}")
-        return said
+            remarks.append(f"faults of the virtual accelerator act in allpull rehearse, not here: {', '.join(idle)}")
+        return remarks
 
 
 def _is_accelerated(job: Job) -> bool:
@@ -121,7 +121,7 @@ class RehearsedJob(Running):
             order_file = job.directory / layout.CLUSTER_ORDER
             whole_json(str(order_file), orders.to_plain(order))
             self._keeper = self._start(order_file, tell)
-            os.close(tell)  # now only the keeper can speak, and its end is heard
+            os.close(tell)  # now only the keeper holds it, and its end closes the pipe
             tell = -1
             self._wait_until_ready(ready)
         except BaseException:
@@ -148,7 +148,7 @@ class RehearsedJob(Running):
         return [replace(host, reason=reason) for host in ended]
 
     def cancel(self, grace_s: float) -> None:
-        """Ask the keeper to end all hosts; after ``grace_s`` seconds and a bit kill whatever is left."""
+        """Ask the keeper to end all hosts; a little after ``grace_s`` seconds, kill what is left."""
         assert self._keeper is not None
         if self._keeper.poll() is None and grace_s > 0:
             self._keeper.terminate()
@@ -172,16 +172,16 @@ class RehearsedJob(Running):
     def _wait_until_ready(self, ready: int) -> None:
         heard, _, _ = select.select([ready], [], [], READY_S)
         try:
-            news = json.loads(os.read(ready, 65536)) if heard else {}
+            report = json.loads(os.read(ready, 65536)) if heard else {}
         except ValueError:
-            news = {}
-        if "hosts" in news:
+            report = {}
+        if "hosts" in report:
             return
-        if "error" in news:
-            raise (MissingPart if news["missing"] else AllpullError)(news["error"], hint=news["hint"])
+        if "error" in report:
+            raise (MissingPart if report["missing"] else AllpullError)(report["error"], hint=report["hint"])
         tail = log_tail(self._log)
         raise AllpullError(
-            f"the virtual cluster could not be made: {tail[-1] if tail else 'its keeper said nothing'}",
+            f"the virtual cluster could not be made: {tail[-1] if tail else 'its keeper remarks nothing'}",
             hint=f"more in {self._log}",
         )
 
@@ -197,13 +197,13 @@ class RehearsedJob(Running):
             self._say(f"the job ended before these faults were to strike: {', '.join(missed)}")
 
     def _ending(self, host: str, code: int, tail: tuple[str, ...]) -> HostEnding:
-        """How ``host`` ended; of ranks that fell before they had a log, the cluster's log tells.
+        """How ``host`` ended; ranks that failed before they had a log get the end of the cluster's.
 
-        ``code`` is the keeper's, for a host that was killed before it could write down its own.
+        ``code`` is the keeper's, for a host that was killed before it could write its own.
         """
         try:
-            told = json.loads((self._job.directory / layout.ended_file(host)).read_text(encoding="utf-8"))
-            code = int(told["code"])
+            written = json.loads((self._job.directory / layout.ended_file(host)).read_text(encoding="utf-8"))
+            code = int(written["code"])
         except (OSError, ValueError, KeyError, TypeError):
             pass
         ended = read_host_ending(self._job.directory, host, code)

@@ -1,4 +1,4 @@
-"""Make sure that this machine can hold a virtual cluster, and say what of it will not be as the file has it."""
+"""Check that this machine can hold a virtual cluster, and say what will differ from the cluster file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from allpull.schema.spec import RunSpec
 from allpull.units import show_bytes
 
 MAX_RANKS = 64  # two cores cannot schedule more than that, and a virtual cluster is for small machines
-RANK_BYTES = 250 << 20  # a forked rank shares most of torch, but its training does not share its own
+RANK_BYTES = 250 << 20  # a forked rank shares most of torch's memory, but its training's own memory is private
 PARAMETER_BYTES = 12  # 4 of the parameter and 4 of its gradient; measured, Gloo and autograd hold 3 more
 CORE_BITS_PER_S = 2e9  # of all links together: two cores keep 4 Gbit/s to 5 %, and fall behind beyond
 TOOLS = {"ip": "iproute2", "tc": "iproute2"}
@@ -30,7 +30,7 @@ UNSHAPED = (
 
 
 def check_machine(cluster: Cluster, spec: RunSpec, *, accelerated: bool) -> None:
-    """Make sure that this machine can make ``cluster``, and that the job of ``spec`` fits it.
+    """Check that this machine can make ``cluster``, and that the job of ``spec`` fits it.
 
     ``accelerated``: the job is the training of the virtual accelerator.
 
@@ -51,7 +51,7 @@ def check_machine(cluster: Cluster, spec: RunSpec, *, accelerated: bool) -> None
 
 
 def check_job(cluster: Cluster, spec: RunSpec) -> None:
-    """Make sure that the job of ``spec`` has the size of ``cluster``, and asks for nothing that it cannot give.
+    """Check that the job of ``spec`` has the size of ``cluster``, and sets no option that a cluster cannot honour.
 
     Raises:
         BadInput: it does not.
@@ -79,7 +79,7 @@ def check_job(cluster: Cluster, spec: RunSpec) -> None:
 
 
 def check_memory(cluster: Cluster, *, accelerated: bool) -> None:
-    """Make sure that this machine holds as many ranks, with the virtual accelerator's network where they train it.
+    """Check that this machine has memory for the ranks, and for the virtual accelerator's network if they train it.
 
     Raises:
         BadInput: it does not.
@@ -102,7 +102,7 @@ def check_memory(cluster: Cluster, *, accelerated: bool) -> None:
 
 
 def too_fast(cluster: Cluster) -> str | None:
-    """In a sentence, that this machine cannot carry what the links of ``cluster`` can; None: it can.
+    """A sentence that this machine cannot reach the rates of the links of ``cluster``; None: it can.
 
     Raises:
         BadInput: a link becomes slower than can be shaped.
@@ -124,7 +124,7 @@ def idle_kinds(cluster: Cluster, kinds: UnionType) -> list[str]:
 
 
 def tell(sentence: str) -> None:
-    """Say ``sentence`` to the user, on stderr."""
+    """Write ``sentence`` for the user to stderr."""
     sys.stderr.write(f"allpull: {sentence}\n")
     sys.stderr.flush()
 

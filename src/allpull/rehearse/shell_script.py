@@ -1,4 +1,4 @@
-"""Show what a rehearsal makes and starts, as shell lines that people can read, and run one by one as root."""
+"""What a rehearsal makes and starts, as shell lines to read, or to run one by one as root."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ ZEROS = {"first-step": "every rank has made its first step", "start": "all ranks
 
 
 def show(order: Order, remarks: Iterable[str] = ()) -> str:
-    """Namespaces, links and ranks of ``order``, below ``remarks``. allpull makes the same in a namespace of its own."""
-    said = (f"# {line}" for line in remarks)
-    return "\n".join(["#!/bin/sh", *said, *_hosts(order), *_links(order), *_changes(order), *_ranks(order), ""])
+    """Namespaces, links and ranks of ``order``, after ``remarks``. allpull makes the same in a namespace of its own."""
+    comments = (f"# {line}" for line in remarks)
+    return "\n".join(["#!/bin/sh", *comments, *_hosts(order), *_links(order), *_changes(order), *_ranks(order), ""])
 
 
 def _hosts(order: Order) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What a rehearsal of the virtual accelerator is asked: its specification, its record, and what its ranks are told."""
+"""The specification of a rehearsal of the virtual accelerator, its record, and the options of its ranks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RECORDED = ("name", "launch", "observe", "rehearsal")  # the other parts are of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsal:
-    """What is rehearsed. Planted faults are in ``sha256``, the cluster file's, and nowhere else an analysis may look.
+    """What is rehearsed. Planted faults enter only by ``sha256``, the cluster file's, so that no analysis can see them.
 
     ``accelerator`` is ``cluster.to_plain``'s; ``network`` has the rates of the file, before they are divided by
     ``shrink``, and is None where nothing is shaped.
@@ -33,7 +33,7 @@ class Rehearsal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RehearsalSpec(RunSpec):
-    """The specification of a rehearsal; what it has of a training is its batch and the epochs that its steps make."""
+    """The specification of a rehearsal; of a training it has the batch, and the epochs that its steps make."""
 
     rehearsal: Rehearsal
 
@@ -69,7 +69,7 @@ def options(cluster: Cluster, steps: int) -> Mapping[str, Any]:
 
 
 def recorded(job: Job) -> Job:
-    """``job``, prepared, with a record that holds what was asked of it and no option of another training.
+    """``job``, prepared, with a record that holds the rehearsal's options and none of a real training.
 
     Raises:
         OSError: it cannot be written.

@@ -1,4 +1,4 @@
-"""Rehearse without hosts and links: the same virtual accelerators, as ranks of this machine, and what acts on them."""
+"""The launcher of `rehearse --unshaped`: the same accelerators as ranks of this machine, without hosts and links."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Unshaped:
         self._local = Local()
 
     def plan(self, job: Job) -> str:
-        """The command of the ranks' agent, below what does not act.
+        """The command of the ranks' agent, after what does not act.
 
         Raises:
             BadInput: this machine cannot hold the ranks.

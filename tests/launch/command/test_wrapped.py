@@ -16,7 +16,7 @@ import pytest
 
 from allpull.errors import RunDirError
 from allpull.launch import execute as executing
-from allpull.launch.command.command_line import as_rank, closed
+from allpull.launch.command.command_line import as_rank, hook_blocking_flag
 from allpull.launch.command.missing_ranks import ProcessWatch
 from allpull.launch.command.wrapped import LAUNCHER, CannotStart, Wrapped, lost_rank
 from allpull.launch.echo import Echo, Log
@@ -205,8 +205,8 @@ def test_ranks_that_show_themselves_are_put_down_at_once_and_the_first_failure_i
         read_run(directory)
 
 
-WAITS = f"import os, time\nuntil = time.time() + {PATIENCE_S}\n"
-WAITS += "while not os.path.exists('seen') and time.time() < until: time.sleep(0.05)"
+WAITS = f"import os, time\nuntil = time.monotonic() + {PATIENCE_S}\n"
+WAITS += "while not os.path.exists('seen') and time.monotonic() < until: time.sleep(0.05)"
 
 
 def why_nothing_was_recorded(tmp_path: Path, *words: str) -> str:
@@ -309,7 +309,7 @@ def test_flags_are_read_as_python_reads_them(flags):
     ask = "import sys; f = sys.flags; print(bool(f.isolated or f.no_site or f.ignore_environment))"
     words = [PYTHON, *flags, "-c", ask]
     told = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
-    assert told == str(closed(words) is not None)
+    assert told == str(hook_blocking_flag(words) is not None)
 
 
 def test_a_command_in_our_own_python_runs_in_that_of_each_host():

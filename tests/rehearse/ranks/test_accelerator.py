@@ -16,7 +16,7 @@ from allpull import marks  # noqa: E402  after the check that torch is here
 from allpull.errors import UnknownName  # noqa: E402
 from allpull.nets import network  # noqa: E402
 from allpull.rehearse.ranks.__main__ import main  # noqa: E402
-from allpull.rehearse.ranks.accelerator import TINY_S, TOGETHER, Accelerator, together  # noqa: E402
+from allpull.rehearse.ranks.accelerator import MAX_SHARED, TINY_S, Accelerator, group_layers  # noqa: E402
 from allpull.rehearse.ranks.loop import Place, Training  # noqa: E402
 from allpull.rehearse.ranks.schedule import PlannedLayer, PlannedParameter, plan  # noqa: E402
 from allpull.rehearse.ranks.timeline import GRAIN_S, Timeline  # noqa: E402
@@ -165,10 +165,10 @@ def test_a_function_holds_few_gradients_and_one_layer_that_takes_time(layers):
         )
         for place, (backward_s, count) in enumerate(layers)
     ]
-    groups = together(planned)
+    groups = group_layers(planned)
     assert [layer for group in groups for layer in group] == planned
     for group in groups:
-        assert len(group) == 1 or sum(len(layer.parameters) for layer in group) <= TOGETHER
+        assert len(group) == 1 or sum(len(layer.parameters) for layer in group) <= MAX_SHARED
         assert all(layer.backward_s < TINY_S for layer in group[:-1])
 
 
@@ -194,7 +194,7 @@ def test_a_cluster_that_cannot_be_trained_ends_the_rank_with_its_reason(tmp_path
     """The observer records the cause of the exit; the code is that of bad input."""
     job = tmp_path / "job.json"
     cluster = {"accelerator": {"model": "resnet51", "batch": 64}}
-    job.write_text(json.dumps({"options": {"cluster": cluster, "steps": 1}}))
+    job.write_text(json.dumps({"directory": str(tmp_path), "options": {"cluster": cluster, "steps": 1}}))
     with pytest.raises(SystemExit) as ended:
         main(str(job))
     assert ended.value.code == 2

@@ -22,7 +22,7 @@ def found(found_by_two_ranks: Callable[[str], list[Found]]) -> list[Found]:
 
 
 def test_a_training_in_half_precision_is_that_of_ddp_bit_for_bit(found: list[Found]) -> None:
-    """Losses, evaluations and weights: with batch and group norms, accumulated, and with fp16's loss scaling."""
+    """LossCurve, evaluations and weights: with batch and group norms, accumulated, and with fp16's loss scaling."""
     for told in found:
         assert len(told["mixed"]) == 9
         for name, facts in told["mixed"].items():

@@ -81,7 +81,7 @@ def test_a_training_goes_on_exactly_after_a_backward_that_broke_off(found: list[
 
 
 def test_a_backward_that_broke_off_on_one_rank_alone_is_an_error_and_no_hang(found: list[Found]) -> None:
-    assert list(each(found, "one_broke_off")) == ["", "the step could be recorded on some ranks, and not on rank 1"]
+    assert list(each(found, "one_broke_off")) == ["", "the step was captured on some ranks, but not on rank 1"]
 
 
 def test_a_state_of_another_network_is_refused(found: list[Found]) -> None:

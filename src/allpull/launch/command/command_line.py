@@ -1,4 +1,4 @@
-"""What a command line of the user's is: its name, whether it can be a rank, and whether Python lets a hook into it."""
+"""A command line of the user's: its title, whether it can be a rank, and whether Python takes a start-up hook."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from allpull.observe.rank.command import PYTHON
 _INTERPRETER = re.compile(r"python(\d+(\.\d+)*t?)?|pypy3?")
 _STARTERS = ("torchrun", "accelerate", "deepspeed", "horovodrun", "srun", "mpirun", "mpiexec", "jsrun")
 _STARTER_MODULES = ("torch.distributed.", "accelerate.", "deepspeed.", "horovod.")
-_CLOSED = {"I": "-I", "S": "-S", "E": "-E"}  # isolated, without site, without PYTHON… variables
+_HOOK_BLOCKING = {"I": "-I", "S": "-S", "E": "-E"}  # isolated, without site, without PYTHON… variables
 _WITH_VALUE = {"W", "X"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonCall:
-    """A call of Python: its flags (letters), what it runs (script, module, code or nothing), and where that stands."""
+    """A call of Python: its flags (letters), what it runs (script, module, code or nothing), and at which word."""
 
     flags: str
     kind: str
@@ -40,7 +40,7 @@ def is_python(word: str) -> bool:
 
 
 def python_call(words: Sequence[str]) -> PythonCall:
-    """What ``words``, the first of which is a Python, ask it to do (as its own command line is read).
+    """What ``words``, the first of which is a Python, make it run (parsed as Python parses its command line).
 
     >>> python_call(["python", "-uI", "-Xdev", "-W", "error", "train.py", "-S"])
     PythonCall(flags='uI', kind='script', place=5)
@@ -66,15 +66,15 @@ def python_call(words: Sequence[str]) -> PythonCall:
     return PythonCall(flags=flags, kind="nothing", place=place)
 
 
-def closed(words: Sequence[str]) -> str | None:
-    """The flag that keeps every start-up hook out of the Python that ``words`` call; None: there is none.
+def hook_blocking_flag(words: Sequence[str]) -> str | None:
+    """The flag that keeps every start-up hook out of the Python that ``words`` start, or None.
 
     >>> closed(["python3", "-uI", "train.py"]), closed(["python3", "train.py", "-I"])
     ('-I', None)
     """
     if not words or not is_python(words[0]):
         return None
-    return next((_CLOSED[flag] for flag in python_call(words).flags if flag in _CLOSED), None)
+    return next((_HOOK_BLOCKING[flag] for flag in python_call(words).flags if flag in _HOOK_BLOCKING), None)
 
 
 def title(words: Sequence[str]) -> str:
@@ -98,29 +98,31 @@ def title(words: Sequence[str]) -> str:
 def as_rank(words: Sequence[str], *, check_files: bool) -> tuple[str, ...]:
     """The command of one rank: ``train.py …``, ``-m pkg.mod …`` or ``python train.py …``, made ready for ``start``.
 
-    A Python that is not ours stays as it was named, and with it its options. ``check_files``: the script must be here.
+    A Python other than ours keeps its name and options. ``check_files``: the script must exist here.
 
     Raises:
-        BadInput: it is nothing of the kind, or its script is not there.
+        BadInput: it is no such command, or its script does not exist.
     """
     if not words:
         raise BadInput("no command was given", hint="allpull run -n 4 -- train.py")
     if is_python(words[0]):
-        ready, call = (PYTHON if _is_ours(words[0]) else words[0], *words[1:]), python_call(words)
+        ready, call = (PYTHON if _is_our_python(words[0]) else words[0], *words[1:]), python_call(words)
     elif words[0].endswith(".py") or words[0] == "-m" or _is_python_script(Path(words[0])):
         ready = (PYTHON, *words)
         call = python_call(ready)
     else:
-        raise BadInput(f"with -n, {words[0]!r} cannot be started as ranks: {_WHAT}", hint=_hint(words))
+        raise BadInput(f"with -n, {words[0]!r} cannot be started as ranks: {_RANK_COMMANDS}", hint=_hint(words))
     target = ready[call.place] if call.place < len(ready) else ""
     if not target or call.kind == "nothing" or (call.kind == "module" and target.startswith(_STARTER_MODULES)):
-        raise BadInput(f"with -n, {' '.join(words[:4])!r} cannot be started as ranks: {_WHAT}", hint=_hint(words))
+        raise BadInput(
+            f"with -n, {' '.join(words[:4])!r} cannot be started as ranks: {_RANK_COMMANDS}", hint=_hint(words)
+        )
     if call.kind == "script" and check_files and not Path(target).exists():
         raise BadInput(f"no such file: {target}", hint="give the path of the script, from here")
     return ready
 
 
-_WHAT = "a rank is a script, `python script` or `-m module`"
+_RANK_COMMANDS = "a rank is a script, `python script` or `-m module`"
 
 
 def _hint(words: Sequence[str]) -> str:
@@ -128,17 +130,17 @@ def _hint(words: Sequence[str]) -> str:
     return ("it starts ranks itself: " if starts else "") + "leave -n out, and it is run and observed as it is"
 
 
-def _is_ours(word: str) -> bool:
-    """Whether ``word`` is the Python that we run in: of the same environment, and the same program."""
-    found = shutil.which(word)
-    if found is None:
+def _is_our_python(word: str) -> bool:
+    """Whether ``word`` is the Python that runs us: the same program in the same environment."""
+    path = shutil.which(word)
+    if path is None:
         return False
-    here, there = Path(sys.executable), Path(found)
+    here, there = Path(sys.executable), Path(path)
     return os.path.realpath(here) == os.path.realpath(there) and here.parent.resolve() == there.parent.resolve()
 
 
 def _is_python_script(path: Path) -> bool:
-    """Whether the file at ``path`` says on its first line that Python runs it."""
+    """Whether the shebang of the file at ``path`` names Python."""
     try:
         with path.open("rb") as file:
             first = file.readline(200)

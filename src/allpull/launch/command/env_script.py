@@ -1,7 +1,7 @@
-"""A run of a script that cannot be wrapped: its directory, the lines that the script takes in, and its end.
+"""The lines that `allpull env` prints for a script that cannot be wrapped, and closing the run when it ends.
 
-The lines set the hook's variables, so that whatever the script starts is observed, on other hosts too. Where its
-shell can, they also have the run closed when the script ends; a run that was not closed can be read all the same.
+The lines set the hook's variables, so that everything the script starts is observed, on other hosts too. If the shell
+can, they also close the run when the script ends; a run that was not closed can still be read.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from allpull.schema.run import RunRecord
 
 LAUNCHER = "script"
 RUN_VARIABLE = "ALLPULL_RUN"
-NOBODY = -1  # no process: which one the script was is not known
+NO_PID = -1  # the process of the script is not known
 
 
 def check_shell(shell: str) -> None:
-    """Make sure that ``lines`` knows this shell.
+    """Check that ``lines`` supports this shell.
 
     Raises:
         UnknownName: it does not.
@@ -44,50 +44,50 @@ def check_shell(shell: str) -> None:
         raise UnknownName("shell", shell, _EXPORTS, hint="zsh and bash read the lines of sh")
 
 
-def open_run(job: Job, pasted: str) -> None:
-    """Say that the prepared ``job`` runs from now on, with lines ``pasted`` into its script.
+def open_run(job: Job, script_lines: str) -> None:
+    """Mark the prepared ``job`` as running, and keep ``script_lines``, the lines that its script evaluates.
 
     Raises:
         OSError: its record cannot be written.
     """
-    write_script(job.directory, pasted + "\n")
+    write_script(job.directory, script_lines + "\n")
     write_record(job.directory, job.record.model_copy(update={"status": "running"}))
 
 
 def lines(job: Job, shell: str, environ: Mapping[str, str]) -> str:
-    """What the script of ``job`` takes in; ``environ`` is what it has now.
+    """The lines that the script of ``job`` evaluates; ``environ`` is the environment now.
 
-    Lines that were made elsewhere, such as on a login node, keep the PYTHONPATH that the script has by then.
+    Lines made elsewhere, such as on a login node, keep the PYTHONPATH that the script has when it evaluates them.
     """
-    found = {**hook_variables(job, unobserved(environ)), RUN_VARIABLE: str(job.directory)}
-    exports = {name: _EXPORTS[shell](name, value) for name, value in found.items()}
+    variables = {**hook_variables(job, unobserved(environ)), RUN_VARIABLE: str(job.directory)}
+    exports = {name: _EXPORTS[shell](name, value) for name, value in variables.items()}
     if shell != "sh":
         return "\n".join(exports.values())
-    now, hook = shlex.quote(environ.get("PYTHONPATH", "")), shlex.quote(str(job.directory / layout.HOOK))
-    exports["PYTHONPATH"] = _PATH.format(now=now, same=exports["PYTHONPATH"], hook=hook)
+    current, hook = shlex.quote(environ.get("PYTHONPATH", "")), shlex.quote(str(job.directory / layout.HOOK))
+    exports["PYTHONPATH"] = _PATH.format(now=current, same=exports["PYTHONPATH"], hook=hook)
     return "\n".join([*exports.values(), _FINISH.format(python=shlex.quote(sys.executable))])
 
 
 def unobserved(environ: Mapping[str, str]) -> dict[str, str]:
-    """``environ`` without what the lines of an earlier run put there, so that a script may take them in again."""
+    """``environ`` without what the lines of an earlier run added, so that a script may evaluate lines twice."""
     clean = dict(environ)
     job_file = clean.pop(JOB_VARIABLE, "")
     if not job_file:
         return clean
     run = os.path.dirname(os.path.dirname(job_file))  # noqa: PTH120  text as it was put there, not a path of ours
-    gone = {run, f"{run}/{layout.HOOK}", *CARRIED}
+    ours = {run, f"{run}/{layout.HOOK}", *CARRIED}
     for name, sign in (("PYTHONPATH", os.pathsep), (MPI_LIST, ";"), *((name, ",") for name in BINDS)):
         if name in clean:
-            clean[name] = sign.join(part for part in clean[name].split(sign) if part not in gone)
+            clean[name] = sign.join(part for part in clean[name].split(sign) if part not in ours)
     return clean
 
 
 def close_run(directory: Path, code: int) -> RunRecord:
-    """Close the run in ``directory``, whose script ended with ``code``; one that was closed stays as it is.
+    """Close the run in ``directory``, whose script ended with ``code``; a closed run stays unchanged.
 
     Raises:
         RunDirError: there is no run.
-        BadInput: it is a run that closes itself, ``code`` is none, or the record cannot be written.
+        BadInput: it is a run that closes itself, ``code`` is no exit code, or the record cannot be written.
     """
     root = safe_open.checked_directory(directory)
     where = f"{safe_open.shown_path(root)}/{layout.RUN_JSON}"
@@ -98,7 +98,7 @@ def close_run(directory: Path, code: int) -> RunRecord:
         raise BadInput(f"--code {code}: no exit code", hint="an exit code is 0 to 255; a shell has it in $?")
     if record.exit is not None:
         return record
-    failures = failures_of(root, NOBODY, code) if code else ()
+    failures = failures_of(root, NO_PID, code) if code else ()
     closed = record.model_copy(
         update={
             "status": "failed" if code else "completed",
@@ -115,11 +115,11 @@ def close_run(directory: Path, code: int) -> RunRecord:
     return closed
 
 
-def last_words(record: RunRecord, directory: Path) -> list[str]:
-    """What there is to say of a run that was closed."""
-    witness = ProcessWatch((), directory.resolve())
-    said = [record.exit.describe()] if record.exit is not None and record.exit.rank is not None else []
-    return said + [sentence for sentence in (witness.why(), witness.twice()) if sentence is not None]
+def closing_messages(record: RunRecord, directory: Path) -> list[str]:
+    """Messages for the user about a run that was just closed."""
+    watch = ProcessWatch((), directory.resolve())
+    messages = [record.exit.describe()] if record.exit is not None and record.exit.rank is not None else []
+    return messages + [sentence for sentence in (watch.why(), watch.twice()) if sentence is not None]
 
 
 def _csh_quoted(text: str) -> str:
@@ -152,7 +152,7 @@ _PATH = """case ":${{PYTHONPATH:-}}:" in
 *) if [ -n "${{ALLPULL_JOB:-}}" ] || [ "${{PYTHONPATH:-}}" = {now} ]; then {same}
 else export PYTHONPATH={hook}"${{PYTHONPATH:+:$PYTHONPATH}}"; fi ;;
 esac"""
-"""Puts the hook, once, before what a script has now; that of another run, which ALLPULL_JOB shows, is replaced."""
+"""Shell: prepend the hook to PYTHONPATH, once; the hook of another run, which ALLPULL_JOB shows, is replaced."""
 
 _FINISH = """trap > "$ALLPULL_RUN/job/traps"
 case "$(cat "$ALLPULL_RUN/job/traps")" in
@@ -162,4 +162,4 @@ case "$(cat "$ALLPULL_RUN/job/traps")" in
 [ -x {python} ] && {python} -m allpull env --finish "$ALLPULL_RUN" --code "$allpull_code"
 exit "$allpull_code"' EXIT ;;
 esac"""
-"""Closes the run when the script ends, unless it has plans of its own; a file, because dash's $(trap) shows none."""
+"""Shell: close the run on exit, unless the script has an EXIT trap. Via a file: dash's $(trap) prints nothing."""

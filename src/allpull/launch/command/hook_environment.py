@@ -1,4 +1,4 @@
-"""The variables that have a command observed, and how they get to where its ranks are: other hosts, containers."""
+"""The variables that make a command observed, also on other hosts and in containers."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ OPENMPI = frozenset({"mpirun", "mpiexec", "orterun", "oshrun"})
 
 
 def hook_variables(job: Job, environ: Mapping[str, str]) -> dict[str, str]:
-    """What the command of ``job`` is given besides ``environ``; each host's first rank is to start a sidecar there."""
-    found = {**variables(str(job.directory), str(job.file), environ), SIDECAR_VARIABLE: "hook"}
-    found |= {prefix + SIDECAR_VARIABLE: "hook" for prefix in CONTAINERS}
+    """Variables for the command of ``job`` besides ``environ``; the first rank of each host starts a sidecar there."""
+    hooked = {**variables(str(job.directory), str(job.file), environ), SIDECAR_VARIABLE: "hook"}
+    hooked |= {prefix + SIDECAR_VARIABLE: "hook" for prefix in CONTAINERS}
     if lists_variables(job.program or ()):
-        found[MPI_LIST] += f";{SIDECAR_VARIABLE}"
+        hooked[MPI_LIST] += f";{SIDECAR_VARIABLE}"
     else:
-        del found[MPI_LIST]
+        del hooked[MPI_LIST]
     if any(sign in str(job.directory) for sign in ":,"):
         for name in BINDS:
-            del found[name]  # a container's runtime would take it apart there
-    return found
+            del hooked[name]  # a container's runtime splits paths there
+    return hooked
 
 
 def lists_variables(words: Sequence[str]) -> bool:
-    """Whether OpenMPI may be told of variables in its list: a job that names others with -x would abort.
+    """Whether OpenMPI may get variables by its list: a job that also uses -x would abort.
 
     >>> lists_variables(["mpirun", "-np", "4", "python", "train.py"]), lists_variables(["mpirun", "-x", "A", "a.out"])
     (True, False)

@@ -1,7 +1,7 @@
-"""Say why a command of the user's left no rank, from what could be seen of its processes while it ran.
+"""Why a user's command recorded no ranks, from watching its processes while it ran.
 
-Python takes no start-up hook with ``-I``, ``-S`` or ``-E``, or without our PYTHONPATH; and processes that another
-host runs cannot be seen at all. Looking costs a little, so it ends with the first rank that records something.
+Python runs no start-up hook with ``-I``, ``-S`` or ``-E``, or without our PYTHONPATH; and processes on other hosts
+cannot be seen. Looking costs a little CPU, so it stops once a rank records something.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from allpull.launch.command.command_line import closed, is_python
+from allpull.launch.command.command_line import hook_blocking_flag, is_python
 from allpull.rundir import layout, redact
 from allpull.rundir.read.headers import process_records, rank_files
 
@@ -25,9 +25,9 @@ SHOWN = 120  # characters of a command
 
 
 class ProcessWatch:
-    """Looks at the process ``pid`` of a command and its descendants now and then, until run ``directory`` has a rank.
+    """Looks at process ``pid`` of a command and its descendants regularly, until run ``directory`` has a rank.
 
-    Without ``pid`` it only knows the words of the command, and what ranks have left.
+    Without ``pid`` it only knows the command line, and what ranks recorded.
     """
 
     def __init__(self, words: Sequence[str], directory: Path, *, pid: int | None = None) -> None:
@@ -42,7 +42,7 @@ class ProcessWatch:
         self._judge(words, None)
 
     def look(self) -> None:
-        """Look, if it is time."""
+        """Look at the processes, if it is time."""
         if self._done or time.monotonic() < self._due:
             return
         self._done = rank_files(self._directory) > 0
@@ -55,17 +55,17 @@ class ProcessWatch:
         self._due = time.monotonic() + self._pause_s
 
     def why(self) -> str | None:
-        """Why there is no rank, in one sentence; None: there is one."""
+        """Why there is no rank, in one sentence; None: there are ranks."""
         if rank_files(self._directory):
             return None
-        # polars would be imported with it, which changes the environment that a command is to have untouched
+        # importing polars changes the environment, which the command must get unchanged
         from allpull.rundir.read.gaps import why_no_rank  # noqa: PLC0415
 
         processes = process_records(self._directory)
-        if self._closed:  # what else imported torch may be what started it
+        if self._closed:  # other processes that imported torch may have started it
             reason, command = next(iter(self._closed.items()))
-            others = f"; {why_no_rank(processes)}" if processes else ""
-            return f"nothing was recorded: {reason}: {command}{others}"
+            torch_processes = f"; {why_no_rank(processes)}" if processes else ""
+            return f"nothing was recorded: {reason}: {command}{torch_processes}"
         if self._elsewhere and not processes:
             names = ", ".join(sorted(self._elsewhere))
             return (
@@ -78,7 +78,7 @@ class ProcessWatch:
         return f"nothing was recorded: {why_no_rank(processes)}{not_linux}"
 
     def twice(self) -> str | None:
-        """That a rank's number was claimed again, in one sentence; None: it was not."""
+        """A sentence about processes whose rank number was already taken; None: there were none."""
         refused = [process for process in process_records(self._directory) if process.refused_rank is not None]
         if not refused:
             return None
@@ -98,14 +98,16 @@ class ProcessWatch:
             return []
 
     def _judge(self, words: Sequence[str], process: psutil.Process | None) -> None:
-        """Note what is odd about a process; None stands for one that was not looked at, only started."""
+        """Note why a process would not be observed; ``process`` None: only its command line is known."""
         if not words:
             return
         name = Path(words[0]).name
         if name in ELSEWHERE:
             self._elsewhere.add(name)
         calls = [words] if process is not None else (words[at:] for at, word in enumerate(words) if is_python(word))
-        flag = next(filter(None, map(closed, calls)), None)  # srun python -I …: that process may be out of sight
+        flag = next(
+            filter(None, map(hook_blocking_flag, calls)), None
+        )  # srun python -I …: that process may be out of sight
         if flag is not None:
             self._note(f"Python was started with {flag}, which keeps the start-up hook out", words)
         elif not is_python(name):
@@ -114,5 +116,5 @@ class ProcessWatch:
             self._note("Python was started without our PYTHONPATH, which the command replaces or clears", words)
 
     def _note(self, reason: str, words: Sequence[str]) -> None:
-        clean, _ = redact.arguments(words)
-        self._closed.setdefault(reason, shlex.join(clean)[:SHOWN])
+        masked, _ = redact.arguments(words)
+        self._closed.setdefault(reason, shlex.join(masked)[:SHOWN])

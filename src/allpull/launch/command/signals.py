@@ -1,7 +1,7 @@
-"""Pass the signals that we get on to a command that we run: each once, also those of the terminal's keys.
+"""Pass signals that we get on to a command that we run: each exactly once, also those of the terminal's keys.
 
-The command is of our process group, so Ctrl-C reaches it without us; a signal that somebody sends to us does not. The
-kernel says which was which (``si_code``; sudo tells them apart in the same way).
+The command is in our process group, so Ctrl-C reaches it directly; a signal sent to our process id does not. The kernel
+says which is which (``si_code``; sudo distinguishes them in the same way).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ RELAYED = tuple(
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
     if hasattr(signal, name)
 )
-ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})  # with these the user says: end
+ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})  # with these the user asks to end
 SI_KERNEL = 0x80  # asm-generic/siginfo.h: sent by the kernel, as for the keys of a terminal
 
 
 class SignalRelay:
-    """Holds signals back from the moment it is made, and hands them on when asked; ``close`` undoes that.
+    """Blocks signals once created, and passes them on in ``pass_on``; ``close`` restores the previous handling.
 
-    Those that were ignored when we began (``nohup``) stay ignored, here and in the command.
+    Signals that were ignored at the start (``nohup``) stay ignored, here and in the command.
     """
 
     def __init__(self, ignored: frozenset[int]) -> None:
@@ -38,45 +38,45 @@ class SignalRelay:
             self._mask = set()
 
     def in_command(self) -> None:
-        """To be called in the forked child, before it becomes the command: signals are as we found them."""
+        """Call in the forked child before it executes the command: restores the original signal handling."""
         for number in self._ignored:
             signal.signal(number, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
     def pass_on(self, send: Callable[[int], None]) -> None:
-        """Hand what has come since the call before to ``send``, except what reached the command by itself."""
-        for number, is_everybodys in self._come():
+        """Call ``send`` for each signal since the last call, except those that reached the command directly."""
+        for number, from_terminal in self._received():
             if number in self._ignored:
                 continue
             if number in ENDING:
                 self.ended_by = number
-            if not is_everybodys:
+            if not from_terminal:
                 send(number)
 
     def close(self) -> None:
-        """Signals do again what they did before."""
-        while self._come():
-            pass  # it came too late to be of use, and must not end us now
+        """Restore the previous signal handling."""
+        while self._received():
+            pass  # too late to pass on, and it must not end us now
         if hasattr(signal, "sigtimedwait"):
             signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)  # type: ignore[arg-type]  # what ``signal.signal`` gave us
 
-    def _come(self) -> list[tuple[int, bool]]:
-        """Signals that have come: the number, and whether the terminal sent it to everybody."""
+    def _received(self) -> list[tuple[int, bool]]:
+        """Pending signals: the number, and whether the terminal sent it to the whole process group."""
         if sys.platform == "darwin" or not hasattr(signal, "sigtimedwait"):
-            waiting, self._waiting = self._waiting, []
-            return waiting
-        found = []
+            kept, self._waiting = self._waiting, []
+            return kept
+        received = []
         while (info := signal.sigtimedwait(RELAYED, 0)) is not None:
-            found.append((info.si_signo, info.si_code == SI_KERNEL))
-        return found
+            received.append((info.si_signo, info.si_code == SI_KERNEL))
+        return received
 
     def _keep(self, number: int, _: object) -> None:
-        """Where the kernel does not say who sent it: keys are taken to be pressed wherever we are at a terminal."""
+        """Without ``si_code``: assume that a key was pressed if our stdin is a terminal."""
         self._waiting.append((number, number in {signal.SIGINT, signal.SIGQUIT} and os.isatty(0)))
 
 
 def ignored_now() -> frozenset[int]:
-    """Signals of ``RELAYED`` that this process ignores; to be asked before anybody handles them."""
+    """Signals of ``RELAYED`` that this process ignores; call before any handler is installed."""
     return frozenset(number for number in RELAYED if signal.getsignal(number) == signal.SIG_IGN)

@@ -1,8 +1,8 @@
-"""Run a command as it is, observed: our child, with our streams and our terminal, and a sidecar beside it.
+"""Run a command unchanged, observed: as our child, on our streams and terminal, with a sidecar.
 
-It may be anything: torchrun, srun, a shell script, one Python process. It starts its own ranks, so it is no launcher
-that can be chosen: ``allpull run`` without ``-n`` comes here. Nothing but the hook's variables differs from running
-the command without us, and it is never ended by us.
+It may be anything: torchrun, srun, a shell script, one Python process. It starts its own ranks, so this launcher cannot
+be chosen by name: ``allpull run`` without ``-n`` uses it. Only the hook's variables differ from running the command
+without allpull, and allpull never ends it.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from allpull.rundir.read.headers import has_ended, rank_headers
 from allpull.rundir.write import whole_json
 
 LAUNCHER = "command"
-MOST_NAMED = 3  # ranks in one sentence
+MOST_NAMED = 3  # ranks named in one sentence
 LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "remote process exited")
-"""What Gloo and NCCL raise in a rank whose neighbour is gone."""
+"""Errors that Gloo and NCCL raise in a rank whose peer has gone."""
 
 
 class CannotStart(Exception):
-    """The command is not there, or no program; ``exit_code`` is what a shell would return."""
+    """The command does not exist or cannot be executed; ``exit_code`` is what a shell would return."""
 
     def __init__(self, command: str, error: OSError) -> None:
         self.exit_code = 127 if isinstance(error, FileNotFoundError) else 126
@@ -48,18 +48,18 @@ class Wrapped:
     """The launcher of a command that starts its own ranks. ``watch`` looks at its processes, once there are any."""
 
     def __init__(self) -> None:
-        self._ignored = ignored_now()  # before ``execute`` handles signals
+        self._ignored = ignored_now()  # before ``execute`` installs handlers
         self.watch: ProcessWatch | None = None
 
     def plan(self, job: Job) -> str:
-        """The command, and what it is told."""
+        """The command, and the variables it gets."""
         return shell_script(job, hook_variables(job, os.environ), job.program or ())
 
     def submit(self, job: Job) -> WrappedJob:
         """Start the command of ``job``.
 
         Raises:
-            CannotStart: it cannot be.
+            CannotStart: it cannot be started.
         """
         running = WrappedJob(job, self._ignored)
         self.watch = running.watch
@@ -67,7 +67,7 @@ class Wrapped:
 
 
 class WrappedJob(Running):
-    """A command that runs."""
+    """A running command."""
 
     def __init__(self, job: Job, ignored: frozenset[int]) -> None:
         assert job.program is not None
@@ -95,7 +95,7 @@ class WrappedJob(Running):
         self._relay.pass_on(self._command.send_signal)
         code = self._command.poll()
         if code is None:
-            with suppress(Exception):  # looking is for diagnosis alone, and must not lose the command's exit code
+            with suppress(Exception):  # this is only diagnosis, and must not lose the command's exit code
                 self.watch.look()
             return None
         self._relay.close()
@@ -109,7 +109,7 @@ class WrappedJob(Running):
         ]
 
     def cancel(self, grace_s: float) -> None:  # noqa: ARG002  the command is not ours to end
-        """Wait until the command has ended by itself: we are only here because something of ours went wrong."""
+        """Wait until the command has ended by itself: we only get here if allpull itself failed."""
         self._relay.close()
         self._command.wait()
         await_end(self._sidecar)
@@ -124,35 +124,35 @@ def start_sidecar(job: Job, host: str, pid: int) -> subprocess.Popen[bytes] | No
 
 
 def failures_of(directory: Path, pid: int, code: int) -> tuple[RankFailure, ...]:
-    """The ranks of a command that ended with ``code`` (negative: by a signal) that raised, or that were the command.
+    """The ranks of a command that ended with ``code`` (negative: by a signal) that raised, or were the command.
 
-    Their exit code is the command's: that of each rank is known to whatever started it, and not to us.
+    Their exit code is the command's: only what started the ranks knows the code of each.
     """
-    found = []
-    for seen in rank_headers(directory):
-        failure = failure_of(directory, seen.rank, seen.host, exit_code=128 - code if code < 0 else code)
-        if failure.exception is None and seen.pid == pid and seen.host == socket.gethostname() and code < 0:
-            failure = RankFailure(rank=seen.rank, host=seen.host, exit_code=code)
+    failed = []
+    for rank in rank_headers(directory):
+        failure = failure_of(directory, rank.rank, rank.host, exit_code=128 - code if code < 0 else code)
+        if failure.exception is None and rank.pid == pid and rank.host == socket.gethostname() and code < 0:
+            failure = RankFailure(rank=rank.rank, host=rank.host, exit_code=code)
         if failure.exception is not None or failure.exit_code < 0:
-            found.append(failure)
-    return tuple(found)
+            failed.append(failure)
+    return tuple(failed)
 
 
 def lost_rank(directory: Path, failures: Sequence[RankFailure]) -> str | None:
-    """That the ranks that raised are victims of others that were gone without a word, in one sentence; or None.
+    """A sentence that names ranks that died silently, if every rank that raised lost its connection to one; else None.
 
-    Ranks that the command itself ended at last are silent too: they are only named where all ``failures`` lost a
-    neighbour, which must have been one of them.
+    Ranks that the command itself ended are silent too: they are named only if all ``failures`` are lost connections,
+    one of which must have been to them.
     """
-    raised = [failure.exception for failure in failures if failure.exception is not None]
-    if not raised or not all(any(text in exception for text in LOST_PEER) for exception in raised):
+    exceptions = [failure.exception for failure in failures if failure.exception is not None]
+    if not exceptions or not all(any(text in exception for text in LOST_PEER) for exception in exceptions):
         return None
-    blamed = {failure.rank for failure in failures}
+    raised = {failure.rank for failure in failures}
     silent = [
-        seen for seen in rank_headers(directory) if seen.rank not in blamed and not has_ended(directory, seen.rank)
+        rank for rank in rank_headers(directory) if rank.rank not in raised and not has_ended(directory, rank.rank)
     ]
     if not silent:
         return None
-    names = ", ".join(f"rank {seen.rank} on {seen.host}" for seen in silent[:MOST_NAMED])
+    names = ", ".join(f"rank {rank.rank} on {rank.host}" for rank in silent[:MOST_NAMED])
     more = f" and {len(silent) - MOST_NAMED:,} more" if len(silent) > MOST_NAMED else ""
     return f"it lost its connection to another: {names}{more} had ended without a word (killed, or out of memory?)"

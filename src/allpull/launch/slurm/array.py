@@ -1,4 +1,4 @@
-"""One training several times, as an array of Slurm: which indices, and what differs from run to run. Pure.
+"""Slurm job arrays: one training several times; the indices, and what differs from run to run. Pure.
 
 The run of index i has the seed ``train.seed`` + i, and a run directory of its own in the array's directory.
 """
@@ -25,21 +25,21 @@ def indices(array: str) -> tuple[int, ...]:
     ((0, 1, 2, 3, 4), (1, 4, 7, 8), ())
 
     Raises:
-        BadInput: it does not parse, or names too many.
+        BadInput: it does not parse, or names too many indices.
     """
-    parts, percent, together = array.partition("%")
+    parts, percent, at_once = array.partition("%")
     matches = [_PART.fullmatch(part) for part in parts.split(",")] if array else []
-    if None in matches or (percent and not re.fullmatch("[1-9][0-9]{0,6}", together)):
+    if None in matches or (percent and not re.fullmatch("[1-9][0-9]{0,6}", at_once)):
         raise BadInput(f"slurm.array = {array!r}: no list of indices", hint="write 0-4, 0-4%2 (two at a time) or 1,3,7")
-    found: set[int] = set()
+    chosen: set[int] = set()
     for first, last, step in (match.groups() for match in matches if match):
-        chosen = range(int(first), int(last or first) + 1, int(step or 1))
-        if not chosen:
+        part = range(int(first), int(last or first) + 1, int(step or 1))
+        if not part:
             raise BadInput(f"slurm.array = {array!r}: {first}-{last} runs backwards", hint=f"write {last}-{first}")
-        if len(found) + len(chosen) > MAX_TASKS:
+        if len(chosen) + len(part) > MAX_TASKS:
             raise BadInput(f"slurm.array = {array!r}: more than {MAX_TASKS} runs", hint="make several arrays of it")
-        found.update(chosen)
-    return tuple(sorted(found))
+        chosen.update(part)
+    return tuple(sorted(chosen))
 
 
 def task_spec(spec: RunSpec, index: int) -> RunSpec:
@@ -57,7 +57,7 @@ def task_spec(spec: RunSpec, index: int) -> RunSpec:
 
 
 def folder(directory: Path, index: str) -> str:
-    """The run directory of ``index``, below the directory of its array; also where a shell puts the index in.
+    """The run directory of ``index``, below the directory of its array; ``index`` may be a shell expression.
 
     >>> folder(Path("/runs/20261120T120000Z_digits_n2_1a2b3c4d"), "3")
     '20261120T120000Z_digits_n2_1a2b3c4d_3'

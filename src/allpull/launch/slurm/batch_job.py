@@ -1,6 +1,6 @@
-"""Batch jobs in Slurm's queue or on its hosts: asked how they are, cancelled, warned; one alone, or an array of them.
+"""A submitted batch job, or an array of them: polled, cancelled and warned.
 
-A batch job belongs to Slurm once it is submitted: it lives on if we are killed, and ends when we are asked to end.
+A batch job belongs to Slurm once it is submitted: it survives if we are killed, and is cancelled if we are stopped.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from allpull.launch.slurm.commands import NEAR_END_S, SlurmHandle
 from allpull.launch.slurm.outcome import JobFacts, decide_endings, describe_state
 from allpull.rundir import layout
 
-FIRST_LOOK_S, LONGEST_LOOK_S, SLOWER = 1.0, 15.0, 1.3  # centres ask not to be polled often
+FIRST_LOOK_S, LONGEST_LOOK_S, SLOWER = 1.0, 15.0, 1.3  # sites ask users not to poll often
 PEEK_S = 1.0  # between looks at what hosts have written
 SETTLE_S = 5.0  # shared file systems show another host's file some seconds late
 ARRAY_FRESH_S = 3.0  # one answer of Slurm's serves all runs of an array for so long
 
 Facts = Callable[[], JobFacts | None]
-"""What Slurm knows of a job; None where it does not answer."""
+"""Returns what Slurm knows about a job; None: Slurm does not answer."""
 
 
 class BatchJob(Running):
-    """A batch job; ``name`` is its number, with ";cluster" behind it on a federation. ``facts`` asks Slurm about it."""
+    """A batch job; ``name`` is its number, followed by ";cluster" in a federation. ``facts`` asks Slurm about it."""
 
     def __init__(self, job: Job, name: str, facts: Facts | None = None) -> None:
         self._job = job
@@ -48,52 +48,52 @@ class BatchJob(Running):
         return describe_state(self._slurm.number, self.facts)
 
     def poll(self) -> list[HostEnding] | None:
-        """How each host ended, or None while the job waits or runs. Slurm is asked now and then only."""
+        """How each host ended, or None while the job waits or runs. Slurm is polled at growing intervals."""
         now = time.monotonic()
         if now < self._look_at and not self._end_shows(now):
             return None
-        told = read_host_endings(self._job.directory)
+        endings = read_host_endings(self._job.directory)
         before = self.facts
         self.facts = self._ask() or before
         if self.facts.is_over:
             self._over_since = self._over_since or now
-            if self._is_settled(told, now - self._over_since):
-                return self._verdict(told)
-        near = self.facts.is_over or (told and self.facts.state in {"RUNNING", "COMPLETING"})
-        same = (before.state, before.reason) == (self.facts.state, self.facts.reason)
-        self._wait_s = min(LONGEST_LOOK_S, self._wait_s * SLOWER) if same else FIRST_LOOK_S
-        self._look_at = time.monotonic() + (NEAR_END_S if near else self._wait_s)
+            if self._is_settled(endings, now - self._over_since):
+                return self._endings(endings)
+        near_end = self.facts.is_over or (endings and self.facts.state in {"RUNNING", "COMPLETING"})
+        unchanged = (before.state, before.reason) == (self.facts.state, self.facts.reason)
+        self._wait_s = min(LONGEST_LOOK_S, self._wait_s * SLOWER) if unchanged else FIRST_LOOK_S
+        self._look_at = time.monotonic() + (NEAR_END_S if near_end else self._wait_s)
         return None
 
     def cancel(self, grace_s: float) -> None:
-        """Cancel the job; after ``grace_s`` seconds kill what is left. Returns when Slurm says that it is over."""
+        """Cancel the job; after ``grace_s`` seconds, kill it. Returns when Slurm says that it is over."""
         self._slurm.cancel(grace_s, self.is_over)
 
     def warn(self) -> bool:
-        """Let the ranks write a checkpoint and stop; a job that may be requeued then is."""
+        """Have the ranks write a checkpoint and stop; a job that may be requeued is requeued then."""
         self._slurm.signal("USR1")
         return True
 
     def is_over(self) -> bool:
-        """Whether Slurm says that the job has ended; asked now."""
+        """Whether Slurm says, now, that the job has ended."""
         facts = self._ask()
         return facts is not None and facts.is_over
 
     def _end_shows(self, now: float) -> bool:
-        """Whether a host of the running job has written how it ended; looked at more often than Slurm is asked."""
+        """Whether a host of the running job has written how it ended; checked more often than Slurm is polled."""
         if now < self._peek_at or self.facts.state != "RUNNING":
             return False
         self._peek_at = now + PEEK_S
         return any((self._job.directory / layout.ENDED).iterdir())
 
-    def _is_settled(self, told: Sequence[HostEnding], since_s: float) -> bool:
-        known = len(told) == self._job.spec.launch.hosts or any(host.failures for host in told)
-        begun = self.facts.state == "COMPLETED" or any((self._job.directory / layout.HOSTS).iterdir())
-        return known or not begun or self.facts.state not in {"COMPLETED", "FAILED"} or since_s > SETTLE_S
+    def _is_settled(self, endings: Sequence[HostEnding], since_s: float) -> bool:
+        is_known = len(endings) == self._job.spec.launch.hosts or any(host.failures for host in endings)
+        has_begun = self.facts.state == "COMPLETED" or any((self._job.directory / layout.HOSTS).iterdir())
+        return is_known or not has_begun or self.facts.state not in {"COMPLETED", "FAILED"} or since_s > SETTLE_S
 
-    def _verdict(self, told: Sequence[HostEnding]) -> list[HostEnding]:
+    def _endings(self, endings: Sequence[HostEnding]) -> list[HostEnding]:
         tail = log_tail(self._job.directory / layout.SLURM_LOG)
-        return decide_endings(self.facts, told, hosts=self._job.spec.launch.hosts, log_tail=tail)
+        return decide_endings(self.facts, endings, hosts=self._job.spec.launch.hosts, log_tail=tail)
 
 
 class ArrayJob(Running):
@@ -105,8 +105,8 @@ class ArrayJob(Running):
         self._fresh_until = 0.0
         self._runs: dict[int, BatchJob] = {}
         for task, index in zip(job.tasks, indices(job.spec.slurm.array), strict=True):
-            one = SlurmHandle(name, index)
-            self._runs[index] = BatchJob(task, one.name, functools.partial(self._facts, index, one))
+            handle = SlurmHandle(name, index)
+            self._runs[index] = BatchJob(task, handle.name, functools.partial(self._facts, index, handle))
         self.queue_numbers = [number for run in self._runs.values() for number in run.queue_numbers]
         self._ended: dict[int, list[HostEnding]] = {}
 
@@ -129,20 +129,20 @@ class ArrayJob(Running):
         return self._ended
 
     def cancel(self, grace_s: float) -> None:
-        """Cancel all runs; after ``grace_s`` seconds kill what is left. Returns when Slurm says that all are over."""
+        """Cancel all runs; after ``grace_s`` seconds, kill them. Returns when Slurm says that all are over."""
         self._slurm.cancel(grace_s, lambda: all(run.is_over() for run in self._runs.values()))
 
     def warn(self) -> bool:
-        """Let the ranks of those that run write a checkpoint and stop."""
+        """Have the ranks of running jobs write a checkpoint and stop."""
         self._slurm.signal("USR1")
         return True
 
-    def _facts(self, index: int, one: SlurmHandle) -> JobFacts | None:
-        """What Slurm knows of the run of ``index``, from an answer about all of them that is not too old."""
+    def _facts(self, index: int, handle: SlurmHandle) -> JobFacts | None:
+        """What Slurm knows about the run of ``index``, from a recent answer about the whole array."""
         now = time.monotonic()
         if now >= self._fresh_until:
             self._fresh_until = now + ARRAY_FRESH_S
             self._answer = self._slurm.facts_by_index()
         if self._answer is None:
             return None
-        return self._answer.get(index) or one.facts()
+        return self._answer.get(index) or handle.facts()

@@ -24,15 +24,14 @@ _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./~-]*")
 
 
 def sbatch_script(job: Job) -> str:
-    """The batch script of ``job``: what sbatch is asked, the user's own lines, and one ``srun`` of an agent a host.
+    """The batch script of ``job``: options of sbatch, the user's own lines, and one ``srun`` with one agent per host.
 
-    Where the job may be requeued (``slurm.requeues``), the records of an earlier attempt move into
-    ``attempts/<number>`` of the run directory before the next begins, ALLPULL_RESUME is set, and the trainer goes on
-    from its newest checkpoint there. Of an array (``slurm.array``) each run has this script, and finds its own
-    directory below that of ``job``.
+    If the job may be requeued (``slurm.requeues``), the records of an attempt move into ``attempts/<number>`` of the
+    run directory before the next attempt, ALLPULL_RESUME is set, and the trainer resumes from its newest checkpoint.
+    Every run of an array (``slurm.array``) has this script, and finds its own directory below that of ``job``.
 
     Raises:
-        BadInput: a path or option that cannot stand in such a script.
+        BadInput: a path or option cannot be written into such a script.
     """
     spec = job.spec
     for text in _texts(job):
@@ -56,7 +55,7 @@ def sbatch_script(job: Job) -> str:
 
 
 def directives(job: Job) -> Iterator[str]:
-    """What stands behind ``#SBATCH``, in order: only what was asked for, and what the job needs."""
+    """The options behind ``#SBATCH``, in order: only what the user set, and what the job needs."""
     spec, slurm = job.spec, job.spec.slurm
     yield _option("job-name", spec.name)
     for name in ("account", "partition", "qos", "reservation", "constraint"):
@@ -90,12 +89,12 @@ def directives(job: Job) -> Iterator[str]:
 
 
 def cpus_of_host(spec: RunSpec) -> int:
-    """CPUs that all ranks of one host need together: to Slurm a host's agent is one task."""
+    """CPUs that all ranks of one host need together: for Slurm, a host's agent is one task."""
     return spec.launch.ranks // spec.launch.hosts * (spec.slurm.cpus_per_rank or spec.launch.threads)
 
 
 def srun_options(spec: RunSpec) -> list[str]:
-    """Options of the one ``srun``: one agent a host, with the CPUs of all its ranks; if one fails, all are ended."""
+    """Options of the one ``srun``: one agent per host, with the CPUs of all its ranks; if one fails, all are ended."""
     hosts = spec.launch.hosts
     return [
         *(f"--nodes={hosts}", f"--ntasks={hosts}", "--ntasks-per-node=1"),
@@ -117,10 +116,10 @@ def _option(name: str, value: str) -> str:
 
 
 def _log_path(job: Job) -> str:
-    """The path of Slurm's log, with the signs that Slurm would replace doubled; ``%a`` is an index of an array.
+    """The path of Slurm's log, with every % doubled, which Slurm would replace; ``%a`` is the index in an array.
 
     Raises:
-        BadInput: it has a backslash in it, which switches that off and is then left out by some versions.
+        BadInput: it has a backslash in it, which switches that replacement off, and which some versions drop.
     """
     path = str(job.directory)
     if "\\" in path:
@@ -130,7 +129,7 @@ def _log_path(job: Job) -> str:
 
 
 def _variables(spec: RunSpec) -> dict[str, str]:
-    """What the script exports. Where the job may be requeued, ranks have until the time limit to write a checkpoint."""
+    """What the script exports. If the job may be requeued, ranks have until the time limit to write a checkpoint."""
     usual = environment(spec, {})
     if not spec.slurm.requeues:
         return usual
@@ -139,14 +138,14 @@ def _variables(spec: RunSpec) -> dict[str, str]:
 
 
 def _run(job: Job) -> str:
-    """The line that says which run directory this is."""
+    """The line that sets the run directory."""
     if not job.spec.slurm.array:
         return f"run={shlex.quote(str(job.directory))}"
     return f'run={shlex.quote(str(job.directory / array.folder(job.directory, "")))}"$SLURM_ARRAY_TASK_ID"'
 
 
 def _claim(spec: RunSpec) -> Iterator[str]:
-    """One job has this run directory, and says so; the same one may come back to it."""
+    """Claim the run directory for this job; only a requeue of the same job may use it again."""
     yield f'if [ -e "$run/{layout.QUEUE}" ] && [ "${{SLURM_RESTART_COUNT:-0}}" -eq 0 ]; then'
     yield '  echo "$run has been run already: prepare another" >&2'
     yield "  exit 2"
@@ -155,7 +154,7 @@ def _claim(spec: RunSpec) -> Iterator[str]:
 
 
 def _number(spec: RunSpec) -> str:
-    """The number of the job, as the shell has it; the SLURM_JOB_ID of one run of an array may be that of all of it."""
+    """The job number as a shell expression; in an array, SLURM_JOB_ID of one run may be that of the whole array."""
     return "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if spec.slurm.array else "$SLURM_JOB_ID"
 
 
@@ -175,7 +174,7 @@ def _next_attempt() -> Iterator[str]:
 
 
 def _meeting(spec: RunSpec) -> Iterator[str]:
-    """Where the hosts meet; one host alone needs to be told nothing."""
+    """The rendezvous of the hosts; one host needs none."""
     if spec.launch.hosts == 1:
         return
     first = '$("${python[@]}" -m allpull.launch.hostlist "$SLURM_JOB_NODELIST" --first)'

@@ -1,7 +1,7 @@
-"""Close the run of a Slurm job where whoever submitted it cannot: it was killed, or the job was submitted by hand.
+"""Close the run of a Slurm job whose launcher cannot: it was killed, or the job was submitted by hand.
 
-``python -m allpull.launch.slurm.close_run RUN CODE`` is how a batch script ends. A script that was killed never gets
-there: ``allpull env --finish RUN`` asks Slurm how its job ended. A run that is closed already stays as it is.
+A batch script ends with ``python -m allpull.launch.slurm.close_run RUN CODE``. For a script that was killed earlier,
+``allpull env --finish RUN`` asks Slurm how the job ended. A run that is closed already stays unchanged.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LOOK_EVERY_S = 0.2
 
 
 def of_slurm(directory: Path) -> bool:
-    """Whether the run in ``directory`` is one of Slurm's, which ``close`` can close.
+    """Whether the run in ``directory`` is a Slurm job, which ``close`` can close.
 
     Raises:
         RunDirError: there is no run.
@@ -36,11 +36,11 @@ def of_slurm(directory: Path) -> bool:
 
 
 def close(directory: Path, code: int | None = None) -> RunRecord:
-    """Close the run in ``directory``, whose batch script ends with ``code``; None: ask Slurm. Its record then.
+    """Close the run in ``directory``, whose batch script ends with ``code``; None: ask Slurm. Returns its record.
 
     Raises:
         RunDirError: there is no run.
-        BadInput: it is no run of Slurm's, its job is not over or nobody knows, or the record cannot be written.
+        BadInput: it is not a Slurm job, the job is not over, its end is unknown, or the record cannot be written.
     """
     root, record = safe_open.checked_directory(directory), read_record(directory)
     where = f"{safe_open.shown_path(root)}/{layout.RUN_JSON}"
@@ -49,12 +49,12 @@ def close(directory: Path, code: int | None = None) -> RunRecord:
     if record.launcher != QUEUED:
         raise BadInput(f"{where}: no run of Slurm's, but of launcher {record.launcher[:80]}", hint="it closes itself")
     hosts, number = _hosts(record), job_number(root, record)
-    told = _settled(root, hosts) if code is not None else read_host_endings(root)
-    facts = _facts(number, told, hosts) if code is None else _at_end(code)
-    ended = decide_endings(facts, told, hosts=hosts, log_tail=log_tail(root / layout.SLURM_LOG))
-    status, exit_ = outcome(ended, root, trains=record.kind != "run")
-    changes = {"status": status, "exit": exit_, "ended_utc": _end_utc(root), "hosts": [host.host for host in ended]}
-    closed = record.model_copy(update={**changes, "job": number, "versions": versions_of(record, ended)})
+    endings = _settled_endings(root, hosts) if code is not None else read_host_endings(root)
+    facts = _facts_of_job(number, endings, hosts) if code is None else _facts_of_code(code)
+    decided = decide_endings(facts, endings, hosts=hosts, log_tail=log_tail(root / layout.SLURM_LOG))
+    status, exit_ = outcome(decided, root, trains=record.kind != "run")
+    changes = {"status": status, "exit": exit_, "ended_utc": _end_utc(root), "hosts": [host.host for host in decided]}
+    closed = record.model_copy(update={**changes, "job": number, "versions": versions_of(record, decided)})
     try:
         seal(root, closed)
         write_record(root, closed)
@@ -69,39 +69,39 @@ def _hosts(record: RunRecord) -> int:
     return hosts if type(hosts) is int and hosts > 0 else 1
 
 
-def _settled(root: Path, hosts: int) -> list[HostEnding]:
-    """What hosts wrote of their end, once all have, or there is nothing to wait for: file systems take seconds."""
+def _settled_endings(root: Path, hosts: int) -> list[HostEnding]:
+    """What hosts wrote about their end, once all have or it is enough: file systems may show a file seconds late."""
     deadline = time.monotonic() + SETTLE_S
     while True:
-        told = read_host_endings(root)
-        if len(told) >= hosts or any(host.failures for host in told) or time.monotonic() > deadline:
-            return told
+        endings = read_host_endings(root)
+        if len(endings) >= hosts or any(host.failures for host in endings) or time.monotonic() > deadline:
+            return endings
         time.sleep(LOOK_EVERY_S)
 
 
-def _at_end(code: int) -> JobFacts:
+def _facts_of_code(code: int) -> JobFacts:
     return JobFacts(state="FAILED" if code else "COMPLETED", exit_code=code)
 
 
-def _facts(number: str | None, told: Sequence[HostEnding], hosts: int) -> JobFacts:
-    """What Slurm says of a job that is over; where it does not answer, what its hosts wrote, if all did.
+def _facts_of_job(number: str | None, endings: Sequence[HostEnding], hosts: int) -> JobFacts:
+    """What Slurm says about a job that is over; without an answer, what its hosts wrote, if all did.
 
     Raises:
-        BadInput: it is not over, or nobody knows.
+        BadInput: the job is not over, or its end is unknown.
     """
     facts = SlurmHandle(number).facts() if number else None
     if facts is not None and not facts.is_over:
-        words = describe_state((number or "").partition(";")[0], facts)
-        raise BadInput(f"{words}: it is not over", hint="wait for it, or end it with scancel")
-    if facts is None and len(told) < hosts:
-        what = f"Slurm says nothing of job {number}" if number else "it has no job number: was it ever submitted?"
-        said = f"{len(told)} of {hosts} host{'s' * (hosts != 1)} wrote how they ended"
-        raise BadInput(f"{what}; {said}", hint="ask where Slurm answers: squeue")
-    return facts or _at_end(next((host.code for host in told if host.code), 0))
+        state = describe_state((number or "").partition(";")[0], facts)
+        raise BadInput(f"{state}: it is not over", hint="wait for it, or end it with scancel")
+    if facts is None and len(endings) < hosts:
+        unknown = f"Slurm says nothing of job {number}" if number else "it has no job number: was it ever submitted?"
+        written = f"{len(endings)} of {hosts} host{'s' * (hosts != 1)} wrote how they ended"
+        raise BadInput(f"{unknown}; {written}", hint="ask where Slurm answers: squeue")
+    return facts or _facts_of_code(next((host.code for host in endings if host.code), 0))
 
 
 def _end_utc(root: Path) -> str:
-    """When the last host wrote how it ended; now where none did."""
+    """When the last host wrote how it ended; now if none did."""
     times_s = [path.stat().st_mtime for path in (root / layout.ENDED).glob("*.json")]
     return f"{datetime.fromtimestamp(max(times_s, default=time.time()), UTC):%Y-%m-%dT%H:%M:%SZ}"
 

@@ -21,7 +21,7 @@ _TASK = re.compile(r"JobId=[0-9]+ ArrayJobId=[0-9]+ ArrayTaskId=(\S+) ")
 
 
 class SlurmHandle:
-    """What Slurm's commands are told of a job, or of one run of an array: ``number``, and on which ``cluster``."""
+    """A job, or one run of an array, as Slurm's commands name it: its ``number`` and its ``cluster``."""
 
     def __init__(self, name: str, index: int | None = None) -> None:
         number, _, cluster = name.partition(";")
@@ -30,33 +30,35 @@ class SlurmHandle:
         self.cluster = [f"--clusters={cluster}"] if cluster else []
 
     def facts(self) -> JobFacts | None:
-        """What Slurm knows of the job; None where it does not answer. A job that it forgot is over."""
-        said = self._show()
-        if said is None or said:
-            return from_scontrol(said) if said else None
+        """What Slurm knows about the job; None: no answer. A job that Slurm has forgotten is over."""
+        text = self._show()
+        if text is None or text:
+            return from_scontrol(text) if text else None
         columns = ["--noheader", "--parsable2", "--allocations", "--format=State,ExitCode"]
-        kept = ask(["sacct", *self.cluster, *columns, f"--jobs={self.number}"])
-        known = from_sacct(kept.stdout) if kept is not None and kept.returncode == 0 else None
-        return known or JobFacts(state="COMPLETED", reason="Slurm has forgotten the job")
+        sacct = ask(["sacct", *self.cluster, *columns, f"--jobs={self.number}"])
+        facts = from_sacct(sacct.stdout) if sacct is not None and sacct.returncode == 0 else None
+        return facts or JobFacts(state="COMPLETED", reason="Slurm has forgotten the job")
 
     def facts_by_index(self) -> dict[int, JobFacts] | None:
-        """What Slurm knows of the runs of an array, without those that it forgot; None where it does not answer."""
-        said = self._show()
-        return None if said is None else by_index(said)
+        """What Slurm knows about the runs of an array, without those that it has forgotten; None: no answer."""
+        text = self._show()
+        return None if text is None else by_index(text)
 
     def _show(self) -> str | None:
-        """What Slurm has on the job, as text; empty where it knows no such job, None where it does not answer."""
+        """The output of ``scontrol show job``; empty: Slurm knows no such job; None: no answer."""
         answer = ask(["scontrol", *self.cluster, "show", "job", self.number])
         if answer is None or answer.returncode == 0:
             return (answer and answer.stdout) or None
-        return "" if "Invalid job id" in answer.stderr + answer.stdout else None  # None: the controller restarts, say
+        return (
+            "" if "Invalid job id" in answer.stderr + answer.stdout else None
+        )  # no answer: the controller restarts, say
 
     def signal(self, name: str) -> None:
-        """Send a signal to the steps of the job; its script does not get it."""
+        """Send a signal to the steps of the job, not to its script."""
         ask(["scancel", *self.cluster, f"--signal={name}", self.number])
 
     def cancel(self, grace_s: float, is_over: Callable[[], bool]) -> None:
-        """Cancel the job; after ``grace_s`` seconds kill what is left, until ``is_over``."""
+        """Cancel the job; after ``grace_s`` seconds kill it; returns when ``is_over``."""
         ask(["scancel", *self.cluster, self.number])
         started = time.monotonic()
         killed = False
@@ -68,20 +70,20 @@ class SlurmHandle:
 
 
 def by_index(text: str) -> dict[int, JobFacts]:
-    """What ``scontrol show job`` printed of an array, by index; those that wait share one paragraph."""
-    found: dict[int, JobFacts] = {}
+    """The facts in the output of ``scontrol show job`` for an array, by index; waiting runs share one paragraph."""
+    facts_of: dict[int, JobFacts] = {}
     for paragraph in re.split(r"^(?=JobId=)", text, flags=re.MULTILINE):
         match, facts = _TASK.match(paragraph), from_scontrol(paragraph)
         if match and facts:
-            with contextlib.suppress(BadInput):  # a list that was cut short; those runs are asked for one by one
-                found.update(dict.fromkeys(indices(match.group(1)), facts))
-    return found
+            with contextlib.suppress(BadInput):  # a truncated list; those runs are queried one by one
+                facts_of.update(dict.fromkeys(indices(match.group(1)), facts))
+    return facts_of
 
 
 def ask(command: Sequence[str]) -> subprocess.CompletedProcess[str] | None:
-    """Run one of Slurm's commands; None where it is missing or does not answer."""
-    whole = {**os.environ, "SLURM_BITSTR_LEN": "0"}  # else a long list of indices is cut short
+    """Run one of Slurm's commands; None: it is missing or does not answer."""
+    environment = {**os.environ, "SLURM_BITSTR_LEN": "0"}  # else Slurm truncates long lists of indices
     try:
-        return subprocess.run(command, env=whole, capture_output=True, text=True, timeout=ANSWER_S, check=False)
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=ANSWER_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None

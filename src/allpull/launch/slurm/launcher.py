@@ -1,6 +1,6 @@
 """Run a job with Slurm: a batch script that sbatch takes, or one srun where we are inside an allocation already.
 
-The run directory must lie where every host of the job sees it.
+Every host of the job must share the run directory.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from allpull.rundir import layout
 from allpull.rundir.write import private_folder, whole_file
 
 KEPT_VARIABLES = frozenset({"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT"})
-"""Of the variables of a job that we are in, those that also say how to reach Slurm."""
+"""Variables of the job that we run in which also say how to reach Slurm."""
 
 
 class Slurm:
-    """The launcher of a cluster that Slurm governs."""
+    """The launcher of a Slurm cluster."""
 
     def plan(self, job: Job) -> str:
         """The batch script, or the srun command where we are inside an allocation."""
@@ -47,8 +47,8 @@ class Slurm:
         """Submit ``job``, or start it inside our allocation.
 
         Raises:
-            MissingPart: Slurm is not here.
-            BadInput: sbatch refuses it, the allocation has too few hosts, or a path cannot stand in a script.
+            MissingPart: Slurm is not installed here.
+            BadInput: sbatch refuses it, the allocation has too few hosts, or a path cannot be written into a script.
         """
         if in_allocation(os.environ):
             return StepJob(job, step_command(job, os.environ), os.environ["SLURM_JOB_ID"])
@@ -57,17 +57,17 @@ class Slurm:
 
 
 def prepare_script(job: Job) -> Path:
-    """Write the batch script of a prepared ``job`` where it can be edited, and submitted by hand; its path.
+    """Write the batch script of a prepared ``job`` into its run directory, to be edited and submitted by hand.
 
-    Nothing in it is masked, so that it can run; that is done when the run is closed.
+    Returns its path. Nothing in it is masked, so that it can run; secrets are masked when the run is closed.
 
     Raises:
-        BadInput: a path or option cannot stand in it, or it cannot be written.
+        BadInput: a path or option cannot be written into a script, or the file cannot be written.
     """
     text = sbatch_script(job)
     path = job.directory / layout.SCRIPT
     try:
-        private_folder(str(path.parent))  # an array has none above those of its runs
+        private_folder(str(path.parent))  # the directory of an array has no such folder yet
         for run in (job, *job.tasks):
             whole_file(str(run.directory / layout.SCRIPT), text)
     except OSError as error:
@@ -76,7 +76,7 @@ def prepare_script(job: Job) -> Path:
 
 
 class StepJob(Running):
-    """A job as one step of the allocation that we are in."""
+    """A job as one step of the allocation that we run in."""
 
     def __init__(self, job: Job, command: Sequence[str], allocation: str) -> None:
         self._job = job
@@ -98,13 +98,13 @@ class StepJob(Running):
         )
 
     def warn(self) -> bool:
-        """Let the ranks write a checkpoint and stop."""
+        """Have the ranks write a checkpoint and stop."""
         for step in self._steps():
             ask(["scancel", "--signal=USR1", step])
         return True
 
     def cancel(self, grace_s: float) -> None:
-        """End the step politely, through Slurm, because srun passes no signal on without killing; then not."""
+        """Send SIGTERM to the step through Slurm, because srun kills what it signals; after ``grace_s`` kill it."""
         deadline = time.monotonic() + grace_s
         if grace_s > 0:
             for step in self._steps():
@@ -114,14 +114,14 @@ class StepJob(Running):
         self._srun.cancel(CANCEL_EXTRA_S)
 
     def _steps(self) -> list[str]:
-        """Numbers of the steps of our allocation that are this job."""
+        """Numbers of the steps of our allocation that belong to this job."""
         answer = ask(["squeue", "--noheader", "--steps", f"--jobs={self._allocation}", "--format=%i|%j"])
         lines = answer.stdout.splitlines() if answer is not None else []
         return [number for number, _, name in (line.partition("|") for line in lines) if name == step_name(self._job)]
 
 
 def step_name(job: Job) -> str:
-    """The name of the step, by which it is found again: that of the run directory."""
+    """The name of the step, to find it again: that of the run directory."""
     return job.directory.name
 
 
@@ -131,21 +131,21 @@ def step_command(job: Job, environ: Mapping[str, str]) -> list[str]:
     Raises:
         BadInput: the allocation has fewer hosts, its host list does not parse, or the job is an array.
     """
-    wanted = job.spec.launch.hosts
+    hosts = job.spec.launch.hosts
     if job.spec.slurm.array:
         raise BadInput(
             f"slurm.array = {job.spec.slurm.array}: inside an allocation nothing is submitted, so there is no array",
             hint="leave it out, or submit from outside of the allocation",
         )
     names = expand(environ.get("SLURM_JOB_NODELIST", ""))
-    if len(names) < wanted:
+    if len(names) < hosts:
         raise BadInput(
-            f"launch.hosts: {wanted} asked for, and Slurm job {environ.get('SLURM_JOB_ID')} has {len(names)}",
+            f"launch.hosts: {hosts} asked for, and Slurm job {environ.get('SLURM_JOB_ID')} has {len(names)}",
             hint="ask for as many as the allocation has, or submit from outside of it",
         )
-    options = [*srun_options(job.spec), f"--nodelist={compress(names[:wanted])}", f"--job-name={step_name(job)}"]
+    options = [*srun_options(job.spec), f"--nodelist={compress(names[:hosts])}", f"--job-name={step_name(job)}"]
     agent = [*python_of(job), "-m", "allpull.observe.agent", str(job.file), "--from-slurm"]
-    if wanted > 1:
+    if hosts > 1:
         number = environ.get("SLURM_JOB_ID", "")
         port = job.spec.launch.port or port_of(int(number) if number.isdecimal() else 0)
         agent += ["--master", job.spec.slurm.master.replace("{host}", names[0]), "--port", str(port)]
@@ -153,23 +153,25 @@ def step_command(job: Job, environ: Mapping[str, str]) -> list[str]:
 
 
 def submit_script(script: str, environ: Mapping[str, str]) -> str:
-    """Hand ``script`` to sbatch; the number of the job.
+    """Submit ``script`` with sbatch; returns the number of the job.
 
     Raises:
         MissingPart: there is no sbatch here.
-        BadInput: sbatch refuses it; its own words are in the message.
+        BadInput: sbatch refuses it; the message quotes it.
     """
-    inside = "SLURM_JOB_ID" in environ  # then our own job's variables would change what the new one is given
-    clean = {k: v for k, v in environ.items() if not (inside and k.startswith("SLURM_") and k not in KEPT_VARIABLES)}
+    in_job = "SLURM_JOB_ID" in environ  # then our own job's variables would change the new job
+    variables = {
+        k: v for k, v in environ.items() if not (in_job and k.startswith("SLURM_") and k not in KEPT_VARIABLES)
+    }
 
-    def hand_over() -> subprocess.CompletedProcess[str]:
+    def run_sbatch() -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            ["sbatch", "--parsable"], input=script, capture_output=True, text=True, check=False, env=clean,
+            ["sbatch", "--parsable"], input=script, capture_output=True, text=True, check=False, env=variables,
             start_new_session=True,
         )  # fmt: skip
 
-    with ThreadPoolExecutor(1) as pool:  # a thread of its own: whenever we are told to stop, its answer is not lost
-        answer = pool.submit(hand_over)
+    with ThreadPoolExecutor(1) as pool:  # a thread of its own, so that its answer is not lost when we are stopped
+        answer = pool.submit(run_sbatch)
         try:
             sbatch = answer.result()
         except FileNotFoundError:
@@ -177,13 +179,13 @@ def submit_script(script: str, environ: Mapping[str, str]) -> str:
                 "launcher slurm: there is no sbatch on this machine",
                 hint="run it on a login host, or use another launcher",
             ) from None
-        except BaseException:  # we are asked to stop, and the job may have been taken already
+        except BaseException:  # we are stopped, and Slurm may have accepted the job already
             with contextlib.suppress(OSError, TimeoutError):
-                said = answer.result(ANSWER_S).stdout.strip()
-                if said:
-                    ask(["scancel", said.partition(";")[0]])
+                number = answer.result(ANSWER_S).stdout.strip()
+                if number:
+                    ask(["scancel", number.partition(";")[0]])
             raise
     if sbatch.returncode != 0:
-        words = "; ".join(line.strip() for line in sbatch.stderr.splitlines() if line.strip()) or "no reason given"
-        raise BadInput(f"sbatch refused the job: {words}", hint="change the options of [slurm], or see --dry-run")
+        refusal = "; ".join(line.strip() for line in sbatch.stderr.splitlines() if line.strip()) or "no reason given"
+        raise BadInput(f"sbatch refused the job: {refusal}", hint="change the options of [slurm], or see --dry-run")
     return sbatch.stdout.strip()

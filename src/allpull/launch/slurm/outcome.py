@@ -1,7 +1,7 @@
-"""What Slurm says of a job, and what follows from it together with what the job's own hosts wrote. Pure.
+"""From the final state of a Slurm job, and what its hosts wrote, to how each host ended. Pure.
 
-That a job left the queue proves nothing: only a host that wrote how its ranks ended has ended well. Where Slurm itself
-ended the job, its ranks are victims, whatever they died of.
+Leaving the queue proves nothing: only a host that wrote how its ranks ended has ended well. If Slurm ended the job, its
+ranks are victims, whatever error they report.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ STUCK = {
     "PartitionNodeLimit": "launch.hosts is outside of what its partition gives, or hosts are down",
     "PartitionTimeLimit": "slurm.time is longer than its partition allows",
 }
-"""Reasons for which a job waits until somebody does something, in words (squeue(1), job reason codes)."""
+"""Reasons why a job waits until somebody intervenes, explained (squeue(1), job reason codes)."""
 
 _STATE = re.compile(r"^ +JobState=([A-Z_]+) Reason=(.*?)(?: Dependency=.*)?$", re.MULTILINE)
 _CODES = re.compile(r"^ +Requeue=.* Restarts=([0-9]+) .*ExitCode=([0-9]+):([0-9]+)$", re.MULTILINE)
@@ -49,7 +49,7 @@ _HOSTS = re.compile(r"^ +NodeList=(\S+)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFacts:
-    """A job as Slurm sees it. ``exit_code`` and ``signal`` are those of its script; ``hosts`` is a host list."""
+    """What Slurm knows about a job. ``exit_code`` and ``signal`` are its script's; ``hosts`` is a host list."""
 
     state: str
     reason: str = ""
@@ -60,14 +60,14 @@ class JobFacts:
 
     @property
     def is_over(self) -> bool:
-        """Whether the job will stay as it is."""
+        """Whether the state is final."""
         return self.state in LASTING
 
 
 def from_scontrol(text: str) -> JobFacts | None:
-    """What ``scontrol show job`` printed, or None where it is no such thing.
+    """What ``scontrol show job`` printed, or None for other text.
 
-    Fields are taken where their lines begin, because the name and the paths of a job may hold any text.
+    Fields are matched at the start of their lines, because the name and the paths of a job may contain any text.
     """
     state, codes, hosts = _STATE.search(text), _CODES.search(text), _HOSTS.search(text)
     if state is None:
@@ -95,42 +95,42 @@ def from_sacct(text: str) -> JobFacts | None:
 
 
 def describe_state(job: str, facts: JobFacts) -> str:
-    """One line on where the job is.
+    """The state of a job, in one line.
 
     >>> describe_state("12", JobFacts(state="PENDING", reason="Resources"))
     'Slurm job 12: pending (Resources)'
     >>> describe_state("12", JobFacts(state="PENDING", reason="PartitionTimeLimit"))
     'Slurm job 12: pending (PartitionTimeLimit: slurm.time is longer than its partition allows)'
     """
-    where = f" on {facts.hosts}" if facts.state == "RUNNING" and facts.hosts else ""
-    why = f" ({': '.join(filter(None, (facts.reason, STUCK.get(facts.reason))))})" if facts.reason else ""
-    again = f", attempt {facts.restarts + 1}" if facts.restarts else ""
-    return f"Slurm job {job}: {facts.state.lower().replace('_', ' ')}{where}{why}{again}"
+    on_hosts = f" on {facts.hosts}" if facts.state == "RUNNING" and facts.hosts else ""
+    reason = f" ({': '.join(filter(None, (facts.reason, STUCK.get(facts.reason))))})" if facts.reason else ""
+    attempt = f", attempt {facts.restarts + 1}" if facts.restarts else ""
+    return f"Slurm job {job}: {facts.state.lower().replace('_', ' ')}{on_hosts}{reason}{attempt}"
 
 
 def decide_endings(
-    facts: JobFacts, told: Sequence[HostEnding], *, hosts: int, log_tail: tuple[str, ...] = ()
+    facts: JobFacts, endings: Sequence[HostEnding], *, hosts: int, log_tail: tuple[str, ...] = ()
 ) -> list[HostEnding]:
-    """How each host ended: ``told`` is what those wrote that wrote anything, ``hosts`` how many there are.
+    """How each host ended; ``endings`` are those that hosts wrote, ``hosts`` is the number of hosts.
 
-    ``log_tail`` is the end of the job's log, for where no rank can say what happened.
+    ``log_tail`` is the end of the job's log, for the case that no rank says what happened.
     """
-    code = next((host.code for host in told if host.code), 0) or facts.exit_code
+    code = next((host.code for host in endings if host.code), 0) or facts.exit_code
     code = code or (128 + facts.signal if facts.signal else 1)
     if facts.state in ENDED_BY_SLURM:
         reason = ": ".join(filter(None, (ENDED_BY_SLURM[facts.state], REMEDIES.get(facts.state))))
-        known = told or [HostEnding(host=facts.hosts or "?", code=code)]
-        return [replace(host, code=code, failures=(), reason=reason) for host in known]
-    failed = [host for host in told if host.failures]
+        reported = endings or [HostEnding(host=facts.hosts or "?", code=code)]
+        return [replace(host, code=code, failures=(), reason=reason) for host in reported]
+    failed = [host for host in endings if host.failures]
     memory = "Slurm says that the job ran out of memory (slurm.mem)" if facts.state == "OUT_OF_MEMORY" else None
     if failed:
-        return [replace(host, reason=memory) for host in told]
-    if len(told) == hosts and memory is None:
-        return [replace(h, log_tail=log_tail) for h in told]
-    missing = f"{hosts - len(told)} of {hosts} host{'s' * (hosts != 1)} never said how their ranks ended"
+        return [replace(host, reason=memory) for host in endings]
+    if len(endings) == hosts and memory is None:
+        return [replace(h, log_tail=log_tail) for h in endings]
+    silent = f"{hosts - len(endings)} of {hosts} host{'s' * (hosts != 1)} never said how their ranks ended"
     ended = f"Slurm says {facts.state}" + (f" with code {facts.exit_code}" if facts.exit_code else "")
-    own = next((f"{host.reason}; " for host in told if host.reason), "")
-    unseen = "" if told else "; does every host see the run directory?"
-    reason = memory or f"{own}{ended}, but {missing}{unseen}"
-    known = told or [HostEnding(host=facts.hosts or "?", code=code)]
-    return [replace(host, code=code, reason=reason, log_tail=log_tail) for host in known]
+    own_reason = next((f"{host.reason}; " for host in endings if host.reason), "")
+    question = "" if endings else "; does every host see the run directory?"
+    reason = memory or f"{own_reason}{ended}, but {silent}{question}"
+    reported = endings or [HostEnding(host=facts.hosts or "?", code=code)]
+    return [replace(host, code=code, reason=reason, log_tail=log_tail) for host in reported]

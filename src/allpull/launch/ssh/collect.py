@@ -1,7 +1,7 @@
-"""Bring home what hosts recorded on disks of their own: each as one tar, which is unpacked as it comes.
+"""Collect the records that hosts wrote to their own disks: each host sends one tar, which is unpacked as a stream.
 
-However much there is, checkpoints included, it never stands in memory, and may take as long as it takes: that a host
-is lost is noticed by ssh itself. What comes is not trusted: only plain files below known folders are written.
+The data, checkpoints included, is never held in memory, and there is no time limit: ssh itself notices a lost host.
+The archive is not trusted: only plain files below known folders are written.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CHUNK_BYTES = 1 << 20
 
 
 class Copies:
-    """Copies into run directory ``into``, several at once, which can be broken off together."""
+    """Copies into run directory ``into``, several at once, which can be interrupted together."""
 
     def __init__(self, into: Path) -> None:
         self.broken_off = False
@@ -39,12 +39,12 @@ class Copies:
         self._lock = threading.Lock()
 
     def collect(self, remote: Remote, directory: str) -> str | None:
-        """Copy the records in ``directory`` of ``remote``; why not all have come, or None."""
+        """Copy the records in ``directory`` of ``remote``; why some are missing, or None."""
         names = shlex.join(COLLECTED)
         pack = f'cd {shlex.quote(directory)} && for n in {names}; do [ -e "$n" ] && echo "$n"; done | tar -cf - -T -'
-        with tempfile.TemporaryFile() as said:
+        with tempfile.TemporaryFile() as stderr:
             try:
-                process = self._begin(remote.connection(pack), said)
+                process = self._begin(remote.connection(pack), stderr)
             except FileNotFoundError:
                 return "there is no ssh on this machine"
             assert process.stdout is not None
@@ -53,31 +53,31 @@ class Copies:
                 extract_records(process.stdout, self._into)
             except (tarfile.TarError, OSError) as error:
                 trouble = (isinstance(error, OSError) and error.strerror) or str(error)
-                _kill(process)  # it would wait for us to read on
+                _kill(process)  # it would wait for us to read more
             finally:
                 process.stdout.close()
                 code = process.wait()
                 with self._lock:
                     self._processes.discard(process)
-            said.seek(0)
-            words = said.read(1 << 16).decode("utf-8", "replace").strip().splitlines()
+            stderr.seek(0)
+            messages = stderr.read(1 << 16).decode("utf-8", "replace").strip().splitlines()
         if self.broken_off:
             return "asked to stop before all had come"
-        if code != 0 and words:  # a copy that broke down there is cut off here too: there is the reason
-            return words[-1][:300]
+        if code != 0 and messages:  # if the remote side failed, the archive is truncated here too; the reason is there
+            return messages[-1][:300]
         return trouble or (f"exit code {code}" if code else None)
 
     def break_off(self) -> None:
-        """End all copies that are under way, and let none begin."""
+        """End all running copies, and start no more."""
         with self._lock:
             self.broken_off = True
             for process in self._processes:
                 _kill(process)
 
-    def _begin(self, command: list[str], said: IO[bytes]) -> subprocess.Popen[bytes]:
+    def _begin(self, command: list[str], stderr: IO[bytes]) -> subprocess.Popen[bytes]:
         with self._lock:
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said, start_new_session=True
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, start_new_session=True
             )
             self._processes.add(process)
             if self.broken_off:
@@ -86,18 +86,18 @@ class Copies:
 
 
 def extract_records(archive: IO[bytes], into: Path) -> None:
-    """Unpack record files from ``archive``; what is no plain file, stands elsewhere or exists already is passed over.
+    """Unpack record files from ``archive``; skips what is no plain file, lies elsewhere or exists already.
 
     Raises:
-        tarfile.TarError: it is no archive, is cut off, or holds too much.
+        tarfile.TarError: it is no archive, is truncated, or is too large.
         OSError: the disk is full, say.
     """
     total = 0
     with tarfile.open(fileobj=archive, mode="r|") as tar:
         for member in tar:
             path = PurePosixPath(member.name)
-            known = any(path.is_relative_to(folder) for folder in COLLECTED)
-            if not member.isreg() or not known or ".." in path.parts:
+            is_record = any(path.is_relative_to(folder) for folder in COLLECTED)
+            if not member.isreg() or not is_record or ".." in path.parts:
                 continue
             total += member.size
             if total > MAX_COLLECTED_BYTES:
@@ -108,13 +108,13 @@ def extract_records(archive: IO[bytes], into: Path) -> None:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End a process that leads a group, with all of it: ssh may have a helper that holds our pipe."""
+    """Kill a process group by its leader: ssh may have a helper that holds our pipe."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 
 
 def _write(source: IO[bytes], target: Path, size: int) -> None:
-    """Put ``size`` bytes at ``target`` all at once: what is cut off is not there, and may be copied again."""
+    """Write ``size`` bytes to ``target`` atomically: a truncated file does not appear, and may be copied again."""
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".", suffix=".part", delete=False) as part:
         try:

@@ -1,7 +1,7 @@
-"""Say things to one host over the user's OpenSSH: arrive, run, warn, leave.
+"""One host over the user's OpenSSH: set it up for a job, start the job, warn it, clean up.
 
-Host keys are checked as the user's configuration says, agents and ports are not forwarded, and nothing asks for a
-password. What a remote shell sees is quoted, whatever stands in a path.
+Host keys are checked as the user's configuration says, agents and ports are not forwarded, and nothing prompts for a
+password. Everything that a remote shell sees is quoted, whatever a path contains.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ANSWER_S = 120.0
 class Remote:
     """One host: its name for ssh, and the Python that runs allpull there.
 
-    ``code`` is a folder on that host with allpull's own code, where that was shipped, or None.
+    ``code`` is a folder on that host with allpull's own code, if it was shipped, else None.
     """
 
     name: str
@@ -38,12 +38,12 @@ class Remote:
     code: str | None = None
 
     def python_command(self, variables: dict[str, str], *arguments: str) -> str:
-        """The shell text that runs Python there with ``variables`` and ``arguments``; nothing in it is expanded."""
+        """Shell text that runs Python there with ``variables`` and ``arguments``; the shell expands nothing in it."""
         path = {"PYTHONPATH": self.code} if self.code else {}
         return shell_text({**variables, **path}, [self.python, *arguments])
 
-    def arrive(self, job: JobFile) -> dict[str, Any]:
-        """Hand over ``job`` and return what ``observe.arrive`` answers.
+    def set_up(self, job: JobFile) -> dict[str, Any]:
+        """Hand over ``job`` and return the reply of ``observe.agent.remote_setup``.
 
         Raises:
             BadInput: the host cannot be reached, refuses us, or lacks Python or allpull.
@@ -53,18 +53,18 @@ class Remote:
         if answer.returncode != 0:
             raise BadInput(self._trouble(answer), hint=self._remedy(answer))
         try:
-            told: dict[str, Any] = json.loads(answer.stdout.splitlines()[-1])
+            reply: dict[str, Any] = json.loads(answer.stdout.splitlines()[-1])
         except (ValueError, IndexError):
             raise BadInput(
                 f"host {self.name} gave no sensible answer: {answer.stdout[:200].decode('utf-8', 'replace')!r}",
                 hint="does its shell print something on start? it should be silent for ssh commands",
             ) from None
-        return told
+        return reply
 
     def start(self, command: str, log: Path) -> subprocess.Popen[bytes]:
-        """Start ``command`` there, its output in ``log`` here; it ends when the connection does, and that with us.
+        """Start ``command`` there, its output in ``log`` here; it ends with the connection, and that with this process.
 
-        A terminal is allocated for that: without one the remote process would outlive its connection.
+        This needs a terminal: without one the remote process would outlive its connection.
         """
         with log.open("ab") as output:
             return subprocess.Popen(
@@ -76,25 +76,25 @@ class Remote:
                 preexec_fn=end_with_us,  # noqa: PLW1509  no thread of ours holds a lock while jobs start
             )
 
-    def leave(self, directory: str) -> None:
-        """Remove the folder that ``arrive`` made."""
+    def clean_up(self, directory: str) -> None:
+        """Remove the folder that ``set_up`` made."""
         self.ask(self.python_command({}, "-m", "allpull.observe.agent.remote_setup", "--leave", directory), b"")
 
     def warn(self, job_file: str) -> None:
-        """Send SIGUSR1 to the agent that runs ``job_file`` there."""
+        """Send SIGUSR1 to the agent of ``job_file`` there."""
         self.ask(self.python_command({}, "-m", "allpull.observe.agent.warn", job_file), b"")
 
     def connection(self, command: str) -> list[str]:
-        """The words that run ``command`` there, with our standard streams and no terminal."""
+        """The command line that runs ``command`` there, with our standard streams and no terminal."""
         return ["ssh", "-T", *OPTIONS, *KEEP_ALIVE, "--", self.name, command]
 
     def ask(self, command: str, text: bytes, patience_s: float = ANSWER_S) -> subprocess.CompletedProcess[bytes]:
         """Run ``command`` there with ``text`` on its standard input and wait for it.
 
-        Ctrl-C does not reach it: an answer that is lost may be a folder that is never removed.
+        Ctrl-C does not reach it: a lost answer could leave a folder that is never removed.
 
         Raises:
-            BadInput: there is no ssh here, or no answer in time.
+            BadInput: ssh is not installed here, or there is no answer in time.
         """
         words = self.connection(command)
         try:
@@ -107,8 +107,8 @@ class Remote:
             raise BadInput(f"host {self.name} gave no answer in {patience_s:.0f} s", hint="is it busy?") from None
 
     def _trouble(self, answer: subprocess.CompletedProcess[bytes]) -> str:
-        said = answer.stderr.decode("utf-8", "replace").strip().splitlines()
-        return f"host {self.name}: {said[-1] if said else f'exit code {answer.returncode}'}"
+        lines = answer.stderr.decode("utf-8", "replace").strip().splitlines()
+        return f"host {self.name}: {lines[-1] if lines else f'exit code {answer.returncode}'}"
 
     def _remedy(self, answer: subprocess.CompletedProcess[bytes]) -> str:
         if answer.returncode == SSH_FAILED:
@@ -121,21 +121,21 @@ class Remote:
 
 
 def shell_text(variables: Mapping[str, str], command: Sequence[str]) -> str:
-    """What a shell takes for ``command`` with ``variables``, in its own process; nothing in it is expanded."""
+    """Shell text that replaces the shell by ``command`` with ``variables``; the shell expands nothing in it."""
     settings = [f"{name}={value}" for name, value in sorted(variables.items())]
     return shlex.join(["exec", "env", *settings, *command])
 
 
 def end_with_us() -> None:
-    """Let the process that is about to start end when this one does, however it does."""
+    """In a forked child: have it end when this process ends, however that ends."""
     end_with_parent(signal.SIGTERM)
 
 
 def resolve(name: str) -> str:
-    """The address that ssh would connect to for ``name``, after the user's configuration.
+    """The address that ssh connects to for ``name``, by the user's configuration.
 
     Raises:
-        BadInput: ssh is not here, or does not take the name.
+        BadInput: ssh is not installed here, or rejects the name.
     """
     try:
         answer = subprocess.run(["ssh", "-G", "--", name], capture_output=True, text=True, timeout=15, check=False)
@@ -148,7 +148,7 @@ def resolve(name: str) -> str:
 
 
 def ship_code(name: str, package: Path, rsync: Sequence[str] = ("rsync",)) -> str:
-    """Copy the code of ``package`` to host ``name`` with rsync; the folder there that it can be imported from.
+    """Copy the code of ``package`` to host ``name`` with rsync; returns the folder there to import it from.
 
     Raises:
         BadInput: rsync is missing on one side, or the host cannot be reached.
@@ -170,4 +170,4 @@ def ship_code(name: str, package: Path, rsync: Sequence[str] = ("rsync",)) -> st
 
 
 SHIPPED = ".cache/allpull/code"
-"""Folder below a remote home into which code is shipped; relative, so the remote shell's home is meant."""
+"""Folder into which code is shipped; relative, so that the remote shell's home is meant."""

@@ -1,7 +1,7 @@
 """Run a job on hosts that ssh reaches: one agent a host, records collected at the end.
 
-Hosts need not share a file system with this one or each other. Each says first where it will write and with which
-versions; only when all have answered does anything start.
+Hosts need not share a file system with this one or each other. Each first replies where it will write and with which
+versions; nothing starts until all have replied.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from allpull.launch.job import RECORDED_VARIABLES, Job, environment
 from allpull.launch.running import Running
 from allpull.launch.ssh.collect import Copies
 from allpull.launch.ssh.connection import KEEP_ALIVE, OPTIONS, SSH_FAILED, Remote, resolve, shell_text
-from allpull.launch.ssh.remote_setup import AT_ONCE, ReadyHost, arrive, leave
+from allpull.launch.ssh.remote_setup import AT_ONCE, ReadyHost, clean_up, set_up_hosts
 from allpull.rundir import layout, redact
 
-AFTERMATH_S = 10.0  # from the first host that failed to asking the others to stop: they may still say why themselves
+AFTERMATH_S = 10.0  # from the first failed host to stopping the others, which may still write why they failed
 LOST = 124  # our code for a host whose connection broke
 
 
@@ -43,7 +43,7 @@ class Ssh:
         self._names = read_hosts(hosts)
 
     def plan(self, job: Job) -> str:
-        """The command of each host, as ssh is given it; what only a host can say stands as ``$NAME``."""
+        """The ssh command of each host; what only a host knows is a ``$NAME``."""
         divide(job.spec.launch.ranks, self._names)
         remotes = [Remote(name=name, python=job.spec.ssh.python or sys.executable) for name in self._names]
         commands = agent_commands(
@@ -54,17 +54,17 @@ class Ssh:
         return "\n".join(["#!/bin/sh", *(f"{line} &" for line in lines), "wait", ""])
 
     def submit(self, job: Job) -> SshJob:
-        """Hand the job to every host, then start it on all.
+        """Set every host up for the job, then start it on all.
 
         Raises:
             BadInput: ranks cannot be divided over the hosts, or a host cannot take the job; nothing was started.
         """
         divide(job.spec.launch.ranks, self._names)
-        hosts = arrive(self._names, job)
+        hosts = set_up_hosts(self._names, job)
         try:
             return SshJob(job, hosts, resolve(self._names[0]))
         except BaseException:  # Ctrl-C too
-            leave(hosts)
+            clean_up(hosts)
             raise
 
 
@@ -96,7 +96,7 @@ class SshJob(Running):
             raise
 
     def missing_records(self) -> list[str]:
-        """What records did not come home, and why: a sentence for each host."""
+        """Which records could not be collected, and why: one sentence per host."""
         return [
             f"records of host {host.remote.name} did not all come home ({trouble}): they are in {host.directory} there"
             for host in self._hosts
@@ -106,7 +106,7 @@ class SshJob(Running):
     def poll(self) -> list[HostEnding] | None:
         """How each host ended, or None while one runs; a host that fails ends the others."""
         codes = [client.poll() for client in self._clients]
-        if not self._stopping:  # clients that we end say the same
+        if not self._stopping:  # clients that we end have the same exit code
             self._lost |= {h.remote.name for h, code in zip(self._hosts, codes, strict=True) if code == SSH_FAILED}
         if any(code not in (None, 0) for code in codes) and None in codes:
             now = time.monotonic()
@@ -117,9 +117,9 @@ class SshJob(Running):
         return None if None in codes else self._close()
 
     def cancel(self, grace_s: float) -> None:
-        """End all hosts: their connections are closed, which hangs up on the agents, and they end their ranks.
+        """End all hosts: closing a connection hangs up on its agent, which ends its ranks.
 
-        Their records come home all the same; not where ``grace_s`` is 0.
+        Records are still collected, unless ``grace_s`` is 0.
         """
         self._end_clients(grace_s)
         if grace_s > 0:
@@ -129,7 +129,7 @@ class SshJob(Running):
                 self._home.setdefault(host.remote.name, "asked to end at once")
 
     def warn(self) -> bool:
-        """Let the ranks write a checkpoint and stop: each host's agent is told, and passes it on."""
+        """Have the ranks write a checkpoint and stop: each host's agent gets the signal and passes it on."""
         for host in self._hosts:
             threading.Thread(target=_warn, args=(host,), daemon=True).start()
         return True
@@ -149,12 +149,12 @@ class SshJob(Running):
                 client.wait()
 
     def _close(self) -> list[HostEnding]:
-        away = [host for host in self._hosts if not host.shared and host.remote.name not in self._home]
+        unshared = [host for host in self._hosts if not host.shared and host.remote.name not in self._home]
         copies = Copies(self._job.directory)
-        if away:
-            with ThreadPoolExecutor(min(AT_ONCE, len(away))) as pool:
+        if unshared:
+            with ThreadPoolExecutor(min(AT_ONCE, len(unshared))) as pool:
                 try:
-                    list(pool.map(lambda host: self._bring_home(host, copies), away))
+                    list(pool.map(lambda host: self._bring_home(host, copies), unshared))
                 except BaseException:
                     copies.break_off()
                     raise
@@ -166,20 +166,20 @@ class SshJob(Running):
         ended = blame_lost_host(ended, self._lost)
         if not self.missing_records():
             return ended
-        before = next((host.reason for host in ended if host.reason), None)
-        reason = "; ".join(filter(None, [before, *self.missing_records()]))
+        own_reason = next((host.reason for host in ended if host.reason), None)
+        reason = "; ".join(filter(None, [own_reason, *self.missing_records()]))
         return [replace(ended[0], reason=reason), *ended[1:]]
 
     def _bring_home(self, host: ReadyHost, copies: Copies) -> None:
         self._wait_for_ending(host)
         trouble = copies.collect(host.remote, host.directory)
         if trouble is None:
-            leave([host])
+            clean_up([host])
         if not copies.broken_off:
             self._home[host.remote.name] = trouble
 
     def _wait_for_ending(self, host: ReadyHost) -> None:
-        """An agent that was hung up on needs a moment to end its ranks and say so; one that never began does not."""
+        """Wait until an agent that lost its terminal has ended its ranks and written so; not if it never started."""
         ended, began = (
             shlex.quote(f"{host.directory}/{name}")
             for name in (layout.ended_file(host.remote.name), layout.host_file(host.remote.name))
@@ -190,15 +190,15 @@ class SshJob(Running):
 
 
 def blame_lost_host(ended: list[HostEnding], lost: Collection[str]) -> list[HostEnding]:
-    """How the hosts ended, where some were ``lost``: one that had no failure of its own is what the others died of.
+    """How the hosts ended, of which some were ``lost``: a lost host without a failure of its own made the others fail.
 
     >>> [(host.code, host.reason) for host in blame_lost_host([HostEnding(host="n1", code=1)], {"n1"})]
     [(124, 'host n1 was lost: its agent was killed, or the connection to it broke')]
     """
-    gone = next((host.host for host in ended if host.host in lost and not host.failures), None)
-    if gone is None:
+    lost_host = next((host.host for host in ended if host.host in lost and not host.failures), None)
+    if lost_host is None:
         return ended
-    reason = f"host {gone} was lost: its agent was killed, or the connection to it broke"
+    reason = f"host {lost_host} was lost: its agent was killed, or the connection to it broke"
     return [replace(host, code=LOST, failures=(), reason=reason) for host in ended]
 
 
@@ -206,7 +206,7 @@ def divide(ranks: int, names: Sequence[str]) -> int:
     """Ranks of each host.
 
     Raises:
-        BadInput: they are not the same number everywhere.
+        BadInput: the number would differ between hosts.
     """
     if ranks % len(names):
         nearest = len(names) * max(1, ranks // len(names))
@@ -219,7 +219,7 @@ def divide(ranks: int, names: Sequence[str]) -> int:
 def agent_commands(
     job: Job, remotes: Sequence[Remote], *, master: str, port: int | str, directories: Sequence[str] | None
 ) -> list[str]:
-    """The shell text that starts the agent on each host, in its container where it has one."""
+    """The shell text that starts the agent on each host, in its container if it has one."""
     variables, box = forwarded(job), job.spec.container
     commands = []
     for index, remote in enumerate(remotes):
@@ -227,16 +227,16 @@ def agent_commands(
         agent = ["-m", "allpull.observe.agent", f"{directory}/{layout.SPEC}"]
         agent += ["--host-index", str(index), "--hosts", str(len(remotes))]
         agent += ["--master", master, "--port", str(port), "--name", remote.name]
-        inside = container.wrap(box, [container.python(box), *agent], shown=[Path(directory)])
-        whole = shell_text(variables, container.attended(box, inside))
-        commands.append(whole if box.image else remote.python_command(variables, *agent))
+        in_container = container.wrap(box, [container.python(box), *agent], shown=[Path(directory)])
+        agent_command = shell_text(variables, container.attended(box, in_container))
+        commands.append(agent_command if box.image else remote.python_command(variables, *agent))
     return commands
 
 
 def read_hosts(text: str) -> list[str]:
     """Host names from a hostfile or a host list.
 
-    In a file each line is a name or a range, with what follows it (``slots=4``) and comments left aside.
+    In a file each line is a name or a range; further words (``slots=4``) and comments are ignored.
 
     Raises:
         BadInput: nothing was given, the file cannot be read, a list does not parse, or a host is named twice.
@@ -249,14 +249,14 @@ def read_hosts(text: str) -> list[str]:
     if twice or not names:
         what = f"host {twice[0]} is named twice" if twice else "it names no host"
         raise BadInput(f"host list '{text[:200]}': {what}", hint="ranks are divided evenly; name each host once")
-    odd = next((name for name in names if name.startswith("-") or not name.isprintable()), None)
-    if odd is not None:
-        raise BadInput(f"host list '{text[:200]}': {odd!r} is no host name", hint="check the host list")
+    invalid = next((name for name in names if name.startswith("-") or not name.isprintable()), None)
+    if invalid is not None:
+        raise BadInput(f"host list '{text[:200]}': {invalid!r} is no host name", hint="check the host list")
     return names
 
 
 def forwarded(job: Job) -> dict[str, str]:
-    """The variables that go along: threads, and what the user set for the libraries, without secrets."""
+    """The variables that are sent along: threads, and what the user set for libraries, without secrets."""
     everything = environment(job.spec, os.environ)
     kept = {name: value for name, value in everything.items() if name.startswith(RECORDED_VARIABLES)}
     masked, _ = redact.mapping(kept)
@@ -264,9 +264,9 @@ def forwarded(job: Job) -> dict[str, str]:
 
 
 LOCAL_ONLY = frozenset({"PYTHONPATH", "PYTHONHOME", "MASTER_ADDR", "MASTER_PORT"})
-"""Variables that speak of this machine and would mislead another."""
+"""Variables that are about this machine, and wrong on another."""
 
 
 def _warn(host: ReadyHost) -> None:
-    with contextlib.suppress(BadInput):  # a host that does not answer; one that is told is enough
+    with contextlib.suppress(BadInput):  # a host that does not answer; one warned host is enough
         host.remote.warn(host.job_file)

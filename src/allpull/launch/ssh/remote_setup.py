@@ -1,7 +1,7 @@
-"""Hand a job to hosts over ssh: each says where it will write and with which versions, or why it cannot.
+"""Set hosts up for a job over ssh: each replies where it will write and with which versions, or why it cannot.
 
-Nothing has started then. Where one cannot, or we are asked to stop meanwhile, all leave again: what was made for the
-job, its nonce included, is removed.
+Nothing has started by then. If one host cannot take the job, or the user stops it meanwhile, every host is cleaned up:
+what was made for the job, its nonce included, is removed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ AT_ONCE = 32  # hosts that are talked to in parallel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadyHost:
-    """A host that has taken the job: where it writes, and the process of ours that runs it."""
+    """A host that is set up for the job: where it writes, and which versions it has."""
 
     remote: Remote
     directory: str
@@ -35,48 +35,50 @@ class ReadyHost:
     versions: dict[str, str | None]
 
 
-def arrive(names: Sequence[str], job: Job) -> list[ReadyHost]:
+def set_up_hosts(names: Sequence[str], job: Job) -> list[ReadyHost]:
     """Hand ``job`` to the hosts called ``names``; in their order.
 
     Raises:
-        BadInput: a host cannot take it, or they differ in versions; every one of them has left again.
+        BadInput: a host cannot take it, or versions differ; every host has been cleaned up.
     """
     file = JobFile.read(str(job.file))
-    remotes = [_remote(name, job) for name in names]  # one after the other: homes that are shared take one copy at once
-    arriving: list[Future[ReadyHost | BadInput]] = []
+    remotes = [
+        _remote(name, job) for name in names
+    ]  # one after the other: hosts may share a home, which takes one copy at a time
+    pending: list[Future[ReadyHost | BadInput]] = []
     try:
         with ThreadPoolExecutor(min(AT_ONCE, len(names))) as pool:
             try:
-                arriving += [pool.submit(_arrive, remote, file, job.spec.container) for remote in remotes]
-                answers = [one.result() for one in arriving]
+                pending += [pool.submit(_set_up, remote, file, job.spec.container) for remote in remotes]
+                results = [one.result() for one in pending]
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
-        problems = [answer for answer in answers if isinstance(answer, BadInput)]
+        problems = [answer for answer in results if isinstance(answer, BadInput)]
         if problems:
             raise BadInput("; ".join(problem.message for problem in problems), hint=problems[0].hint)
-        hosts = [answer for answer in answers if isinstance(answer, ReadyHost)]
-        check_versions(hosts)
-    except BaseException:  # Ctrl-C too: a host that was on its way has arrived by now
-        told = [one.result() for one in arriving if not one.cancelled() and not one.exception()]
-        leave([answer for answer in told if isinstance(answer, ReadyHost)])
+        hosts = [answer for answer in results if isinstance(answer, ReadyHost)]
+        check_same_versions(hosts)
+    except BaseException:  # Ctrl-C too: a host that was being set up is ready by now
+        answered = [one.result() for one in pending if not one.cancelled() and not one.exception()]
+        clean_up([answer for answer in answered if isinstance(answer, ReadyHost)])
         raise
     return hosts
 
 
-def leave(hosts: Sequence[ReadyHost]) -> None:
-    """Remove, from those that have one of their own, the folder that was made for the job."""
+def clean_up(hosts: Sequence[ReadyHost]) -> None:
+    """Remove the folder that was made for the job, on hosts that do not share ours."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for host in hosts:
             if not host.shared:
-                pool.submit(host.remote.leave, host.directory)  # one that cannot be reached any more keeps it
+                pool.submit(host.remote.clean_up, host.directory)  # an unreachable host keeps it
 
 
-def check_versions(hosts: Sequence[ReadyHost]) -> None:
-    """All hosts must have torch, and the same torch, Python and allpull.
+def check_same_versions(hosts: Sequence[ReadyHost]) -> None:
+    """Check that all hosts have torch, and the same torch, Python and allpull.
 
     Raises:
-        BadInput: one has not.
+        BadInput: they do not.
     """
     first = hosts[0]
     for host in hosts:
@@ -92,7 +94,7 @@ def check_versions(hosts: Sequence[ReadyHost]) -> None:
 
 
 def _remote(name: str, job: Job) -> Remote:
-    """How allpull is run on host ``name``: the Python that was named, or the path of ours; code shipped if asked.
+    """How to run allpull on host ``name``: with the configured Python, or the path of ours; ships the code if asked to.
 
     Raises:
         BadInput: code was to be shipped and could not.
@@ -102,26 +104,26 @@ def _remote(name: str, job: Job) -> Remote:
     return Remote(name=name, python=python, code=code)
 
 
-def _arrive(remote: Remote, file: JobFile, box: ContainerSpec) -> ReadyHost | BadInput:
+def _set_up(remote: Remote, file: JobFile, box: ContainerSpec) -> ReadyHost | BadInput:
     try:
-        told = remote.arrive(file)
+        reply = remote.set_up(file)
         host = ReadyHost(
             remote=remote,
-            directory=str(told["directory"]),
-            shared=bool(told["shared"]),
-            job_file=str(told["job_file"]),
-            port=int(told["port"]),
-            versions={str(name): value for name, value in told["versions"].items()},
+            directory=str(reply["directory"]),
+            shared=bool(reply["shared"]),
+            job_file=str(reply["job_file"]),
+            port=int(reply["port"]),
+            versions={str(name): value for name, value in reply["versions"].items()},
         )
-        return _inside(host, box) if box.image else host
+        return _with_container_versions(host, box) if box.image else host
     except BadInput as error:
         return error
     except (KeyError, TypeError, ValueError, AttributeError):
         return BadInput(f"host {remote.name} runs another allpull", hint="install the same version everywhere")
 
 
-def _inside(host: ReadyHost, box: ContainerSpec) -> ReadyHost | BadInput:
-    """The host with the versions that its container has; one whose container cannot be used has left again."""
+def _with_container_versions(host: ReadyHost, box: ContainerSpec) -> ReadyHost | BadInput:
+    """The host with the versions of its container; if the container cannot be used, the host is cleaned up."""
     try:
         answer = host.remote.ask(shell_text({}, container.question(box)), b"", patience_s=container.ANSWER_S)
         if answer.returncode == NOT_FOUND:
@@ -130,5 +132,5 @@ def _inside(host: ReadyHost, box: ContainerSpec) -> ReadyHost | BadInput:
             )
         return replace(host, versions=container.versions(box, answer))
     except BadInput as error:
-        leave([host])
+        clean_up([host])
         return BadInput(f"host {host.remote.name}: {error.message}", hint=f"on that host: {error.hint}")

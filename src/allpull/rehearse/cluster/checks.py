@@ -1,4 +1,4 @@
-"""Check what no single option of a cluster file can tell: each may be right alone and the whole still make no sense."""
+"""Contradictions between options of a cluster file that are each valid alone."""
 
 from __future__ import annotations
 
@@ -24,36 +24,36 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,30}[A-Za-z0-9])?")  # a lab
 
 def find_contradictions(cluster: Cluster) -> list[str]:
     """A line for each contradiction between options of ``cluster``; none when they agree."""
-    found = [*_switches(cluster), *_hosts(cluster)]
+    contradictions = [*_switches(cluster), *_hosts(cluster)]
     if cluster.accelerator is not None:
-        found += _accelerator(cluster.accelerator, None if cluster.layers is None else len(cluster.layers))
+        contradictions += _accelerator(cluster.accelerator, None if cluster.layers is None else len(cluster.layers))
     for index, fault in enumerate(cluster.faults):
-        found += [f"faults[{index}].{line}" for line in _fault(cluster, fault)]
-    return found or list(_jitter(cluster))
+        contradictions += [f"faults[{index}].{line}" for line in _fault(cluster, fault)]
+    return contradictions or list(_jitter(cluster))
 
 
 def _switches(cluster: Cluster) -> Iterator[str]:
-    place: dict[int, int] = {}
+    switch_of: dict[int, int] = {}
     for index, switch in enumerate(cluster.switches):
         if not switch.hosts:
             yield f"switch[{index}].hosts: expected at least one host"
         for host in switch.hosts:
             if not 0 <= host < cluster.table.hosts:
                 yield f"switch[{index}].hosts: {_no_host(cluster, host)}"
-            elif host in place:
-                yield f"switch[{index}].hosts: host {host} is behind switch[{place[host]}] already"
+            elif host in switch_of:
+                yield f"switch[{index}].hosts: host {host} is behind switch[{switch_of[host]}] already"
             else:
-                place[host] = index
+                switch_of[host] = index
 
 
 def _hosts(cluster: Cluster) -> Iterator[str]:
-    seen: dict[int, int] = {}
+    described: dict[int, int] = {}
     for index, table in enumerate(cluster.host_tables):
         if table.index >= cluster.table.hosts:
             yield f"host[{index}].index: {_no_host(cluster, table.index)}"
-        elif table.index in seen:
-            yield f"host[{index}].index: host {table.index} is described by host[{seen[table.index]}] already"
-        seen.setdefault(table.index, index)
+        elif table.index in described:
+            yield f"host[{index}].index: host {table.index} is described by host[{described[table.index]}] already"
+        described.setdefault(table.index, index)
         if table.name and not _HOST_NAME.fullmatch(table.name):
             yield f"host[{index}].name: expected letters, digits and hyphens, at most 32; found {show(table.name)}"
     names = [host.name for host in cluster.hosts]

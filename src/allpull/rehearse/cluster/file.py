@@ -105,11 +105,13 @@ def _unknown_table(name: str) -> str:
 
 def _entries(plain: Mapping[str, Any], name: str, faults: list[str]) -> Iterator[tuple[str, Any]]:
     """Path and content of each ``[[name]]`` table."""
-    found = plain.get(name, [])
-    if not isinstance(found, list) or len(found) > MAX_ENTRIES:
-        faults.append(f"{name}: expected at most {MAX_ENTRIES:,} tables, each under [[{name}]]; found {show(found)}")
+    value_found = plain.get(name, [])
+    if not isinstance(value_found, list) or len(value_found) > MAX_ENTRIES:
+        faults.append(
+            f"{name}: expected at most {MAX_ENTRIES:,} tables, each under [[{name}]]; found {show(value_found)}"
+        )
         return
-    for index, item in enumerate(found):
+    for index, item in enumerate(value_found):
         yield f"{name}[{index}]", item
 
 
@@ -118,10 +120,10 @@ def _table(kind: type[Record], item: object, where: str, faults: list[str]) -> R
     if not isinstance(item, dict):
         faults.append(f"{where}: expected a table; found {show(item)}")
         return None
-    sound, found = check(kind, item, f"{where}.")
-    found += [f"{where}.{line}" for line in find_faults(kind, sound)]
-    faults += found
-    return None if found else build(kind, item, where)
+    sound, value_found = check(kind, item, f"{where}.")
+    value_found += [f"{where}.{line}" for line in find_faults(kind, sound)]
+    faults += value_found
+    return None if value_found else build(kind, item, where)
 
 
 def _switch(item: object, where: str, faults: list[str]) -> SwitchTable | None:
@@ -142,8 +144,8 @@ def _planted(item: object, where: str, faults: list[str]) -> Fault | None:
     if isinstance(name, str) and name in KINDS:
         return _table(KINDS[name], item, where, faults)
     close = nearest(name, KINDS) if isinstance(name, str) else None
-    found = (show(name) if "kind" in item else "nothing") + (f"; did you mean '{close}'?" if close else "")
-    faults.append(f"{where}.kind: expected a kind of fault; found {found}; known: {', '.join(KINDS)}")
+    value_found = (show(name) if "kind" in item else "nothing") + (f"; did you mean '{close}'?" if close else "")
+    faults.append(f"{where}.kind: expected a kind of fault; found {value_found}; known: {', '.join(KINDS)}")
     return None
 
 

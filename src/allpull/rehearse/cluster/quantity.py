@@ -124,12 +124,12 @@ def _fault(unit: _Unit, value: object, *, signed: bool, most: float) -> str | No
     if not isinstance(value, str):
         return f"{expected}; found {show(value)}"
     try:
-        found = unit.parse(value)
+        parsed = unit.parse(value)
     except BadInput:
         above = ", above 0" if unit.suffix != "_s" else ""
         return f"{expected}{above}; found {show(value)}"
-    if found < 0 and not signed:
+    if parsed < 0 and not signed:
         return f"{expected}, at least 0; found {show(value)}"
-    if abs(found) > most:
+    if abs(parsed) > most:
         return f"{expected}, at most {unit.show(most)}{' either way' if signed else ''}; found {show(value)}"
     return None

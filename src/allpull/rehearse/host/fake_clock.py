@@ -49,9 +49,9 @@ def environment(library: Path, offset_s: float, drift_ppm: float, right_ns: int)
     >>> environment(Path("/lib/f.so"), 5.0, 100.0, 0)["FAKETIME"]
     '+5.000000 x1.000100000'
     """
-    others = os.environ.get(_PRELOAD)
+    other_libraries = os.environ.get(_PRELOAD)
     return {
-        _PRELOAD: f"{library}:{others}" if others else str(library),
+        _PRELOAD: f"{library}:{other_libraries}" if other_libraries else str(library),
         "FAKETIME": f"{offset_s:+.6f} x{1 + drift_ppm / 1e6:.9f}",
         RIGHT_NS: str(right_ns),
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
@@ -66,11 +66,11 @@ def settle_in(environ: MutableMapping[str, str]) -> dict[str, str]:
     Returns the variables that a program must be given to have the wrong one too.
     """
     mend_sleep()
-    wrong = dict(environ)
-    others = [item for item in environ.pop(_PRELOAD, "").split(":") if item and Path(item).name != LIBRARY]
-    if others:
-        environ[_PRELOAD] = ":".join(others)
-    return wrong
+    faked = dict(environ)
+    other_libraries = [item for item in environ.pop(_PRELOAD, "").split(":") if item and Path(item).name != LIBRARY]
+    if other_libraries:
+        environ[_PRELOAD] = ":".join(other_libraries)
+    return faked
 
 
 def reading() -> tuple[int, int]:
@@ -94,12 +94,12 @@ def mend_programs(directory: Path) -> None:
     shutil.copyfile(startup, directory / layout.CLUSTER_CLOCK / startup.name)
 
 
-def program_variables(wrong: Mapping[str, str], directory: str) -> dict[str, str]:
-    """What a program of the user's is given to have the clock that ``wrong`` has, an answer of ``settle_in``."""
-    if "FAKETIME" not in wrong:
+def program_variables(faked: Mapping[str, str], directory: str) -> dict[str, str]:
+    """What a program of the user's is given to have the clock that ``faked`` has, an answer of ``settle_in``."""
+    if "FAKETIME" not in faked:
         return {}
-    path = [f"{directory}/{layout.CLUSTER_CLOCK}", *filter(None, [wrong.get("PYTHONPATH")])]
-    return {_PRELOAD: wrong[_PRELOAD], "PYTHONPATH": ":".join(path)}
+    path = [f"{directory}/{layout.CLUSTER_CLOCK}", *filter(None, [faked.get("PYTHONPATH")])]
+    return {_PRELOAD: faked[_PRELOAD], "PYTHONPATH": ":".join(path)}
 
 
 def mend_sleep() -> None:

@@ -1,7 +1,7 @@
-"""Hold a virtual cluster for as long as its job runs: make the network, start the nursery, change links, end it all.
+"""The process that holds a virtual cluster for its job: makes the network, starts ranks, changes links, cleans up.
 
-``python -m allpull.rehearse.host.keeper ORDER.json --ready FD``. It is a process of its own so that allpull never
-leaves the machine's network, and so that somebody is there to clean up when allpull is killed. Standard library only.
+``python -m allpull.rehearse.host.keeper ORDER.json --ready FD``. It is a process of its own so that allpull stays in
+the machine's network, and so that a killed allpull is cleaned up after. Standard library only.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from allpull.rehearse.host.truth import FirstSteps, Moments
 from allpull.rundir import layout
 from allpull.rundir.write import whole_file
 
-NURSERY = "allpull.rehearse.ranks.fork_server"
+FORK_SERVER = "allpull.rehearse.ranks.fork_server"
 ETC_HOSTS = Path("/etc/hosts")
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  a mount point, not a file of ours
 TICK_S = 0.05  # how soon a change that is due, or an end, is noticed
-NURSERY_EXTRA_S = 5.0  # the nursery gives its ranks the grace time, and then has its own books to close
+FORK_SERVER_EXTRA_S = 5.0  # the fork server gives its ranks the grace time, and then writes its last records
 NO_NAMESPACES = (
     "run it as root, or let users make namespaces (sysctl kernel.unprivileged_userns_clone=1, "
     "kernel.apparmor_restrict_unprivileged_userns=0); allpull rehearse --unshaped runs the same ranks without them"
@@ -42,14 +42,14 @@ NO_NAMESPACES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """What was made: a descriptor of each host's network namespace, and the process that delays frames, if one does."""
+    """What was made: a descriptor of each host's network namespace, and the process that delays frames, if any."""
 
     nets: tuple[int, ...]
     relay_pid: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Nursery:
+class ForkServer:
     """The process that starts the ranks, and what its hosts report.
 
     Closing ``let_go`` starts all ranks, closing ``zero`` begins the time that planned kills count.
@@ -62,7 +62,7 @@ class Nursery:
 
 
 class Stop:
-    """How often we were asked to end."""
+    """Counts the requests to end."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -75,10 +75,12 @@ class Stop:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the job of an order file on its cluster; the exit code is the nursery's."""
+    """Run the job of an order file on its cluster; the exit code is the fork server's."""
     parser = argparse.ArgumentParser(prog="python -m allpull.rehearse.host.keeper")
     parser.add_argument("order", type=Path)
-    parser.add_argument("--ready", type=int, required=True, help="descriptor that is told when the hosts stand")
+    parser.add_argument(
+        "--ready", type=int, required=True, help="descriptor that gets a message when the hosts are ready"
+    )
     options = parser.parse_args(arguments)
     order = load(options.order)
     ownership.end_with_parent(order.owner_pid, signal.SIGTERM)
@@ -89,10 +91,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _tell(options.ready, {"error": error.message, "hint": error.hint, "missing": isinstance(error, MissingPart)})
         return error.exit_code
     ownership.end_with_parent(order.owner_pid, signal.SIGTERM)  # again: the kernel forgets it with a change of user
-    nursery = start_nursery(options.order, world)
+    fork_server = start_fork_server(options.order, world)
     _tell(options.ready, {"hosts": len(world.nets)})
     try:
-        code = watch(order, world, nursery, stop)
+        code = watch(order, world, fork_server, stop)
     finally:
         ownership.end_all(order.cluster)
         ownership.release(Path(order.state_file))
@@ -100,13 +102,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _tell(descriptor: int, news: dict[str, object]) -> None:
-    with suppress(OSError):  # whoever asked has gone
+    with suppress(OSError):  # the launcher has gone
         os.write(descriptor, json.dumps(news).encode() + b"\n")
     os.close(descriptor)
 
 
 def make(order: Order) -> World:
-    """Hosts, links and names, in namespaces that live as long as the processes in them.
+    """Make hosts, links and names, in namespaces that live as long as the processes in them.
 
     Raises:
         MissingPart: the kernel, or what is installed, does not allow it.
@@ -136,7 +138,7 @@ def start_relay(nets: Sequence[int], latency_s: float) -> int:
     """Make the TAP devices of all hosts and start the process that carries frames between them; its id.
 
     Raises:
-        MissingPart: there is no TUN driver for us.
+        MissingPart: the TUN driver cannot be used.
     """
     cables = []
     try:
@@ -170,51 +172,51 @@ def _name_hosts(order: Order) -> None:
         lines += [f"{network.address(index)} {host.name}", f"::ffff:{network.address(index)} {host.name}"]
     path = Path(order.directory) / layout.CLUSTER_HOSTS
     whole_file(str(path), "\n".join(lines) + "\n")
-    if ETC_HOSTS.exists():  # else there is nothing to hide, and addresses must do
+    if ETC_HOSTS.exists():  # without it, hosts are reached by address only
         bind(path, ETC_HOSTS)
 
 
-def start_nursery(order_file: Path, world: World) -> Nursery:
+def start_fork_server(order_file: Path, world: World) -> ForkServer:
     """Start the process that starts the ranks."""
     reports, report = os.pipe()
     go, let_go = os.pipe()
     zero, begin = os.pipe()
-    command = [sys.executable, "-m", NURSERY, str(order_file), "--parent", str(os.getpid())]
+    command = [sys.executable, "-m", FORK_SERVER, str(order_file), "--parent", str(os.getpid())]
     command += ["--nets", ",".join(map(str, world.nets))]
     command += ["--reports", str(report), "--go", str(go), "--zero", str(zero)]
     theirs = (report, go, zero)
-    process = subprocess.Popen(command, pass_fds=(*world.nets, *theirs), env=nursery_environment(os.environ))
+    process = subprocess.Popen(command, pass_fds=(*world.nets, *theirs), env=fork_server_environment(os.environ))
     for descriptor in theirs:
         os.close(descriptor)
-    return Nursery(process=process, reports=Reports(reports), let_go=let_go, zero=begin)
+    return ForkServer(process=process, reports=Reports(reports), let_go=let_go, zero=begin)
 
 
-def nursery_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """``environ`` without what another launcher said of its ranks, and with room for RANK."""
+def fork_server_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """``environ`` without another launcher's variables of ranks, and with a placeholder for RANK."""
     strangers = ("TORCHELASTIC_", "MASTER_", "GROUP_", "ROLE_", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE")
     kept = {name: value for name, value in environ.items() if not name.startswith(strangers)}
     return {**kept, "RANK": RANK_PLACEHOLDER}
 
 
-def watch(order: Order, world: World, nursery: Nursery, stop: Stop) -> int:
-    """Wait for the nursery, make changes when it is time, and pass on a request to end; the nursery's exit code."""
-    course = Course(order, world, nursery)
-    while nursery.process.poll() is None:
+def watch(order: Order, world: World, fork_server: ForkServer, stop: Stop) -> int:
+    """Wait for the fork server, make changes when due, and pass on a request to end; returns its exit code."""
+    course = Course(order, world, fork_server)
+    while fork_server.process.poll() is None:
         if stop.asked or _has_ended(world.relay_pid):
-            _end(order, nursery.process, stop)
+            _end(order, fork_server.process, stop)
             break
         course.look()
         time.sleep(TICK_S)
-    code = nursery.process.wait()
+    code = fork_server.process.wait()
     course.hear()
     return 128 - code if code < 0 else code
 
 
 class Course:
-    """How far a rehearsal has come: hosts stand, ranks start, the first step is made, changes strike one by one."""
+    """The course of a rehearsal: hosts are ready, ranks start, all make the first step, changes strike one by one."""
 
-    def __init__(self, order: Order, world: World, nursery: Nursery) -> None:
-        self._order, self._world, self._nursery = order, world, nursery
+    def __init__(self, order: Order, world: World, fork_server: ForkServer) -> None:
+        self._order, self._world, self._fork_server = order, world, fork_server
         self._todo = sorted((change for change in order.changes if change.kind != "kill"), key=lambda one: one.at_s)
         self._kills = {change.number: change for change in order.changes if change.kind == "kill"}
         self._moments = Moments(Path(order.truth_file))
@@ -228,11 +230,11 @@ class Course:
         self.hear()
         if not self._started:
             if len(self._standing) == len(self._order.hosts):
-                os.close(self._nursery.let_go)  # every host sees the end of it at once, and starts its ranks
+                os.close(self._fork_server.let_go)  # every host sees the end of it at once, and starts its ranks
                 self._started = True
         elif self._zero_s is None:
             if self._order.zero == "start" or self._first_steps.are_made():
-                os.close(self._nursery.zero)
+                os.close(self._fork_server.zero)
                 self._zero_s = self._moments.begin(self._order.zero)
         elif self._todo and time.monotonic() - self._zero_s >= self._todo[0].at_s:
             change = self._todo.pop(0)
@@ -241,7 +243,7 @@ class Course:
 
     def hear(self) -> None:
         """Take note of what hosts have reported."""
-        for news in self._nursery.reports.read():
+        for news in self._fork_server.reports.read():
             if "stands" in news:
                 self._standing.add(news["stands"])
             elif "clock" in news:
@@ -258,11 +260,11 @@ def _has_ended(relay_pid: int | None) -> bool:
     return True
 
 
-def _end(order: Order, nursery: subprocess.Popen[bytes], stop: Stop) -> None:
-    """End the nursery: politely, unless allpull is dead or we are asked again."""
-    nursery.terminate()
-    deadline = time.monotonic() + order.grace_s + NURSERY_EXTRA_S
-    while nursery.poll() is None and time.monotonic() < deadline:
+def _end(order: Order, fork_server: subprocess.Popen[bytes], stop: Stop) -> None:
+    """End the fork server: with SIGTERM first, unless allpull is dead or asks again."""
+    fork_server.terminate()
+    deadline = time.monotonic() + order.grace_s + FORK_SERVER_EXTRA_S
+    while fork_server.poll() is None and time.monotonic() < deadline:
         if stop.asked > 1 or os.getppid() != order.owner_pid:
             break
         time.sleep(TICK_S)

@@ -244,5 +244,7 @@ def run(batches: Sequence[Batch], nets: Sequence[int]) -> None:
         with inside(nets[batch.host]) if batch.host is not None else nullcontext():
             done = subprocess.run([batch.tool, "-batch", "-"], input=text, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            said = " ".join(done.stderr.split())[:300]
-            raise AllpullError(f"{batch.tool} could not make the virtual network: {said}", hint=f"asked: {text[:300]}")
+            complaint = " ".join(done.stderr.split())[:300]
+            raise AllpullError(
+                f"{batch.tool} could not make the virtual network: {complaint}", hint=f"asked: {text[:300]}"
+            )

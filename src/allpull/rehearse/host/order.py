@@ -1,4 +1,4 @@
-"""What the launcher orders: the file that keeper and nursery work from. Standard library only."""
+"""The order: the file from which the keeper and the fork server make a virtual cluster. Standard library only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Literal
 from allpull.rehearse.host.network import Change, Topology, Uplink
 
 RANK_PLACEHOLDER = "_" * 7
-"""What RANK is where there are no ranks yet: room for their numbers, and no number itself."""
+"""RANK in processes that are no ranks: long enough for any number, and no number itself."""
 
 SCHEMA = "allpull.rehearsal-order/1.1"
 

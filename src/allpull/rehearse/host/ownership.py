@@ -1,12 +1,12 @@
-"""Know a virtual cluster's processes again when its owner has died, and end them. Linux only.
+"""Which process owns a virtual cluster, and ending the processes of one whose owner has died. Linux only.
 
-The kernel takes namespaces, links and mounts down after the last process inside; so a cluster is gone when its
-processes are. Each of them carries the cluster's id in its environment, where a fork leaves it and nobody else has it,
-and before the first is started a file says which process owns that id. Three things end what a killed owner leaves:
+The kernel removes namespaces, links and mounts after the last process inside, so a cluster is gone when its processes
+are. Each of them has the cluster's id in its environment, which forks inherit and no other process has. Before the
+first one starts, a file records which process owns that id. Three mechanisms end what a killed owner leaves:
 
-1. the keeper, which is told by the kernel that its parent has died;
-2. should the keeper be killed too, the same signal from parent to child, down to the ranks;
-3. should anything be left still, ``clean_dead`` at the next start.
+1. the keeper, which the kernel signals when its parent dies;
+2. if the keeper is killed too, the same signal from parent to child, down to the ranks;
+3. for anything that is still left, ``clean_dead`` at the next start.
 
 Only processes with the id of a dead owner are ever touched.
 """
@@ -39,12 +39,12 @@ _START_FIELD = 22 - 3  # starttime of proc(5)'s stat, counted from the field aft
 
 
 def new_id() -> str:
-    """A name for a cluster that nothing else has or can guess."""
+    """A unique id for a cluster that nobody can guess."""
     return secrets.token_hex(16)
 
 
 def folder() -> Path:
-    """Where owners are written down: below /run for root, else in the user's own run-time folder."""
+    """The folder of owner files: below /run for root, else in the user's own run-time folder."""
     if os.geteuid() == 0:
         return Path("/run/allpull")
     runtime = os.environ.get("XDG_RUNTIME_DIR")
@@ -52,7 +52,7 @@ def folder() -> Path:
 
 
 def claim(cluster: str, directory: Path, *, place: Path | None = None) -> Path:
-    """Write down that this process owns ``cluster``, whose records go to ``directory``; the file that says so.
+    """Record that this process owns ``cluster``, whose records go to ``directory``; returns the owner file.
 
     Raises:
         OSError: it cannot be written, or the folder belongs to someone else.
@@ -69,12 +69,12 @@ def claim(cluster: str, directory: Path, *, place: Path | None = None) -> Path:
 
 
 def release(path: Path) -> None:
-    """Nothing is left of a cluster: forget its owner."""
+    """Remove the owner file of a cluster of which nothing is left."""
     path.unlink(missing_ok=True)
 
 
 def clean_dead(place: Path | None = None) -> int:
-    """End what owners that are dead left behind; how many clusters that were."""
+    """End the clusters of dead owners; returns how many there were."""
     place = place or folder()
     if not _is_ours(place):
         return 0
@@ -93,7 +93,7 @@ def _is_orphan(path: Path) -> bool:
         record = json.loads(path.read_text(encoding="utf-8"))
         owner, started, boot = int(record["owner_pid"]), record["owner_start_ticks"], record["boot_id"]
     except (OSError, ValueError, KeyError, TypeError):
-        return False  # what cannot be understood is left alone
+        return False  # a file that cannot be parsed is left alone
     return bool(boot != _boot_id() or start_ticks(owner) != started)
 
 
@@ -114,7 +114,7 @@ def end_all(cluster: str) -> None:
 
 
 def _processes(cluster: str) -> tuple[list[int], bool]:
-    """A descriptor of each process of ``cluster``, which cannot come to mean another one; and whether these are all."""
+    """A pidfd of each process of ``cluster``, which no other process can reuse; and whether these are surely all."""
     mark = f"{TAG}={cluster}".encode()
     found, sure = [], True
     for entry in Path("/proc").iterdir():
@@ -137,7 +137,7 @@ def _processes(cluster: str) -> tuple[list[int], bool]:
 
 
 def _is_starting(entry: Path) -> bool:
-    """Whether a process without an environment may be about to get one: between the two, exec shows none."""
+    """Whether a process without an environment may be in the middle of exec, when it shows none."""
     ticks = start_ticks(int(entry.name))
     try:
         (entry / "exe").readlink()
@@ -150,7 +150,7 @@ def _is_starting(entry: Path) -> bool:
 
 
 def end_with_parent(parent: int, number: int) -> None:
-    """Have the kernel send us signal ``number`` when process ``parent`` dies; leave at once where it already has."""
+    """Have the kernel send us signal ``number`` when process ``parent`` dies; exit at once if it already has."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
     if os.getppid() != parent:
         sys.exit(f"process {parent}, which started this one, has ended")
@@ -171,7 +171,7 @@ def _boot_id() -> str:
 
 
 def _is_ours(place: Path) -> bool:
-    """Whether ``place`` is a folder of ours that nobody else may write to."""
+    """Whether ``place`` is our own folder, which nobody else may write to."""
     try:
         found = place.lstat()
     except OSError:

@@ -1,7 +1,7 @@
 """What hosts report to the keeper, a line of JSON each, over a pipe that they share. Standard library only.
 
-``{"stands": 1}`` says that host 1 is ready for its ranks, ``{"clock": {…}}`` how wrong its wall clock is at a moment,
-and ``{"killed": 3, "monotonic_ns": …}`` that rank 3 was, as planned.
+``{"stands": 1}`` says that host 1 is ready for its ranks, ``{"clock": {…}}`` how wrong its wall clock is at one time,
+and ``{"killed": 3, "monotonic_ns": …}`` that rank 3 was killed, as planned.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _ATOMIC_BYTES = 4096  # PIPE_BUF on Linux: a shorter line is never torn by anoth
 
 
 def send(descriptor: int, **news: Any) -> None:
-    """Report ``news``; a keeper that has gone does not hear it."""
+    """Report ``news``; ignored if the keeper has gone."""
     line = json.dumps(news).encode() + b"\n"
     assert len(line) <= _ATOMIC_BYTES
     with suppress(OSError):

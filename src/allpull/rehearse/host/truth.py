@@ -1,6 +1,6 @@
-"""Tell ``truth.json`` when what was planted struck, and from when on a wrong clock drifts. Standard library only.
+"""Write into ``truth.json`` when planted faults struck, and from when a wrong clock drifts. Standard library only.
 
-Moments are the machine's monotonic clock, in ns: hosts share it, and every record has it.
+Times are of the machine's monotonic clock, in ns: hosts share it, and every record has it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class FirstSteps:
         self._missing = set(range(ranks))
 
     def are_made(self) -> bool:
-        """Look again; it costs a small file for each rank that has not."""
+        """Look again; reads one small file for each rank that has not."""
         self._missing = {rank for rank in self._missing if not self._has_made(rank)}
         return not self._missing
 
@@ -45,7 +45,7 @@ class FirstSteps:
 
 
 class Moments:
-    """What stands in the truth at ``path`` under ``KEY``; a disk that takes no more of it ends no rehearsal."""
+    """The times under ``KEY`` in the truth file at ``path``; a full disk does not end the rehearsal."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -86,7 +86,7 @@ def plain(change: Change) -> dict[str, Any]:
 
 
 def not_struck(path: Path, changes: tuple[Change, ...]) -> list[dict[str, Any]]:
-    """Those of ``changes`` that the truth at ``path`` has no moment of."""
+    """Those of ``changes`` for which the truth file at ``path`` has no time."""
     try:
         struck = json.loads(path.read_text(encoding="utf-8")).get(KEY, {}).get("struck", [])
     except (OSError, ValueError):

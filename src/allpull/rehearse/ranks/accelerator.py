@@ -26,7 +26,7 @@ from allpull.rehearse.ranks.timeline import COARSE_S, Timeline
 FIRST_BUCKET_MIB = 1.0  # torch.distributed._DEFAULT_FIRST_BUCKET_BYTES
 BUCKET_MIB = 25.0  # DDP's default bucket_cap_mb
 TINY_S = 20e-6  # a layer whose backward is shorter shares a function
-TOGETHER = 3  # autograd hands on so many gradients of one function in the order they are given; more it may shuffle
+MAX_SHARED = 3  # autograd hands on so many gradients of one function in the order they are given; more it may shuffle
 
 
 class Accelerator(nn.Module):
@@ -36,8 +36,10 @@ class Accelerator(nn.Module):
         super().__init__()
         self.extra: Extra = NOTHING
         self._timeline = timeline
-        made = {one.name: self._parameter(one.name, one.elements) for layer in plan.layers for one in layer.parameters}
-        self._queue = [_Work(self, timeline, plan, layers, made) for layers in together(plan.layers)]
+        parameters = {
+            one.name: self._parameter(one.name, one.elements) for layer in plan.layers for one in layer.parameters
+        }
+        self._queue = [_Work(self, timeline, plan, layers, parameters) for layers in group_layers(plan.layers)]
         self._queue[0].last = True
 
     def forward(self, x: Tensor) -> Tensor:
@@ -60,12 +62,12 @@ class Accelerator(nn.Module):
         return parameter
 
 
-def together(layers: Sequence[PlannedLayer]) -> list[tuple[PlannedLayer, ...]]:
+def group_layers(layers: Sequence[PlannedLayer]) -> list[tuple[PlannedLayer, ...]]:
     """The layers of each autograd function, both in the order of the forward pass."""
     groups: list[tuple[PlannedLayer, ...]] = []
     for layer in reversed(layers):
-        beside = sum(len(other.parameters) for other in groups[-1]) if groups else TOGETHER
-        if layer.backward_s < TINY_S and beside + len(layer.parameters) <= TOGETHER:
+        parameters_so_far = sum(len(other.parameters) for other in groups[-1]) if groups else MAX_SHARED
+        if layer.backward_s < TINY_S and parameters_so_far + len(layer.parameters) <= MAX_SHARED:
             groups[-1] = (layer, *groups[-1])
         else:
             groups.append((layer,))
@@ -81,17 +83,17 @@ class _Work:
         timeline: Timeline,
         plan: Plan,
         layers: Sequence[PlannedLayer],
-        made: dict[str, nn.Parameter],
+        parameters: dict[str, nn.Parameter],
     ) -> None:
         self.accelerator = accelerator
         self.timeline = timeline
         self.last = False  # in backward
         self.forward_s = sum(layer.forward_s for layer in layers)
         self.backward_s = sum(layer.backward_s for layer in layers)
-        alike = len(layers) / len(plan.layers)
-        self.forward_share = self.forward_s / plan.forward_s if plan.forward_s else alike
-        self.backward_share = self.backward_s / plan.backward_s if plan.backward_s else alike
-        self.parameters = [made[one.name] for layer in reversed(layers) for one in layer.parameters]
+        equal_share = len(layers) / len(plan.layers)
+        self.forward_share = self.forward_s / plan.forward_s if plan.forward_s else equal_share
+        self.backward_share = self.backward_s / plan.backward_s if plan.backward_s else equal_share
+        self.parameters = [parameters[one.name] for layer in reversed(layers) for one in layer.parameters]
         # one zero for each tensor: autograd adds it to the bucket, and no second copy of the gradients is kept
         self.gradients = [torch.zeros(1).expand(parameter.numel()) for parameter in self.parameters]
 

@@ -64,7 +64,7 @@ class Bell:
             os.set_blocking(end, False)
         signal.set_wakeup_fd(self._mouth, warn_on_full_buffer=False)
         for number in self.HEARD:
-            signal.signal(number, _heard)
+            signal.signal(number, _on_signal)
 
     def wait(self, timeout_s: float, *others: int) -> set[int]:
         """Signals that came, within ``timeout_s`` at the latest, or until something is heard on ``others``."""
@@ -82,7 +82,7 @@ class Bell:
         os.close(self._mouth)
 
 
-def _heard(_: int, __: FrameType | None) -> None:
+def _on_signal(_: int, __: FrameType | None) -> None:
     """The bell has rung already."""
 
 
@@ -127,8 +127,8 @@ class _Watch:
         """Take note of those that have ended; whether one of them failed by itself."""
         failed = False
         for pid in list(self.running):
-            found, status = os.waitpid(pid, os.WNOHANG)
-            if found == 0:
+            reaped, status = os.waitpid(pid, os.WNOHANG)
+            if reaped == 0:
                 continue
             name, code = self.running.pop(pid), os.waitstatus_to_exitcode(status)
             if code != 0 and not self.ending:
@@ -162,16 +162,16 @@ def attend(
     end_at, kill_at = float("inf"), float("inf")
     while watch.running:
         due = min(end_at, kill_at, kills.due_s)
-        heard = bell.wait(min(due - time.monotonic(), NEVER_S), *kills.ears)
+        signals = bell.wait(min(due - time.monotonic(), NEVER_S), *kills.ears)
         now = time.monotonic()
         if watch.reap() and end_at == float("inf") and not watch.ending:
             on_failure()
             end_at = now + aftermath_s
-        if signal.SIGUSR1 in heard and not watch.ending:
+        if signal.SIGUSR1 in signals and not watch.ending:
             end_at = min(end_at, now + aftermath_s)
-        asked = heard & {signal.SIGTERM, signal.SIGHUP}
-        if asked and not watch.ending:
-            stopped_by, end_at = min(asked), now
+        stop_signals = signals & {signal.SIGTERM, signal.SIGHUP}
+        if stop_signals and not watch.ending:
+            stopped_by, end_at = min(stop_signals), now
         while kills.due_s <= now:
             pid = kills.take()
             if pid in watch.running:

@@ -64,13 +64,13 @@ class Wires:
         return [word for name, value in pairs.items() for word in (f"--{name}", str(value))]
 
     def close(self) -> None:
-        """Nobody in this process needs them any more."""
+        """Close all of them in this process."""
         for descriptor in (*self.nets, self.reports, self.go, self.zero):
             os.close(descriptor)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Be the nursery, or with ``--host`` one of its hosts; in a forked child, that host."""
+    """Be the fork server, or with ``--host`` one of its hosts; in a forked child, that host."""
     parser = argparse.ArgumentParser(prog="python -m allpull.rehearse.ranks.fork_server")
     parser.add_argument("order", type=Path)
     parser.add_argument("--nets", required=True, help="descriptors of the hosts' network namespaces")
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     nets = tuple(map(int, options.nets.split(",")))
     wires = Wires(nets=nets, reports=options.reports, go=options.go, zero=options.zero)
     if options.host is None:
-        return be_nursery(order, options.order, wires)
+        return be_fork_server(order, options.order, wires)
     wrong = fake_clock.settle_in(os.environ)
     import_once()
     return be_host(order, options.host, wires, sidecar_environ=wrong)
@@ -103,20 +103,20 @@ def import_once() -> None:
     gc.freeze()  # what is shared stays so: collecting garbage in a rank would copy every page that it looks at
 
 
-def be_nursery(order: Order, order_file: Path, wires: Wires) -> int:
+def be_fork_server(order: Order, order_file: Path, wires: Wires) -> int:
     """Start all hosts and stay until the last has ended; the exit code is that of the first that failed."""
     own_clocks = {index: host for index, host in enumerate(order.hosts) if host.has_own_clock}
     hosts = {execute_host(host, index, order_file, wires): index for index, host in own_clocks.items()}
     import_once()
     bell = Bell()
-    nursery = os.getpid()
+    fork_server = os.getpid()
     for index in range(len(order.hosts)):
         if index in own_clocks:
             continue
         pid = os.fork()
         if pid == 0:
             bell.leave_to_parent()
-            ownership.end_with_parent(nursery, SIGKILL)
+            ownership.end_with_parent(fork_server, SIGKILL)
             return be_host(order, index, wires, sidecar_environ=dict(os.environ))
         hosts[pid] = index
     wires.close()
@@ -169,7 +169,7 @@ def be_host(order: Order, index: int, wires: Wires, *, sidecar_environ: dict[str
         grace_s=order.grace_s,
         aftermath_s=RANK_AFTERMATH_S,
         kills=Kills(_planned_kills(order, ranks), wires.zero, lambda rank: _tell_killed(wires, rank)),
-        on_failure=_tell_nursery,
+        on_failure=_tell_fork_server,
     )
     sidecar.stop(counting)
     _write_ending(order, host.name, ended)
@@ -255,7 +255,7 @@ def _tell_killed(wires: Wires, rank: int) -> None:
     send(wires.reports, killed=rank, monotonic_ns=time.monotonic_ns())
 
 
-def _tell_nursery() -> None:
+def _tell_fork_server() -> None:
     os.kill(os.getppid(), SIGUSR1)  # it ends the other hosts, also while a rank of ours takes its time to end
 
 

@@ -1,4 +1,4 @@
-"""Wait on an absolute schedule, so that what one wait overshoots the next one makes up for.
+"""Wait on an absolute schedule, so that the next wait makes up for what one overshoots.
 
 An accelerator works through its queue whether the host is in time or not. So the schedule runs on by itself: each
 piece of work moves the deadline, a wait ends at the deadline, and a host that was held up catches up. Only what has
@@ -32,7 +32,7 @@ class Timeline:
         return self._clock()
 
     def restart(self) -> None:
-        """Go on from now: what came before was not up to this accelerator."""
+        """Continue from now: the delay before was not this accelerator's."""
         self._due_s = self._clock()
 
     def work(self, seconds: float, grain_s: float = GRAIN_S) -> None:

@@ -15,10 +15,10 @@ import polars as pl
 from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.timeline import step_parts
 from allpull.errors import BadInput
-from allpull.report.files import place_all
+from allpull.report.atomic_file import place_all
 from allpull.report.perfetto import tracks
 from allpull.report.perfetto.trace_events import Sheet
-from allpull.report.plain import short
+from allpull.report.printable import short
 from allpull.rundir.read.run import RunData
 from allpull.schema.gap import Gap, texts
 

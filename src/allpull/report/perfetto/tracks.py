@@ -16,7 +16,7 @@ import polars as pl
 from allpull.analyse.collectives.matching import OPAQUE
 from allpull.analyse.timeline import PARTS, Piece, place_parts
 from allpull.report.perfetto.trace_events import Sheet, lanes
-from allpull.report.plain import short
+from allpull.report.printable import short
 
 STEPS, REDUCTION, PAUSES, COLLECTIVES, BUCKETS = 1, 2, 100, 200, 300  # first tracks; the numbers are their order
 MAX_LANES = 64  # tracks of one kind; events that overlap with as many others are left out
