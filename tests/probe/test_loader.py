@@ -195,6 +195,7 @@ def test_a_picture_that_cannot_be_decoded_is_counted_once_however_often_it_is_se
     assert told.odd == {7}
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 def test_two_ranks_read_a_pack_cold_warm_and_cached(probed, make_pack, folder, tmp_path):
     made = make_pack(folder, kind="jpeg", shard_bytes=1 << 17)
