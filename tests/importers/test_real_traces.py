@@ -93,8 +93,8 @@ def test_a_trace_without_distributed_info(bring: Any) -> None:
     assert run.steps["step"].to_list() == [1009]
     assert run.collectives.height == 6
     assert run.collectives["end_ns"].null_count() == 6
-    assert any("says no rank" in gap for gap in done.gaps)
-    assert any("called and not seen to run" in gap for gap in done.gaps)
+    assert any("states no rank" in gap for gap in done.gaps)
+    assert any("called but not seen to run" in gap for gap in done.gaps)
     assert metrics(AlignedRun(run)).phases["backward"] == pytest.approx(0.03416, abs=1e-4)
 
 
