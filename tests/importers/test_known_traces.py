@@ -204,7 +204,7 @@ def test_ranks_of_different_calls_do_not_match(tmp_path: Path) -> None:
         save(folder / f"rank{rank}.json", document(LATE, rank, events))
     done, _ = imported(folder, tmp_path / "runs")
     assert done.unmatched is not None
-    assert "none of 16 collectives was seen on more than one rank" in done.unmatched
+    assert "none of 16 collectives was recorded on more than one rank" in done.unmatched
 
 
 @pytest.mark.parametrize("gloo", [True, False], ids=["gloo", "nccl"])
@@ -217,12 +217,12 @@ def test_what_is_said_to_match_is_what_the_analysis_matches(tmp_path: Path, gloo
     done, run = imported(folder, tmp_path / "runs")
     matched = AlignedRun(run).matched
     if missing:
-        assert "; 0 of 12 collectives seen on all ranks that took part" in done.summary
-        assert "12 of 12 collectives were seen on several ranks, and none on all" in str(done.unmatched)
+        assert "; 0 of 12 collectives recorded on every participating rank" in done.summary
+        assert "12 of 12 collectives were recorded on several ranks, none on every" in str(done.unmatched)
         assert done.gaps[0] == done.unmatched
         assert matched.unmatched == matched.calls.height > 0
     else:
-        assert "; 12 of 12 collectives seen on all ranks that took part" in done.summary
+        assert "; 12 of 12 collectives recorded on every participating rank" in done.summary
         assert done.unmatched is None
         assert matched.unmatched == 0 < matched.calls.height
 

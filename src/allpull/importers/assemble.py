@@ -161,8 +161,8 @@ def _gaps(joined: Joined, calls: Calls, clocks: Clocks | None) -> Iterator[str]:
     dumped = [rank.rank for rank in joined.ranks if not rank.windows]
     if dumped:
         yield (
-            f"{named_ranks(dumped)}: flight-recorder dumps show when collectives were called, but not when they began or ended"
-            ": no phases, no waiting and no transfer; traces of torch.profiler have them"
+            f"{named_ranks(dumped)}: flight-recorder dumps show when collectives were called, but not when they"
+            " began or ended: no phases, no waiting and no transfer; traces of torch.profiler have them"
         )
     never_ran = sum(1 for call in all_calls if call.ran_ns is None)
     if never_ran and not dumped:

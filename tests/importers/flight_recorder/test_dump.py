@@ -123,7 +123,7 @@ def test_a_dump_beside_a_trace_numbers_its_collectives(tmp_path: Path) -> None:
         save(folder / f"rank{rank}.json", document(job, rank, events))
         write(folder, rank, {"version": "2.10", "pg_config": {}, "entries": entries}, as_json=False)
     done = import_traces([folder], out=tmp_path / "runs")
-    assert "10 of 10 collectives seen on all ranks that took part" in done.summary
+    assert "10 of 10 collectives recorded on every participating rank" in done.summary
     run = read_run(done.directory)
     assert sorted(path.name for path in (run.directory / "traces").iterdir() if "flight" in path.name) == [
         "rank-00000-flight-recorder-0.pickle",
