@@ -125,7 +125,7 @@ def test_the_import_needs_the_standard_library_alone_and_functions_stay_function
         "allpull.metric('x', 1.0)\n"
         "assert not {'polars', 'pydantic', 'numpy', 'typer', 'rich'} & set(sys.modules), sys.modules.keys()\n"
         "from allpull.compare import gate; from allpull.train import models; from allpull.explain import manual\n"
-        "import allpull.report.plain\n"
+        "import allpull.report.printable\n"
         "assert all(callable(getattr(allpull, name)) for name in ('compare', 'explain', 'report', 'train', 'run'))\n"
         "assert set(allpull.API) <= set(dir(allpull))\n"
     )

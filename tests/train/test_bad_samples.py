@@ -50,6 +50,7 @@ def words(text):
     return " ".join(text.split())
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 def test_odd_samples_of_all_ranks_are_said_once_counted_each_epoch_and_listed(train_digits, packs):
     done = train_digits(2, *options(packs, "data.odd_limit=0.0625"))
@@ -70,6 +71,7 @@ def test_odd_samples_of_all_ranks_are_said_once_counted_each_epoch_and_listed(tr
     assert {one["reason"] for one in listed} == {"not an image"}
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 def test_more_than_the_share_that_is_allowed_stops_the_training_and_says_why(train_digits, packs):
     """Of 64 samples 1 % is none; of 16 to test on 1 is 6 %, of 64 to train on 3 are 5 %."""

@@ -40,6 +40,7 @@ def patches(root: Path, count: int) -> Path:
     return root
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 @pytest.mark.parametrize(
     ("recipe", "source", "test", "score"),

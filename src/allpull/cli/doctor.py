@@ -47,7 +47,7 @@ def print_checks(checks: list[Check]) -> None:
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    from allpull.report.plain import printable  # noqa: PLC0415
+    from allpull.report.printable import printable  # noqa: PLC0415
 
     table = Table.grid(padding=(0, 2))
     for check in checks:

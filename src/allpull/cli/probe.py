@@ -164,10 +164,10 @@ def allreduce_table(result: AllreduceResult) -> str:
 def fit_words(fit: RingFit | None) -> str:
     """What the fit says, with how well it holds."""
     if fit is None:
-        return "No fit: it takes two ranks and two sizes, and times that grow with the size."
+        return "No fit: it needs two ranks and two sizes, and times that grow with the size."
     latency = f"{show_time(fit.latency_s.value)} ({_range(fit.latency_s, show_time)})"
     link = f"{show_bytes(fit.link_bytes_per_s.value)}/s ({_range(fit.link_bytes_per_s, show_bytes)} /s)"
-    return f"Ring fit: {latency} a message, {link} a link; off by at most {100 * fit.worst_error:.0f} %."
+    return f"Ring fit: {latency} per message, {link} per link; off by at most {100 * fit.worst_error:.0f} %."
 
 
 def _range(interval: Interval, show: Callable[[float], str]) -> str:
@@ -177,7 +177,7 @@ def _range(interval: Interval, show: Callable[[float], str]) -> str:
 
 
 def clock_table(result: ClockResult) -> str:
-    """One line a host and clock."""
+    """One line per host and clock."""
     if not result.offsets:
         return "One host: there is nothing to compare."
     lines = []

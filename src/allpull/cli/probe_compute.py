@@ -25,7 +25,7 @@ BUILDER = "allpull.train.models.build:build"  # by name: rooms on one floor do n
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 MOST_BATCH, MOST_SIZE, MOST_THREADS = 1 << 20, 8192, 4096
 MOST_CHANNELS, MOST_CLASSES = 4096, 1 << 20
-NOISY = 1.25  # 95th percentile over the fastest of the same work, from which on figures say little
+NOISY = 1.25  # 95th percentile over the fastest of the same work, from which on results say little
 USED = tuple(
     f"model.{name}" for name in ("width", "norm", "norm_scale", "conv_bias", "stride", "head", "zero_init", "blur_pool")
 )
@@ -135,7 +135,7 @@ def words(result: ComputeResult) -> Iterator[str]:
     for found in result.buckets:
         yield bucket_words(found)
     worst = max(one.p95_over_fastest for one in result.noise)
-    busy = "; it is busy, and figures say little" if worst > NOISY else ""
+    busy = "; it is busy, so the results are uncertain" if worst > NOISY else ""
     yield f"Noise of the machine: the same work takes up to {worst:.2f} times as long as at best (95 %){busy}."
     yield from (f"Left out: {reason}." for reason in result.left_out)
 
@@ -143,7 +143,7 @@ def words(result: ComputeResult) -> Iterator[str]:
 def fit_words(fit: ComputeFit) -> str:
     """What the line says, with how well it holds."""
     where = f"{fit.precision}, {fit.threads} thread{'s' * (fit.threads != 1)}"
-    line = f"{shown_time(fit.fixed_s)} + {shown_time(fit.per_sample_s)} a sample"
+    line = f"{shown_time(fit.fixed_s)} + {shown_time(fit.per_sample_s)} per sample"
     off = f"off by at most {percent(fit.worst_error)}"
     if fit.knee is None or fit.floor_s is None:
         return f"Step ({where}): {line}; {off}. No launch-bound knee among these batches."

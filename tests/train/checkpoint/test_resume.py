@@ -57,6 +57,7 @@ def test_a_rank_with_processors_of_its_own_decodes_on_all_of_them(monkeypatch, b
     assert with_threads(spec).data.threads == threads
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 def test_a_training_that_had_ended_when_it_was_started_again_is_scored_once_more(train_digits, monkeypatch, tmp_path):
     """A queue may take the hosts away in the last moment; that is no failure when the job comes back."""
@@ -73,6 +74,7 @@ def test_a_training_that_had_ended_when_it_was_started_again_is_scored_once_more
         train(replace(spec, train=replace(spec.train, resume=str(done.directory))), alone, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 def test_who_stops_within_an_epoch_is_told_what_was_not_as_asked_and_has_a_curve(train_digits):
     short = ("train.stop_after=3", "data.limit=256", "train.log_every=2", "observe.counters=false")

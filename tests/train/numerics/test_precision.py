@@ -413,6 +413,7 @@ print("agreed")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 def test_ranks_leave_out_the_same_steps_whoever_has_the_infinity(tmp_path):
     """Two ranks under Gloo, of which the second has an infinity in step 1 and no number in step 3."""

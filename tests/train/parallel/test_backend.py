@@ -149,6 +149,7 @@ def test_a_rank_alone_joins_nobody_and_is_refused_nccl_without_a_gpu(monkeypatch
     assert [str(join(asked).device) for asked in ("auto", "nccl", "gloo")] == ["cuda:0"] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 def test_two_ranks_join_as_their_gpus_allow(results_of_two_ranks: Callable[[str], list[dict[str, Any]]]) -> None:
     first, second = results_of_two_ranks("backend_ranks.py")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.slow]
 PARAMETERS = 5142  # of the network; every shape divides by two ranks
 OF_ROOT = 374  # norms, first convolution, head
 SHORT = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}

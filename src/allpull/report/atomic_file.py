@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from allpull.errors import BadInput
-from allpull.report.plain import printable
+from allpull.report.printable import printable
 
 
 def place(path: Path, content: bytes) -> Path:

@@ -6,7 +6,7 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allpull.report.plain import printable, short
+from allpull.report.printable import printable, short
 
 # Every character class that a terminal or an XML parser may act on.
 ANY_TEXT = st.text(alphabet=st.characters(categories=["L", "N", "P", "S", "Z", "C"]), max_size=60)

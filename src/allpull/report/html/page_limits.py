@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from allpull.errors import BadInput
-from allpull.report.plain import short
+from allpull.report.printable import short
 from allpull.report.wording import NAME_CHARACTERS
 from allpull.schema.reported import ScalingReport
 from allpull.schema.results import Curve, RunDetail, RunMetrics
