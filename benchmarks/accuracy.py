@@ -46,7 +46,7 @@ from allpull.analyse.effect import Part, satterthwaite
 from allpull.analyse.learning import last_value
 from allpull.analyse.student_t import beyond, quantile
 from allpull.data.datasets.dataset import read as read_dataset
-from allpull.data.loader.packset import find
+from allpull.data.loader.pack_feed import find_packs
 from allpull.data.pack.read import Pack
 from allpull.data.pack.statistics import statistics as channel_statistics
 from allpull.rundir import layout
@@ -54,9 +54,9 @@ from allpull.rundir.read.run import find_runs, read_run
 from allpull.rundir.write import whole_json
 from allpull.schema.spec import RunSpec, from_plain
 from allpull.schema.trainspec import DataSpec
-from allpull.train.checkpoint.checkpoint import PATTERN
-from allpull.train.checkpoint.reader import Stored
-from allpull.train.checkpoint.reader import read as read_checkpoint
+from allpull.train.checkpoint.format import Checkpoint
+from allpull.train.checkpoint.format import read as read_checkpoint
+from allpull.train.checkpoint.save_restore import PATTERN
 from allpull.train.models.build import build
 from stored import commit, keep
 
@@ -92,7 +92,7 @@ def test_part(data: DataSpec) -> TestPart:
         dataset = read_dataset(data.name, data.path)
         mean, std, test = dataset.mean, dataset.std, dataset.test
         return TestPart(images=test.images, labels=test.labels, classes=dataset.classes, mean=mean, std=std)
-    train, tested = find(data)
+    train, tested = find_packs(data)
     with Pack.open(tested) as pack:
         images = np.stack([pack.pixels(record) for record in range(len(pack))])
         labels, classes = np.array(pack.labels), len(pack.header.classes)
@@ -101,7 +101,7 @@ def test_part(data: DataSpec) -> TestPart:
     return TestPart(images=images, labels=labels, classes=classes, mean=found.mean, std=found.std)
 
 
-def network(spec: RunSpec, checkpoint: Stored, test: TestPart) -> nn.Module:
+def network(spec: RunSpec, checkpoint: Checkpoint, test: TestPart) -> nn.Module:
     """The network of a checkpoint: its moving average if it has one, with the mean of the ranks' batch statistics."""
     _, height, width, channels = test.images.shape
     model = build(spec.model, channels=channels, classes=test.classes, pixels=(height, width))

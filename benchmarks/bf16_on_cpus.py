@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from allpull.train.numerics.emulated import instructions
+from allpull.train.numerics.precision import instructions
 from memory_layout import WARM_UP, Case, training
 from stored import keep
 

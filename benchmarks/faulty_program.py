@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
 from allpull.data.datasets.digits import read
-from allpull.train.models.resnet import resnet8
+from allpull.train.models.resnet_cifar import resnet8
 
 
 class Digits(Dataset[tuple[Tensor, int]]):

@@ -26,13 +26,13 @@ from PIL import Image
 
 from allpull.data.images import resized
 from allpull.data.loader.batches import Plan
-from allpull.data.loader.crop import DRAWS, Look, views
-from allpull.data.loader.decode_job import JOB_BYTES, jobs, read
+from allpull.data.loader.crop import DRAWS, Transform, views
+from allpull.data.loader.decode import JOB_BYTES, jobs, read
 from allpull.data.loader.order import uniforms
-from allpull.data.loader.packed import PackedSource, Reading
+from allpull.data.loader.pack_batches import PackBatches, Reading
 from allpull.data.loader.throughput import drain
 
-LOOK = Look(size=224, mirror=True)
+LOOK = Transform(size=224, mirror=True)
 BATCH = 64
 MEAN, STD = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
 QUALITY = 94  # of the made pictures: 3.1 bits a pixel; ImageNet's have nearly 5, as 98 gives
@@ -123,7 +123,7 @@ def _torchvision(name: str) -> Any:
 
 def our_path(pack: Path, reading: Reading) -> OneEpoch:
     """The loader, as a trainer runs it."""
-    source, epochs = PackedSource(pack, Plan(global_batch=BATCH, rank=0, ranks=1, seed=0), LOOK, reading), count()
+    source, epochs = PackBatches(pack, Plan(global_batch=BATCH, rank=0, ranks=1, seed=0), LOOK, reading), count()
     return lambda: drain(source.training(next(epochs))).samples + BATCH  # it leaves the first batch out of its time
 
 
@@ -133,7 +133,7 @@ def decoding_path(pack: Path, reading: Reading) -> OneEpoch:
     Views are drawn, records read, decoded, cut, resized and mirrored in the order of the epoch, each into the same
     image, which stays in the cache; there are no batches, labels, slots, threads or futures.
     """
-    source, epochs = PackedSource(pack, Plan(global_batch=BATCH, rank=0, ranks=1, seed=0), LOOK, reading), count()
+    source, epochs = PackBatches(pack, Plan(global_batch=BATCH, rank=0, ranks=1, seed=0), LOOK, reading), count()
     image, memory = np.zeros((LOOK.size, LOOK.size, source.channels), source.dtype), np.empty(JOB_BYTES, np.uint8).data
     sizes = np.stack([source.pack.rows["height"], source.pack.rows["width"]], 1).astype(np.int64)
 

@@ -35,10 +35,10 @@ from typing import Any
 
 import torch
 
-from allpull.data.encode import Recipe
 from allpull.data.jpeg.restart import best_tool
 from allpull.data.loader.batches import Plan
-from allpull.data.loader.packed import PackedSource, Reading
+from allpull.data.loader.pack_batches import PackBatches, Reading
+from allpull.data.pack.encode import Recipe
 from allpull.data.pack.plan import Layout, plan
 from allpull.data.pack.write import write_pack
 from allpull.data.sources import SOURCES, guess
@@ -156,7 +156,7 @@ def prepare(folder: Path, scratch: Path, quality: int) -> tuple[dict[str, OneEpo
             paths[peer] = make()
         except (ImportError, AttributeError, RuntimeError, OSError) as error:
             absent[peer] = f"{type(error).__name__}: {error}"
-    source = PackedSource(packs["jpeg"], Plan(global_batch=1, rank=0, ranks=1, seed=0), LOOK)
+    source = PackBatches(packs["jpeg"], Plan(global_batch=1, rank=0, ranks=1, seed=0), LOOK)
     rows = source.pack.rows
     bits = 8 * float(rows["length"].sum()) / float((rows["height"].astype(float) * rows["width"]).sum())
     return (

@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from allpull.data.encode import Recipe
-from allpull.data.loader.threads import usual_threads
+from allpull.data.loader.pool import default_threads
+from allpull.data.pack.encode import Recipe
 from allpull.data.pack.plan import Layout, plan
 from allpull.data.pack.write import write_pack
 from allpull.data.sources import SOURCES
@@ -21,7 +21,7 @@ QUICK = {**FULL, "pictures": 64, "size": 64, "batch": 8, "steps": 3, "warm_up": 
 GPU = {"model": "resnet50", "pictures": 17408, "size": 224, "batch": 256, "steps": 48, "warm_up": 16, "rounds": 3}
 EVERYWHERE = {"threads": "1", "workers": 1, "precisions": "fp32,bf16", "minutes": float("inf")}
 GPU_ALSO = {
-    "workers": usual_threads(),
+    "workers": default_threads(),
     "precisions": "bf16",
     "minutes": 8.0,
 }  # and two for pictures, their pack and what is under way

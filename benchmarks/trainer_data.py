@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from allpull.config.load import load_spec
-from allpull.data.loader.crop import DRAWS, Look, views
-from allpull.data.loader.feed import open_feed
+from allpull.data.loader.crop import DRAWS, Transform, views
+from allpull.data.loader.open_feed import open_feed
 from allpull.data.loader.order import uniforms
 from allpull.train.prepare import Prepare
 
@@ -79,7 +79,7 @@ class Files(Dataset[tuple[Tensor, int]]):
         self._files = sorted(folder.rglob("*.jpg"))
         classes = sorted({path.parent.name for path in self._files})
         self._labels = [classes.index(path.parent.name) for path in self._files]
-        self._look = Look(size=size, mirror=True)
+        self._look = Transform(size=size, mirror=True)
 
     def __len__(self) -> int:
         return len(self._files)

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import inspect
 import json
+import re
 import sys
 import types
 import typing
@@ -24,8 +26,10 @@ import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+import allpull
 import printed
 from allpull import cli
+from allpull.api import frames
 from allpull.config.load import load_spec, recipes
 from allpull.explain import manual
 from allpull.explain.rules import names
@@ -63,7 +67,13 @@ def main() -> int:
 
 def generated() -> dict[Path, str]:
     """Every generated file with what it should hold."""
-    pages = {"cli.md": command_line(), "options.md": option_tables(), "fields.md": field_tables(), "rules.md": rules()}
+    pages = {
+        "api.md": python_api(),
+        "cli.md": command_line(),
+        "options.md": option_tables(),
+        "fields.md": field_tables(),
+        "rules.md": rules(),
+    }
     texts = {REFERENCE / name: NOTE + text for name, text in pages.items()}
     for stem in DOCUMENTED:
         texts[SCHEMAS / f"{stem}.json"] = json.dumps(json_schema(stem), indent=2, ensure_ascii=False) + "\n"
@@ -123,6 +133,89 @@ def _default(option: Any) -> str:
         return f"`{(option.opts if option.default else option.secondary_opts)[0]}`"
     unset = option.default is None or option.default is False
     return "" if unset else f"`{option.default}`"
+
+
+def python_api() -> str:
+    """What ``import allpull`` offers, from the docstrings."""
+    lines = [
+        "# The Python API",
+        "",
+        "What `import allpull` offers, and what the command line stands on. Times are float",
+    ]
+    lines += ["seconds, sizes are bytes; a name ends in its unit. See also [in a notebook](../how-to/notebook.md).", ""]
+    lines += ["## Marks", "", "For any training loop; they cost nothing when nobody observes it.", ""]
+    for name in ("phase", "step", "epoch", "metric"):
+        lines += _member(f"allpull.{name}", getattr(allpull, name))
+    lines += ["## Functions", ""]
+    offered = {name: getattr(allpull, name) for name in allpull.API}
+    for name, value in offered.items():
+        if inspect.isfunction(value):
+            lines += _member(f"allpull.{name}", value)
+    lines += ["## Classes", ""]
+    for name, value in offered.items():
+        if inspect.isclass(value):
+            lines += [f"### allpull.{name}", "", *_prose(value), *_results_fields(value)]
+            for member, found in vars(value).items():
+                if not member.startswith("_") and not isinstance(found, classmethod):
+                    lines += _class_member(name, member, found)
+    return "\n".join(lines[:-1]) + "\n"
+
+
+FRAMES = {
+    "steps": frames.STEPS,
+    "phases": frames.PHASES,
+    "collectives": frames.COLLECTIVES,
+    "counters": frames.COUNTERS,
+}
+
+
+def _class_member(kind: str, name: str, found: Any) -> list[str]:
+    """A method, or a property with the columns of its data frame."""
+    if inspect.isfunction(found):
+        return _member(f"{kind}.{name}", found)
+    if not isinstance(found, property | functools.cached_property):
+        return []
+    columns = FRAMES.get(name, {}) if kind == "Run" else {}
+    rows = [(f"`{column}`", text) for column, text in columns.items()]
+    return [f"#### {kind}.{name}", "", *_prose(found), *([*table(("column", "what it is"), rows), ""] if rows else [])]
+
+
+def _member(name: str, found: Any) -> list[str]:
+    signature = re.sub(r"(: |-> )'([^']+)'", r"\1\2", str(inspect.signature(found)))
+    signature = signature.replace("(self, ", "(").replace("(self)", "()").replace("allpull.api.runs.", "")
+    return [f"#### {name}", "", "```python", f"{name}{signature}", "```", "", *_prose(found)]
+
+
+def _prose(found: Any) -> list[str]:
+    """A docstring as Markdown: its sections (Args, Raises) become lists."""
+    lines: list[str] = []
+    in_section = False
+    for line in inspect.cleandoc(found.__doc__ or "").replace("``", "`").splitlines():
+        if line in {"Args:", "Raises:"}:
+            in_section = True
+            lines += [f"**{line.removesuffix(':')}**", ""]
+        elif in_section and re.match(r"    \S", line):
+            name, _, text = line.strip().partition(": ")
+            lines.append(f"- `{name}`: {text}")
+        else:
+            in_section = in_section and bool(line.strip())
+            lines.append(f"  {line.strip()}" if in_section else line)
+    return [*lines, ""]
+
+
+def _results_fields(kind: type) -> list[str]:
+    """Where the fields of a result are listed."""
+    record = next((base for base in kind.__mro__[1:] if base in described_models()), None)
+    return (
+        []
+        if record is None
+        else [f"Its fields are those of [{record.__name__}](fields.md#{record.__name__.lower()}).", ""]
+    )
+
+
+def described_models() -> set[type]:
+    """Every record that the page of fields describes."""
+    return {model for kind in DOCUMENTED.values() for model in _models(kind)}
 
 
 EXIT_CODES = [

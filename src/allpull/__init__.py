@@ -69,7 +69,7 @@ API = {
 for _room in ("compare", "explain", "report", "train"):
     # A room's import sets an attribute of this package, once. Done here, it cannot replace the function of that name.
     import_module(f"allpull.{_room}")
-    del globals()[_room]
+    globals().pop(_room, None)
 
 
 def __getattr__(name: str) -> Any:

@@ -14,7 +14,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("PIL")
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 ASKED = {"model": "resnet18", "batch": 8, "device": "cpu"}
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from allpull.data.encode import Recipe
+from allpull.data.pack.encode import Recipe
 from allpull.data.pack.plan import Layout, plan
 from allpull.data.pack.write import Written, write_pack
 from allpull.data.sources import SOURCES, guess

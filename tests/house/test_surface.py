@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from allpull.cli import GROUPS, VERBS, app
+from allpull.config.load import load_spec
+from allpull.jobs import command as observing
+from allpull.jobs import probing
 
 HEAD = "# Every verb and option. A line more or less is a decision: change this file with it.\n"
 
@@ -67,3 +73,56 @@ def test_whatever_reads_answers_in_json(group: Any) -> None:
     commands = dict(all_commands(group))
     for name in ("show", "compare", "doctor", "train", "probe allreduce", "probe clock", "probe loader"):
         assert any("--json" in one.opts for one in commands[name].params), name
+
+
+def shown_help(name: str, columns: int) -> str:
+    """What ``allpull NAME --help`` prints on a terminal of this width."""
+    done = CliRunner().invoke(app, [*name.split(), "--help"], terminal_width=columns, env={"COLUMNS": str(columns)})
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_no_summary_is_cut_off(group: Any, columns: int) -> None:
+    for name in ("", *GROUPS):
+        commands = shown_help(name, columns).partition("Commands:")[2]
+        assert commands
+        assert "..." not in commands, commands
+
+
+def test_each_help_shows_an_example_that_parses_and_no_type_of_python(group: Any) -> None:
+    for name, command in all_commands(group):
+        text = shown_help(name, 100)
+        assert "list[" not in text, name
+        example = text.partition("Example:\n")[2].strip().removeprefix('eval "$(').removesuffix(')"')
+        assert example.startswith(f"allpull {name}"), name
+        if not hasattr(command, "commands"):
+            words = shlex.split(example)[1 + len(name.split()) :]
+            command.make_context(name, words, resilient_parsing=False)
+
+
+def test_every_verb_that_help_names_exists(group: Any) -> None:
+    known = dict(all_commands(group))
+    for name in ("", *known):
+        for verb in re.findall(r"\ballpull ([a-z]+)\b", shown_help(name, 100)):
+            assert verb in known, (name, verb)
+
+
+def test_every_option_that_help_of_set_names_can_be_set(group: Any) -> None:
+    """`allpull run --help` suggested train.epochs, which `allpull run` refuses."""
+    kinds = {"train": "digits", "demo": "digits", "run": None, "env": None}
+    for name, command in all_commands(group):
+        option = next((one for one in command.params if "--set" in getattr(one, "opts", ())), None)
+        if option is None:
+            continue
+        for text in re.findall(r"[a-z]+\.[a-z_]+=[^\s,;]*[^\s,;.]", option.help):
+            recipe = kinds.get(name)
+            if recipe:
+                load_spec(recipe, [text])
+            elif name.startswith("probe"):
+                probing.specification(probing.ProbeRequest(name="clock", launcher="slurm", sets=[text]))
+            else:
+                ranks = 4 if text.startswith("launch.") else None
+                spec = observing.specification(observing.CommandRequest(command=("x",), ranks=ranks, sets=(text,)))
+                if ranks is None:
+                    observing.unlaunched(spec, "command")

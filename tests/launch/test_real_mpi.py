@@ -23,7 +23,7 @@ from allpull.launch.job import Job, prepare
 from allpull.launch.mpi import Mpi, find_mpirun
 from allpull.schema.spec import LaunchSpec, ObserveSpec, RunSpec
 
-pytestmark = [pytest.mark.ranks, pytest.mark.mpi]
+pytestmark = [pytest.mark.ranks, pytest.mark.mpi, pytest.mark.slow]
 
 PATIENCE_S = 120.0  # two cores that others use too
 SMALL = ("--set", "data.limit=200", "--set", "train.epochs=1")

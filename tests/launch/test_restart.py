@@ -25,6 +25,7 @@ from allpull.launch.ssh.launcher import LOST, blame_lost_host
 SETS = ("train.epochs=6", "train.log_every=1", "observe.counters=false", "data.limit=640", "train.batch=32")
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 def test_a_killed_rank_is_started_again_and_nothing_but_time_is_lost(train_digits, run_cli, tmp_path):
     """The last evaluation is bit for bit that of a training that nobody disturbed."""
@@ -64,6 +65,7 @@ def wait_for_checkpoint(out: Path, process: subprocess.Popen[str]) -> int:
     raise AssertionError("no checkpoint appeared")
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 def test_ranks_keep_to_cpus_of_their_own(train_digits):
     usable = sorted(os.sched_getaffinity(0))
@@ -132,6 +134,7 @@ class TwoHosts:
             agent.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 def test_a_rank_that_dies_once_more_than_allowed_ends_all_hosts_and_is_named(tmp_path):
     """Both hosts count both restarts, though only one had a rank that was killed."""

@@ -52,6 +52,7 @@ def _rank(rank: int, ranks: int, port: int, results: multiprocessing.Queue) -> N
     leave_group()
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 def test_rank_0_has_the_pings_of_the_first_rank_of_every_other_host():
     with socket.socket() as free:

@@ -160,6 +160,7 @@ def test_flops_of_a_linear_layer_are_counted():
     assert compute.flop_per_sample(setting(model)) == 2 * (2 * 12 * 5)
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 def test_a_model_is_measured_at_every_batch(probed, tmp_path):
     result, record = probed(

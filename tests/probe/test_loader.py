@@ -16,7 +16,7 @@ import torch
 
 from allpull.analyse.probes.loader import knees, loaded
 from allpull.data.loader.batches import Batch
-from allpull.data.loader.shuffle import block_order, quality
+from allpull.data.loader.order import block_order, quality
 from allpull.data.pack.read import Pack
 from allpull.errors import BadInput
 from allpull.probe import loader
@@ -161,7 +161,8 @@ def test_label_distance_of_disjoint_classes_is_what_the_others_have():
 
 
 @pytest.mark.parametrize(
-    ("changed", "fault"), [({"size": 30_000}, "more than half of the memory"), ({"by_files": True}, "cannot be split")]
+    ("changed", "fault"),
+    [({"size": 30_000}, "more than half of the free memory"), ({"by_files": True}, "cannot be split")],
 )
 def test_what_cannot_be_loaded_is_said_beforehand(make_pack, folder, changed, fault):
     made = make_pack(folder, kind="jpeg")
@@ -170,7 +171,7 @@ def test_what_cannot_be_loaded_is_said_beforehand(make_pack, folder, changed, fa
 
 
 def test_what_is_no_pack_and_no_data_set_is_named():
-    with pytest.raises(BadInput, match="no pack, and no data set"):
+    with pytest.raises(BadInput, match="neither a pack nor the name of a data set"):
         describe_input("nosuch", options(), batch=1, ranks=1)
 
 
@@ -189,11 +190,12 @@ def test_a_picture_that_cannot_be_decoded_is_counted_once_however_often_it_is_se
         file.seek(place)
         file.write(bytes(length))
     subject = describe_input(str(made.directory), options(), batch=8, ranks=1)
-    with pytest.warns(UserWarning, match="odd samples"):
+    with pytest.warns(UserWarning, match="bad samples"):
         told = loader.load(subject.open(rank=0, ranks=1, threads=1), 0.5, once=False)
     assert told.odd == {7}
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 def test_two_ranks_read_a_pack_cold_warm_and_cached(probed, make_pack, folder, tmp_path):
     made = make_pack(folder, kind="jpeg", shard_bytes=1 << 17)
@@ -231,7 +233,7 @@ def test_a_data_set_in_memory_needs_no_files(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("loader", "nosuch"), "no pack, and no data set"),
+        (("loader", "nosuch"), "neither a pack nor the name of a data set"),
         (("loader", "digits", "--for", "0s"), "not between 0 and an hour"),
         (("loader", "digits", "--threads", "0"), "'0' is not a number between 1"),
         (("loader", "digits", "--states", "frozen"), "no state of the page cache 'frozen'"),

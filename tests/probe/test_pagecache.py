@@ -61,7 +61,7 @@ def test_of_files_of_others_the_system_does_not_tell(files, monkeypatch):
     monkeypatch.setattr(os, "getegid", lambda: 12345)
     monkeypatch.setattr(os, "getgroups", list)
     assert pagecache.resident_share(files) is None
-    assert "does not tell" in pagecache.drop(files)
+    assert "reports its page cache only" in pagecache.drop(files)
 
 
 def test_files_larger_than_the_free_memory_are_not_read_into_it(files, monkeypatch):

@@ -9,6 +9,7 @@ import pytest
 from allpull.jobs.probing import count_ranks
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 def test_allreduce_gives_the_json_of_the_design(run_cli, tmp_path):
     done = run_cli("probe", "allreduce", "-n", "2", "--sizes", "1KiB,4MiB", "--json", cwd=tmp_path)
@@ -25,6 +26,7 @@ def test_allreduce_gives_the_json_of_the_design(run_cli, tmp_path):
     assert "run directory:" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 def test_clock_of_one_host_has_nothing_to_compare(run_cli, tmp_path):
     done = run_cli("probe", "clock", "-n", "2", "--for", "0.2s", cwd=tmp_path)

@@ -195,6 +195,7 @@ def test_rates_of_hosts_are_added_and_compared_with_one_alone():
     assert (one.of_alone, two.of_alone, stat.of_alone, stat.bytes_per_s) == (None, None, None, None)
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 def test_two_ranks_read_at_once_and_leave_nothing(probed, tmp_path):
     place = tmp_path / "place"
@@ -217,6 +218,7 @@ def test_two_ranks_read_at_once_and_leave_nothing(probed, tmp_path):
     assert found.way in {"direct", "dropped", "cached"}
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("tc") is None, reason="needs root and iproute2")
@@ -238,6 +240,7 @@ def test_several_hosts_at_once_are_compared_with_one_alone(probed, tmp_path):
     assert both["of_alone"] == pytest.approx(both["per_host_ops_per_s"] / alone["ops_per_s"]["median"])
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 def test_one_that_is_stopped_leaves_nothing(tmp_path):
     place = tmp_path / "place"

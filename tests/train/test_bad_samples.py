@@ -50,11 +50,12 @@ def words(text):
     return " ".join(text.split())
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 def test_odd_samples_of_all_ranks_are_said_once_counted_each_epoch_and_listed(train_digits, packs):
     done = train_digits(2, *options(packs, "data.odd_limit=0.0625"))
     assert done.code == 0, done.err
-    said = "of 64 samples to train on 3 replaced by others; of 16 samples to test on 1 left out"
+    said = "of 64 training samples, 3 replaced by others; of 16 test samples, 1 left out"
     assert words(done.err).count(said) == 1, done.err
     assert done.metric("samples_replaced") == [3, 3]
     assert done.metric("samples_left_out") == [0, 0]
@@ -67,17 +68,18 @@ def test_odd_samples_of_all_ranks_are_said_once_counted_each_epoch_and_listed(tr
         assert sorted(one["record"] for one in train) == LOST
         assert not {one["instead"] for one in train} & set(LOST)
     assert [one["record"] for one in listed if one["part"] == "test"] == [7, 7]
-    assert {one["reason"] for one in listed} == {"not a picture"}
+    assert {one["reason"] for one in listed} == {"not an image"}
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 def test_more_than_the_share_that_is_allowed_stops_the_training_and_says_why(train_digits, packs):
     """Of 64 samples 1 % is none; of 16 to test on 1 is 6 %, of 64 to train on 3 are 5 %."""
-    for limit, what in (("0.01", "of 64 samples to train on"), ("0.05", "1 of 16 samples to test on")):
+    for limit, what in (("0.01", "of 64 training samples"), ("0.05", "1 of 16 test samples")):
         done = train_digits(1, *options(packs, f"data.odd_limit={limit}"))
         assert done.code == 2, done.err
         assert f"{what} could not be decoded, more than data.odd_limit = {limit}" in words(done.err)
-        assert "set data.odd_limit higher" in words(done.err)
+        assert "increase data.odd_limit" in words(done.err)
         assert "Traceback" not in done.err
         assert (done.directory / "job/logs/odd-00000.jsonl").exists()
 

@@ -15,12 +15,12 @@ from allpull.data.datasets.dataset import Part  # noqa: E402
 from allpull.data.loader.batches import Batch, evaluation_batches  # noqa: E402
 from allpull.errors import BadInput  # noqa: E402
 from allpull.schema.trainspec import ParallelSpec  # noqa: E402
-from allpull.train.evaluate import Examination, evaluate  # noqa: E402
-from allpull.train.metrics.objective import summed_loss  # noqa: E402
+from allpull.train.evaluate import EvaluationPlan, evaluate  # noqa: E402
+from allpull.train.metrics.loss import summed_loss  # noqa: E402
 from allpull.train.metrics.score import Score, tally_of  # noqa: E402
-from allpull.train.optim.average import Average  # noqa: E402
+from allpull.train.optim.ema import Average  # noqa: E402
 from allpull.train.parallel.ranks import Ranks  # noqa: E402
-from allpull.train.parallel.strategy import share_out  # noqa: E402
+from allpull.train.parallel.strategy import distribute  # noqa: E402
 
 pytestmark = pytest.mark.torch
 ALONE = Ranks(rank=0, ranks=1, device=torch.device("cpu"))
@@ -41,7 +41,7 @@ LABELS = np.arange(7) % 10
 IMAGES = np.zeros((7, 8, 8, 1), np.uint8)
 IMAGES[:, 0, 0, 0] = [0, 1, 2, 3, 9, 9, 9]  # right four times of seven
 PART = Part(images=IMAGES, labels=LABELS)
-HOW = Examination(classes=10, samples=7, prepare=as_tensors)
+HOW = EvaluationPlan(classes=10, samples=7, prepare=as_tensors)
 
 
 def samples(size):
@@ -50,7 +50,7 @@ def samples(size):
 
 @pytest.mark.parametrize("size", [1, 3, 7, 100])
 def test_evaluation_counts_each_sample_once_whatever_the_batch(size):
-    score = evaluate(share_out(Guess(), ParallelSpec(), ALONE), samples(size), ALONE, HOW)
+    score = evaluate(distribute(Guess(), ParallelSpec(), ALONE), samples(size), ALONE, HOW)
     assert (score.samples, score.top1) == (7, 4 / 7)
     assert score.top5 >= score.top1
     # a right guess has the logits (1, 0 × 9) and a wrong one sees its class at 0
@@ -63,7 +63,7 @@ def test_samples_that_the_loader_left_out_do_not_count_and_lost_ones_are_an_erro
         Batch(images=IMAGES[:4], labels=LABELS[:4], samples=3, global_samples=4),
         Batch(images=IMAGES[4:], labels=LABELS[4:], samples=3, global_samples=3),
     ]
-    shared = share_out(Guess(), ParallelSpec(), ALONE)
+    shared = distribute(Guess(), ParallelSpec(), ALONE)
     score = evaluate(shared, lambda *, rank, ranks: iter(odd), ALONE, HOW)
     assert (score.samples, score.top1) == (6, 3 / 6)
     with pytest.raises(RuntimeError, match="evaluated 4 samples of 7"):
@@ -85,8 +85,8 @@ def test_the_average_is_evaluated_in_place_and_training_goes_on_as_it_was():
     def prepare(batch):
         return images, torch.from_numpy(batch.labels)
 
-    how = Examination(classes=10, samples=7, prepare=prepare)
-    score = evaluate(share_out(model, ParallelSpec(), ALONE), samples(7), ALONE, how, average=average)
+    how = EvaluationPlan(classes=10, samples=7, prepare=prepare)
+    score = evaluate(distribute(model, ParallelSpec(), ALONE), samples(7), ALONE, how, average=average)
     assert score.loss == pytest.approx(summed_loss(started, torch.from_numpy(LABELS)).item() / 7)
     assert torch.equal(model[1].weight, own)
     assert model.training
@@ -102,7 +102,7 @@ def test_evaluation_stands_in_its_phase():
 
     before = marks.listen(Listener())
     try:
-        evaluate(share_out(Guess(), ParallelSpec(), ALONE), samples(7), ALONE, HOW)
+        evaluate(distribute(Guess(), ParallelSpec(), ALONE), samples(7), ALONE, HOW)
     finally:
         marks.listen(before)
     assert seen == ["evaluation"]
@@ -192,4 +192,4 @@ def test_a_network_that_says_no_number_has_no_precision():
 
 def test_a_score_in_words():
     score = Score(loss=0.25, samples=57, f1_micro=0.5, f1_macro=0.25, map=0.75)
-    assert score.words() == "test micro F1 0.5000, macro F1 0.2500, mAP 0.7500, loss 0.2500 (57 samples)"
+    assert score.summary() == "test micro F1 0.5000, macro F1 0.2500, mAP 0.7500, loss 0.2500 (57 samples)"

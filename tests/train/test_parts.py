@@ -12,8 +12,8 @@ import numpy as np  # noqa: E402
 
 from allpull.schema.spec import TrainSpec  # noqa: E402
 from allpull.train.models import MODELS  # noqa: E402
-from allpull.train.models.count import trainable_parameters  # noqa: E402
-from allpull.train.numerics.cuda_graph import hold_rate  # noqa: E402
+from allpull.train.models.build import trainable_parameters  # noqa: E402
+from allpull.train.numerics.cuda_graph import rate_as_tensor  # noqa: E402
 from allpull.train.optim.optimizer import learning_rate, optimizer_of, set_rate, sgd, split_by_decay  # noqa: E402
 
 
@@ -102,7 +102,7 @@ def test_a_rate_that_is_a_tensor_makes_the_same_steps(name):
         model = MODELS.load("resnet8")(1, 10, 4, "batch").double()
         optimizer = optimizer_of(model, TrainSpec(optimizer=name, lr=0.1))
         if captured:
-            hold_rate(optimizer, torch.device("cpu"))
+            rate_as_tensor(optimizer, torch.device("cpu"))
         rates = [group["lr"] for group in optimizer.param_groups]
         for step in range(3):
             model(torch.randn(4, 1, 8, 8).double()).square().sum().backward()

@@ -14,11 +14,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from allpull.data.loader.batches import Batch  # noqa: E402
-from allpull.data.loader.feed import open_feed  # noqa: E402
-from allpull.data.loader.feed_facts import HELD, Facts  # noqa: E402
+from allpull.data.loader.feed import HELD, Facts  # noqa: E402
+from allpull.data.loader.open_feed import open_feed  # noqa: E402
 from allpull.data.loader.pool import Ring, slots  # noqa: E402
 from allpull.schema.trainspec import DataSpec  # noqa: E402
-from allpull.train.prepare import Carry, Prepare, mixing_share  # noqa: E402
+from allpull.train.prepare import DeviceCopy, Prepare, mixup_weight  # noqa: E402
 
 CPU = torch.device("cpu")
 SIZE = 6
@@ -101,7 +101,7 @@ def test_mixing_is_of_neighbours_by_one_share_for_all():
     batch = batch_of()
     plain, classes = Prepare(facts_of(), device=CPU, dtype=torch.float64)(batch)
     images, targets = Prepare(facts_of(), device=CPU, dtype=torch.float64, mixup=0.4, seed=9)(batch, step=5)
-    share = mixing_share(0.4, 9, 5)
+    share = mixup_weight(0.4, 9, 5)
     onehot = torch.nn.functional.one_hot(classes, 5).double()
     for values, found in ((plain, images), (onehot, targets)):
         for own in range(8):
@@ -116,7 +116,7 @@ def test_several_labels_are_shares_of_zero_and_one_and_mix():
     assert plain.dtype == torch.float32
     assert np.array_equal(plain.numpy(), batch.labels)
     _, targets = Prepare(facts, device=CPU, dtype=torch.bfloat16, mixup=0.4)(batch, step=0)
-    share = mixing_share(0.4, 0, 0)
+    share = mixup_weight(0.4, 0, 0)
     assert torch.allclose(targets, share * plain + (1 - share) * plain.roll(1, 0))
 
 
@@ -133,10 +133,10 @@ def test_evaluation_is_never_mixed_and_one_sample_mixes_with_itself():
 @pytest.mark.parametrize("alpha", [0.2, 1.0, 4.0])
 def test_shares_follow_the_beta_distribution_and_belong_to_seed_and_step(alpha):
     """Beta(α, α) has mean 1/2 and variance 1 / (4 (2α + 1))."""
-    drawn = np.array([mixing_share(alpha, 1, step) for step in range(4000)])
+    drawn = np.array([mixup_weight(alpha, 1, step) for step in range(4000)])
     assert drawn.mean() == pytest.approx(0.5, abs=0.02)
     assert drawn.var() == pytest.approx(1 / (4 * (2 * alpha + 1)), rel=0.06)
-    assert mixing_share(alpha, 1, 7) == drawn[7] != mixing_share(alpha, 2, 7)
+    assert mixup_weight(alpha, 1, 7) == drawn[7] != mixup_weight(alpha, 2, 7)
 
 
 class LateDevice:
@@ -187,7 +187,7 @@ def to(source, late, device, *, non_blocking=False):
 def test_no_slot_is_written_while_its_copy_to_the_device_is_under_way(monkeypatch):
     device = LateDevice()
     monkeypatch.setattr(torch.Tensor, "to", partialmethod(to, device))
-    carry = Carry(SimpleNamespace(type="cuda"), cuda=device)
+    carry = DeviceCopy(SimpleNamespace(type="cuda"), cuda=device)
     ring = Ring(slots(2 + HELD, (4,), "|u1"), held=HELD, threads=2)
     copies = []
     for _ in range(2):  # the last batches of an epoch are held in the next

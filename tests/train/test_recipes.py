@@ -18,7 +18,7 @@ from tests.data.conftest import as_jpeg, make_pack, synthetic  # noqa: F401  mak
 
 from allpull.config.load import load_spec
 from allpull.schema.spec import RunSpec, from_plain
-from allpull.train.models.count import trainable_parameters
+from allpull.train.models.build import trainable_parameters
 
 
 def photographs(root: Path, count: int) -> Path:
@@ -40,6 +40,7 @@ def patches(root: Path, count: int) -> Path:
     return root
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 @pytest.mark.parametrize(
     ("recipe", "source", "test", "score"),

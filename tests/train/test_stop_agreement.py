@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from allpull.train.stop import SAVE_ON_TERM, Stop, listen  # noqa: E402
+from allpull.train.preemption import SAVE_ON_TERM, StopAgreement, listen  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -58,7 +58,7 @@ class World:
     def live(self, rank: int) -> None:
         """One rank: all-reduce, optimizer, question, and again; it leaves where the answer is yes."""
         self.go[rank].acquire()
-        stop = Stop(Place(self, rank), lambda: self.turns >= self.warnings.get(rank, 1 << 30), self.clock)
+        stop = StopAgreement(Place(self, rank), lambda: self.turns >= self.warnings.get(rank, 1 << 30), self.clock)
         for step in range(1, STEPS + 1):
             self.begun[rank] = step
             self.pause(rank, until=(lambda: True) if self.gpu else (lambda: self.has_reduced(rank)))
@@ -99,7 +99,7 @@ class Place:
     def ranks(self) -> int:
         return self.world.ranks
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         self.world.pause(self.rank, until=lambda: self.world.has_reduced(self.rank))
 
     def store(self) -> Place:
@@ -165,7 +165,7 @@ def test_without_a_warning_a_step_asks_the_store_nothing_but_once_a_second() -> 
             return False
 
     now = iter(step * 0.01 for step in range(10_000))
-    stop = Stop(Quiet(), lambda: False, lambda: next(now))
+    stop = StopAgreement(Quiet(), lambda: False, lambda: next(now))
     assert not any(stop.after(step) for step in range(1, 1001))
     assert 9 <= len(asked) <= 10
     assert set(map(tuple, asked)) == {("warned",)}

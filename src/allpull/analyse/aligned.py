@@ -1,6 +1,6 @@
 """One run on one clock: the records of all ranks aligned, their collectives matched, its profiler traces read.
 
-Phases, tables, explanations, comparisons and timelines are made of this; whoever has a run makes one and passes it on.
+Phases, tables, explanations, comparisons and timelines are computed from this: make one per run and pass it on.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class AlignedRun:
 
     @cached_property
     def complete(self) -> bool:
-        """Whether no rank is missing from the records, so that nobody waited for one of which nothing is known."""
+        """Whether every rank has records, so that no rank waited for an unrecorded one."""
         return all(header.ranks <= self.data.record.ranks for header in self.data.headers.values())
 
     def phases(self, grid: Grid, steps: NDArray[np.int64]) -> Phases:

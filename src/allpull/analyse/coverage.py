@@ -61,6 +61,6 @@ def _named_s(run: RunData, steady: NDArray[np.int64]) -> dict[str, float]:
 
 
 def _energy_j_per_epoch(run: RunData) -> float | None:
-    found = [epoch.energy_j for epoch in energy_of_epochs(run.gpus, epoch_spans(run.events))]
-    known = [energy_j for energy_j in found if energy_j is not None]
+    energies_j = [epoch.energy_j for epoch in energy_of_epochs(run.gpus, epoch_spans(run.events))]
+    known = [energy_j for energy_j in energies_j if energy_j is not None]
     return sum(known) / len(known) if known else None

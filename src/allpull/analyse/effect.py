@@ -1,19 +1,19 @@
 """The difference between two sides of runs, and how sure it is: the run is the unit, not the step.
 
-Steps of one run share a node, a placement and an hour; what varies from run to run is not seen within one, and is
+Steps of one run share a node, a placement and an hour; what varies from run to run does not show within one, and is
 often several times larger (Kalibera & Jones 2013, ISMM; Hoefler & Belli 2015, SC). With y_gi the value of run i of
-side g (its logarithm where ratios are asked for) the effect is mean_i y_Bi − mean_i y_Ai, and its variance
+side g (its logarithm for ratios) the effect is mean_i y_Bi − mean_i y_Ai, and its variance
 
 - with three or more runs on both sides: Σ_g s_g²/n_g, s_g² from the runs of side g alone (Welch 1947, Biometrika 34),
   or s²(1/n_A + 1/n_B) with s² pooled, whichever gives the wider interval: Welch's is too narrow where three runs stand
   against many, and the pooled one where the few vary more than the many;
-- with three or more on one side: s²(1/n_A + 1/n_B), s² pooled: the other side is taken to vary as much;
+- with three or more on one side: s²(1/n_A + 1/n_B), s² pooled: the other side is assumed to vary as much;
 - with a stored figure s: s²(1/n_A + 1/n_B) + Σ_g Σ_i e_gi²/n_g², e_gi the standard error within the run (block
   bootstrap). A figure from whole runs holds some of e² already: it counts twice, on the safe side;
 - else it is not known, and nothing is decided.
 
 Degrees of freedom are those of Satterthwaite (1946, Biometrics Bulletin 2). The variance is never below what varies
-within the runs, Σ_g Σ_i e_gi²/n_g²: three runs that agree by chance are no proof.
+within the runs, Σ_g Σ_i e_gi²/n_g²: three runs may agree at random.
 
 Now and then a run is disturbed: runs have heavier tails than the normal distribution, like Student's t with 5 degrees
 of freedom (Lange, Little & Taylor 1989, JASA 84). Several runs a side show their tails in their own variance. Where
@@ -32,9 +32,9 @@ from dataclasses import dataclass
 from allpull.analyse.student_t import quantile
 from allpull.schema.compared import Basis, Spread
 
-CONFIDENCE = 0.99  # a gate in CI is asked every day: at 95 % it would cry wolf once a month
+CONFIDENCE = 0.99  # a gate in CI runs every day: at 95 % it would raise a false alarm once a month
 POWER = 0.8  # of the smallest difference that is called showable; what trials are planned with
-MIN_RUNS = 3  # of a side: the spread of two says next to nothing
+MIN_RUNS = 3  # per side: the spread of two runs is almost meaningless
 HEAVY_TAILS = 4  # and one more for each run: degrees of freedom where a spread is not that of the runs themselves
 CONTRADICTED = 2.0  # times a stored spread; runs that spread as stored reach it less than once in 50 comparisons
 
@@ -43,7 +43,7 @@ CONTRADICTED = 2.0  # times a stored spread; runs that spread as stored reach it
 class Measured:
     """A metric of one run on the scale that is compared on, with its standard error within the run and its freedom.
 
-    ``error`` is None where the run is too short to tell.
+    ``error`` is None where the run is too short for one.
     """
 
     value: float
@@ -130,7 +130,7 @@ def satterthwaite(parts: Sequence[Part]) -> tuple[float, float]:
 def _candidates(
     sides: tuple[Sequence[Measured], Sequence[Measured]], spread: Spread | None, figure: Spread | None
 ) -> tuple[list[list[Part]], Basis]:
-    """Ways to put the variance of an effect together, of which the widest counts, and where they come from."""
+    """Estimates of the variance of an effect, of which the widest counts, and their sources."""
     each_run = sum(1 / len(side) for side in sides)
     if figure is not None:
         within = _within(sides)
@@ -145,13 +145,13 @@ def _candidates(
     return [pooled, [Part(variance=_variance(side) / len(side), freedom=len(side) - 1) for side in sides]], "both sides"
 
 
-def _reach(found: tuple[float, float]) -> float:
-    variance, freedom = found
+def _reach(error: tuple[float, float]) -> float:
+    variance, freedom = error
     return math.sqrt(variance) * quantile((1 + CONFIDENCE) / 2, freedom)
 
 
 def _within(sides: Sequence[Sequence[Measured]]) -> list[Part] | None:
-    """What each run's own error adds to the variance of an effect; None where one of them is not known."""
+    """The contribution of each run's own error to the variance of an effect; None where one is not known."""
     parts = []
     for side in sides:
         for run in side:

@@ -81,11 +81,11 @@ def _total(job: JobSnapshot) -> int | None:
 def _samples_per_s(ranks: Sequence[RankSnapshot]) -> float | None:
     rates = []
     for rank in ranks:
-        seen = [step for step in rank.steps if step.samples is not None]
-        span_ns = seen[-1].end_ns - seen[0].begin_ns if seen else 0
+        counted = [step for step in rank.steps if step.samples is not None]
+        span_ns = counted[-1].end_ns - counted[0].begin_ns if counted else 0
         if span_ns <= 0:
             return None
-        rates.append(sum(step.samples or 0 for step in seen) * 1e9 / span_ns)
+        rates.append(sum(step.samples or 0 for step in counted) * 1e9 / span_ns)
     return sum(rates) if rates else None
 
 
@@ -101,7 +101,7 @@ def _phases(ranks: Sequence[RankSnapshot]) -> dict[str, float]:
 
 
 def _steps_done(rank: RankSnapshot) -> int:
-    """Steps that ``rank`` has done: by its live activity, or by its records, which are up to a second old."""
+    """Steps that ``rank`` has completed: by its live activity, or by its records, which are up to a second old."""
     recorded = rank.steps[-1].step + 1 if rank.steps else 0
     return recorded if rank.activity is None else max(recorded, rank.activity.step)
 
@@ -141,7 +141,7 @@ def _troubles(job: JobSnapshot, paces: dict[int, _Pace], step_s: float | None) -
 
 
 def _still_s(rank: RankSnapshot) -> float:
-    """How long ``rank`` has neither recorded a step nor changed its phase."""
+    """Time since ``rank`` last recorded a step or changed its phase."""
     if rank.activity is None or rank.now_ns is None:
         return rank.idle_s
     return min(rank.idle_s, max(0.0, (rank.now_ns - rank.activity.since_ns) / 1e9))
@@ -162,8 +162,8 @@ def _hung(live: Sequence[RankSnapshot], *, has_dead: bool, has_pace: bool) -> It
             )
     elif waiting and not has_dead and len(live) > 1:
         operations = {rank.activity.operation for rank in waiting if rank.activity is not None}
-        what = "in different collectives: their order differs" if len(operations) > 1 else _where(waiting[0])
-        yield _trouble(waiting[0], "hung", f"all ranks wait {what}; the network is stuck, or a rank left")
+        place = "in different collectives: their order differs" if len(operations) > 1 else _where(waiting[0])
+        yield _trouble(waiting[0], "hung", f"all ranks wait {place}; the network is stuck, or a rank left")
     elif elsewhere:
         for rank in elsewhere:
             yield _trouble(rank, "hung", f"rank {rank.rank} ({rank.host}) makes no progress: it is {_where(rank)}")
@@ -175,18 +175,20 @@ def _slow(live: Sequence[RankSnapshot], paces: dict[int, _Pace]) -> Iterator[Tro
         return
     for rank in known:
         pace = paces[rank.rank]
-        others = [paces[other.rank] for other in known if other is not rank]
-        usual = float(np.median([other.own_s for other in others]))
-        spread = max(pace.spread_s, *(other.spread_s for other in others))
+        other_paces = [paces[other.rank] for other in known if other is not rank]
+        usual = float(np.median([other.own_s for other in other_paces]))
+        spread = max(pace.spread_s, *(other.spread_s for other in other_paces))
         excess = pace.own_s - usual
         if excess > max(SLOW_SHARE * pace.step_s, SLOW_SPREADS * spread):
             phase = _slower_phase(rank, [other for other in known if other is not rank])
-            words = f"rank {rank.rank} ({rank.host}) is slow: its own work takes {excess * 1e3:.1f} ms per step longer"
-            yield _trouble(rank, "slow", f"{words} than that of the others{phase}")
+            message = (
+                f"rank {rank.rank} ({rank.host}) is slow: its own work takes {excess * 1e3:.1f} ms per step longer"
+            )
+            yield _trouble(rank, "slow", f"{message} than that of the others{phase}")
 
 
-def _slower_phase(rank: RankSnapshot, others: Sequence[RankSnapshot]) -> str:
-    own, theirs = _phases([rank]), _phases(others)
+def _slower_phase(rank: RankSnapshot, peers: Sequence[RankSnapshot]) -> str:
+    own, theirs = _phases([rank]), _phases(peers)
     excess = {name: own[name] - theirs.get(name, 0.0) for name in own if name != "collective"}
     name = max(excess, key=lambda phase: excess[phase], default=None)
     return f", most of it in {name}" if name is not None and excess[name] > 0 else ", outside all phases"
@@ -204,5 +206,7 @@ def _where(rank: RankSnapshot) -> str:
     return f"in {doing.phase}{for_s}" if doing.phase else f"between two phases{for_s}"
 
 
-def _trouble(rank: RankSnapshot, kind: str, words: str) -> Trouble:
-    return Trouble.model_validate({"kind": kind, "rank": rank.rank, "host": rank.host, "pid": rank.pid, "words": words})
+def _trouble(rank: RankSnapshot, kind: str, message: str) -> Trouble:
+    return Trouble.model_validate(
+        {"kind": kind, "rank": rank.rank, "host": rank.host, "pid": rank.pid, "words": message}
+    )

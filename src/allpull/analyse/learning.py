@@ -23,16 +23,16 @@ def metrics_named(events: Mapping[int, EventLog], name: str) -> list[Metric]:
     Ranks reduce metrics before they report them, so one rank speaks for the job; in the trainer it is rank 0.
     """
     for rank in sorted(events):
-        found = [metric for metric in events[rank].metrics if metric.name == name]
-        if found:
-            return found
+        metrics = [metric for metric in events[rank].metrics if metric.name == name]
+        if metrics:
+            return metrics
     return []
 
 
 def last_value(events: Mapping[int, EventLog], name: str) -> float | None:
     """The last value of a metric; None where it was never reported, or could not be computed that time."""
-    found = metrics_named(events, name)
-    return found[-1].value if found else None
+    metrics = metrics_named(events, name)
+    return metrics[-1].value if metrics else None
 
 
 def curves(events: Mapping[int, EventLog]) -> list[Curve]:
@@ -42,21 +42,21 @@ def curves(events: Mapping[int, EventLog]) -> list[Curve]:
     one: epochs = step ÷ steps per epoch where that is known, else epoch + 1.
     """
     per_epoch = steps_per_epoch(events)
-    found = []
+    series = []
     for name in CURVES:
         points = evenly(metrics_named(events, name), MAX_CURVE_POINTS)
         if points:
             fine = per_epoch if name == "train_loss" else None
             epochs = [point.step / fine if fine else point.epoch + 1.0 for point in points]
-            found.append(Curve(name=name, epochs=epochs, values=[point.value for point in points]))
-    return found
+            series.append(Curve(name=name, epochs=epochs, values=[point.value for point in points]))
+    return series
 
 
 def steps_per_epoch(events: Mapping[int, EventLog]) -> float | None:
     """Steps of one epoch: the metric of that name, else what epoch marks show.
 
     Of the distances between marks of consecutive epochs the longest counts, as an epoch that a run resumed within
-    shows only its rest. None where neither tells.
+    shows only its rest. None where neither shows it.
     """
     reported = last_value(events, "steps_per_epoch")
     if reported is not None and reported > 0:

@@ -149,6 +149,6 @@ def _gaps_of_reading(run: RunData, *, is_measured: bool) -> Iterator[Gap]:
 
 def _gaps_of_accuracy(run: RunData) -> Iterator[Gap]:
     for name in ("test_top1", "test_map"):
-        found = learning.metrics_named(run.events, name)
-        if found and found[-1].value is None:
+        values = learning.metrics_named(run.events, name)
+        if values and values[-1].value is None:
             yield Gap(kind="accuracy", text=f"{name} of the last evaluation is null: it could not be computed")

@@ -48,17 +48,17 @@ def facts(run: RunData) -> dict[str, str]:
     the kinds of hosts. A fact that the run does not state is left out.
     """
     spec = run.record.spec
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for part in SAMPLE_FACTS:
-        found |= _flat(spec.get(part), part)
+        settings |= _flat(spec.get(part), part)
     if run.record.threads_per_rank is not None:
-        found["threads_per_rank"] = str(run.record.threads_per_rank)
+        settings["threads_per_rank"] = str(run.record.threads_per_rank)
     torch = run.record.versions.get("torch")
     if torch is not None:
-        found["torch"] = torch
+        settings["torch"] = torch
     if run.hosts:
-        found["kinds of hosts"] = ", ".join(sorted({host.fingerprint for host in run.hosts}))
-    return found
+        settings["kinds of hosts"] = ", ".join(sorted({host.fingerprint for host in run.hosts}))
+    return settings
 
 
 def table(runs: Sequence[RunMetrics], facts: Sequence[Mapping[str, str]]) -> ShowResult:
@@ -103,14 +103,14 @@ def ratio(top: Interval, bottom: Interval) -> Interval | None:
 def kind(runs: Sequence[RunMetrics]) -> Scaling | None:
     """Weak where all runs have the same samples per rank and step, strong where they have the same global batch.
 
-    The batch that was asked for decides where every run states it (the last batch of an epoch is often ragged, and
+    The configured batch decides where every run states it (the last batch of an epoch is often ragged, and
     differently so at each size); else what was measured. Mixed is neither; None where sizes are unknown or all equal.
     """
     if len({run.ranks for run in runs}) < 2:
         return None
-    asked = [run.global_batch for run in runs if run.global_batch is not None]
+    configured = [run.global_batch for run in runs if run.global_batch is not None]
     measured = [run.samples_per_rank_step * run.ranks for run in runs if run.samples_per_rank_step is not None]
-    batches: Sequence[float] = asked if len(asked) == len(runs) else measured
+    batches: Sequence[float] = configured if len(configured) == len(runs) else measured
     if len(batches) < len(runs):
         return None
     if _all_equal([batch / run.ranks for batch, run in zip(batches, runs, strict=True)]):
@@ -228,6 +228,6 @@ def _ranks(count: int) -> str:
     return f"{count:,} rank{'s' if count != 1 else ''}"
 
 
-def _some(words: Sequence[str]) -> str:
-    shown = ", ".join(words[:3])
-    return shown if len(words) <= 3 else f"{shown} and {len(words) - 3} more"
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:3])
+    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"

@@ -1,9 +1,9 @@
-"""How sure a rate is: confidence intervals for autocorrelated series, by the stationary block bootstrap.
+"""Confidence intervals for rates from autocorrelated series, by the stationary block bootstrap.
 
-Steps of one run are no independent draws: a slow disk or a hot processor lasts for many of them. The bootstrap of
+Steps of one run are not independent draws: a slow disk or a hot processor affects many in a row. The bootstrap of
 Politis & Romano (1994, JASA 89) therefore draws runs of consecutive steps, of random length with mean b, and Politis
-& White (2004, Econometric Reviews 23; corrected by Patton, Politis & White 2009, same journal 28) give the b that the
-series itself asks for.
+& White (2004, Econometric Reviews 23; corrected by Patton, Politis & White 2009, same journal 28) choose b from
+the series itself.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from allpull.schema.results import Interval
 
 CONFIDENCE = 0.95
-MIN_POINTS = 8  # below this the spread of a spread is larger than itself: no bounds are given
-MIN_BLOCKS = 6  # fewer blocks than this count as this many: Student's t with less freedom says nothing
-MAX_POINTS = 2048  # longer series are summed in equal groups first, which leaves ratios of sums as they are
-RESAMPLES = 2000  # puts the bounds within about 2 % of the width of where endless resampling would
-ERROR_RESAMPLES = 500  # puts a standard error within 3 %, which is less than its blocks do
-CHUNK = 250  # resamples drawn at once: bounds memory to a few MB
+MIN_POINTS = 8  # with fewer, the error of a spread exceeds the spread: no bounds are given
+MIN_BLOCKS = 6  # fewer blocks count as this many: Student's t with fewer degrees of freedom gives useless bounds
+MAX_POINTS = 2048  # longer series are summed in equal groups first, which does not change ratios of sums
+RESAMPLES = 2000  # puts the bounds within about 2 % of the width of the limit of infinitely many
+ERROR_RESAMPLES = 500  # puts a standard error within 3 %, less than the error that its few blocks cause
+CHUNK = 250  # resamples drawn at once: limits memory to a few MB
 
 Floats = NDArray[np.float64]
 Item = TypeVar("Item")
@@ -34,15 +34,15 @@ def ratio_interval(numerator: Floats, denominator: Floats, *, seed: int = 0) -> 
     """Σ numerator ÷ Σ denominator over one series of steps, with its 95 % confidence interval.
 
     Args:
-        numerator: shape (steps,), finite, in the order of time.
+        numerator: shape (steps,), finite, in time order.
         denominator: the same shape, finite, of positive sum.
         seed: of the resampling; the same seed and series give the same interval.
 
-    The interval is an expanded percentile interval: quantiles of the resampled ratios, taken further out by
+    The interval is an expanded percentile interval: quantiles of the resampled ratios, widened by
     √(m/(m−1)) and Student's t with m−1 degrees of freedom, because plain percentiles are too narrow for short
     series (Hesterberg 2015, The American Statistician 69, §5.3). Its m counts independent draws; here those are
-    blocks, m = n/b. The bounds are None below ``MIN_POINTS`` steps, and where so few have a denominator that a
-    resample without any turns up.
+    blocks, m = n/b. The bounds are None below ``MIN_POINTS`` steps, and where denominators other than 0
+    are so rare that some resample has none.
     """
     points = numerator.size
     value = float(numerator.sum() / denominator.sum())
@@ -63,7 +63,7 @@ def ratio_interval(numerator: Floats, denominator: Floats, *, seed: int = 0) -> 
 def ratio_error(numerator: Floats, denominator: Floats, *, seed: int = 0) -> tuple[float, float] | None:
     """Standard error of Σ numerator ÷ Σ denominator over one series of steps, and its degrees of freedom.
 
-    Arguments are those of ``ratio_interval``, and so is the resampling: the spread of the resampled ratios, times
+    Arguments and resampling are those of ``ratio_interval``: the error is the spread of the resampled ratios, times
     √(m/(m−1)), with m−1 degrees of freedom for m = n/b blocks. None where ``ratio_interval`` gives no bounds.
     """
     if numerator.size < MIN_POINTS:
@@ -92,16 +92,16 @@ def block_length(series: Floats) -> float:
     long_run = covariance[0] + 2 * float(window @ covariance[lags])
     slope = 2 * float((window * lags) @ covariance[lags])
     longest = math.ceil(min(3 * math.sqrt(n), n / 3))
-    if long_run <= 0:  # the estimate may be negative for strongly alternating series: any block serves those
+    if long_run <= 0:  # the estimate may be negative for strongly alternating series, for which any block length works
         return 1.0
     length = (slope**2 / long_run**2) ** (1 / 3) * n ** (1 / 3)
     return float(min(max(length, 1.0), longest))
 
 
 def long_run_variance(series: Floats) -> float:
-    """Variance of the mean of ``series``, shape (n,), times n, its autocorrelation included.
+    """Variance of the mean of ``series``, shape (n,), times n, including autocorrelation.
 
-    It is the sum of the autocovariances under the flat-top window of ``block_length``; 0 at the least.
+    It is the sum of the autocovariances under the flat-top window of ``block_length``; at least 0.
     """
     covariance = _autocovariance(series)
     if series.size < 2 or not covariance[0] > 0:
@@ -120,7 +120,7 @@ def grouped(series: Floats) -> Floats:
 
 
 def evenly(items: Sequence[Item], at_most: int) -> list[Item]:
-    """At most ``at_most`` (2 or more) of ``items``, at even distances, the first and the last among them.
+    """At most ``at_most`` (2 or more) of ``items``, evenly spaced, including the first and the last.
 
     >>> evenly(range(10), 4), evenly([1, 2], 4)
     ([0, 3, 6, 9], [1, 2])
@@ -133,7 +133,7 @@ def evenly(items: Sequence[Item], at_most: int) -> list[Item]:
 def student_t(freedom: float) -> float:
     """The 97.5 % quantile of Student's t, from the normal one (Abramowitz & Stegun 1964, 26.7.5).
 
-    Right to 0.1 % from 5 degrees of freedom on, which ``MIN_BLOCKS`` grants.
+    Accurate to 0.1 % from 5 degrees of freedom on, which ``MIN_BLOCKS`` guarantees.
 
     >>> round(student_t(9), 3), round(student_t(10**6), 3)
     (2.262, 1.96)
@@ -173,7 +173,7 @@ def _flat_top(covariance: Floats, n: int) -> tuple[NDArray[np.intp], Floats]:
 
 
 def _resampled_ratios(top: Floats, bottom: Floats, length: float, rng: np.random.Generator, resamples: int) -> Floats:
-    """Ratios of sums over stationary resamples, blocks of mean ``length`` on the closed circle."""
+    """Ratios of sums over stationary resamples, blocks of mean ``length`` on a series closed to a circle."""
     n = top.size
     position = np.arange(n)
     ratios = np.empty(resamples)
@@ -184,6 +184,6 @@ def _resampled_ratios(top: Floats, bottom: Floats, length: float, rng: np.random
         begun_at = np.maximum.accumulate(np.where(begins, position, 0), axis=1)
         drawn = rng.integers(n, size=(rows, n))
         index = (np.take_along_axis(drawn, begun_at, axis=1) + position - begun_at) % n
-        with np.errstate(divide="ignore", invalid="ignore"):  # the caller looks for what is not finite
+        with np.errstate(divide="ignore", invalid="ignore"):  # the caller checks for values that are not finite
             ratios[first : first + rows] = top[index].sum(axis=1) / bottom[index].sum(axis=1)
     return ratios

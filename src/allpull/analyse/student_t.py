@@ -1,6 +1,7 @@
-"""Quantiles of Student's t for any freedom from 1 on, whole or not: what a few runs can say rests on them.
+"""Quantiles of Student's t for any degrees of freedom ≥ 1, whole or not, as comparisons of a few runs need them.
 
-The normal approximation of ``analyse.statistics`` is right from 5 degrees of freedom on; three runs a side have 2 to 4.
+The normal approximation of ``analyse.statistics`` is accurate from 5 degrees of freedom on; three runs per side have
+2 to 4.
 """
 
 from __future__ import annotations
@@ -8,14 +9,14 @@ from __future__ import annotations
 import math
 from statistics import NormalDist
 
-MANY = 1000.0  # degrees of freedom from which the expansion in 1/ν is right to nine digits
+MANY = 1000.0  # degrees of freedom from which the expansion in 1/ν is accurate to nine digits
 PRECISION = 1e-11  # of a quantile, relative
 TINY = 1e-300  # stands for 0 where Lentz's method would divide by it
-MAX_TERMS = 10_000  # of the continued fraction, which needs about √ν of them, and of steps, which are some ten
+MAX_TERMS = 10_000  # of the continued fraction, which needs about √ν of them, and of Newton steps, about ten
 
 
 def quantile(probability: float, freedom: float) -> float:
-    """The quantile of Student's t at ``probability`` (0 to 1, both left out) with ``freedom`` ≥ 1; ∞: the normal one.
+    """The quantile of Student's t at ``probability`` (0 to 1, exclusive) with ``freedom`` ≥ 1; ∞: the normal one.
 
     >>> round(quantile(0.995, 4), 3), round(quantile(0.995, math.inf), 3), quantile(0.5, 2)
     (4.604, 2.576, 0.0)
@@ -27,8 +28,8 @@ def quantile(probability: float, freedom: float) -> float:
     normal = NormalDist().inv_cdf(probability)
     if freedom >= MANY:
         return _expanded(normal, freedom)
-    # Newton's method: what lies beyond t falls and is convex, so from the left, where the normal quantile is, it never
-    # goes too far.
+    # Newton's method: the tail probability falls with t and is convex, so a start at the left, such as the normal
+    # quantile, never overshoots.
     t = normal
     for _ in range(MAX_TERMS):
         step = (beyond(t, freedom) - 2 * (1 - probability)) / (2 * density(t, freedom))
@@ -75,7 +76,7 @@ def _incomplete_beta(x: float, a: float, b: float) -> float:
 
 def _fraction(x: float, a: float, b: float) -> float:
     """1/(1 + d₁/(1 + d₂/(1 + …))) of DLMF 8.17.22, by the method of Lentz (1976)."""
-    value, c, d = 1.0, 1.0, 0.0  # the method begins with a whole part, here 1, which is taken off at the end
+    value, c, d = 1.0, 1.0, 0.0  # the method needs a whole part other than 0: 1, subtracted at the end
     for term in range(MAX_TERMS):
         m = term // 2
         if term == 0:

@@ -26,7 +26,7 @@ PARTS = (
     "transfer",
     "optimizer",
 )
-"""In the order of a step: an evaluation or checkpoint between two steps is at the begin of the later one."""
+"""In step order: an evaluation or checkpoint between two steps is at the beginning of the later one."""
 FROM_BEGIN = ("evaluation", "checkpoint", "input", "copy", "blocked", "wait", "transfer")
 Piece = tuple[str, int, int]
 """A part, or a piece of it, with its begin and end in ns."""
@@ -82,7 +82,7 @@ def _unmatched() -> pl.Expr:
 
 
 def _kept() -> pl.Expr:
-    """The part of matched calls' time that fits into what the step says: their ends are stamped twice."""
+    """The part of matched calls' time that fits into the step's own measurement: their ends are stamped twice."""
     matched = (pl.col("wait_ns") + pl.col("transfer_ns")).cast(pl.Float64)
     return pl.when(matched > 0).then(pl.min_horizontal(pl.col("collective_ns") / matched, 1.0)).otherwise(0.0)
 

@@ -120,12 +120,13 @@ class Job:
             raise
         if progress is not None:
             progress(self.progress())
-        code = self._process.returncode
+        code, run = self._process.returncode, open_run(self.directory)
         if code:
-            reason = "; ".join(self.notes[-2:]) or f"exit code {code}"
+            exit_ = run.data.record.exit
+            reason = f"exit code {code}" + (f": {exit_.describe()}" if exit_ else "")
             where = shown_path(self.directory)
             raise JobFailed(f"the job failed: {reason}", self.directory, hint=f"its records and logs are in {where}")
-        return open_run(self.directory)
+        return run
 
     def cancel(self) -> None:
         """End every process of the job, and wait for that; its run is then ``cancelled``."""

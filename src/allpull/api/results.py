@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 
 from pydantic import PrivateAttr
 
-from allpull.report.plain import short
+from allpull.report.printable import short
 from allpull.report.terminal import compare as compared
 from allpull.report.terminal import explain as explained
 from allpull.report.terminal.table import compact_phases

@@ -1,6 +1,6 @@
-"""The command line: one file a verb, each a thin layer over the rooms. Importing this stays cheap.
+"""The command line: one file per verb, each a thin layer over ``api`` and ``jobs``. Importing this stays cheap.
 
-A verb's own needs (torch, polars, charts) are imported inside it, so that ``allpull --help`` answers at once and
+What a verb needs (torch, polars, charts) is imported inside it, so that ``allpull --help`` answers at once, and
 ``show`` and ``report`` work where torch is not installed.
 """
 
@@ -32,27 +32,28 @@ from allpull.cli import (
     watch,
 )
 from allpull.cli.say import complain
+from allpull.cli.verb import Verb, example
 from allpull.errors import AllpullError
 
-OWN_FAILURE = 125  # of allpull itself, told apart from the program's codes (as `timeout` and `docker run` do)
+OWN_FAILURE = 125  # of allpull itself, distinct from the program's codes (as in `timeout` and `docker run`)
 
 
 class Verbs(TyperGroup):
-    """The verbs, with every error said once: what, where, what to do; never a traceback."""
+    """The verbs; an error is one message of what, where and what to do, never a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the verb that was asked for; errors become exit codes."""
+        """Run the requested verb; errors become exit codes."""
         try:
             return super().invoke(ctx)
         except AllpullError as error:
             complain(error)
             raise typer.Exit(error.exit_code) from None
         except BrokenPipeError:
-            # Whoever read our output has gone: `allpull show … | head`. Python would complain again at exit.
+            # The reader of our output is gone: `allpull show … | head`. Python would complain again at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
         except OSError as error:
-            complain(AllpullError(f"{error.strerror or error}: {error.filename or 'the system said no'}"))
+            complain(AllpullError(f"{error.strerror or error}: {error.filename or 'refused by the system'}"))
             raise typer.Exit(AllpullError.exit_code) from None
         except Exception as error:
             if "ALLPULL_DEBUG" in os.environ or isinstance(error, (typer.Exit, typer.Abort)) or _usage(error):
@@ -67,9 +68,9 @@ def _usage(error: Exception) -> bool:
     return hasattr(error, "format_message")  # click's own errors print themselves
 
 
-def version(asked: bool) -> None:
+def version(requested: bool) -> None:
     """Print the version and stop."""
-    if asked:
+    if requested:
         typer.echo(f"allpull {allpull.__version__}")
         raise typer.Exit
 
@@ -77,8 +78,8 @@ def version(asked: bool) -> None:
 app = typer.Typer(
     name="allpull",
     cls=Verbs,
-    help="Run, measure, explain and predict synchronous data-parallel training.",
-    epilog="Start with `allpull demo`.",
+    help="Run, measure and explain synchronous data-parallel training.",
+    epilog=example("allpull demo"),
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -95,14 +96,15 @@ GROUPS = {"probe": probe.probe, "pack": pack.pack}
 """Verbs with verbs below them."""
 
 SETTINGS = {"run": run.SETTINGS}
-"""What of the command line is read in a verb's own way."""
+"""Settings of click for a verb whose command line holds another."""
 
-READERS = {"compare": compare.Sides}
-"""Who reads the command line of a verb that typer alone cannot read."""
+CLASSES = {"compare": compare.Sides}
+"""Verbs whose command line typer alone cannot parse."""
 
 for verb in VERBS:
     word = verb.__name__.removesuffix("_")  # import_: the word itself is Python's
-    app.command(word, cls=READERS.get(word), context_settings=SETTINGS.get(word))(verb)
+    shown = example(sys.modules[verb.__module__].EXAMPLE)
+    app.command(word, cls=CLASSES.get(word, Verb), context_settings=SETTINGS.get(word), epilog=shown)(verb)
 for name, verbs in GROUPS.items():
     app.add_typer(verbs, name=name)
 
@@ -113,7 +115,7 @@ def root(
         bool, typer.Option("--version", callback=version, is_eager=True, help="Print the version and stop.")
     ] = False,
 ) -> None:
-    """Run, measure, explain and predict synchronous data-parallel training."""
+    """Run, measure and explain synchronous data-parallel training."""
 
 
 def main() -> None:

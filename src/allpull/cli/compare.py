@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from allpull.cli.options import AsJson, SkipDamaged
 from allpull.cli.say import answer, note, show_result
+from allpull.cli.verb import Verb
 from allpull.errors import BadInput
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ Metrics = Annotated[
 ]
 
 
-class Sides(TyperCommand):
+class Sides(Verb):
     """A command line on which every argument after ``--with`` is a run after, as shells expand ``--with after/*``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

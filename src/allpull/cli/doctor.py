@@ -1,4 +1,4 @@
-"""``allpull doctor``: what here would spoil a measurement."""
+"""``allpull doctor``: what on this machine would spoil a measurement."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from allpull.cli.say import answer
 if TYPE_CHECKING:
     from allpull.probe.doctor import Check
 
+EXAMPLE = "allpull doctor --out /scratch/runs"
+
 TORCH_TIMEOUT_S = 60.0  # importing torch from a cold network disk takes this long, and no longer
 SIGNS = {"ok": ("ok", "green"), "warn": ("warn", "yellow"), "bad": ("bad", "red"), "unknown": ("?", "dim")}
 
 
 def doctor(
-    place: Annotated[Path, typer.Option("--out", help="Folder in which run directories would be made.")] = Path("runs"),
+    place: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for run directories.")] = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """Say what on this machine would spoil a measurement, and what to do about it."""
+    """Check what on this machine would spoil a measurement."""
     import json  # noqa: PLC0415  none of these is needed for --help
 
     from allpull.observe.host import describe_host  # noqa: PLC0415
@@ -40,12 +42,12 @@ def doctor(
 
 
 def print_checks(checks: list[Check]) -> None:
-    """One line a check, its advice below it, and how many would spoil a measurement."""
+    """One line per check with its advice, and how many would spoil a measurement."""
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    from allpull.report.plain import printable  # noqa: PLC0415
+    from allpull.report.printable import printable  # noqa: PLC0415
 
     table = Table.grid(padding=(0, 2))
     for check in checks:

@@ -32,7 +32,10 @@ def env(  # noqa: PLR0917  one parameter an option, called by typer alone
     ] = None,
     code: Annotated[int, typer.Option("--code", help="With --finish: the exit code of the script.")] = 0,
 ) -> None:
-    """Print the lines that have a batch script observed, and open its run directory."""
+    """Print lines for a batch script to be observed.
+
+    They open a run directory, and set what the programs of the script need to record into it.
+    """
     from allpull.jobs.command import CommandRequest, open_script  # noqa: PLC0415  pydantic is not needed for --help
     from allpull.launch.command import env_script  # noqa: PLC0415
     from allpull.launch.slurm import close_run  # noqa: PLC0415

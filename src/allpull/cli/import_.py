@@ -1,4 +1,4 @@
-"""``allpull import``: traces that others recorded become a run directory, which everything else reads."""
+"""``allpull import``: a run directory from traces that other tools recorded."""
 
 from __future__ import annotations
 
@@ -9,21 +9,23 @@ import typer
 
 from allpull.cli.say import note
 
-SHOWN_GAPS = 12  # the others stand in the run directory
+EXAMPLE = "allpull import traces/ --name resnet50"
+
+SHOWN_GAPS = 12  # the others are in the run directory
 
 Files = Annotated[
     list[Path],
     typer.Argument(
-        help="Traces of torch.profiler (.json, .json.gz), flight-recorder dumps, or folders of them; of all ranks.",
+        help="Traces of torch.profiler (.json, .json.gz) or flight-recorder dumps of all ranks, or folders of them.",
         metavar="FILES…",
     ),
 ]
-Out = Annotated[Path, typer.Option("--out", "-o", help="Folder in which the run directory is made.")]
-Name = Annotated[str | None, typer.Option("--name", help="Name of the run. Not given: that of the folder.")]
+Out = Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder in which the run directory is made.")]
+Name = Annotated[str | None, typer.Option("--name", help="Name of the run. [default: that of the folder]")]
 
 
 def import_(files: Files, out: Out = Path("runs"), name: Name = None) -> None:
-    """Make a run directory of profiler traces and flight-recorder dumps."""
+    """Make a run directory from traces of other tools."""
     from allpull.importers.assemble import import_traces  # noqa: PLC0415  numpy is not needed for --help
     from allpull.rundir.safe_open import shown_path  # noqa: PLC0415
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from allpull.config.load import recipes
-from allpull.data.loader import feed
+from allpull.data.loader import open_feed
 from allpull.schema.base import tag
 
 
@@ -18,7 +18,7 @@ def listing(*, recipes: bool, models: bool, data: bool, as_json: bool) -> str:
     if models:
         found["models"] = model_list()
     if data:
-        found["data"] = [{"name": name} for name in feed.known()]
+        found["data"] = [{"name": name} for name in open_feed.known()]
     if as_json:
         return json.dumps({"schema": tag("list"), **found}, indent=1)
     return "\n".join("  ".join(_words(item)).rstrip() for items in found.values() for item in items)
@@ -49,6 +49,6 @@ def model_list() -> list[dict[str, Any]]:
 
     need_torch()
     from allpull.train.models import MODELS  # noqa: PLC0415
-    from allpull.train.models.count import trainable_parameters  # noqa: PLC0415  needs torch
+    from allpull.train.models.build import trainable_parameters  # noqa: PLC0415  needs torch
 
     return [{"name": name, "trainable_parameters": trainable_parameters(name)} for name in MODELS.names()]

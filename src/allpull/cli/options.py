@@ -133,7 +133,7 @@ def check_exclusive(*, dry_run: bool, prepare: bool) -> None:
 
 def print_plan(script: str) -> None:
     """Print a script that would run, line by line, without what could act on a terminal."""
-    from allpull.report.plain import printable  # noqa: PLC0415  not needed for --help
+    from allpull.report.printable import printable  # noqa: PLC0415  not needed for --help
 
     answer("\n".join(printable(line) for line in script.splitlines()))
 

@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 
 from allpull.cli.options import AsJson
 from allpull.cli.say import answer, note
+from allpull.cli.verb import Verb, example
 from allpull.errors import AllpullError
 from allpull.kernel import usable_cpus
 from allpull.units import counted, parse_bytes, show_bytes, show_count, show_spread, show_time
@@ -24,25 +25,25 @@ if TYPE_CHECKING:
     from allpull.data.pack.write import Written
     from allpull.data.sources import Listing
 
-LINES_EVERY_S = 10.0  # of progress, where nobody looks at a terminal
+LINES_EVERY_S = 10.0  # of progress, where the output is no terminal
 SHOWN_FAULTS = 12
 SHOWN_CLASSES = 8
 MAKE = "make"
 
 
 class Damaged(AllpullError):
-    """A pack that is not what was written."""
+    """A pack that differs from what was written."""
 
     exit_code = 3
 
 
 class PackVerbs(TyperGroup):
-    """``pack SRC DST`` makes a pack: ``make`` is what is meant where no other word stands first."""
+    """``pack SRC DST`` makes a pack: ``make`` is the default verb."""
 
     default = MAKE
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put the word in that was left out."""
+        """Insert the default verb where none is given."""
         if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
             args = [MAKE, *args]
         return super().parse_args(ctx, args)
@@ -52,32 +53,36 @@ pack = typer.Typer(
     cls=PackVerbs,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Make a pack of a data set: pack SRC DST. Describe one: pack info. Look at every byte: pack verify.",
+    help="Store a data set as a few large files.\n\n`pack SRC DST` stands for `pack make SRC DST`.",
+    epilog=example("allpull pack imagenet/train packs/train"),
 )
 
 Source = Annotated[Path, typer.Argument(help="The data set: a folder, a tar file or an npz file.", metavar="SRC")]
-Destination = Annotated[Path, typer.Argument(help="Folder for the pack; a begun one is gone on with.", metavar="DST")]
+Destination = Annotated[Path, typer.Argument(help="Folder for the pack; an unfinished pack is resumed.", metavar="DST")]
 Directory = Annotated[Path, typer.Argument(help="A pack.", metavar="DIR")]
 Kind = Annotated[
     str | None,
-    typer.Option("--kind", help="jpeg, jpeg-restart, jpeg-side or raw. Not given: jpeg for pictures, raw for arrays."),
+    typer.Option("--kind", help="jpeg, jpeg-restart, jpeg-side or raw. [default: jpeg for images, raw for arrays]"),
 ]
 SourceName = Annotated[
     str | None,
-    typer.Option("--source", help="imagefolder, tar, idx, bigearthnet or arrays. Not given: by what is in SRC."),
+    typer.Option("--source", help="imagefolder, tar, idx, bigearthnet or arrays. [default: by what is in SRC]"),
 ]
-Classes = Annotated[int | None, typer.Option("--classes", min=1, help="How many; BigEarthNet has 43, or 19.")]
-Side = Annotated[int | None, typer.Option("--side", min=1, max=65535, help="Shorter side in pixels, of larger ones.")]
-Quality = Annotated[int, typer.Option("--quality", min=1, max=100, help="Of JPEGs that are made anew.")]
-Workers = Annotated[int | None, typer.Option("--workers", min=1, max=1024, help="Processes. Not given: one a core.")]
-ShardSize = Annotated[str, typer.Option("--shard-size", help="Largest size of a file; at least as many as ranks.")]
-Seed = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Of the order of the records.")]
-KeepOrder = Annotated[bool, typer.Option("--keep-order", help="Do not shuffle: records in the order of the source.")]
-Only = Annotated[Path | None, typer.Option("--only", metavar="FILE", help="Names of samples to take, one a line.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say how large it would be, and write nothing.")]
+Classes = Annotated[int | None, typer.Option("--classes", min=1, help="Number of classes: BigEarthNet has 43, or 19.")]
+Side = Annotated[int | None, typer.Option("--side", min=1, max=65535, help="Largest shorter side in pixels.")]
+Quality = Annotated[int, typer.Option("--quality", min=1, max=100, help="Quality of re-encoded JPEGs.")]
+Workers = Annotated[int | None, typer.Option("--workers", min=1, max=1024, help="Processes. [default: one per core]")]
+ShardSize = Annotated[str, typer.Option("--shard-size", help="Largest size of a file.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Seed of the order of the records.")]
+KeepOrder = Annotated[bool, typer.Option("--keep-order", help="Do not shuffle: keep the order of the source.")]
+Only = Annotated[
+    Path | None,
+    typer.Option("--only", metavar="FILE", help="Names of samples to take, one per line."),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print how large the pack would be; write nothing.")]
 
 
-@pack.command(MAKE)
+@pack.command(MAKE, cls=Verb, epilog=example("allpull pack make imagenet/train packs/train --side 256"))
 def make(  # noqa: PLR0917  one parameter an option, called by typer alone
     source: Source,
     destination: Destination,
@@ -93,9 +98,12 @@ def make(  # noqa: PLR0917  one parameter an option, called by typer alone
     only: Only = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Make a pack of a data set, or what is missing of it; the word make may be left out."""
-    from allpull.data.encode import Recipe  # noqa: PLC0415  numpy is not needed for --help
+    """Make a pack of a data set, or complete an unfinished one.
+
+    The word `make` may be left out.
+    """
     from allpull.data.jpeg.restart import best_tool  # noqa: PLC0415
+    from allpull.data.pack.encode import Recipe  # noqa: PLC0415  numpy is not needed for --help
     from allpull.data.pack.plan import Layout, check_space, forecast, plan  # noqa: PLC0415
     from allpull.data.pack.write import finished, write_pack  # noqa: PLC0415
 
@@ -124,18 +132,21 @@ def make(  # noqa: PLR0917  one parameter an option, called by typer alone
         note(line)
 
 
-@pack.command()
+@pack.command(cls=Verb, epilog=example("allpull pack info packs/train"))
 def info(directory: Directory, as_json: AsJson = False) -> None:
-    """Say what a pack holds, and how it was made."""
-    from allpull.data.pack.describe import describe, lines  # noqa: PLC0415
+    """Describe what a pack holds, and how it was made."""
+    from allpull.data.pack.info import describe, lines  # noqa: PLC0415
 
     found = describe(directory)
     answer(json.dumps(found, indent=1) if as_json else "\n".join(lines(found)))
 
 
-@pack.command()
+@pack.command(cls=Verb, epilog=example("allpull pack verify packs/train"))
 def verify(directory: Directory, workers: Workers = None, as_json: AsJson = False) -> None:
-    """Read every byte of a pack and name what is damaged; exit code 3 if anything is."""
+    """Read every byte of a pack and name what is damaged.
+
+    The exit code is 3 if anything is damaged.
+    """
     from dataclasses import asdict  # noqa: PLC0415
 
     from allpull.data.pack.verify import verify as look  # noqa: PLC0415
@@ -157,7 +168,7 @@ def verify(directory: Directory, workers: Workers = None, as_json: AsJson = Fals
 
 
 def _sound(done: Any) -> str:
-    return f"{done.records:,} records, {show_bytes(done.bytes)}: every byte as it was written"
+    return f"{done.records:,} records, {show_bytes(done.bytes)}: every byte is as written"
 
 
 def _kind(word: str | None) -> Any:
@@ -187,7 +198,7 @@ def _listing(path: Path, name: str | None, classes: int | None, only: Path | Non
 
 
 def _without_samples(found: Listing) -> list[str]:
-    """Classes that no sample has; none where they are the data set's own list, as with several labels a sample."""
+    """Classes without a sample; empty where samples have several labels, and the data set lists its classes itself."""
     if found.source.multi_label:
         return []
     used = {label for entry in found.entries for label in entry.labels}
@@ -200,7 +211,7 @@ def _forecast_line(expected: Forecast, samples: int, cores: int) -> str:
     each = show_count(samples / expected.core_s) if expected.core_s else "?"
     wall = show_time(expected.core_s / cores)
     return (
-        f"forecast from {expected.samples} samples: {size} {unit}, {each} samples/s a core: "
+        f"forecast from {expected.samples} samples: {size} {unit}, {each} samples/s per core: "
         f"{wall} on {cores} core{'s' * (cores != 1)}"
     )
 
@@ -209,7 +220,7 @@ def _done_lines(done: Written) -> Iterator[str]:
     header = done.header
     size = sum(shard.bytes for shard in header.shards)
     if done.resumed_from:
-        yield "it was there already" if done.whole else f"gone on from sample {done.resumed_from:,}"
+        yield "already complete" if done.whole else f"resumed from sample {done.resumed_from:,}"
     rate = (
         f", {show_count(header.records / done.elapsed_s)} samples/s" if done.elapsed_s and not done.resumed_from else ""
     )
@@ -224,7 +235,7 @@ def _done_lines(done: Written) -> Iterator[str]:
 
 @contextmanager
 def _progress(total: int | None) -> Iterator[Callable[[int, int, int], None]]:
-    """A bar on a terminal, a line now and then elsewhere; both on stderr."""
+    """A bar on a terminal, a line every few seconds elsewhere; both on stderr."""
     if sys.stderr.isatty():
         from rich.console import Console  # noqa: PLC0415
         from rich.progress import Progress  # noqa: PLC0415
@@ -235,15 +246,15 @@ def _progress(total: int | None) -> Iterator[Callable[[int, int, int], None]]:
             task = bar.add_task("pack", total=total, state="")
             yield lambda done, of, size: bar.update(task, completed=done, total=of, state=show_bytes(size))
         return
-    told_s = time.monotonic()
+    printed_s = time.monotonic()
 
-    def tell(done: int, of: int, size: int) -> None:
-        nonlocal told_s
-        if time.monotonic() - told_s > LINES_EVERY_S:
-            told_s = time.monotonic()
+    def show(done: int, of: int, size: int) -> None:
+        nonlocal printed_s
+        if time.monotonic() - printed_s > LINES_EVERY_S:
+            printed_s = time.monotonic()
             note(f"{done:,} of {of:,}, {show_bytes(size)} written")
 
-    yield tell
+    yield show
 
 
 UNITS = ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB"))

@@ -1,7 +1,8 @@
-"""``allpull probe``: micro-benchmarks whose results prediction can read."""
+"""``allpull probe``: micro-benchmarks of what limits a job."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -13,6 +14,7 @@ from allpull.cli.probe_loader import loader
 from allpull.cli.probe_options import Ranks, Where, measure, parse_seconds
 from allpull.cli.probe_storage import storage
 from allpull.cli.say import answer, note
+from allpull.cli.verb import Verb, example
 from allpull.errors import BadInput
 from allpull.units import parse_bytes, show_bytes, show_spread, show_time
 
@@ -25,22 +27,26 @@ MAX_SIZE = 1 << 34
 SIZES = "8,64KiB,1MiB,8MiB,64MiB"
 
 probe = typer.Typer(
-    help="Measure what limits a job: collectives, clocks, loading, storage, computing.",
+    help="Measure what limits a job.\n\nCollectives, clocks, data loading, storage and computing.",
+    epilog=example("allpull probe allreduce -n 2"),
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
 
-@probe.command()
+@probe.command(cls=Verb, epilog=example("allpull probe allreduce -n 4 --sizes 1MiB,64MiB"))
 def allreduce(  # noqa: PLR0917  one parameter an option, called by typer alone
     ranks: Ranks = None,
     launcher: Where = None,
     sets: ProbeSets = None,
-    sizes: Annotated[str, typer.Option("--sizes", help="Sizes of the data, such as 8MiB,64MiB.")] = SIZES,
+    sizes: Annotated[str, typer.Option("--sizes", help="Message sizes, such as 8MiB,64MiB.")] = SIZES,
     out: Out = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """Time all-reduces: algorithm and bus bandwidth by size, latency and link rate."""
+    """Time all-reduces by size.
+
+    Algorithm and bus bandwidth of each size, and the latency and link rate that fit them.
+    """
     from allpull.analyse.probes.allreduce import rates, ring_fit  # noqa: PLC0415  numpy is not needed for --help
     from allpull.jobs.probing import ProbeRequest, specification  # noqa: PLC0415
     from allpull.rundir.read.probes import read_probe  # noqa: PLC0415
@@ -69,16 +75,19 @@ def allreduce(  # noqa: PLR0917  one parameter an option, called by typer alone
     answer(result.model_dump_json(by_alias=True, indent=1) if as_json else allreduce_table(result))
 
 
-@probe.command()
+@probe.command(cls=Verb, epilog=example("allpull probe clock --launcher ssh:hosts.txt --for 10s"))
 def clock(  # noqa: PLR0917  as above
     ranks: Ranks = None,
     launcher: Where = None,
     sets: ProbeSets = None,
-    duration: Annotated[str, typer.Option("--for", help="Time for which each host is compared.")] = "10s",
+    duration: Annotated[str, typer.Option("--for", metavar="TIME", help="Time spent on each host.")] = "10s",
     out: Out = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """Compare the clocks of all hosts with that of the first: offset, drift, and bounds that hold."""
+    """Compare the clocks of all hosts with that of the first.
+
+    Offset and drift of each, with bounds that are never exceeded.
+    """
     from allpull.jobs.probing import ProbeRequest, specification  # noqa: PLC0415
     from allpull.rundir.read.probes import read_probe  # noqa: PLC0415
     from allpull.schema.base import tag  # noqa: PLC0415
@@ -95,7 +104,7 @@ def clock(  # noqa: PLR0917  as above
 
 
 for verb in (loader, storage, compute):
-    probe.command()(verb)
+    probe.command(cls=Verb, epilog=example(sys.modules[verb.__module__].EXAMPLE))(verb)
 
 
 def parse_sizes(text: str) -> list[int]:
@@ -155,10 +164,10 @@ def allreduce_table(result: AllreduceResult) -> str:
 def fit_words(fit: RingFit | None) -> str:
     """What the fit says, with how well it holds."""
     if fit is None:
-        return "No fit: it takes two ranks and two sizes, and times that grow with the size."
+        return "No fit: it needs two ranks and two sizes, and times that grow with the size."
     latency = f"{show_time(fit.latency_s.value)} ({_range(fit.latency_s, show_time)})"
     link = f"{show_bytes(fit.link_bytes_per_s.value)}/s ({_range(fit.link_bytes_per_s, show_bytes)} /s)"
-    return f"Ring fit: {latency} a message, {link} a link; off by at most {100 * fit.worst_error:.0f} %."
+    return f"Ring fit: {latency} per message, {link} per link; off by at most {100 * fit.worst_error:.0f} %."
 
 
 def _range(interval: Interval, show: Callable[[float], str]) -> str:
@@ -168,7 +177,7 @@ def _range(interval: Interval, show: Callable[[float], str]) -> str:
 
 
 def clock_table(result: ClockResult) -> str:
-    """One line a host and clock."""
+    """One line per host and clock."""
     if not result.offsets:
         return "One host: there is nothing to compare."
     lines = []

@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from allpull.schema.probed import ComputeBuckets, ComputeFit, ComputePoint, ComputeResult
     from allpull.schema.results import Interval
 
+EXAMPLE = "allpull probe compute resnet50 --batch 1,8,32 --precision fp32,bf16"
+
 BUILDER = "allpull.train.models.build:build"  # by name: rooms on one floor do not import each other
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 MOST_BATCH, MOST_SIZE, MOST_THREADS = 1 << 20, 8192, 4096
 MOST_CHANNELS, MOST_CLASSES = 4096, 1 << 20
-NOISY = 1.25  # 95th percentile over the fastest of the same work, from which on figures say little
+NOISY = 1.25  # 95th percentile over the fastest of the same work, from which on results say little
 USED = tuple(
     f"model.{name}" for name in ("width", "norm", "norm_scale", "conv_bias", "stride", "head", "zero_init", "blur_pool")
 )
@@ -32,7 +34,7 @@ Model = Annotated[str, typer.Argument(help="A model of allpull train --list-mode
 Batches = Annotated[str, typer.Option("--batch", help="Batch sizes, such as 1,2,4,8.")]
 Precisions = Annotated[str, typer.Option("--precision", help="Arithmetic: fp32, tf32, bf16 or fp16, or several.")]
 Threads = Annotated[
-    str | None, typer.Option("--threads", help="Threads of torch, such as 1,2. Not given: all cores of this machine.")
+    str | None, typer.Option("--threads", help="Threads of torch, such as 1,2. [default: all cores of this machine]")
 ]
 Size = Annotated[int, typer.Option("--size", min=1, max=MOST_SIZE, help="Pixels of a side; Inception-v3 has 299.")]
 Channels = Annotated[int, typer.Option("--channels", min=1, max=MOST_CHANNELS, help="Channels of an image.")]
@@ -55,7 +57,10 @@ def compute(  # noqa: PLR0917  one parameter an option, called by typer alone
     out: Out = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """Time training steps of a model: by batch, precision and threads, and when each bucket of gradients is ready."""
+    """Time training steps of a model.
+
+    By batch size, precision and threads; and when each bucket of gradients is ready.
+    """
     from allpull.analyse.probes.compute import computed  # noqa: PLC0415  numpy is not needed for --help
     from allpull.jobs.placement import is_here, need_torch  # noqa: PLC0415
     from allpull.jobs.probing import ProbeRequest, specification  # noqa: PLC0415
@@ -88,7 +93,7 @@ def compute(  # noqa: PLR0917  one parameter an option, called by typer alone
     spec = specification(request, notify=note)
     if is_here(spec):
         need_torch()
-        from allpull.train.models.count import trainable_parameters  # noqa: PLC0415  torch: only now
+        from allpull.train.models.build import trainable_parameters  # noqa: PLC0415  torch: only now
 
         trainable_parameters(spec.model, channels=channels, classes=classes, pixels=(size, size))
     record, directory = measure("compute", spec, out, options)
@@ -130,7 +135,7 @@ def words(result: ComputeResult) -> Iterator[str]:
     for found in result.buckets:
         yield bucket_words(found)
     worst = max(one.p95_over_fastest for one in result.noise)
-    busy = "; it is busy, and figures say little" if worst > NOISY else ""
+    busy = "; it is busy, so the results are uncertain" if worst > NOISY else ""
     yield f"Noise of the machine: the same work takes up to {worst:.2f} times as long as at best (95 %){busy}."
     yield from (f"Left out: {reason}." for reason in result.left_out)
 
@@ -138,7 +143,7 @@ def words(result: ComputeResult) -> Iterator[str]:
 def fit_words(fit: ComputeFit) -> str:
     """What the line says, with how well it holds."""
     where = f"{fit.precision}, {fit.threads} thread{'s' * (fit.threads != 1)}"
-    line = f"{shown_time(fit.fixed_s)} + {shown_time(fit.per_sample_s)} a sample"
+    line = f"{shown_time(fit.fixed_s)} + {shown_time(fit.per_sample_s)} per sample"
     off = f"off by at most {percent(fit.worst_error)}"
     if fit.knee is None or fit.floor_s is None:
         return f"Step ({where}): {line}; {off}. No launch-bound knee among these batches."

@@ -1,4 +1,4 @@
-"""``allpull probe loader``: how many samples a second a pack gives when nobody computes."""
+"""``allpull probe loader``: samples per second of a pack, without a model."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from allpull.schema.probed import LoaderResult, Spread
     from allpull.schema.probes import LoaderShuffle
 
+EXAMPLE = "allpull probe loader packs/train --threads 1,2,4"
+
 STATES = ("cold", "warm", "cached")
 MOST_THREADS, MOST_BATCH, MOST_SIZE = 1024, 1 << 16, 4096
 
@@ -25,18 +27,19 @@ Data = Annotated[str, typer.Argument(help="A pack, or the name of a data set.", 
 Workers = Annotated[
     int | None,
     typer.Option(
-        "-n", "--ranks", help="Ranks, one process each; 1, 2, 4 … of them load at once. Not given: one a host."
+        "-n", "--ranks", help="Ranks, one process each; 1, 2, 4 … of them load at once. [default: one per host]"
     ),
 ]
 Threads = Annotated[
-    str | None, typer.Option("--threads", help="Threads of a rank, such as 1,2,4. Not given: 1, 2, 4 … all cores.")
+    str | None, typer.Option("--threads", help="Threads per rank, such as 1,2,4. [default: 1, 2, 4 … all cores]")
 ]
 States = Annotated[
     str, typer.Option("--states", help="Page cache: empty (cold), as that leaves it (warm), full (cached).")
 ]
-Batch = Annotated[int, typer.Option("--batch", min=1, max=MOST_BATCH, help="Samples of a rank's batch.")]
+Batch = Annotated[int, typer.Option("--batch", min=1, max=MOST_BATCH, help="Samples per rank and batch.")]
 Size = Annotated[
-    int | None, typer.Option("--size", min=1, max=MOST_SIZE, help="Pixels of a side. Not given: the pack's; JPEG: 224.")
+    int | None,
+    typer.Option("--size", min=1, max=MOST_SIZE, help="Pixels per side. [default: the pack's; JPEG: 224]"),
 ]
 Block = Annotated[int, typer.Option("--block", min=1, help="Shuffle blocks of this many neighbouring records.")]
 Mixed = Annotated[int, typer.Option("--mixed", min=1, help="Blocks whose records are shuffled together.")]
@@ -59,7 +62,10 @@ def loader(  # noqa: PLR0917  one parameter an option, called by typer alone
     out: Out = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """Time the loader without a model: samples/s by threads and ranks, from disk and from memory."""
+    """Time the data loader without a model.
+
+    Samples/s by threads and ranks, from disk and from memory.
+    """
     from allpull.analyse.probes.loader import loaded  # noqa: PLC0415  numpy is not needed for --help
     from allpull.data.datasets.dataset import DATASETS  # noqa: PLC0415
     from allpull.jobs.placement import is_here  # noqa: PLC0415
@@ -92,7 +98,7 @@ def loader(  # noqa: PLR0917  one parameter an option, called by typer alone
 
 def loader_table(result: LoaderResult) -> str:
     """The table, and what it means in words."""
-    head = ("files", "ranks", "threads", "samples/s", "of 9 in 10 windows", "a core", "read", "in cache")
+    head = ("files", "ranks", "threads", "samples/s", "of 9 in 10 windows", "per core", "read", "in cache")
     rows = [
         (
             one.state,
@@ -120,7 +126,7 @@ def words(result: LoaderResult) -> Iterator[str]:
     yield (
         f"{result.records:,} records ({result.kind}) of {show_bytes(result.bytes_per_sample)} each; batches of "
         f"{result.batch} samples of {result.size} pixels a side{resized}; {result.cores} "
-        f"core{'s' * (result.cores != 1)} a host."
+        f"core{'s' * (result.cores != 1)} per host."
     )
     for knee in result.knees:
         ranks = f"{knee.state}, {knee.ranks} rank{'s' * (knee.ranks != 1)}"
@@ -128,7 +134,7 @@ def words(result: LoaderResult) -> Iterator[str]:
             enough = f"{knee.threads} thread{'s give' if knee.threads > 1 else ' gives'}"
             yield f"Knee ({ranks}): {enough} 95 % of the highest rate or more."
         else:
-            yield f"Knee ({ranks}): not reached; the most threads that were tried are the fastest."
+            yield f"Knee ({ranks}): not reached; the largest number of threads tried is the fastest."
     if result.shuffle is not None:
         yield from shuffle_words(result.shuffle)
     if result.odd:
@@ -141,7 +147,7 @@ def shuffle_words(shuffle: LoaderShuffle) -> Iterator[str]:
     if shuffle.quality is not None:
         yield (
             f"Shuffle: {shuffle.quality:.2f} of a full one (share of neighbours that part); "
-            f"{show_count(shuffle.records_per_read)} records a read."
+            f"{show_count(shuffle.records_per_read)} records per read."
         )
     if shuffle.seen_share < 1:
         labels = ""

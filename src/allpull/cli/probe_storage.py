@@ -20,6 +20,8 @@ from allpull.units import parse_bytes, percent, show_bytes, show_count
 if TYPE_CHECKING:
     from allpull.schema.probed import StoragePoint, StorageResult
 
+EXAMPLE = "allpull probe storage /scratch --sizes 4KiB,1MiB"
+
 MOST_THREADS = 1024
 PAGE_BYTES, MOST_READ_BYTES = 4096, 1 << 26
 LEAST_FILE_BYTES, MOST_FILE_BYTES = 1 << 22, 1 << 40
@@ -28,11 +30,11 @@ Place = Annotated[Path, typer.Argument(help="A folder on the storage that is to 
 Hosts = Annotated[
     int | None,
     typer.Option(
-        "-n", "--ranks", help="Ranks, one process each; 1, 2, 4 … of them read at once. Not given: one a host."
+        "-n", "--ranks", help="Ranks, one process each; 1, 2, 4 … of them read at once. [default: one per host]"
     ),
 ]
 Sizes = Annotated[str, typer.Option("--sizes", help="Sizes of random reads: multiples of 4 KiB.")]
-Threads = Annotated[str, typer.Option("--threads", help="Threads of a rank, such as 1,4.")]
+Threads = Annotated[str, typer.Option("--threads", help="Threads per rank, such as 1,4.")]
 FileSize = Annotated[str, typer.Option("--file-size", help="Size of each rank's own file.")]
 
 
@@ -48,7 +50,10 @@ def storage(  # noqa: PLR0917  one parameter an option, called by typer alone
     out: Out = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """Time a file system: bytes/s and operations/s by size and threads, from one host and from several at once."""
+    """Time a file system.
+
+    Bytes/s and operations/s by size and threads, from one host and from several at once.
+    """
     from allpull.analyse.probes.storage import stored  # noqa: PLC0415  numpy is not needed for --help
     from allpull.jobs.placement import is_here  # noqa: PLC0415
     from allpull.jobs.probing import ProbeRequest, specification  # noqa: PLC0415
@@ -105,8 +110,8 @@ def parse_reads(text: str) -> list[int]:
 def storage_table(result: StorageResult) -> str:
     """The table, and what it means in words."""
     several = result.hosts > 1
-    head = ["operation", "size", "hosts", "ranks", "threads", "a second", "9 in 10", "bytes/s", "a host"]
-    head += ["of one alone"] if several else []
+    head = ["operation", "size", "hosts", "ranks", "threads", "per second", "9 in 10", "bytes/s", "per host"]
+    head += ["of a lone host"] if several else []
     return "\n".join([table(head, [row(one, several=several) for one in result.points]), "", *words(result)])
 
 
@@ -130,16 +135,16 @@ def row(one: StoragePoint, *, several: bool) -> list[str]:
 def words(result: StorageResult) -> Iterator[str]:
     """One sentence a line."""
     kind = f" ({result.file_system})" if result.file_system else ""
-    yield f"{result.path}{kind}: a file of {show_bytes(result.file_bytes)} a rank, which is gone."
+    yield f"{result.path}{kind}: a file of {show_bytes(result.file_bytes)} per rank, which has been removed."
     yield WAYS[result.way].format(why=result.why)
     yield (
-        f"This process itself can do {show_count(result.ceiling_ops_per_s)} reads a second from memory by one thread: "
-        "rates near it say nothing of the storage. stat and open find what create has just left in this host's caches."
+        f"This process can do {show_count(result.ceiling_ops_per_s)} reads per second from memory with one thread: "
+        "rates near it do not measure the storage. stat and open find what create has just left in this host's caches."
     )
 
 
 WAYS = {
-    "direct": "Reads went past the page cache (O_DIRECT); caches of servers and disks are in the figures.",
+    "direct": "Reads went past the page cache (O_DIRECT); caches of servers and disks are in the results.",
     "dropped": "Reads went through the page cache, which was emptied before each repetition: {why}.",
     "cached": "Reads came from memory, not from the storage: {why}.",
 }

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from allpull.errors import AllpullError
-from allpull.report.plain import printable
+from allpull.report.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -1,4 +1,4 @@
-"""``allpull watch``: a running job, looked at once a second."""
+"""``allpull watch``: the progress and health of a running job."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Any picture as 8-bit RGB, by the ladder simplejpeg → Pillow, with limits before anything large is allocated.
+"""Decode any image to 8-bit RGB with simplejpeg or else Pillow, checking sizes before allocating memory.
 
-The policy for odd files: CMYK and YCCK become RGB by Pillow's arithmetic, palettes and transparency are resolved by
-dropping alpha, 16 bits become 8 by division by 257, of animations the first frame is taken, orientation in EXIF is
-left as it is (as torchvision does). Truncated, empty and unknown files, and those above the limit of pixels, are
-refused with the reason.
+Policy for unusual files: Pillow converts CMYK and YCCK to RGB, palettes are resolved and alpha is dropped, 16 bits
+become 8 by division by 257, animations give their first frame, EXIF orientation is ignored (as in torchvision).
+Truncated, empty and unknown files, and images above the pixel limit, are rejected with a reason.
 """
 
 from __future__ import annotations
@@ -24,21 +23,22 @@ if TYPE_CHECKING:
 
 Pixels = npt.NDArray[np.uint8]
 
+MAX_SOURCE_BYTES = 1 << 29  # of one file: a larger one is not an image
 MAX_PIXELS = 1 << 26  # 67 megapixels, 201 MB as RGB: more than any photograph of the usual sets
-FORMATS = ("JPEG", "PNG", "BMP", "PPM", "TIFF", "WEBP", "GIF")  # Pillow knows odder and less tested ones
+FORMATS = ("JPEG", "PNG", "BMP", "PPM", "TIFF", "WEBP", "GIF")  # Pillow knows rarer and less tested ones
 SIXTEEN_BITS = frozenset({"I", "I;16", "I;16L", "I;16B", "I;16N"})
 INSTALL = "pip install 'allpull[data]'"
 
 
 class Refused(ValueError):
-    """A sample that cannot be packed; the message is the reason, in words that are the same for the same fault."""
+    """A sample that cannot be used; the message is the reason, identical for identical faults."""
 
 
 def decode(data: Buffer, *, max_pixels: int = MAX_PIXELS) -> tuple[Pixels, str]:
-    """Pixels [height, width, 3], and what was odd about the picture ("" where the fast decoder took it).
+    """Pixels [height, width, 3], and what is unusual about the image ("" if the fast decoder accepts it).
 
     Raises:
-        Refused: it is no picture, is damaged, or has more than ``max_pixels``.
+        Refused: it is not an image, is damaged, or has more than ``max_pixels``.
         MissingPart: Pillow or simplejpeg is not installed.
     """
     if len(data) == 0:
@@ -52,9 +52,9 @@ def decode(data: Buffer, *, max_pixels: int = MAX_PIXELS) -> tuple[Pixels, str]:
     if header.precision == 8 and len(header.components) in (1, 3):
         try:
             pixels: Pixels = simplejpeg.decode_jpeg(data, "RGB", strict=True)
-        except ValueError:  # also what libjpeg only warns of
-            pixels, odd = _by_pillow(data, max_pixels)
-            return pixels, odd or "JPEG that strict decoders refuse"
+        except ValueError:  # including libjpeg's warnings
+            pixels, unusual = _by_pillow(data, max_pixels)
+            return pixels, unusual or "JPEG that strict decoders reject"
         return pixels, ""
     return _by_pillow(data, max_pixels)
 
@@ -74,12 +74,12 @@ def check_size(height: int, width: int, max_pixels: int) -> None:
 def _by_pillow(data: Buffer, max_pixels: int) -> tuple[Pixels, str]:
     image_module = import_pillow()
     try:
-        formats = [one for one in FORMATS if one in image_module.OPEN]  # WebP is an option of Pillow's
+        formats = [one for one in FORMATS if one in image_module.OPEN]  # WebP is optional in Pillow
         with image_module.open(io.BytesIO(data), formats=formats) as image:
             check_size(image.height, image.width, max_pixels)
-            odd = _oddity(image)
+            unusual = _irregularity(image)
             image.load()
-            return _as_rgb(image), odd
+            return _as_rgb(image), unusual
     except Refused:
         raise
     except image_module.DecompressionBombError as error:
@@ -89,10 +89,10 @@ def _by_pillow(data: Buffer, max_pixels: int) -> tuple[Pixels, str]:
     except Exception as error:  # Pillow's plug-ins raise whatever damaged files provoke
         name = type(error).__name__
         unknown = name == "UnidentifiedImageError"
-        raise Refused("not a picture" if unknown else f"truncated or damaged ({name})") from error
+        raise Refused("not an image" if unknown else f"truncated or damaged ({name})") from error
 
 
-def _oddity(image: Image) -> str:
+def _irregularity(image: Image) -> str:
     if image.format not in ("JPEG", "MPO"):
         return f"{image.format} of mode {image.mode}"
     return f"JPEG of mode {image.mode}" if image.mode not in ("RGB", "L") else ""
@@ -103,12 +103,12 @@ def _as_rgb(image: Image) -> Pixels:
         grey = (np.asarray(image).astype(np.int64).clip(0, 65535) + 128) // 257
         return np.repeat(grey.astype(np.uint8)[..., None], 3, axis=2)
     if image.mode == "F":
-        raise Refused("a picture of floating-point numbers: make an array of it")
+        raise Refused("a floating-point image: convert it to an array")
     return np.array(image.convert("RGB"))
 
 
 def resized(pixels: Pixels, short_side: int) -> Pixels:
-    """``pixels`` with the shorter side made ``short_side`` by an antialiased bicubic filter; never made larger."""
+    """``pixels`` downscaled to ``short_side`` by an antialiased bicubic filter; never upscaled."""
     height, width = pixels.shape[:2]
     if min(height, width) <= short_side:
         return pixels
@@ -119,7 +119,7 @@ def resized(pixels: Pixels, short_side: int) -> Pixels:
 
 
 def encode_jpeg(pixels: Pixels, quality: int, interval: int) -> bytes:
-    """A baseline 4:2:0 JPEG of ``pixels`` [height, width, 3] with a restart marker each ``interval`` units."""
+    """A baseline 4:2:0 JPEG of ``pixels`` [height, width, 3] with a restart marker after every ``interval`` MCUs."""
     file = io.BytesIO()
     options = {"subsampling": "4:2:0", "optimize": True, "restart_marker_blocks": interval}
     import_pillow().fromarray(pixels).save(file, "JPEG", quality=quality, **options)
@@ -127,13 +127,13 @@ def encode_jpeg(pixels: Pixels, quality: int, interval: int) -> bytes:
 
 
 def import_pillow() -> Any:
-    """``PIL.Image``, asked for nothing but what we ask; with what it warns of being our own business."""
+    """``PIL.Image``, with its plug-ins registered and its warnings off."""
     try:
-        from PIL import Image  # noqa: PLC0415  needed only where pictures are decoded
+        from PIL import Image  # noqa: PLC0415  needed only to decode images
     except ImportError as error:
         raise MissingPart("Pillow is not installed", hint=INSTALL) from error
-    Image.init()  # else it finds no plug-in when it is told which to try
-    warnings.filterwarnings("ignore", module="PIL")  # of large pictures and odd tags: we count what matters
+    Image.init()  # otherwise it finds no plug-in when given ``formats``
+    warnings.filterwarnings("ignore", module="PIL")  # about large images and unusual tags; bad samples are counted here
     return Image
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from allpull.config.load import load_spec
-from allpull.data.loader import feed
+from allpull.data.loader import open_feed
 from allpull.errors import BadInput, UnknownName
 from allpull.jobs.placement import Notify, check_restarts, check_submittable, is_here, need_torch, place_ranks
 from allpull.launch.job import Job, prepare, prospect
@@ -58,7 +58,7 @@ def check_inputs(spec: RunSpec) -> None:
     """
     if spec.model.name.partition(":")[0] not in (*MODELS.names(), *LIBRARIES):
         raise UnknownName("model", spec.model.name, MODELS.names())
-    feed.check(spec.data)
+    open_feed.check(spec.data)
     if spec.model.weights and not spec.train.resume and not Path(spec.model.weights).is_file():
         raise BadInput(
             f"model.weights: no file {spec.model.weights}", hint="give a state_dict with torchvision's names, or none"

@@ -98,11 +98,11 @@ def numbers(text: str) -> List[int]:
     Raises:
         ValueError: it is not such a list.
     """
-    found: List[int] = []
+    cpus: List[int] = []
     for part in text.split(",") if text else []:
         first, _, last = part.partition("-")
-        found.extend(range(int(first), int(last or first) + 1))
-    return found
+        cpus.extend(range(int(first), int(last or first) + 1))
+    return cpus
 
 
 def _line(path: str) -> str:

@@ -44,7 +44,7 @@ MAX_PLACE_BYTES = 4096
 
 
 class Server:
-    """Answers pings in a thread of its own, until ``finish``.
+    """Answers pings in its own thread, until ``finish``.
 
     Raises:
         ValueError: there is no nonce, and anybody would be served.
@@ -61,7 +61,7 @@ class Server:
         threading.Thread(target=self._serve, name="clock", daemon=True).start()
 
     def finish(self, limit_s: float) -> None:
-        """Stop when every host that has asked has asked for the last time, at the latest in ``limit_s`` seconds."""
+        """Stop when every host that pinged has sent its last ping, after at most ``limit_s`` seconds."""
         end_s = time.monotonic() + limit_s
         while self._expected and time.monotonic() < end_s:
             time.sleep(LOOK_S / 10)
@@ -217,7 +217,7 @@ def listen(address: str) -> socket.socket:
     """A listening socket on any free port of the interface of ``address`` alone.
 
     Raises:
-        OSError: the address is not ours.
+        OSError: the address does not belong to this host.
     """
     family, _, _, _, where = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
     return socket.create_server(where[:2], family=family, backlog=1024)

@@ -63,8 +63,8 @@ def variables(directory: str, job_file: str, environ: Mapping[str, str]) -> Dict
     They pass through OpenMPI's mpirun and into containers; the run directory is bound into the container.
     """
     hook = os.path.join(directory, layout.HOOK)
-    rest = environ.get("PYTHONPATH", "")
-    ours = {"PYTHONPATH": os.pathsep.join([hook, rest] if rest else [hook]), JOB_VARIABLE: job_file}
+    inherited = environ.get("PYTHONPATH", "")
+    ours = {"PYTHONPATH": os.pathsep.join([hook, inherited] if inherited else [hook]), JOB_VARIABLE: job_file}
     for prefix in CONTAINERS:
         for name in ("PYTHONPATH", JOB_VARIABLE):
             ours[prefix + name] = ours[name]

@@ -22,7 +22,7 @@ def listen(address: str, port: int) -> socket.socket:
     """A listening socket on the interface of ``address`` alone; port 0 is any free one.
 
     Raises:
-        OSError: the port is in use, or the address is not ours.
+        OSError: the port is in use, or the address does not belong to this host.
     """
     family, kind, _, _, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
     listener = socket.socket(family, kind)

@@ -15,9 +15,9 @@ def versions() -> Dict[str, Optional[str]]:
 
     ``torch_cpu`` is present where torch is loaded: see ``vector_kernels``.
     """
-    found = {"python": platform.python_version(), **{package: installed(package) for package in PACKAGES}}
+    versions = {"python": platform.python_version(), **{package: installed(package) for package in PACKAGES}}
     kernels = vector_kernels()
-    return found if kernels is None else {**found, "torch_cpu": kernels}
+    return versions if kernels is None else {**versions, "torch_cpu": kernels}
 
 
 def vector_kernels() -> Optional[str]:

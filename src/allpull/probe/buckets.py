@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from allpull.probe.step_timing import Moments, Trained
 
-WARMUP = 3  # DDP puts its buckets into the order of the first backward, and does so in the second step
+WARMUP = 3  # DDP reorders its buckets by the first backward, in the second step
 
 
 class Arrivals:

@@ -1,6 +1,6 @@
 """Compare the clocks of hosts by ping-pong: one rank of ``allpull probe clock``.
 
-The first rank of each host pings host 0 for a while, with the protocol that sidecars use beside a job
+The first rank of each host pings host 0 for a while, with the protocol that sidecars use during a job
 (``observe.clock_pings``), and then sends what it noted to rank 0 over the process group.
 """
 

@@ -22,30 +22,30 @@ from allpull.rundir.job_file import JobFile
 from allpull.schema.spec import RunSpec, from_plain
 
 WARMUP = 3
-LEAST, MOST = 5, 500  # steps of a point: enough for a median, and no more than a figure needs
+LEAST, MOST = 5, 500  # steps per point: enough for a median, and no more than a figure needs
 PATIENCE = 15.0  # a batch that would take more than this many times the requested seconds is left out
 PEAK_S = 0.5  # for the matrix product
 NOISE_S, NOISE_SIDE = 0.5, 192  # a piece of work of some 100 µs
 PARTS = ("forward_s", "backward_s", "optimizer_s")
-FAULTS = (RuntimeError, ValueError)  # by which torch says that memory is short or a layer does not work so
+FAULTS = (RuntimeError, ValueError)  # that torch raises when memory is short or a layer does not support the setting
 
 
 class Setting:
-    """What all points share: how to make the model, and its device."""
+    """Common to all points: how to build the model, and its device."""
 
     def __init__(self, job: JobFile, device: torch.device) -> None:
-        asked, self.device = job.options, device
-        self.classes, self.shape = asked["classes"], (asked["channels"], asked["size"], asked["size"])
-        module, _, name = asked["builder"].partition(":")
+        options, self.device = job.options, device
+        self.classes, self.shape = options["classes"], (options["channels"], options["size"], options["size"])
+        module, _, name = options["builder"].partition(":")
         self._build: Callable[..., nn.Module] = getattr(importlib.import_module(module), name)
         self._spec = from_plain(RunSpec, job.spec).model
         self.parameters = sum(one.numel() for one in self.model().parameters() if one.requires_grad)
 
     def model(self) -> nn.Module:
-        """The model with the same weights each time, the channels of a pixel together in memory.
+        """The model with the same initial weights each time, in channels-last memory format.
 
         Raises:
-            AllpullError: no such model, or it is not for such images.
+            AllpullError: no such model, or it does not accept such images.
         """
         torch.manual_seed(0)
         model = self._build(self._spec, channels=self.shape[0], classes=self.classes, pixels=self.shape[1:])
@@ -59,15 +59,15 @@ class Setting:
 def main(job_file: str) -> None:
     """Measure all points of the job and write ``probes/compute.json``."""
     job = JobFile.read(job_file)
-    asked, device = job.options, join_group(job.spec["launch"]["threads"], "auto").device
-    torch.backends.cudnn.benchmark = True  # as the trainer has it
+    options, device = job.options, join_group(job.spec["launch"]["threads"], "auto").device
+    torch.backends.cudnn.benchmark = True  # as in the trainer
     setting = Setting(job, device)
     before, left_out = quiet(), list[str]()
-    points = list(measure(setting, asked, left_out))
+    points = list(measure(setting, options, left_out))
     if not points:
         raise BadInput("nothing could be measured: " + "; ".join(left_out[:3]), hint="try smaller batches")
-    buckets = list(measure_buckets(setting, asked, points, left_out))
-    torch.set_num_threads(max(asked["threads"]))
+    buckets = list(measure_buckets(setting, options, points, left_out))
+    torch.set_num_threads(max(options["threads"]))
     precisions = list(dict.fromkeys(point["precision"] for point in points))
     write_result(
         job,
@@ -76,7 +76,7 @@ def main(job_file: str) -> None:
             "schema": "allpull.compute/1.3",
             "model": job.spec["model"]["name"],
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-            **{name: asked[name] for name in ("channels", "classes", "size", "bucket_bytes")},
+            **{name: options[name] for name in ("channels", "classes", "size", "bucket_bytes")},
             "parameters": setting.parameters,
             "flop_per_sample": flop_per_sample(setting),
             "matmul_flop_per_s": {name: matmul_flop_per_s(name, device, PEAK_S) for name in precisions},
@@ -88,34 +88,34 @@ def main(job_file: str) -> None:
     )
 
 
-def measure(setting: Setting, asked: dict[str, Any], left_out: list[str]) -> Iterator[dict[str, Any]]:
-    """The points in turn; why others cannot be measured goes to ``left_out``."""
-    for precision in asked["precisions"]:
+def measure(setting: Setting, options: dict[str, Any], left_out: list[str]) -> Iterator[dict[str, Any]]:
+    """The points in turn; reasons for points that cannot be measured are appended to ``left_out``."""
+    for precision in options["precisions"]:
         if precision == "tf32" and setting.device.type != "cuda":
             left_out.append("tf32: only GPUs have it")
             continue
-        for threads in asked["threads"]:
+        for threads in options["threads"]:
             torch.set_num_threads(threads)
             set_precision(precision)
             where = f"{precision}, {threads} thread{'s' * (threads != 1)}"
             model, s_per_sample = setting.model(), 0.0
-            for batch in asked["batches"]:
+            for batch in options["batches"]:
                 expected_s = s_per_sample * batch * (WARMUP + LEAST)
-                if expected_s > PATIENCE * asked["seconds"]:
+                if expected_s > PATIENCE * options["seconds"]:
                     left_out.append(f"{where}, batch {batch} and more: it would take some {expected_s:.0f} s")
                     break
                 try:
-                    found = timed(model, setting.images(batch), setting.classes, precision, asked["seconds"])
+                    times = timed(model, setting.images(batch), setting.classes, precision, options["seconds"])
                 except FAULTS as fault:
                     first = (str(fault).splitlines() or [type(fault).__name__])[0][:200]
                     left_out.append(f"{where}, batch {batch} and more: {first}")
                     break
-                s_per_sample = float(np.median(found["step_s"])) / batch
-                yield {"batch": batch, "precision": precision, "threads": threads, **found}
+                s_per_sample = float(np.median(times["step_s"])) / batch
+                yield {"batch": batch, "precision": precision, "threads": threads, **times}
 
 
 def timed(model: nn.Module, images: torch.Tensor, classes: int, precision: str, seconds: float) -> dict[str, Any]:
-    """Steps for about ``seconds``: of each its time and those of its parts, as ``schema.probes.ComputeMeasured``."""
+    """Time steps for about ``seconds``: each step and its parts, as ``schema.probes.ComputeMeasured``."""
     trained = Trained(model, images=images, classes=classes, precision=precision)
     first = Moments(images.device)
     for _ in range(WARMUP):
@@ -125,40 +125,40 @@ def timed(model: nn.Module, images: torch.Tensor, classes: int, precision: str, 
     moments = Moments(images.device)
     for _ in range(count):
         trained.step(moments.mark)
-    gaps = [*moments.between(), 0.0]  # begin, forward, backward, optimizer: four moments a step, then the next begins
-    found: dict[str, Any] = {name: gaps[place::4] for place, name in enumerate(PARTS)}
-    found["step_s"] = [sum(gaps[start : start + 3]) for start in range(0, len(gaps), 4)]
+    gaps = [*moments.between(), 0.0]  # begin, forward, backward, optimizer: four moments per step
+    times: dict[str, Any] = {name: gaps[place::4] for place, name in enumerate(PARTS)}
+    times["step_s"] = [sum(gaps[start : start + 3]) for start in range(0, len(gaps), 4)]
     host = moments.host_s
     issue_s = [host[start + 3] - host[start] for start in range(0, len(host), 4)]
-    return {**found, "issue_s": issue_s if images.device.type == "cuda" else None}
+    return {**times, "issue_s": issue_s if images.device.type == "cuda" else None}
 
 
 def measure_buckets(
-    setting: Setting, asked: dict[str, Any], points: list[dict[str, Any]], left_out: list[str]
+    setting: Setting, options: dict[str, Any], points: list[dict[str, Any]], left_out: list[str]
 ) -> Iterator[dict[str, Any]]:
-    """Of each precision the buckets with the largest batch that could be measured, and the most threads."""
+    """The buckets of each precision, at the largest batch that could be measured and the most threads."""
     for precision in dict.fromkeys(point["precision"] for point in points):
         of_it = [point for point in points if point["precision"] == precision]
         largest = max(of_it, key=lambda point: (point["batch"], point["threads"]))
         set_precision(precision)
         torch.set_num_threads(largest["threads"])
         typical_s = float(np.median(largest["step_s"]))
-        steps = min(MOST, max(LEAST, math.ceil(asked["seconds"] / typical_s)))
-        told = {name: largest[name] for name in ("batch", "precision", "threads")}
+        steps = min(MOST, max(LEAST, math.ceil(options["seconds"] / typical_s)))
+        cell = {name: largest[name] for name in ("batch", "precision", "threads")}
         try:
             with single_rank_group(setting.device):
-                found = ready_times(
+                ready = ready_times(
                     setting.model(),
                     setting.images(largest["batch"]),
                     classes=setting.classes,
                     precision=precision,
-                    bucket_bytes=asked["bucket_bytes"],
+                    bucket_bytes=options["bucket_bytes"],
                     steps=steps,
                 )
         except FAULTS as fault:
             left_out.append(f"buckets, {precision}: {(str(fault).splitlines() or ['?'])[0][:200]}")
         else:
-            yield {**told, **found}
+            yield {**cell, **ready}
 
 
 def flop_per_sample(setting: Setting) -> float | None:

@@ -1,8 +1,7 @@
 """The scratch file of the storage probe, and the operations that are timed on it.
 
-The file is unlinked as soon as it is open, so nothing is left of it however the process ends. It is written with bytes
-that neither compress nor repeat. Only metadata operations need names: those are in a folder of their own, which is
-removed afterwards.
+The file is unlinked as soon as it is open, so nothing remains however the process ends. Its bytes neither compress nor
+repeat. Only metadata operations need file names: these files are in a separate folder, which is removed afterwards.
 """
 
 from __future__ import annotations
@@ -32,26 +31,26 @@ if TYPE_CHECKING:  # a rank needs no pydantic
 
 Places = npt.NDArray[np.int64]
 
-PAGE_BYTES = 4096  # what O_DIRECT asks of addresses, sizes and places, on whatever disk
-BLOCK_BYTES = 1 << 20  # of one sequential read or write
-MOST_OF_DISK = 0.5  # of what is free, that the files of all ranks may take
-NAMES_AT_ONCE = 128  # files that are created before they are looked at, opened and removed
-WRITE_S = 120.0  # in which the file must be written
+PAGE_BYTES = 4096  # alignment of addresses, sizes and offsets that satisfies O_DIRECT on any disk
+BLOCK_BYTES = 1 << 20  # per sequential read or write
+MOST_OF_DISK = 0.5  # share of the free space that the files of all ranks may take
+NAMES_AT_ONCE = 128  # files created before they are queried, opened and removed
+WRITE_S = 120.0  # limit for writing the file
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What was done in how long: ``ops`` that had ended within ``seconds``."""
+    """Operations timed: ``ops`` that ended within ``seconds``."""
 
     ops: int
     seconds: float
 
 
 class Scratch:
-    """A file without a name, ``size`` bytes of noise; ``way`` says how its pages are kept out of reads."""
+    """A file without a name, ``size`` bytes of noise; ``way`` is how reads avoid the page cache."""
 
     def __init__(self, folder: Path, size: int, name: str) -> None:
-        """Write it.
+        """Create and write the file.
 
         Raises:
             BadInput: the folder is missing or read-only, the disk has too little space or is too slow.
@@ -71,11 +70,11 @@ class Scratch:
             os.close(self._direct)
             self._direct, self.why = -1, "the file system takes O_DIRECT and does not read by it"
         self.way: StorageWay = "direct" if self._direct >= 0 else "dropped"
-        if not self._drop():  # as in tmpfs, which takes O_DIRECT too
+        if not self._drop():  # as in tmpfs, which accepts O_DIRECT too
             self.way, self.why = "cached", "the pages of its files cannot be put out of memory"
 
     def close(self) -> None:
-        """Close it, which removes it."""
+        """Close the file, which removes it."""
         for descriptor in (self._file, self._direct):
             if descriptor >= 0:
                 os.close(descriptor)
@@ -83,7 +82,7 @@ class Scratch:
     def read(self, *, size: int, random: bool, threads: int, seconds: float, seed: int = 0) -> Done:
         """Reads of ``size`` bytes by ``threads`` for ``seconds``, or until all has been read once where pages stay.
 
-        Each thread reads its share of the file from begin to end, or its share of all places in an order of chance.
+        Each thread reads its share of the file from start to end, or its share of all offsets in random order.
         """
         places = np.arange(self.size // size, dtype=np.int64) * size
         if random:
@@ -95,13 +94,15 @@ class Scratch:
 
         def work(share: Places, over: Callable[[], bool]) -> int:
             done = 0
-            with mmap.mmap(-1, -(-size // PAGE_BYTES) * PAGE_BYTES) as buffer:  # begins at a page, as O_DIRECT wants
+            with mmap.mmap(-1, -(-size // PAGE_BYTES) * PAGE_BYTES) as buffer:  # page-aligned, as O_DIRECT requires
                 target = memoryview(buffer)[:size]
                 try:
                     while not over():
                         for place in share.tolist():
                             if os.preadv(descriptor, [target], place) != size:
-                                raise BadInput(f"a read at {place} came short", hint="is the file system well?")
+                                raise BadInput(
+                                    f"a read at byte {place:,} returned too few bytes", hint="check the file system"
+                                )
                             done += 1
                             if over():
                                 return done
@@ -111,10 +112,10 @@ class Scratch:
                     target.release()
             return done
 
-        return _together([share for share in np.array_split(places, threads) if len(share)], work, seconds)
+        return _in_threads([share for share in np.array_split(places, threads) if len(share)], work, seconds)
 
     def ceiling(self, seconds: float) -> Done:
-        """Reads of a page by one thread from the page cache, in order: what this process can do at the most."""
+        """Reads of a page by one thread from the page cache, in order: the most that this process can reach."""
         page, places = bytearray(PAGE_BYTES), range(0, min(self.size, BLOCK_BYTES), PAGE_BYTES)
         os.pread(self._file, BLOCK_BYTES, 0)
         began, done, now = time.perf_counter(), 0, 0.0
@@ -125,7 +126,7 @@ class Scratch:
         return Done(done, now)
 
     def write(self, *, seconds: float) -> Done:
-        """Blocks written by one thread from begin to end, again and again, and brought to the disk (fsync) at last."""
+        """Blocks written by one thread from start to end, repeatedly, then flushed to the disk (fsync)."""
         block, began, done = os.urandom(BLOCK_BYTES), time.perf_counter(), 0
         while done == 0 or time.perf_counter() - began < seconds:
             os.pwrite(self._file, block, done * BLOCK_BYTES % (self.size // BLOCK_BYTES * BLOCK_BYTES))
@@ -137,15 +138,14 @@ class Scratch:
         began, noise = time.perf_counter(), bytearray(os.urandom(BLOCK_BYTES))
         for place in range(0, self.size, BLOCK_BYTES):
             length = min(BLOCK_BYTES, self.size - place)
-            for page in range(
-                0, length, PAGE_BYTES
-            ):  # no page is as another: disks that store such once are not fooled
+            for page in range(0, length, PAGE_BYTES):  # every page differs, for disks that deduplicate
                 noise[page : page + 8] = (place + page).to_bytes(8, "little")
             if os.pwrite(self._file, memoryview(noise)[:length], place) != length:
-                raise BadInput("the disk took only a part of a block", hint="is it full?")
+                raise BadInput("the disk accepted only part of a block", hint="check that it is not full")
             if time.perf_counter() - began > WRITE_S:
                 raise BadInput(
-                    f"writing {self.size:,} bytes takes more than {WRITE_S:g} s here", hint="take a smaller --file-size"
+                    f"writing {self.size:,} bytes takes more than {WRITE_S:g} s here",
+                    hint="choose a smaller --file-size",
                 )
         os.fsync(self._file)
 
@@ -157,9 +157,9 @@ class Scratch:
                 return False
 
     def _drop(self) -> bool:
-        """Throw the pages of the file out of the page cache; whether they are gone."""
-        left = pagecache.resident_pages(self._file, self.size) if pagecache.drop_pages(self._file) else None
-        return left is not None and left <= pagecache.MOST_LEFT * self.size / mmap.PAGESIZE
+        """Drop the file's pages from the page cache; returns whether they are gone."""
+        pages = pagecache.resident_pages(self._file, self.size) if pagecache.drop_pages(self._file) else None
+        return pages is not None and pages <= pagecache.MOST_LEFT * self.size / mmap.PAGESIZE
 
 
 def check_space(folder: Path, need: int) -> None:
@@ -169,25 +169,25 @@ def check_space(folder: Path, need: int) -> None:
         BadInput: they cannot, or there is no such folder.
     """
     if not folder.is_dir():
-        raise BadInput(f"{folder}: no such folder", hint="give a folder on the storage that is to be measured")
+        raise BadInput(f"{folder}: no such folder", hint="give a folder on the storage to measure")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise BadInput(f"{folder}: you may not write there", hint="give a folder that you may write to")
     state = os.statvfs(folder)
     free = state.f_bavail * state.f_frsize
     if need > free * MOST_OF_DISK:
         raise BadInput(
-            f"{folder}: the files of all ranks would have {show_bytes(need)}, more than half of the "
+            f"{folder}: the files of all ranks would take {show_bytes(need)}, more than half of the "
             f"{show_bytes(free)} that are free",
-            hint="take smaller ones: --file-size",
+            hint="choose a smaller --file-size",
         )
 
 
 @contextmanager
 def names(place: Path) -> Iterator[None]:
-    """The folder ``place`` for files with names, which is removed with all that is in it.
+    """Create the folder ``place`` for files with names; it is removed with its contents.
 
     Raises:
-        BadInput: it cannot be made.
+        BadInput: it cannot be created.
     """
     try:
         place.mkdir(mode=0o700)
@@ -200,14 +200,14 @@ def names(place: Path) -> Iterator[None]:
 
 
 def file_system(folder: Path) -> str | None:
-    """The kind of file system that ``folder`` is on, such as ext4, nfs4 or lustre; None where that is not known."""
+    """The type of the file system that holds ``folder``, such as ext4, nfs4 or lustre; None where it is not known."""
     whole = folder.resolve()
     mounts = {part.mountpoint: part.fstype for part in psutil.disk_partitions(all=True)}  # a later one hides earlier
     return next((mounts[str(place)] for place in (whole, *whole.parents) if str(place) in mounts), None)
 
 
 def name_operations(place: Path, *, seconds: float) -> dict[StorageOp, Done]:
-    """``NAME_OPERATIONS`` on some files in ``place``, one after the other by one thread, again and again."""
+    """``NAME_OPERATIONS`` on files in ``place``, repeatedly, one after the other, by one thread."""
     paths = [str(place / f"{number:04d}") for number in range(NAMES_AT_ONCE)]
     spent_s = dict.fromkeys(NAME_OPERATIONS, 0.0)
     rounds, end = 0, time.perf_counter() + seconds
@@ -231,15 +231,15 @@ NAME_OPERATIONS: dict[StorageOp, Callable[[str], object]] = {
     "open": lambda path: _close(path, os.O_RDONLY),
     "unlink": os.unlink,
 }
-"""Operations on names, in an order in which each finds what it needs and nothing is left."""
+"""Operations on names, ordered so that each finds the files that it needs and none remains."""
 
 
-def _together(
+def _in_threads(
     shares: list[Places],
     work: Callable[[Places, Callable[[], bool]], int],
     seconds: float,
 ) -> Done:
-    """All ``shares`` at once, each by a thread of its own, from a common start until ``seconds`` have gone by."""
+    """All ``shares`` at once, one thread each, from a common start until ``seconds`` have passed."""
     start, stopped = threading.Barrier(len(shares) + 1), threading.Event()
     ends: list[float] = []
 
@@ -252,13 +252,13 @@ def _together(
 
     with ThreadPoolExecutor(len(shares), thread_name_prefix="allpull-read") as pool:
         try:
-            asked = [pool.submit(one, share) for share in shares]
+            futures = [pool.submit(one, share) for share in shares]
             start.wait()
             began = time.perf_counter()
-            done = sum(each.result() for each in asked)
+            done = sum(each.result() for each in futures)
         finally:
             stopped.set()
-            start.abort()  # or threads would wait for ever for one that was told to stop before it came
+            start.abort()  # or threads would wait forever for one that stopped before it reached the barrier
     return Done(done, max(ends) - began)
 
 

@@ -21,13 +21,13 @@ Verdict = tuple[State, str, str]
 """State, finding, and what to do (empty if nothing)."""
 
 MIB, GIB = 1 << 20, 1 << 30
-BUSY_LOAD = 0.5  # half a busy process: every rank waits for the one that it disturbs
-CROWDED_SHARE = 0.5  # of the cores: no rank has its own any more
-STOLEN_SHARE = 0.01  # of CPU time: above the spread of a quiet machine
+BUSY_LOAD = 0.5  # half a busy process: it slows one rank, and every rank waits for that one
+CROWDED_SHARE = 0.5  # of the cores: no rank has a core to itself any more
+STOLEN_SHARE = 0.01  # of CPU time: more than on an idle machine
 SMALL_SHM_BYTES, SHM_BYTES = 64 * MIB, 1 * GIB  # Docker's default; some batches of images per loader worker
 LOW_SPACE_BYTES, SPACE_BYTES = 100 * MIB, 2 * GIB  # the records of one rank may take a GiB
 LOW_MEMORY_BYTES, MEMORY_BYTES = 512 * MIB, 2 * GIB  # a rank with torch takes about half a GiB before it trains
-SWAPPED_BYTES = 64 * MIB  # less is what an idle service left there
+SWAPPED_BYTES = 64 * MIB  # less is usual: idle services leave that much
 FEW_FILES, FILES = 256, 1024  # macOS's and Linux's defaults; each loader worker takes several
 OLDEST_TORCH = (2, 4)
 
@@ -55,8 +55,8 @@ def examine(facts: Facts) -> list[Check]:
     """A verdict on each fact that decides whether measurements here can be trusted."""
     checks = []
     for name, judge in CHECKS.items():
-        state, found, advice = judge(facts)
-        checks.append(Check(name=name, state=state, found=found, advice=advice))
+        state, finding, advice = judge(facts)
+        checks.append(Check(name=name, state=state, found=finding, advice=advice))
     return checks
 
 
@@ -68,38 +68,40 @@ def as_json(checks: Iterable[Check]) -> dict[str, Any]:
 def _load(facts: Facts) -> Verdict:
     load, cores = facts.load_1min, facts.cores
     if load is None:
-        return "unknown", "the system does not tell its load", "look with `top` that nothing else computes here"
-    found = f"load {load:.2f}" + (f" on {cores:g} CPUs" if cores else "")
-    advice = "see with `top` what else runs here, end it, and wait a minute before measuring"
+        return "unknown", "the system does not report its load", "check with `top` that nothing else computes here"
+    finding = f"load {load:.2f}" + (f" on {cores:g} CPUs" if cores else "")
+    advice = "check with `top` what else runs here, end it, and wait a minute before measuring"
     if cores and load >= max(BUSY_LOAD, CROWDED_SHARE * cores):
-        return "bad", found, advice
-    return ("warn", found, advice) if load >= BUSY_LOAD else ("ok", found, "")
+        return "bad", finding, advice
+    return ("warn", finding, advice) if load >= BUSY_LOAD else ("ok", finding, "")
 
 
 def _cores(facts: Facts) -> Verdict:
     usable, logical, quota = facts.usable_cpus, facts.logical_cpus, facts.quota_cpus
-    seen = usable or logical
-    if seen is None:
-        return "unknown", "the system does not tell its CPUs", "give launch.ranks and launch.threads by hand"
-    found = f"{seen} of {logical} CPUs usable" if logical and seen < logical else f"{seen} CPUs"
-    if quota is not None and quota < seen:
+    visible = usable or logical
+    if visible is None:
+        return "unknown", "the system does not report its CPUs", "set launch.ranks and launch.threads by hand"
+    finding = f"{visible} of {logical} CPUs usable" if logical and visible < logical else f"{visible} CPUs"
+    if quota is not None and quota < visible:
         most = max(1, int(quota))
         advice = (
             f"use at most {most} rank{'s' if most != 1 else ''} of one thread, or raise the limit "
-            "(docker run --cpus, Kubernetes limits.cpu): threads beyond it are halted for tens of milliseconds"
+            "(docker run --cpus, Kubernetes limits.cpu): threads beyond it are paused for tens of milliseconds"
         )
-        return ("bad" if quota < 1 else "warn"), f"{found}, with a quota of {quota:g} CPUs' time", advice
-    if seen == 1:
-        return "warn", found, "ranks take turns here: train on one rank, or ask for more CPUs (--cpus-per-task)"
-    return "ok", found, ""
+        return ("bad" if quota < 1 else "warn"), f"{finding}, with a quota of {quota:g} CPUs' time", advice
+    if visible == 1:
+        return "warn", finding, "ranks take turns here: train on one rank, or ask for more CPUs (--cpus-per-task)"
+    return "ok", finding, ""
 
 
 def _smt(facts: Facts) -> Verdict:
     logical, physical = facts.logical_cpus, facts.physical_cores
     if logical is None or physical is None:
-        return "unknown", "the system does not tell its cores", "see `lscpu`: Thread(s) per core"
+        return "unknown", "the system does not report its cores", "see `lscpu`: Thread(s) per core"
     if physical < logical:
-        advice = f"keep ranks × threads at {physical} or fewer: two on one core each get little more than half of it"
+        advice = (
+            f"keep ranks × threads at {physical} or fewer: two on one core each get little more than half of its speed"
+        )
         return "warn", f"{logical} logical CPUs on {physical} cores", advice
     return "ok", f"{physical} cores, one thread each", ""
 
@@ -110,11 +112,15 @@ def _omp(facts: Facts) -> Verdict:
         return "ok", "not set", ""
     match = re.fullmatch(r"\s*([0-9]{1,6})\s*(?:,[0-9,\s]*)?", text)
     if match is None or int(match.group(1)) == 0:
-        return "bad", f"OMP_NUM_THREADS={text[:40]!r} is no count", "unset OMP_NUM_THREADS"
-    threads, found = int(match.group(1)), f"OMP_NUM_THREADS={int(match.group(1))}"
+        return "bad", f"OMP_NUM_THREADS={text[:40]!r} is not a count", "unset OMP_NUM_THREADS"
+    threads, finding = int(match.group(1)), f"OMP_NUM_THREADS={int(match.group(1))}"
     if facts.cores is not None and threads > facts.cores:
-        return "bad", f"{found} on {facts.cores:g} CPUs", "unset it, or set it to CPUs ÷ ranks: threads beyond wait"
-    return "ok", found, ""
+        return (
+            "bad",
+            f"{finding} on {facts.cores:g} CPUs",
+            "unset it, or set it to CPUs ÷ ranks: threads beyond that wait",
+        )
+    return "ok", finding, ""
 
 
 def _clock(facts: Facts) -> Verdict:
@@ -129,17 +135,17 @@ def _clock(facts: Facts) -> Verdict:
         return "bad", source, advice
     if source in FAST_CLOCKS:
         return "ok", source, ""
-    return "warn", source, "not known to be fast; /sys/devices/system/clocksource/ lists the others that it offers"
+    return "warn", source, "not known to be fast; /sys/devices/system/clocksource/ lists the alternatives"
 
 
 def _governor(facts: Facts) -> Verdict:
     if not facts.governors:
-        return "unknown", "CPU frequency is not visible here", "repeat runs, and look at their spread"
-    found = ", ".join(sorted(facts.governors)) + (f" ({facts.frequency_driver})" if facts.frequency_driver else "")
+        return "unknown", "CPU frequency is not visible here", "repeat runs, and check their spread"
+    finding = ", ".join(sorted(facts.governors)) + (f" ({facts.frequency_driver})" if facts.frequency_driver else "")
     if facts.governors == {"performance"}:
-        return "ok", found, ""
+        return "ok", finding, ""
     slow = "powersave" in facts.governors and facts.frequency_driver not in SELF_TUNING
-    return ("bad" if slow else "warn"), found, "`sudo cpupower frequency-set -g performance` while measuring"
+    return ("bad" if slow else "warn"), finding, "`sudo cpupower frequency-set -g performance` while measuring"
 
 
 def _turbo(facts: Facts) -> Verdict:
@@ -168,8 +174,8 @@ def _shm(facts: Facts) -> Verdict:
 def _space(facts: Facts) -> Verdict:
     free = facts.free_bytes
     if free is None:
-        return "unknown", "the run directory cannot be looked at", "see that its parent exists and is yours"
-    advice = "free some, choose another place with --out, or lower observe.budget"
+        return "unknown", "the run directory cannot be checked", "check that its parent exists and is yours"
+    advice = "free some, choose another folder with --out, or lower observe.budget"
     state: State = "bad" if free < LOW_SPACE_BYTES else "warn" if free < SPACE_BYTES else "ok"
     return state, f"{show_bytes(free)} free", advice if state != "ok" else ""
 
@@ -194,8 +200,8 @@ def _file_system(facts: Facts) -> Verdict:
 def _memory(facts: Facts) -> Verdict:
     free = facts.memory_available_bytes
     if free is None:
-        return "unknown", "the system does not tell it", ""
-    advice = "end what holds it, or use fewer ranks: each takes about half a GiB before it trains"
+        return "unknown", "the system does not report it", ""
+    advice = "end the processes that use it, or use fewer ranks: each takes about half a GiB before it trains"
     state: State = "bad" if free < LOW_MEMORY_BYTES else "warn" if free < MEMORY_BYTES else "ok"
     return state, f"{show_bytes(free)} available", advice if state != "ok" else ""
 
@@ -203,10 +209,10 @@ def _memory(facts: Facts) -> Verdict:
 def _swap(facts: Facts) -> Verdict:
     used = facts.swap_used_bytes
     if used is None:
-        return "unknown", "the system does not tell it", ""
+        return "unknown", "the system does not report it", ""
     if used >= SWAPPED_BYTES:
         advice = (
-            "a step that waits for it takes milliseconds more; free memory, then `sudo swapoff -a && sudo swapon -a`"
+            "a step that waits for it takes milliseconds longer; free memory, then `sudo swapoff -a && sudo swapon -a`"
         )
         return "warn", f"{show_bytes(used)} swapped out", advice
     return "ok", "not in use" if used == 0 else f"{show_bytes(used)} swapped out", ""
@@ -215,7 +221,7 @@ def _swap(facts: Facts) -> Verdict:
 def _open_files(facts: Facts) -> Verdict:
     limit = facts.open_files
     if limit is None:
-        return "unknown", "the system does not tell it", ""
+        return "unknown", "the system does not report it", ""
     state: State = "bad" if limit < FEW_FILES else "warn" if limit < FILES else "ok"
     return (
         state,
@@ -226,16 +232,20 @@ def _open_files(facts: Facts) -> Verdict:
 
 def _machine(facts: Facts) -> Verdict:
     kind = {None: "not known whether virtual", True: "a virtual machine", False: "a physical machine"}[facts.hypervisor]
-    found = kind + (f", in a container ({facts.container})" if facts.container else "")
+    finding = kind + (f", in a container ({facts.container})" if facts.container else "")
     stolen = facts.stolen_share
     if stolen is not None and stolen >= STOLEN_SHARE:
-        advice = "other guests of the hardware take that time; use a dedicated machine for figures that you publish"
-        return "bad", f"{found}; {stolen:.1%} of CPU time stolen since boot", advice
+        advice = "other guests of the hardware take that time; use a dedicated machine for published figures"
+        return "bad", f"{finding}; {stolen:.1%} of CPU time stolen since boot", advice
     if facts.hypervisor is None:
-        return "unknown", found, ""
+        return "unknown", finding, ""
     if facts.hypervisor:
-        return "warn", found, "neighbours share its memory bandwidth unseen: repeat each run, and report the spread"
-    return "ok", found, ""
+        return (
+            "warn",
+            finding,
+            "neighbours share its memory bandwidth invisibly: repeat each run, and report the spread",
+        )
+    return "ok", finding, ""
 
 
 def _python(facts: Facts) -> Verdict:
@@ -283,4 +293,4 @@ CHECKS: dict[str, Callable[[Facts], Verdict]] = {
     "numpy": _numpy,
     "torch": _torch,
 }
-"""Name → verdict on facts, in the order of the page."""
+"""Name → verdict on facts, in the order of display."""

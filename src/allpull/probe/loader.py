@@ -1,8 +1,8 @@
 """Time the loader without a model: one rank of ``allpull probe loader``.
 
 A point is a number of ranks at once, each with a number of threads, and files in one cache state. Its time is divided
-into consecutive windows, so that rates come with their spread; the first batch, which waits for threads to start, is in
-none. All cold and warm points come before the cached ones: the files are read into the page cache once.
+into consecutive windows, so that rates come with their spread; none includes the first batch, which waits for threads
+to start. All cold and warm points come before the cached ones: the files are read into the page cache once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from allpull.data.loader.batches import Batch
-from allpull.data.loader.packed import PackedSource
+from allpull.data.loader.pack_batches import PackBatches
 from allpull.data.loader.throughput import drain
 from allpull.kernel import usable_cpus
 from allpull.probe import pagecache
@@ -44,11 +44,11 @@ class LoaderTimings:
 def main(job_file: str) -> None:
     """Measure all points of the job; rank 0 writes ``probes/loader.json``."""
     job = JobFile.read(job_file)
-    asked, group = job.options, join_group(job.spec["launch"]["threads"])
-    subject = describe_input(asked["data"], job.spec["data"], batch=asked["batch"], ranks=group.ranks)
+    options, group = job.options, join_group(job.spec["launch"]["threads"])
+    subject = describe_input(options["data"], job.spec["data"], batch=options["batch"], ranks=group.ranks)
     cores = int(group.gather(torch.tensor([usable_cpus()])).min())
-    threads = asked["threads"] or rank_counts(cores, 1)
-    points, left_out = measure(group, subject, asked, threads if subject.shards else [1])
+    threads = options["threads"] or rank_counts(cores, 1)
+    points, left_out = measure(group, subject, options, threads if subject.shards else [1])
     if group.rank == 0:
         source = subject.open(rank=0, ranks=1, threads=1)
         write_result(
@@ -72,20 +72,20 @@ def main(job_file: str) -> None:
 
 
 def measure(
-    group: ProbeGroup, subject: LoaderInput, asked: dict[str, Any], threads: list[int]
+    group: ProbeGroup, subject: LoaderInput, options: dict[str, Any], threads: list[int]
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """All points that can be measured, and why others cannot."""
-    wanted = [state for state in FILES_STATES if state in asked["states"]] if subject.shards else ["memory"]
+    """All points that can be measured, and the reasons why others cannot."""
+    wanted = [state for state in FILES_STATES if state in options["states"]] if subject.shards else ["memory"]
     cells = [(active, each) for active in rank_counts(group.ranks, group.ranks_per_host) for each in threads]
     points: list[dict[str, Any]] = []
     left_out: list[str] = []
-    for together in PASSES:
+    for states in PASSES:
         for active, each in cells:
-            for state in [one for one in together if one in wanted]:
+            for state in [one for one in states if one in wanted]:
                 trouble = prepare(group, subject, state)
-                found = None if trouble else point(group, subject, (active, each, state), asked["seconds"])
-                if found:
-                    points.append(found)
+                result = None if trouble else point(group, subject, (active, each, state), options["seconds"])
+                if result:
+                    points.append(result)
                 else:
                     alone = f"an epoch of {active} rank{'s' * (active != 1)} has one batch; take a smaller --batch"
                     left_out.append(f"{state}: {trouble or alone}")
@@ -104,16 +104,16 @@ def prepare(group: ProbeGroup, subject: LoaderInput, state: str) -> str:
 
 
 def point(group: ProbeGroup, subject: LoaderInput, cell: tuple[int, int, str], seconds: float) -> dict[str, Any] | None:
-    """One point: ranks below the first number of ``cell`` load, the others wait. None: some rank had one batch only."""
+    """One point: ranks below the first number of ``cell`` load, the others wait. None: some rank had only one batch."""
     active, threads, state = cell
     resident = pagecache.resident_share(subject.shards) if group.rank == 0 else None
-    told = LoaderTimings([], 0, 0.0)
+    timings = LoaderTimings([], 0, 0.0)
     source = subject.open(rank=group.rank, ranks=active, threads=threads) if group.rank < active else None
     group.wait()
     if source is not None:
-        told = load(source, seconds, once=state == "cold")
-    everyone = group.gather(flat(told))[:active]
-    draws = [unflat(row) for row in everyone.tolist()]
+        timings = load(source, seconds, once=state == "cold")
+    gathered = group.gather(flat(timings))[:active]
+    draws = [unflat(row) for row in gathered.tolist()]
     if any(not sum(samples for samples, _ in draw.windows) for draw in draws):
         return None
     return {
@@ -121,7 +121,7 @@ def point(group: ProbeGroup, subject: LoaderInput, cell: tuple[int, int, str], s
         "threads": threads,
         "state": state,
         "resident": resident,
-        "odd": told.odd,
+        "odd": timings.odd,
         "draws": [
             {
                 "windows": [{"samples": samples, "seconds": wall_s} for samples, wall_s in draw.windows],
@@ -140,14 +140,14 @@ def load(source: Any, seconds: float, *, once: bool) -> LoaderTimings:
     last: Batch | None = None
     began, cpu_began = time.perf_counter(), time.process_time()
 
-    def seen(batches: Iterator[Batch]) -> Iterator[Batch]:
+    def counted(batches: Iterator[Batch]) -> Iterator[Batch]:
         nonlocal samples, last
         for batch in batches:
             samples, last = samples + batch.samples, batch
             yield batch
 
     with closing(epochs(source, once=once)) as made:
-        batches = seen(made)
+        batches = counted(made)
         next(batches, None)
         for number in range(1, WINDOWS + 1):
             end = began + seconds * number / WINDOWS
@@ -155,17 +155,19 @@ def load(source: Any, seconds: float, *, once: bool) -> LoaderTimings:
             if window.batches:
                 windows.append((window.samples, window.wall_s))
         cpu_s = time.process_time() - cpu_began
-    if not isinstance(source, PackedSource):
+    if not isinstance(source, PackBatches):
         return LoaderTimings(windows, samples, cpu_s)
     source.close()
-    source.odd.say(str(source.pack.directory))
+    source.odd.warn(str(source.pack.directory))
     return LoaderTimings(windows, samples, cpu_s, frozenset(remark.record for remark in source.odd.listed))
 
 
-def flat(told: LoaderTimings) -> torch.Tensor:
+def flat(timings: LoaderTimings) -> torch.Tensor:
     """A result as a tensor of fixed length for the exchange between ranks: missing windows are negative."""
-    rows = [*told.windows, *[(UNKNOWN, UNKNOWN)] * (WINDOWS - len(told.windows))]
-    return torch.tensor([*(value for row in rows for value in row), told.samples, told.cpu_s], dtype=torch.float64)
+    rows = [*timings.windows, *[(UNKNOWN, UNKNOWN)] * (WINDOWS - len(timings.windows))]
+    return torch.tensor(
+        [*(value for row in rows for value in row), timings.samples, timings.cpu_s], dtype=torch.float64
+    )
 
 
 def unflat(values: list[float]) -> LoaderTimings:

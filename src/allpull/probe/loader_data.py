@@ -1,4 +1,4 @@
-"""The input of the loader probe: a pack or a data set in memory, loaded as by the trainer; without torch."""
+"""The input of the loader probe: a pack or a data set in memory, loaded as in the trainer; no torch needed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ import psutil
 
 from allpull.data.datasets import dataset
 from allpull.data.loader.batches import Batch, Plan, training_batches
-from allpull.data.loader.crop import Look
-from allpull.data.loader.packed import PackedSource, Reading
-from allpull.data.loader.sharding import Shares
-from allpull.data.loader.shuffle import quality
-from allpull.data.pack.read import Pack, read_index
-from allpull.data.pack.split import split_shards
+from allpull.data.loader.crop import Transform
+from allpull.data.loader.order import quality
+from allpull.data.loader.pack_batches import PackBatches, Reading
+from allpull.data.loader.sharding import Sharding
+from allpull.data.pack.read import Pack, read_index, split_shards
 from allpull.data.pack_format import INDEX, RAW, shard_name
 from allpull.errors import BadInput
 from allpull.units import show_bytes
@@ -31,13 +30,13 @@ USED_OF_PACKS = (
 USED_IN_MEMORY = ("path", "shift_pixels", "flip")
 """Options of ``schema.trainspec.DataSpec`` that change how samples are loaded."""
 
-JPEG_SIZE = 224  # pixels of a side, as networks for ImageNet see them
+JPEG_SIZE = 224  # pixels per side, as usual for ImageNet
 CHANCE_SEED = 0
-MOST_OF_MEMORY = 0.5  # of what is available, that the batches of one rank may take
+MOST_OF_MEMORY = 0.5  # share of the available memory that one rank's batches may take
 
 
 class Source(Protocol):
-    """Something that makes batches."""
+    """Makes batches."""
 
     def training(self, epoch: int) -> Iterator[Batch]:
         """The batches of ``epoch``."""
@@ -45,7 +44,7 @@ class Source(Protocol):
 
 
 class InMemory:
-    """The training part of a data set of ``DATASETS``; batches are made where they are asked for."""
+    """The training part of a data set of ``DATASETS``; batches are made on demand."""
 
     def __init__(self, part: dataset.Part, plan: Plan) -> None:
         self._part, self._plan = part, plan
@@ -57,7 +56,7 @@ class InMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderInput:
-    """The data to load. ``options`` are those of ``DataSpec``; ``shards`` are the files of a pack, none in memory."""
+    """The data to load: ``options`` of ``DataSpec``, and ``shards``, the files of a pack (none for data in memory)."""
 
     name: str
     kind: str
@@ -68,35 +67,39 @@ class LoaderInput:
     shards: tuple[Path, ...]
     options: Mapping[str, Any]
 
-    def open(self, *, rank: int, ranks: int, threads: int) -> PackedSource | InMemory:
+    def open(self, *, rank: int, ranks: int, threads: int) -> PackBatches | InMemory:
         """The source of rank ``rank`` of ``ranks``, each with batches of ``batch``.
 
         Raises:
-            AllpullError: it is damaged, or a library is missing.
+            AllpullError: the data are damaged, or a library is missing.
         """
-        told = self.options
+        options = self.options
         if not self.shards:
-            shift, flip = told["shift_pixels"], told["flip"]
+            shift, flip = options["shift_pixels"], options["flip"]
             plan = Plan(global_batch=self.batch * ranks, rank=rank, ranks=ranks, seed=0, shift_pixels=shift, flip=flip)
-            return InMemory(dataset.read(self.name, told["path"]).train, plan)
+            return InMemory(dataset.read(self.name, options["path"]).train, plan)
         plan = Plan(global_batch=self.batch * ranks, rank=rank, ranks=ranks, seed=0)
-        look = Look(
-            size=self.size, crop=told["crop"], area=(told["min_area"], 1.0), mirror=told["flip"], turn=told["turn"]
+        transform = Transform(
+            size=self.size,
+            crop=options["crop"],
+            area=(options["min_area"], 1.0),
+            mirror=options["flip"],
+            turn=options["turn"],
         )
         reading = Reading(
             threads=threads,
-            ahead=told["ahead"],
-            fast=told["fast_decode"],
-            **{name: told[name] for name in ("block", "mixed", "by_files", "on_odd", "resizer", "access")},
+            ahead=options["ahead"],
+            fast=options["fast_decode"],
+            **{name: options[name] for name in ("block", "mixed", "by_files", "on_odd", "resizer", "access")},
         )
-        return PackedSource(self.name, plan, look, reading)
+        return PackBatches(self.name, plan, transform, reading)
 
 
 def describe_input(name: str, options: Mapping[str, Any], *, batch: int, ranks: int) -> LoaderInput:
     """The input called ``name``: the folder of a pack, or a name of ``DATASETS``.
 
     Raises:
-        BadInput: it is neither, it is damaged, ``ranks`` cannot have files of their own, or memory would not do.
+        BadInput: it is neither, it is damaged, it has too few files for ``ranks``, or memory would not suffice.
     """
     if (Path(name) / INDEX).exists():
         return _packed(name, options, batch, ranks)
@@ -104,7 +107,7 @@ def describe_input(name: str, options: Mapping[str, Any], *, batch: int, ranks: 
         return _in_memory(name, options, batch)
     known = ", ".join(dataset.DATASETS.names())
     raise BadInput(
-        f"{name}: no pack, and no data set of that name", hint=f"allpull pack makes packs; data sets: {known}"
+        f"{name}: neither a pack nor the name of a data set", hint=f"allpull pack makes packs; data sets: {known}"
     )
 
 
@@ -132,7 +135,7 @@ def _packed(name: str, options: Mapping[str, Any], batch: int, ranks: int) -> Lo
     shards = tuple(Path(name) / shard_name(number) for number in range(len(header.shards)))
     missing = next((shard for shard in shards if not shard.is_file()), None)
     if missing is not None:
-        raise BadInput(f"{missing}: there is no such file", hint="copy the pack again, or make it again")
+        raise BadInput(f"{missing}: there is no such file", hint="copy or make the pack again")
     raw = bool((rows["codec"] == RAW).all())
     size = options["size"] or (int(np.median(rows["height"])) if raw else JPEG_SIZE)
     subject = LoaderInput(
@@ -150,29 +153,29 @@ def _packed(name: str, options: Mapping[str, Any], batch: int, ranks: int) -> Lo
 
 
 def _checked(subject: LoaderInput, sample_bytes: int) -> LoaderInput:
-    """The subject, if its batches fit into memory."""
+    """``subject``, provided that its batches fit into memory."""
     need = sample_bytes * min(subject.batch, subject.records) * (subject.options["ahead"] + 2)
     if need > psutil.virtual_memory().available * MOST_OF_MEMORY:
         raise BadInput(
             f"batches of {subject.batch:,} samples of {subject.size} pixels would take {show_bytes(need)}, more "
-            "than half of the memory that is free",
-            hint="take smaller ones: --batch, --size",
+            "than half of the free memory",
+            hint="choose a smaller --batch or --size",
         )
     return subject
 
 
 def epochs(source: Source, *, once: bool) -> Generator[Batch]:
-    """The batches of epoch 0, and, unless ``once``, of the epochs after it without end."""
+    """The batches of epoch 0, and, unless ``once``, of all later epochs without end."""
     for epoch in count():
         made = 0
-        for made, batch in enumerate(source.training(epoch), start=1):  # noqa: B007  counted for what follows
+        for made, batch in enumerate(source.training(epoch), start=1):  # noqa: B007  the count is read below
             yield batch
         if once or not made:
             return
 
 
 def until(batches: Iterable[Batch], over: Any) -> Iterator[Batch]:
-    """``batches`` until one has come and ``over()`` holds."""
+    """``batches``, at least one, until ``over()`` holds."""
     for batch in batches:
         yield batch
         if over():
@@ -180,35 +183,35 @@ def until(batches: Iterable[Batch], over: Any) -> Iterator[Batch]:
 
 
 def again(last: Batch | None, batches: Iterable[Batch]) -> Iterator[Batch]:
-    """``batches`` after the one that was ``last``: it starts the clock of ``alone.drain``, which counts none before."""
+    """``batches`` after ``last``, which starts the clock of ``throughput.drain`` and is not counted."""
     return chain([] if last is None else [last], batches)
 
 
 def shuffle(subject: LoaderInput, ranks: int) -> dict[str, Any] | None:
-    """What the order of epoch 0 is worth, as ``schema.probes.LoaderShuffle`` has it; None in memory.
+    """The quality of epoch 0's order as a ``schema.probes.LoaderShuffle``; None for a data set in memory.
 
-    With files of its own a rank sees some of the records only, for ever: how unlike all records those are, is told by
-    the total variation distance of their labels, ½ Σ |p − q|, beside what dealing them out by chance would give.
+    With ``by_files`` each rank only ever sees its own files' records. The total variation distance of their labels from
+    all labels, ½ Σ |p − q|, measures how unrepresentative they are; random assignment gives the reference.
     """
     if not subject.shards:
         return None
-    told, global_batch = subject.options, subject.batch * ranks
+    options, global_batch = subject.options, subject.batch * ranks
     with Pack.open(subject.name, shards=range(0)) as pack:
-        splits = [pack.split(rank, ranks).records for rank in range(ranks)] if told["by_files"] else []
+        splits = [pack.split(rank, ranks).records for rank in range(ranks)] if options["by_files"] else []
         labels = None if pack.header.multi_label else pack.labels
     parts = splits or [range(subject.records)]
     plans = [Plan(global_batch=global_batch, rank=rank, ranks=ranks, seed=0) for rank in range(len(parts))]
-    shares = [Shares(plan=plan, parts=parts, block=told["block"], mixed=told["mixed"]) for plan in plans]
+    shares = [Sharding(plan=plan, parts=parts, block=options["block"], mixed=options["mixed"]) for plan in plans]
     if splits:
         each = [list(one.of(0)) for one in shares]
         dealt = [one.records[: one.counted] for step in zip(*each, strict=True) for one in step]
         order = np.concatenate(dealt)
     else:
         order = shares[0].order(0)
-    found = quality(order, -(-len(order) // shares[0].steps))
+    order_quality = quality(order, -(-len(order) // shares[0].steps))
     return {
-        "quality": found.shuffle,
-        "records_per_read": found.records_per_read,
+        "quality": order_quality.shuffle,
+        "records_per_read": order_quality.records_per_read,
         "seen_share": min(map(len, parts)) / subject.records,
         "label_distance": None if labels is None else label_distance(labels, parts),
         "label_distance_by_chance": None

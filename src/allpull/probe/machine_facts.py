@@ -1,7 +1,7 @@
 """What a measurement on this machine depends on, for ``doctor`` to judge: files, limits, versions, a trial of torch.
 
 A fact that the system does not report is None. torch is looked up without importing it; the trial imports it in a
-process of its own.
+separate process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import psutil
 
 from allpull.schema.host import HostRecord
 
-MAX_TEXT = 200  # characters of what a failed trial said
+MAX_TEXT = 200  # characters of a failed trial's message
 READ_BYTES = 1 << 20
 
 TRIAL = """
@@ -76,7 +76,7 @@ def read_facts(
     """The facts of this machine: those of ``host`` (``observe.host.describe_host``), and what is read here.
 
     ``run_dir`` is where records would go; it need not exist yet. ``torch_timeout_s``: try to import torch for that
-    long (None: do not try). ``root`` is where proc, sys and dev stand.
+    long (None: do not try). ``root`` is the parent of proc, sys and dev.
     """
     memory = psutil.virtual_memory()
     versions = {name: _version(name) for name in ("numpy", "torch")}
@@ -122,8 +122,8 @@ def try_torch(timeout_s: float, python: str = sys.executable) -> str:
     if done.returncode == 0:
         return ""
     lines = [line for line in done.stderr.splitlines() if line.strip()]
-    said = lines[-1] if lines else f"importing it ended with code {done.returncode}"
-    return "".join(character if character.isprintable() else "�" for character in said[:MAX_TEXT])
+    message = lines[-1] if lines else f"importing it ended with code {done.returncode}"
+    return "".join(character if character.isprintable() else "�" for character in message[:MAX_TEXT])
 
 
 def _text(path: Path) -> str | None:
@@ -136,8 +136,8 @@ def _text(path: Path) -> str | None:
 
 def _each(cpufreq: Path, name: str) -> frozenset[str] | None:
     """The values of ``name`` in the cpufreq policies of all CPUs."""
-    said = {_text(path) for path in sorted(cpufreq.glob(f"policy*/{name}"))}
-    return frozenset(text for text in said if text) or None
+    texts = {_text(path) for path in sorted(cpufreq.glob(f"policy*/{name}"))}
+    return frozenset(text for text in texts if text) or None
 
 
 def _turbo(root: Path) -> bool | None:

@@ -19,7 +19,7 @@ import psutil
 
 from allpull.units import show_bytes
 
-PIECE_BYTES = 1 << 28  # of a file, looked at or read at a time
+PIECE_BYTES = 1 << 28  # of a file, examined or read at a time
 MOST_LEFT = 0.02  # of files that count as dropped: a few pages may be in use
 ENOUGH = 0.98  # of files that count as cached
 MOST_OF_MEMORY = 0.5  # of what is available, that files may take up
@@ -31,15 +31,15 @@ def resident_share(paths: Iterable[Path]) -> float | None:
     Raises:
         OSError: a file cannot be opened.
     """
-    found = total = 0
+    resident = total = 0
     for path in paths:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             pages = resident_pages(file.fileno(), size)
         if pages is None:
             return None
-        found, total = found + pages, total - (-size // mmap.PAGESIZE)
-    return found / total if total else None
+        resident, total = resident + pages, total - (-size // mmap.PAGESIZE)
+    return resident / total if total else None
 
 
 def drop(paths: Sequence[Path]) -> str:
@@ -54,7 +54,7 @@ def drop(paths: Sequence[Path]) -> str:
                 return "this system has no posix_fadvise"
     left = resident_share(paths)
     if left is None:
-        return "the system does not tell what is in its page cache: it does so of files that are yours to write"
+        return "the system reports its page cache only for files that you may write to"
     return "" if left <= MOST_LEFT else f"{left:.0%} of the files stayed in the page cache"
 
 
@@ -87,8 +87,8 @@ def fill(paths: Sequence[Path]) -> str:
         with path.open("rb", buffering=0) as file:
             while file.readinto(buffer):
                 pass
-    found = resident_share(paths)
-    return "" if found is None or found >= ENOUGH else f"only {found:.0%} of the files stayed in the page cache"
+    share = resident_share(paths)
+    return "" if share is None or share >= ENOUGH else f"only {share:.0%} of the files stayed in the page cache"
 
 
 def resident_pages(descriptor: int, size: int) -> int | None:
@@ -116,5 +116,5 @@ def _may_know(descriptor: int) -> bool:
     status, user = os.fstat(descriptor), os.geteuid()
     if user in (0, status.st_uid):
         return True
-    mine = status.st_gid in (os.getegid(), *os.getgroups())
-    return bool(status.st_mode & (stat.S_IWGRP if mine else stat.S_IWOTH))
+    in_group = status.st_gid in (os.getegid(), *os.getgroups())
+    return bool(status.st_mode & (stat.S_IWGRP if in_group else stat.S_IWOTH))

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 LOWER = {"bf16": torch.bfloat16, "fp16": torch.float16}
-RATE = 1e-6  # learning rate: weights must stay finite, whatever the data, and take as long to change as others
+RATE = 1e-6  # learning rate: weights must stay finite for any data; an update takes the same time as any other
 
 
 @dataclass(slots=True)
@@ -74,14 +74,14 @@ class Trained:
 
 
 def sgd(model: nn.Module, *, fused: bool) -> torch.optim.SGD:
-    """SGD with momentum in the form that the trainer has it: ``fused`` on a GPU, one tensor at a time on a CPU.
+    """SGD with momentum in the trainer's form: ``fused`` on a GPU, one tensor at a time on a CPU.
 
     With loss scaling any other form than the fused one asks the device, within the step, whether to leave it out: the
     host would wait for forward and backward there, and every step seem launch-bound.
     """
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9, fused=fused, foreach=False)
     for parameter in model.parameters():
-        # a fused first step that is left out, as often while the scale is being found, leaves its momentum to chance
+        # a fused first step that is left out, as often while the scale is being found, leaves its momentum random
         if parameter.requires_grad:
             optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
     return optimizer
@@ -94,12 +94,12 @@ def set_precision(precision: str) -> None:
 
 
 def noise(size: tuple[int, int, int, int], device: torch.device) -> Tensor:
-    """Images of noise, the channels of a pixel together in memory, as the trainer has them."""
+    """Images of noise in channels-last memory format, as in the trainer."""
     return torch.randn(size, device=device).contiguous(memory_format=torch.channels_last)
 
 
 def matmul_flop_per_s(precision: str, device: torch.device, seconds: float) -> float:
-    """Floating-point operations a second of a large square matrix product: what the hardware reaches in practice."""
+    """Floating-point operations per second of a large square matrix product: the practical peak of the hardware."""
     set_precision(precision)
     side = 8192 if device.type == "cuda" else 1024
     left = torch.randn(side, side, device=device, dtype=LOWER.get(precision, torch.float32))

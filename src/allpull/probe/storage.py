@@ -30,7 +30,7 @@ from allpull.rundir.job_file import JobFile
 
 REPEATS = 3
 CEILING_S = 0.2
-WAYS = ("direct", "dropped", "cached")  # of keeping reads from the page cache, best first
+WAYS = ("direct", "dropped", "cached")  # to keep reads from the page cache, best first
 
 Work = Callable[[int], Sequence[Done]]
 """From the number of a repetition to its results, one per operation."""
@@ -40,17 +40,17 @@ def main(job_file: str) -> None:
     """Measure all points of the job; rank 0 writes ``probes/storage.json``."""
     signal.signal(signal.SIGTERM, _leave)
     job = JobFile.read(job_file)
-    asked, group = job.options, join_group(job.spec["launch"]["threads"])
-    folder, name = Path(asked["path"]), f"{asked['name']}-{group.rank}"
-    check_space(folder, asked["file_bytes"] * group.ranks)
-    group.wait()  # until all have looked: what one writes is not free for the next
-    with closing(Scratch(folder, asked["file_bytes"], name)) as file:
+    options, group = job.options, join_group(job.spec["launch"]["threads"])
+    folder, name = Path(options["path"]), f"{options['name']}-{group.rank}"
+    check_space(folder, options["file_bytes"] * group.ranks)
+    group.wait()  # until all have checked: one rank's file reduces the space that the next one finds
+    with closing(Scratch(folder, options["file_bytes"], name)) as file:
         ceiling = file.ceiling(CEILING_S)
         ways = group.gather(torch.tensor([WAYS.index(file.way)])).flatten().tolist()
         points = []
         for active in rank_counts(group.ranks, group.ranks_per_host):
-            points += list(points_of_data(group, active, file, asked))
-            points += list(points_of_names(group, active, folder / name, asked["seconds"]))
+            points += list(points_of_data(group, active, file, options))
+            points += list(points_of_names(group, active, folder / name, options["seconds"]))
     worst = max(ways)
     if group.rank == 0:
         write_result(
@@ -58,7 +58,7 @@ def main(job_file: str) -> None:
             "storage",
             {
                 "schema": "allpull.storage/1.3",
-                **{name: asked[name] for name in ("path", "file_bytes")},
+                **{name: options[name] for name in ("path", "file_bytes")},
                 "file_system": file_system(folder),
                 "way": WAYS[worst],
                 "why": file.why if ways[0] == worst else f"so it is on the host of rank {ways.index(worst)}",
@@ -71,9 +71,9 @@ def main(job_file: str) -> None:
     leave_group()
 
 
-def points_of_data(group: ProbeGroup, active: int, file: Scratch, asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def points_of_data(group: ProbeGroup, active: int, file: Scratch, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Sequential writes and reads, and random reads of each size, by ``active`` ranks at once."""
-    each_s = asked["seconds"] / REPEATS
+    each_s = options["seconds"] / REPEATS
 
     def read(size: int, threads: int, *, random: bool) -> Work:
         def work(repetition: int) -> list[Done]:
@@ -87,35 +87,35 @@ def points_of_data(group: ProbeGroup, active: int, file: Scratch, asked: dict[st
         return {"ranks": active, "threads": threads, "op": op, "size_bytes": size, "parts": parts}
 
     yield point("write", BLOCK_BYTES, 1, lambda _: [file.write(seconds=each_s)])
-    for threads in asked["threads"]:
+    for threads in options["threads"]:
         yield point("read", BLOCK_BYTES, threads, read(BLOCK_BYTES, threads, random=False))
-    for size in asked["sizes"]:
-        for threads in asked["threads"]:
+    for size in options["sizes"]:
+        for threads in options["threads"]:
             yield point("random read", size, threads, read(size, threads, random=True))
 
 
 def points_of_names(group: ProbeGroup, active: int, place: Path, seconds: float) -> Iterator[dict[str, Any]]:
-    """Files created, queried, opened and removed by ``active`` ranks at once, each in a folder of its own."""
+    """Files created, queried, opened and removed by ``active`` ranks at once, each in its own folder."""
 
     def work(_: int) -> list[Done]:
         with names(place):
-            found = name_operations(place, seconds=seconds / REPEATS)
-        return list(found.values())
+            results = name_operations(place, seconds=seconds / REPEATS)
+        return list(results.values())
 
     for op, parts in zip(NAME_OPERATIONS, repeated(group, active, len(NAME_OPERATIONS), work), strict=True):
         yield {"ranks": active, "threads": 1, "op": op, "size_bytes": 0, "parts": parts}
 
 
 def repeated(group: ProbeGroup, active: int, operations: int, work: Work) -> list[list[list[dict[str, Any]]]]:
-    """The results of ``work`` by operation, repetition and rank, of the first ``active`` ranks; the others wait."""
-    found: list[list[list[dict[str, Any]]]] = [[] for _ in range(operations)]
+    """The results of ``work`` by operation, repetition and rank for the first ``active`` ranks; the others wait."""
+    results: list[list[list[dict[str, Any]]]] = [[] for _ in range(operations)]
     for repetition in range(REPEATS):
         group.wait()
         own = work(repetition) if group.rank < active else [Done(0, 0.0)] * operations
-        told = torch.tensor([[done.ops, done.seconds] for done in own], dtype=torch.float64)
-        for operation, rows in enumerate(group.gather(told)[:active].transpose(0, 1).tolist()):
-            found[operation].append([{"ops": int(ops), "seconds": seconds} for ops, seconds in rows])
-    return found
+        timings = torch.tensor([[done.ops, done.seconds] for done in own], dtype=torch.float64)
+        for operation, rows in enumerate(group.gather(timings)[:active].transpose(0, 1).tolist()):
+            results[operation].append([{"ops": int(ops), "seconds": seconds} for ops, seconds in rows])
+    return results
 
 
 def _leave(number: int, _: object) -> NoReturn:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from allpull.report.plain import short
+from allpull.report.printable import short
 from allpull.schema.results import Interval, RunMetrics, Scaling, ShowResult
 from allpull.units import counted, show_count, show_spread_parts
 

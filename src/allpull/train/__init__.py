@@ -1,4 +1,4 @@
-"""The reference trainer: ``loop`` reads top to bottom, ``evaluate``, ``optimise`` and ``checkpoint`` serve it.
+"""The reference trainer: ``loop`` reads top to bottom; the folders hold its parts.
 
-It speaks to ``allpull.marks`` and is observed like any other script.
+It reports through ``allpull.marks`` and is observed like any other script.
 """

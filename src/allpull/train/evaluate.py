@@ -1,4 +1,4 @@
-"""Exact evaluation on any number of ranks: every sample once, none padded, and one sum at the end."""
+"""Exact evaluation on any number of ranks: each sample once, no padding, and one reduction at the end."""
 
 from __future__ import annotations
 
@@ -13,34 +13,33 @@ from torch import Tensor, nn
 from allpull import marks
 from allpull.data.loader.batches import Batch
 from allpull.train.metrics.score import Score, Tally, tally_of
-from allpull.train.optim.average import Average
+from allpull.train.optim.ema import Average
 from allpull.train.parallel.ranks import Ranks
-from allpull.train.parallel.strategy import Shared
+from allpull.train.parallel.strategy import SharedModel
 
 
 class Samples(Protocol):
-    """The test samples: those of ``rank`` if they are shared out to ``ranks``, each to one, in batches.
+    """The test samples of ``rank`` in batches, when they are partitioned over ``ranks``.
 
-    Of a batch the first ``samples`` rows count, of ``global_samples`` that there were to see.
+    The first ``samples`` rows of a batch count; ``global_samples`` were read for it.
     """
 
     def __call__(self, *, rank: int, ranks: int) -> Iterator[Batch]:
-        """Its batches; a rank may have none."""
+        """The batches of this rank, possibly none."""
 
 
-def called(network: nn.Module, images: Tensor) -> Tensor:
-    """``network`` of ``images``, as it is."""
+def plain_forward(network: nn.Module, images: Tensor) -> Tensor:
+    """The logits of ``network`` without autocast."""
     logits: Tensor = network(images)
     return logits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Examination:
+class EvaluationPlan:
     """How a network is scored, the same in each evaluation.
 
-    ``samples`` are those of the whole test part. ``prepare`` makes of a batch what the network takes, and its targets;
-    ``forward`` calls the network on them, in the precision of the training. ``serial``: rank 0 sees all samples, and
-    the others wait for it.
+    ``samples`` counts the whole test part. ``prepare`` turns a batch into network input and targets; ``forward``
+    calls the network in the precision of the training. ``serial``: rank 0 evaluates all samples and the others wait.
     """
 
     classes: int
@@ -48,46 +47,46 @@ class Examination:
     prepare: Callable[[Batch], tuple[Tensor, Tensor]]
     multi_label: bool = False
     serial: bool = False
-    forward: Callable[[nn.Module, Tensor], Tensor] = called
+    forward: Callable[[nn.Module, Tensor], Tensor] = plain_forward
 
 
 def evaluate(
-    shared: Shared, samples: Samples, ranks: Ranks, how: Examination, *, average: Average | None = None
+    shared: SharedModel, samples: Samples, ranks: Ranks, plan: EvaluationPlan, *, average: Average | None = None
 ) -> Score:
-    """Score the network, or its moving average, with the batch statistics averaged over ranks; every rank calls it.
+    """Score the network, or its moving average, with batch statistics averaged over ranks; every rank calls it.
 
-    All ranks get the same score. Those that evaluate stand in the phase ``evaluation`` meanwhile.
+    All ranks get the same score. The ranks that evaluate are in phase ``evaluation`` meanwhile.
 
     Raises:
-        RuntimeError: the ranks together were not given each sample exactly once.
-        BadInput: there was no sample to see.
+        RuntimeError: the ranks together did not read each sample exactly once.
+        BadInput: there is no test sample.
     """
-    takes_part = ranks.rank == 0 or not how.serial
-    place, places = (0, 1) if how.serial else (ranks.rank, ranks.ranks)
-    tally = tally_of(how.classes, multi_label=how.multi_label, device=ranks.device)
-    given = 0
+    takes_part = ranks.rank == 0 or not plan.serial
+    rank, world_size = (0, 1) if plan.serial else (ranks.rank, ranks.ranks)
+    tally = tally_of(plan.classes, multi_label=plan.multi_label, device=ranks.device)
+    evaluated = 0
     phase: AbstractContextManager[None] = marks.phase("evaluation") if takes_part else nullcontext()
-    # the average before the whole: ranks gather the weights that are there then
-    with phase, average.in_place() if average else nullcontext(), shared.whole():
+    # averaged weights first: ``gathered`` collects the weights that are in place at that time
+    with phase, average.in_place() if average else nullcontext(), shared.gathered():
         ranks.average_buffers(shared.model)
-        if takes_part:  # whoever watches takes ``eval`` for the begin of an evaluation
-            given = _examine(shared.model, samples(rank=place, ranks=places), how, tally)
-        given = int(ranks.total(torch.tensor(given, device=ranks.device)).item())
+        if takes_part:  # observers take ``eval()`` for the start of an evaluation
+            evaluated = _evaluate_batches(shared.model, samples(rank=rank, ranks=world_size), plan, tally)
+        evaluated = int(ranks.total(torch.tensor(evaluated, device=ranks.device)).item())
         score = tally.score(ranks)
-    if given != how.samples:
-        raise RuntimeError(f"evaluated {given} samples of {how.samples}")
+    if evaluated != plan.samples:
+        raise RuntimeError(f"evaluated {evaluated} samples of {plan.samples}")
     return score
 
 
-def _examine(network: nn.Module, batches: Iterator[Batch], how: Examination, tally: Tally) -> int:
-    """Count the answers to ``batches``; how many samples there were to see."""
-    given = 0
+def _evaluate_batches(network: nn.Module, batches: Iterator[Batch], plan: EvaluationPlan, tally: Tally) -> int:
+    """Tally the answers to ``batches``; returns the number of samples read."""
+    evaluated = 0
     network.eval()
     with torch.no_grad():
         for batch in batches:
-            images, targets = how.prepare(batch)
-            logits = how.forward(network, images)
+            images, targets = plan.prepare(batch)
+            logits = plan.forward(network, images)
             tally.add(logits[: batch.samples], targets[: batch.samples])
-            given += batch.global_samples
+            evaluated += batch.global_samples
     network.train()
-    return given
+    return evaluated

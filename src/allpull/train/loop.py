@@ -12,29 +12,29 @@ from torch import Tensor
 
 from allpull import marks
 from allpull.data.loader.batches import Batch
-from allpull.data.loader.feed import open_feed
+from allpull.data.loader.open_feed import open_feed
 from allpull.errors import BadInput
 from allpull.rundir import layout
 from allpull.schema.spec import RunSpec
-from allpull.train.bad_samples import OddSamples
-from allpull.train.checkpoint.checkpoint import Progress
-from allpull.train.evaluate import Examination, evaluate
+from allpull.train.bad_sample_report import BadSampleReport
+from allpull.train.checkpoint.save_restore import Progress
+from allpull.train.evaluate import EvaluationPlan, evaluate
 from allpull.train.learner import checkpoints_of, learner_of
-from allpull.train.metrics.losses import Losses
-from allpull.train.metrics.objective import summed_loss
+from allpull.train.metrics.loss import summed_loss
+from allpull.train.metrics.loss_curve import LossCurve
 from allpull.train.metrics.score import Score
 from allpull.train.numerics.cuda_graph import StepGraph
 from allpull.train.optim.optimizer import learning_rate, set_rate
 from allpull.train.parallel.ranks import Ranks
+from allpull.train.preemption import StopAgreement
 from allpull.train.prepare import Prepare
-from allpull.train.stop import Stop
 
 
 @dataclass(slots=True, kw_only=True)
 class History:
-    """What a training leaves: the mean ``losses`` of steps done here, and the last score.
+    """The result of a training: the mean ``losses`` of the steps of this run, and the last score.
 
-    ``warned``: it stopped because it was warned; ``ended``: all epochs are done.
+    ``warned``: it stopped after a warning (``preemption``); ``ended``: all epochs are done.
     """
 
     losses: list[float] = field(default_factory=list)
@@ -47,37 +47,39 @@ def train(spec: RunSpec, ranks: Ranks, directory: Path, warned: Callable[[], boo
     """Train as ``spec`` says and score the result; checkpoints go into ``directory``. Every rank calls it.
 
     The global batches, and in exact arithmetic the losses, do not depend on the number of ranks: each rank's mean
-    loss is weighted by its share of the global batch. Once ``warned`` says so on any rank, all stop after the same
-    step, with a checkpoint of it.
+    loss is weighted by its share of the global batch. When ``warned`` returns True on any rank, all ranks save a
+    checkpoint and stop after the same step.
 
     Raises:
-        AllpullError: the data or the checkpoint to go on from cannot be used.
+        AllpullError: the data, or the checkpoint to resume from, cannot be used.
     """
     training = Training(spec, ranks, directory / layout.CHECKPOINTS, warned)
     try:
-        going_on = True
-        while going_on and training.progress.epoch < spec.train.epochs:
+        unfinished = True
+        while unfinished and training.progress.epoch < spec.train.epochs:
             is_whole = training.progress.in_epoch == 0
-            going_on = training.epoch()
-            training.odd.tell(training.progress.epoch - going_on, training.progress.step, judge=is_whole and going_on)
+            unfinished = training.epoch()
+            training.bad_samples.report(
+                training.progress.epoch - unfinished, training.progress.step, check_limit=is_whole and unfinished
+            )
         training.history.ended = training.progress.epoch >= spec.train.epochs
         if training.history.ended and training.history.score is None:
-            training.evaluate()  # it had ended when it was started again, and its records stand in those of last time
+            training.evaluate()  # restarted after the last epoch: the score is in older records
         training.checkpoints.finish()
     finally:
-        training.odd.write()
+        training.bad_samples.write()
         training.feed.close()
         training.make_step.close()
-    training.history.losses = training.losses.here
+    training.history.losses = training.losses.this_run
     return training.history
 
 
 class Training:
-    """One rank's share of a training: its data, what it learns with, and how far it is."""
+    """The state of a training on one rank: data, learner and progress."""
 
     def __init__(self, spec: RunSpec, ranks: Ranks, checkpoints: Path, warned: Callable[[], bool]) -> None:
         train, dtype = spec.train, getattr(torch, spec.model.dtype)
-        self.spec, self.ranks, self.stop = spec, ranks, Stop(ranks, warned)
+        self.spec, self.ranks, self.stop = spec, ranks, StopAgreement(ranks, warned)
         self.feed = open_feed(
             spec.data,
             rank=ranks.rank,
@@ -87,25 +89,25 @@ class Training:
             epochs=train.epochs,
         )
         self.facts = facts = self.feed.facts
-        self.odd = OddSamples(self.feed.odd, ranks, checkpoints.parent, spec.data.odd_limit)
+        self.bad_samples = BadSampleReport(self.feed.odd, ranks, checkpoints.parent, spec.data.odd_limit)
         self.prepare = Prepare(facts, device=ranks.device, dtype=dtype, mixup=spec.data.mixup, seed=train.seed)
         self.learner = learner = learner_of(spec, facts, ranks)
-        self.make_step = StepGraph(self.learn, learner.forget, learner.recorder, learner.not_recorded)
+        self.make_step = StepGraph(self.learn, learner.discard, learner.recorder, learner.not_recorded)
         self.checkpoints = checkpoints_of(spec, facts, ranks, learner, checkpoints)
         marks.metric("steps_per_epoch", self.feed.steps)
-        self.losses, self.history = Losses(ranks, every=train.log_every), History()
+        self.losses, self.history = LossCurve(ranks, every=train.log_every), History()
         self.progress = self.checkpoints.restore(Path(train.resume)) if train.resume else Progress(losses=[])
         self.losses.of_epoch = self.progress.losses
-        again = train.resume == str(checkpoints.parent)  # by a queue or an agent, not by a user
-        if self.progress.epoch >= train.epochs and not again:
+        restarted = train.resume == str(checkpoints.parent)  # by a queue or an agent, not by a user
+        if self.progress.epoch >= train.epochs and not restarted:
             raise BadInput(
                 f"{train.resume} has already trained {self.progress.epoch} epochs, and train.epochs is {train.epochs}",
-                hint="ask for more epochs with --set train.epochs=…",
+                hint="request more epochs with --set train.epochs=…",
             )
         learner.ready()
 
     def epoch(self) -> bool:
-        """Train one epoch, or what is left of it, and score it; False: stopped within it, as was asked or warned."""
+        """Train the rest of this epoch and score it; False: stopped within it, by ``train.stop_after`` or a warning."""
         train, progress = self.spec.train, self.progress
         marks.epoch(progress.epoch, progress.step)
         batches = self.feed.training(progress.epoch, progress.in_epoch)
@@ -131,15 +133,15 @@ class Training:
         return True
 
     def step(self, batch: Batch, images: Tensor, targets: Tensor) -> None:
-        """One step on one global batch, of which ``images`` and ``targets`` are this rank's part."""
+        """One step on one global batch; ``images`` and ``targets`` are this rank's share of it."""
         learner, progress = self.learner, self.progress
-        whole, steps = self.spec.global_batch, self.feed.steps
-        rate = learning_rate(self.spec.train, global_batch=whole, step=progress.step, steps_per_epoch=steps)
+        spec, steps = self.spec, self.feed.steps
+        rate = learning_rate(spec.train, global_batch=spec.global_batch, step=progress.step, steps_per_epoch=steps)
         set_rate(learner.optimizer, rate)
-        with learner.whole():
+        with learner.replay_phase():
             loss = self.make_step(images, targets, constants=(batch.samples, batch.global_samples))
         self.losses.add(loss, progress.step + 1)
-        learner.remark()
+        learner.report_uncompiled()
         marks.step(batch.samples)
         progress.step += 1
         progress.in_epoch += 1
@@ -150,18 +152,18 @@ class Training:
         """Forward, backward and optimizer; this rank's share of the mean loss over the global batch."""
         train, learner = self.spec.train, self.learner
         losses = []
-        for number, (seen, wanted) in enumerate(parts(images, targets, train.accumulate), start=1):
-            counts = int(samples > 0 and number <= len(images))  # what is borrowed to have any at all counts as 0
+        for number, (inputs, labels) in enumerate(micro_batches(images, targets, train.accumulate), start=1):
+            counts = int(samples > 0 and number <= len(images))  # a borrowed sample (loader.batches) weighs 0
             learner.weight.value = float(counts)
-            with learner.shared.micro(last=number == train.accumulate):
+            with learner.shared.micro_step(last=number == train.accumulate):
                 with learner.phase("forward"):
-                    logits = learner.predicted(seen)
+                    logits = learner.training_logits(inputs)
                     summed = summed_loss(
-                        logits, wanted, label_smoothing=train.label_smoothing, multi_label=self.facts.multi_label
+                        logits, labels, label_smoothing=train.label_smoothing, multi_label=self.facts.multi_label
                     )
                     share = summed * counts / global_samples
                 with learner.phase("backward"):
-                    learner.precision.backward(share * self.ranks.ranks)  # sharing divides the sum over ranks by them
+                    learner.precision.backward(share * self.ranks.ranks)  # the exchange averages over ranks
             losses.append(share.detach())
         learner.shared.after_backward()
         with learner.phase("optimizer"):
@@ -170,30 +172,30 @@ class Training:
         return sum(losses[1:], losses[0])
 
     def evaluate(self) -> None:
-        """Score the model, or its moving average, on the test part, with batch statistics averaged over ranks."""
+        """Score the model, or its moving average, on the test part; batch statistics are averaged over ranks."""
         train, learner = self.spec.train, self.learner
-        how = Examination(
+        plan = EvaluationPlan(
             classes=self.facts.classes,
             samples=self.facts.test_samples,
             prepare=self.prepare,
             multi_label=self.facts.multi_label,
             serial=train.evaluation == "serial",
-            forward=learner.examined,
+            forward=learner.evaluation_logits,
         )
         samples = partial(self.feed.evaluation, train.evaluate_batch)
-        self.history.score = evaluate(learner.shared, samples, self.ranks, how, average=learner.average)
-        for name, value in {**self.history.score.metrics(), **learner.precision.tell()}.items():
+        self.history.score = evaluate(learner.shared, samples, self.ranks, plan, average=learner.average)
+        for name, value in {**self.history.score.metrics(), **learner.precision.metrics()}.items():
             marks.metric(name, value)
 
     def save(self) -> None:
-        """Save the training as it stands."""
-        self.losses.share(self.progress.step)
+        """Save a checkpoint of the current step."""
+        self.losses.reduce(self.progress.step)
         self.progress.losses = self.losses.of_epoch
         with marks.phase("checkpoint"):
             self.checkpoints.save(self.progress)
 
 
-def parts(images: Tensor, targets: Tensor, count: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """``count`` parts of a batch, as even as can be; where there are fewer samples, the first stands in."""
-    for seen, wanted in zip(images.tensor_split(count), targets.tensor_split(count), strict=True):
-        yield (seen, wanted) if len(seen) else (images[:1], targets[:1])
+def micro_batches(images: Tensor, targets: Tensor, count: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """``count`` micro-batches of nearly equal size; an empty one is replaced by the first sample."""
+    for inputs, labels in zip(images.tensor_split(count), targets.tensor_split(count), strict=True):
+        yield (inputs, labels) if len(inputs) else (images[:1], targets[:1])

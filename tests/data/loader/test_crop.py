@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from allpull.data.loader.crop import DRAWS, Look, middle, random_boxes, views
+from allpull.data.loader.crop import DRAWS, Transform, middle, random_boxes, views
 from allpull.data.loader.order import uniforms
 from allpull.data.loader.resize import resize_antialiased, resize_middle, resizing, turn
 
@@ -19,7 +19,7 @@ from allpull.data.loader.resize import resize_antialiased, resize_middle, resizi
 )
 def test_boxes_lie_in_their_pictures(sides, seed):
     sizes = np.array(sides, np.int64)
-    boxes = random_boxes(Look(size=8), sizes, uniforms(seed, 0, np.arange(len(sides)), DRAWS))
+    boxes = random_boxes(Transform(size=8), sizes, uniforms(seed, 0, np.arange(len(sides)), DRAWS))
     assert (boxes[:, :2] >= 0).all()
     assert (boxes[:, 2:] >= 1).all()
     assert (boxes[:, :2] + boxes[:, 2:] <= sizes).all()
@@ -28,8 +28,8 @@ def test_boxes_lie_in_their_pictures(sides, seed):
 def test_area_and_aspect_are_those_of_the_law():
     """On a large square no attempt with a lawful area up to 3/4 can fail, so area is uniform, aspect log-uniform."""
     count = 20_000
-    look = Look(size=8, area=(0.08, 0.7))
-    boxes = random_boxes(look, np.full((count, 2), 10_000), uniforms(1, 2, np.arange(count), DRAWS))
+    transform = Transform(size=8, area=(0.08, 0.7))
+    boxes = random_boxes(transform, np.full((count, 2), 10_000), uniforms(1, 2, np.arange(count), DRAWS))
     area = np.sort(boxes[:, 2] * boxes[:, 3] / 1e8)
     aspect = np.sort(np.log(boxes[:, 3] / boxes[:, 2]))
     even = (np.arange(count) + 0.5) / count
@@ -39,14 +39,14 @@ def test_area_and_aspect_are_those_of_the_law():
 
 def test_where_no_attempt_fits_the_middle_is_taken():
     draws = uniforms(0, 0, np.arange(2), DRAWS)
-    boxes = random_boxes(Look(size=8, area=(0.5, 1.0)), np.array([[3, 20_000], [20_000, 3]]), draws)
+    boxes = random_boxes(Transform(size=8, area=(0.5, 1.0)), np.array([[3, 20_000], [20_000, 3]]), draws)
     assert boxes.tolist() == [[0, 9998, 3, 4], [9998, 0, 4, 3]]
 
 
 def test_options_move_no_other_numbers():
     sizes, draws = np.full((50, 2), 300), uniforms(3, 4, np.arange(50), DRAWS)
-    plain = views(Look(size=8), sizes, draws)
-    turned = views(Look(size=8, mirror=True, turn=True), sizes, draws)
+    plain = views(Transform(size=8), sizes, draws)
+    turned = views(Transform(size=8, mirror=True, turn=True), sizes, draws)
     assert [one.box for one in plain] == [one.box for one in turned]
     assert {(one.mirrored, one.turns) for one in turned} == {
         (flip, turn) for flip in (False, True) for turn in range(4)
@@ -55,18 +55,18 @@ def test_options_move_no_other_numbers():
 
 @pytest.mark.parametrize("bad", [{"size": 0}, {"size": 8, "area": (0.5, 0.1)}, {"size": 300, "crop": "centre"}])
 def test_impossible_looks_are_refused(bad):
-    with pytest.raises(ValueError, match="no picture can be seen so"):
-        Look(**bad)
+    with pytest.raises(ValueError, match="impossible transform"):
+        Transform(**bad)
 
 
 @pytest.mark.parametrize(("height", "width"), [(375, 500), (500, 333), (100, 80), (256, 256), (31, 900)])
 def test_evaluation_is_resizing_all_then_cutting_the_middle(height, width):
-    look = Look(size=224, crop="centre", short_side=256)
+    transform = Transform(size=224, crop="centre", short_side=256)
     pixels = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
-    (tall, wide), (top, left) = middle(look, height, width)
+    (tall, wide), (top, left) = middle(transform, height, width)
     whole = np.asarray(Image.fromarray(pixels).resize((wide, tall), Image.Resampling.BILINEAR)).astype(int)
     slot = np.zeros((224, 224, 3), np.uint8)
-    resize_middle(pixels, slot, look)
+    resize_middle(pixels, slot, transform)
     assert np.abs(whole[top : top + 224, left : left + 224] - slot).max() <= 1  # the one level of rounding
 
 

@@ -12,11 +12,11 @@ import pytest
 
 from allpull import marks
 from allpull.data.datasets import digits
-from allpull.data.datasets.dataset import Part, made_of
+from allpull.data.datasets.dataset import Part, with_statistics
 from allpull.data.datasets.synthetic import synthetic
 from allpull.data.loader.batches import Plan, evaluation_batches, training_batches
-from allpull.data.loader.feed import check, known, open_feed
-from allpull.data.loader.memory import FOR_PACKS, MemoryFeed
+from allpull.data.loader.memory_feed import FOR_PACKS, MemoryFeed
+from allpull.data.loader.open_feed import check, known, open_feed
 from allpull.data.loader.progressive_resize import Growth, growth
 from allpull.errors import BadInput, UnknownName
 from allpull.schema.trainspec import DataSpec
@@ -58,7 +58,7 @@ def test_other_data_of_one_name_and_as_many_samples_are_told_apart():
         (train.images, train.labels + 1),
     ):
         part = Part(images=images, labels=labels)
-        told.append(MemoryFeed(made_of("photos", part, part, 2000), plan).facts.data)
+        told.append(MemoryFeed(with_statistics("photos", part, part, 2000), plan).facts.data)
     assert len(set(told)) == 3
     assert all(one.startswith("photos ") for one in told)
 
@@ -88,7 +88,7 @@ def test_no_option_that_says_it_is_for_packs_is_forgotten():
 
 def test_what_is_in_memory_is_not_resized():
     assert feed_of(DataSpec(size=8)).facts.pixels == (8, 8)
-    with pytest.raises(BadInput, match="size is 16, and the pictures of 'digits' have 8 × 8"):
+    with pytest.raises(BadInput, match="size is 16, and the images of 'digits' have 8 × 8"):
         check(DataSpec(size=16))
 
 
@@ -147,7 +147,7 @@ def test_a_run_of_synthetic_data_says_how_they_were_made():
         feed_of(DataSpec(limit=8))
     finally:
         marks.listen(before)
-    assert said == ["data.name = synthetic: 4 batches, made before the first step and given in turn"]
+    assert said == ["data.name = synthetic: 4 batches, made before the first step and used in turn"]
 
 
 def test_a_million_synthetic_pictures_take_the_memory_of_few():

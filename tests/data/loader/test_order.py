@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from allpull.data.datasets import digits, fashion_mnist
 from allpull.data.datasets.dataset import Part
-from allpull.data.loader.augment import DRAWS, augment
-from allpull.data.loader.batches import Plan, evaluation_batches, training_batches
+from allpull.data.loader.batches import DRAWS, Plan, augment, evaluation_batches, training_batches
 from allpull.data.loader.order import epoch_order, rank_slice, uniforms
 from allpull.errors import BadInput
 

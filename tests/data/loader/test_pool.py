@@ -148,5 +148,5 @@ def test_a_thread_that_cannot_be_started_is_the_takers_error_and_leaves_no_other
 
 
 def test_a_ring_that_could_not_move_is_refused():
-    with pytest.raises(ValueError, match="nothing could move"):
+    with pytest.raises(ValueError, match="no slot could be filled"):
         Ring(slots(2, (1,), "|u1"), held=2, threads=1)

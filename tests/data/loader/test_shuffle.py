@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allpull.data.loader.order import epoch_order
-from allpull.data.loader.shuffle import block_order, quality
+from allpull.data.loader.order import block_order, epoch_order, quality
 
 
 @given(

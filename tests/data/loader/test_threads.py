@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allpull.data.loader.threads import MOST, usual_threads
+from allpull.data.loader.pool import MAX_THREADS, default_threads
 from allpull.kernel import Tree, usable_cpus
 
 CPUS = 12
@@ -55,7 +55,7 @@ def test_ranks_share_the_quota_of_their_container(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpu_max: str, ranks: int, bound: bool, threads: int
 ) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
-    assert usual_threads(bound=bound, tree=container(tmp_path, cpu_max)) == threads
+    assert default_threads(bound=bound, tree=container(tmp_path, cpu_max)) == threads
 
 
 def test_the_least_quota_on_the_way_up_counts(tmp_path: Path) -> None:
@@ -103,4 +103,4 @@ def test_whatever_the_files_say_there_is_a_thread_and_none_too_many(
         (root / path).write_bytes(text.encode("utf-8", "replace"))
     tree = Tree(str(root))
     assert 1 <= usable_cpus(tree) <= CPUS
-    assert 1 <= usual_threads(tree=tree) <= min(CPUS, MOST)
+    assert 1 <= default_threads(tree=tree) <= min(CPUS, MAX_THREADS)

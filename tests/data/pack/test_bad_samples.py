@@ -1,4 +1,4 @@
-"""Odd files are packed by the stated policy or left out, counted and listed; nothing crashes or grows without bound."""
+"""Unusual files are packed by the stated policy or left out, counted and listed; nothing crashes."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_odd_files_are_packed_or_listed(odd, odd_folder, make_pack, kind):
     assert reasons["left-out/empty.jpg"] == "empty file"
     assert reasons["left-out/lying.jpg"] == "more than 67,108,864 pixels"
     assert reasons["left-out/bomb.png"] == "more than 67,108,864 pixels"
-    assert reasons["left-out/text.jpg"] == "not a picture"
+    assert reasons["left-out/text.jpg"] == "not an image"
     assert done.header.skipped == len(reasons)
     with Pack.open(done.directory) as pack:
         names = pack.names()
@@ -115,9 +115,9 @@ def test_odd_files_are_packed_or_listed(odd, odd_folder, make_pack, kind):
         assert codecs["kept/plain.jpg"] == codecs["kept/wide.jpg"] == JPEG_SEGMENTS
         assert codecs["kept/cmyk.jpg"] == codecs["kept/png-called.jpg"] == codecs["kept/taller.jpg"] == PICTURE
         odd_ones = dict(line.split("\t") for line in (done.directory / "odd.txt").read_text().splitlines())
-        assert odd_ones["kept/taller.jpg"] == "JPEG that strict decoders refuse, kept as it is"
+        assert odd_ones["kept/taller.jpg"] == "JPEG that strict decoders reject, kept unchanged"
         assert set(odd_ones) == {name for name in names if codecs[name] == PICTURE}
-        assert done.header.remarks["JPEG of mode CMYK, kept as it is"] == 1
+        assert done.header.remarks["JPEG of mode CMYK, kept unchanged"] == 1
     if kind == "jpeg":
         assert codecs["kept/plain.jpg"] == codecs["kept/grey.jpg"] == JPEG
     assert verify(done.directory).faults == 0

@@ -16,7 +16,7 @@ def test_make_info_verify(run_cli, folder, tmp_path):
     assert json.loads(info.stdout)["codecs"] == {"jpeg with restart segments": 40}
     assert next(iter(json.loads(info.stdout))) == "schema"
     assert "3 classes" in run_cli("pack", "info", str(target)).stdout
-    assert "every byte as it was written" in run_cli("pack", "verify", str(target)).stdout
+    assert "every byte is as written" in run_cli("pack", "verify", str(target)).stdout
     again = run_cli("pack", str(folder), str(target), "--kind", "jpeg-restart")
     assert again.returncode == 0
     assert "already" in again.stderr
@@ -40,7 +40,7 @@ def test_what_is_wrong_is_said_in_a_line(run_cli, folder, tmp_path):
         (("pack", str(folder), str(tmp_path / "p"), "--kind", "jpg"), "no kind of pack 'jpg'"),
         (("pack", str(tmp_path / "nothing"), str(tmp_path / "p")), "no such folder"),
         (("pack", str(folder), str(tmp_path / "p"), "--source", "lmdb"), "no source 'lmdb'"),
-        (("pack", "info", str(folder)), "no pack"),
+        (("pack", "info", str(folder)), "not a pack"),
         (("pack", str(folder), str(tmp_path / "p"), "--shard-size", "7"), "shards of 7 bytes"),
     ):
         done = run_cli(*arguments)

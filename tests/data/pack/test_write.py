@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from allpull.data.encode import Recipe
 from allpull.data.images import decode, resized
 from allpull.data.jpeg.crop import Box
-from allpull.data.pack.describe import describe, lines
+from allpull.data.pack.encode import Recipe
+from allpull.data.pack.encode_workers import outcomes
+from allpull.data.pack.info import describe, lines
 from allpull.data.pack.journal import Journal
-from allpull.data.pack.parallel import outcomes
 from allpull.data.pack.plan import Layout, check_space, forecast, plan
 from allpull.data.pack.read import Pack
 from allpull.data.pack.verify import verify
@@ -87,7 +87,7 @@ def test_order_is_the_seed_s_or_the_source_s(folder, make_pack):
 KILLED = """
 import sys, time
 from pathlib import Path
-from allpull.data.encode import Recipe
+from allpull.data.pack.encode import Recipe
 from allpull.data.pack.plan import Layout, plan
 from allpull.data.sources.imagefolder import listing
 from allpull.data.pack.write import write_pack
@@ -116,7 +116,7 @@ def test_a_killed_writer_goes_on_to_the_same_bytes(folder, make_pack, tmp_path, 
         process.wait()
     assert 0 < first < 40
     assert not (killed / INDEX).exists()
-    with pytest.raises(BadInput, match="begun and is not finished"):
+    with pytest.raises(BadInput, match="an unfinished pack"):
         Pack.open(killed)
     deadline = time.monotonic() + 20
     while any(Path(f"/proc/{child}").exists() for child in children):
@@ -158,7 +158,7 @@ def test_one_writer_at_a_time_and_one_plan_a_folder(folder, make_pack, tmp_path)
     made = plan(listing(folder), Recipe(kind="jpeg"), Layout())
     (tmp_path / "busy").mkdir()
     journal = Journal(tmp_path / "busy", made.pack, 40)
-    with pytest.raises(BadInput, match="another allpull pack writes there"):
+    with pytest.raises(BadInput, match="another allpull pack is writing there"):
         write_pack(made, tmp_path / "busy")
     journal.close()
     other = plan(listing(folder), Recipe(kind="raw"), Layout())
@@ -193,7 +193,7 @@ def test_a_pack_says_what_it_is(folder, make_pack):
     ("recipe", "match"),
     [
         (Recipe(kind="jpeg-side"), "shorter side"),
-        (Recipe(kind="jpeg", side=256), "as large as they are"),
+        (Recipe(kind="jpeg", side=256), "does not resize images"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(folder, recipe, match):

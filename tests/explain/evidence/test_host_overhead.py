@@ -48,7 +48,7 @@ def test_in_a_rehearsal_the_cpu_time_of_ranks_says_what_stays(machine: Machine) 
     one = only_finding(rehearsed(machine, slow()))
     assert one.loss_s_per_step == pytest.approx(cost_s(), rel=0.05)
     assert any(
-        each.what.startswith("what hosts take") and each.value == pytest.approx(HOSTS_S) for each in one.evidence
+        each.what.startswith("time of the hosts") and each.value == pytest.approx(HOSTS_S) for each in one.evidence
     )
 
 

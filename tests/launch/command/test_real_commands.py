@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -31,8 +32,9 @@ dist.barrier()
 print("out", dist.get_rank(), sys.flags.optimize, *sys.argv[1:], round(time.time()), flush=True)
 sys.stderr.write(f"err {dist.get_rank()}\\n")  # at once: mpirun mixes the pieces of several ranks
 dist.barrier()  # else the agent may end the other before it has printed
+rank = dist.get_rank()
 dist.destroy_process_group()  # else Gloo's threads may abort the process as it ends
-sys.exit(5 if "fail" in sys.argv and dist.get_rank() == 1 else 0)
+sys.exit(5 if "fail" in sys.argv and rank == 1 else 0)
 """
 QUIET = ("--set", "observe.counters=false", "--set", "launch.grace_s=3")
 
@@ -66,7 +68,7 @@ def test_ranks_of_this_machine_print_where_they_would_without_us(run_cli, progra
     out = tmp_path / "runs"
     done = run_cli(
         "run", "-n", "2", "--out", str(out), *QUIET, "--", "python", "-O", "train it.py", "a b", "--token", "s3cret",
-        "fail", cwd=program,
+        "fail", cwd=program, PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}",  # no environment is activated
     )  # fmt: skip
     assert outputs(done.stdout) == [["out", str(rank), "1", "a", "b", "--token", "s3cret", "fail"] for rank in (0, 1)]
     host = socket.gethostname()

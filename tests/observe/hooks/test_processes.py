@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.observe.hooks.conftest import LOOP, TRAINING, Watch
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 
 def test_nothing_of_ours_is_on_the_programs_path(watched: Watch) -> None:

@@ -272,7 +272,7 @@ def test_a_full_disk_stops_recording_and_not_the_training(tmp_path, loop):
     )
     done = subprocess.run([sys.executable, "-c", program, str(folder)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "trained on\n"), done.stderr
-    assert done.stderr.count("recording stopped, the program goes on: rank-00000.jsonl: No space left on device") == 1
+    assert done.stderr.count("recording stopped, the program continues: rank-00000.jsonl: No space left on device") == 1
     events = events_of(folder)
     assert [event.kind for event in events if event.kind in ("switched_off", "end")] == ["switched_off", "end"]
     assert events[-1].left_out > 900

@@ -194,7 +194,7 @@ def test_a_cluster_that_cannot_be_trained_ends_the_rank_with_its_reason(tmp_path
     """The observer records the cause of the exit; the code is that of bad input."""
     job = tmp_path / "job.json"
     cluster = {"accelerator": {"model": "resnet51", "batch": 64}}
-    job.write_text(json.dumps({"options": {"cluster": cluster, "steps": 1}}))
+    job.write_text(json.dumps({"directory": str(tmp_path), "options": {"cluster": cluster, "steps": 1}}))
     with pytest.raises(SystemExit) as ended:
         main(str(job))
     assert ended.value.code == 2

@@ -14,7 +14,7 @@ from allpull.launch.job import prepare
 from allpull.launch.local import Local
 from allpull.schema.spec import LaunchSpec, ObserveSpec, RunSpec
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.slow]
 
 SHRINK = 20.0
 RESNET50 = {"model": "resnet50", "batch": 64}

@@ -14,7 +14,7 @@ from report_samples import HOSTILE, empty, hostile, metrics, one, report, three
 
 from allpull.errors import BadInput
 from allpull.report.html import page as html
-from allpull.report.plain import printable, short
+from allpull.report.printable import printable, short
 
 FETCHING = {"src", "href", "srcset", "action", "formaction", "data", "poster", "xlink:href", "background", "ping"}
 MAKERS = {"one": one, "three": three, "empty": empty, "hostile": hostile}

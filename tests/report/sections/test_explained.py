@@ -88,7 +88,7 @@ def test_global_efficiency_is_defined_where_it_stands():
 
 
 def test_the_largest_loss_may_be_that_each_rank_computes_slower():
-    assert "a sample takes a rank longer than at the reference" in blocks(against_one_rank())["losses"].lead
+    assert "a sample takes more compute time than at the reference" in blocks(against_one_rank())["losses"].lead
     lead = blocks(against_one_rank(speedup=2.9, computational=0.99))["losses"].lead
     assert "a few ranks evaluate or save, the others wait" in lead
 
@@ -256,7 +256,7 @@ def test_an_interval_is_shown_in_as_many_digits_as_it_needs():
 def test_the_timeline_does_not_claim_more_than_was_recorded():
     block = blocks(with_explanation())["timeline"]
     assert "as recorded" not in block.lead
-    assert "their own was not recorded" in parts(block, Chart)[0].caption
+    assert "their own order was not recorded" in parts(block, Chart)[0].caption
 
 
 def test_the_latest_rank_is_named():

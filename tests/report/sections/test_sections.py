@@ -12,8 +12,8 @@ from report_samples import HOSTILE, detail, empty, host, hostile, metrics, one, 
 from allpull.errors import BadInput
 from allpull.report.colours import PHASES, RUNS, in_order
 from allpull.report.html.block import Chart, Notice, Table, Terms, Text, Tiles
-from allpull.report.html.bounds import MAX_LINES, MAX_RUNS, bounded, evenly
 from allpull.report.html.chart import FIGURE, LIVE, dress, embeddable
+from allpull.report.html.page_limits import MAX_LINES, MAX_RUNS, bounded, evenly
 from allpull.report.sections import SECTIONS, blocks, names
 from allpull.report.sections.steps import distribution
 from allpull.report.wording import labels, subject

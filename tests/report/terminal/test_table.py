@@ -161,11 +161,11 @@ def test_what_was_seen_is_said_in_numbers_with_units(width):
     for part in (
         "100 steps in 3 epochs, 6,400 samples; 103 steady",
         "2 steps skipped, because a gradient was not finite",
-        "Gradients accumulate over 4 backward passes a step",
-        "Evaluation on rank 0: 3 times, 6 s in all, 2 s an epoch; the other 3 ranks, each, waited 5.9 s meanwhile",
+        "Gradients accumulate over 4 backward passes per step",
+        "Evaluation on rank 0: 3 times, 6 s in all, 2 s per epoch; the other 3 ranks, each, waited 5.9 s meanwhile",
         "2 buckets of 1 MiB to 25 MiB: the first ready after 30 ms, the last after 50 ms, all reduced after 90 ms",
         "Ranks read 3.3 GB/s, 36,500 reads/s, 10.0 % of it from storage",
-        "5,200 J an epoch",
+        "5,200 J per epoch",
         "168 of 8,800 calls of collectives could not be matched",
         "The clocks of the hosts were aligned to within 35 µs",
         "A step ends at forward; times from forward and gradients",
@@ -186,7 +186,7 @@ def test_collectives_stand_in_a_table_where_there_is_room():
     assert " ".join(row.split()[3:]) == "6.02 KiB 1 15.4 ms 1.35 ms 4.57 MB/s 4.57 MB/s"
     (row,) = [line for line in lines if line.startswith("barrier")]
     assert row.split() == ["barrier", "–", "between", "–", "–", "–", "–"]
-    assert any("14 more, blocked 168 ms a step in all" in line for line in lines)
+    assert any("14 more, blocked 168 ms per step in all" in line for line in lines)
 
 
 def test_a_wait_across_hosts_carries_its_bound():

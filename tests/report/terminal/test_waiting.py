@@ -29,7 +29,7 @@ def test_a_late_rank_is_named_with_the_phase_that_made_it_late() -> None:
     text = printed(made)
     assert text is not None
     (line,) = [line for line in text.splitlines() if line.startswith("rank 2")]
-    assert "20 ms a step" in line
+    assert "20 ms per step" in line
     assert "backward 75 %, forward 25 %" in line
     assert "rank 0 20 ms" in text
 

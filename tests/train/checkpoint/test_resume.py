@@ -12,11 +12,11 @@ pytest.importorskip("torch")
 
 import torch
 
-from allpull.data.loader import threads as threads_module
+from allpull.data.loader import pool
 from allpull.errors import BadInput
 from allpull.schema.spec import LaunchSpec, RunSpec, from_plain
 from allpull.schema.trainspec import DataSpec, TrainSpec
-from allpull.train.__main__ import going_on, with_threads
+from allpull.train.__main__ import with_resume, with_threads
 from allpull.train.loop import train
 from allpull.train.parallel.ranks import Ranks
 
@@ -33,7 +33,7 @@ def test_it_goes_on_only_where_asked_and_where_it_can(tmp_path, monkeypatch, ask
         (tmp_path / "checkpoints").mkdir()
         (tmp_path / "checkpoints/step-0000000007.pt").write_bytes(b"")
     spec = RunSpec(train=TrainSpec(resume="/another/run", epochs=3))
-    found = going_on(spec, tmp_path)
+    found = with_resume(spec, tmp_path)
     assert found.train.resume == (str(tmp_path) if goes_on else "/another/run")
     assert found.train.epochs == 3
 
@@ -51,12 +51,13 @@ def test_it_goes_on_only_where_asked_and_where_it_can(tmp_path, monkeypatch, ask
 def test_a_rank_with_processors_of_its_own_decodes_on_all_of_them(monkeypatch, bind, name, said, threads):
     """The mask of a bound rank is its own share already: four ranks of a host do not divide it again."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(6)), raising=False)
-    monkeypatch.setattr(threads_module, "cpu_quota", lambda tree: None)
+    monkeypatch.setattr(pool, "cpu_quota", lambda tree: None)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     spec = RunSpec(launch=LaunchSpec(bind=bind), data=DataSpec(name=name, threads=said))
     assert with_threads(spec).data.threads == threads
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 def test_a_training_that_had_ended_when_it_was_started_again_is_scored_once_more(train_digits, monkeypatch, tmp_path):
     """A queue may take the hosts away in the last moment; that is no failure when the job comes back."""
@@ -66,13 +67,14 @@ def test_a_training_that_had_ended_when_it_was_started_again_is_scored_once_more
     monkeypatch.setenv("ALLPULL_RESUME", "1")
     spec = from_plain(RunSpec, job["spec"])
     alone = Ranks(rank=0, ranks=1, device=torch.device("cpu"))
-    history = train(going_on(spec, done.directory), alone, done.directory)
+    history = train(with_resume(spec, done.directory), alone, done.directory)
     assert history.losses == []
     assert [history.score.loss] == done.metric("test_loss")
     with pytest.raises(BadInput, match="has already trained 1 epochs"):
         train(replace(spec, train=replace(spec.train, resume=str(done.directory))), alone, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 def test_who_stops_within_an_epoch_is_told_what_was_not_as_asked_and_has_a_curve(train_digits):
     short = ("train.stop_after=3", "data.limit=256", "train.log_every=2", "observe.counters=false")
@@ -81,9 +83,9 @@ def test_who_stops_within_an_epoch_is_told_what_was_not_as_asked_and_has_a_curve
     assert len(done.metric("train_loss")) == 1  # the mean of two steps; the third alone is no point yet
     if not torch.cuda.is_available():
         other = train_digits(1, *short, "train.cuda_graph=true")
-        assert "train.cuda_graph: steps are made call by call: CUDA graphs need a GPU" in " ".join(other.err.split())
-    assert "stopped after 3 steps in all, as was asked" in " ".join(done.err.split())
-    assert "parallel.strategy: a single rank has nobody to share weights with" in " ".join(done.err.split())
+        assert "train.cuda_graph: steps run eagerly: CUDA graphs need a GPU" in " ".join(other.err.split())
+    assert "stopped after 3 steps in all, as requested" in " ".join(done.err.split())
+    assert "parallel.strategy: a single rank has no weights to shard" in " ".join(done.err.split())
 
 
 @pytest.mark.slow
@@ -97,4 +99,4 @@ def test_who_goes_on_from_an_older_checkpoint_than_the_newest_is_told(train_digi
     assert second.code == 0, second.err
     said = " ".join(second.err.split())
     assert f"train.resume: {newest.name} cannot be read" in said
-    assert "going on from step-0000000002.pt" in said
+    assert "resuming from step-0000000002.pt" in said

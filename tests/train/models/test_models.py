@@ -19,10 +19,8 @@ from allpull.config.contradictions import OF_FAMILY  # noqa: E402
 from allpull.errors import BadInput, MissingPart, UnknownName  # noqa: E402
 from allpull.schema.spec import ModelSpec, RunSpec  # noqa: E402
 from allpull.train.models import MODELS  # noqa: E402
-from allpull.train.models.blur import Blur  # noqa: E402
-from allpull.train.models.build import build  # noqa: E402
-from allpull.train.models.count import trainable_parameters  # noqa: E402
-from allpull.train.models.strided import Pointwise  # noqa: E402
+from allpull.train.models.build import build, trainable_parameters  # noqa: E402
+from allpull.train.models.layers import Blur, Pointwise  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -178,11 +176,11 @@ def test_a_scale_that_is_left_out_stays_one():
     ("options", "words"),
     [
         ({"name": "resnet8", "conv_bias": True}, "'resnet8' has no option model.conv_bias"),
-        ({"name": "inception_v3", "width": 8}, "only its own width"),
+        ({"name": "inception_v3", "width": 8}, "a fixed width"),
         ({"name": "inception_v3"}, "at least 75×75"),
         ({"name": "vgg16"}, "at least 32×32"),
         ({"name": "vgg16", "norm": "group"}, "vgg16 has no norms"),
-        ({"name": "resnet50", "head": "flatten"}, "more than 32 pixels"),
+        ({"name": "resnet50", "head": "flatten"}, "larger than 32 pixels"),
         ({"name": "resnet50", "zero_init": True, "norm": "none"}, "trained scale"),
         ({"name": "timm:resnet50", "norm": "group"}, "has no option model.norm"),
     ],
@@ -212,7 +210,7 @@ def test_options_that_contradict_each_other_are_found_before_torch_is_needed():
 def test_a_library_that_is_not_there_is_one_clear_error(monkeypatch, library):
     monkeypatch.setitem(sys.modules, library, None)
     monkeypatch.setitem(sys.modules, f"{library}.models", None)
-    with pytest.raises(MissingPart, match=f"models of {library} cannot be had") as caught:
+    with pytest.raises(MissingPart, match=f"models of {library} are not available") as caught:
         on_meta(ModelSpec(name=f"{library}:resnet50"))
     assert f"pip install {library}" in caught.value.hint
 

@@ -1,4 +1,4 @@
-"""Played-back steps are the steps of the training, in whatever order shapes come; what cannot be recorded is said.
+"""Played-back steps are the steps of the training, in whatever order shapes come; what cannot be captured is said.
 
 There is no GPU in tests: a stand-in records a step by keeping it, so that playing it back makes it on the fixed inputs.
 """
@@ -23,7 +23,7 @@ from torch import nn  # noqa: E402
 from allpull.schema.spec import RunSpec  # noqa: E402
 from allpull.schema.trainspec import DataSpec, ParallelSpec, TrainSpec  # noqa: E402
 from allpull.train.loop import train  # noqa: E402
-from allpull.train.numerics.cuda_graph import WARM_UP_STEPS, CudaRecorder, StepGraph, hold_rate, obstacle, uneven  # noqa: E402
+from allpull.train.numerics.cuda_graph import WARM_UP_STEPS, CudaRecorder, StepGraph, obstacle, rate_as_tensor, uneven  # noqa: E402
 from allpull.train.numerics.precision import Precision  # noqa: E402
 from allpull.train.optim.lars import Lars  # noqa: E402
 from allpull.train.optim.optimizer import set_rate  # noqa: E402
@@ -66,8 +66,8 @@ class Training:
         self.model = model
         self.precision = Precision("fp32", CPU)
         self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=True)
-        hold_rate(self.optimizer, CPU)
-        self.graph = StepGraph(self.step, lambda: self.precision.forget(self.optimizer), recorder)
+        rate_as_tensor(self.optimizer, CPU)
+        self.graph = StepGraph(self.step, lambda: self.precision.discard(self.optimizer), recorder)
         self.losses: list[torch.Tensor] = []
 
     def step(self, inputs, targets, weight=1.0):
@@ -166,7 +166,7 @@ def test_a_recording_that_fails_is_not_tried_again_and_leaves_nothing_behind():
     tape.record = breaks_off
     for training in (played, plain):
         training.train([4] * 20)
-    assert played.graph.reason == "the step cannot be recorded: operation not permitted when stream is capturing"
+    assert played.graph.reason == "the step cannot be captured: operation not permitted when stream is capturing"
     assert not played.graph.playing
     assert_same(played, plain)
 
@@ -205,8 +205,8 @@ def test_the_reason_is_the_first_error_and_is_said_at_once(heard):
 
     tape.recording, tape.record, played.graph._step = False, record, step
     played.train([4] * (WARM_UP_STEPS + 1))
-    assert played.graph.reason == "the step cannot be recorded: item() in the loss"
-    assert heard == ["train.cuda_graph: steps are made call by call: the step cannot be recorded: item() in the loss"]
+    assert played.graph.reason == "the step cannot be captured: item() in the loss"
+    assert heard == ["train.cuda_graph: steps run eagerly: the step cannot be captured: item() in the loss"]
 
 
 class Allocator:
@@ -353,7 +353,7 @@ def test_obstacles_are_known_beforehand(monkeypatch):
     assert obstacle(plain, gpu, **alone) == "SGD reads its learning rate on the host, unless it is fused"
     assert obstacle(fused, gpu, ranks=1, scaled=True) == ""
     for unfused in (plain, lars):
-        assert obstacle(unfused, gpu, ranks=1, scaled=True).startswith("loss scaling with ")
+        assert obstacle(unfused, gpu, ranks=1, scaled=True).startswith("with loss scaling ")
     for backend, expected in (("gloo", "gradients go through gloo"), ("nccl", "")):
         monkeypatch.setattr(dist, "get_backend", lambda backend=backend: backend)
         found = obstacle(fused, gpu, ranks=2, scaled=False)
@@ -366,12 +366,12 @@ def test_obstacles_are_known_beforehand(monkeypatch):
 def test_rates_are_held_in_tensors_also_after_loading():
     weights = [nn.Parameter(torch.ones(2))]
     optimizer = torch.optim.SGD(weights, lr=0.1, fused=True)
-    hold_rate(optimizer, CPU)
+    rate_as_tensor(optimizer, CPU)
     held = optimizer.param_groups[0]["lr"]
     set_rate(optimizer, 0.25)
     assert held.item() == 0.25
     optimizer.load_state_dict(torch.optim.SGD(weights, lr=0.1).state_dict())
     assert optimizer.param_groups[0]["lr"] == 0.1
-    hold_rate(optimizer, CPU)
-    hold_rate(optimizer, CPU)
+    rate_as_tensor(optimizer, CPU)
+    rate_as_tensor(optimizer, CPU)
     assert torch.equal(optimizer.param_groups[0]["lr"], torch.tensor(0.1))

@@ -19,7 +19,7 @@ from allpull.data.datasets.dataset import read  # noqa: E402
 from allpull.errors import BadInput, MissingPart  # noqa: E402
 from allpull.schema.trainspec import ModelSpec, TrainSpec  # noqa: E402
 from allpull.train.models.build import build  # noqa: E402
-from allpull.train.numerics.precision import AMPERE, Precision, allow_tf32, check_here, missing, moved  # noqa: E402
+from allpull.train.numerics.precision import AMPERE, Precision, allow_tf32, check_here, missing, optimized_parameters  # noqa: E402
 from allpull.train.optim.lars import Lars  # noqa: E402
 from allpull.train.optim.optimizer import sgd  # noqa: E402
 
@@ -72,7 +72,7 @@ def step(precision, model, optimizer, number, clip=None):
 
 @pytest.fixture(scope="module")
 def curves():
-    """Losses of the first steps on digits, by precision."""
+    """LossCurve of the first steps on digits, by precision."""
     return {name: [step(*resnet_, i) for i in range(STEPS)] for name, resnet_ in trainings().items()}
 
 
@@ -106,7 +106,7 @@ def test_single_precision_is_torch_alone_bit_for_bit():
         optimizer.zero_grad()
     for name, value in mine[1].state_dict().items():
         assert torch.equal(value, model.state_dict()[name]), name
-    assert mine[0].state_dict() == mine[0].tell() == {}
+    assert mine[0].state_dict() == mine[0].metrics() == {}
     seen = []
     mine[0].forward(lambda images: seen.append(torch.is_autocast_enabled("cpu")) or images, images)
     assert seen == [False]
@@ -148,19 +148,19 @@ def test_a_step_with_an_infinity_changes_nothing_but_the_scale(name, kind, bad_s
         for number in range(4):
             loss = precision.forward(model, inputs[number]).square().mean()
             if number in bad:
-                before = [weight.clone() for weight in moved(optimizer)]
+                before = [weight.clone() for weight in optimized_parameters(optimizer)]
                 precision.backward(loss * torch.inf)
                 precision.step(optimizer)
-                assert all(map(torch.equal, moved(optimizer), before))
+                assert all(map(torch.equal, optimized_parameters(optimizer), before))
             elif number != bad_step:
                 precision.backward(loss)
                 precision.step(optimizer)
         return precision, model
 
     precision, model = train([bad_step])
-    assert precision.tell() == {"loss_scale": 2.0**15, "skipped_steps": 1.0}
+    assert precision.metrics() == {"loss_scale": 2.0**15, "skipped_steps": 1.0}
     without, other = train([])
-    assert without.tell() == {"loss_scale": 2.0**16, "skipped_steps": 0.0}
+    assert without.metrics() == {"loss_scale": 2.0**16, "skipped_steps": 0.0}
     for name, value in model.state_dict().items():  # half the scale is exact, so all is equal
         torch.testing.assert_close(value, other.state_dict()[name], rtol=1e-3, atol=1e-6)
 
@@ -185,7 +185,7 @@ def test_clipping_sees_gradients_of_their_true_size_and_binds(name):
     precision.step(optimizer, clip)
     assert norms == [pytest.approx(whole, rel=0.02)]
     assert norms[0] > 0.2
-    pairs = zip(moved(optimizer), start.parameters(), strict=True)
+    pairs = zip(optimized_parameters(optimizer), start.parameters(), strict=True)
     assert sum((new - old).square().sum().item() for new, old in pairs) ** 0.5 == pytest.approx(0.1, rel=1e-3)
 
 
@@ -200,7 +200,7 @@ def test_o2_halves_all_but_norms_known_by_type_and_the_optimizer_has_single_prec
     assert kept == {"BatchNorm2d"}
     assert model.stages[1].shortcut[1].weight.dtype == torch.float32  # a norm without one in its name
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float16, torch.float32}
-    assert {weight.dtype for weight in moved(optimizer)} == {torch.float32}
+    assert {weight.dtype for weight in optimized_parameters(optimizer)} == {torch.float32}
     assert [len(group["params"]) for group in optimizer.param_groups] == [
         len(group["params"]) for group in resnet("fp32")[2].param_groups
     ]
@@ -253,7 +253,7 @@ def test_o2_trains_with_any_norm_and_with_buffers_that_are_filters(layers):
     for _ in range(6):  # until the scale is small enough
         precision.backward(precision.forward(model, images).square().mean())
         precision.step(optimizer)
-    assert precision.tell()["skipped_steps"] < 6
+    assert precision.metrics()["skipped_steps"] < 6
     assert not torch.equal(model.state_dict()["0.weight"], start.state_dict()["0.weight"])
 
 
@@ -288,7 +288,7 @@ def test_going_on_from_a_checkpoint_is_as_never_having_stopped(name):
     torch.manual_seed(7)
     rest = ready(name, build(ModelSpec(width=8), channels=1, classes=10))
     load(rest, kept)
-    assert rest[0].tell() == whole[0].tell()
+    assert rest[0].metrics() == whole[0].metrics()
     for number in (4, 5):
         assert step(*rest, number) == step(*whole, number)
     for key, value in states(whole)["model"].items():
@@ -336,15 +336,15 @@ def test_a_step_that_broke_off_is_forgotten():
             precision.masters.take_gradients()
             precision._scaler.unscale_(optimizer)
             precision.backward(precision.forward(model, images).sum())
-        precision.forget(optimizer)
-        assert all(p.grad is None for p in (*model.parameters(), *moved(optimizer)))
+        precision.discard(optimizer)
+        assert all(p.grad is None for p in (*model.parameters(), *optimized_parameters(optimizer)))
         assert step(precision, model, optimizer, 0) == step(*resnet(name), 0)
 
 
 def test_devices_without_the_arithmetic_are_refused_with_what_to_take(monkeypatch):
-    with pytest.raises(MissingPart, match=r"train.precision=tf32: TF32 is a way of NVIDIA GPUs") as caught:
+    with pytest.raises(MissingPart, match=r"train.precision=tf32: TF32 needs an NVIDIA GPU") as caught:
         Precision("tf32", CPU)
-    assert caught.value.hint == "take train.precision=fp32"
+    assert caught.value.hint == "use train.precision=fp32"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(MissingPart, match=r"train.precision=tf32"):
         check_here("tf32")
@@ -355,7 +355,7 @@ def test_devices_without_the_arithmetic_are_refused_with_what_to_take(monkeypatc
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device, found=capability: found)
         assert [name for name in ("fp32", "tf32", "bf16", "fp16", "o2") if missing(name, gpu)] == without
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (7, 0))
-    assert missing("bf16", gpu) == "Tesla V100 has compute capability 7.0, and bfloat16 begins with 8.0"
+    assert missing("bf16", gpu) == "Tesla V100 has compute capability 7.0, and bfloat16 needs 8.0"
     with pytest.raises(MissingPart) as caught:
         Precision("bf16", gpu)
     assert "fp16" in caught.value.hint
@@ -383,7 +383,7 @@ import sys, torch, torch.distributed as dist
 from torch import nn
 from allpull.schema.trainspec import TrainSpec
 from allpull.train.optim.optimizer import sgd
-from allpull.train.numerics.precision import Precision, moved
+from allpull.train.numerics.precision import Precision, optimized_parameters
 rank, place = int(sys.argv[1]), sys.argv[2]
 torch.set_num_threads(1)
 dist.init_process_group("gloo", init_method=f"file://{place}", rank=rank, world_size=2)
@@ -401,9 +401,9 @@ for name in ("fp16", "o2"):
         bad = {1: torch.inf, 3: torch.nan}.get(number, 1.0) if rank == number % 2 else 1.0
         precision.backward(loss * bad)
         precision.step(optimizer)
-        told.append(precision.tell()["skipped_steps"])
+        told.append(precision.metrics()["skipped_steps"])
     assert told == [0, 1, 1, 2, 2], (rank, told)
-    own = torch.cat([weight.detach().flatten() for weight in moved(optimizer)])
+    own = torch.cat([weight.detach().flatten() for weight in optimized_parameters(optimizer)])
     both = [torch.empty_like(own) for _ in range(2)]
     dist.all_gather(both, own)
     assert torch.equal(*both) and own.isfinite().all(), name
@@ -413,6 +413,7 @@ print("agreed")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 def test_ranks_leave_out_the_same_steps_whoever_has_the_infinity(tmp_path):
     """Two ranks under Gloo, of which the second has an infinity in step 1 and no number in step 3."""

@@ -14,9 +14,9 @@ from hypothesis import strategies as st  # noqa: E402
 from allpull.schema.spec import ModelSpec, TrainSpec  # noqa: E402
 from allpull.train.models.build import build  # noqa: E402
 from allpull.train.optim import schedule  # noqa: E402
-from allpull.train.optim.average import Average, decay_of  # noqa: E402
+from allpull.train.optim.ema import Average, decay_of  # noqa: E402
 from allpull.train.optim.lars import Lars  # noqa: E402
-from allpull.train.optim.master_weights import Masters  # noqa: E402
+from allpull.train.optim.master_weights import MasterWeights  # noqa: E402
 from allpull.train.optim.optimizer import lars, learning_rate  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -147,7 +147,7 @@ def test_of_a_network_in_half_precision_the_masters_are_averaged():
     """A step of 2⁻¹⁴ is lost in float16 beside 1, and so would be an average of float16."""
     layer = torch.nn.Linear(1, 1, bias=False)
     layer.weight.data.fill_(1.0)
-    masters = Masters(layer)
+    masters = MasterWeights(layer)
     average = Average(layer, half_life_steps=1, masters=masters)
     masters.weights["weight"].data.add_(2**-14)
     masters.give_weights()

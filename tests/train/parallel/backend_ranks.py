@@ -14,7 +14,7 @@ from allpull import marks
 from allpull.errors import AllpullError
 from allpull.probe.ranks import join_group
 from allpull.schema.trainspec import ParallelSpec
-from allpull.train.parallel.ranks import join, part
+from allpull.train.parallel.ranks import join, leave
 
 RANKS = 2
 SINGLE, PAIR = ["GPU-a"], ["GPU-a", "GPU-b"]
@@ -51,14 +51,14 @@ def asked(backend, gpus, strategy="ddp", by=join):
         ranks = join(1, ParallelSpec(backend=backend, strategy=strategy)) if by is join else by(1, backend)
         told = {"device": str(ranks.device), "backend": dist.get_backend(), "total": total()}
         if by is join:
-            told["all"] = ranks.all_say(f"{backend} {len(gpus)}", 30.0)
+            told["all"] = ranks.all_report(f"{backend} {len(gpus)}", 30.0)
     except AllpullError as error:
         return {"error": type(error).__name__, "says": str(error), "hint": error.hint}
     else:
         return {**told, "remarks": heard.remarks, "metrics": heard.metrics}
     finally:
         marks.listen(before)
-        part()
+        leave()
 
 
 def total():

@@ -16,7 +16,7 @@ from allpull.schema.trainspec import ParallelSpec
 from allpull.train.models import MODELS
 from allpull.train.numerics.precision import AUTOCAST, Precision
 from allpull.train.parallel.ranks import Ranks
-from allpull.train.parallel.strategy import share_out
+from allpull.train.parallel.strategy import distribute
 
 RANKS = 2
 MIXED = (("bf16", "batch", 1), ("bf16", "group", 2), ("fp16", "batch", 2))  # precision, norm, parts of a batch
@@ -40,11 +40,11 @@ class Sent(TorchDispatchMode):
 
 
 def trained(ranks, precision, norm, parts, *, rounded=True, **parallel):
-    """Losses of four steps and an evaluation after each, what the last step sent, and the weights afterwards."""
+    """LossCurve of four steps and an evaluation after each, what the last step sent, and the weights afterwards."""
     torch.manual_seed(ranks.rank)  # the ranks begin as rank 0 does
     model, how = MODELS.load("resnet8")(1, 10, 4, norm), Precision(precision, ranks.device)
     rounded_to = AUTOCAST[precision] if rounded else None
-    shared = share_out(model, ParallelSpec(**parallel), ranks, rounded_to=rounded_to)
+    shared = distribute(model, ParallelSpec(**parallel), ranks, rounded_to=rounded_to)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     losses = []
     for step in range(4):
@@ -52,14 +52,14 @@ def trained(ranks, precision, norm, parts, *, rounded=True, **parallel):
         with Sent() as sent:
             for part in range(parts):
                 images = torch.randn(6, 1, 8, 8, generator=made)
-                with shared.micro(last=part == parts - 1):
+                with shared.micro_step(last=part == parts - 1):
                     loss = nn.functional.cross_entropy(how.forward(shared.module, images), torch.arange(6))
                     how.backward(loss)
                 losses.append(float(loss.detach()))
         shared.after_backward()
         how.step(optimizer)
         model.eval()
-        with shared.whole(), torch.no_grad():
+        with shared.gathered(), torch.no_grad():
             losses.append(float(how.forward(model, torch.ones(1 + ranks.rank, 1, 8, 8))[0].sum()))
         model.train()
     types = sorted({str(value.dtype) for value in (*model.parameters(), *model.buffers())})

@@ -16,23 +16,23 @@ from torch import nn
 from allpull import marks
 from allpull.data.datasets.dataset import Part
 from allpull.data.loader.batches import evaluation_batches
-from allpull.data.loader.feed import open_feed
+from allpull.data.loader.open_feed import open_feed
 from allpull.errors import BadInput
 from allpull.schema.spec import RunSpec
 from allpull.schema.trainspec import DataSpec, ModelSpec, ParallelSpec, TrainSpec
-from allpull.train.checkpoint.checkpoint import Checkpoints, Cut, Parts, Progress
-from allpull.train.evaluate import Examination, evaluate
+from allpull.train.checkpoint.save_restore import Checkpoints, EpochFingerprint, Progress, TrainingState
+from allpull.train.evaluate import EvaluationPlan, evaluate
 from allpull.train.learner import checkpoints_of, learner_of
 from allpull.train.models import MODELS
-from allpull.train.optim.average import Average
+from allpull.train.optim.ema import Average
 from allpull.train.optim.optimizer import optimizer_of
-from allpull.train.parallel.gather import least, named_of_all, rows_of_all
+from allpull.train.parallel.gather import gather_named, gather_rows, global_min
 from allpull.train.parallel.ranks import Ranks
-from allpull.train.parallel.strategy import share_out
+from allpull.train.parallel.strategy import distribute
 
 RANKS = 2
 ALONE = Ranks(rank=0, ranks=1, device=torch.device("cpu"))
-CUT = Cut(global_batch=8, samples=100, seed=0, dtype="float64")
+CUT = EpochFingerprint(global_batch=8, samples=100, seed=0, dtype="float64")
 DDP, FSDP = {}, {"strategy": "fsdp"}
 KEPT = {"strategy": "fsdp", "reshard": False}
 
@@ -43,7 +43,7 @@ class Side:
     def __init__(self, ranks, parallel, norm="group", **train):
         torch.manual_seed(0)
         self.ranks = ranks
-        self.shared = share_out(MODELS.load("resnet8")(1, 10, 4, norm).double(), ParallelSpec(**parallel), ranks)
+        self.shared = distribute(MODELS.load("resnet8")(1, 10, 4, norm).double(), ParallelSpec(**parallel), ranks)
         self.optimizer = optimizer_of(self.shared.model, TrainSpec(**{"lr": 0.5, "weight_decay": 0.01, **train}))
         self.average = Average(self.shared.model, half_life_steps=2)
 
@@ -53,7 +53,7 @@ class Side:
             images = torch.randn(8, 1, 8, 8, generator=made, dtype=torch.float64)
             labels = torch.randint(0, 10, (8,), generator=made)
             own = slice(None) if self.ranks.ranks == 1 else slice(self.ranks.rank * 4, self.ranks.rank * 4 + 4)
-            with self.shared.micro(last=True):
+            with self.shared.micro_step(last=True):
                 logits = self.shared.module(images[own])
                 loss = nn.functional.cross_entropy(logits, labels[own], reduction="sum")
                 torch.autograd.backward(loss / 8 * self.ranks.ranks)
@@ -64,8 +64,10 @@ class Side:
         return self
 
     def checkpoints(self, folder, asynchronous=True):
-        parts = Parts(shared=self.shared, optimizer=self.optimizer, average=self.average)
-        return Checkpoints(folder / "checkpoints", self.ranks, parts, cut=CUT, keep=5, asynchronous=asynchronous)
+        parts = TrainingState(shared=self.shared, optimizer=self.optimizer, average=self.average)
+        return Checkpoints(
+            folder / "checkpoints", self.ranks, parts, fingerprint=CUT, keep=5, asynchronous=asynchronous
+        )
 
     def everything(self):
         """Weights, averages and momenta, whole, on rank 0; nothing on the others."""
@@ -95,12 +97,12 @@ def gathered(ranks, folder):
         "d": torch.zeros(0),
         "e": torch.tensor([1.5], dtype=torch.bfloat16),
     }
-    everyone = named_of_all(own, ranks)
+    everyone = gather_named(own, ranks)
     return {
-        "rows": [rows_of_all(some, ranks).tolist() for some in rows],
+        "rows": [gather_rows(some, ranks).tolist() for some in rows],
         "named": [{name: value.tolist() for name, value in one.items()} for one in everyone],
         "types": [str(value.dtype) for one in everyone[:1] for value in one.values()],
-        "least": least(5 - ranks.rank, ranks),
+        "least": global_min(5 - ranks.rank, ranks),
     }
 
 
@@ -165,13 +167,13 @@ def scored(ranks, folder):
             def samples(*, rank, ranks, part=part):
                 return evaluation_batches(part, rank=rank, ranks=ranks, size=4)
 
-            how = Examination(
+            how = EvaluationPlan(
                 classes=6, samples=len(part.labels), prepare=prepare, multi_label=multi_label, serial=serial
             )
             phases = Phases()
             before = marks.listen(phases)
             network = Watched()
-            shared = share_out(network, ParallelSpec(**parallel), on)
+            shared = distribute(network, ParallelSpec(**parallel), on)
             score = evaluate(shared, samples, on, how)
             marks.listen(before)
             found[f"{name} {multi_label}"] = {
@@ -198,7 +200,7 @@ def trained_after_evaluation(ranks, folder):
     """The average is evaluated between steps: training must go on with the network's own weights."""
     images = torch.ones(1, 1, 8, 8, dtype=torch.float64)
     part = Part(images=np.zeros((2, 8, 8, 1), np.uint8), labels=np.zeros(2, np.int64))
-    how = Examination(classes=10, samples=2, prepare=lambda batch: (images, torch.zeros(1, dtype=torch.int64)))
+    how = EvaluationPlan(classes=10, samples=2, prepare=lambda batch: (images, torch.zeros(1, dtype=torch.int64)))
 
     def samples(*, rank, ranks):
         return evaluation_batches(part, rank=rank, ranks=ranks, size=1)

@@ -13,13 +13,13 @@ from torch import nn
 
 from allpull import marks
 from allpull.schema.trainspec import ParallelSpec
-from allpull.train.checkpoint import reader
-from allpull.train.checkpoint.checkpoint import Checkpoints, Cut, Parts, Progress
+from allpull.train.checkpoint import format as checkpoint_format
+from allpull.train.checkpoint.save_restore import Checkpoints, EpochFingerprint, Progress, TrainingState
 from allpull.train.parallel.ranks import Ranks
-from allpull.train.parallel.strategy import share_out
+from allpull.train.parallel.strategy import distribute
 
 RANKS = 2
-CUT = Cut(global_batch=8, samples=64, seed=0, dtype="float32")
+CUT = EpochFingerprint(global_batch=8, samples=64, seed=0, dtype="float32")
 START = 3
 
 
@@ -51,7 +51,7 @@ class Side:
         torch.manual_seed(seed)
         self.ranks, self.folder = ranks, folder
         spec = {"compression": "powersgd", "powersgd_start": START, "bucket_mb": (0.004,), **parallel}
-        self.shared = share_out(Backwards(), ParallelSpec(**spec), ranks)
+        self.shared = distribute(Backwards(), ParallelSpec(**spec), ranks)
         self.optimizer = torch.optim.SGD(self.shared.model.parameters(), lr=0.05, momentum=0.9)
 
     def train(self, steps):
@@ -64,12 +64,12 @@ class Side:
         return self
 
     def checkpoints(self):
-        parts = Parts(shared=self.shared, optimizer=self.optimizer)
-        return Checkpoints(self.folder / "checkpoints", self.ranks, parts, cut=CUT, keep=9)
+        parts = TrainingState(shared=self.shared, optimizer=self.optimizer)
+        return Checkpoints(self.folder / "checkpoints", self.ranks, parts, fingerprint=CUT, keep=9)
 
     def save(self, step):
         self.checkpoints().save(Progress(step=step, epoch=1, in_epoch=0, losses=[]))
-        self.ranks.meet()
+        self.ranks.barrier()
         return self.folder / "checkpoints" / f"step-{step:010d}.pt"
 
     def restore(self, path):
@@ -106,7 +106,7 @@ def without(ranks, folder):
     older = folder / "older.pt"
     if ranks.rank == 0:
         torch.save({**content, "format": 2}, older)
-    ranks.meet()
+    ranks.barrier()
     forgot = Side(ranks, folder / "forgot").restore(older).train(range(6, 9)).weights()
     Side(ranks, folder / "given-up", compression="none").restore(path).train([6])
     Side(ranks, folder / "rank-2", powersgd_rank=2).restore(path).train([6, 7])
@@ -122,7 +122,7 @@ def spread(ranks, folder):
     content["ranks"].append(third)
     if ranks.rank == 0:
         torch.save(content, folder / "three.pt")
-    ranks.meet()
+    ranks.barrier()
     name = "left_out/more.1.weight"
     owed = sum(one["powersgd"][name] for one in content["ranks"]) / 3
     other = Side(ranks, folder / "other").restore(folder / "three.pt")
@@ -136,7 +136,7 @@ def spread(ranks, folder):
 def stored_once(ranks, folder):
     """What the file has of each parameter, for each rank."""
     path = Side(ranks, folder / "once").train(range(6)).save(6)
-    return [{name: value.numel() for name, value in one.powersgd.items()} for one in reader.read(path).ranks]
+    return [{name: value.numel() for name, value in one.powersgd.items()} for one in checkpoint_format.read(path).ranks]
 
 
 def main(folder, rank):

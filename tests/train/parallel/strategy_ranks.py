@@ -18,7 +18,7 @@ from allpull.schema.trainspec import ParallelSpec
 from allpull.train.models import MODELS
 from allpull.train.parallel import ddp
 from allpull.train.parallel.ranks import Ranks
-from allpull.train.parallel.strategy import share_out
+from allpull.train.parallel.strategy import distribute
 from allpull.train.parallel.sync_norm import SyncNorm, sync_norms
 
 RANKS = 2
@@ -47,7 +47,7 @@ class Side:
         self.model = MODELS.load("resnet8")(1, 10, 4, norm)
         self.model.to(torch.float64, memory_format=torch.channels_last)
         self.weight = sync_norms(self.model, ranks) if sync else None
-        self.shared = share_out(self.model, ParallelSpec(**parallel), ranks)
+        self.shared = distribute(self.model, ParallelSpec(**parallel), ranks)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9, foreach=True)
 
     def own(self, step, parts=PARTS):
@@ -64,7 +64,7 @@ class Side:
         sizes = [len(images) // micro] * (micro - 1)
         sizes.append(len(images) - sum(sizes))
         for part in range(micro):
-            with self.shared.micro(last=part == micro - 1):
+            with self.shared.micro_step(last=part == micro - 1):
                 logits = self.shared.module(images.split(sizes)[part])
                 loss = nn.functional.cross_entropy(logits, labels.split(sizes)[part], reduction="sum")
                 torch.autograd.backward(loss / SAMPLES * self.ranks.ranks)
@@ -165,7 +165,7 @@ def evaluated(ranks):
     side.model.eval()
     reference.model.eval()
     for _ in range(2):
-        with side.shared.whole(), torch.no_grad():
+        with side.shared.gathered(), torch.no_grad():
             outputs = [side.model(images) for _ in range(1 + 2 * ranks.rank)]
             found += [float((output - reference.model(images)).abs().max()) for output in outputs]
         side.train([0])  # in evaluation mode, so that batch statistics are no matter
@@ -212,7 +212,7 @@ def broken_off(ranks):
             side.backward(9)
         except ArithmeticError:
             hook.remove()
-        side.shared.forget()
+        side.shared.discard()
         side.optimizer.zero_grad()
         own = state(side.train(range(2, 4)))
         found[name] = far(own, reference) if ranks.rank == 0 else 0.0
@@ -221,10 +221,10 @@ def broken_off(ranks):
 
 def one_broke_off(ranks):
     """What the rank is told whose backward breaks off while the other's does not."""
-    side, ddp.FORGET_S = Side(ranks).train([0]), 0.2
+    side, ddp.AGREE_S = Side(ranks).train([0]), 0.2
     try:
         if ranks.rank == 1:
-            side.shared.forget()
+            side.shared.discard()
     except MissingPart as error:
         return error.message
     return ""
@@ -287,7 +287,7 @@ def powersgd(ranks):
     for thin in (1, 2):
         layer = nn.Linear(64, 64, bias=False, dtype=torch.float64)
         parallel = ParallelSpec(compression="powersgd", powersgd_rank=thin, powersgd_start=2)
-        shared = share_out(layer, parallel, ranks)
+        shared = distribute(layer, parallel, ranks)
         apart = []
         for step in range(3):
             layer.weight.grad = None
@@ -301,7 +301,7 @@ def powersgd(ranks):
     found["network"] = [across(weights), bool(weights.isfinite().all())]
     many = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(8)))  # each in a bucket of its own
     parallel = ParallelSpec(compression="powersgd", powersgd_start=2, bucket_mb=(0.01,))
-    shared = share_out(many, parallel, ranks)
+    shared = distribute(many, parallel, ranks)
     for _ in range(6):
         shared.module(torch.randn(4, 64, generator=made)).square().sum().backward()
     found["many buckets"] = across(torch.cat([layer.weight.grad.flatten() for layer in many]))

@@ -149,9 +149,10 @@ def test_a_rank_alone_joins_nobody_and_is_refused_nccl_without_a_gpu(monkeypatch
     assert [str(join(asked).device) for asked in ("auto", "nccl", "gloo")] == ["cuda:0"] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
-def test_two_ranks_join_as_their_gpus_allow(found_by_two_ranks: Callable[[str], list[dict[str, Any]]]) -> None:
-    first, second = found_by_two_ranks("backend_ranks.py")
+def test_two_ranks_join_as_their_gpus_allow(results_of_two_ranks: Callable[[str], list[dict[str, Any]]]) -> None:
+    first, second = results_of_two_ranks("backend_ranks.py")
     on_cpu = {"device": "cpu", "backend": "gloo", "total": 2.0, "all": True, "remarks": []}
     on_cpu["metrics"] = {"backend_is_nccl": 0.0}
     for name in ("cpu", "cpu gloo", "cpu fsdp"):

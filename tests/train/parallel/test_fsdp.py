@@ -14,9 +14,9 @@ from torch.nn.utils.parametrizations import weight_norm  # noqa: E402
 
 from allpull.schema.trainspec import ParallelSpec  # noqa: E402
 from allpull.train.models import MODELS  # noqa: E402
-from allpull.train.models.strided import Pointwise  # noqa: E402
+from allpull.train.models.layers import Pointwise  # noqa: E402
 from allpull.train.parallel.ranks import Ranks  # noqa: E402
-from allpull.train.parallel.strategy import share_out  # noqa: E402
+from allpull.train.parallel.strategy import distribute  # noqa: E402
 
 pytestmark = pytest.mark.torch
 HALF = (torch.bfloat16, torch.float16)
@@ -108,7 +108,7 @@ def test_a_block_that_is_mostly_something_else_stays_as_it_is():
 
 def test_a_torch_that_cannot_leave_norms_out_rounds_nothing_and_says_so(monkeypatch, heard):
     asked = []
-    monkeypatch.setattr(fsdp, "can_leave_out", lambda: False)
+    monkeypatch.setattr(fsdp, "can_exclude_parameters", lambda: False)
     monkeypatch.setattr(fsdp, "init_device_mesh", lambda *_: None)
     monkeypatch.setattr(fsdp, "fully_shard", lambda part, **options: asked.append(options))
     monkeypatch.setattr(fsdp, "Fsdp", lambda *_, **__: None)
@@ -116,7 +116,7 @@ def test_a_torch_that_cannot_leave_norms_out_rounds_nothing_and_says_so(monkeypa
     for rank in (0, 1):
         ranks = Ranks(rank=rank, ranks=2, device=torch.device("cpu"))
         model = MODELS.load("resnet8")(1, 10, 4, "batch")
-        share_out(model, ParallelSpec(strategy="fsdp"), ranks, rounded_to=torch.bfloat16)
+        distribute(model, ParallelSpec(strategy="fsdp"), ranks, rounded_to=torch.bfloat16)
     assert len(asked) == 2 * (3 + 1)
     assert not any("mp_policy" in options for options in asked)
     (said,) = heard

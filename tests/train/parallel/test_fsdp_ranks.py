@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.slow]
 PARAMETERS = 5142  # of the network; every shape divides by two ranks
 OF_ROOT = 374  # norms, first convolution, head
 SHORT = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}
@@ -16,13 +16,13 @@ Found = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def found(found_by_two_ranks: Callable[[str], list[Found]]) -> list[Found]:
+def found(results_of_two_ranks: Callable[[str], list[Found]]) -> list[Found]:
     """What each of two ranks found out."""
-    return found_by_two_ranks("fsdp_ranks.py")
+    return results_of_two_ranks("fsdp_ranks.py")
 
 
 def test_a_training_in_half_precision_is_that_of_ddp_bit_for_bit(found: list[Found]) -> None:
-    """Losses, evaluations and weights: with batch and group norms, accumulated, and with fp16's loss scaling."""
+    """LossCurve, evaluations and weights: with batch and group norms, accumulated, and with fp16's loss scaling."""
     for told in found:
         assert len(told["mixed"]) == 9
         for name, facts in told["mixed"].items():

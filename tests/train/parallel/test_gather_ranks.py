@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.slow]
 EXACT = 1e-12  # of weights around 1 in float64, after some steps
 
 Found = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def found(found_by_two_ranks: Callable[[str], list[Found]]) -> list[Found]:
+def found(results_of_two_ranks: Callable[[str], list[Found]]) -> list[Found]:
     """What each of two ranks found out."""
-    return found_by_two_ranks("gather_ranks.py")
+    return results_of_two_ranks("gather_ranks.py")
 
 
 def test_rows_of_all_ranks_come_in_their_order_however_many_each_has(found: list[Found]) -> None:

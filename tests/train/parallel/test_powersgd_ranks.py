@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.slow]
 
 Found = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def found(found_by_two_ranks: Callable[[str], list[Found]]) -> list[Found]:
+def found(results_of_two_ranks: Callable[[str], list[Found]]) -> list[Found]:
     """What each of two ranks found out."""
-    return found_by_two_ranks("powersgd_ranks.py")
+    return results_of_two_ranks("powersgd_ranks.py")
 
 
 def test_what_goes_on_is_bit_for_bit_what_would_have_been(found: list[Found]) -> None:
@@ -32,8 +32,8 @@ def test_without_its_memory_it_would_not_be_and_that_is_said(found: list[Found])
     for told in found:
         assert told["without"][0] > 1e-4
     assert found[0]["without"][1] == [
-        "parallel.compression: there is nothing of PowerSGD to go on from: it begins with its uncompressed steps",
-        "parallel.compression: what PowerSGD left out of gradients before is dropped",
+        "parallel.compression: the checkpoint has no PowerSGD state: it starts with its uncompressed steps",
+        "parallel.compression: PowerSGD's error feedback in the checkpoint is dropped",
     ]
     assert found[1]["without"][1] == []
 
@@ -44,7 +44,7 @@ def test_on_other_ranks_all_that_is_owed_to_the_weights_stays_owed(found: list[F
         apart, largest, steps = told["spread"][0]
         assert apart < 1e-6 < 1e-3 < largest
         assert steps == 6
-    said = "parallel.compression: what PowerSGD left out on 3 ranks is spread evenly over 2"
+    said = "parallel.compression: PowerSGD's error feedback of 3 ranks is spread evenly over 2"
     assert [told["spread"][1] for told in found] == [[said], []]
 
 

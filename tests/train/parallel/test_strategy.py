@@ -12,15 +12,15 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from torch import nn  # noqa: E402
 
 from allpull.errors import BadInput, MissingPart  # noqa: E402
-from allpull.probe.buckets import alone  # noqa: E402
+from allpull.probe.buckets import single_rank_group  # noqa: E402
 from allpull.schema.trainspec import ParallelSpec  # noqa: E402
 from allpull.train.models import MODELS  # noqa: E402
 from allpull.train.parallel import ddp  # noqa: E402
 from allpull.train.parallel.fsdp import LARGE, blocks  # noqa: E402
-from allpull.train.parallel.full_state import Host  # noqa: E402
-from allpull.train.parallel.later_reduce import fill  # noqa: E402
+from allpull.train.parallel.full_state import HostCopies  # noqa: E402
 from allpull.train.parallel.ranks import Ranks  # noqa: E402
-from allpull.train.parallel.strategy import share_out  # noqa: E402
+from allpull.train.parallel.reduce_after_backward import fill  # noqa: E402
+from allpull.train.parallel.strategy import distribute  # noqa: E402
 from allpull.train.parallel.sync_norm import sync_norms  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -30,9 +30,9 @@ ALONE = Ranks(rank=0, ranks=1, device=CPU)
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_a_single_rank_calls_the_network_itself(strategy):
     model = nn.Linear(2, 2)
-    shared = share_out(model, ParallelSpec(strategy=strategy), ALONE)
+    shared = distribute(model, ParallelSpec(strategy=strategy), ALONE)
     assert shared.module is shared.model is model
-    with shared.whole(), shared.micro(last=False):
+    with shared.gathered(), shared.micro_step(last=False):
         model(torch.ones(1, 2)).sum().backward()
     shared.after_backward()
     # 2 × the gradient [[1, 1], [1, 1]], and [1, 1] of the bias
@@ -40,14 +40,14 @@ def test_a_single_rank_calls_the_network_itself(strategy):
 
 
 def test_a_network_is_translated_where_its_strategy_wants_it():
-    shared = share_out(nn.Linear(2, 2), ParallelSpec(), ALONE, translate=nn.Sequential)
+    shared = distribute(nn.Linear(2, 2), ParallelSpec(), ALONE, translate=nn.Sequential)
     assert isinstance(shared.module, nn.Sequential)
     assert list(shared.model_state()) == ["weight", "bias"]
 
 
 def test_what_is_saved_is_a_copy():
     model = nn.Linear(2, 2)
-    shared = share_out(model, ParallelSpec(), ALONE)
+    shared = distribute(model, ParallelSpec(), ALONE)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9)
     for _ in range(2):
         model(torch.ones(1, 2)).sum().backward()
@@ -77,7 +77,7 @@ def test_copies_from_a_gpu_are_begun_one_after_the_other_and_waited_for_once():
             return types.SimpleNamespace(synchronize=lambda: noted.append(("wait", str(device))))
 
     values = [torch.full((2,), float(number)).as_subclass(OnGpu) for number in range(3)]
-    with Host(Cuda, lambda _value: Room()) as host:
+    with HostCopies(Cuda, lambda _value: Room()) as host:
         assert all(isinstance(host.copy(value, rank=0), Room) for value in values)
         assert host.copy(values[0], rank=1) is None
     assert noted == [("copy", 0.0, True), ("copy", 2.0, True), ("copy", 4.0, True), ("wait", "cuda:0")]
@@ -85,7 +85,7 @@ def test_copies_from_a_gpu_are_begun_one_after_the_other_and_waited_for_once():
 
 def test_copies_from_a_cpu_wait_for_nothing():
     value = torch.arange(6.0).reshape(2, 3).t()
-    with Host(cuda=None) as host:
+    with HostCopies(cuda=None) as host:
         copy = host.copy(value, rank=0)
     assert copy.data_ptr() != value.data_ptr()
     assert torch.equal(copy, value)
@@ -93,9 +93,9 @@ def test_copies_from_a_cpu_wait_for_nothing():
 
 
 def test_a_state_for_another_number_of_parameters_is_refused():
-    shared = share_out(nn.Linear(2, 2), ParallelSpec(), ALONE)
+    shared = distribute(nn.Linear(2, 2), ParallelSpec(), ALONE)
     one, two = torch.optim.SGD(nn.Linear(2, 2).parameters()), torch.optim.SGD([nn.Parameter(torch.ones(1))])
-    with pytest.raises(ValueError, match="the optimizer has 1 parameters, the state to load 2"):
+    with pytest.raises(ValueError, match="the optimizer has 1 parameters, and the state 2"):
         shared.load_optimizer_state(two, one.state_dict())
 
 
@@ -110,7 +110,7 @@ def test_momentum_gets_the_layout_of_its_weight_whatever_it_was_saved_in(fused):
         momentum = {"weight": torch.arange(108.0).reshape(4, 3, 3, 3), "bias": torch.arange(4.0)}
         memory = {number: {"momentum_buffer": momentum[name]} for number, name in enumerate(momentum)}
         memory[0]["momentum_buffer"] = memory[0]["momentum_buffer"].to(memory_format=loaded_as)
-        shared = share_out(model, ParallelSpec(), ALONE)
+        shared = distribute(model, ParallelSpec(), ALONE)
         shared.load_optimizer_state(optimizer, {**optimizer.state_dict(), "state": memory})
         for weight, about in optimizer.state.items():
             assert about["momentum_buffer"].stride() == weight.stride()
@@ -133,7 +133,7 @@ def test_by_default_nothing_is_asked_of_ddp_but_views_and_quiet_buffers():
 
 def test_ddp_times_no_step_after_its_first_ten():
     """Its clocks are events on a GPU: one that a CUDA graph has recorded must not be asked a hundred steps later."""
-    with alone(torch.device("cpu")):
+    with single_rank_group(torch.device("cpu")):
         module = ddp.wrap(nn.Linear(1, 1), ParallelSpec(), Ranks(rank=0, ranks=1, device=torch.device("cpu"))).module
         for _ in range(201):
             module(torch.ones(1, 1)).sum().backward()
@@ -164,7 +164,7 @@ def test_a_static_graph_takes_no_parts_of_a_batch():
         static_graph = True
 
     with pytest.raises(BadInput, match="static_graph"):
-        ddp.Ddp(Static(), ALONE).micro(last=False)
+        ddp.Ddp(Static(), ALONE).micro_step(last=False)
 
 
 def test_buckets_are_filled_in_order_and_the_last_size_repeats():

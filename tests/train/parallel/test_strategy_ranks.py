@@ -15,9 +15,9 @@ Found = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def found(found_by_two_ranks: Callable[[str], list[Found]]) -> list[Found]:
+def found(results_of_two_ranks: Callable[[str], list[Found]]) -> list[Found]:
     """What each of two ranks found out."""
-    return found_by_two_ranks("strategy_ranks.py")
+    return results_of_two_ranks("strategy_ranks.py")
 
 
 def each(found: list[Found], check: str) -> Iterator[Any]:
@@ -81,7 +81,7 @@ def test_a_training_goes_on_exactly_after_a_backward_that_broke_off(found: list[
 
 
 def test_a_backward_that_broke_off_on_one_rank_alone_is_an_error_and_no_hang(found: list[Found]) -> None:
-    assert list(each(found, "one_broke_off")) == ["", "the step could be recorded on some ranks, and not on rank 1"]
+    assert list(each(found, "one_broke_off")) == ["", "the step was captured on some ranks, but not on rank 1"]
 
 
 def test_a_state_of_another_network_is_refused(found: list[Found]) -> None:

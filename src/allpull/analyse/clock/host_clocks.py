@@ -142,9 +142,9 @@ def align(
     to_reference = pings.filter((pl.col("against") == (reference or "")) & (pl.col("host") != (reference or "")))
     clocks = {}
     for (host,), rows in to_reference.group_by("host", maintain_order=True):
-        found = _host_clock(rows.select(f"{moment}{suffix}" for moment in PING_MOMENTS).drop_nulls().to_numpy())
-        if found is not None:
-            clocks[str(host)] = found
+        host_clock = _host_clock(rows.select(f"{moment}{suffix}" for moment in PING_MOMENTS).drop_nulls().to_numpy())
+        if host_clock is not None:
+            clocks[str(host)] = host_clock
     unpinged = tuple(host for host in dict.fromkeys(hosts) if host != reference and host not in clocks)
     return Alignment(reference=reference, clocks=clocks, unpinged=unpinged)
 

@@ -2,7 +2,7 @@
 
 A ping was sent at s and back at b on our clock, received at r and answered at a on theirs. However long its two ways
 took, their clock minus ours was within θ ± ρ/2 with θ = ((r − s) + (a − b))/2 and ρ = (b − s) − (a − r), the round
-trip (RFC 5905 §8). The true offset is taken to be a line in time; its slope is bounded by every pair of pings
+trip (RFC 5905 §8). The true offset is assumed to be linear in time; its slope is bounded by every pair of pings
 through whose intervals it must pass, which needs no assumption on the distribution of delays.
 """
 
@@ -33,7 +33,7 @@ class Comparison:
 
 
 def compare(pings: Sequence[Sequence[int]]) -> Comparison:
-    """Their clock against ours; each ping is (sent, received, answered, back) in ns, in the order of time.
+    """Their clock against ours; each ping is (sent, received, answered, back) in ns, in time order.
 
     Raises:
         ValueError: there is no ping, or one was back before it was sent.

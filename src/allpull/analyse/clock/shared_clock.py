@@ -20,7 +20,7 @@ from allpull.analyse.statistics import evenly
 from allpull.schema.steps import StepsHeader
 from allpull.units import NS_PER_S
 
-ALONE = "alone"  # a clock of its own, for ranks that all share one
+ALONE = "alone"  # the name of the one clock that all ranks share
 MAX_NS = 2**62  # of moments and offsets: differences of two such fit 64 bits
 MAX_LOOKS = 1000  # moments of a host at which the bound is looked up: it changes slowly
 
@@ -66,12 +66,12 @@ class SharedClock:
 
 
 def shared_clock(headers: Mapping[int, StepsHeader], pings: pl.DataFrame, steps: pl.DataFrame) -> SharedClock:
-    """The clock that the ranks of ``headers`` share, or can be put on by ``pings``.
+    """The clock that the ranks of ``headers`` share, or to which ``pings`` align them.
 
     Args:
         headers: by rank.
         pings: columns of ``rundir.read.events.PINGS_SCHEMA``.
-        steps: columns rank and begin_ns: when moments are compared, which says how wrong they may be.
+        steps: columns rank and begin_ns: the times at which moments are compared, for the bound on their error.
     """
     if share_a_clock(headers.values()):
         return SharedClock(host_of=dict.fromkeys(headers, ALONE), alignment=None, bound_s=0.0)
@@ -114,7 +114,7 @@ def compared_after(headers: Iterable[StepsHeader]) -> Alignment | None:
 def share_a_clock(headers: Iterable[StepsHeader]) -> bool:
     """Whether the times of all these ranks come from one monotonic clock: one boot of one host.
 
-    Where the system does not name its boot, one host name stands for it.
+    Where the system does not report a boot id, the host name identifies the boot.
     """
     return len({_clock_of(header) for header in headers}) <= 1
 
@@ -126,7 +126,7 @@ def _clock_of(header: StepsHeader) -> tuple[str | None, str | None]:
 def _aligned_hosts(headers: Mapping[int, StepsHeader], alignment: Alignment) -> dict[int, str]:
     """The aligned host whose clock each rank has: containers of one boot have several names and one clock.
 
-    A name that stands for several machines says nothing about either.
+    A name that several machines share identifies none of them.
     """
     owners = Counter(host for host, _ in {(header.host, _clock_of(header)) for header in headers.values()})
     named = {

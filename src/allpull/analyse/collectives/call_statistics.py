@@ -44,8 +44,8 @@ def call_statistics(matched: Matched, steady: NDArray[np.int64], ranks: int, *, 
         pl.col("match").null_count().alias("unmatched"),
         pl.col("blocked_ns").cast(pl.Float64).sum(),
     )
-    found = by_use.join(_times(counted), on=KEY, how="left", nulls_equal=True)
-    ordered = found.sort("blocked_ns", "calls", *KEY, descending=[True, True, *(False for _ in KEY)], nulls_last=True)
+    of_uses = by_use.join(_times(counted), on=KEY, how="left", nulls_equal=True)
+    ordered = of_uses.sort("blocked_ns", "calls", *KEY, descending=[True, True, *(False for _ in KEY)], nulls_last=True)
     return [
         _use(row, steps[row["of_steady"]], ranks, slack_ns) for row in ordered.head(MOST_USES).iter_rows(named=True)
     ]
@@ -72,7 +72,7 @@ def busbw_factor(op: str, ranks: int) -> float | None:
 
 
 def _described(matched: Matched) -> pl.DataFrame:
-    """Calls whose kind is known, each with what it is; calls that belong together are described alike."""
+    """Calls of known kind with their descriptions; matched calls get the same description."""
     known = matched.calls.drop_nulls("use").join(matched.uses.with_row_index("use"), on="use", how="left")
     uneven = pl.any_horizontal(pl.col("op").str.starts_with(name) for name in UNEVEN)
     together = pl.col("match").is_not_null()

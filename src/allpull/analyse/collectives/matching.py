@@ -1,6 +1,6 @@
 """Match the collectives that ranks recorded to each other, and split each into waiting and transfer (DESIGN §4).
 
-Calls belong together if they have the same number in the same process group, or else the same position among equal
+Calls match if they have the same number in the same process group, or else the same position among equal
 calls of the same step; all ranks of the group must take part, with equal operation, type and size. A rank was blocked
 from ``end − blocked`` to ``end``, which is all that the call cost it. Which rank waited for which is decided in
 ``collectives.waiting``.
@@ -23,7 +23,7 @@ UNEVEN = ("gather", "scatter", "all_to_all")
 LAUNCH_NS = 1_000_000
 """A call that returns sooner may only have been launched, as on an accelerator, without meeting other ranks."""
 OPAQUE = ("evaluation", "checkpoint")
-"""Phases that keep the time of collectives within them; it is no part of a step's waiting."""
+"""Phases that keep the time of collectives within them; it does not count as waiting of the step."""
 
 USE = ("op", "size_bytes", "dtype", "group", "group_ranks", "root", "inside")
 KIND_SCHEMA: dict[str, pl.DataType] = {
@@ -44,7 +44,7 @@ class Matched:
     """Every call of a collective, and what it cost its rank.
 
     ``calls`` has one row each, with the columns of ``rundir.collectives.SCHEMA`` and:
-    ``use`` (row of ``uses``; null: its kind is not known), ``match`` (equal for calls that belong together; null:
+    ``use`` (row of ``uses``; null: its kind is not known), ``match`` (equal for calls of one collective; null:
     unmatched), ``last_ns`` (L; the own start where a rank of a rooted call waited for nobody), ``wait_ns`` and
     ``transfer_ns`` (null where unmatched or never waited for).
     ``uses`` has the columns ``USE``: what is called, and in which phase.
@@ -82,9 +82,9 @@ def match(calls: pl.DataFrame, events: Mapping[int, EventLog], *, slack_ns: int)
     )
     known = calls.with_row_index("call").join(coded, on=["rank", "kind"], how="left", maintain_order="left")
     by_number = _whole(known.filter(pl.col("seq").is_not_null()), ["group", "seq"], slack_ns)
-    rest = known.join(by_number, on="call", how="anti", maintain_order="left")
+    unnumbered = known.join(by_number, on="call", how="anti", maintain_order="left")
     place = pl.int_range(pl.len()).over("rank", "group", "step", "what", order_by="begin_ns").alias("place")
-    by_place = _whole(rest.with_columns(place), ["group", "step", "what", "place"], slack_ns)
+    by_place = _whole(unnumbered.with_columns(place), ["group", "step", "what", "place"], slack_ns)
     later = by_place.with_columns(pl.col("match") + by_number["match"].max() + 1) if by_number.height else by_place
     matched = known.join(pl.concat([by_number, later]), on="call", how="left", maintain_order="left")
     costs = matched.join(_costs(matched, slack_ns), on="call", how="left", maintain_order="left")
@@ -119,8 +119,8 @@ def _whole(calls: pl.DataFrame, keys: list[str], slack_ns: int) -> pl.DataFrame:
         .select(*keys, "last_ns", pl.int_range(pl.len()).alias("match"))
         .collect()
     )
-    found = known.join(whole, on=keys, how="inner")
-    return found.join(_contradictions(found, slack_ns), on="match", how="anti").sort("call").select("call", "match")
+    joined = known.join(whole, on=keys, how="inner")
+    return joined.join(_contradictions(joined, slack_ns), on="match", how="anti").sort("call").select("call", "match")
 
 
 def _left_early(calls: pl.DataFrame, needed: str, slack_ns: int) -> pl.DataFrame:
@@ -140,22 +140,22 @@ def _contradictions(calls: pl.DataFrame, slack_ns: int) -> pl.DataFrame:
 
 def _costs(calls: pl.DataFrame, slack_ns: int) -> pl.DataFrame:
     """Of the calls that have a match: columns call, last_ns, wait_ns and transfer_ns."""
-    found = calls.drop_nulls("match").sort("match", maintain_order=True)
-    blocked = found["end_ns"].is_not_null() & found["blocked_ns"].is_not_null()
-    end_ns = found["end_ns"].fill_null(found["begin_ns"])
+    matched = calls.drop_nulls("match").sort("match", maintain_order=True)
+    blocked = matched["end_ns"].is_not_null() & matched["blocked_ns"].is_not_null()
+    end_ns = matched["end_ns"].fill_null(matched["begin_ns"])
     entries = waiting.Calls(
-        call=found["match"].rank("dense").to_numpy().astype(np.intp) - 1,
-        arrive=found["begin_ns"].to_numpy(),
-        begin=(end_ns - found["blocked_ns"].fill_null(0)).to_numpy(),
+        call=matched["match"].rank("dense").to_numpy().astype(np.intp) - 1,
+        arrive=matched["begin_ns"].to_numpy(),
+        begin=(end_ns - matched["blocked_ns"].fill_null(0)).to_numpy(),
         end=end_ns.to_numpy(),
         blocks=blocked.to_numpy(),
-        is_root=(found["rank"] == found["root"]).fill_null(value=False).to_numpy(),
-        direction=found["direction"].to_numpy(),
+        is_root=(matched["rank"] == matched["root"]).fill_null(value=False).to_numpy(),
+        direction=matched["direction"].to_numpy(),
     )
     met = waiting.met(entries, slack=slack_ns, rounding=waiting.ROUNDING_S * NS_PER_S)
     wait_ns, _ = waiting.wait_and_transfer(entries.begin, entries.end, met.last)
     rooted_alone = (entries.direction != waiting.ALL) & ~met.waits
-    parts = found.select(
+    parts = matched.select(
         "call",
         pl.Series("last_ns", np.where(rooted_alone, entries.arrive, met.last)),
         pl.Series("wait_ns", np.where(met.waits, wait_ns, 0)),

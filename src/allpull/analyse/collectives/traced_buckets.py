@@ -61,10 +61,10 @@ def bucket_windows(run: RunData, *, limit_bytes: int = MAX_BYTES) -> BucketWindo
             continue
         trace = read_window(root, window.file, left)
         left -= trace.read_bytes
-        found = list(_of_window(run, rank, window, trace))
-        rows += found
-        read += bool(found)
-        if trace.fault or not found:
+        buckets = list(_of_window(run, rank, window, trace))
+        rows += buckets
+        read += bool(buckets)
+        if trace.fault or not buckets:
             strange.append(f"{window.file[:80]}: {trace.fault or 'no reduction of gradients was found in it'}")
     if strange:
         text = f"profiler windows: {len(strange):,} could not be fully used; {strange[0]}"
@@ -198,11 +198,11 @@ class _RealTime:
 def _called(queued: Sequence[_Queued], calls: NDArray[np.int64]) -> list[bool]:
     """Whether the program itself called each queued operation, by its step records: the next one after a call."""
     begins = np.array([one.ready_ns for one in queued], dtype=np.int64)
-    found = np.zeros(begins.size, dtype=np.bool_)
+    is_called = np.zeros(begins.size, dtype=np.bool_)
     if begins.size and calls.size:
         near = calls[(calls > begins[0] - CALL_NS) & (calls < begins[-1] + CALL_NS)]
         places = np.searchsorted(begins, near - SLACK_NS)
         fits = places < begins.size
         places, near = places[fits], near[fits]
-        found[places[begins[places] - near < CALL_NS]] = True
-    return [bool(one) for one in found]
+        is_called[places[begins[places] - near < CALL_NS]] = True
+    return [bool(one) for one in is_called]

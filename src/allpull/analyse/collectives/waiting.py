@@ -8,7 +8,7 @@ DESIGN §4, "One collective". A rank is blocked from b to e, and L is the last a
 Nobody leaves an all-reduce, all-gather or barrier before the last rank arrives: all wait for all. In a broadcast or
 scatter ranks wait for the root. In a reduce or gather only the root waits, for all. A library may hold ranks for
 longer: Gloo blocks a sender until its receivers arrive, and rings and trees pass data through other ranks. So all ranks
-of a rooted call are taken to wait for all,
+of a rooted call are assumed to wait for all,
 
 - in a broadcast or scatter, where that leaves less time to transfer than waiting for the root alone;
 - in a reduce or gather, where no rank returned before the last one arrived.
@@ -26,9 +26,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 ALL, FROM_ROOT, TO_ROOT = 0, 1, 2
-"""Who waits for whom: all for all, all for the root, the root for all."""
+"""Which ranks wait for which: all for all, all for the root, the root for all."""
 ROOTED = ("broadcast", "scatter", "reduce", "gather")
-"""Operations with one root; names that begin with one of them are of its kind, except ``NOT_ROOTED``."""
+"""Operations with one root; a name that begins with one of them is of its kind, except ``NOT_ROOTED``."""
 NOT_ROOTED = ("reduce_scatter",)
 SPREADING = ("broadcast", "scatter")
 """Rooted operations whose data come from the root."""
@@ -114,7 +114,7 @@ class Met:
 
 
 def met(calls: Calls, *, slack: float, rounding: float) -> Met:
-    """Who waited for whom in ``calls``.
+    """Which ranks waited for which in ``calls``.
 
     Args:
         calls: of any number of collectives.

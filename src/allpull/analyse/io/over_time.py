@@ -26,11 +26,11 @@ COUNTED = ("read_bytes", "read_calls", "write_bytes", "write_calls", "storage_re
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class IoSeries:
-    """Rates of all ranks together, over time.
+    """Rates summed over all ranks, over time.
 
-    ``begin_ns`` and ``end_ns``, int64 of shape (intervals,), are times of the clock that samples were put on.
+    ``begin_ns`` and ``end_ns``, int64 of shape (intervals,), are times on the clock to which samples were aligned.
     ``per_s`` maps each of ``COUNTED`` to growth per second, shape (intervals,), NaN where no rank was measured;
-    ``ranks`` says how many were, and where it falls the rates are those of fewer. ``left_out`` are hosts whose clock
+    ``ranks`` is their number; where it falls, the rates are those of fewer ranks. ``left_out`` are hosts whose clock
     is unknown.
     """
 
@@ -64,7 +64,7 @@ def io_series(counters: pl.DataFrame, alignment: Alignment | None = None) -> IoS
 
     Args:
         counters: columns of ``rundir.read.events.COUNTERS_SCHEMA``, each host's times on its own monotonic clock.
-        alignment: puts them on one clock; None: they are on one already.
+        alignment: aligns them to one clock; None: they share one already.
     """
     curves: dict[str, list[tuple[Times, dict[str, Floats]]]] = {}
     left_out = []
@@ -117,16 +117,16 @@ def energy_of_epochs(gpus: pl.DataFrame, epochs: pl.DataFrame) -> list[EpochEner
         gpus: columns of ``rundir.read.events.GPUS_SCHEMA``.
         epochs: as ``epoch_spans`` gives them.
     """
-    found: dict[int, list[float]] = {}
+    used_of_epoch: dict[int, list[float]] = {}
     for (host,), spans in epochs.sort("epoch").group_by("host", maintain_order=True):
         for (_,), samples in gpus.filter(pl.col("host") == host).sort("t_ns").group_by("gpu", maintain_order=True):
             times, used_j = _energy_curve(samples)
             for epoch, begin_ns, end_ns in spans.select("epoch", "begin_ns", "end_ns").rows():
                 edges = np.array([begin_ns, end_ns], dtype=np.int64)
-                found.setdefault(epoch, []).append(float(_growth(edges, times, used_j)[0]))
+                used_of_epoch.setdefault(epoch, []).append(float(_growth(edges, times, used_j)[0]))
     return [
         EpochEnergy(epoch=epoch, energy_j=None if np.isnan(parts).any() else sum(parts), gpus=len(parts))
-        for epoch, parts in sorted(found.items())
+        for epoch, parts in sorted(used_of_epoch.items())
     ]
 
 

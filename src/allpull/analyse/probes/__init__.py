@@ -1,1 +1,1 @@
-"""From the measurements of a probe to its results."""
+"""Turn the measurements of probes into their results."""

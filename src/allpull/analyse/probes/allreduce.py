@@ -1,4 +1,4 @@
-"""Rates of all-reduce from the times of its probe, and the latency and bandwidth that explain them.
+"""All-reduce rates from the probe's times, and the latency and bandwidth that explain them.
 
 Names and factors are nccl-tests' (its doc/PERFORMANCE.md); the model is the ring all-reduce, 2(N−1) messages of 1/N
 of the data each (Patarasuk & Yuan 2009, J. Parallel Distrib. Comput. 69).
@@ -18,7 +18,7 @@ from allpull.schema.results import CollectiveTime, Interval, RingFit
 RESAMPLES = 1000
 TAIL = 2.5  # percent on each side of a 95 % interval
 FEW_FREEDOM = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776}  # Student's t where ``student_t`` is not exact enough
-USUAL_MISFIT = 0.05  # two sizes fit whatever they are; an all-reduce that follows the formula does so within this
+USUAL_MISFIT = 0.05  # two sizes always fit exactly; an all-reduce that follows the formula does so within this
 
 Floats = NDArray[np.float64]
 
@@ -45,9 +45,9 @@ def ring_fit(times_s: Mapping[int, Sequence[float]], ranks: int, *, seed: int = 
     """Latency and link rate from repetitions by size, with 95 % intervals.
 
     Non-negative least squares on relative errors, so that small sizes count as much as large ones. An interval
-    covers both what repetitions scatter (by resampling them) and what the sizes miss the formula by, which
-    no number of repetitions shows (``_misfit``). None for one rank or fewer than two sizes, and where the times do
-    not grow with the size: then the data give no link rate.
+    covers both the scatter of repetitions (by resampling them) and the sizes' deviation from the formula, which no
+    number of repetitions reveals (``_misfit``). None for one rank, for fewer than two sizes, and where the times do not
+    grow with the size: such data give no link rate.
     """
     sizes = np.array(sorted(times_s), dtype=np.float64)
     if ranks < 2 or sizes.size < 2:
@@ -55,35 +55,35 @@ def ring_fit(times_s: Mapping[int, Sequence[float]], ranks: int, *, seed: int = 
     columns = np.column_stack([np.full(sizes.size, 2.0 * (ranks - 1)), 2 * (ranks - 1) / ranks * sizes])
     samples = [np.asarray(times_s[int(size)], dtype=np.float64) for size in sizes]
     medians = np.array([np.median(sample) for sample in samples])
-    found = _fit(columns, medians[None])[0]
-    if found[1] <= 0:
+    coefficients = _fit(columns, medians[None])[0]
+    if coefficients[1] <= 0:
         return None
     rng = np.random.default_rng(seed)
     resampled = [np.median(rng.choice(one, (RESAMPLES, one.size)), axis=1) for one in samples]
     drawn = np.percentile(_fit(columns, np.column_stack(resampled)), [TAIL, 100 - TAIL], axis=0)
     weighted = columns / medians[:, None]
-    reach = _misfit(weighted, found)
-    low, high = np.minimum(drawn[0], found - reach), np.maximum(drawn[1], found + reach)
-    latency_s, s_per_byte = map(float, found)
+    reach = _misfit(weighted, coefficients)
+    low, high = np.minimum(drawn[0], coefficients - reach), np.maximum(drawn[1], coefficients + reach)
+    latency_s, s_per_byte = map(float, coefficients)
     return RingFit(
         latency_s=Interval(value=latency_s, low=max(0.0, float(low[0])), high=float(high[0])),
         link_bytes_per_s=Interval(
             value=1 / s_per_byte, low=1 / float(high[1]), high=1 / float(low[1]) if low[1] > 0 else None
         ),
-        worst_error=float(np.abs(weighted @ found - 1).max()),
+        worst_error=float(np.abs(weighted @ coefficients - 1).max()),
     )
 
 
-def _misfit(weighted: Floats, found: Floats) -> Floats:
-    """How far the sizes' own distances from the formula let latency and seconds per byte be off, shape (2,).
+def _misfit(weighted: Floats, coefficients: Floats) -> Floats:
+    """The error of latency and seconds per byte that follows from the sizes' residuals, shape (2,).
 
-    ``weighted`` is the model over the measured times, shape (sizes, 2), so that ``weighted @ found`` is 1 where they
-    agree. The covariance is (XᵀX)⁻¹ s² with s² from the residuals, the reach Student's t with as many degrees of
-    freedom as there are sizes beyond two: right where each size is off by itself (Seber & Lee 2003, *Linear
-    Regression Analysis*, §3.3, §5.1). Two sizes have no residuals, and are taken to be ``USUAL_MISFIT`` off.
+    ``weighted`` is the model over the measured times, shape (sizes, 2), so that ``weighted @ coefficients`` is 1 where
+    they agree. The covariance is (XᵀX)⁻¹ s² with s² from the residuals; the reach is Student's t with as many degrees
+    of freedom as there are sizes beyond two, which is right for independent residuals (Seber & Lee 2003, *Linear
+    Regression Analysis*, §3.3, §5.1). Two sizes have no residuals; they are assumed to be off by ``USUAL_MISFIT``.
     """
     freedom = len(weighted) - 2
-    squares = float(((weighted @ found - 1) ** 2).sum())
+    squares = float(((weighted @ coefficients - 1) ** 2).sum())
     if freedom == 0:
         variance, quantile = max(USUAL_MISFIT**2, squares), student_t(math.inf)
     else:
@@ -96,8 +96,8 @@ def _misfit(weighted: Floats, found: Floats) -> Floats:
 def _fit(columns: Floats, times_s: Floats) -> Floats:
     """Latency and seconds per byte of each row of ``times_s``, shape (rows, sizes): an array of shape (rows, 2).
 
-    Weighted least squares by the normal equations; where one unknown would be negative it is 0 and the other fitted
-    alone, whichever is nearer.
+    Weighted least squares by the normal equations. Where one unknown would be negative it is set to 0 and the other is
+    fitted alone; of the two choices the one with the smaller error counts.
     """
     weighted = columns / times_s[:, :, None]  # a fit of 1 by relative times
     normal = np.einsum("rsi,rsj->rij", weighted, weighted)
@@ -106,5 +106,5 @@ def _fit(columns: Floats, times_s: Floats) -> Floats:
     alone = sums / np.einsum("rii->ri", normal)
     errors = ((weighted * alone[:, None, :] - 1) ** 2).sum(axis=1)
     one = np.where((errors[:, :1] < errors[:, 1:]), [1.0, 0.0], [0.0, 1.0]) * alone
-    found: Floats = np.where((both >= 0).all(axis=1, keepdims=True), both, one)
-    return found
+    coefficients: Floats = np.where((both >= 0).all(axis=1, keepdims=True), both, one)
+    return coefficients

@@ -1,7 +1,8 @@
-"""Lines of step times over batch sizes, with the floor under them: fixed cost, cost per sample, launch-bound knee.
+"""Fit step times over batch sizes by a line with a floor: fixed cost, cost per sample, launch-bound knee.
 
-time(batch) = max(floor, fixed + per_sample · batch). The floor is what a step takes however few samples it has: the
-host's time for giving it to an accelerator, or too little work for all cores. Batches up to the knee cost the same.
+time(batch) = max(floor, fixed + per_sample · batch). The floor is the shortest time of a step, however few
+samples it has: the host's time to launch it on an accelerator, or too little work for all cores. Batches up to the
+knee cost the same.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ Part = Literal["step", "forward", "backward", "optimizer"]
 
 RESAMPLES = 500
 TAIL = 2.5  # percent on each side of a 95 % interval
-RESOLUTION = 0.02  # of a time: two that differ by less count as equal, whatever their repetitions say
-USUAL_MISFIT = 0.05  # two batches fit whatever they are; times that follow a line do so within this
-FLAT = 0.10  # by which times on the floor may differ
-ON_FLOOR = 2  # batch sizes at least: one alone is below the line by chance, or by a cache that it fits into
+RESOLUTION = 0.02  # relative: times that differ by less count as equal, however small their scatter
+USUAL_MISFIT = 0.05  # two batches always fit exactly; times that follow a line do so within this
+FLAT = 0.10  # relative: the largest difference between times on the floor
+ON_FLOOR = 2  # batch sizes at least: a single one may lie off the line at random, or because it fits into a cache
 PARTS: tuple[Part, ...] = ("step", "forward", "backward", "optimizer")
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """fixed + per_sample · batch, and the floor under it; None where there is none."""
+    """fixed + per_sample · batch, with a floor; ``floor_s`` is None where there is none."""
 
     fixed_s: float
     per_sample_s: float
@@ -44,7 +45,7 @@ class Line:
 
     @property
     def knee(self) -> float | None:
-        """The batch from which on the line is above the floor."""
+        """The batch size beyond which the line is above the floor."""
         return None if self.floor_s is None else (self.floor_s - self.fixed_s) / self.per_sample_s
 
     def at(self, batches: Floats) -> Floats:
@@ -52,34 +53,36 @@ class Line:
         return np.maximum(self.floor_s or 0.0, self.fixed_s + self.per_sample_s * batches)
 
 
-def computed(found: ComputeAnswer, run: str) -> ComputeResult:
-    """What the probe of compute found: rates, lines and buckets."""
+def computed(answer: ComputeAnswer, run: str) -> ComputeResult:
+    """The compute probe's results: rates, fitted lines and buckets."""
     changed = {"schema_", "points", "buckets"}
     shared = ComputeAnswer.model_fields.keys() & ComputeResult.model_fields.keys() - changed
-    cells = dict.fromkeys((one.precision, one.threads) for one in found.points)
+    cells = dict.fromkeys((one.precision, one.threads) for one in answer.points)
     fits = [
         fit
         for precision, threads in cells
         for part in PARTS
-        if (fit := _fit_of([one for one in found.points if (one.precision, one.threads) == (precision, threads)], part))
+        if (
+            fit := _fit_of([one for one in answer.points if (one.precision, one.threads) == (precision, threads)], part)
+        )
     ]
     return ComputeResult(
         schema=tag("compute"),
         run=run,
-        points=[_point(one, found) for one in found.points],
+        points=[_point(one, answer) for one in answer.points],
         fits=fits,
-        buckets=[_buckets(one) for one in found.buckets],
-        **{name: getattr(found, name) for name in shared},
+        buckets=[_buckets(one) for one in answer.buckets],
+        **{name: getattr(answer, name) for name in shared},
     )
 
 
 def fit(times_s: Mapping[int, Sequence[float]]) -> tuple[Line, float] | None:
     """The line through the medians of ``times_s`` by batch, and the largest relative distance of a median from it.
 
-    Least squares on relative errors. Of all numbers of batches that may lie on the floor (none, or ``ON_FLOOR`` and
-    more, within ``FLAT`` of each other, with two or more left for the line) the one of least BIC (Schwarz 1978), where
-    no residual counts as less than ``RESOLUTION``. None for fewer than two batch sizes; times that do not grow with the
-    batch have a line without a slope.
+    Least squares on relative errors. The number of batches on the floor is the one with the least BIC (Schwarz 1978)
+    among none, or ``ON_FLOOR`` and more that lie within ``FLAT`` of each other and leave two or more for the line; no
+    residual counts as less than ``RESOLUTION``. None for fewer than two batch sizes; times that do not grow with the
+    batch get a line without a slope.
     """
     batches = np.array(sorted(times_s), dtype=np.float64)
     medians = np.array([float(np.median(times_s[int(batch)])) for batch in batches])
@@ -87,7 +90,7 @@ def fit(times_s: Mapping[int, Sequence[float]]) -> tuple[Line, float] | None:
 
 
 def _best(batches: Floats, times_s: Floats) -> tuple[Line, float]:
-    found: list[tuple[float, Line, float]] = []
+    candidates: list[tuple[float, Line, float]] = []
     for on_floor in (0, *range(ON_FLOOR, batches.size - 1)):
         line = _line(batches, times_s, on_floor)
         if line is None:
@@ -95,13 +98,13 @@ def _best(batches: Floats, times_s: Floats) -> tuple[Line, float]:
         errors = line.at(batches) / times_s - 1
         score = batches.size * math.log(float((errors**2).mean()) + RESOLUTION**2)
         score += (2 + (on_floor > 0)) * math.log(batches.size)
-        found.append((score, line, float(np.abs(errors).max())))
-    _, line, worst = min(found, key=lambda one: one[0])
+        candidates.append((score, line, float(np.abs(errors).max())))
+    _, line, worst = min(candidates, key=lambda one: one[0])
     return line, worst
 
 
 def _line(batches: Floats, times_s: Floats, on_floor: int) -> Line | None:
-    """The line with the first ``on_floor`` batches on the floor; None where these are not such times."""
+    """The line with the first ``on_floor`` batches on the floor; None where the times contradict that."""
     fixed_s, per_sample_s = _straight(batches[on_floor:], times_s[on_floor:])
     if on_floor == 0:
         return Line(fixed_s, per_sample_s, None)
@@ -115,7 +118,7 @@ def _line(batches: Floats, times_s: Floats, on_floor: int) -> Line | None:
 
 
 def _straight(batches: Floats, times_s: Floats) -> tuple[float, float]:
-    """Fixed and per-sample seconds of least relative error, neither below 0: the normal equations of two unknowns."""
+    """Fixed and per-sample seconds with the least relative error, both ≥ 0, by the normal equations of two unknowns."""
     ones, slopes = 1 / times_s, batches / times_s
     a, b, c, one, slope = ones @ ones, ones @ slopes, slopes @ slopes, ones.sum(), slopes.sum()
     determinant = a * c - b * b
@@ -126,12 +129,12 @@ def _straight(batches: Floats, times_s: Floats) -> tuple[float, float]:
 
 
 def _fit_of(points: Sequence[ComputeMeasured], part: Part) -> ComputeFit | None:
-    """The fit of one part of the step, with intervals: what repetitions scatter, and what the line is missed by."""
+    """The fit of one part of the step, with intervals from the scatter of repetitions and the residuals of the line."""
     times_s: dict[int, Sequence[float]] = {one.batch: getattr(one, f"{part}_s") for one in points}
-    found = fit(times_s)
-    if found is None:
+    best_fit = fit(times_s)
+    if best_fit is None:
         return None
-    line, worst = found
+    line, worst = best_fit
     batches = np.array(sorted(times_s), dtype=np.float64)
     rng = np.random.default_rng(0)
     samples = [np.asarray(times_s[int(batch)], dtype=np.float64) for batch in batches]
@@ -151,7 +154,7 @@ def _fit_of(points: Sequence[ComputeMeasured], part: Part) -> ComputeFit | None:
 
 
 def _misfit(batches: Floats, times_s: Floats, line: Line) -> tuple[float, float]:
-    """How far the batches' own distances from the line let its two numbers be off; see ``collectives.ring_fit``."""
+    """The error of the line's two numbers that follows from its residuals; see ``allreduce.ring_fit``."""
     above = batches >= (line.knee or 0.0)
     columns = np.column_stack([np.ones(int(above.sum())), batches[above]]) / times_s[above, None]
     squares = float(((columns @ [line.fixed_s, line.per_sample_s] - 1) ** 2).sum())
@@ -165,7 +168,7 @@ def _misfit(batches: Floats, times_s: Floats, line: Line) -> tuple[float, float]
 
 
 def _interval(value: float, drawn: Sequence[float | None], reach: float = 0.0) -> Interval:
-    """``value`` with its 95 % interval; None where fewer than half of the resampled fits have such a number."""
+    """``value`` with its 95 % interval; no bounds where fewer than half of the resampled fits have such a number."""
     known = [one for one in drawn if one is not None]
     if len(known) < RESAMPLES / 2:
         return Interval(value=value, low=None, high=None)
@@ -173,10 +176,10 @@ def _interval(value: float, drawn: Sequence[float | None], reach: float = 0.0) -
     return Interval(value=value, low=max(0.0, min(low, value - reach)), high=max(high, value + reach))
 
 
-def _point(measured: ComputeMeasured, found: ComputeAnswer) -> ComputePoint:
+def _point(measured: ComputeMeasured, answer: ComputeAnswer) -> ComputePoint:
     step = spread(measured.step_s)
-    flop_per_s = None if found.flop_per_sample is None else found.flop_per_sample * measured.batch / step.median
-    peak = found.matmul_flop_per_s.get(measured.precision)
+    flop_per_s = None if answer.flop_per_sample is None else answer.flop_per_sample * measured.batch / step.median
+    peak = answer.matmul_flop_per_s.get(measured.precision)
     return ComputePoint(
         batch=measured.batch,
         precision=measured.precision,

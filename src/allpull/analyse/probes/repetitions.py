@@ -1,4 +1,4 @@
-"""Repetitions of a probe as one figure: the median, and the range in which nine of ten lie."""
+"""Summarise the repetitions of a probe: the median, and the range that holds nine of ten."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def scaled(one: Spread, factor: float) -> Spread:
-    """The same in other units."""
+    """``one`` in other units: all values times ``factor``."""
     return Spread(median=one.median * factor, low=one.low * factor, high=one.high * factor, count=one.count)

@@ -1,4 +1,4 @@
-"""Rates of storage from the repetitions of its probe, and the share of each when several hosts read at once."""
+"""Storage rates from the probe's repetitions, and each host's rate when several read at once over its rate alone."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ Kind = tuple[StorageOp, int, int]
 """Operation, size and threads."""
 
 
-def stored(found: StorageAnswer, run: str) -> StorageResult:
-    """What the probe of storage found, in rates."""
+def stored(answer: StorageAnswer, run: str) -> StorageResult:
+    """The storage probe's results as rates."""
     shared = StorageAnswer.model_fields.keys() & StorageResult.model_fields.keys() - {"schema_", "points"}
     alone = {
         (one.op, one.size_bytes, one.threads): _ops_per_s(one).median
-        for one in found.points
-        if one.ranks == found.ranks_per_host
+        for one in answer.points
+        if one.ranks == answer.ranks_per_host
     }
     return StorageResult(
         schema=tag("storage"),
         run=run,
-        hosts=found.ranks // found.ranks_per_host,
-        points=[_point(one, found.ranks_per_host, alone) for one in found.points],
-        **{name: getattr(found, name) for name in shared},
+        hosts=answer.ranks // answer.ranks_per_host,
+        points=[_point(one, answer.ranks_per_host, alone) for one in answer.points],
+        **{name: getattr(answer, name) for name in shared},
     )
 
 

@@ -54,8 +54,8 @@ def on_device(records: pl.DataFrame, events: Mapping[int, EventLog]) -> pl.DataF
         return records
     names = ("rank", "step", *SPANS, "busy_ns")
     device = pl.DataFrame(rows, schema=dict.fromkeys(names, pl.Int64()), orient="row")
-    found = device.unique(["rank", "step"], keep="last").rename({name: f"device_{name}" for name in SPANS})
-    joined = records.join(found, on=["rank", "step"], how="left", maintain_order="left")
+    latest = device.unique(["rank", "step"], keep="last").rename({name: f"device_{name}" for name in SPANS})
+    joined = records.join(latest, on=["rank", "step"], how="left", maintain_order="left")
     return joined.with_columns(pl.coalesce(f"device_{name}", name).alias(name) for name in SPANS).select(
         *records.columns, "busy_ns"
     )
@@ -69,20 +69,20 @@ def with_host(
     ``seconds`` holds all phases but ``host`` and ``other``. ``reducing_s`` is the time blocked in backward, and
     ``called_s`` that in other collectives: both are in ``wait`` and ``transfer``, or in no phase if these are unknown.
     """
-    found = dict(seconds)
+    times_s = dict(seconds)
     known = ~np.isnan(busy_s)
     if not known.any():
-        return found
+        return times_s
     busy = np.nan_to_num(busy_s)
-    compute = _sum(found, COMPUTE, wall_s)
+    compute = _sum(times_s, COMPUTE, wall_s)
     empty_inside = np.where(known, np.clip(compute + reducing_s - busy, 0, compute), 0)
-    _shrink(found, COMPUTE, empty_inside)
+    _shrink(times_s, COMPUTE, empty_inside)
     beyond = np.maximum(busy - compute - reducing_s, 0)
-    rest = [name for name in found if name not in (*COMPUTE, "wait", "transfer")]
-    empty = wall_s - compute - reducing_s - called_s - beyond - _sum(found, rest, wall_s)
-    _shrink(found, AHEAD, np.where(known, np.maximum(-empty, 0), 0))
-    found["host"] = np.where(known, empty_inside + np.maximum(empty, 0), 0)
-    return found
+    host_phases = [name for name in times_s if name not in (*COMPUTE, "wait", "transfer")]
+    empty = wall_s - compute - reducing_s - called_s - beyond - _sum(times_s, host_phases, wall_s)
+    _shrink(times_s, AHEAD, np.where(known, np.maximum(-empty, 0), 0))
+    times_s["host"] = np.where(known, empty_inside + np.maximum(empty, 0), 0)
+    return times_s
 
 
 def _sum(seconds: Mapping[str, Floats | None], names: tuple[str, ...] | list[str], like: Floats) -> Floats:

@@ -91,10 +91,10 @@ def placed(values: pl.DataFrame, name: str, steps: NDArray[np.int64], ranks: int
     ``steps`` are ascending; rows of other steps are ignored.
     """
     inside = of_steps(values, steps).filter(pl.col("rank").is_between(0, ranks - 1))
-    found = np.zeros((steps.size, ranks))
+    cells = np.zeros((steps.size, ranks))
     rows = np.searchsorted(steps, inside["step"].to_numpy())
-    found[rows, inside["rank"].to_numpy()] = inside[name].cast(pl.Float64).to_numpy() / NS_PER_S
-    return found
+    cells[rows, inside["rank"].to_numpy()] = inside[name].cast(pl.Float64).to_numpy() / NS_PER_S
+    return cells
 
 
 def of_steps(records: pl.DataFrame, steps: NDArray[np.int64]) -> pl.DataFrame:

@@ -32,12 +32,12 @@ def pauses(
     ``waits``: the result of ``waits``, on ``clock``; None: unknown.
     """
     spans = clock.shared(_spans(events), ("begin_ns", "end_ns"))
-    found = []
+    pauses = []
     for name in NAMES:
         of_name = spans.filter(pl.col("name") == name)
         if not of_name.is_empty():
-            found.append(_pause(name, of_name, waits, ranks, epochs))
-    return found
+            pauses.append(_pause(name, of_name, waits, ranks, epochs))
+    return pauses
 
 
 def waits(steps: pl.DataFrame, matched: Matched, ranks: int) -> pl.DataFrame:
@@ -91,7 +91,7 @@ def _pause(
         if not recorded.is_empty():
             waited = _during(waits.filter(~pl.col("rank").is_in(does)), _union(recorded))
             waited_s = sum(waited.values()) / (ranks - len(does))
-            waited_in = max(waited, key=lambda what: waited[what]) if waited_s > 0 else None
+            waited_in = max(waited, key=lambda place: waited[place]) if waited_s > 0 else None
     return Pause(
         name=name,
         times=max(by_rank["times"].to_list()),

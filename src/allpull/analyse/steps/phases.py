@@ -53,7 +53,7 @@ NAMES = (
     "host",
     "other",
 )
-"""All phases, in the order of a step."""
+"""All phases, in step order."""
 
 EVERY_STEP = ("input", "copy", "forward", "backward", "optimizer")  # missing in one step: not measured, not 0
 CLOCK_SLACK_S = 100e-6  # collective times come from another clock and caller; contradictions below this are rounding
@@ -91,7 +91,7 @@ class Called:
 class _Blocked:
     """Time blocked in collectives, shape (steps, ranks): the total, and its two parts where they are known.
 
-    ``known`` says where it was measured.
+    ``known`` is True where it was measured.
     """
 
     seconds: Floats

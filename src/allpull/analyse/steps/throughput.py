@@ -12,7 +12,7 @@ from allpull.schema.results import Interval, StepTime
 def step_times_s(grid: Grid) -> Floats:
     """Seconds of each step of the job, shape (steps,): the mean over ranks of end − begin.
 
-    Synchronous ranks finish a step together, give or take; the mean gives each rank's view the same weight.
+    Synchronous ranks finish a step at about the same time; the mean weighs all ranks equally.
     """
     times: Floats = grid.wall_s.mean(axis=1)
     return times

@@ -1,4 +1,4 @@
-"""What a data set is: images and labels in memory, in a training and a test part."""
+"""A data set in memory: images and labels of a training and a test part; and the table of such data sets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """A data set with what a trainer must know of it.
+    """A data set with its description.
 
     ``mean`` and ``std`` are those of the training part, in units of the stored bytes.
     """
@@ -61,11 +61,11 @@ DATASETS = Table(
         "fashion-mnist": "allpull.data.datasets.fashion_mnist:read_fashion_mnist",
     },
 )
-"""Name → function from a folder ("" for the usual place) to a ``Dataset``."""
+"""Name → function from a folder ("" for the default one) to a ``Dataset``."""
 
 
 def read(name: str, path: str) -> Dataset:
-    """The data set ``name`` of ``DATASETS`` in folder ``path``; "": where it usually is.
+    """The data set ``name`` of ``DATASETS`` in folder ``path``; "": its default folder.
 
     Raises:
         AllpullError: there is no such data set, or its files are missing or damaged.
@@ -74,7 +74,7 @@ def read(name: str, path: str) -> Dataset:
     return dataset
 
 
-def made_of(name: str, train: Part, test: Part, classes: int) -> Dataset:
+def with_statistics(name: str, train: Part, test: Part, classes: int) -> Dataset:
     """A data set from its parts, with the statistics of the training part."""
     return Dataset(
         name=name,

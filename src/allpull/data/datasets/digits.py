@@ -10,7 +10,7 @@ from importlib import resources
 
 import numpy as np
 
-from allpull.data.datasets.dataset import Dataset, Part, made_of
+from allpull.data.datasets.dataset import Dataset, Part, with_statistics
 from allpull.errors import BadInput
 
 
@@ -18,13 +18,13 @@ def read(path: str) -> Dataset:
     """The digits: images [n, 8, 8, 1], 10 classes.
 
     Raises:
-        BadInput: a path was given, which embedded data cannot have.
+        BadInput: a path was given for embedded data.
     """
     if path:
-        raise BadInput(f"data.path is '{path}', but the digits are embedded", hint="leave data.path out")
+        raise BadInput(f"data.path is '{path}', but the digits are embedded", hint="omit data.path")
     with resources.files("allpull.data.datasets").joinpath("digits.npz").open("rb") as file:
         stored = np.load(file, allow_pickle=False)
         images, labels, is_test = stored["images"][..., None], stored["labels"].astype(np.int64), stored["is_test"]
     train = Part(images=images[~is_test], labels=labels[~is_test])
     test = Part(images=images[is_test], labels=labels[is_test])
-    return made_of("digits", train, test, classes=10)
+    return with_statistics("digits", train, test, classes=10)

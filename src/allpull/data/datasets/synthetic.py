@@ -1,4 +1,4 @@
-"""A data set of chance, for measuring without data: random bytes as pictures, random classes."""
+"""Synthetic data, to measure without a data set: random bytes as images, random classes."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ TEST_SAMPLES = 256
 SIZE = 224
 CHANNELS = 3
 CLASSES = 1000
-SHIFT_BYTES = 64  # from one picture to the next; so memory is 64 bytes a sample and one picture, not all pictures
+SHIFT_BYTES = 64  # offset between images: memory is 64 bytes per sample plus one image
 
 
 def synthetic(*, samples: int = 0, size: int = 0, seed: int = 0) -> Dataset:
-    """``samples`` (0: 1,280) pictures to train on, 256 to test, [n, size, size, 3] (0: 224 pixels); 1,000 classes.
+    """``samples`` (0: 1,280) training images, 256 test images, [n, size, size, 3] (0: 224 pixels); 1,000 classes.
 
-    Picture i begins 64·i bytes into one stream of random bytes: all differ, and any number of them costs little
-    memory. Mean and deviation are those of a uniform byte.
+    Image i starts 64·i bytes into one stream of random bytes: all differ, and any number needs little memory. Mean
+    and standard deviation are those of a uniform byte.
     """
     generator = np.random.Generator(np.random.Philox(key=[seed, 0]))
     samples, size = samples or SAMPLES, size or SIZE
-    total, picture_bytes = samples + TEST_SAMPLES, size * size * CHANNELS
-    stream = generator.integers(0, 256, (total - 1) * SHIFT_BYTES + picture_bytes, np.uint8)
-    windows = np.lib.stride_tricks.sliding_window_view(stream, picture_bytes)[::SHIFT_BYTES]
-    images = windows.reshape(total, size, size, CHANNELS)  # still a view
+    total, image_bytes = samples + TEST_SAMPLES, size * size * CHANNELS
+    stream = generator.integers(0, 256, (total - 1) * SHIFT_BYTES + image_bytes, np.uint8)
+    windows = np.lib.stride_tricks.sliding_window_view(stream, image_bytes)[::SHIFT_BYTES]
+    images = windows.reshape(total, size, size, CHANNELS)  # a view
     labels = generator.integers(0, CLASSES, total)
     return Dataset(
         name="synthetic",

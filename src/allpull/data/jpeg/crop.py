@@ -1,7 +1,7 @@
-"""A crop of a JPEG as a small JPEG, from only those restart segments that cover it: nothing else is decoded.
+"""Crop a JPEG without decoding the rest: a small JPEG of only the restart segments that cover the crop.
 
-Its pixels are those that cropping the decoded whole would give, to the bit: cut at segments, each decoded as it always
-was; where planes are subsampled and decoders interpolate between chroma samples, two pixels more are kept around it.
+Its pixels are bit-identical to a crop of the decoded image: cuts are at segments, which decode independently; if chroma
+is subsampled and decoders interpolate between chroma samples, a margin of two pixels is kept.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from allpull.data.jpeg.header import BASELINE, EXTENDED, parse_jpeg
 from allpull.data.jpeg.restart import Segments, parse_segments
 from allpull.data.pack_format import Buffer
 
-LEFT_OVER = "extraneous bytes before marker 0xd9"  # libjpeg's words (jerror.h); of a damaged scan it warns otherwise
+LEFT_OVER = "extraneous bytes before marker 0xd9"  # libjpeg's warning (jerror.h); for a damaged scan it has others
 MARGIN_PIXELS = 2  # one chroma sample: libjpeg's triangle filter reaches no further (jdsample.c)
 
 
@@ -30,18 +30,18 @@ class Box:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cropped:
-    """A small JPEG, and where in its pixels the box is that was asked for."""
+    """A small JPEG, and the position of the requested box in it."""
 
     jpeg: bytes
     box: Box
 
 
 def crop(whole: Buffer, tail: int, box: Box) -> Cropped:
-    """The part of a record that covers ``box``, which lies within the picture; ``whole`` and ``tail`` as in the pack.
+    """The part of a record that covers ``box``, which must be within the image; ``whole`` and ``tail`` as in the pack.
 
     Raises:
-        PackError: the record's table does not fit it.
-        ValueError: the box is empty or leaves the picture.
+        PackError: the record's table contradicts it.
+        ValueError: the box is empty or exceeds the image.
     """
     view = memoryview(whole)
     jpeg = view[: len(view) - tail]
@@ -50,7 +50,7 @@ def crop(whole: Buffer, tail: int, box: Box) -> Cropped:
     width = int.from_bytes(jpeg[table.size_at + 2 : table.size_at + 4], "big")
     inside = box.top >= 0 and box.left >= 0 and box.top + box.height <= height and box.left + box.width <= width
     if not inside or box.height < 1 or box.width < 1:
-        raise ValueError(f"{box} of a picture of {width} × {height} pixels")
+        raise ValueError(f"{box} of an image of {width} × {height} pixels")
     margin = MARGIN_PIXELS if table.subsampled else 0
     step = table.interval * table.mcu_width
     first_row, end_row = _cover(box.top, box.height, margin, table.mcu_height, table.rows)
@@ -62,11 +62,10 @@ def crop(whole: Buffer, tail: int, box: Box) -> Cropped:
 
 
 def shortened(jpeg: Buffer, size: tuple[int, int], bottom: int) -> tuple[bytes, int] | None:
-    """A JPEG of ``size`` with a smaller height in its header, and that height: decoders end soon after row ``bottom``.
+    """A JPEG of ``size`` with a reduced height in its header, and that height: decoders stop soon after row ``bottom``.
 
-    The pixels that are left are those of the whole, to the bit. What was coded below them stays, and decoders warn of
-    it as ``LEFT_OVER``. None where it has another size, where it cannot be done (several scans, restart markers of its
-    own), or where nothing would be won.
+    The remaining pixels are bit-identical. The data below stay in the file, and decoders warn with ``LEFT_OVER``. None
+    if the size differs, if it is impossible (several scans, restart markers of its own), or if nothing is gained.
 
     Raises:
         NotJpeg: its header is damaged.
@@ -82,16 +81,16 @@ def shortened(jpeg: Buffer, size: tuple[int, int], bottom: int) -> tuple[bytes, 
 
 
 def _cover(start: int, length: int, margin: int, step: int, count: int) -> tuple[int, int]:
-    """Of ``count`` pieces of ``step`` pixels: the first and the end of those that cover a stretch and its margin."""
+    """Of ``count`` pieces of ``step`` pixels: the first and the end of those that cover a range and its margin."""
     return max(0, start - margin) // step, min(count, -(-(start + length + margin) // step))
 
 
 def _assemble(
     jpeg: memoryview, table: Segments, rows: tuple[int, int], across: tuple[int, int], size: tuple[int, int]
 ) -> bytes:
-    """Header with the new ``size``, then the segments of each row; restart markers numbered anew."""
-    a_row = table.columns // table.interval
-    steps = table.lengths.reshape(table.rows, a_row) + np.int64(2)  # markers included
+    """The header with the new ``size``, then the segments of each row; restart markers are renumbered."""
+    per_row = table.columns // table.interval
+    steps = table.lengths.reshape(table.rows, per_row) + np.int64(2)  # markers included
     ends = steps.cumsum().reshape(steps.shape)[rows[0] : rows[1]]
     steps = steps[rows[0] : rows[1]]
     starts, stops = ends[:, across[0]] - steps[:, across[0]], ends[:, across[1] - 1]

@@ -1,4 +1,4 @@
-"""What the header of a JPEG says, read without trusting it (ITU-T T.81, annex B)."""
+"""Parse the header of an untrusted JPEG (ITU-T T.81, annex B)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_MARKERS = 4096  # before the first scan; a photograph has a dozen
 
 
 class NotJpeg(ValueError):
-    """These bytes are no JPEG that we can take apart; the message says why."""
+    """These bytes are not a JPEG that can be parsed; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class Component:
 class JpegHeader:
     """The header up to the first scan.
 
-    ``size_at`` is where the frame's height and width stand, ``scan_at`` where the entropy-coded data begin;
+    ``size_at`` is the offset of the frame's height and width, ``scan_at`` that of the entropy-coded data;
     ``markers`` are (code, first byte of the payload, bytes of it), in order, the scan's own last.
     """
 
@@ -48,14 +48,14 @@ class JpegHeader:
 
     @property
     def mcu(self) -> tuple[int, int]:
-        """Height and width in pixels of the smallest coded unit; one block where there is one component."""
+        """Height and width in pixels of an MCU (minimum coded unit); one block if there is one component."""
         if len(self.components) == 1:
             return 8, 8
         return 8 * max(one.down for one in self.components), 8 * max(one.across for one in self.components)
 
     @property
     def subsampled(self) -> bool:
-        """Whether some plane is coarser than another, so that decoders interpolate between units."""
+        """Whether planes differ in resolution, so that decoders interpolate between MCUs."""
         return len({(one.across, one.down) for one in self.components}) > 1
 
 
@@ -63,10 +63,10 @@ def parse_jpeg(data: Buffer) -> JpegHeader:
     """The header of ``data``.
 
     Raises:
-        NotJpeg: it is none, is cut short, or lies about itself.
+        NotJpeg: it is not a JPEG, is truncated, or contradicts itself.
     """
     if bytes(data[:2]) != b"\xff\xd8":
-        raise NotJpeg("does not begin as a JPEG")
+        raise NotJpeg("does not start like a JPEG")
     markers: list[tuple[int, int, int]] = []
     at, interval = 2, 0
     frame: tuple[int, int, int] | None = None
@@ -92,13 +92,13 @@ def _marker(data: Buffer, at: int) -> tuple[int, int, int]:
     while at + 1 < size and data[at] == 0xFF and data[at + 1] == 0xFF:  # fill bytes
         at += 1
     if at + 4 > size or data[at] != 0xFF:
-        raise NotJpeg("cut short in its header" if at + 4 > size else "no marker where one must be")
+        raise NotJpeg("truncated in its header" if at + 4 > size else "a marker is missing")
     code = data[at + 1]
     length = int.from_bytes(data[at + 2 : at + 4], "big")
     if code < 0xC0 or 0xD0 <= code <= EOI:
         raise NotJpeg(f"a marker {code:02x} in its header")
     if length < 2 or at + 2 + length > size:
-        raise NotJpeg("cut short in its header")
+        raise NotJpeg("truncated in its header")
     return code, at + 4, length - 2
 
 

@@ -1,7 +1,7 @@
-"""Restart markers put into a JPEG without loss, and the table of the segments between them.
+"""Insert restart markers into a JPEG losslessly, and describe the segments between them in a table.
 
-After a restart marker a decoder needs nothing of what came before (T.81, F.1.1.5), so that segments can be cut out,
-see ``allpull.data.jpeg.crop``. The table stands behind the JPEG's end, where decoders do not look.
+After a restart marker a decoder needs nothing of the data before (T.81, F.1.1.5), so segments can be cut out: see
+``allpull.data.jpeg.crop``. The table follows the end of the JPEG, where decoders do not read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_SEGMENT_BYTES = 0xFFFF
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segments:
-    """Where the segments of a JPEG lie: ``lengths`` [rows × columns ÷ interval] in bytes, markers not counted.
+    """The positions of a JPEG's segments: ``lengths`` [rows × columns ÷ interval] in bytes, without markers.
 
     ``columns`` and ``rows`` count MCUs, ``mcu_height`` and ``mcu_width`` are in pixels, ``scan_at`` and ``size_at`` as
     in ``JpegHeader``.
@@ -48,28 +48,28 @@ class Segments:
     lengths: npt.NDArray[np.uint16]
 
     def to_bytes(self) -> bytes:
-        """The table as it stands behind the JPEG."""
+        """The table as it is stored after the JPEG."""
         numbers = (self.scan_at, self.size_at, self.interval, self.columns, self.rows)
         units = (self.mcu_height, self.mcu_width, self.subsampled)
         return TAIL.pack(*numbers, *units) + self.lengths.astype("<u2").tobytes()
 
 
 def parse_segments(table: Buffer, jpeg_bytes: int) -> Segments:
-    """The table behind a JPEG of ``jpeg_bytes``.
+    """Parse the table after a JPEG of ``jpeg_bytes``.
 
     Raises:
-        PackError: it does not fit itself or the JPEG.
+        PackError: it contradicts itself or the JPEG.
     """
     if len(table) < TAIL.size or (len(table) - TAIL.size) % 2:
-        raise PackError("a table of segments that is none", hint=VERIFY)
+        raise PackError("an invalid table of segments", hint=VERIFY)
     scan_at, size_at, interval, columns, rows, mcu_height, mcu_width, subsampled = TAIL.unpack_from(table)
     lengths = np.frombuffer(table, "<u2", offset=TAIL.size)
     fits = interval > 0 and columns % interval == 0 and len(lengths) * interval == columns * rows and len(lengths) > 0
     # segments, the markers between them, and the end marker
     if not fits or scan_at + int(lengths.sum(dtype=np.int64)) + 2 * len(lengths) != jpeg_bytes:
-        raise PackError("a table of segments that does not fit its JPEG", hint=VERIFY)
+        raise PackError("a table of segments that contradicts its JPEG", hint=VERIFY)
     if size_at + 4 > scan_at or mcu_height not in UNIT_SIDES or mcu_width not in UNIT_SIDES:
-        raise PackError("a table of segments with impossible places", hint=VERIFY)
+        raise PackError("a table of segments with invalid offsets", hint=VERIFY)
     return Segments(
         scan_at=scan_at,
         size_at=size_at,
@@ -84,9 +84,9 @@ def parse_segments(table: Buffer, jpeg_bytes: int) -> Segments:
 
 
 def best_interval(columns: int, mcu_width: int = 16) -> int:
-    """MCUs between restart markers: a divisor of ``columns``, so that each row begins with one; near 32 pixels.
+    """MCUs between restart markers: a divisor of ``columns``, so that each row starts with one; near 32 pixels.
 
-    A prime number of columns has a marker after each MCU: a row at a time would decode crops no faster.
+    A prime number of columns gets a marker after each MCU: one per row would not speed up crops.
 
     >>> best_interval(32), best_interval(21), best_interval(31), best_interval(5), best_interval(64, 8)
     (2, 3, 1, 1, 4)
@@ -103,12 +103,12 @@ def units(header: JpegHeader) -> tuple[int, int]:
 
 
 def with_restarts(jpeg: bytes, *, tool: str) -> tuple[bytes, Segments]:
-    """``jpeg`` with the same coefficients and restart markers, and where its segments are.
+    """``jpeg`` with restart markers and the same coefficients, and its segments.
 
     ``tool`` is "jpegtran", or "own": baseline JPEGs of one scan only.
 
     Raises:
-        NotJpeg: it cannot be done to this one; the message says why.
+        NotJpeg: this one cannot be transcoded; the message says why.
     """
     header = parse_jpeg(jpeg)
     if header.precision != 8 or max(header.height, header.width) > MAX_SIDE:
@@ -129,13 +129,13 @@ def find_segments(jpeg: bytes) -> Segments:
     if header.frame not in (BASELINE, EXTENDED) or not header.whole_scan:
         raise NotJpeg("not one sequential scan")
     if not 0 < header.interval <= columns or columns % header.interval:
-        raise NotJpeg("restart markers that do not begin each row")
+        raise NotJpeg("restart markers that do not start each row")
     scan = np.frombuffer(jpeg, np.uint8, offset=header.scan_at)
     places = np.flatnonzero((scan[:-1] == 0xFF) & (scan[1:] != 0))
     count = rows * columns // header.interval
     wanted = np.append(0xD0 + np.arange(count - 1) % 8, 0xD9)
     if len(places) != count or not np.array_equal(scan[places + 1], wanted) or places[-1] + 2 != len(scan):
-        raise NotJpeg("its restart markers are not where they must be")
+        raise NotJpeg("misplaced restart markers")
     lengths = np.diff(places, prepend=-2) - 2
     if lengths.max() > MAX_SEGMENT_BYTES or lengths.min() < 1:
         raise NotJpeg("a segment too long for the table")
@@ -154,13 +154,13 @@ def find_segments(jpeg: bytes) -> Segments:
 
 @cache
 def best_tool() -> str:
-    """Jpegtran where it is installed, else our own."""
+    """Jpegtran if it is installed, otherwise our own transcoder."""
     return "jpegtran" if shutil.which("jpegtran") else "own"
 
 
 @cache
 def tool_version(tool: str) -> str:
-    """The tool by name and version, for the record of how a pack was made."""
+    """Name and version of the tool, for the origin of a pack."""
     if tool != "jpegtran":
         return tool
     done = subprocess.run([tool, "-version"], capture_output=True, check=False, timeout=JPEGTRAN_TIMEOUT_S)
@@ -172,7 +172,7 @@ def _by_jpegtran(jpeg: bytes, interval: int) -> bytes:
     try:
         done = subprocess.run(command, input=jpeg, capture_output=True, check=False, timeout=JPEGTRAN_TIMEOUT_S)
     except subprocess.TimeoutExpired as error:
-        raise NotJpeg("jpegtran did not end") from error
+        raise NotJpeg("jpegtran timed out") from error
     if done.returncode != 0:
         raise NotJpeg(f"jpegtran: {done.stderr[:200].decode('utf-8', 'replace').strip()}")
     return done.stdout

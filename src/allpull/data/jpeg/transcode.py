@@ -1,8 +1,8 @@
 """Restart markers for baseline JPEGs without jpegtran: entropy-coded bits are copied, only some DC codes change.
 
-Plain Python walks the Huffman codes to find where blocks begin (T.81, F.2.2); numpy then moves the bits. The first
+Plain Python walks the Huffman codes to find the start of each block (T.81, F.2.2); numpy then moves the bits. The first
 block of each component after a marker codes its DC coefficient itself instead of a difference, so only these codes are
-made anew. Five times slower than jpegtran, about 25 ms for a photograph of 0.2 megapixels.
+re-encoded. Five times slower than jpegtran: about 25 ms for a photograph of 0.2 megapixels.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ Ints = npt.NDArray[np.int64]
 
 END_OF_BLOCK = 1000  # added to the coefficient's number; more than any run
 STANDARD_DC = bytes([0, 1, 5, 1, 1, 1, 1, 1, 1, *[0] * 7]), bytes(range(12))  # T.81, table K.3: has every category
-SPARE_BYTES = 1 << 10  # behind the data, so that a damaged block runs into zeros and not out of the array
+SPARE_BYTES = 1 << 10  # after the data, so that a damaged block reads zeros instead of past the array
 
 
 @dataclass(slots=True, kw_only=True)
 class Blocks:
-    """Blocks in the order they are coded: where each DC code, AC codes and their end are, in bits; DC differences."""
+    """Blocks in coding order: bit offsets of DC code, AC codes and end; DC differences."""
 
     dc_at: list[int]
     ac_at: list[int]
@@ -33,7 +33,7 @@ class Blocks:
 
 
 def transcode(jpeg: bytes, header: JpegHeader, interval: int) -> bytes:
-    """``jpeg`` with a restart marker after each ``interval`` MCUs; metadata other than JFIF's and Adobe's is left out.
+    """``jpeg`` with a restart marker after each ``interval`` MCUs; metadata other than JFIF's and Adobe's is dropped.
 
     Raises:
         NotJpeg: not one baseline scan, or damaged.
@@ -99,7 +99,7 @@ def _codes(counts: bytes, symbols: bytes) -> Codes:
 
 
 def _entropy_segments(jpeg: bytes, header: JpegHeader) -> tuple[bytes, list[int]]:
-    """All entropy-coded bytes without stuffing and markers, and where in them each segment begins (and the end)."""
+    """All entropy-coded bytes without stuffing and markers, and the offset of each segment (and of the end)."""
     scan = np.frombuffer(jpeg, np.uint8, offset=header.scan_at)
     places = np.flatnonzero((scan[:-1] == 0xFF) & (scan[1:] != 0))
     parts: list[bytes] = []
@@ -116,7 +116,7 @@ def _entropy_segments(jpeg: bytes, header: JpegHeader) -> tuple[bytes, list[int]
             if marker != 0xD9:
                 raise NotJpeg("more than one scan")
             return b"".join(parts), begins
-    raise NotJpeg("cut short: it has no end")
+    raise NotJpeg("truncated: it has no end marker")
 
 
 def _lookup(codes: Codes, *, dc: bool) -> list[int]:
@@ -158,7 +158,7 @@ def _walk(
 def _walk_segment(
     words: list[int], bounds: tuple[int, int], unit: list[tuple[list[int], list[int]]], blocks: Blocks
 ) -> None:
-    """Note where each block of one segment begins. The loop that all the time goes into: locals, and no calls."""
+    """Find the start of each block of one segment. The hot loop: local variables and no calls."""
     at, end = bounds
     dc_at, ac_at, end_at, difference = blocks.dc_at, blocks.ac_at, blocks.end_at, blocks.difference
     for dc, ac in unit:
@@ -181,11 +181,11 @@ def _walk_segment(
             raise NotJpeg("its entropy-coded data are damaged")
         end_at.append(at)
     if end - at >= 8:
-        raise NotJpeg("its entropy-coded data do not end where they must")
+        raise NotJpeg("its entropy-coded data have a wrong end")
 
 
 def _new_differences(difference: Ints, of_component: Ints, old_reset: Ints, new_reset: Ints) -> Ints:
-    """DC differences when prediction starts anew at ``new_reset`` instead of ``old_reset``."""
+    """DC differences if prediction is reset at ``new_reset`` instead of ``old_reset``."""
     wanted = np.empty_like(difference)
     for component in range(int(of_component.max()) + 1):
         mine = np.flatnonzero(of_component == component)
@@ -205,7 +205,7 @@ def _categories(values: Ints) -> Ints:
 def _replace_tables(
     tables: dict[tuple[int, int], Codes], header: JpegHeader, wanted: Ints, of_component: Ints
 ) -> list[int]:
-    """Components whose DC table lacks a code that is now needed: they get the standard one, in ``tables`` too."""
+    """Components whose DC table lacks a required code: they get the standard table, also in ``tables``."""
     needed = _categories(wanted)
     if needed.max() > 11:
         raise NotJpeg("DC coefficients out of range")
@@ -222,7 +222,7 @@ def _replace_tables(
 def _move_bits(
     stream: bytes, blocks: Blocks, recoded: tuple[Ints, Ints, Ints, list[Codes]], segment: Ints
 ) -> list[bytes]:
-    """The new segments: bits of all blocks, DC codes from ``recoded`` where they changed, ones up to whole bytes."""
+    """The new segments: bits of all blocks, changed DC codes from ``recoded``, padded with ones to whole bytes."""
     changed, wanted, of_component, codes = recoded
     pool: list[str] = []
     begins, lengths, used = [], [], 8 * len(stream)
@@ -244,7 +244,7 @@ def _move_bits(
     dc_at[changed], dc_length[changed] = begins, lengths
     total = np.bincount(segment, dc_length + end_at - ac_at).astype(np.int64)
     padding = -total % 8
-    last = np.append(np.flatnonzero(np.diff(segment)), len(segment) - 1) + 1  # padding goes behind these blocks
+    last = np.append(np.flatnonzero(np.diff(segment)), len(segment) - 1) + 1  # padding follows these blocks
     starts = np.insert(np.stack([dc_at, ac_at], 1).ravel(), 2 * last, used)
     counts = np.insert(np.stack([dc_length, end_at - ac_at], 1).ravel(), 2 * last, padding)
     to = np.cumsum(counts) - counts

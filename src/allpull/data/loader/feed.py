@@ -1,81 +1,78 @@
-"""The one door to data: what a specification asks for, as a feed of one rank's batches.
-
-A data set is in memory (``DATASETS``), made of chance (``synthetic``) or a pair of packs (``pack``). The trainer and
-the probes see no difference.
-"""
+"""The interface of a feed of batches, and the facts about its data that a trainer needs."""
 
 from __future__ import annotations
 
-from allpull import marks
-from allpull.data.datasets.dataset import DATASETS, Dataset, read
-from allpull.data.datasets.synthetic import synthetic
-from allpull.data.loader.batches import Plan
-from allpull.data.loader.feed_facts import Facts, Feed
-from allpull.data.loader.memory import MemoryFeed, refuse_pack_options, refuse_size
-from allpull.data.loader.packset import PackFeed, examine
-from allpull.data.loader.pool import page_locks
-from allpull.errors import BadInput, UnknownName
-from allpull.schema.trainspec import DataSpec
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
 
-__all__ = ["PACK", "SYNTHETIC", "Facts", "Feed", "check", "known", "open_feed"]
+from allpull.data.loader.bad_samples import BadSamples
+from allpull.data.loader.batches import Batch
 
-PACK, SYNTHETIC = "pack", "synthetic"
-IN_TURN = 4  # of random bytes, one batch would do; several keep caches from holding what real data would not be in
+HELD = 2  # batches that stay valid: the latest and the previous one, whose copy to a device may still run
 
 
-def known() -> list[str]:
-    """All that ``data.name`` may be, sorted."""
-    return sorted({*DATASETS.names(), PACK, SYNTHETIC})
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """The facts about a data set that a model depends on.
 
-
-def open_feed(data: DataSpec, *, rank: int, ranks: int, global_batch: int, seed: int, epochs: int) -> Feed:
-    """The batches of rank ``rank`` of ``ranks``, as ``data`` says.
-
-    ``global_batch`` samples a step on all ranks together; order and augmentation follow from ``seed``, the epoch and
-    the sample alone. ``epochs`` are those of the whole training: progressive resizing ends with them.
-
-    Raises:
-        BadInput: there are no such data, they are damaged, or an option is not for them.
-        MissingPart: a library that decodes them is not installed.
+    ``data`` identifies the training samples.
+    ``pixels`` (height, width) of training at full size, after progressive resizing; ``test_pixels`` of evaluation.
+    ``mean`` and ``std`` are in units of the stored numbers: one number, or one per channel. ``samples`` counts the
+    training samples in use, ``test_samples`` the whole test part. The labels of a batch are classes [n] or, with
+    ``multi_label``, zeros and ones [n, classes].
     """
-    plan = Plan(
-        global_batch=global_batch,
-        rank=rank,
-        ranks=ranks,
-        seed=seed,
-        shift_pixels=data.shift_pixels,
-        flip=data.flip,
-    )
-    if data.name == PACK:
-        return PackFeed(data, plan, epochs=epochs)
-    dataset = _in_memory(data, seed)
-    if data.name == SYNTHETIC and not data.cached:
-        locked = ", in page-locked memory" if page_locks() else ""
-        marks.remark(f"data.name = synthetic: {IN_TURN} batches{locked}, made before the first step and given in turn")
-        return MemoryFeed(dataset, plan, in_turn=IN_TURN)
-    return MemoryFeed(dataset, plan, limit=data.limit, cached=data.cached)
+
+    data: str
+    channels: int
+    classes: int
+    multi_label: bool
+    pixels: tuple[int, int]
+    test_pixels: tuple[int, int]
+    mean: float | tuple[float, ...]
+    std: float | tuple[float, ...]
+    samples: int
+    test_samples: int
 
 
-def check(data: DataSpec) -> None:
-    """Find what ``open_feed`` would find wrong, without opening the files of a pack.
+class Feed(Protocol):
+    """The batches of one rank, epoch after epoch.
 
-    Raises:
-        BadInput: as ``open_feed``.
+    A batch stays valid until ``HELD`` more have been requested; then its slot is reused.
     """
-    if data.name == PACK:
-        examine(data)
-    else:
-        _in_memory(data, seed=0)
 
+    @property
+    def facts(self) -> Facts:
+        """The facts about the data."""
+        ...
 
-def _in_memory(data: DataSpec, seed: int) -> Dataset:
-    if data.name not in known():
-        raise UnknownName("data set", data.name, known())
-    refuse_pack_options(data)
-    if data.name == SYNTHETIC:
-        if data.path:
-            raise BadInput(f"data.path is '{data.path}', but synthetic data are made", hint="leave data.path out")
-        return synthetic(samples=data.limit, size=data.size, seed=seed)
-    dataset = read(data.name, data.path)
-    refuse_size(data, dataset)
-    return dataset
+    @property
+    def steps(self) -> int:
+        """Steps of an epoch, the same on every rank."""
+        ...
+
+    @property
+    def odd(self) -> Mapping[str, BadSamples]:
+        """The bad samples of this rank so far, of the parts ``train`` and ``test``; empty for data in memory."""
+        ...
+
+    def pixels(self, epoch: int) -> tuple[int, int]:
+        """Height and width of the images of ``epoch``, the same on every rank."""
+        ...
+
+    def training(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
+        """This rank's batches of ``epoch``, starting at step ``first_step``; one epoch at a time."""
+        ...
+
+    def evaluation(self, size: int, *, rank: int, ranks: int) -> Iterator[Batch]:
+        """Rank ``rank``'s share of the test part in batches of ``size``; (0, 1) is all of it.
+
+        Each sample is on exactly one rank, without padding: ``global_samples`` of all batches of all ranks add up to
+        ``facts.test_samples``. Only the first ``samples`` rows of a batch count. They are fewer than
+        ``global_samples`` if samples could not be decoded; those are left out and counted in ``odd``.
+        """
+        ...
+
+    def close(self) -> None:
+        """Stop the threads and close the files; batches must not be read afterwards."""
+        ...

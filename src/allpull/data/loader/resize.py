@@ -1,7 +1,7 @@
-"""Resize pixels into a slot: by OpenCV or Pillow for training, by Pillow's antialiased filter alone for evaluation.
+"""Resize pixels into a slot: with OpenCV or Pillow in training, with Pillow's antialiased filter in evaluation.
 
-OpenCV's linear filter reads four pixels for each it makes, whatever the scale: fast, aliased, and good enough to train
-on. What is measured on must not depend on what is installed, so evaluation never takes it.
+OpenCV's linear filter reads four pixels per output pixel at any scale: fast, aliased, and good enough for training.
+Scores must not depend on installed libraries, so evaluation never uses it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from allpull.data.images import import_pillow
-from allpull.data.loader.crop import Look, middle
+from allpull.data.loader.crop import Transform, middle
 from allpull.errors import MissingPart
 
 Array = npt.NDArray[Any]
@@ -23,14 +23,14 @@ Resizer = Literal["auto", "opencv", "pillow"]
 Resize = Callable[[Array, Array], None]
 """From pixels [height, width, channels] into a slot [height, width, channels] of the same type."""
 Mirror = Callable[[Array], None]
-"""Left and right of a slot exchanged, where it lies."""
-OPENCV_CHANNELS = 128  # of one array, since its version 5; hyperspectral sensors have some 220
+"""Mirrors a slot horizontally in place."""
+OPENCV_CHANNELS = 128  # limit of OpenCV 5; hyperspectral sensors have some 220
 Edges = tuple[float, float, float, float]  # left, top, right, bottom, in pixels of the source
 
 
 @dataclass(frozen=True, slots=True)
 class Resizing:
-    """How training brings pixels into slots, and what does it."""
+    """The functions that write pixels into slots in training, and their library."""
 
     name: str
     resize: Resize
@@ -38,7 +38,7 @@ class Resizing:
 
 
 def resizing(name: Resizer) -> Resizing:
-    """What training resizes by; "auto" is OpenCV where it is installed, else Pillow.
+    """The resizer of training; "auto" is OpenCV if it is installed, otherwise Pillow.
 
     Raises:
         MissingPart: "opencv" is not installed.
@@ -67,7 +67,7 @@ def _opencv(cv2: Any) -> Resizing:
             for first in range(0, channels, OPENCV_CHANNELS):
                 some = slice(first, min(first + OPENCV_CHANNELS, channels))
                 made = cv2.resize(np.ascontiguousarray(pixels[..., some]), size, interpolation=cv2.INTER_LINEAR)
-                slot[..., some] = made.reshape(*slot.shape[:2], -1)  # of one channel it makes a plane
+                slot[..., some] = made.reshape(*slot.shape[:2], -1)  # cv2 drops a single channel's dimension
 
     def mirror(slot: Array) -> None:
         if slot.shape[2] <= OPENCV_CHANNELS:
@@ -79,18 +79,18 @@ def _opencv(cv2: Any) -> Resizing:
 
 
 def turn(slot: Array, quarter_turns: int | None = None) -> None:
-    """A contiguous square slot turned against the clock where it lies; mirrored left to right without a number.
+    """Rotate a contiguous square slot counter-clockwise in place, or mirror it horizontally if no number is given.
 
-    Whole pixels are moved, not bytes: three times as fast as by channels.
+    It moves whole pixels: three times as fast as by channel.
     """
     pixels = slot.view(np.dtype((np.void, slot.itemsize * slot.shape[2])))[..., 0]
     pixels[:] = pixels[:, ::-1] if quarter_turns is None else np.rot90(pixels, quarter_turns)
 
 
 def resize_antialiased(pixels: Array, slot: Array, edges: Edges | None = None) -> None:
-    """Pillow's bilinear filter, as wide as the scale asks for, from ``edges`` (all of ``pixels``) into ``slot``.
+    """Pillow's bilinear filter, as wide as the scale requires, from ``edges`` (default: everything) into ``slot``.
 
-    The filter reads across the edges where there are pixels, so cutting by ``edges`` is resizing all, then cutting.
+    The filter reads across the edges, so cropping by ``edges`` equals resizing all and then cropping.
     """
     if pixels.shape == slot.shape and edges is None:
         slot[:] = pixels
@@ -101,16 +101,21 @@ def resize_antialiased(pixels: Array, slot: Array, edges: Edges | None = None) -
         whole = image.fromarray(np.ascontiguousarray(pixels))
         slot[:] = np.asarray(whole.resize(size, image.Resampling.BILINEAR, box=edges))
         return
-    for channel in range(pixels.shape[2]):  # Pillow has no pictures of more channels or wider integers
+    for channel in range(pixels.shape[2]):  # Pillow has no images of more channels or wider integers
         plane = image.fromarray(np.ascontiguousarray(pixels[..., channel], dtype=np.float32))
         made = np.asarray(plane.resize(size, image.Resampling.BILINEAR, box=edges))
         slot[..., channel] = made if slot.dtype.kind == "f" else np.rint(made)
 
 
-def resize_middle(pixels: Array, slot: Array, look: Look) -> None:
-    """Evaluation: the shorter side made ``look.short_side``, then the middle, in one go."""
+def resize_middle(pixels: Array, slot: Array, transform: Transform) -> None:
+    """Evaluation: resize the shorter side to ``short_side`` and crop the centre, in one step."""
     height, width = pixels.shape[:2]
-    (tall, wide), (top, left) = middle(look, height, width)
+    (tall, wide), (top, left) = middle(transform, height, width)
     across, down = width / wide, height / tall
-    edges = left * across, top * down, min(width, (left + look.size) * across), min(height, (top + look.size) * down)
+    edges = (
+        left * across,
+        top * down,
+        min(width, (left + transform.size) * across),
+        min(height, (top + transform.size) * down),
+    )
     resize_antialiased(pixels, slot, edges)

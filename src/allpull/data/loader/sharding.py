@@ -1,4 +1,4 @@
-"""Which records are a rank's at each step of an epoch, with and without files of its own."""
+"""Split the records of a pack over ranks and steps, by global batches or by files."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from allpull.data.loader.batches import Plan
-from allpull.data.loader.order import Indices, rank_slice, steps_per_epoch
-from allpull.data.loader.shuffle import block_order
+from allpull.data.loader.order import Indices, block_order, rank_slice, steps_per_epoch
 from allpull.errors import BadInput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
-    """One rank's records of one step; ``counted`` of them count, of ``global_samples`` on all ranks.
+class RankShare:
+    """One rank's records in one step; ``counted`` of them count, of ``global_samples`` on all ranks.
 
-    A rank that has none borrows one that does not count (see ``batches.Batch``).
+    A rank without any borrows one that does not count (see ``batches.Batch``).
     """
 
     records: Indices
@@ -23,14 +22,14 @@ class Share:
     global_samples: int
 
 
-def limited(parts: Sequence[range], limit: int) -> list[range]:
+def limit_records(parts: Sequence[range], limit: int) -> list[range]:
     """The first records of each part, ``limit`` in all, in proportion to its length; 0: all.
 
-    >>> limited([range(0, 60), range(60, 100)], 10)
+    >>> limit_records([range(0, 60), range(60, 100)], 10)
     [range(0, 6), range(60, 64)]
 
     Raises:
-        BadInput: a part would be empty, and its rank have nothing to train on.
+        BadInput: a part, and so a rank, would be empty.
     """
     total = sum(map(len, parts))
     if not 0 < limit < total:
@@ -39,18 +38,18 @@ def limited(parts: Sequence[range], limit: int) -> list[range]:
     cut = [part[: end - begin] for part, begin, end in zip(parts, [0, *ends], ends, strict=False)]
     if not all(cut):
         raise BadInput(
-            f"data.limit: {limit} samples leave some of {len(parts)} ranks none of their files",
-            hint="use more samples, or leave data.by_files out",
+            f"data.limit: {limit} samples leave some of {len(parts)} ranks without samples of their files",
+            hint="use more samples, or omit data.by_files",
         )
     return cut
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shares:
-    """How the records of a pack are dealt out.
+class Sharding:
+    """How the records of a pack are split over ranks.
 
-    ``parts``: one range for all ranks, dealt out by global batches, which are then the same for any number of ranks;
-    or, where ranks have files of their own, one range a rank. ``block`` and ``mixed``: see ``shuffle``.
+    ``parts``: one range for all ranks, split by global batches, which are then the same for any number of ranks; or,
+    if ranks have files of their own, one range per rank. ``block`` and ``mixed``: see ``order.block_order``.
     """
 
     plan: Plan
@@ -60,7 +59,7 @@ class Shares:
 
     @property
     def own(self) -> range:
-        """The records that this rank may ask for."""
+        """The records that this rank may use."""
         return self.parts[self.plan.rank if len(self.parts) > 1 else 0]
 
     @property
@@ -79,22 +78,24 @@ class Shares:
         """The records of ``own`` in the order of ``epoch``."""
         return self.own.start + block_order(len(self.own), self.plan.seed, epoch, block=self.block, mixed=self.mixed)
 
-    def of(self, epoch: int, first_step: int = 0) -> Iterator[Share]:
+    def of(self, epoch: int, first_step: int = 0) -> Iterator[RankShare]:
         """This rank's share of each step of ``epoch``, from ``first_step`` on."""
         order = self.order(epoch)
         for step in range(first_step, self.steps):
-            yield self._dealt(order, step) if len(self.parts) > 1 else self._cut(order, step)
+            yield self._by_files(order, step) if len(self.parts) > 1 else self._by_batch(order, step)
 
-    def _cut(self, order: Indices, step: int) -> Share:
+    def _by_batch(self, order: Indices, step: int) -> RankShare:
         plan = self.plan
-        whole = order[step * plan.global_batch : (step + 1) * plan.global_batch]
-        own = rank_slice(whole, plan.rank, plan.ranks)
-        return Share(records=own if len(own) else whole[:1], counted=len(own), global_samples=len(whole))
+        global_indices = order[step * plan.global_batch : (step + 1) * plan.global_batch]
+        own = rank_slice(global_indices, plan.rank, plan.ranks)
+        return RankShare(
+            records=own if len(own) else global_indices[:1], counted=len(own), global_samples=len(global_indices)
+        )
 
-    def _dealt(self, order: Indices, step: int) -> Share:
-        """Each rank's records spread over all steps, so that ranks with fewer do not end before the others."""
-        begins = [(len(part) * step // self.steps, len(part) * (step + 1) // self.steps) for part in self.parts]
-        start, stop = begins[self.plan.rank]
+    def _by_files(self, order: Indices, step: int) -> RankShare:
+        """Each rank's records spread over all steps, so that ranks with fewer do not finish earlier."""
+        ranges = [(len(part) * step // self.steps, len(part) * (step + 1) // self.steps) for part in self.parts]
+        start, stop = ranges[self.plan.rank]
         own = order[start:stop]
-        total = sum(stop - start for start, stop in begins)
-        return Share(records=own if len(own) else order[:1], counted=len(own), global_samples=total)
+        total = sum(stop - start for start, stop in ranges)
+        return RankShare(records=own if len(own) else order[:1], counted=len(own), global_samples=total)

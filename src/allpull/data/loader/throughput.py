@@ -1,4 +1,4 @@
-"""The loader without a model: how many samples a second it makes when nobody computes."""
+"""Measure the loader without a model: samples per second while nothing computes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from allpull.data.loader.batches import Batch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drained:
-    """What was loaded, and in how long; the first batch, which waits for threads to start, is not in it."""
+    """What was loaded, and the time; without the first batch, which waits for threads to start."""
 
     batches: int
     samples: int
@@ -19,12 +19,12 @@ class Drained:
 
     @property
     def samples_per_s(self) -> float | None:
-        """Samples a second; None where there was but one batch."""
+        """Samples per second; None with only one batch."""
         return self.samples / self.wall_s if self.samples and self.wall_s > 0 else None
 
 
 def drain(batches: Iterable[Batch], clock: Callable[[], float] = time.perf_counter) -> Drained:
-    """Take all ``batches`` and do nothing with them."""
+    """Consume all ``batches`` and time them."""
     started, count, samples = None, 0, 0
     for batch in batches:
         if started is None:

@@ -1,7 +1,7 @@
-"""What a pack that is being written has already: one line a sample, so that a killed writer goes on where it was.
+"""The journal of an unfinished pack: one line per sample, so that a killed writer can resume.
 
-The first line names the plan. Data are handed to the system before the line that tells of them, so after a kill every
-line is true; after a power failure the last shard's checksums say which are.
+The first line names the plan. Data are flushed to the system before their line, so after a kill every line is valid;
+after a power failure the checksums of the last shard decide which lines are.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FIELDS = ("offset", "length", "tail", "crc32", "shard", "height", "width", "chan
 
 @dataclass(slots=True, kw_only=True)
 class Ledger:
-    """What is written so far: ``rows`` [samples], the first ``records`` of them filled; which sample each is of."""
+    """The records written so far: ``rows`` [samples], the first ``records`` of them filled, and their samples."""
 
     rows: Rows
     sample: np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -36,11 +36,11 @@ class Ledger:
 
     @classmethod
     def of(cls, samples: int) -> Ledger:
-        """An empty one, for a source of ``samples``."""
+        """An empty ledger for a source of ``samples``."""
         return cls(rows=np.zeros(samples, RECORD), sample=np.zeros(samples, np.int64))
 
     def add(self, line: list[int | str]) -> None:
-        """Take in one line of the journal, or of what is about to be one."""
+        """Add one line of the journal."""
         if len(line) == 1:
             self.skipped.append((self.samples, str(line[0])))
         else:
@@ -54,7 +54,7 @@ class Ledger:
         self.samples += 1
 
     def end(self) -> tuple[int, int]:
-        """Shard and offset at which the next record may begin; −1 and 0 before the first."""
+        """Shard and offset of the end of the last record; −1 and 0 if there is none."""
         if not self.records:
             return -1, 0
         last = self.rows[self.records - 1]
@@ -70,13 +70,13 @@ class Ledger:
 
 
 class Journal:
-    """The journal of one destination, locked against a second writer, and the shard that is being filled."""
+    """The journal of one destination, locked against a second writer, and the current shard."""
 
     def __init__(self, directory: Path, pack: str, samples: int) -> None:
-        """Begin, or go on with what was written for the same plan.
+        """Start a pack, or resume one of the same plan.
 
         Raises:
-            BadInput: another writer is at work there, or another plan was begun there.
+            BadInput: another process writes there, or an unfinished pack of another plan is there.
         """
         self.directory, self.pack = directory, pack
         self.ledger = Ledger.of(samples)
@@ -86,23 +86,23 @@ class Journal:
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                raise BadInput(f"{directory}: another allpull pack writes there", hint="wait for it") from error
-            self._go_on()
+                raise BadInput(f"{directory}: another allpull pack is writing there", hint="wait for it") from error
+            self._resume()
         except BaseException:
             self._file.close()
             raise
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         self._file.seek(0)
         head = self._file.readline()
         if head and (not head.endswith(b"\n") or json.loads(head) != {"plan": self.pack}):
-            hint = "give another folder, or remove that one: its source or the options were others"
+            hint = "choose another folder, or remove this one: its source or options differ"
             raise BadInput(f"{self.directory}: an unfinished pack of another plan", hint=hint)
         lines = list(_whole_lines(self._file, self.ledger.samples + len(self.ledger.rows)))
-        good = self._believed(lines)
-        for line, _ in lines[:good]:
+        valid = self._valid_lines(lines)
+        for line, _ in lines[:valid]:
             self.ledger.add(line)
-        end = lines[good - 1][1] if good else len(head)
+        end = lines[valid - 1][1] if valid else len(head)
         self._file.truncate(end)
         self._file.seek(end)
         if not head:
@@ -110,8 +110,8 @@ class Journal:
             self._file.flush()
         self._reopen_shard()
 
-    def _believed(self, lines: list[tuple[list[int | str], int]]) -> int:
-        """How many lines are true: of the last shard, which was not yet synced, up to the first wrong checksum."""
+    def _valid_lines(self, lines: list[tuple[list[int | str], int]]) -> int:
+        """The number of valid lines: in the last shard, which was not synced yet, up to the first wrong checksum."""
         last = max((int(line[4]) for line, _ in lines if len(line) > 1), default=-1)
         if last < 0:
             return len(lines)
@@ -131,7 +131,7 @@ class Journal:
         number, end = self.ledger.end()
         for path in self.directory.glob(shard_name(0).replace("00000", "*")):
             if path.name > shard_name(number) or number < 0:
-                path.unlink()  # begun, but no record of it is in the journal
+                path.unlink()  # no record of it is in the journal
         if number >= 0:
             self._shard = (self.directory / shard_name(number)).open("r+b")
             self._shard.truncate(end)
@@ -149,19 +149,19 @@ class Journal:
         else:
             self._shard.write(bytes(offset - end))
         self._shard.write(data)
-        tail, *rest = fields
-        self._note([offset, len(data), tail, zlib.crc32(data), number, *rest, remark])
+        tail, *shape = fields
+        self._append_line([offset, len(data), tail, zlib.crc32(data), number, *shape, remark])
 
     def skip(self, reason: str) -> None:
-        """Note that the next sample has no record."""
-        self._note([reason])
+        """Record that the next sample is skipped, and why."""
+        self._append_line([reason])
 
-    def _note(self, line: list[int | str]) -> None:
+    def _append_line(self, line: list[int | str]) -> None:
         self.ledger.add(line)
         self._file.write(json.dumps(line).encode("ascii") + b"\n")
 
     def flush(self) -> None:
-        """Hand everything to the system: data first, then the lines that tell of them."""
+        """Flush to the system: data first, then their lines."""
         if self._shard is not None:
             self._shard.flush()
         self._file.flush()
@@ -179,12 +179,12 @@ class Journal:
         self._file.close()
 
     def remove(self) -> None:
-        """The pack is complete: nothing is left to go on with."""
+        """Delete the journal of a complete pack."""
         (self.directory / JOURNAL).unlink()
 
 
 def _whole_lines(file: IO[bytes], limit: int) -> Iterator[tuple[list[int | str], int]]:
-    """The lines from here on with the offset at which each ends, up to the first that is torn."""
+    """The remaining lines, each with its end offset, up to the first incomplete one."""
     end = file.tell()
     for _ in range(limit):
         text = file.readline()

@@ -1,4 +1,4 @@
-"""What decides a pack before anything is written: the order, the id, and how large it will be."""
+"""Plan a pack before anything is written: its order, id and expected size."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from typing import Any
 
 import numpy as np
 
-from allpull.data.encode import Encoded, Recipe
 from allpull.data.jpeg.restart import tool_version
-from allpull.data.pack.parallel import attempt
+from allpull.data.pack.encode import Encoded, Recipe
+from allpull.data.pack.encode_workers import attempt
 from allpull.data.sources import Entry, Listing
 from allpull.errors import BadInput
 from allpull.units import show_bytes
 
-SHARD_BYTES = 1 << 30  # 140 files for ImageNet: few for the file system, enough to divide among 64 ranks
+SHARD_BYTES = 1 << 30  # 140 files for ImageNet: few for the file system, enough to split over 64 ranks
 FORECAST_SAMPLES = 24
 SPARE_SHARE = 0.02  # of free space that must remain, as a share of the pack: forecasts err
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Where records go: ``seed`` of the order (None: as the source lists them), and the size of a shard."""
+    """The layout of records: ``seed`` of the order (None: that of the source), and the size of a shard."""
 
     seed: int | None = 0
     shard_bytes: int = SHARD_BYTES
@@ -37,7 +37,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """All that decides the bytes of a pack. ``entries`` are in the order of the records."""
+    """Everything that determines the bytes of a pack. ``entries`` are in the order of the records."""
 
     pack: str
     listing: Listing
@@ -58,17 +58,20 @@ class Forecast:
 
 
 def plan(listing: Listing, recipe: Recipe, layout: Layout) -> Plan:
-    """Decide the order and the pack's id; nothing is read or written.
+    """Determine the order and the pack's id; nothing is read or written.
 
     Raises:
-        BadInput: a kind of pack that this source cannot be, or an impossible layout.
+        BadInput: a kind of pack that does not suit this source, or an impossible layout.
     """
     if recipe.kind != "raw" and listing.source.kind == "raw":
-        raise BadInput(f"{listing.source.name} holds arrays, so not {recipe.kind}", hint="leave --kind out, or raw")
+        raise BadInput(
+            f"{listing.source.name} holds arrays, which kind {recipe.kind} cannot hold",
+            hint="use --kind raw",
+        )
     if recipe.kind == "jpeg-side" and recipe.side is None:
-        raise BadInput("jpeg-side needs the pixels of the shorter side", hint="--side 256")
+        raise BadInput("jpeg-side needs the length of the shorter side in pixels", hint="--side 256")
     if recipe.side is not None and recipe.kind not in ("jpeg-side", "raw"):
-        raise BadInput(f"{recipe.kind} keeps pictures as large as they are", hint="--kind jpeg-side, or raw")
+        raise BadInput(f"{recipe.kind} does not resize images", hint="use --kind jpeg-side, or raw")
     if layout.shard_bytes < 1 << 12:
         raise BadInput(f"shards of {layout.shard_bytes} bytes", hint="--shard-size 1GiB")
     entries = listing.entries
@@ -89,25 +92,25 @@ def plan(listing: Listing, recipe: Recipe, layout: Layout) -> Plan:
 
 
 def _versions(recipe: Recipe) -> dict[str, str]:
-    """What makes bytes: another version of it may make others."""
-    found = {}
+    """The libraries that determine the bytes; other versions may produce others."""
+    versions = {}
     for name in ("numpy", "pillow", "simplejpeg"):
         try:
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
     if recipe.kind == "jpeg-restart":
-        found["restart markers"] = tool_version(recipe.tool)
-    return found
+        versions["restart markers"] = tool_version(recipe.tool)
+    return versions
 
 
 def forecast(plan: Plan) -> Forecast:
-    """Encode a few samples, spread evenly over the source, and reckon what all will take."""
+    """Encode a few samples, spread evenly over the source, and extrapolate size and time."""
     count = len(plan.entries)
-    chosen = np.unique(np.linspace(0, count - 1, min(FORECAST_SAMPLES, count)).round().astype(int)).tolist()
+    numbers = np.unique(np.linspace(0, count - 1, min(FORECAST_SAMPLES, count)).round().astype(int)).tolist()
     begin = time.process_time() + os.times().children_user
     sizes: list[int] = []
-    for number in chosen:
+    for number in numbers:
         outcome = attempt(plan.listing.source, plan.recipe, plan.entries[number])
         sizes.append(len(outcome.data) if isinstance(outcome, Encoded) else 0)
     spent_s = time.process_time() + os.times().children_user - begin
@@ -121,7 +124,7 @@ def forecast(plan: Plan) -> Forecast:
 
 
 def check_space(expected: Forecast, directory: Path) -> None:
-    """Refuse to begin what cannot end.
+    """Refuse to start without enough disk space.
 
     Raises:
         BadInput: the file system has too little space for the forecast.
@@ -130,4 +133,6 @@ def check_space(expected: Forecast, directory: Path) -> None:
     written = sum(path.stat().st_size for path in directory.glob("shard-*.pack"))
     wanted = expected.bytes * (1 + SPARE_SHARE) - written
     if wanted > free:
-        raise BadInput(f"{directory}: {show_bytes(wanted)} to write, {show_bytes(free)} free", hint="another place?")
+        raise BadInput(
+            f"{directory}: {show_bytes(wanted)} to write, {show_bytes(free)} free", hint="use another folder"
+        )

@@ -1,8 +1,8 @@
-"""Read a pack: one open for the index and one a shard, at the start; after that only data is asked for.
+"""Read a pack: the index and each shard are opened once at the start, and ranks may open only their own shards.
 
-``access="read"`` fetches each record by one ``pread``: a damaged disk is an error with a name, and threads share the
-files. ``access="map"`` maps the shards instead and asks the system for nothing more; a shard that is cut short while
-it is mapped kills the process, so it is for packs on local disks.
+``access="read"`` reads each record by one ``pread``: disk errors are reported with the file name, and threads share the
+files. ``access="map"`` maps the shards into memory without further system calls; if a mapped shard is truncated the
+process is killed, so it is for packs on local disks.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import hashlib
 import mmap
 import os
 import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +22,6 @@ import numpy as np
 import numpy.typing as npt
 
 from allpull.data.jpeg.crop import Box, Cropped, crop
-from allpull.data.pack.split import Split, split_shards
 from allpull.data.pack_format import (
     COPY_AGAIN,
     HEAD_BYTES,
@@ -43,7 +44,8 @@ from allpull.data.pack_format import (
     shard_head,
     shard_name,
 )
-from allpull.data.plain_files import exactly, exactly_into, open_plain
+from allpull.data.regular_files import exactly, exactly_into, open_regular
+from allpull.units import counted
 
 Access = Literal["read", "map"]
 Index = tuple[Header, Rows, Bits]
@@ -59,52 +61,52 @@ def read_index(directory: Path) -> Index:
     path = directory / INDEX
     if not path.is_symlink() and not path.exists():
         if (directory / JOURNAL).is_file():
-            hint = "give the command that began it again: it goes on, and what is written stays"
-            raise PackError(f"{directory}: a pack that was begun and is not finished", hint=hint)
-        raise PackError(f"{directory}: no pack, it has no {INDEX}", hint="allpull pack SRC DST makes one")
-    with os.fdopen(open_plain(path), "rb", buffering=0) as file:
+            hint = "run the same command again: it resumes and keeps what is written"
+            raise PackError(f"{directory}: an unfinished pack", hint=hint)
+        raise PackError(f"{directory}: not a pack: it has no {INDEX}", hint="allpull pack SRC DST makes one")
+    with os.fdopen(open_regular(path), "rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         head = exactly(file.fileno(), HEAD_BYTES, 0, path)
         text_bytes = header_length(head, str(path))
         text = exactly(file.fileno(), text_bytes, HEAD_BYTES, path)
         header = parse_header(text, str(path))
         if size != index_size(header, text_bytes):
-            raise PackError(f"{path}: {size} bytes, but its header needs another number", hint=COPY_AGAIN)
-        rest = exactly(file.fileno(), size - HEAD_BYTES - text_bytes, HEAD_BYTES + text_bytes, path)
-    if zlib.crc32(rest, zlib.crc32(text)) != int.from_bytes(head[12:16], "little"):
+            raise PackError(f"{path}: {size} bytes, which contradicts its header", hint=COPY_AGAIN)
+        body = exactly(file.fileno(), size - HEAD_BYTES - text_bytes, HEAD_BYTES + text_bytes, path)
+    if zlib.crc32(body, zlib.crc32(text)) != int.from_bytes(head[12:16], "little"):
         raise PackError(f"{path}: its checksum is wrong", hint=COPY_AGAIN)
     split = header.records * RECORD.itemsize
-    rows: Rows = np.frombuffer(rest, RECORD, header.records)
+    rows: Rows = np.frombuffer(body, RECORD, header.records)
     check_rows(rows, header, str(path))
-    bits = np.frombuffer(rest, np.uint8, offset=split).reshape(header.records, header.label_bytes)
+    bits = np.frombuffer(body, np.uint8, offset=split).reshape(header.records, header.label_bytes)
     return header, rows, bits
 
 
 def digest(index: Index) -> str:
-    """What no pack of other records, labels or order has: a hash over the checksums and labels of all records."""
+    """A hash over the checksums and labels of all records, which identifies records, labels and order."""
     _, rows, bits = index
-    told = hashlib.blake2b(digest_size=8)
+    hasher = hashlib.blake2b(digest_size=8)
     for name in ("crc32", "label", "length"):
-        told.update(np.ascontiguousarray(rows[name]).tobytes())
-    told.update(bits.tobytes())
-    return told.hexdigest()
+        hasher.update(np.ascontiguousarray(rows[name]).tobytes())
+    hasher.update(bits.tobytes())
+    return hasher.hexdigest()
 
 
 class Pack:
     """An open pack. Any number of threads may read it; a copy sent to another process opens its own files.
 
-    ``header`` says what it is; ``rows`` [records] hold offsets, sizes and labels (``format.RECORD``).
+    ``header`` describes it; ``rows`` [records] hold offsets, sizes and labels (``pack_format.RECORD``).
     """
 
     def __init__(
         self, directory: Path, *, access: Access = "read", shards: range | None = None, index: Index | None = None
     ) -> None:
-        """Open the index and the shards; ``shards``, where given, are the only ones that are opened and readable.
+        """Open the index and the shards; with ``shards``, only these are opened and readable.
 
-        ``index`` is that of ``read_index``, where it has been read already.
+        ``index``: the result of ``read_index``, if it was read already.
 
         Raises:
-            PackError: something is missing, damaged, or another pack's.
+            PackError: something is missing, damaged, or of another pack.
         """
         self.directory, self.access, self._shards = directory, access, shards
         self.header, self.rows, self.bits = index or read_index(directory)
@@ -124,7 +126,7 @@ class Pack:
 
     def _open_shard(self, number: int) -> None:
         path = self.directory / shard_name(number)
-        descriptor = open_plain(path)
+        descriptor = open_regular(path)
         self._files[number] = descriptor, path
         size, wanted = os.fstat(descriptor).st_size, self.header.shards[number].bytes
         if size != wanted:
@@ -147,21 +149,21 @@ class Pack:
         return _reopen, (self.directory, self.access, self._shards)
 
     def close(self) -> None:
-        """Close the files; views of mapped records that are still held stay valid."""
+        """Close the files; views of mapped records stay valid."""
         self._maps.clear()
         while self._files:
             os.close(self._files.popitem()[1][0])
 
     @cached_property
     def labels(self) -> npt.NDArray[np.int64]:
-        """The labels: [records], or [records, classes] of 0 and 1 where a record may have several."""
+        """The labels: [records], or [records, classes] of 0 and 1 in multi-label packs."""
         if self.header.multi_label:
             unpacked = np.unpackbits(self.bits, axis=1, count=len(self.header.classes), bitorder="little")
             return unpacked.astype(np.int64)
         return self.rows["label"].astype(np.int64)
 
     def record(self, index: int) -> Buffer:
-        """The bytes of a record, without its table of segments: a whole JPEG, a picture, or pixels.
+        """The bytes of a record, without its table of segments: a JPEG, another image file, or pixels.
 
         Raises:
             PackError: the file could not be read.
@@ -171,33 +173,33 @@ class Pack:
         return memoryview(whole)[:-tail] if tail else whole
 
     def whole(self, index: int) -> Buffer:
-        """The bytes of a record with its table of segments, as ``allpull.data.jpeg.crop`` wants them.
+        """The bytes of a record with its table of segments, as ``allpull.data.jpeg.crop`` needs them.
 
         Raises:
             PackError: the file could not be read, or its shard was not opened.
         """
-        return self.stretch(*self._place(index))
+        return self.read_range(*self._place(index))
 
     def wholes(self, indices: range) -> list[Buffer]:
-        """Records that follow each other, as ``whole`` gives them, by one read for each shard they lie in."""
-        found: list[Buffer] = []
+        """Consecutive records, as returned by ``whole``, with one read per shard."""
+        records: list[Buffer] = []
         start = indices.start
         while start < indices.stop:
             shard, first, _ = self._place(start)
             stop = min(indices.stop, int(np.searchsorted(self.rows["shard"], shard, "right")))
             _, last, length = self._place(stop - 1)
-            block = memoryview(self.stretch(shard, first, last + length - first))
+            block = memoryview(self.read_range(shard, first, last + length - first))
             for index in range(start, stop):
                 _, at, size = self._place(index)
-                found.append(block[at - first : at - first + size])
+                records.append(block[at - first : at - first + size])
             start = stop
-        return found
+        return records
 
-    def stretch(self, shard: int, offset: int, length: int, memory: memoryview | None = None) -> Buffer:
+    def read_range(self, shard: int, offset: int, length: int, memory: memoryview | None = None) -> Buffer:
         """``length`` bytes of a shard from ``offset`` on.
 
-        They are put into ``memory`` where it is given and has room, and the files are not mapped: fresh memory for a
-        large record costs more than reading it.
+        They are read into ``memory`` if it is given and large enough and the files are not mapped: allocating memory
+        for a large record costs more than reading it.
 
         Raises:
             PackError: the file could not be read, or was not opened.
@@ -206,30 +208,30 @@ class Pack:
         if mapped is not None:
             return mapped[offset : offset + length]
         if shard not in self._files:
-            raise PackError(f"{self.directory}: shard {shard} is not open here", hint="its records are other ranks'")
+            raise PackError(f"{self.directory}: shard {shard} is not open here", hint="it belongs to other ranks")
         descriptor, path = self._files[shard]
         if memory is None or len(memory) < length:
             return exactly(descriptor, length, offset, path)
         return exactly_into(memory[:length], descriptor, offset, path)
 
     def pixels(self, index: int) -> npt.NDArray[np.generic]:
-        """Raw pixels [height, width, channels]; read-only, where they lie if they are mapped.
+        """Raw pixels [height, width, channels]; read-only, and in place if mapped.
 
         Raises:
-            PackError: the record is a picture.
+            PackError: the record is an image.
         """
         row = self.rows[index]
         if row["codec"] != RAW:
-            raise PackError(f"{self.directory}: record {index} is a picture, not pixels", hint="decode record()")
+            raise PackError(f"{self.directory}: record {index} is an image, not pixels", hint="decode record()")
         shape = int(row["height"]), int(row["width"]), int(row["channels"])
         return np.frombuffer(self.whole(index), self.header.dtype).reshape(shape)
 
     def crop(self, index: int, box: Box) -> Cropped:
-        """A small JPEG of the segments that cover ``box``, and where in its pixels the box is.
+        """A small JPEG of the segments that cover ``box``, and the position of the box in it.
 
         Raises:
-            PackError: the record has no segments: decode ``record``, then crop; or its table is damaged.
-            ValueError: the box is empty or leaves the picture.
+            PackError: the record has no segments (decode ``record``, then crop), or its table is damaged.
+            ValueError: the box is empty or exceeds the image.
         """
         row = self.rows[index]
         if row["codec"] != JPEG_SEGMENTS:
@@ -237,14 +239,14 @@ class Pack:
         return crop(self.whole(index), int(row["tail"]), box)
 
     def check(self, index: int) -> bool:
-        """Whether a record is the one that was written, by its CRC-32."""
+        """Whether a record matches its CRC-32."""
         return zlib.crc32(self.whole(index)) == int(self.rows["crc32"][index])
 
     def split(self, rank: int, ranks: int) -> Split:
-        """The whole shards that are rank ``rank``'s of ``ranks``, cut where records divide most evenly.
+        """The whole shards of rank ``rank`` of ``ranks``, cut where records divide most evenly.
 
-        Advice of the Piz Daint study: a rank that reads only files of its own spares the file system. Which samples
-        meet in a batch is then decided when the pack is made, so make it shuffled, which is the default.
+        As the Piz Daint study advises: a rank that reads only its own files relieves the file system. The pack's order
+        then determines which samples share a batch, so it should be shuffled, which is the default.
 
         Raises:
             PackError: there are fewer shards than ranks.
@@ -252,18 +254,18 @@ class Pack:
         return split_shards(self.header, rank, ranks)
 
     def names(self) -> list[str]:
-        """Where each record came from; read now, from a file that training does not need.
+        """The source of each record, read from a file that training does not need.
 
         Raises:
             PackError: the file is missing, or names another number of records.
         """
         path = self.directory / NAMES
-        with os.fdopen(open_plain(path), "rb") as file:
+        with os.fdopen(open_regular(path), "rb") as file:
             if os.fstat(file.fileno()).st_size > MAX_NAME_BYTES:
-                raise PackError(f"{path}: larger than any list of names", hint=COPY_AGAIN)
+                raise PackError(f"{path}: too large for a list of names", hint=COPY_AGAIN)
             names = file.read().decode("utf-8", "backslashreplace").split("\n")[:-1]
         if len(names) != len(self):
-            raise PackError(f"{path}: {len(names)} names of {len(self)} records", hint=COPY_AGAIN)
+            raise PackError(f"{path}: {len(names)} names for {len(self)} records", hint=COPY_AGAIN)
         return names
 
     def _place(self, index: int) -> tuple[int, int, int]:
@@ -273,3 +275,41 @@ class Pack:
 
 def _reopen(directory: Path, access: Access, shards: range | None) -> Pack:
     return Pack(directory, access=access, shards=shards)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """The shards that one rank reads, and their records."""
+
+    shards: range
+    records: range
+
+
+def split_shards(header: Header, rank: int, ranks: int) -> Split:
+    """The whole shards of rank ``rank`` of ``ranks``, cut where records divide most evenly.
+
+    Raises:
+        PackError: there are fewer shards than ranks.
+    """
+    count = len(header.shards)
+    if not 0 <= rank < ranks or count < ranks:
+        raise PackError(
+            f"{counted(count, 'shard')} cannot be split over {ranks} ranks",
+            hint="recreate the pack with a smaller --shard-size",
+        )
+    begins = [0, *np.cumsum([shard.records for shard in header.shards]).tolist()]
+    cuts = list(_cuts(begins, ranks))
+    shards = range(cuts[rank], cuts[rank + 1])
+    return Split(shards=shards, records=range(begins[shards.start], begins[shards.stop]))
+
+
+def _cuts(begins: Sequence[int], ranks: int) -> Iterator[int]:
+    """The first shard of each rank: nearest to an even split of records, at least one shard each."""
+    shards, cut = len(begins) - 1, 0
+    yield 0
+    for rank in range(1, ranks):
+        wanted = begins[-1] * rank / ranks
+        allowed = range(cut + 1, shards - (ranks - rank) + 1)
+        cut = min(allowed, key=lambda shard: abs(begins[shard] - wanted))
+        yield cut
+    yield shards

@@ -1,4 +1,4 @@
-"""Mean and deviation of a pack's channels, from a fixed sample of its records: reckoned when the pack is made."""
+"""Mean and standard deviation of a pack's channels, from a fixed sample of records; computed when it is made."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from allpull.data.pack.read import Pack
 from allpull.data.pack_format import RAW, Rows
 from allpull.errors import BadInput
 
-MOST, FEWEST = 256, 16  # records looked at: of 256 photographs the mean is within some 2 % of that of all
-PIXELS = 1 << 27  # looked at in all, where that allows more: half a second of decoding for 256 of 0.5 megapixels
-ROWS_PIXELS = 1 << 16  # taken to floating point at a time
+MOST, FEWEST = 256, 16  # records sampled: the mean of 256 photographs is within some 2 % of that of all
+PIXELS = 1 << 27  # sampled in total, if that allows more: half a second of decoding for 256 of 0.5 megapixels
+ROWS_PIXELS = 1 << 16  # converted to floating point at a time
 
 Sums = npt.NDArray[np.float64]
 
@@ -30,31 +30,31 @@ class Statistics:
 
 
 def statistics(pack: Pack, *, channels: int, threads: int) -> Statistics:
-    """Those of ``pack``, of which every shard must be open: of whole pictures, each with equal weight.
+    """The statistics of ``pack``, all of whose shards must be open: over whole images, with equal weight.
 
     The sample depends on the number and sizes of the records alone.
 
     Raises:
-        BadInput: none of the sample can be decoded, or it holds numbers that are not finite.
+        BadInput: no sampled record can be decoded, or pixels are not finite.
     """
     chosen = sample(pack.rows)
     with ThreadPoolExecutor(threads, thread_name_prefix="allpull-load") as pool:
         sums = list(pool.map(lambda record: _moments(pack, record, channels), chosen))
-    found = np.array([one for one in sums if one is not None])
-    if not len(found):
+    moments = np.array([one for one in sums if one is not None])
+    if not len(moments):
         where = pack.directory
-        raise BadInput(f"{where}: of {len(chosen)} records not one can be decoded", hint="try allpull pack verify")
-    if not np.isfinite(found).all():
+        raise BadInput(f"{where}: none of {len(chosen)} records can be decoded", hint="run allpull pack verify")
+    if not np.isfinite(moments).all():
         raise BadInput(
-            f"{pack.directory}: pixels that are not finite numbers", hint="mend the source and pack it again"
+            f"{pack.directory}: pixels that are not finite numbers", hint="repair the source and pack it again"
         )
-    mean, square = found.mean(axis=0)
+    mean, square = moments.mean(axis=0)
     std = np.sqrt(np.maximum(square - mean**2, 0))
     return Statistics(mean=tuple(mean.tolist()), std=tuple(np.where(std > 0, std, 1.0).tolist()))
 
 
 def sample(rows: Rows) -> list[int]:
-    """Records to look at, ascending: fewer where pictures are large."""
+    """The records to sample, ascending: fewer if images are large."""
     pixels = rows["height"].astype(np.float64) * rows["width"]
     count = min(len(rows), max(FEWEST, min(MOST, int(PIXELS / pixels.mean()))))
     generator = np.random.Generator(np.random.Philox(key=[0, 0]))
@@ -63,7 +63,7 @@ def sample(rows: Rows) -> list[int]:
 
 
 def _moments(pack: Pack, record: int, channels: int) -> Sums | None:
-    """Means of the pixels and of their squares [2, channels]; None where they cannot be decoded."""
+    """Means of the pixels and of their squares [2, channels]; None if they cannot be decoded."""
     row = pack.rows[record]
     try:
         pixels = pack.pixels(record) if row["codec"] == RAW else decode(pack.record(record))[0]

@@ -1,4 +1,4 @@
-"""Look at every byte of a pack, and name what is wrong: flipped bits, cut shards, shards of another pack."""
+"""Verify every byte of a pack, and name each fault: flipped bits, truncated shards, shards of another pack."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from allpull.data.pack_format import (
     shard_head,
     shard_name,
 )
-from allpull.data.plain_files import open_plain
+from allpull.data.regular_files import open_regular
 
-MAX_FAULTS = 1000  # that are listed; the rest are counted
+MAX_FAULTS = 1000  # listed; further ones are only counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """What was looked at, how many records and files are at fault, and the first of them in words."""
+    """What was verified, the number of faulty records and files, and messages of the first."""
 
     records: int
     bytes: int
@@ -43,10 +43,10 @@ def verify(directory: Path, *, threads: int = 1, progress: Callable[[int, int], 
     """Compare every record with its checksum and its row, and the folder with the index.
 
     Raises:
-        PackError: the index itself is missing or damaged, so that nothing can be compared.
+        PackError: the index itself is missing or damaged.
     """
     header, rows, _ = read_index(directory)
-    faults = [f"{path.name}: not in the index" for path in _strangers(directory, header)]
+    faults = [f"{path.name}: not in the index" for path in _unlisted_shards(directory, header)]
     begins = [0]
     for shard in header.shards:
         begins.append(begins[-1] + shard.records)
@@ -55,10 +55,10 @@ def verify(directory: Path, *, threads: int = 1, progress: Callable[[int, int], 
         for number in range(len(header.shards))
     ]
     count = len(faults)
-    with ThreadPoolExecutor(max(1, threads)) as pool:  # checksums let other threads run
-        for number, found in enumerate(pool.map(lambda job: list(_shard(*job)), work), start=1):
-            count += len(found)
-            faults += found[: MAX_FAULTS - len(faults)]
+    with ThreadPoolExecutor(max(1, threads)) as pool:  # checksums release the GIL
+        for number, shard_faults in enumerate(pool.map(lambda job: list(_shard(*job)), work), start=1):
+            count += len(shard_faults)
+            faults += shard_faults[: MAX_FAULTS - len(faults)]
             if progress is not None:
                 progress(number, len(work))
     names = _names(directory, header)
@@ -67,7 +67,7 @@ def verify(directory: Path, *, threads: int = 1, progress: Callable[[int, int], 
     return Verified(records=header.records, bytes=size, faults=count + len(names), listed=tuple(faults))
 
 
-def _strangers(directory: Path, header: Header) -> list[Path]:
+def _unlisted_shards(directory: Path, header: Header) -> list[Path]:
     known = {shard_name(number) for number in range(len(header.shards))}
     return sorted(path for path in directory.glob("shard-*.pack") if path.name not in known)
 
@@ -75,7 +75,7 @@ def _strangers(directory: Path, header: Header) -> list[Path]:
 def _shard(directory: Path, header: Header, number: int, rows: Rows, first: int) -> Iterator[str]:
     name = shard_name(number)
     try:
-        descriptor = open_plain(directory / name)
+        descriptor = open_regular(directory / name)
     except PackError as error:
         yield f"{name}: {error}"
         return
@@ -92,14 +92,14 @@ def _shard(directory: Path, header: Header, number: int, rows: Rows, first: int)
             at = int(row["offset"]) + int(row["length"])
             fault = _record(data, row)
             if fault or any(gap) or len(gap) >= aligned(1):
-                yield f"{name}: record {index}: {fault or 'bytes before it that no record has'}"
+                yield f"{name}: record {index}: {fault or 'unexpected bytes before it'}"
 
 
 def _record(data: bytes, row: Rows) -> str:
     if len(data) != row["length"]:
-        return "cut short"
+        return "truncated"
     if zlib.crc32(data) != row["crc32"]:
-        return "its checksum is wrong"
+        return "wrong checksum"
     if row["codec"] not in (JPEG, JPEG_SEGMENTS):
         return ""
     picture = len(data) - int(row["tail"])
@@ -110,15 +110,15 @@ def _record(data: bytes, row: Rows) -> str:
     except (NotJpeg, PackError) as error:
         return str(error)
     same = header.height == int(row["height"]) and header.width == int(row["width"])
-    return "" if same else "not of the size that the index says"
+    return "" if same else "its size contradicts the index"
 
 
 def _names(directory: Path, header: Header) -> list[str]:
     try:
-        with os.fdopen(open_plain(directory / NAMES), "rb") as file:
+        with os.fdopen(open_regular(directory / NAMES), "rb") as file:
             lines = 0
             while block := file.read(1 << 20):
                 lines += block.count(b"\n")
     except PackError as error:
         return [f"{NAMES}: {error}"]
-    return [] if lines == header.records else [f"{NAMES}: {lines} names of {header.records} records"]
+    return [] if lines == header.records else [f"{NAMES}: {lines} names for {header.records} records"]

@@ -1,7 +1,7 @@
-"""Make a pack of a source: written by several processes, resumed after a kill, complete at once.
+"""Write a pack from a source: encoded by several processes, resumable after a kill, completed atomically.
 
-The bytes follow from the source, the options and the versions of the libraries alone: the order is a permutation of
-the listing from a seed, shards are filled in that order, and only one process writes.
+The bytes depend only on the source, the options and the versions of the libraries: the order is a seeded permutation of
+the listing, shards are filled in that order, and only one process writes.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
+from allpull.data.pack.encode_workers import CHUNK, Outcome, outcomes
 from allpull.data.pack.journal import Journal, Ledger
-from allpull.data.pack.parallel import CHUNK, Outcome, outcomes
 from allpull.data.pack.plan import Plan
 from allpull.data.pack.read import Index, Pack, read_index
 from allpull.data.pack.statistics import statistics
@@ -36,12 +36,12 @@ from allpull.data.sources import Entry
 from allpull.errors import BadInput
 
 Progress = Callable[[int, int, int], None]
-"""Called with samples done, samples in all, and bytes written."""
+"""Called with samples done, total samples, and bytes written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """A finished pack: samples, or the ``whole``, that were there already; bytes that this call wrote, and its time."""
+    """A finished pack: the samples that existed before (``whole``: all), and the bytes and time of this call."""
 
     directory: Path
     header: Header
@@ -52,11 +52,11 @@ class Written:
 
 
 def write_pack(plan: Plan, directory: Path, *, workers: int = 1, progress: Progress | None = None) -> Written:
-    """Write the pack of ``plan`` into ``directory``, or what is still missing of it.
+    """Write the pack of ``plan`` into ``directory``, or the missing rest of it.
 
     Raises:
         BadInput: the folder holds something else, or no sample could be packed.
-        AllpullError: a process died; what was written stays, and the next call goes on.
+        AllpullError: a process died; written data stay, and the next call resumes.
     """
     begin_s = time.monotonic()
     done = finished(directory, plan)
@@ -77,7 +77,7 @@ def write_pack(plan: Plan, directory: Path, *, workers: int = 1, progress: Progr
 
 
 def finished(directory: Path, plan: Plan) -> Header | None:
-    """The header of the pack of this very plan, if it is there already.
+    """The header of the pack of this plan, if it is complete already.
 
     Raises:
         BadInput: the folder holds another pack, or other things.
@@ -85,20 +85,20 @@ def finished(directory: Path, plan: Plan) -> Header | None:
     if (directory / INDEX).exists():
         header, _, _ = read_index(directory)
         if header.pack != plan.pack:
-            hint = "give another folder: packs are not changed"
+            hint = "choose another folder: existing packs are never changed"
             raise BadInput(f"{directory}: holds another pack", hint=hint)
         return header
     if directory.exists() and any(directory.iterdir()) and not (directory / JOURNAL).is_file():
-        raise BadInput(f"{directory}: is not empty, and no pack was begun there", hint="give a folder of its own")
+        raise BadInput(f"{directory}: is not empty, and holds no unfinished pack", hint="choose an empty or new folder")
     return None
 
 
 def _write_records(plan: Plan, journal: Journal, workers: int, progress: Progress | None) -> int:
-    rest = plan.entries[journal.ledger.samples :]
+    remaining = plan.entries[journal.ledger.samples :]
     written = 0
-    for number, outcome in enumerate(outcomes(plan.listing.source, plan.recipe, rest, workers), start=1):
+    for number, outcome in enumerate(outcomes(plan.listing.source, plan.recipe, remaining, workers), start=1):
         written += _write_one(journal, outcome, plan.layout.shard_bytes)
-        if number % CHUNK == 0 or number == len(rest):
+        if number % CHUNK == 0 or number == len(remaining):
             journal.flush()
             if progress is not None:
                 progress(journal.ledger.samples, len(plan.entries), written)
@@ -115,24 +115,24 @@ def _write_one(journal: Journal, outcome: Outcome, shard_bytes: int) -> int:
 
 
 def _complete(plan: Plan, journal: Journal, workers: int) -> Header:
-    """Names, skipped samples, then the index: with its renaming the folder becomes a pack."""
+    """Write names, skipped samples, then the index: renaming it makes the folder a pack."""
     ledger = journal.ledger
     if not ledger.records:
         reasons = "; ".join(sorted({reason for _, reason in ledger.skipped})[:3])
-        raise BadInput(f"none of {ledger.samples} samples could be packed: {reasons}", hint="is it the right source?")
+        raise BadInput(f"none of {ledger.samples} samples could be packed: {reasons}", hint="is this the right source?")
     shards = ledger.shards()
     if len(shards) > MAX_SHARDS:
-        raise PackError(f"{len(shards)} shards", hint="--shard-size: make them larger")
+        raise PackError(f"{len(shards)} shards", hint="increase --shard-size")
     source, entries, directory = plan.listing.source, plan.entries, journal.directory
     skipped = [*plan.listing.left_out, *((entries[number].key, reason) for number, reason in ledger.skipped)]
-    _put_lines(directory / NAMES, ((entries[number].key,) for number in ledger.sample[: ledger.records].tolist()))
-    _put_lines(directory / SKIPPED, skipped)
-    _put_lines(directory / ODD, ((entries[number].key, remark) for number, remark in ledger.odd))
+    _write_lines(directory / NAMES, ((entries[number].key,) for number in ledger.sample[: ledger.records].tolist()))
+    _write_lines(directory / SKIPPED, skipped)
+    _write_lines(directory / ODD, ((entries[number].key, remark) for number, remark in ledger.odd))
     header = Header(
         pack=plan.pack,
         kind=plan.recipe.kind,
         records=ledger.records,
-        classes=tuple(plain(name) for name in source.classes),
+        classes=tuple(one_line(name) for name in source.classes),
         multi_label=source.multi_label,
         dtype=plan.recipe.dtype,
         shards=shards,
@@ -141,25 +141,25 @@ def _complete(plan: Plan, journal: Journal, workers: int) -> Header:
         origin=plan.origin,
     )
     bits = _labels(ledger, entries, header)
-    journal.close()  # the last shard is on disk before the index tells of it
+    journal.close()  # the last shard is on disk before the index refers to it
     rows = ledger.rows[: ledger.records]
     header = _with_statistics(directory, (header, rows, bits), workers)
-    _put(directory / INDEX, index_bytes(header, rows, bits))
+    _write_atomically(directory / INDEX, index_bytes(header, rows, bits))
     return header
 
 
 def _with_statistics(directory: Path, index: Index, threads: int) -> Header:
-    """The header with mean and deviation, where all records have as many channels, of finite numbers."""
+    """The header with mean and standard deviation, if all records have equally many channels of finite numbers."""
     header, rows, _ = index
     channels = np.unique(rows["channels"])
     if len(channels) > 1:
         return header
     with Pack(directory, index=index) as pack:
         try:
-            found = statistics(pack, channels=int(channels[0]), threads=threads)
+            values = statistics(pack, channels=int(channels[0]), threads=threads)
         except BadInput:
-            return header  # who trains on it is told
-    return replace(header, mean=found.mean, std=found.std)
+            return header  # training on it reports this
+    return replace(header, mean=values.mean, std=values.std)
 
 
 def _labels(ledger: Ledger, entries: Sequence[Entry], header: Header) -> Bits:
@@ -176,22 +176,22 @@ def _labels(ledger: Ledger, entries: Sequence[Entry], header: Header) -> Bits:
     return bits
 
 
-def plain(name: str) -> str:
-    """``name`` in one line that UTF-8 can carry.
+def one_line(name: str) -> str:
+    """``name`` escaped to one line of valid UTF-8.
 
-    >>> plain("a\\nb")
+    >>> one_line("a\\nb")
     'a\\\\nb'
     """
     text = name.encode("utf-8", "backslashreplace").decode("utf-8")
     return text.replace("\\", "\\\\").translate({ord("\n"): "\\n", ord("\r"): "\\r", ord("\t"): "\\t"})
 
 
-def _put_lines(path: Path, rows: Iterable[tuple[str, ...]]) -> None:
-    _put(path, "".join("\t".join(map(plain, row)) + "\n" for row in rows).encode("utf-8"))
+def _write_lines(path: Path, rows: Iterable[tuple[str, ...]]) -> None:
+    _write_atomically(path, "".join("\t".join(map(one_line, row)) + "\n" for row in rows).encode("utf-8"))
 
 
-def _put(path: Path, data: bytes) -> None:
-    """Write a file so that it is there whole or not at all."""
+def _write_atomically(path: Path, data: bytes) -> None:
+    """Write a file atomically and synchronise it to disk."""
     part = path.with_name(f"{path.name}.part")
     with part.open("wb") as file:
         file.write(data)
@@ -200,6 +200,6 @@ def _put(path: Path, data: bytes) -> None:
     part.replace(path)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(folder)  # the new name itself
+        os.fsync(folder)  # syncs the new name
     finally:
         os.close(folder)

@@ -1,4 +1,4 @@
-"""Where packs are made from: each source lists its samples cheaply, then reads any of them in any process."""
+"""Sources of packs: each lists its samples cheaply, and reads any of them in any process."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from allpull.registry import Table
 
 MAX_ONLY_BYTES = 1 << 30
 COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tar.lz4", ".tar.Z")
-PLAIN = "unpack it and give the folder, or make plain .tar of it: gunzip, bunzip2, unxz, zstd -d"
+PLAIN = "unpack it and give the folder, or decompress it to .tar: gunzip, bunzip2, unxz, zstd -d"
 PARTS = {"train", "training", "val", "valid", "validation", "test", "testing"}
 BIGEARTHNET_BAND = "_B02.tif"
-KEYS_HINT = "names are those in names.txt of a pack: paths below SRC, patches, members as FILE.tar:NAME"
+KEYS_HINT = "names are as in names.txt of a pack: paths below SRC, patches, or members as FILE.tar:NAME"
 
 Sample = bytes | npt.NDArray[np.generic]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One sample before it is read: its name in the source, where it is (the source's own words), its size and labels.
+    """One sample before it is read: its name in the source, its position there, its size and labels.
 
     ``size_bytes`` is that of the source's data; ``labels`` are class numbers, one unless the source is multi-label.
     """
@@ -39,7 +39,7 @@ class Entry:
 
 
 class Source(Protocol):
-    """A data set that can be packed. Reading must work in another process, so a source is small and can be pickled."""
+    """A data set that can be packed. Other processes read it, so a source is small and can be pickled."""
 
     name: str
     classes: tuple[str, ...]
@@ -51,14 +51,14 @@ class Source(Protocol):
         """The file's bytes, or pixels [height, width, channels].
 
         Raises:
-            Refused: this sample cannot be had; the message says why.
+            Refused: this sample cannot be used; the message says why.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """A source with its entries, in an order that is the same wherever it is listed, and what was left out, and why."""
+    """A source with its entries in a reproducible order, and the names that were left out, with reasons."""
 
     source: Source
     entries: Sequence[Entry]
@@ -66,23 +66,23 @@ class Listing:
 
 
 def only_these(entries: Sequence[Entry], file: Path) -> list[Entry]:
-    """The entries whose keys stand in ``file``: one a line, or the first column of a CSV, as BigEarthNet's splits are.
+    """The entries whose keys are in ``file``: one per line, or the first column of a CSV, as in BigEarthNet's splits.
 
     Raises:
-        BadInput: the file cannot be read, or names a sample that is not there.
+        BadInput: the file cannot be read, or names an unknown sample.
     """
     try:
         if file.stat().st_size > MAX_ONLY_BYTES:
-            raise BadInput(f"{file}: larger than any list of names", hint="one name a line")
+            raise BadInput(f"{file}: too large for a list of names", hint="one name per line")
         text = file.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError as error:
-        raise BadInput(f"{file}: {error.strerror}", hint="one name a line") from error
+        raise BadInput(f"{file}: {error.strerror}", hint="one name per line") from error
     wanted = {line.partition(",")[0].strip() for line in text.splitlines()} - {""}
-    found = [entry for entry in entries if entry.key in wanted]
-    missing = sorted(wanted - {entry.key for entry in found})
+    selected = [entry for entry in entries if entry.key in wanted]
+    missing = sorted(wanted - {entry.key for entry in selected})
     if missing:
-        raise BadInput(f"{file}: {len(missing):,} names that the source has not, as {missing[0]!r}", hint=KEYS_HINT)
-    return found
+        raise BadInput(f"{file}: {len(missing):,} names are not in the source, such as {missing[0]!r}", hint=KEYS_HINT)
+    return selected
 
 
 SOURCES = Table(
@@ -100,25 +100,23 @@ SOURCES = Table(
 
 
 def guess(path: Path) -> str:
-    """Which source ``path`` is, by the names in it.
+    """The kind of source of ``path``, guessed from file names.
 
     Raises:
-        BadInput: it does not exist, or is none that is known.
+        BadInput: it does not exist, or is not a known kind.
     """
     if path.is_file() and path.suffix == ".npz":
         return "arrays"
     if path.is_file() and path.name.endswith(".tar"):
         return "tar"
     if path.is_file() and path.name.endswith(COMPRESSED):
-        raise BadInput(
-            f"{path}: a compressed tar file, of which no member can be read without all before it", hint=PLAIN
-        )
+        raise BadInput(f"{path}: a compressed tar file, whose members cannot be read at random", hint=PLAIN)
     if path.is_file():
         raise BadInput(
-            f"{path}: a file that is neither tar nor npz", hint="give the data set's folder, or see --source"
+            f"{path}: a file that is neither tar nor npz", hint="give the folder of the data set, or use --source"
         )
     if not path.is_dir():
-        raise BadInput(f"{path}: no such folder, tar or npz file", hint="give the data set's folder")
+        raise BadInput(f"{path}: no such folder, tar or npz file", hint="give the folder of the data set")
     names = sorted(entry.name for entry in path.iterdir())
     if any("-images-idx" in name or "-images.idx" in name for name in names):
         return "idx"
@@ -130,26 +128,26 @@ def guess(path: Path) -> str:
     if first is None and any(name.endswith(COMPRESSED) for name in names):
         raise BadInput(f"{path}: holds compressed tar files, which cannot be read at random", hint=PLAIN)
     if first is None:
-        hint = "an ImageFolder has a folder for each class; see --source"
-        raise BadInput(f"{path}: holds no data set that is known", hint=hint)
+        hint = "an ImageFolder has one folder per class; see --source"
+        raise BadInput(f"{path}: holds no known data set", hint=hint)
     patches = any(entry.name.endswith("_labels_metadata.json") for entry in first.iterdir())
     if not patches:
-        _refuse_what_holds_data_sets(path, [name for name in names if (path / name).is_dir()])
+        _refuse_parent_of_data_sets(path, [name for name in names if (path / name).is_dir()])
     return "bigearthnet" if patches else "imagefolder"
 
 
-def _refuse_what_holds_data_sets(path: Path, folders: Sequence[str]) -> None:
-    """Make sure that ``folders`` of ``path`` may be classes: parts of a data set would be learned as such."""
+def _refuse_parent_of_data_sets(path: Path, folders: Sequence[str]) -> None:
+    """Refuse ``folders`` of ``path`` that are parts of a data set: they would be learned as classes."""
     parts = [folder for folder in folders if folder.lower() in PARTS]
-    if len(parts) == len(folders) or len(parts) > 1:  # beside them there may be labels, or what an editor keeps
+    if len(parts) == len(folders) or len(parts) > 1:  # there may also be label files, or files of an editor
         raise BadInput(
-            f"{path}: holds parts of a data set, and no classes: {', '.join(parts)}",
-            hint=f"pack each by itself: allpull pack {shlex.quote(str(path / parts[0]))} my-packs/{parts[0]};"
-            " --source imagefolder takes them for classes",
+            f"{path}: holds parts of a data set instead of classes: {', '.join(parts)}",
+            hint=f"pack each one separately: allpull pack {shlex.quote(str(path / parts[0]))} my-packs/{parts[0]};"
+            " with --source imagefolder they are treated as classes",
         )
     below = next((entry for entry in (path / folders[0]).iterdir() if entry.is_dir()), None)
     if below is not None and any(entry.name.endswith(BIGEARTHNET_BAND) for entry in below.iterdir()):
         raise BadInput(
-            f"{path}: patches in folders of their tiles, as in BigEarthNet 2; allpull reads version 1",
+            f"{path}: patches in tile folders, as in BigEarthNet 2; allpull reads version 1",
             hint="put all patches into one folder, each with its labels in PATCH_labels_metadata.json",
         )

@@ -1,7 +1,7 @@
 """NumPy arrays: ``images.npy`` and ``labels.npy`` in a folder, or both in one npz file. No pickle is ever loaded.
 
 Images are [n, height, width] or [n, height, width, channels] of uint8, uint16 or float32; labels are [n] class numbers,
-or [n, classes] of 0 and 1 where a sample may have several.
+or [n, classes] of 0 and 1 with several labels per sample.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from allpull.data.pack_format import DTYPES, MAX_CLASSES, MAX_RECORDS, Kind
 from allpull.data.sources import Entry, Listing, Sample
 from allpull.errors import BadInput
 
-MAX_NPZ_BYTES = 1 << 33  # unpacked: an npz is held in memory; larger sets belong into npy files, which are mapped
+MAX_NPZ_BYTES = 1 << 33  # uncompressed: an npz is held in memory; larger sets should be npy files, which are mapped
 HINT = "save arrays 'images' and 'labels' with numpy.savez, or as images.npy and labels.npy"
 
 
@@ -42,7 +42,7 @@ def listing(path: Path, classes: int | None = None) -> Listing:
     """The samples of ``path``.
 
     Raises:
-        BadInput: an array is missing, of another type or shape, or larger than it may be.
+        BadInput: an array is missing, of another type or shape, or too large.
     """
     images, labels = _array(path, "images"), _array(path, "labels")
     dtype = images.dtype.newbyteorder("<").str
@@ -59,14 +59,14 @@ def listing(path: Path, classes: int | None = None) -> Listing:
         raise BadInput(f"{path}: labels from {labels.min()} to {labels.max()} of {count} classes", hint=HINT)
     size = images[0].nbytes
     entries = [
-        Entry(key=str(number), place=(number,), size_bytes=size, labels=tuple(chosen))
-        for number, chosen in enumerate(_chosen(labels))
+        Entry(key=str(number), place=(number,), size_bytes=size, labels=tuple(numbers))
+        for number, numbers in enumerate(_label_numbers(labels))
     ]
     source = Arrays(path, tuple(map(str, range(count))), multi_label=multi, dtype=dtype)
     return Listing(source=source, entries=entries, left_out=[])
 
 
-def _chosen(labels: npt.NDArray[Any]) -> list[list[int]]:
+def _label_numbers(labels: npt.NDArray[Any]) -> list[list[int]]:
     if labels.ndim == 1:
         return [[label] for label in labels.tolist()]
     return [np.flatnonzero(row).tolist() for row in labels]
@@ -76,21 +76,21 @@ def _chosen(labels: npt.NDArray[Any]) -> list[list[int]]:
 def _array(path: Path, name: str) -> npt.NDArray[Any]:
     try:
         if path.is_dir():
-            found: npt.NDArray[Any] = np.load(path / f"{name}.npy", mmap_mode="r", allow_pickle=False)
-            return found
+            array: npt.NDArray[Any] = np.load(path / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+            return array
         return _member(path, f"{name}.npy")
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, NotImplementedError) as error:
         raise BadInput(f"{path}: {name}: {error}", hint=HINT) from error
 
 
 def _member(path: Path, name: str) -> npt.NDArray[Any]:
-    """One array of an npz file; how much it will unpack to is looked at first."""
+    """One array of an npz file; its uncompressed size is checked first."""
     with zipfile.ZipFile(path) as archive, archive.open(name) as member:
         version = npy.read_magic(member)
         reader = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         shape, _, dtype = reader(member)
         if np.prod([float(side) for side in shape]) * dtype.itemsize > MAX_NPZ_BYTES or dtype.hasobject:
-            raise ValueError("larger than an npz may be here, or of Python objects")
+            raise ValueError("too large for an npz, or of Python objects")
         with archive.open(name) as again:
             file: IO[bytes] = again
             array: npt.NDArray[Any] = npy.read_array(file, allow_pickle=False)

@@ -1,8 +1,8 @@
-"""BigEarthNet: a folder a patch, with a GeoTIFF a band and a JSON file of its labels; 12 bands of Sentinel-2, uint16.
+"""BigEarthNet: one folder per patch, with a GeoTIFF per band and a JSON file of labels; 12 Sentinel-2 bands, uint16.
 
-Bands of 20 and 60 metres (60×60 and 20×20 pixels) are brought to the 120×120 of the others by bicubic interpolation,
-rounded to whole numbers; the 10-metre bands are what is stored. With 19 classes, patches of which no label is left are
-left out, as the authors do.
+Bands of 20 and 60 metres (60×60 and 20×20 pixels) are interpolated bicubically to the 120×120 of the others and
+rounded; the 10-metre bands are stored unchanged. With 19 classes, patches without a remaining label are left out, as
+the authors do.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from allpull.errors import BadInput
 BANDS = ("B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B11", "B12")
 SIDE = 120
 SIDES = (120, 60, 20)
-MAX_BAND_BYTES = 1 << 20  # 120×120 of 2 bytes are 29 kB; the rest is GeoTIFF's tags
+MAX_BAND_BYTES = 1 << 20  # 120×120 of 2 bytes are 29 kB; the rest are GeoTIFF tags
 MAX_JSON_BYTES = 1 << 20
 LABELS = "_labels_metadata.json"
 
@@ -49,13 +49,13 @@ class BigEarthNet:
 
 
 def listing(path: Path, classes: int | None = None) -> Listing:
-    """The patches of ``path``, with labels of 43 or of 19 classes (43 where it is not said).
+    """The patches of ``path``, with labels of 43 classes (the default) or 19.
 
     Raises:
-        BadInput: there are no patches, or another number of classes is asked for.
+        BadInput: there are no patches, or another number of classes was requested.
     """
     if classes not in (None, 19, 43):
-        raise BadInput(f"BigEarthNet has 43 classes, or 19, not {classes}", hint="--classes 43 or --classes 19")
+        raise BadInput(f"BigEarthNet has 43 or 19 classes, not {classes}", hint="--classes 43 or --classes 19")
     root = path.resolve()
     with os.scandir(root) as found:
         patches = sorted(entry.name for entry in found if entry.is_dir(follow_symlinks=False))
@@ -83,7 +83,7 @@ def _labels(text: bytes, *, grouped: bool) -> tuple[int, ...]:
     if grouped:
         numbers = {TO_19[number] for number in numbers if number in TO_19}
     if not numbers:
-        raise Refused("none is left")
+        raise Refused("no label remains")
     return tuple(sorted(numbers))
 
 
@@ -98,7 +98,7 @@ def _band(data: bytes) -> npt.NDArray[np.uint16]:
     except Refused:
         raise
     except Exception as error:  # Pillow raises whatever damaged files provoke
-        raise Refused("a band that is no GeoTIFF, or damaged") from error
+        raise Refused("a band that is not a GeoTIFF, or is damaged") from error
     if stored.min() < 0 or stored.max() > 65535:
         raise Refused("a band with values beyond 16 bits")
     if len(stored) == SIDE:

@@ -1,7 +1,7 @@
-"""The label names of BigEarthNet: 43 classes of CORINE Land Cover, and the 19 that they are grouped into.
+"""The label names of BigEarthNet: 43 classes of CORINE Land Cover, and the 19 groups of them.
 
 Sumbul et al., "BigEarthNet: A Large-Scale Benchmark Archive" (IGARSS 2019) for the 43; Sumbul et al., "BigEarthNet-MM"
-(IEEE GRSM 2021) for the 19, in the order of the authors' own ``label_indices.json``. Eleven of the 43 are in none.
+(IEEE GRSM 2021) for the 19, in the order of the authors' own ``label_indices.json``. Eleven of the 43 are in no group.
 """
 
 from __future__ import annotations

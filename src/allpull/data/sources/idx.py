@@ -19,7 +19,7 @@ from allpull.data.pack_format import Kind
 from allpull.data.sources import Entry, Listing, Sample
 from allpull.errors import BadInput
 
-MAX_BYTES = 1 << 32  # of one file's data: 60,000 images of 28×28 are 47 MB; this only stops a lying header
+MAX_BYTES = 1 << 32  # of one file's data: 60,000 images of 28×28 are 47 MB; guards against false headers
 PARTS = ("train", "t10k")
 
 
@@ -41,21 +41,21 @@ class Idx:
 
 
 def listing(path: Path, classes: int | None = None) -> Listing:
-    """The samples of the training files in ``path``; of the test files where it has no others.
+    """The samples of the training files in ``path``, or of the test files if there are no others.
 
     Raises:
         BadInput: a file is missing or damaged, or there are not as many labels as images.
     """
-    found = [part for part in PARTS if list(path.glob(f"{part}-images*"))]
-    prefix = found[0] if found else ""
+    parts = [part for part in PARTS if list(path.glob(f"{part}-images*"))]
+    prefix = parts[0] if parts else ""
     images_file = _one(path, f"{prefix}*-images*idx*")
     labels = read_idx(_one(path, f"{prefix}*-labels*idx*"))
     images = _cached(images_file)
     if images.ndim not in (3, 4) or labels.ndim != 1 or len(images) != len(labels) or not len(labels):
-        raise BadInput(f"{path}: images {images.shape}, labels {labels.shape}", hint="are both of one data set?")
+        raise BadInput(f"{path}: images {images.shape}, labels {labels.shape}", hint="are both from the same data set?")
     count = classes or int(labels.max()) + 1
     if labels.max() >= count:
-        raise BadInput(f"{path}: a label {labels.max()} of {count} classes", hint="give --classes as many as there are")
+        raise BadInput(f"{path}: a label {labels.max()} of {count} classes", hint="increase --classes")
     size = images[0].size
     entries = [
         Entry(key=f"{images_file.name}:{number}", place=(number,), size_bytes=size, labels=(label,))
@@ -65,10 +65,12 @@ def listing(path: Path, classes: int | None = None) -> Listing:
 
 
 def _one(path: Path, pattern: str) -> Path:
-    found = sorted(path.glob(pattern))
-    if not found:
-        raise BadInput(f"{path} has no {pattern}", hint="an IDX data set is NAME-images-idx3-ubyte and its labels")
-    return found[0]
+    matches = sorted(path.glob(pattern))
+    if not matches:
+        raise BadInput(
+            f"{path} has no {pattern}", hint="IDX files are NAME-images-idx3-ubyte and NAME-labels-idx1-ubyte"
+        )
+    return matches[0]
 
 
 @cache
@@ -77,12 +79,12 @@ def _cached(file: Path) -> npt.NDArray[np.uint8]:
 
 
 def read_idx(path: Path) -> npt.NDArray[np.uint8]:
-    """The array of one IDX file of unsigned bytes, of as many dimensions as it says (at most 4).
+    """The array of one IDX file of unsigned bytes, with as many dimensions as its header says (at most 4).
 
     Raises:
-        BadInput: it cannot be read, is of another type, or holds fewer or more bytes than it says.
+        BadInput: it cannot be read, is of another type, or its size contradicts its header.
     """
-    hint = "is the file complete, and an IDX file of unsigned bytes?"
+    hint = "check that the file is complete and an IDX file of unsigned bytes"
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             head = file.read(4)

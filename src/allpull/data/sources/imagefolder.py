@@ -1,4 +1,4 @@
-"""ImageFolder: a folder for each class, pictures in it or below it; classes in the order of their names."""
+"""ImageFolder: one folder per class, images in it or below it; classes in alphabetical order."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from allpull.data.encode import MAX_SOURCE_BYTES
-from allpull.data.images import Refused
+from allpull.data.images import MAX_SOURCE_BYTES, Refused
 from allpull.data.pack_format import MAX_CLASSES, MAX_RECORDS, Kind
 from allpull.data.sources import Entry, Listing, Sample
 from allpull.errors import BadInput
 
 SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif")
-LINK = "a link that leaves the source, or leads nowhere"
-LINKS_HINT = "links that leave SRC are not followed: give the folder that holds the files, or a copy made by cp -rL"
-MAX_DEPTH = 16  # of folders in a class; deeper ones are a trap
+LINK = "a link out of the source, or a broken link"
+LINKS_HINT = "links out of SRC are not followed: give the folder that holds the files, or a copy made by cp -rL"
+MAX_DEPTH = 16  # of folders in a class; guards against traps
 
 
 class ImageFolder:
-    """Pictures below ``root``, whose links are followed only where they stay inside it."""
+    """Images below ``root``; links are followed only inside it."""
 
     name = "imagefolder"
     multi_label = False
@@ -36,10 +35,10 @@ class ImageFolder:
 
 
 def listing(path: Path, classes: int | None = None) -> Listing:
-    """The pictures of an ImageFolder.
+    """The images of an ImageFolder.
 
     Raises:
-        BadInput: it has no class folders, no pictures, or another number of classes than was asked for.
+        BadInput: it has no class folders, no images, or not the requested number of classes.
     """
     root = path.resolve()
     with os.scandir(root) as found:
@@ -48,43 +47,43 @@ def listing(path: Path, classes: int | None = None) -> Listing:
     if folders and not names:
         raise BadInput(f"{path}: all {len(folders)} class folders are links", hint=LINKS_HINT)
     if not 1 <= len(names) <= MAX_CLASSES or (classes is not None and classes != len(names)):
-        raise BadInput(f"{path}: {len(names)} class folders", hint="an ImageFolder has a folder for each class")
+        raise BadInput(f"{path}: {len(names)} class folders", hint="an ImageFolder has one folder per class")
     entries: list[Entry] = []
     left_out = [(name, "a link to a folder") for name in sorted(folders.keys() - set(names))]
     for label, name in enumerate(names):
-        for relative, status, other in _files(root, name, 0):
-            reason = other or unlike_pictures(relative)
+        for relative, status, problem in _files(root, name, 0):
+            reason = problem or not_an_image(relative)
             if reason:
                 left_out.append((relative, reason))
             elif status is not None:
                 entries.append(Entry(key=relative, place=(), size_bytes=status.st_size, labels=(label,)))
         if len(entries) > MAX_RECORDS:
-            raise BadInput(f"{path}: more than {MAX_RECORDS:,} pictures", hint="make several packs")
+            raise BadInput(f"{path}: more than {MAX_RECORDS:,} images", hint="make several packs")
     if not entries:
-        hint = LINKS_HINT if any(reason == LINK for _, reason in left_out) else f"they end in {' '.join(SUFFIXES)}"
-        raise BadInput(f"{path}: no pictures in its {len(names)} folders", hint=hint)
+        hint = LINKS_HINT if any(reason == LINK for _, reason in left_out) else f"images end in {' '.join(SUFFIXES)}"
+        raise BadInput(f"{path}: no images in its {len(names)} folders", hint=hint)
     return Listing(source=ImageFolder(root, tuple(names)), entries=entries, left_out=left_out)
 
 
-def unlike_pictures(name: str) -> str:
-    """Why a file called ``name`` is not taken for a picture, or "": what decides is its ending, as in torchvision.
+def not_an_image(name: str) -> str:
+    """Why file ``name`` is not treated as an image, or "": decided by its suffix, as in torchvision.
 
-    >>> unlike_pictures("cat/1.JPEG"), unlike_pictures("cat/1.avif"), unlike_pictures("cat/README")
-    ('', 'not an ending of pictures: .avif', 'no ending')
-    >>> unlike_pictures("cat/._1.jpg")
-    'what macOS keeps beside a file'
+    >>> not_an_image("cat/1.JPEG"), not_an_image("cat/1.avif"), not_an_image("cat/README")
+    ('', 'not an image suffix: .avif', 'no suffix')
+    >>> not_an_image("cat/._1.jpg")
+    'a macOS metadata file'
     """
     last = name.rpartition("/")[2]
     if last.startswith("._"):
-        return "what macOS keeps beside a file"
+        return "a macOS metadata file"
     suffix = Path(last).suffix.lower()
     if suffix in SUFFIXES:
         return ""
-    return f"not an ending of pictures: {suffix}" if suffix else "no ending"
+    return f"not an image suffix: {suffix}" if suffix else "no suffix"
 
 
 def _files(root: Path, relative: str, depth: int) -> Iterator[tuple[str, os.stat_result | None, str]]:
-    """Path below ``root``, status, and why it is left out, of all files below a folder, by name."""
+    """Path below ``root``, status, and the reason to leave it out, of all files below a folder, sorted by name."""
     with os.scandir(root / relative) as found:
         entries = sorted(found, key=lambda entry: entry.name)
     for entry in entries:
@@ -95,17 +94,17 @@ def _files(root: Path, relative: str, depth: int) -> Iterator[tuple[str, os.stat
             else:
                 yield from _files(root, path, depth + 1)
             continue
-        if entry.is_symlink() and not _stays(root, path):
+        if entry.is_symlink() and not _is_inside(root, path):
             yield path, None, LINK
             continue
         status = entry.stat()
         if stat.S_ISDIR(status.st_mode):
             yield path, None, "a link to a folder"
         else:
-            yield path, status, "" if stat.S_ISREG(status.st_mode) else "not a plain file"
+            yield path, status, "" if stat.S_ISREG(status.st_mode) else "not a regular file"
 
 
-def _stays(root: Path, relative: str) -> bool:
+def _is_inside(root: Path, relative: str) -> bool:
     try:
         return (root / relative).resolve(strict=True).is_relative_to(root)
     except (OSError, RuntimeError):
@@ -113,21 +112,21 @@ def _stays(root: Path, relative: str) -> bool:
 
 
 def read_inside(root: Path, relative: str, limit_bytes: int = MAX_SOURCE_BYTES) -> bytes:
-    """The bytes of a plain file below the resolved folder ``root``.
+    """The bytes of a regular file below the resolved folder ``root``.
 
     Raises:
-        Refused: it is gone, no plain file, leaves ``root``, or is larger than ``limit_bytes``.
+        Refused: it is missing, not a regular file, outside ``root``, or is larger than ``limit_bytes``.
     """
-    if not _stays(root, relative):
-        raise Refused("gone, or a link that leaves the source")
+    if not _is_inside(root, relative):
+        raise Refused("missing, or a link out of the source")
     try:
         descriptor = os.open(root / relative, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise Refused("not a plain file")
+                raise Refused("not a regular file")
             data = file.read(limit_bytes + 1)
     except OSError as error:
         raise Refused(f"cannot be read: {error.strerror}") from error
     if len(data) > limit_bytes:
-        raise Refused("a file too large for a picture")
+        raise Refused("a file too large for an image")
     return data

@@ -1,7 +1,7 @@
 """torch's elastic agent, coordinated with those of the other hosts: it starts and restarts the ranks of this host.
 
-By itself the agent counts only the failures of its own ranks, and ends when they do. Here a restart by any host counts
-on all hosts, so that restarts run out on all at once, and an agent whose ranks have succeeded waits until those of
+torch's agent counts only the failures of its own ranks, and ends when they do. Here a restart by any host counts on
+all hosts, so that restarts run out on all at once, and an agent whose ranks have succeeded waits until those of
 every host have: until then its ranks may be restarted.
 """
 

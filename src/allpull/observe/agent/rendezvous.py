@@ -51,7 +51,7 @@ class JobHost:
 
 
 class HostsDisconnected(Exception):
-    """The hosts of the job lost contact: one is gone, or cannot be reached."""
+    """The hosts of the job lost contact: one has disappeared, or cannot be reached."""
 
 
 class FixedHosts(RendezvousHandler):

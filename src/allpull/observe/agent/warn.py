@@ -18,19 +18,19 @@ AGENT = "allpull.observe.agent"
 
 def agents(job_file: str) -> List[int]:
     """Process ids of this user's agents of the job in ``job_file``."""
-    found = []
+    pids = []
     for name in os.listdir("/proc") if os.path.isdir("/proc") else []:
         if not name.isdigit():
             continue
         try:
             owner = os.stat(f"/proc/{name}").st_uid
             with open(f"/proc/{name}/cmdline", "rb") as file:
-                words = set(file.read().split(b"\0"))
+                arguments = set(file.read().split(b"\0"))
         except OSError:
             continue  # it has ended
-        if owner == os.getuid() and {AGENT.encode(), os.fsencode(job_file)} <= words:
-            found.append(int(name))
-    return found
+        if owner == os.getuid() and {AGENT.encode(), os.fsencode(job_file)} <= arguments:
+            pids.append(int(name))
+    return pids
 
 
 if __name__ == "__main__":

@@ -69,26 +69,26 @@ def watched() -> AfterImport:
     def unwatched(error: Exception) -> None:
         sys.stderr.write(f"allpull: not observed: {error!r}\n")
 
-    found = AfterImport(unwatched)
-    sys.meta_path.insert(0, found)
-    return found
+    after_import = AfterImport(unwatched)
+    sys.meta_path.insert(0, after_import)
+    return after_import
 
 
 def wait(job_file: str) -> None:
     """Observe this process as ``job_file`` specifies, as soon as it imports torch or ``allpull.marks``."""
-    found = watched()
+    after_import = watched()
 
     @functools.lru_cache(maxsize=1)
     def program() -> Program:
         from .install import start  # noqa: PLC0415  most processes need none of it
 
-        return start(job_file, found)
+        return start(job_file, after_import)
 
-    found.when("torch", lambda _: program().torch_imported())
-    found.when(
+    after_import.when("torch", lambda _: program().torch_imported())
+    after_import.when(
         "horovod.torch.mpi_ops", lambda waiting: program().wait_imported(waiting)
     )  # it may be imported before torch
-    found.when("allpull.marks", lambda marks: program().marks_imported(marks))
+    after_import.when("allpull.marks", lambda marks: program().marks_imported(marks))
 
 
 class _WrappedLoader(Loader):

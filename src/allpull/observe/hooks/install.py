@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 class Program:
     """The wrapped entry points of this process, and their listeners."""
 
-    def __init__(self, session: Session, found: AfterImport) -> None:
+    def __init__(self, session: Session, after_import: AfterImport) -> None:
         self.session = session
         self.inference = StepInference(session)
-        self._found = found
+        self._after_import = after_import
         self._collectives = Collectives(self.inference)
         session.at_begin.append(self._handle_signals)
         session.at_close.append(self.inference.finish)
@@ -51,10 +51,10 @@ class Program:
         if self.session.job.watch.trace_every:
             self._install("windows", lambda: self._at_boundary(self._windows()))
         self._when("torch._dynamo.eval_frame", networks.compiled)
-        self._found.when(FUNCTIONAL, self.wait_imported)
+        self._after_import.when(FUNCTIONAL, self.wait_imported)
         saving = watch_saving(inference)
         for name in SAVERS:
-            self._found.when(name, saving)
+            self._after_import.when(name, saving)
 
     def _at_boundary(self, part: "Windows | Buckets | Device") -> None:
         self.inference.boundary.add(part.at_step)
@@ -94,7 +94,7 @@ class Program:
         def imported(module: ModuleType) -> None:
             self._try(name, lambda: wrap(module))
 
-        self._found.when(name, imported)
+        self._after_import.when(name, imported)
 
     def _install(self, part: str, wrap: Callable[[], None]) -> None:
         if self._try(part, wrap):
@@ -115,11 +115,11 @@ class Program:
             signal.signal(signal.SIGUSR2, self.inference.boundary.toggle)
 
 
-def start(job_file: str, found: AfterImport, boundary: str = BOUNDARY) -> Program:
+def start(job_file: str, after_import: AfterImport, boundary: str = BOUNDARY) -> Program:
     """Observe this process as ``job_file`` specifies; ``boundary`` names what ends a step.
 
     Raises:
         OSError: the job file cannot be read.
         ValueError: it is damaged.
     """
-    return Program(Session(job_file, boundary), found)
+    return Program(Session(job_file, boundary), after_import)

@@ -9,7 +9,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def safely(part: str, otherwise: Any = None) -> Callable[[Method], Method]:
-    """Decorate a method so that an error of ours switches off ``part`` of observation, and it returns ``otherwise``.
+    """Decorate a method so that an internal error switches off ``part`` of observation, and it returns ``otherwise``.
 
     For methods of an object with a ``session`` and the set of parts that ``failed``. Methods that run in every step
     have ``try`` written out instead, and call ``give_up``: a decorator would double their cost.

@@ -1,7 +1,7 @@
 """One process of an observed job: whether it is a rank, its recorder if so, and its entry in ``job/processes``.
 
 A process becomes a rank when it joins a process group or trains; launchers, loader workers and helpers never do. The
-first process to claim the number of a rank is that rank.
+first process to claim a rank's number is that rank.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Session:
         self.boundary = boundary
         self.directory = self.job.directory
         self.recorder: Optional[Recorder] = None
-        self.who: Optional[Identity] = None
+        self.identity: Optional[Identity] = None
         self.sources: List[str] = []
         self.at_begin: List[Callable[[], None]] = []
         self.at_close: List[Callable[[], None]] = []
@@ -54,21 +54,21 @@ class Session:
     def _begun(self) -> Optional[Recorder]:
         if self.recorder is not None or self._reason is not None:
             return self.recorder
-        who = identify()
-        before = begin(self.directory, who.rank)
-        path = os.path.join(self.directory, layout.steps_file(who.rank))
+        identity = identify()
+        before = begin(self.directory, identity.rank)
+        path = os.path.join(self.directory, layout.steps_file(identity.rank))
         for folder in ("steps", "events"):
             private_folder(os.path.join(self.directory, folder))
         if os.path.exists(path):
-            self._reason = f"rank {who.rank} is already another process"
-            self._refused_rank = who.rank
+            self._reason = f"rank {identity.rank} is already another process"
+            self._refused_rank = identity.rank
             os.write(2, f"allpull: process {os.getpid()} is not recorded: {self._reason}\n".encode())
             self._describe()
             return None
-        self.who = who
+        self.identity = identity
         self.recorder = Recorder(
             self.directory,
-            who,
+            identity,
             budget=self.job.budget,
             warmup_steps=self.job.warmup_steps,
             boundary=self.boundary if "torch" in sys.modules else MARKS,  # without torch only marks end steps
@@ -82,8 +82,8 @@ class Session:
         self._close_at_exit()
         for call in self.at_begin:
             call()
-        if who.local_rank == 0 and os.environ.get(SIDECAR_VARIABLE) == "hook":
-            self._start_sidecar(who)
+        if identity.local_rank == 0 and os.environ.get(SIDECAR_VARIABLE) == "hook":
+            self._start_sidecar(identity)
         return self.recorder
 
     def part_failed(self, part: str, error: Exception) -> None:
@@ -142,14 +142,14 @@ class Session:
     def _describe(self) -> None:
         """Write what this process is, for the diagnosis of missing ranks."""
         self._described = True
-        who, torch = self.who, sys.modules.get("torch")
+        identity, torch = self.identity, sys.modules.get("torch")
         arguments, _ = redact.arguments(list(getattr(sys, "orig_argv", sys.argv))[:50])
-        told = {
+        record = {
             "pid": os.getpid(),
             "host": host_name(),
-            "rank": None if who is None else who.rank,
-            "local_rank": None if who is None else who.local_rank,
-            "ranks": None if who is None else who.ranks,
+            "rank": None if identity is None else identity.rank,
+            "local_rank": None if identity is None else identity.local_rank,
+            "ranks": None if identity is None else identity.ranks,
             "argv": [argument[:1000] for argument in arguments],
             "python": sys.version.split()[0],
             "torch": getattr(torch, "__version__", None) and str(torch.__version__),  # type: ignore[union-attr]
@@ -160,7 +160,7 @@ class Session:
         try:
             path = os.path.join(self.directory, layout.process_file(host_name(), os.getpid()))
             private_folder(os.path.dirname(path))
-            whole_json(path, told)
+            whole_json(path, record)
         except (OSError, ValueError):
             pass  # only a diagnosis is lost
 
@@ -172,17 +172,17 @@ class Session:
         self._pid = os.getpid()
         self._beginning = threading.RLock()
 
-    def _start_sidecar(self, who: Identity) -> None:
+    def _start_sidecar(self, identity: Identity) -> None:
         """Sample this host's counters for as long as this process lives, unless another process does so already."""
         from .. import clock_pings  # noqa: PLC0415  needed only where no agent started it
         from ..sidecar.start import start_detached  # noqa: PLC0415  as above
 
-        if os.path.exists(os.path.join(self.directory, layout.counters_file(who.host))):
+        if os.path.exists(os.path.join(self.directory, layout.counters_file(identity.host))):
             return
-        one_host = who.ranks == 1 or os.environ.get("LOCAL_WORLD_SIZE") == str(who.ranks)
+        one_host = identity.ranks == 1 or os.environ.get("LOCAL_WORLD_SIZE") == str(identity.ranks)
         clock = clock_pings.NONE if one_host else clock_pings.AUTO
         try:
-            start_detached(self.job, who.host, watch=os.getpid(), clock=clock)
+            start_detached(self.job, identity.host, watch=os.getpid(), clock=clock)
         except OSError as error:
             self.part_failed("counters", error)
 

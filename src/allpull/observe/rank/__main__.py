@@ -30,9 +30,9 @@ def main(job_file: str, module: str) -> None:
     """
     end_with_parent(signal.SIGTERM)
     job = JobFile.read(job_file)
-    who = identity()
-    bind(job.bind, who.local_rank, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-    into_log(os.path.join(job.directory, layout.log_file(who.rank)))
+    rank_identity = identity()
+    bind(job.bind, rank_identity.local_rank, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    into_log(os.path.join(job.directory, layout.log_file(rank_identity.rank)))
     session = watch_program(job_file)
     ended_well = False
     store = None
@@ -58,11 +58,11 @@ def main(job_file: str, module: str) -> None:
 
 def watch_program(job_file: str) -> Session:
     """Observe this process like any program; our modules mark their own steps and epochs."""
-    found = watched()
-    program = start(job_file, found, boundary=MARKS)
+    after_import = watched()
+    program = start(job_file, after_import, boundary=MARKS)
     program.inference.steps_by_marks = program.inference.epochs_by_marks = True
     program.marks_imported(marks)
-    found.when("torch", lambda _: program.torch_imported())
+    after_import.when("torch", lambda _: program.torch_imported())
     program.session.begin()
     return program.session
 

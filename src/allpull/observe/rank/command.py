@@ -17,7 +17,7 @@ from allpull.observe.identity import numbers
 from allpull.observe.process import end_with_parent
 from allpull.rundir.job_file import JobFile
 
-PYTHON = "{python}"  # stands for the Python of the agent, whose path differs between hosts
+PYTHON = "{python}"  # represents the Python of the agent, whose path differs between hosts
 CANNOT_START = 126  # as a shell: the program exists and cannot be executed
 NOT_FOUND = 127  # as a shell: there is no such program
 
@@ -38,13 +38,13 @@ def become(job_file: str) -> NoReturn:
         os._exit(NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_START)
 
 
-def command_of(words: Sequence[str]) -> List[str]:
+def command_of(command: Sequence[str]) -> List[str]:
     """The command of a job as this host runs it.
 
     >>> command_of(["python3.11", "train.py"])
     ['python3.11', 'train.py']
     """
-    program, *arguments = words
+    program, *arguments = command
     return [sys.executable if program == PYTHON else program, *arguments]
 
 
@@ -56,7 +56,7 @@ def environment(environ: Mapping[str, str], directory: str, job_file: str) -> Di
     paths = [os.path.abspath(path) for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     moved = {**environ, "PYTHONPATH": os.pathsep.join(paths)}
     ours = variables(directory, job_file, moved)
-    del ours[MPI_LIST]  # ranks start no ranks of ours, and mpirun refuses -x together with it
+    del ours[MPI_LIST]  # ranks start no further ranks, and mpirun refuses -x in combination with it
     return {**moved, **ours}
 
 

@@ -59,7 +59,7 @@ def variables(environ: Mapping[str, str], job: JobFile, host: str) -> Dict[str, 
     """
     rank, ranks, local_rank = numbers(environ)
     master = environ.get("MASTER_ADDR", LOOPBACK)
-    found = {
+    environment = {
         "RANK": str(rank),
         "WORLD_SIZE": str(ranks),
         "LOCAL_RANK": str(local_rank),
@@ -72,10 +72,10 @@ def variables(environ: Mapping[str, str], job: JobFile, host: str) -> Dict[str, 
     }
     chosen = job.interface or environ.get("GLOO_SOCKET_IFNAME") or interface_of(own_address(master))
     if chosen:
-        found["GLOO_SOCKET_IFNAME"] = chosen
+        environment["GLOO_SOCKET_IFNAME"] = chosen
     if rank == 0:
-        found[SERVE_VARIABLE] = "1"
-    return found
+        environment[SERVE_VARIABLE] = "1"
+    return environment
 
 
 def local_ranks(environ: Mapping[str, str]) -> str:
@@ -92,7 +92,7 @@ def describe(job: JobFile, host: str) -> None:
 
 
 def start_store(directory: str) -> None:
-    """Start a process that serves the store of the process group beside rank 0, for a command that is not ours."""
+    """Start a process that serves the store of the process group on rank 0's host, for a wrapped command."""
     where = [os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]]
     command = [sys.executable, "-m", "allpull.observe.store", *where]
     with open(os.path.join(directory, layout.LOGS, "store.log"), "ab") as log:

@@ -1,8 +1,8 @@
 """Records of a restarted job: those of the earlier attempt are moved aside, so that repeated steps are known.
 
-Ranks restart in place (torchrun's restarts, which our agents count alike on all hosts) or with the whole job (requeued,
-with the number of earlier attempts set by its script). Either way the records of attempt k are in ``attempts/k/`` of
-the run directory, and the next attempt records how far k had come. Standard library only.
+Ranks restart in place (torchrun's restarts, which allpull's agents count identically on all hosts) or with the whole
+job (requeued, with the number of earlier attempts set by its script). Either way the records of attempt k are in
+``attempts/k/`` of the run directory, and the next attempt records how far k had come. Standard library only.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ CLOCK_EVERY_NS = 60_000_000_000  # often enough to see a clock step; drift of 20
 class Journal:
     """Writes the records of one rank; if that fails it warns once, and the program continues.
 
-    ``boundary`` and ``sources`` tell readers how steps and times were measured.
+    ``boundary`` and ``sources`` record how steps and times were measured.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Journal:
         self.event({"kind": "switched_off", "reason": reason, "part": part, "t_ns": now}, now)
 
     def close(self, *, steps: int, ended_well: bool) -> None:
-        """Write what is buffered; ``ended_well``: with the event that the rank ended by itself after ``steps``."""
+        """Write what is buffered; ``ended_well``: with the event that the rank ended normally after ``steps``."""
         if os.getpid() != self._pid:
             return  # a forked child must not write the buffers of its parent
         now = self._clock_ns()
@@ -141,8 +141,8 @@ def boot_id() -> Optional[str]:
 
 
 def _warn(reason: str, part: Optional[str] = None) -> None:
-    what = "recording stopped" if part is None else f"{part}: no longer observed"
-    os.write(2, f"allpull: {what}, the program goes on: {reason}\n".encode())
+    event = "recording stopped" if part is None else f"{part}: no longer observed"
+    os.write(2, f"allpull: {event}, the program continues: {reason}\n".encode())
 
 
 class _Nowhere(Appender):

@@ -39,7 +39,7 @@ MOST_COLLECTIVES = 10_000  # of a step; those of a program without steps would f
 
 
 class Span:
-    """A phase of a recorder as a context manager; it has no state of its own, so one object serves every step."""
+    """A phase of a recorder as a context manager; it is stateless, so one object serves every step."""
 
     __slots__ = ("_place", "_recorder")
 
@@ -304,7 +304,7 @@ class Recorder:
         self.journal.event(event, now)
 
     def close(self, *, ended_well: bool) -> None:
-        """Write what is buffered; ``ended_well``: with the event that the rank ended by itself."""
+        """Write what is buffered; ``ended_well``: with the event that the rank ended normally."""
         self.leave_until(0)
         self.write_step()
         self._queue.close()

@@ -68,5 +68,5 @@ def _counts() -> bool:
 
 def _file_id(file: int) -> Tuple[int, int]:
     """Device and inode of an open file."""
-    found = os.fstat(file)
-    return found.st_dev, found.st_ino
+    status = os.fstat(file)
+    return status.st_dev, status.st_ino

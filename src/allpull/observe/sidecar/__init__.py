@@ -1,1 +1,1 @@
-"""The process per host that samples counters beside the ranks: ``python -m allpull.observe.sidecar``."""
+"""The process per host that samples counters while the ranks run: ``python -m allpull.observe.sidecar``."""

@@ -1,4 +1,4 @@
-"""Sample the counters of a host and its ranks into ``counters/<host>.jsonl``: one process per host, beside the ranks.
+"""Sample the counters of a host and its ranks into ``counters/<host>.jsonl``: one process per host.
 
 ``python -m allpull.observe.sidecar --run DIR --host NAME --watch PID --interval-s S``. ``rank_registry`` knows the
 ranks, ``process_tree``, ``host_counters``, ``tcp_links`` and ``gpus`` read counters, and ``clock_pings`` compares the
@@ -43,7 +43,7 @@ Clock = Union[clock_pings.Server, clock_pings.Asker]
 def main(arguments: Optional[Sequence[str]] = None) -> int:
     """Sample until the watched process ends or a signal arrives; the exit code is 1 if the file cannot be written."""
     options = _options(arguments)
-    asked, watched = _end_by_signal(), WatchedProcess(options.watch)
+    is_stopped, watched = _end_by_signal(), WatchedProcess(options.watch)
     _be_nice()
     _describe(options.run, options.host)
     path = os.path.join(options.run, layout.counters_file(options.host))
@@ -58,7 +58,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     _write(appender, _header(options.host, interval_ns, sources), keep=True)
     clock = _start_clock(options, os.environ.get(clock_pings.NONCE_VARIABLE, "")) if appender.is_open else None
     if readers or clock is not None:
-        _sample_until(appender, interval_ns, readers, clock, lambda: asked() or not watched.is_alive())
+        _sample_until(appender, interval_ns, readers, clock, lambda: is_stopped() or not watched.is_alive())
     if options.clock == "auto" and isinstance(clock, clock_pings.Server):
         clock_pings.withdraw_server(options.run)  # another attempt may run on other hosts
     sound = appender.is_open

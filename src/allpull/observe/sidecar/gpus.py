@@ -1,7 +1,7 @@
 """Read the counters of the accelerators of a host from NVIDIA's driver, through NVML where nvidia-ml-py is installed.
 
-NVML numbers devices in the order of the bus, and shows all that this process may open, whatever
-CUDA_VISIBLE_DEVICES says. A counter that a device does not support is left out.
+NVML numbers devices in bus order, and lists all that this process may open, regardless of
+CUDA_VISIBLE_DEVICES. A counter that a device does not support is left out.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Gpus:
             try:
                 self._devices[index] = nvml.nvmlDeviceGetHandleByIndex(index)
             except nvml.NVMLError:
-                continue  # we may not open it, or it has fallen off the bus
+                continue  # no permission, or it has fallen off the bus
 
     def sources(self) -> List[str]:
         """The source of the numbers; empty if there is no device."""
@@ -63,7 +63,7 @@ class Gpus:
 def find_gpus() -> Optional[Gpus]:
     """The accelerators of this host; None where nvidia-ml-py is not installed."""
     try:
-        import pynvml  # type: ignore[import-not-found, unused-ignore]  # noqa: PLC0415  as its module is called
+        import pynvml  # type: ignore[import-not-found, unused-ignore]  # noqa: PLC0415  optional; this is the name of its module
     except ImportError:
         return None
     return Gpus(pynvml)

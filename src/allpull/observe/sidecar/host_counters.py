@@ -20,13 +20,13 @@ def sources() -> List[str]:
 
 def look() -> Dict[str, Any]:
     """The host's part of ``schema.counters.CounterSample``; what this system does not report is left out."""
-    found: Dict[str, Any] = {}
+    counters: Dict[str, Any] = {}
     for part in (_cpu, _memory, _load, _network):
         try:
-            found.update(part())
+            counters.update(part())
         except (OSError, ValueError, AttributeError, psutil.Error):
             continue  # a container may hide parts of /proc
-    return found
+    return counters
 
 
 def _cpu() -> Dict[str, Any]:
@@ -61,8 +61,8 @@ def infiniband(tree: Tree) -> Dict[str, Dict[str, int]]:
     for device in tree.names("sys/class/infiniband"):
         for port in tree.names(f"sys/class/infiniband/{device}/ports"):
             folder = f"sys/class/infiniband/{device}/ports/{port}/counters"
-            words = [tree.text(f"{folder}/port_{way}_data") or "" for way in ("rcv", "xmit")]
-            if all(word.isdecimal() for word in words):
-                received, sent = (int(word) * IB_WORD_BYTES for word in words)
+            texts = [tree.text(f"{folder}/port_{way}_data") or "" for way in ("rcv", "xmit")]
+            if all(word.isdecimal() for word in texts):
+                received, sent = (int(word) * IB_WORD_BYTES for word in texts)
                 ports[f"{device}/{port}"] = {"received_bytes": received, "sent_bytes": sent}
     return ports

@@ -17,7 +17,7 @@ MAX_THREADS = 256  # of one process whose wait for a CPU is read
 
 
 class ProcessTree:
-    """The ranks that ``registry`` hears of, and those below process ``pid``, tracked from look to look."""
+    """The ranks in ``registry`` and those below process ``pid``, tracked from sample to sample."""
 
     def __init__(self, pid: int, registry: Optional[RankRegistry] = None) -> None:
         self._usage = ProcessUsage()
@@ -68,7 +68,7 @@ class ProcessTree:
     def _processes(self) -> Dict[Key, psutil.Process]:
         """The watched process if it is a rank, its descendants, other ranks with theirs, and tracked orphans."""
         watched = self._watched.pid if self._watched else None
-        tree = {key: said[0] for key, said in self._registered.items() if key[0] == watched and said[0].is_running()}
+        tree = {key: entry[0] for key, entry in self._registered.items() if key[0] == watched and entry[0].is_running()}
         self._add(tree, self._watched)
         for key, (process, _) in list(self._registered.items()):
             if key in tree:
@@ -110,7 +110,7 @@ def _descendants(ancestor: Optional[psutil.Process]) -> List[psutil.Process]:
     try:
         return ancestor.children(recursive=True) if ancestor else []
     except psutil.NoSuchProcess:
-        return []  # it ended, or another between two lines; who is tracked already is found without it
+        return []  # it ended, or another did between two lines; processes that are tracked already do not need it
 
 
 def _environ(process: psutil.Process) -> Mapping[str, str]:

@@ -38,7 +38,7 @@ class RankRegistry:
     def news(self) -> Dict[int, int]:
         """Process id → rank of the registrations since the last call; each file is read once.
 
-        The id may belong to another process by now: ``is_of_job`` tells whether that is one of this job.
+        The id may belong to another process by now: ``is_of_job`` checks that it is one of this job.
         """
         ranks: Dict[int, int] = {}
         for name in self._new_names():

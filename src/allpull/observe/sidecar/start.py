@@ -1,4 +1,4 @@
-"""Start and stop the sidecar of a host: the process that samples counters and compares clocks beside the ranks."""
+"""Start and stop the sidecar of a host: the process that samples counters and compares clocks while the ranks run."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def start(
 def start_detached(
     job: JobFile, host: str, *, watch: int, clock: clock_pings.ClockRole = clock_pings.NONE
 ) -> "Optional[subprocess.Popen[bytes]]":
-    """As ``start``, beside a program that is not ours: with a log of its own, out of reach of the program's signals.
+    """As ``start``, for a program that allpull did not launch: with its own log, out of reach of the program's signals.
 
     mpirun, among others, waits for every process that holds the program's output.
     """
@@ -79,7 +79,7 @@ def stop(sidecar: "Optional[subprocess.Popen[bytes]]") -> None:
 
 
 def await_end(sidecar: "Optional[subprocess.Popen[bytes]]") -> None:
-    """Wait for the sidecar of a process that has ended, which it sees by itself; kill it after ``STOP_S``."""
+    """Wait for the sidecar of a process that has ended, which it notices itself; kill it after ``STOP_S``."""
     if sidecar is None:
         return
     try:

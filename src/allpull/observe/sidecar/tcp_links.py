@@ -29,7 +29,7 @@ Totals = Dict[str, Any]
 
 
 class Connection(NamedTuple):
-    """One TCP connection: ``inode`` of its socket, both addresses, and what it has done since it began."""
+    """One TCP connection: ``inode`` of its socket, both addresses, and its totals since it opened."""
 
     inode: int
     local: str
@@ -41,7 +41,7 @@ class Connection(NamedTuple):
 
 
 class Links:
-    """Follows the connections of the processes that ``pids`` gives, from look to look."""
+    """Tracks the connections of the processes that ``pids`` returns, from sample to sample."""
 
     def __init__(self, pids: Callable[[], Iterable[int]]) -> None:
         self._pids = pids
@@ -51,8 +51,8 @@ class Links:
     def look(self) -> Dict[str, Any]:
         """The links' part of ``schema.counters.CounterSample``, by address of the other host; cumulative."""
         try:
-            mine = _sockets(self._pids())
-            now = {one.inode: one for one in connections() if one.inode in mine and one.local != one.peer}
+            own_inodes = _sockets(self._pids())
+            now = {one.inode: one for one in connections() if one.inode in own_inodes and one.local != one.peer}
         except OSError:
             return {}  # no netlink in this container
         for inode, one in self._alive.items():
@@ -66,12 +66,12 @@ class Links:
 
 
 def _add(links: Dict[str, Totals], one: Connection) -> None:
-    found = links.setdefault(
+    totals = links.setdefault(
         one.peer, {"local": one.local, "sent_bytes": 0, "busy_ns": 0, "retransmits": 0, "rtt_ns": 0}
     )
     for name in ("sent_bytes", "busy_ns", "retransmits"):
-        found[name] += getattr(one, name)
-    found["rtt_ns"] = max(found["rtt_ns"], one.rtt_ns)
+        totals[name] += getattr(one, name)
+    totals["rtt_ns"] = max(totals["rtt_ns"], one.rtt_ns)
 
 
 def connections() -> Iterator[Connection]:
@@ -101,18 +101,18 @@ def connections() -> Iterator[Connection]:
 def _dump(family: int) -> List[bytes]:
     """The kernel's messages, one per connection: ``struct inet_diag_msg`` and attributes."""
     request = REQUEST.pack(family, socket.IPPROTO_TCP, 1 << (INET_DIAG_INFO - 1), ESTABLISHED)
-    found: List[bytes] = []
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as asked:
-        asked.settimeout(ANSWER_S)
-        asked.sendto(HEADER.pack(HEADER.size + len(request), SOCK_DIAG_BY_FAMILY, DUMP, 1, 0) + request, (0, 0))
+    bodies: List[bytes] = []
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as netlink:
+        netlink.settimeout(ANSWER_S)
+        netlink.sendto(HEADER.pack(HEADER.size + len(request), SOCK_DIAG_BY_FAMILY, DUMP, 1, 0) + request, (0, 0))
         while True:
-            answer = asked.recv(1 << 18)
+            answer = netlink.recv(1 << 18)
             for kind, body in _messages(answer):
                 if kind == DONE:
-                    return found
+                    return bodies
                 if kind == ERROR:
                     raise OSError(-struct.unpack_from("=i", body)[0], "sock_diag")
-                found.append(body)
+                bodies.append(body)
 
 
 def _messages(answer: bytes) -> Iterator[Tuple[int, bytes]]:
@@ -136,7 +136,7 @@ def _info(message: bytes) -> bytes:
 
 def _sockets(pids: Iterable[int]) -> Set[int]:
     """Inodes of the sockets that these processes have open."""
-    found = set()
+    inodes = set()
     for pid in pids:
         folder = f"/proc/{pid}/fd"
         try:
@@ -149,5 +149,5 @@ def _sockets(pids: Iterable[int]) -> Set[int]:
             except OSError:
                 continue
             if target.startswith("socket:["):
-                found.add(int(target[8:-1]))
-    return found
+                inodes.add(int(target[8:-1]))
+    return inodes

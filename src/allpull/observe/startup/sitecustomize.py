@@ -22,7 +22,7 @@ def _watch(job_file: str) -> None:
 
 
 def _run_theirs() -> None:
-    """Run the sitecustomize that Python would have found without ours."""
+    """Run the sitecustomize that Python would have imported instead of this one."""
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
     if spec is not None and spec.loader is not None:
         module = importlib.util.module_from_spec(spec)

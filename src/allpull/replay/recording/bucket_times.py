@@ -1,8 +1,8 @@
 """Solve how long each bucket of gradients took to reduce, from when it was ready and when the last one was done.
 
 Buckets follow each other on one lane (``replay.window``), so the last one ends at max_j (R_j + Σ_(b≥j) seconds_b) with
-R_j the moment at which the last rank had bucket j ready. Seconds are taken in proportion to weights w_b, and with D the
-first moment at which a rank was done the scale s of a step has a closed form::
+R_j the moment at which the last rank had bucket j ready. Seconds are assumed proportional to weights w_b. With D the
+first moment at which a rank was done, the scale s of a step has a closed form::
 
     seconds_b = s·w_b,    s = min_j (D − R_j) / W_j,    W_j = Σ_(b≥j) w_b
 
@@ -34,7 +34,7 @@ from allpull.units import NS_PER_S
 
 Ints = NDArray[np.int64]
 MISSING_SHARE = 0.1  # of rank-steps whose buckets are unknown: with more, medians would replace the run
-LEAST_WEIGHT = 1e-6  # of all buckets together: every bucket takes some time
+LEAST_WEIGHT = 1e-6  # of the sum over buckets: every bucket takes some time
 FEW = 8  # reductions: fewer do not show the latency
 MIXES = np.linspace(0, 1, 21)  # from bytes alone to latency alone
 BETTER = 0.99  # of the error with bytes alone: a smaller improvement does not justify a latency
@@ -53,7 +53,7 @@ class Leads:
     missing: int
 
 
-def leads(ready: pl.DataFrame, steps: Ints, of: Moments) -> Leads | None:
+def leads(ready: pl.DataFrame, steps: Ints, recorded: Moments) -> Leads | None:
     """The leads in consecutive ``steps``; None where too few are known, or there is one moment per step.
 
     ``ready``: columns of ``rundir.read.buckets.SCHEMA``, by rank, step and bucket; ``of``: the moments of ``steps``.
@@ -71,13 +71,13 @@ def leads(ready: pl.DataFrame, steps: Ints, of: Moments) -> Leads | None:
     is_even = starts.size * buckets == moments_ns.size
     moments_ns = moments_ns.reshape(-1, buckets) if is_even else moments_ns[starts[:, None] + np.arange(buckets)]
     lead_s = (moments_ns[:, -1:] - moments_ns) / NS_PER_S
-    worked_s = np.maximum(of.arrival_s - of.begin_s, 0)
+    worked_s = np.maximum(recorded.arrival_s - recorded.begin_s, 0)
     sound = lead_s[:, 0] <= worked_s[row, rank]  # no gradient is ready before its step begins
     row, rank, lead_s = row[sound], rank[sound], lead_s[sound]
     known = np.zeros(worked_s.shape, dtype=np.bool_)
     known[row, rank] = True
-    missing = int((~known[of.reduces]).sum())
-    if missing > MISSING_SHARE * known[of.reduces].size or not known.any(axis=0).all():
+    missing = int((~known[recorded.reduces]).sum())
+    if missing > MISSING_SHARE * known[recorded.reduces].size or not known.any(axis=0).all():
         return None
     of_rank = np.zeros((worked_s.shape[1], worked_s.shape[0], buckets))
     of_rank[rank, row] = lead_s
@@ -88,10 +88,10 @@ def leads(ready: pl.DataFrame, steps: Ints, of: Moments) -> Leads | None:
 
 def sizes(events: Mapping[int, EventLog], step: int, buckets: int) -> Ints | None:
     """Bytes of ``buckets`` buckets as DDP cut them at ``step``; None where they are unknown or impossible."""
-    found = bucket_sizes(events.values(), step, buckets)
-    if found is None or min(found) < 0 or max(found) >= 2**53:
+    size_bytes = bucket_sizes(events.values(), step, buckets)
+    if size_bytes is None or min(size_bytes) < 0 or max(size_bytes) >= 2**53:
         return None
-    return np.array(found, dtype=np.int64)
+    return np.array(size_bytes, dtype=np.int64)
 
 
 def single(events: Iterable[EventLog]) -> bool:
@@ -168,7 +168,7 @@ def _shares(parts: Floats) -> Floats:
 
 
 def _durations_s(times: pl.DataFrame, buckets: int) -> Floats | None:
-    """Median seconds of each bucket in profiler windows with as many; None where one of them has none.
+    """Median seconds of each bucket over profiler windows with ``buckets`` of them; None where one has none.
 
     For each step the minimum over ranks counts: ranks that arrived before the last one measured their waiting, too.
     """
@@ -176,5 +176,5 @@ def _durations_s(times: pl.DataFrame, buckets: int) -> Floats | None:
     lasted = (pl.col("end_ns") - pl.col("start_ns")).min()
     by_step = whole.group_by("step", "bucket").agg(lasted.alias("ns")).drop_nulls()
     by_bucket = by_step.group_by("bucket").agg(pl.col("ns").median()).sort("bucket")
-    found = by_bucket["ns"].to_numpy().astype(np.float64) / NS_PER_S
-    return found if found.size == buckets and (found > 0).all() else None
+    transfer_s = by_bucket["ns"].to_numpy().astype(np.float64) / NS_PER_S
+    return transfer_s if transfer_s.size == buckets and (transfer_s > 0).all() else None

@@ -41,41 +41,41 @@ def record_window(aligned: AlignedRun) -> Window | NoWindow:
     ranks = run.record.ranks
     steps = shorten(steps, ranks=ranks, events=_count(aligned, steps), buckets=_buckets(run, steps))
     records = in_window(aligned.steps, steps.steps)
-    of = moments(records, ranks)
-    apart_s = float(of.begin_s[0].max() - of.end_s[-1].min())
+    recorded = moments(records, ranks)
+    apart_s = float(recorded.begin_s[0].max() - recorded.end_s[-1].min())
     if apart_s > aligned.clock.slack_ns / NS_PER_S:
         by = show_time(apart_s)
         return NoWindow(
             reason=f"a rank began these steps {by} after another had ended them: their clocks do not compare"
         )
-    found, gaps = _calls(aligned, steps, of)
-    events = order_events(of, found, aligned.clock.bound_s or 0.0)
+    matched_calls, gaps = _calls(aligned, steps, recorded)
+    events = order_events(recorded, matched_calls, aligned.clock.bound_s or 0.0)
     if ranks > 1 and not ((events.kind == REDUCE).any() or events.meets.any()):
         return NoWindow(reason="no collective of these steps could be matched across ranks: nobody is seen to wait")
-    phases, host_s = _phases(records, of, events)
-    reductions, level, more_gaps = _reductions(aligned, steps, of, events)
+    phases, host_s = _phases(records, recorded, events)
+    reductions, level, more_gaps = _reductions(aligned, steps, recorded, events)
     queued_s, queue_gaps = _queued(_matrix(records, "queued_ns", ranks) / NS_PER_S)
     return Window(
         steps=steps.steps,
         odd=steps.odd,
         samples=_matrix(records, "samples", ranks),
-        begin_s=of.begin_s[0],
-        wall_s=of.end_s - of.begin_s,
+        begin_s=recorded.begin_s[0],
+        wall_s=recorded.end_s - recorded.begin_s,
         kind=events.kind,
         step_of=events.step_of,
         use=events.use,
-        uses=found.uses,
-        work=lay_out_work(events, of.begin_s[0], phases, host_s),
+        uses=matched_calls.uses,
+        work=lay_out_work(events, recorded.begin_s[0], phases, host_s),
         meets=events.meets,
         waits=events.waits,
         early_s=events.early_s,
         transfer_s=events.transfer_s,
         reductions=reductions,
-        measured_s=float(of.end_s[-1].max()),
+        measured_s=float(recorded.end_s[-1].max()),
         level=level,
         bound_s=aligned.clock.bound_s or 0.0,
         queued_s=queued_s,
-        gaps=(*steps.gaps, *gaps, *more_gaps, *_gaps(of, events), *queue_gaps),
+        gaps=(*steps.gaps, *gaps, *more_gaps, *_gaps(recorded, events), *queue_gaps),
         complete=aligned.complete,
     )
 
@@ -87,23 +87,23 @@ def _count(aligned: AlignedRun, steps: ChosenSteps) -> int:
 
 
 def _buckets(run: RunData, steps: ChosenSteps) -> int:
-    """About how many buckets a step has."""
+    """The approximate number of buckets per step."""
     recorded = in_window(run.ready.select("step"), steps.steps).height
     return -(-recorded // (steps.steps.size * run.record.ranks))
 
 
-def _calls(aligned: AlignedRun, steps: ChosenSteps, of: Moments) -> tuple[Calls, Iterator[Gap]]:
+def _calls(aligned: AlignedRun, steps: ChosenSteps, recorded: Moments) -> tuple[Calls, Iterator[Gap]]:
     """The matched calls, and gaps for the others.
 
     Steps of an accelerator have none: the moments of calls are the host's, which runs ahead of it.
     """
-    ranks = of.end_s.shape[1]
+    ranks = recorded.end_s.shape[1]
     called = in_window(aligned.matched.calls, steps.steps)
     if "busy_ns" in aligned.steps.columns:
         none = Matched(calls=called.clear(), uses=aligned.matched.uses)
-        return calls(none, steps.steps, ranks, of.origin_ns), _gap_of_device(called)
-    found = calls(aligned.matched, steps.steps, ranks, of.origin_ns)
-    return found, _gap_of_unmatched(called, aligned.matched.uses, of)
+        return calls(none, steps.steps, ranks, recorded.origin_ns), _gap_of_device(called)
+    matched_calls = calls(aligned.matched, steps.steps, ranks, recorded.origin_ns)
+    return matched_calls, _gap_of_unmatched(called, aligned.matched.uses, recorded)
 
 
 def _gap_of_device(called: pl.DataFrame) -> Iterator[Gap]:
@@ -112,14 +112,14 @@ def _gap_of_device(called: pl.DataFrame) -> Iterator[Gap]:
         yield Gap(kind="blocked in other", text=text)
 
 
-def _gap_of_unmatched(called: pl.DataFrame, uses: pl.DataFrame, of: Moments) -> Iterator[Gap]:
+def _gap_of_unmatched(called: pl.DataFrame, uses: pl.DataFrame, recorded: Moments) -> Iterator[Gap]:
     opaque = uses.with_row_index("use").filter(pl.col("inside").is_in(OPAQUE).fill_null(value=False))
     lost = called.filter(pl.col("match").is_null()).join(opaque, on="use", how="anti")
     blocked_s = float(lost["blocked_ns"].sum()) / NS_PER_S
-    if blocked_s > SMALL_SHARE * float((of.end_s - of.begin_s).sum()):
-        each_s = blocked_s / of.end_s.size
-        held = f"'other' holds the {show_time(each_s)} per step that they took"
-        text = f"collectives could not all be matched across ranks: {held}"
+    if blocked_s > SMALL_SHARE * float((recorded.end_s - recorded.begin_s).sum()):
+        each_s = blocked_s / recorded.end_s.size
+        accounted = f"'other' holds the {show_time(each_s)} per step that they took"
+        text = f"collectives could not all be matched across ranks: {accounted}"
         yield Gap(kind="blocked in other", text=text, seconds=each_s)
 
 
@@ -141,16 +141,16 @@ def _queued(recorded_s: Floats) -> tuple[Floats | None, list[Gap]]:
     return np.where(lacks, np.nanmedian(recorded_s, axis=0), recorded_s), [gap] if lacks.any() else []
 
 
-def _phases(records: pl.DataFrame, of: Moments, events: Events) -> tuple[dict[str, Floats], Floats | None]:
+def _phases(records: pl.DataFrame, recorded: Moments, events: Events) -> tuple[dict[str, Floats], Floats | None]:
     """Seconds of each of ``PHASES`` without time blocked in events, shape (steps, ranks); and of ``host``, if known."""
-    ranks = of.end_s.shape[1]
+    ranks = recorded.end_s.shape[1]
     seconds = {name: np.nan_to_num(_matrix(records, f"{name}_ns", ranks)) / NS_PER_S for name in PHASES}
-    seconds["backward"] = np.maximum(seconds["backward"] - of.reduced_s, 0)
-    called_s = np.zeros(of.end_s.shape)
+    seconds["backward"] = np.maximum(seconds["backward"] - recorded.reduced_s, 0)
+    called_s = np.zeros(recorded.end_s.shape)
     at = events.kind == CALL
     blocked_s = events.leave_s[at] - events.stand_s[at]
     for name in OPAQUE:
-        inside_s = np.zeros(of.end_s.shape)
+        inside_s = np.zeros(recorded.end_s.shape)
         np.add.at(inside_s, events.step_of[at], np.where(events.inside[at] == WORK.index(name), blocked_s, 0))
         seconds[name] = np.maximum(seconds[name] - inside_s, 0)
     np.add.at(called_s, events.step_of[at], blocked_s)
@@ -158,29 +158,29 @@ def _phases(records: pl.DataFrame, of: Moments, events: Events) -> tuple[dict[st
         return seconds, None
     called_s += np.nan_to_num(_matrix(records, "collective_ns", ranks)) / NS_PER_S  # none of them is an event
     busy_s = _matrix(records, "busy_ns", ranks) / NS_PER_S
-    wall_s = of.end_s - of.begin_s
-    found = with_host(seconds, reducing_s=of.reduced_s, called_s=called_s, busy_s=busy_s, wall_s=wall_s)
-    host_s = found.pop("host", None)
-    return {name: times for name, times in found.items() if times is not None}, host_s
+    wall_s = recorded.end_s - recorded.begin_s
+    phases = with_host(seconds, reducing_s=recorded.reduced_s, called_s=called_s, busy_s=busy_s, wall_s=wall_s)
+    host_s = phases.pop("host", None)
+    return {name: times for name, times in phases.items() if times is not None}, host_s
 
 
 def _reductions(
-    aligned: AlignedRun, steps: ChosenSteps, of: Moments, events: Events
+    aligned: AlignedRun, steps: ChosenSteps, recorded: Moments, events: Events
 ) -> tuple[Reductions | None, Level, list[Gap]]:
     """The reductions, whether it is known when their buckets were ready, and what is not known of that."""
-    if not of.reduces.any():
+    if not recorded.reduces.any():
         return None, "step", []
     run = aligned.data
     at = events.kind == REDUCE
     stand_s, leave_s = events.stand_s[at], events.leave_s[at]
-    known = bucket_times.leads(run.ready, steps.steps, of)
+    known = bucket_times.leads(run.ready, steps.steps, recorded)
     if known is None:
         is_single = bucket_times.single(run.events.values())
         lead_s = np.zeros((stand_s.shape[0], 1, stand_s.shape[1]))
         sizes = bucket_times.sizes(run.events, int(steps.steps[0]), 1)
-        found = bucket_times.solve_reductions(stand_s, leave_s, lead_s, sizes)
-        return found, "bucket" if is_single else "step", []
-    lead_s = known.seconds[of.reduces]
+        reductions = bucket_times.solve_reductions(stand_s, leave_s, lead_s, sizes)
+        return reductions, "bucket" if is_single else "step", []
+    lead_s = known.seconds[recorded.reduces]
     count = lead_s.shape[1]
     sizes = bucket_times.sizes(run.events, int(steps.steps[0]), count)
     gaps: list[Gap] = []
@@ -191,10 +191,11 @@ def _reductions(
     return bucket_times.solve_reductions(stand_s, leave_s, lead_s, sizes, aligned.buckets), "bucket", gaps
 
 
-def _gaps(of: Moments, events: Events) -> Iterator[Gap]:
-    apart = int((~of.reduces).sum())
-    if of.reduces.any() and apart:
-        text = f"the reduction of gradients was not recorded by all ranks in {apart:,} of {of.reduces.size:,} steps"
+def _gaps(recorded: Moments, events: Events) -> Iterator[Gap]:
+    unreduced = int((~recorded.reduces).sum())
+    if recorded.reduces.any() and unreduced:
+        count = f"{unreduced:,} of {recorded.reduces.size:,} steps"
+        text = f"the reduction of gradients was not recorded by all ranks in {count}"
         yield Gap(kind="reductions", text=text)
     if events.moved:
         times = f"{events.moved:,} time{'s' if events.moved > 1 else ''}"

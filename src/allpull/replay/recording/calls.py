@@ -94,30 +94,30 @@ def calls(matched: Matched, numbers: Ints, ranks: int, origin_ns: int) -> Calls:
     Calls that no rank ever waited for, and calls on whose step ranks do not agree, are left out.
     """
     uses = _uses(matched.uses)
-    found = _kept(matched.calls.join(uses, on="use", how="inner", maintain_order="left"), numbers)
-    event = found["match"].rank("dense").to_numpy().astype(np.intp) - 1
-    rank = found["rank"].to_numpy()
+    kept = _kept(matched.calls.join(uses, on="use", how="inner", maintain_order="left"), numbers)
+    event = kept["match"].rank("dense").to_numpy().astype(np.intp) - 1
+    rank = kept["rank"].to_numpy()
     count = int(event.max()) + 1 if event.size else 0
     shape = (count, ranks)
     arrive_s, leave_s, blocked_s = (np.zeros(shape) for _ in range(3))
     member, blocks = np.zeros(shape, dtype=np.bool_), np.zeros(shape, dtype=np.bool_)
     inside = np.full(shape, ABSENT, dtype=np.int8)
-    begin_ns, end_ns, blocked_ns = (found[name] for name in ("begin_ns", "end_ns", "blocked_ns"))
+    begin_ns, end_ns, blocked_ns = (kept[name] for name in ("begin_ns", "end_ns", "blocked_ns"))
     member[event, rank] = True
     blocks[event, rank] = end_ns.is_not_null().to_numpy()
     arrive_s[event, rank] = (begin_ns - origin_ns).to_numpy() / NS_PER_S
     leave_s[event, rank] = (end_ns.fill_null(begin_ns) - origin_ns).to_numpy() / NS_PER_S
     blocked_s[event, rank] = blocked_ns.fill_null(0).to_numpy() / NS_PER_S
-    inside[event, rank] = found["place"].to_numpy()
+    inside[event, rank] = kept["place"].to_numpy()
     firsts = np.unique(event, return_index=True)[1]
-    names = found["name"].gather(firsts)
+    names = kept["name"].gather(firsts)
     known = names.unique(maintain_order=True)
     return Calls(
-        step_of=(found["step"].to_numpy()[firsts] - numbers[0]).astype(np.intp),
+        step_of=(kept["step"].to_numpy()[firsts] - numbers[0]).astype(np.intp),
         use=names.replace_strict(known, range(known.len()), return_dtype=pl.Int64).to_numpy().astype(np.intp),
         uses=tuple(known),
-        direction=found["direction"].to_numpy()[firsts],
-        root=found["root"].to_numpy()[firsts],
+        direction=kept["direction"].to_numpy()[firsts],
+        root=kept["root"].to_numpy()[firsts],
         member=member,
         arrive_s=arrive_s,
         stand_s=leave_s - blocked_s,
@@ -141,11 +141,11 @@ def _uses(uses: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _kept(found: pl.DataFrame, numbers: Ints) -> pl.DataFrame:
+def _kept(kept: pl.DataFrame, numbers: Ints) -> pl.DataFrame:
     """The calls of matches that are events, by match and rank."""
     step = pl.col("step")
     events = (
-        found.lazy()
+        kept.lazy()
         .drop_nulls("match")
         .group_by("match")
         .agg(
@@ -161,4 +161,4 @@ def _kept(found: pl.DataFrame, numbers: Ints) -> pl.DataFrame:
         .select("match")
         .collect()
     )
-    return found.join(events, on="match", how="semi").sort("match", "rank")
+    return kept.join(events, on="match", how="semi").sort("match", "rank")

@@ -53,18 +53,18 @@ class _Line:
     @property
     def is_call(self) -> Bools:
         """Which of them are calls."""
-        found: Bools = self.kind == CALL
-        return found
+        is_call: Bools = self.kind == CALL
+        return is_call
 
 
-def order_events(of: Moments, calls: Calls, slack_s: float) -> Events:
+def order_events(recorded: Moments, calls: Calls, slack_s: float) -> Events:
     """The events of the steps ``of`` and of ``calls``, whose moments compare to within ``slack_s``."""
-    line = _line(of, calls)
-    rest = (line.kind.size - calls.step_of.size, of.end_s.shape[1])
-    member = np.concatenate([calls.member, np.ones(rest, dtype=np.bool_)])[line.places]
-    stand_s = np.concatenate([calls.stand_s, of.arrival_s[of.reduces], of.end_s])[line.places]
-    leave_s = np.concatenate([calls.leave_s, of.done_s[of.reduces], of.end_s])[line.places]
-    stand_s, leave_s, moved = _one_after_another(of, line.step_of, member, stand_s, leave_s)
+    line = _line(recorded, calls)
+    appended = (line.kind.size - calls.step_of.size, recorded.end_s.shape[1])
+    member = np.concatenate([calls.member, np.ones(appended, dtype=np.bool_)])[line.places]
+    stand_s = np.concatenate([calls.stand_s, recorded.arrival_s[recorded.reduces], recorded.end_s])[line.places]
+    leave_s = np.concatenate([calls.leave_s, recorded.done_s[recorded.reduces], recorded.end_s])[line.places]
+    stand_s, leave_s, moved = _one_after_another(recorded, line.step_of, member, stand_s, leave_s)
     meets, waits = np.zeros_like(member), np.zeros_like(member)
     early_s, transfer_s = np.zeros_like(stand_s), np.zeros_like(stand_s)
     at, own = line.is_call, line.places[line.is_call]
@@ -74,23 +74,23 @@ def order_events(of: Moments, calls: Calls, slack_s: float) -> Events:
     return Events(
         kind=line.kind,
         step_of=line.step_of,
-        use=np.concatenate([calls.use, np.full(rest[0], -1)])[line.places],
+        use=np.concatenate([calls.use, np.full(appended[0], -1)])[line.places],
         stand_s=stand_s,
         leave_s=leave_s,
         meets=meets,
         waits=waits,
         early_s=early_s,
         transfer_s=transfer_s,
-        inside=np.concatenate([calls.inside, np.full(rest, ABSENT, dtype=np.int8)])[line.places],
+        inside=np.concatenate([calls.inside, np.full(appended, ABSENT, dtype=np.int8)])[line.places],
         moved=moved,
     )
 
 
-def _line(of: Moments, calls: Calls) -> _Line:
-    reduced = np.flatnonzero(of.reduces)
-    steps = of.end_s.shape[0]
+def _line(recorded: Moments, calls: Calls) -> _Line:
+    reduced = np.flatnonzero(recorded.reduces)
+    steps = recorded.end_s.shape[0]
     came_s = np.where(calls.member, calls.stand_s, -np.inf).max(axis=1, initial=-np.inf)
-    arrived_s = of.arrival_s[reduced].max(axis=1, initial=-np.inf)
+    arrived_s = recorded.arrival_s[reduced].max(axis=1, initial=-np.inf)
     kind = np.repeat(np.array([CALL, REDUCE, STEP], dtype=np.int8), (calls.step_of.size, reduced.size, steps))
     step_of = np.concatenate([calls.step_of, reduced, np.arange(steps)])
     places = np.lexsort((np.concatenate([came_s, arrived_s, np.full(steps, np.inf)]), step_of))
@@ -98,15 +98,15 @@ def _line(of: Moments, calls: Calls) -> _Line:
 
 
 def _one_after_another(
-    of: Moments, step_of: NDArray[np.intp], member: Bools, stand_s: Floats, leave_s: Floats
+    recorded: Moments, step_of: NDArray[np.intp], member: Bools, stand_s: Floats, leave_s: Floats
 ) -> tuple[Floats, Floats, int]:
-    """``stand_s`` and ``leave_s`` clipped so that each rank is in one event at a time, within its step.
+    """``stand_s`` and ``leave_s`` clipped so that each rank's events do not overlap and lie within their step.
 
     Also returns how many were clipped by more than ``MOVED_S``.
     """
-    until_s = of.end_s[step_of]
+    until_s = recorded.end_s[step_of]
     left_s = np.where(member, np.minimum(leave_s, until_s), -np.inf)
-    free_s = np.maximum.accumulate(np.concatenate([of.begin_s[:1], left_s[:-1]]), axis=0)
+    free_s = np.maximum.accumulate(np.concatenate([recorded.begin_s[:1], left_s[:-1]]), axis=0)
     stands_s = np.where(member, np.clip(stand_s, free_s, until_s), free_s)
     leaves_s = np.where(member, np.maximum(left_s, stands_s), free_s)
     strange = member & ((np.abs(stands_s - stand_s) > MOVED_S) | (np.abs(leaves_s - leave_s) > MOVED_S))

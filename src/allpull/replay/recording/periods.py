@@ -14,14 +14,14 @@ import polars as pl
 from numpy.typing import NDArray
 
 PERIODIC = ("evaluation", "checkpoint")
-"""Tags of steps that may have a period of their own."""
+"""Tags of steps that may recur periodically."""
 
 
 def whole_periods(rows: slice, table: pl.DataFrame) -> slice:
-    """The end of ``rows``, as long as some whole periods are together; all of them where none fits.
+    """The last rows of ``rows`` that make up whole periods; all rows where no period fits.
 
-    ``table`` has the columns step, epoch, first_batch and those of ``PERIODIC``, a row a step. Periods that do not fit
-    together into ``rows`` are tried in turn: epochs first, then evaluations, then checkpoints.
+    ``table`` has the columns step, epoch, first_batch and those of ``PERIODIC``, one row per step. Periods that do
+    not all fit into ``rows`` are tried in turn: epochs first, then evaluations, then checkpoints.
     """
     count, length = rows.stop - rows.start, 1
     for period in _periods(table):
@@ -50,7 +50,7 @@ def _periods(table: pl.DataFrame) -> Iterator[int]:
 def _period(steps: NDArray[np.int64]) -> int | None:
     """The distance between consecutive ``steps``; None where it differs.
 
-    The last may be sooner: a training ends with an evaluation, whatever its number of steps.
+    The last interval may be shorter: training ends with an evaluation after any number of steps.
     """
     gaps = np.diff(steps)
     if gaps.size > 1 and gaps[-1] < gaps[0]:

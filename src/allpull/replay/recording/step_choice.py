@@ -30,14 +30,14 @@ ODD = ("first_batch", "evaluation", "checkpoint")
 BREAK_SHARE = 0.05  # of a step: a longer gap between one step and the next is time outside all steps
 BREAK_NS = 1_000_000  # below this it may be the difference between the clocks of a device and its host, or of two hosts
 SLOWER = 1.1  # a profiler that slows steps by more than this makes them unrepresentative
-SOUND_STEPS = 8  # in a row, where other steps contradict themselves: fewer may be sound by chance
+SOUND_STEPS = 8  # in a row, where other steps contradict themselves: fewer may be consistent at random
 MAX_CELLS = 2**24  # events or buckets × ranks: a window of so many fits 2 GB
 MAX_EVENTS = 100_000  # each costs a replay some 10 µs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoWindow:
-    """Why a run has no window, in words."""
+    """The reason why a run has no window, as text."""
 
     reason: str
 
@@ -75,7 +75,7 @@ def choose_steps(aligned: AlignedRun) -> ChosenSteps | NoWindow:
 
 
 def _unrecorded(aligned: AlignedRun) -> str | None:
-    """Why the run cannot have a window, whatever its steps; None: it may."""
+    """Why the run cannot have a window with any of its steps; None: it may have one."""
     run = aligned.data
     ranks = run.record.ranks
     if len(run.headers) < ranks:
@@ -140,7 +140,7 @@ def _apart(records: pl.DataFrame) -> str:
 
 
 def _limit_ns(aligned: AlignedRun, table: pl.DataFrame) -> int:
-    """How far two moments that should follow each other may overlap or be apart."""
+    """The tolerated overlap of, or gap between, two moments that should follow each other."""
     usual_ns = int(np.median(table["wall"].to_numpy()))
     return max(BREAK_NS + aligned.clock.slack_ns, round(BREAK_SHARE * usual_ns))
 

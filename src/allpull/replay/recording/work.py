@@ -37,7 +37,7 @@ Rows = NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Steps:
-    """Steps as they are filled; shape (steps, ranks) unless they say otherwise.
+    """Steps while work is laid out; arrays of shape (steps, ranks) unless stated otherwise.
 
     ``until_s`` (phases + 1, steps, ranks): all phases before one; ``rest_s``: in none of them. ``worked_s`` and
     ``since_s`` (events, ranks): since the step began, and since the event before.
@@ -71,20 +71,20 @@ def lay_out_work(
     if host_s is not None:
         np.divide(np.minimum(host_s, steps.rest_s), steps.rest_s, out=share, where=steps.rest_s > 0)
     for rows in _by_place(events):
-        of = events.step_of[rows]
-        before_s, now_s = in_phases_s[of], steps.worked_s[rows]
-        least_s = np.maximum(before_s, now_s - steps.rest_s[of])
-        most_s = np.minimum(before_s + steps.since_s[rows], steps.until_s[-1][of])
+        step = events.step_of[rows]
+        before_s, now_s = in_phases_s[step], steps.worked_s[rows]
+        least_s = np.maximum(before_s, now_s - steps.rest_s[step])
+        most_s = np.minimum(before_s + steps.since_s[rows], steps.until_s[-1][step])
         reached_s = np.clip(targets_s[rows], least_s, np.maximum(most_s, least_s))
-        in_phases_s[of] = reached_s
-        left_s = np.maximum(now_s - worked_s[of] - (reached_s - before_s), 0)
-        worked_s[of] = now_s
-        work["host"][rows], work["other"][rows] = share[of] * left_s, (1 - share[of]) * left_s
+        in_phases_s[step] = reached_s
+        left_s = np.maximum(now_s - worked_s[step] - (reached_s - before_s), 0)
+        worked_s[step] = now_s
+        work["host"][rows], work["other"][rows] = share[step] * left_s, (1 - share[step]) * left_s
         for place, name in enumerate(PHASES):
-            length_s = steps.until_s[place + 1][of] - steps.until_s[place][of]
-            whole_s = np.clip(reached_s - steps.until_s[place][of], 0, length_s)
-            work[name][rows] = whole_s - done_s[place][of]
-            done_s[place][of] = whole_s
+            length_s = steps.until_s[place + 1][step] - steps.until_s[place][step]
+            whole_s = np.clip(reached_s - steps.until_s[place][step], 0, length_s)
+            work[name][rows] = whole_s - done_s[place][step]
+            done_s[place][step] = whole_s
     return {name: seconds for name, seconds in work.items() if seconds.any()}
 
 
@@ -120,14 +120,16 @@ def _targets(events: Events, steps: _Steps) -> Floats:
     targets_s[reduced] = steps.until_s[BACKWARD + 1][events.step_of[reduced]]
     for rows in _same_place(events):
         for place in set(np.unique(events.inside[rows]).tolist()) - {ABSENT}:
-            mine = events.inside[rows] == place
-            of = events.step_of[rows]
+            inside = events.inside[rows] == place
+            step = events.step_of[rows]
             if place == NOWHERE:
-                found_s = steps.until_s[_between(rows, mine, events, steps)][of]
+                found_s = steps.until_s[_between(rows, inside, events, steps)][step]
             else:
-                begin_s = steps.until_s[place][of]
-                found_s = begin_s + _within(rows, mine, place, events, steps) * (steps.until_s[place + 1][of] - begin_s)
-            targets_s[rows] = np.where(mine, found_s, targets_s[rows])
+                begin_s = steps.until_s[place][step]
+                found_s = begin_s + _within(rows, inside, place, events, steps) * (
+                    steps.until_s[place + 1][step] - begin_s
+                )
+            targets_s[rows] = np.where(inside, found_s, targets_s[rows])
     return targets_s
 
 
@@ -144,21 +146,21 @@ def _same_place(events: Events) -> list[Rows]:
     return np.split(calls[order], new)
 
 
-def _bounds(rows: Rows, mine: Bools, events: Events, steps: _Steps) -> tuple[Rows, Rows, Floats, Floats]:
-    """Of some of ``rows`` and the ranks that are ``mine``: step, rank, and between what their phases must be."""
+def _bounds(rows: Rows, inside: Bools, events: Events, steps: _Steps) -> tuple[Rows, Rows, Floats, Floats]:
+    """For some of ``rows`` and the ranks that are ``inside``: step, rank, and the bounds of their time in phases."""
     looks = np.array(evenly(list(range(rows.size)), MOST_LOOKS), dtype=np.intp)
-    look, rank = np.nonzero(mine[looks])
+    look, rank = np.nonzero(inside[looks])
     event = rows[looks[look]]
     step, worked_s = events.step_of[event], steps.worked_s[event, rank]
     return step, rank, worked_s - steps.rest_s[step, rank], worked_s
 
 
-def _within(rows: Rows, mine: Bools, place: int, events: Events, steps: _Steps) -> float:
+def _within(rows: Rows, inside: Bools, place: int, events: Events, steps: _Steps) -> float:
     """The share of phase ``place`` that was over at events ``rows``: the nearest to all bounds, the most of several.
 
     Σ distance(x, [a, b]) is least at the medians of all a and b.
     """
-    step, rank, least_s, most_s = _bounds(rows, mine, events, steps)
+    step, rank, least_s, most_s = _bounds(rows, inside, events, steps)
     begin_s = steps.until_s[place, step, rank]
     length_s = steps.until_s[place + 1, step, rank] - begin_s
     known = length_s > 0
@@ -168,12 +170,12 @@ def _within(rows: Rows, mine: Bools, place: int, events: Events, steps: _Steps) 
     return float(np.sort(np.clip(ends / np.tile(length_s[known], 2), 0, 1))[ends.size // 2])
 
 
-def _between(rows: Rows, mine: Bools, events: Events, steps: _Steps) -> int:
+def _between(rows: Rows, inside: Bools, events: Events, steps: _Steps) -> int:
     """How many phases were over at events ``rows``, which are in none: what misses bounds least, the most of several.
 
     Before the reduction backward has not begun; after it, it is over.
     """
-    step, rank, least_s, most_s = _bounds(rows, mine, events, steps)
+    step, rank, least_s, most_s = _bounds(rows, inside, events, steps)
     until_s = steps.until_s[:, step, rank]
     missed_s: Floats = np.maximum(np.maximum(least_s - until_s, until_s - most_s), 0).sum(axis=1)
     reductions = np.flatnonzero(events.kind == REDUCE)

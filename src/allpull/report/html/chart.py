@@ -15,7 +15,7 @@ from typing import Any
 import altair as alt
 
 from allpull.report.html.block import Chart
-from allpull.report.plain import printable
+from allpull.report.printable import printable
 
 FONT = "Helvetica Neue, Helvetica, Arial, Liberation Sans, sans-serif"
 INK, MUTED, HAIRLINE = "#1C2430", "#55606B", "#E3E7EB"

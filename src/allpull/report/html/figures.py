@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from allpull.report.files import place
+from allpull.report.atomic_file import place
 from allpull.report.html import draw
 from allpull.report.html.block import Chart
-from allpull.report.html.bounds import bounded
 from allpull.report.html.chart import FIGURE, dress
+from allpull.report.html.page_limits import bounded
 from allpull.report.sections import blocks
 from allpull.schema.reported import ScalingReport
 

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from allpull.report.html import draw
 from allpull.report.html.block import Block, Chart
 from allpull.report.html.chart import STILL, dress
-from allpull.report.plain import printable
+from allpull.report.printable import printable
 
 
 def fragment(blocks: Sequence[Block], title: str = "") -> str:

@@ -19,12 +19,12 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from allpull import __version__
-from allpull.report.files import place
+from allpull.report.atomic_file import place
 from allpull.report.html import draw
 from allpull.report.html.block import Block, Chart
-from allpull.report.html.bounds import bounded
 from allpull.report.html.chart import LIVE, STILL, dress, embeddable
-from allpull.report.plain import short
+from allpull.report.html.page_limits import bounded
+from allpull.report.printable import short
 from allpull.report.sections import blocks
 from allpull.report.wording import rank_counts, subject
 from allpull.schema.reported import ScalingReport

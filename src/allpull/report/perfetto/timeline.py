@@ -15,10 +15,10 @@ import polars as pl
 from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.timeline import step_parts
 from allpull.errors import BadInput
-from allpull.report.files import place_all
+from allpull.report.atomic_file import place_all
 from allpull.report.perfetto import tracks
 from allpull.report.perfetto.trace_events import Sheet
-from allpull.report.plain import short
+from allpull.report.printable import short
 from allpull.rundir.read.run import RunData
 from allpull.schema.gap import Gap, texts
 
@@ -45,7 +45,7 @@ class Written:
 def write(aligned: AlignedRun, path: Path, *, first: int = 0, end: int | None = None) -> Written:
     """Write the steps from ``first`` to before ``end`` (None: to the last) of the run to ``path``.
 
-    Of more steps than ``MAX_EVENTS`` allow only the first ones are written, and a note says so.
+    If the steps exceed ``MAX_EVENTS``, only the first ones are written, with a note.
 
     Raises:
         BadInput: there is no such step, or the file cannot be written.
@@ -178,18 +178,18 @@ def _events(drawing: _Drawing) -> Iterator[str]:
     run = drawing.aligned.data
     sheet = Sheet(drawing.base_ns)
     for rank in sorted(drawing.steps["rank"].unique().to_list()):
-        mine = pl.col("rank") == rank
+        of_rank = pl.col("rank") == rank
         host = run.headers[rank].host if rank in run.headers else "unknown host"
         marks = run.events[rank].epochs if rank in run.events else ()
         yield from sheet.process(rank, f"rank {rank} · {short(host, 80)}")
-        rows, spans, calls = drawing.steps.filter(mine), drawing.spans.filter(mine), drawing.calls.filter(mine)
+        rows, spans, calls = drawing.steps.filter(of_rank), drawing.spans.filter(of_rank), drawing.calls.filter(of_rank)
         exact = tracks.exact_pieces(rows, calls, spans)
         yield from tracks.steps(sheet, rank, rows, {mark.step: mark.epoch for mark in marks}, exact)
         yield from tracks.reductions(sheet, rank, rows)
         yield from tracks.pauses(sheet, rank, spans)
         yield from tracks.collectives(sheet, rank, calls)
-        yield from tracks.buckets(sheet, rank, drawing.buckets.filter(mine))
-        yield from tracks.counters(sheet, rank, drawing.counters.filter(mine))
+        yield from tracks.buckets(sheet, rank, drawing.buckets.filter(of_rank))
+        yield from tracks.counters(sheet, rank, drawing.counters.filter(of_rank))
     for place, (host, _) in enumerate(_first_ranks(run).iter_rows(), start=max(run.record.ranks - 1, *run.headers) + 1):
         nics, gpus = (table.filter(pl.col("host") == host) for table in (drawing.nics, drawing.gpus))
         if not nics.is_empty() or not gpus.is_empty():

@@ -46,8 +46,8 @@ class Sheet:
         shown = f'"name":{json.dumps(name)},"args":{{"value":{value:.6g}}}'
         return f'{{"ph":"C","pid":{rank + 1},"ts":{self._us(t_ns)},{shown}}}'
 
-    def _named(self, rank: int, track: int, what: str, **value: str | int) -> str:
-        return f'{{"ph":"M",{_place(rank, track)},"name":"{what}","args":{json.dumps(value)}}}'
+    def _named(self, rank: int, track: int, field: str, **value: str | int) -> str:
+        return f'{{"ph":"M",{_place(rank, track)},"name":"{field}","args":{json.dumps(value)}}}'
 
     def _us(self, t_ns: int) -> str:
         return _us(t_ns - self.base_ns)

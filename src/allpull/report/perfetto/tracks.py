@@ -16,7 +16,7 @@ import polars as pl
 from allpull.analyse.collectives.matching import OPAQUE
 from allpull.analyse.timeline import PARTS, Piece, place_parts
 from allpull.report.perfetto.trace_events import Sheet, lanes
-from allpull.report.plain import short
+from allpull.report.printable import short
 
 STEPS, REDUCTION, PAUSES, COLLECTIVES, BUCKETS = 1, 2, 100, 200, 300  # first tracks; the numbers are their order
 MAX_LANES = 64  # tracks of one kind; events that overlap with as many others are left out
@@ -35,18 +35,18 @@ GPUS = (("busy %", "busy_share", 100.0), ("power W", "power_w", 1.0), ("memory G
 
 def exact_pieces(rows: pl.DataFrame, calls: pl.DataFrame, spans: pl.DataFrame) -> dict[int, list[Piece]]:
     """By step, the parts whose moments were recorded: frames as ``steps``, ``collectives``, ``pauses``."""
-    found: dict[int, list[Piece]] = defaultdict(list)
+    pieces: dict[int, list[Piece]] = defaultdict(list)
     for row in rows.drop_nulls(["arrival_ns", "done_ns"]).iter_rows(named=True):
-        found[row["step"]] += _blocked(row["arrival_ns"], row["met_ns"], row["done_ns"])
+        pieces[row["step"]] += _blocked(row["arrival_ns"], row["met_ns"], row["done_ns"])
     for row in calls.drop_nulls(["blocked_ns", "end_ns"]).iter_rows(named=True):
         if row["inside"] not in OPAQUE:
             begin_ns = row["end_ns"] - row["blocked_ns"]
             met_ns = None if row["wait_ns"] is None else begin_ns + row["wait_ns"]
-            found[row["step"]] += _blocked(begin_ns, met_ns, row["end_ns"])
+            pieces[row["step"]] += _blocked(begin_ns, met_ns, row["end_ns"])
     for row in spans.iter_rows(named=True):
         if row["name"] in OPAQUE:
-            found[row["step"]].append((row["name"], row["begin_ns"], row["end_ns"]))
-    return found
+            pieces[row["step"]].append((row["name"], row["begin_ns"], row["end_ns"]))
+    return pieces
 
 
 def _blocked(begin_ns: int, met_ns: int | None, end_ns: int) -> list[Piece]:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from allpull.report.html.block import Block, Part, Table, Text
-from allpull.report.plain import short
+from allpull.report.printable import short
 from allpull.report.wording import ABSENT, labels
 from allpull.schema.host import HostRecord
 from allpull.schema.reported import ScalingReport

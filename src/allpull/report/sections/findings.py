@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from allpull.report.html.block import Block, Card, Cards, Notice, Part, Points, Text
-from allpull.report.html.chosen_explanation import explained
+from allpull.report.html.largest_run import explained
 from allpull.report.wording import bounded, percent, ranged, sure
 from allpull.schema.explained import Evidence, ExplainResult, Finding
 from allpull.schema.reported import ScalingReport

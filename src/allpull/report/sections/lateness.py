@@ -10,7 +10,7 @@ import altair as alt
 
 from allpull.report.html.block import Block, Chart, Part, Table
 from allpull.report.html.chart import data, spec, time_unit
-from allpull.report.html.chosen_explanation import explained
+from allpull.report.html.largest_run import explained
 from allpull.report.wording import ABSENT
 from allpull.schema.explained import LatenessMap
 from allpull.schema.reported import ScalingReport
@@ -87,8 +87,8 @@ def _chart(lateness: LatenessMap) -> Chart:
     )
     return Chart(
         slug="lateness",
-        title="How late each rank meets the others",
-        caption="A dark row is one slow rank; dark spots that wander are ranks that are late in turn.",
+        title="How late each rank arrives at collectives",
+        caption="A dark row is one slow rank; scattered dark spots are a different late rank in each step.",
         height_px=min(MOST_PX, FRAME_PX + ROW_PX * len(lateness.ranks)),
         axis_characters=4,
         spec=spec(chart),

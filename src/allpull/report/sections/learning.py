@@ -9,15 +9,15 @@ import altair as alt
 
 from allpull.report.colours import RUNS
 from allpull.report.html.block import Block, Chart, Part, Table, Text
-from allpull.report.html.bounds import evenly
 from allpull.report.html.chart import LINE_KEY, data, spec
-from allpull.report.plain import short
+from allpull.report.html.page_limits import evenly
+from allpull.report.printable import short
 from allpull.report.wording import ABSENT, joined, labels, percent
 from allpull.schema.reported import ScalingReport
 from allpull.schema.results import RunDetail
 from allpull.units import show_count
 
-TITLE = "What was learnt"
+TITLE = "How well it learns"
 LOSSES = {"train_loss": "training", "test_loss": "test"}
 ACCURACIES = {
     "test_top1": "top-1",
@@ -69,7 +69,7 @@ def _lead(pairs: Sequence[tuple[str, RunDetail]]) -> str:
     if not reached:
         return "The loss on the training samples as training went on."
     if len(reached) == 1:
-        return f"In the last test, {percent(reached[0][1])} of the answers were right."
+        return f"In the last evaluation, {percent(reached[0][1])} of the answers were right."
     return f"Right answers in the last test: {_listed(reached)}."
 
 
@@ -113,7 +113,7 @@ def _chart(slug: str, title: str, y_title: str, rows: Sequence[dict[str, Any]]) 
     return Chart(
         slug=slug,
         title=title,
-        caption=f"{title}, one colour a run.{dashed}",
+        caption=f"{title}, one colour per run.{dashed}",
         height_px=280,
         key_characters=max(len(label) for label in runs),
         spec=spec(chart),

@@ -11,7 +11,7 @@ import altair as alt
 from allpull.report.colours import PHASES, QUIET
 from allpull.report.html.block import Block, Chart, Part, Table, Text, Tone
 from allpull.report.html.chart import MUTED, data, spec
-from allpull.report.html.chosen_explanation import Against, against, explained, factor_of
+from allpull.report.html.largest_run import Against, against, explained, factor_of
 from allpull.report.html.waterfall import Bar, Step, bars
 from allpull.report.wording import ABSENT, percent, times
 from allpull.schema.explained import Efficiency, ExplainResult
@@ -54,7 +54,7 @@ FACTORS = (
 )
 """From the ideal down to the measured; the tree is read the other way round."""
 COMPUTATIONAL = Factor(
-    field="computational", name="computational scaling", plain="a sample takes a rank longer than at the reference"
+    field="computational", name="computational scaling", plain="a sample takes more compute time than at the reference"
 )
 
 
@@ -193,11 +193,11 @@ def _lines(compared: Against | None) -> Iterator[tuple[str, str, str]]:
     whole = "share of the ranks' time in which they compute: the product of the six below"
     yield "Parallel efficiency", whole, "parallel"
     for factor in reversed(FACTORS):
-        yield f"  {factor.name.capitalize()}", f"falls when: {factor.plain}", factor.field
+        yield f"  {factor.name.capitalize()}", f"lost to: {factor.plain}", factor.field
     if compared is not None:
         yield (
             "Computational scaling",
-            "time that a rank computes for a sample, at the reference over here",
+            "compute time per sample at the reference, divided by that of this run",
             "computational",
         )
         meaning = (

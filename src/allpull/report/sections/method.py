@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from allpull.report.html.block import Block, Notice, Table, Terms
-from allpull.report.plain import short
+from allpull.report.printable import short
+from allpull.report.sections.phases import ROUNDING
 from allpull.report.sections.summary import MOST_GAPS
 from allpull.report.wording import ABSENT, labels, listed_gaps, percent
 from allpull.schema.reported import ScalingReport
@@ -83,7 +84,7 @@ def _table(runs: Sequence[RunMetrics]) -> Table:
             label,
             _left_out(run),
             f"{run.steady.used:,}",
-            percent(run.closure_error),
+            percent(_closure(run.closure_error)),
             percent(run.overhead.share),
             f"{len(run.gaps):,}" if run.gaps else "none",
         )
@@ -91,6 +92,11 @@ def _table(runs: Sequence[RunMetrics]) -> Table:
     ]
     columns = ("Run", "Steps left out, and why", "Steady steps", "Closure error", "Overhead", "Gaps")
     return Table(caption="What the numbers of each run rest on", columns=columns, rows=rows, words=2)
+
+
+def _closure(error: float | None) -> float | None:
+    """A closure error without what rounding leaves."""
+    return 0.0 if error is not None and error < ROUNDING else error
 
 
 def _left_out(run: RunMetrics) -> str:

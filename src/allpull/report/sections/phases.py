@@ -10,13 +10,14 @@ import altair as alt
 from allpull.report.colours import PHASES, in_order
 from allpull.report.html.block import Block, Chart, Part, Table, Text
 from allpull.report.html.chart import data, spec, time_unit
-from allpull.report.plain import short
+from allpull.report.printable import short
 from allpull.report.wording import ABSENT, joined, labels, percent
 from allpull.schema.reported import ScalingReport
 from allpull.schema.results import RunMetrics
 from allpull.units import counted, show_time
 
 TITLE = "Where the time of a step goes"
+ROUNDING = 1e-9  # of a step: a smaller closure error is that of float arithmetic
 BAR_PX, FRAME_PX = 44, 96
 MEANINGS = {
     "input": "waiting for the next batch",
@@ -106,7 +107,7 @@ def _chart(rows: Sequence[Mapping[str, Any]], bars: int) -> Chart:
     return Chart(
         slug="phases",
         title="Time per step, by phase",
-        caption="One bar a run: the mean time of a steady step, split into what the ranks were doing.",
+        caption="One bar per run: the mean time of a steady step, split into what the ranks were doing.",
         height_px=FRAME_PX + BAR_PX * bars,
         key_characters=max(len(name) for name in drawn),
         axis_characters=max(len(name) for name in totals_s),
@@ -132,7 +133,7 @@ def _closure(runs: Sequence[RunMetrics]) -> str:
     if not errors:
         return "Whether the phases add up to the step was not measured."
     worst = max(errors)
-    if worst <= 0:
+    if worst < ROUNDING:
         return "The phases add up to the step exactly (closure error 0)."
     return f"The phases add up to the step to within {percent(worst)} (closure error)."
 

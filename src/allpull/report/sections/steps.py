@@ -10,8 +10,8 @@ import numpy as np
 
 from allpull.report.colours import RUNS
 from allpull.report.html.block import Block, Chart, Part, Table, Text
-from allpull.report.html.bounds import evenly
 from allpull.report.html.chart import LINE_KEY, data, spec, time_unit
+from allpull.report.html.page_limits import evenly
 from allpull.report.wording import ABSENT, labels, times
 from allpull.schema.reported import ScalingReport
 from allpull.schema.results import RunDetail

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from allpull.report.html.block import Block, Callout, Log, Notice, Part, Points, Table, Text, Tile, Tiles
-from allpull.report.html.chosen_explanation import explained, factor_of, first_finding
-from allpull.report.plain import short
+from allpull.report.html.largest_run import explained, factor_of, first_finding
+from allpull.report.printable import short
 from allpull.report.sections.findings import price
 from allpull.report.wording import (
     ABSENT,

@@ -57,10 +57,10 @@ def _lead(show: ShowResult) -> str:
     ranks = [run.ranks for run in show.runs]
     alone = reference is not None and ranks.count(reference.ranks) == ranks.count(widest.ranks) == 1
     if reference is None or widest.speedup is None or not alone:
-        return "How many samples all ranks together train in a second, for each number of ranks."
+        return "Samples per second of all ranks, for each number of ranks."
     ideal = widest.ranks / reference.ranks
     return (
-        f"{counted(widest.ranks, 'rank')} train {times(widest.speedup)} as many samples in a second as "
+        f"{counted(widest.ranks, 'rank')} train {times(widest.speedup)} as many samples per second as "
         f"{counted(reference.ranks, 'rank')}; perfect scaling would be {show_count(ideal)}×."
     )
 

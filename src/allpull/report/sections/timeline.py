@@ -9,7 +9,7 @@ import altair as alt
 from allpull.report.colours import PHASES, in_order
 from allpull.report.html.block import Block, Chart
 from allpull.report.html.chart import data, spec, time_unit
-from allpull.report.html.chosen_explanation import explained
+from allpull.report.html.largest_run import explained
 from allpull.schema.explained import TimelinePart
 from allpull.schema.reported import ScalingReport
 from allpull.units import counted, show_time
@@ -28,7 +28,7 @@ def block(report: ScalingReport) -> Block | None:
     ranks = len({part.rank for part in detail.timeline} - {None})
     steps = len({part.step for part in detail.timeline})
     of = f"{counted(steps, 'step')} of {counted(ranks, 'rank')}"
-    lead = f"{of}, beside each other on one clock; drag to move, scroll to zoom."
+    lead = f"{of}, one above the other on one clock; drag to move, scroll to zoom."
     return Block(title=TITLE, lead=lead, parts=[_chart(detail.timeline)])
 
 
@@ -71,9 +71,9 @@ def _chart(parts: list[TimelinePart]) -> Chart:
         slug="timeline",
         title="What each rank did",
         caption=(
-            "Meetings of ranks stand where they were recorded; between two of them, phases are as long as measured and "
-            "stand in one fixed order, as their own was not recorded. Waiting is being ready before the last rank is; "
-            "a bucket is on the network while backward goes on."
+            "Collectives are drawn at their recorded times. The phases between them have their measured lengths and "
+            "a fixed order, because their own order was not recorded. A rank waits while it is ready and the last "
+            "rank is not; a bucket is on the network while backward continues."
         ),
         height_px=FRAME_PX + LANE_PX * len(lanes),
         key_characters=max(len(name) for name in drawn),

@@ -10,7 +10,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from allpull.report.plain import printable, short
+from allpull.report.printable import printable, short
 from allpull.report.terminal.table import words
 from allpull.report.wording import ABSENT, joined, percent, times
 from allpull.schema.compared import Change, CompareResult, Difference, GateResult, Promise

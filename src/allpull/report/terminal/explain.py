@@ -14,7 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from allpull.report.plain import printable
+from allpull.report.printable import printable
 from allpull.report.terminal.show import rate
 from allpull.report.terminal.table import words
 from allpull.report.wording import ABSENT, bounded, percent, sure, times
@@ -23,7 +23,7 @@ from allpull.schema.results import Interval
 from allpull.units import counted, show_bytes, show_count, show_time
 
 GOOD, FAIR = 0.9, 0.8  # POP: above 0.8 is acceptable
-WIDE = 84  # columns from which a factor and its meaning have room beside each other
+WIDE = 84  # columns from which a factor and its meaning fit on one line
 COARSE = 0.01  # half a width from which the third decimal of a factor says nothing
 MOST_EVIDENCE = 6  # numbers of a finding; --json has them all
 MOST_NOTES = 12
@@ -186,7 +186,7 @@ def _price(finding: Finding) -> str:
     if finding.loss_s_per_step is None or finding.gain is None:
         return "Advice: nothing that this run measured can price it."
     gain = finding.gain
-    cost = f"{show_time(finding.loss_s_per_step)} a step, {percent(finding.loss_share)} of it"
+    cost = f"{show_time(finding.loss_s_per_step)} per step, {percent(finding.loss_share)} of it"
     if gain.is_at_most:
         return f"It costs at most {cost}; without it training is {bounded(gain)} as fast{sure(gain)}."
     return f"It costs {cost}; without it training is {times(gain.value)} as fast{_range(gain)}."

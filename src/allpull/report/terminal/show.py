@@ -10,7 +10,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
-from allpull.report.plain import short
+from allpull.report.printable import short
 from allpull.report.terminal import table
 from allpull.report.terminal.table import words
 from allpull.report.wording import ABSENT, joined, percent
@@ -85,14 +85,14 @@ class _Seen:
 def _table(uses: Sequence[CollectiveUse]) -> Table:
     result = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
     result.add_column("collective", overflow="fold", style="bold")
-    for title in ("size", "a step", "wait", "transfer", "algbw", "busbw"):
+    for title in ("size", "per step", "wait", "transfer", "algbw", "busbw"):
         result.add_column(title, justify="right", overflow="fold")
     for use in uses[:MOST_ROWS]:
         result.add_row(Text(name_of(use)), *(Text(cell) for cell in _cells(use)))
     rest = uses[MOST_ROWS:]
     if rest:
         blocked_s = sum(use.blocked_s_per_step for use in rest)
-        result.add_row(Text(f"{len(rest):,} more, blocked {show_time(blocked_s)} a step in all"))
+        result.add_row(Text(f"{len(rest):,} more, blocked {show_time(blocked_s)} per step in all"))
     return result
 
 
@@ -106,7 +106,7 @@ def _cells(use: CollectiveUse) -> Iterator[str]:
 
 
 def _sentence(use: CollectiveUse) -> str:
-    often = f"{show_count(use.calls_per_step)} a step" if use.steady else "between steps"
+    often = f"{show_count(use.calls_per_step)} per step" if use.steady else "between steps"
     size = f" of {show_bytes(use.size_bytes)}" if use.size_bytes else ""
     return f"{name_of(use)}{size}, {often}: wait {_time(use.wait_s)}, transfer {_time(use.transfer_s)}"
 
@@ -120,7 +120,7 @@ def _sentences(run: RunMetrics) -> Iterator[str]:
     if run.io.read_bytes_per_s is not None:
         yield _reading(run)
     if run.observed and run.observed.energy_j_per_epoch is not None:
-        yield f"The accelerators used {show_count(run.observed.energy_j_per_epoch)} J an epoch."
+        yield f"The accelerators used {show_count(run.observed.energy_j_per_epoch)} J per epoch."
     unmatched = sum(use.unmatched for use in run.collectives or [])
     if unmatched:
         calls = sum(use.calls for use in run.collectives or [])
@@ -144,11 +144,11 @@ def _amount(run: RunMetrics) -> Iterator[str]:
     if told.skipped_steps:
         yield f"{counted(told.skipped_steps, 'step')} skipped, because a gradient was not finite."
     if told.backward_passes is not None and told.backward_passes > ACCUMULATES:
-        yield f"Gradients accumulate over {show_count(told.backward_passes)} backward passes a step."
+        yield f"Gradients accumulate over {show_count(told.backward_passes)} backward passes per step."
     if told.named:
         spent = [f"{short(name, 40)} {show_time(seconds)}" for name, seconds in list(told.named.items())[:MOST_ROWS]]
         more = f" and {len(told.named) - MOST_ROWS:,} more" if len(told.named) > MOST_ROWS else ""
-        yield f"Phases that the program named, a step: {', '.join(spent)}{more}."
+        yield f"Phases that the program named, per step: {', '.join(spent)}{more}."
     if told.stopped_parts:
         yield f"Not observed to the end: {joined(told.stopped_parts)}."
 
@@ -156,7 +156,7 @@ def _amount(run: RunMetrics) -> Iterator[str]:
 def _pause(pause: Pause, ranks: int) -> str:
     where = "every rank" if not pause.ranks else _ranks(pause.ranks)
     often = f"{pause.times:,} time{'s' * (pause.times != 1)}"
-    each = "" if pause.s_per_epoch is None else f", {show_time(pause.s_per_epoch)} an epoch"
+    each = "" if pause.s_per_epoch is None else f", {show_time(pause.s_per_epoch)} per epoch"
     line = f"{pause.name.capitalize()} on {where}: {often}, {show_time(pause.seconds)} in all{each}"
     if pause.waited_s is None or not pause.ranks:
         return f"{line}."

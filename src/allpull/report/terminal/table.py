@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from allpull.report.colours import in_order
-from allpull.report.plain import printable, short
+from allpull.report.printable import printable, short
 from allpull.report.wording import ABSENT, labels, percent, spread, times
 from allpull.schema.results import RunMetrics, ShowResult
 from allpull.units import show_time

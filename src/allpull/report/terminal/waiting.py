@@ -44,7 +44,7 @@ def waiting(result: ExplainResult) -> RenderableType | None:
         each_s = totals[rank] / (result.ranks - 1)
         table.add_row(
             Text(f"rank {rank}"),
-            Text(f"{show_time(each_s)} a step"),
+            Text(f"{show_time(each_s)} per step"),
             Text(", ".join(_reasons(found, rank, totals[rank]))),
             Text(", ".join(_victims(found, rank))),
         )

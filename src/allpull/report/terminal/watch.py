@@ -9,7 +9,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from allpull.report.plain import printable, short
+from allpull.report.printable import printable, short
 from allpull.schema.results import RankWatched, Trouble, WatchResult
 from allpull.units import percent, show_count, show_time
 
@@ -45,7 +45,7 @@ def _progress(result: WatchResult) -> Iterator[RenderableType]:
     if result.samples_per_s is not None:
         words.append(f"{show_count(result.samples_per_s)} samples/s")
     if result.step_s is not None:
-        words.append(f"{show_time(result.step_s)} a step")
+        words.append(f"{show_time(result.step_s)} per step")
     if result.left_s is not None:
         words.append(f"{show_time(result.left_s)} left")
     yield Text(" · ".join(words))

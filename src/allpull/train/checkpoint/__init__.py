@@ -1,1 +1,1 @@
-"""Save where a training stands, and resume from it."""
+"""Save the state of a training, resume from it, and read checkpoints of unknown origin safely."""

@@ -1,4 +1,4 @@
-"""Write a file whole, beside the training that goes on: at most one at a time, and what went wrong is raised later."""
+"""Write files atomically in a background thread, one at a time, while the training continues."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from allpull.errors import BadInput
 from allpull.rundir.write import private_folder
 from allpull.units import show_bytes
 
-SCRATCH = ".tmp"  # ending of a file that is not whole yet
+SCRATCH = ".tmp"  # suffix of an incomplete file
 
 
-class Beside:
-    """A thread for one task at a time. It is waited for also where the program ends by an error."""
+class BackgroundTask:
+    """A thread for one task at a time; errors are raised by the next call. The process waits for it at exit."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
 
     def start(self, task: Callable[[], None]) -> None:
-        """Begin ``task`` when the one before has ended.
+        """Start ``task`` once the previous one has ended.
 
         Raises:
-            Exception: what the task before raised; this one is not begun.
+            Exception: the error of the previous task; this one is not started.
         """
         self.wait()
-        self._thread = threading.Thread(target=self._do, args=(task,), name="checkpoint")
+        self._thread = threading.Thread(target=self._run, args=(task,), name="checkpoint")
         self._thread.start()
 
     def wait(self) -> None:
-        """Wait for the task that runs, if there is one.
+        """Wait for the running task, if any.
 
         Raises:
-            Exception: what it raised, once.
+            Exception: the error of the task, once.
         """
         if self._thread is not None:
             self._thread.join()
@@ -49,44 +49,44 @@ class Beside:
         if error is not None:
             raise error
 
-    def _do(self, task: Callable[[], None]) -> None:
+    def _run(self, task: Callable[[], None]) -> None:
         try:
             task()
-        except Exception as error:  # noqa: BLE001  it is raised where it is waited for
+        except Exception as error:  # noqa: BLE001  ``wait`` raises it
             self._error = error
 
 
 def write_whole(path: Path, content: dict[str, Any]) -> None:
-    """Put ``content`` at ``path``, all of it or, if this is killed at any time, nothing; on the disk when it returns.
+    """Write ``content`` to ``path`` atomically, even if killed, and synchronise it to disk.
 
     Raises:
-        BadInput: it cannot be written, and what was there before is untouched.
+        BadInput: it cannot be written; an existing file is untouched.
     """
     scratch = path.with_suffix(SCRATCH)
     try:
         private_folder(str(path.parent))
-        for unfinished in path.parent.glob(f"step-*{SCRATCH}"):  # of a training that was killed here
+        for unfinished in path.parent.glob(f"step-*{SCRATCH}"):  # left by a killed training
             unfinished.unlink(missing_ok=True)
-        # to a file that Python opened torch writes without the interpreter's lock, so that training goes on
+        # torch writes to a file opened by Python without the GIL, so training continues
         with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             torch.save(content, file)
             file.flush()
             os.fsync(file.fileno())
         scratch.replace(path)
-        _keep_names(path.parent)
+        _sync_folder(path.parent)
     except (OSError, RuntimeError) as error:  # torch's writer turns a full disk into a RuntimeError of its own
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
         raise BadInput(
             f"cannot write checkpoint {path}: {reason} ({_free(path.parent)} free there)",
-            hint="make room, or give another place with --out; --resume goes on from the checkpoint before",
+            hint="free some space, or choose another folder with --out; --resume uses the previous checkpoint",
         ) from error
     finally:
         with suppress(OSError):
             scratch.unlink(missing_ok=True)
 
 
-def _keep_names(folder: Path) -> None:
-    """Have the names in ``folder`` on the disk too; file systems that refuse that do not need it."""
+def _sync_folder(folder: Path) -> None:
+    """Synchronise the names in ``folder`` to disk; file systems that refuse this do not need it."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -96,5 +96,5 @@ def _keep_names(folder: Path) -> None:
 
 
 def _free(folder: Path) -> str:
-    there = next(place for place in (folder, *folder.parents) if place.exists())
-    return show_bytes(shutil.disk_usage(there).free)
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    return show_bytes(shutil.disk_usage(existing).free)

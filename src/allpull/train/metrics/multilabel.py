@@ -23,7 +23,7 @@ class F1:
 
 
 def label_counts(predicted: Tensor, truth: Tensor) -> Tensor:
-    """Right, wrong and missed answers of each label: int64 [3, labels], to be added over batches and ranks.
+    """True positives, false positives, false negatives per label: int64 [3, labels]; add over batches and ranks.
 
     ``predicted`` and ``truth`` are bool or 0 and 1, [samples, labels].
 
@@ -34,12 +34,12 @@ def label_counts(predicted: Tensor, truth: Tensor) -> Tensor:
     [[1, 1], [1, 0], [0, 1]]
     """
     _check(predicted, truth)
-    said, true = predicted.bool(), truth.bool()
-    return torch.stack([(said & true).sum(0), (said & ~true).sum(0), (~said & true).sum(0)])
+    positive, true = predicted.bool(), truth.bool()
+    return torch.stack([(positive & true).sum(0), (positive & ~true).sum(0), (~positive & true).sum(0)])
 
 
 def f1(counts: Tensor) -> F1:
-    """F1 = 2 · right / (2 · right + wrong + missed) of ``label_counts``; 0 for a label neither said nor true.
+    """F1 = 2 · TP / (2 · TP + FP + FN) of ``label_counts``; 0 for a label neither predicted nor true.
 
     >>> f1(torch.tensor([[1, 1], [1, 0], [0, 1]]))
     F1(micro=0.6666666666666666, macro=0.6666666666666666)
@@ -48,16 +48,16 @@ def f1(counts: Tensor) -> F1:
 
 
 def _f1(counts: Tensor) -> Tensor:
-    right, wrong, missed = counts.double().unbind()
-    score: Tensor = 2 * right / (2 * right + wrong + missed).clamp(min=1)
+    tp, fp, fn = counts.double().unbind()
+    score: Tensor = 2 * tp / (2 * tp + fp + fn).clamp(min=1)
     return score
 
 
 def average_precision(scores: Tensor, truth: Tensor) -> Tensor:
     """Average precision of each label: float64 [labels].
 
-    The sum over thresholds of (recall gained) × precision, where equal scores are one threshold. A label that no
-    sample has gets 0, as in scikit-learn; one with a score that is not a number gets that.
+    The sum over thresholds of (recall gained) × precision, where equal scores are one threshold. A label without
+    positive samples gets 0, as in scikit-learn; one with a NaN score gets NaN.
 
     Raises:
         BadInput: the shapes differ, or there is no sample.
@@ -74,11 +74,11 @@ def average_precision(scores: Tensor, truth: Tensor) -> Tensor:
     place = torch.arange(samples, device=scores.device)[:, None].expand_as(ordered)
     ends = torch.ones_like(true)
     ends[:-1] = ordered[:-1] != ordered[1:]
-    # the last place of those with an equal score: the nearest end at or after each place
+    # the last rank of equal scores: the nearest end at or after each one
     last = torch.where(ends, place, samples).flip(0).cummin(0).values.flip(0)
     precision = true.cumsum(0).gather(0, last).double() / (last + 1)
-    found = (precision * true).sum(0) / true.sum(0).clamp(min=1)
-    return torch.where(scores.isnan().any(0), torch.nan, found)
+    average = (precision * true).sum(0) / true.sum(0).clamp(min=1)
+    return torch.where(scores.isnan().any(0), torch.nan, average)
 
 
 def mean_average_precision(scores: Tensor, truth: Tensor) -> float:

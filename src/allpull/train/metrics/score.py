@@ -1,4 +1,4 @@
-"""How good a network is: counts that batches add to and ranks add up, and the score that they make."""
+"""The score of a network: counts that add up over batches and ranks, and the metrics made of them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from allpull.errors import BadInput
+from allpull.train.metrics.loss import summed_loss
 from allpull.train.metrics.multilabel import f1, label_counts, mean_average_precision
-from allpull.train.metrics.objective import summed_loss
-from allpull.train.parallel.gather import rows_of_all
+from allpull.train.parallel.gather import gather_rows
 from allpull.train.parallel.ranks import Ranks
 
 TOP = 5
@@ -19,10 +19,9 @@ TOP = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """How good a network is on ``samples`` samples: mean loss, and fractions of 1.
+    """The score of a network on ``samples`` samples: mean loss, and fractions of 1.
 
-    Of a network that gives one label to a sample, how often it was right at once and within five guesses (``top1``,
-    ``top5``); of one that gives several, the F1 over all answers and its mean over labels, and the mean average
+    With one label per sample, top-1 and top-5 accuracy; with several, micro and macro F1 and the mean average
     precision over labels.
     """
 
@@ -35,7 +34,7 @@ class Score:
     map: float | None = None
 
     def metrics(self) -> dict[str, float]:
-        """What was measured, by the names under which it is recorded.
+        """The measured values by the names under which they are recorded.
 
         >>> Score(loss=0.5, samples=10, top1=0.9, top5=1.0).metrics()
         {'test_loss': 0.5, 'test_top1': 0.9, 'test_top5': 1.0}
@@ -43,10 +42,10 @@ class Score:
         values = {name: getattr(self, name) for name in ("loss", *SHARES)}
         return {f"test_{name}": value for name, value in values.items() if value is not None}
 
-    def words(self) -> str:
+    def summary(self) -> str:
         """One line for people.
 
-        >>> Score(loss=0.5, samples=10, top1=0.9, top5=1.0).words()
+        >>> Score(loss=0.5, samples=10, top1=0.9, top5=1.0).summary()
         'test top-1 0.9000, top-5 1.0000, loss 0.5000 (10 samples)'
         """
         shares = [
@@ -56,11 +55,11 @@ class Score:
 
 
 SHARES = {"top1": "top-1", "top5": "top-5", "f1_micro": "micro F1", "f1_macro": "macro F1", "map": "mAP"}
-"""The fractions of a ``Score``, in words."""
+"""Field of ``Score`` → its name in the summary."""
 
 
 class Tally(Protocol):
-    """What is counted of one network on one rank."""
+    """The counts of one evaluation on one rank."""
 
     def add(self, logits: Tensor, targets: Tensor) -> None:
         """Count the answers [n, classes] to some samples."""
@@ -75,10 +74,10 @@ def tally_of(classes: int, *, multi_label: bool, device: torch.device) -> Tally:
 
 
 class ClassTally:
-    """One label a sample."""
+    """Counts with one label per sample."""
 
     def __init__(self, device: torch.device) -> None:
-        # [summed loss, right at first guess, right within five, samples]; counts are exact in float64 up to 2^53
+        # [summed loss, top-1 hits, top-5 hits, samples]; counts are exact in float64 up to 2^53
         self._sums = torch.zeros(4, dtype=torch.float64, device=device)
 
     def add(self, logits: Tensor, targets: Tensor) -> None:
@@ -89,13 +88,13 @@ class ClassTally:
 
     def score(self, ranks: Ranks) -> Score:
         """The score of what all ranks counted; a collective."""
-        loss, right1, right5, samples = ranks.total(self._sums.clone()).tolist()
+        loss, top1, top5, samples = ranks.total(self._sums.clone()).tolist()
         _check(samples)
-        return Score(loss=loss / samples, samples=int(samples), top1=right1 / samples, top5=right5 / samples)
+        return Score(loss=loss / samples, samples=int(samples), top1=top1 / samples, top5=top5 / samples)
 
 
 class LabelTally:
-    """Any number of ``labels`` labels a sample; one is given where its probability is above one half."""
+    """Counts with several of ``labels`` labels per sample; a label is predicted if its probability exceeds one half."""
 
     def __init__(self, labels: int, device: torch.device) -> None:
         self._loss = torch.zeros(1, dtype=torch.float64, device=device)
@@ -109,14 +108,14 @@ class LabelTally:
         truth = targets > 0
         self._loss += summed_loss(logits, targets, multi_label=True).double()
         self._counts += label_counts(logits > 0, truth)
-        self._logits.append(logits.double())  # probabilities have the same order, but many that are large round to 1
+        self._logits.append(logits.double())  # probabilities have the same order, but large ones round to 1
         self._truth.append(truth.to(torch.uint8))
 
     def score(self, ranks: Ranks) -> Score:
         """The score of what all ranks counted; a collective."""
         loss = ranks.total(self._loss.clone()).item()
         answers = f1(ranks.total(self._counts.clone()))
-        logits, truth = (rows_of_all(torch.cat(part), ranks) for part in (self._logits, self._truth))
+        logits, truth = (gather_rows(torch.cat(part), ranks) for part in (self._logits, self._truth))
         _check(len(logits))
         precision = mean_average_precision(logits, truth)
         return Score(
@@ -130,4 +129,4 @@ class LabelTally:
 
 def _check(samples: float) -> None:
     if not samples:
-        raise BadInput("no test sample could be seen, so there is no score", hint="look into the test part of the data")
+        raise BadInput("no test sample was evaluated, so there is no score", hint="check the test part of the data")

@@ -8,12 +8,12 @@ MODELS = Table(
     builtin={
         "inception_v3": "allpull.train.models.inception:inception_v3",
         "resnet101": "allpull.train.models.resnet_imagenet:resnet101",
-        "resnet14": "allpull.train.models.resnet:resnet14",
+        "resnet14": "allpull.train.models.resnet_cifar:resnet14",
         "resnet18": "allpull.train.models.resnet_imagenet:resnet18",
-        "resnet20": "allpull.train.models.resnet:resnet20",
+        "resnet20": "allpull.train.models.resnet_cifar:resnet20",
         "resnet34": "allpull.train.models.resnet_imagenet:resnet34",
         "resnet50": "allpull.train.models.resnet_imagenet:resnet50",
-        "resnet8": "allpull.train.models.resnet:resnet8",
+        "resnet8": "allpull.train.models.resnet_cifar:resnet8",
         "resnet9": "allpull.train.models.resnet9:resnet9",
         "vgg16": "allpull.train.models.vgg:vgg16",
         "vgg16_bn": "allpull.train.models.vgg:vgg16_bn",
@@ -21,8 +21,8 @@ MODELS = Table(
 )
 """Name → function (channels, classes, width, norm, and by keyword the options of the family) → module.
 
-Width 0 is the family's own. ``build.build`` gives the keywords that the function has.
+Width 0 is the family's own. ``build.build`` passes the keywords that the function accepts.
 """
 
 LIBRARIES = ("torchvision", "timm")
-"""Where `LIBRARY:NAME` finds other networks, if they are installed."""
+"""Libraries of `LIBRARY:NAME`, if they are installed."""

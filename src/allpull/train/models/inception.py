@@ -1,6 +1,6 @@
 """Inception-v3: Szegedy et al., "Rethinking the Inception Architecture" (2015), in torchvision's layout.
 
-The auxiliary head is left out, as in Keras and tf_cnn_benchmarks' counts; weights that have one load without it.
+Without the auxiliary head, as in Keras and tf_cnn_benchmarks' counts; loading weights skips it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, max_pool2d
 
 from allpull.errors import BadInput
-from allpull.train.models.norms import Norm, norm_maker
+from allpull.train.models.layers import Norm, norm_maker
 
-MIN_PIXELS = 75  # below this a layer has no pixel left
+MIN_PIXELS = 75  # below this a layer has no pixels
 EPSILON = 1e-3  # of the norms, as published
 INITIAL_STD = 0.1  # of all weights, truncated at two
 AUXILIARY = "AuxLogits."
@@ -35,10 +35,10 @@ class ConvNorm(nn.Module):
 
 
 class Branches(nn.Module):
-    """Branches side by side over one input, joined by channels.
+    """Parallel branches over one input, concatenated by channels.
 
-    ``layers``: name → channels in, channels out and the rest of a convolution. ``routes``: one branch each, a chain
-    of names; "average" and "max" are poolings, and a tuple in a chain is a fork that ends it.
+    ``layers``: name → channels in, channels out and the other arguments of a convolution. ``routes``: one branch each,
+    a chain of names; "average" and "max" are poolings, and a tuple in a chain is a fork that ends it.
     """
 
     def __init__(self, norm: Norm, layers: Mapping[str, tuple[Any, ...]], routes: tuple[tuple[Any, ...], ...]) -> None:
@@ -146,7 +146,7 @@ def _e(norm: Norm, channels_in: int) -> Branches:
 class InceptionV3(nn.Sequential):
     """The network from stem to logits: [n, channels, h, w], at least 75×75, best 299×299 → [n, classes]."""
 
-    not_loaded = (AUXILIARY,)  # beginnings of names in files of others that loading drops
+    not_loaded = (AUXILIARY,)  # prefixes of names that loading skips
 
     def __init__(self, norm: Norm, *, channels: int, classes: int) -> None:
         super().__init__()
@@ -198,13 +198,13 @@ def inception_v3(
     norm_scale: bool = True,
     pixels: tuple[int, int] | None = None,
 ) -> nn.Module:
-    """Inception-v3; ``width`` must be 0, as it has only its own.
+    """Inception-v3; ``width`` must be 0, since it is fixed.
 
     Raises:
-        BadInput: another width, no such norm, or images of less than 75 pixels.
+        BadInput: another width, no such norm, or images smaller than 75 pixels.
     """
     if width:
-        raise BadInput(f"inception_v3 has only its own width, not model.width = {width}", hint="leave model.width at 0")
+        raise BadInput(f"inception_v3 has a fixed width; model.width is {width}", hint="leave model.width at 0")
     if pixels is not None and min(pixels) < MIN_PIXELS:
-        raise BadInput(f"inception_v3 needs images of at least 75×75 pixels; these are {pixels[0]}×{pixels[1]}")
+        raise BadInput(f"inception_v3 needs images of at least 75×75 pixels; these have {pixels[0]}×{pixels[1]}")
     return InceptionV3(norm_maker(norm, scale=norm_scale, epsilon=EPSILON), channels=channels, classes=classes)

@@ -2,16 +2,16 @@
 
 A stem, three stages of one convolution and max pooling, residual pairs of convolutions in the first and the last stage,
 the largest value of each channel, and logits scaled by 1/8. Channels are 1, 2, 4 and 8 times the width. Pooling comes
-before the norm, as in the eighth part of that series: it commutes with what is monotone, and leaves a quarter to do.
+before the norm, as in part eight of that series: it commutes with monotone functions and leaves a quarter of the work.
 """
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
-from allpull.train.models.norms import Norm, norm_maker
+from allpull.train.models.layers import Norm, norm_maker
 
-WIDTH = 64  # channels of the stem, unless asked otherwise
+WIDTH = 64  # default channels of the stem
 SCALE = 0.125  # of the logits
 
 
@@ -26,7 +26,7 @@ class Layer(nn.Sequential):
 
 
 class Residual(nn.Module):
-    """Two layers added to what goes in, with no rectifier after the sum."""
+    """Two layers added to their input, without a rectifier after the sum."""
 
     def __init__(self, channels: int, norm: Norm) -> None:
         super().__init__()
@@ -63,5 +63,5 @@ class ResNet9(nn.Module):
 
 
 def resnet9(channels: int, classes: int, width: int, norm: str) -> nn.Module:
-    """The network; ``width`` 0 is 64, its author's."""
+    """The network; ``width`` 0 is 64, as published."""
     return ResNet9(channels=channels, classes=classes, width=width or WIDTH, norm=norm)

@@ -14,19 +14,17 @@ import torch
 from torch import Tensor, nn
 
 from allpull.errors import BadInput
-from allpull.train.models.blur import Blur, blurred_max_pool
-from allpull.train.models.norms import Norm, norm_maker
-from allpull.train.models.strided import Pointwise
+from allpull.train.models.layers import Blur, Norm, Pointwise, blurred_max_pool, norm_maker
 
-WIDTH = 64  # channels of the first stage, unless asked otherwise
+WIDTH = 64  # default channels of the first stage
 EXPANSION = 4  # of a bottleneck: channels out over channels within
 SHRINK = 32  # pixels of the image over pixels of the last stage
-MIN_BLUR_CHANNELS = 16  # below this the convolution sees raw colours, which are not blurred (as FFCV and Composer)
+MIN_BLUR_CHANNELS = 16  # below this the input is raw colour, which is not blurred (as in FFCV and Composer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layers:
-    """What a network is made of: its norm, whether convolutions have biases, blur, and where the stride is."""
+    """The options of a network's layers: norm, biases of convolutions, blur, and the position of the stride."""
 
     norm: Norm
     conv_bias: bool
@@ -34,13 +32,13 @@ class Layers:
     stride: Literal["v1", "v1.5"]
 
     def conv(self, channels_in: int, channels: int, size: int, stride: int = 1) -> nn.Conv2d:
-        """A convolution that keeps the image's size, but for the stride."""
+        """A convolution that keeps the image size, apart from the stride."""
         if size == 1:
             return Pointwise(channels_in, channels, stride, bias=self.conv_bias)
         return nn.Conv2d(channels_in, channels, size, stride, size // 2, bias=self.conv_bias)
 
     def blur(self, channels_in: int, stride: int) -> nn.Module:
-        """What stands before a convolution with ``stride``: a blur, or nothing."""
+        """The layer before a convolution with ``stride``: a blur, or the identity."""
         wanted = self.blur_pool and stride > 1 and channels_in >= MIN_BLUR_CHANNELS
         return Blur() if wanted else nn.Identity()
 
@@ -116,8 +114,8 @@ Block = type[Basic] | type[Bottleneck]
 class ResNet(nn.Module):
     """A 7×7 stem, max pooling, four stages of blocks, pooling and one linear layer.
 
-    ``flat_pixels`` None: the mean over all pixels is classified. Otherwise the last stage is pooled 2×2 to so many
-    pixels, and all of them are.
+    ``flat_pixels`` None: the classifier sees the mean over all pixels. Otherwise the last stage is pooled 2×2 to that
+    many pixels, and the classifier sees all of them.
     """
 
     layer1: nn.Module
@@ -182,25 +180,25 @@ def _resnet(
 
 
 def _flat_pixels(pixels: tuple[int, int] | None) -> int:
-    """Pixels of the last stage after 2×2 pooling: of 120×120 the stage has 4×4, and 2×2 are left."""
+    """Pixels of the last stage after 2×2 pooling: 120×120 become 4×4 there, and 2×2 after pooling."""
     if pixels is None or min(pixels) <= SHRINK:
-        shown = "unknown size" if pixels is None else f"{pixels[0]}×{pixels[1]} pixels"
+        shown = "an unknown size" if pixels is None else f"{pixels[0]}×{pixels[1]} pixels"
         raise BadInput(
-            f"model.head = flatten needs images of more than {SHRINK} pixels each way; these are of {shown}",
-            hint="take model.head = pool, or larger images",
+            f"model.head = flatten needs images larger than {SHRINK} pixels each way; these have {shown}",
+            hint="use model.head = pool, or larger images",
         )
     height, width = (-(-side // SHRINK) // 2 for side in pixels)
     return height * width
 
 
 def _start_as_identity(model: ResNet) -> None:
-    """The last norm of each block starts at 0 (Goyal et al. 2017, section 5.1)."""
+    """Initialise the last norm of each block to 0 (Goyal et al. 2017, section 5.1)."""
     for module in model.modules():
         if isinstance(module, Basic | Bottleneck):
             weight = getattr(module.last_norm(), "weight", None)
             if weight is None or not weight.requires_grad:
                 raise BadInput(
-                    "model.zero_init needs norms with a trained scale: with none the block could never learn"
+                    "model.zero_init needs norms with a trained scale: without one the block could never learn"
                 )
             nn.init.zeros_(weight)
 

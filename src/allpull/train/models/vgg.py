@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from allpull.errors import BadInput
-from allpull.train.models.norms import norm_maker
+from allpull.train.models.layers import norm_maker
 
-WIDTH = 64  # channels of the first stage, unless asked otherwise
+WIDTH = 64  # default channels of the first stage
 VGG16 = ((1, 2), (2, 2), (4, 3), (8, 3), (8, 3))  # (times the width, convolutions) of each stage
-HIDDEN = 64  # units of a hidden layer, times the width: 4,096
-GRID = 7  # pixels each way that the classifier sees
+HIDDEN = 64  # units of a hidden layer per channel of width: 4,096
+GRID = 7  # side in pixels of the classifier's input
 MIN_PIXELS = 32  # five halvings
 
 
@@ -63,9 +63,9 @@ def _vgg(
     pixels: tuple[int, int] | None = None,
 ) -> nn.Module:
     if not with_norm and norm == "group":
-        raise BadInput("vgg16 has no norms, so model.norm = group cannot be had", hint="take vgg16_bn")
+        raise BadInput("vgg16 has no norms, so model.norm = group is not possible", hint="use vgg16_bn")
     if pixels is not None and min(pixels) < MIN_PIXELS:
-        raise BadInput(f"VGG needs images of at least 32×32 pixels; these are {pixels[0]}×{pixels[1]}")
+        raise BadInput(f"VGG needs images of at least 32×32 pixels; these have {pixels[0]}×{pixels[1]}")
     return Vgg(channels=channels, classes=classes, width=width or WIDTH, norm=norm if with_norm else None)
 
 

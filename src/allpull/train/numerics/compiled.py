@@ -1,9 +1,8 @@
-"""Have ``torch.compile`` translate a network, and let it run as it is where that fails, saying why.
+"""Compile a network with ``torch.compile``, and fall back to eager execution, with the reason, if that fails.
 
-Each graph is translated at the first call that needs it, its backward with it, so that a failure shows before either
-has run and costs nothing but the attempt: the graph then runs as torch's own operations, with the same result. That
-holds for every graph by itself, also within DistributedDataParallel, where a rank that runs untranslated still
-exchanges the same gradients as the others.
+Each graph is compiled at its first call, its backward with it, so that a failure shows before either has run and costs
+only the attempt: the graph then runs eagerly, with the same result. This holds for each graph separately, also within
+DistributedDataParallel, where a rank that runs eagerly still exchanges the same gradients as the others.
 """
 
 from __future__ import annotations
@@ -15,16 +14,16 @@ from typing import Any
 import torch
 from torch import nn
 
-GRAPHS = 64  # training and evaluation at many sizes of picture; beyond torch's own 8 it would run untranslated, unsaid
+GRAPHS = 64  # training and evaluation at many image sizes; beyond torch's default of 8 it would silently run eagerly
 LONGEST_REASON = 300  # characters; compilers add pages of their own
 
 
 class Compiled:
-    """``torch.compile`` in ``mode`` of ``train.compile``; "none" leaves networks alone.
+    """``torch.compile`` in ``mode`` of ``train.compile``; "none" leaves networks unchanged.
 
-    Call it with a network to have that one translated in place: its parameters keep their names. Within
-    DistributedDataParallel the first call must be that of the wrapped network, since a graph that was made outside of
-    it is not cut where its buckets end, and would send all gradients after backward.
+    Call it with a network to compile that in place: its parameters keep their names. Within DistributedDataParallel
+    the first call must be that of the wrapped network: a graph that was captured outside is not split at bucket
+    boundaries and would send all gradients after backward.
     """
 
     def __init__(self, mode: str) -> None:
@@ -33,24 +32,24 @@ class Compiled:
         self._failure = ""
 
     def __call__(self, module: nn.Module) -> nn.Module:
-        """``module`` itself, which is translated when it is called."""
+        """``module`` itself, which is compiled when it is called."""
         if self.mode == "none":
             return module
         try:
-            import torch._dynamo.config as settings  # noqa: PLC0415  seconds, for those who asked for it
+            import torch._dynamo.config as settings  # noqa: PLC0415  takes seconds, only on request
 
             settings.cache_size_limit = GRAPHS
-            settings.suppress_errors = True  # what cannot even be made a graph runs as it is, too
-            # each shape has a graph of its own: one ragged batch would turn them into a slower one for all shapes
-            module.compile(backend=self._translate, dynamic=False)
-        except Exception as error:  # noqa: BLE001  whatever it is, the network runs without
-            self._failure = _shortly(error)
+            settings.suppress_errors = True  # code that cannot be traced runs eagerly too
+            # one graph per shape: a ragged batch would otherwise switch to slower dynamic shapes
+            module.compile(backend=self._backend, dynamic=False)
+        except Exception as error:  # noqa: BLE001  any failure: the network runs eagerly
+            self._failure = _short_reason(error)
         return module
 
     def plain(self) -> AbstractContextManager[None]:
-        """Within it networks run untranslated, as a ragged batch should, whose shape is not worth a translation.
+        """Run networks eagerly in this context, as for ragged batches, whose shapes are not worth a compilation.
 
-        Before torch 2.6 they are translated nevertheless.
+        Before torch 2.6 they are compiled nevertheless.
         """
         if self.mode == "none" or not hasattr(torch.compiler, "set_stance"):
             return nullcontext()
@@ -58,38 +57,38 @@ class Compiled:
         return stance
 
     def why_not(self) -> str:
-        """Why the network, or a part of it, runs untranslated, to be asked after a first step; "": it does not."""
+        """Why the network, or a part of it, runs eagerly, known after the first step; "" if it does not."""
         if self.mode == "none" or self._failure or self._graphs:
             return self._failure
-        return "torch.compile found nothing in the network that it could translate"
+        return "torch.compile found nothing in the network that it could compile"
 
-    def _translate(self, graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        """The backend that ``torch.compile`` is given: its own, or ``graph`` as it is where that fails or once did."""
+    def _backend(self, graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        """The backend given to ``torch.compile``: inductor, or eager execution once that has failed."""
         if not self._failure:
             try:
-                translated = self._inductor(graph, inputs)
+                compiled = self._inductor(graph, inputs)
                 self._graphs += 1
-            except Exception as error:  # noqa: BLE001  compilers fail in ways of their own
-                self._failure = _shortly(error)
+            except Exception as error:  # noqa: BLE001  compilers raise anything
+                self._failure = _short_reason(error)
             else:
-                return translated
-        untranslated: Callable[..., Any] = graph.forward
-        return untranslated
+                return compiled
+        eager: Callable[..., Any] = graph.forward
+        return eager
 
     def _inductor(self, graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        import torch._functorch.config as ahead  # noqa: PLC0415  as above
+        import torch._functorch.config as aot  # noqa: PLC0415  as above
         import torch._inductor as inductor  # noqa: PLC0415  as above
 
-        # Backward is otherwise translated when it first runs, and then fails there. Older versions lack the setting.
+        # Otherwise backward is compiled, and fails, when it first runs. Older versions lack the setting.
         early = "force_non_lazy_backward_lowering"
-        with ahead.patch({early: True}) if hasattr(ahead, early) else nullcontext():
-            translated: Callable[..., Any] = inductor.compile(
+        with aot.patch({early: True}) if hasattr(aot, early) else nullcontext():
+            compiled: Callable[..., Any] = inductor.compile(
                 graph, list(inputs), options=inductor.list_mode_options(self.mode)
             )
-        return translated
+        return compiled
 
 
-def _shortly(error: Exception) -> str:
-    """What went wrong, without the pages that follow."""
+def _short_reason(error: Exception) -> str:
+    """The first line of the error."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"torch.compile failed: {lines[0] if lines else type(error).__name__}"[:LONGEST_REASON]

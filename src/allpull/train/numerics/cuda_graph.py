@@ -1,21 +1,20 @@
-"""Record a whole training step once as a CUDA graph and play it back, or say why it is made call by call.
+"""Capture a whole training step as a CUDA graph and replay it, or say why steps run eagerly.
 
-A step of a small network is thousands of launches, and a fast GPU waits for the host that makes them; played back it
-is one. Of what PyTorch's notes on CUDA graphs ask for, this is done here: a few ordinary steps beforehand, all on the
-one side stream on which the step is recorded, inputs that are copied to fixed addresses, a learning rate that is a
-tensor. A recording is let go before the process group is: NCCL destroys no communicator that one still uses.
+A step of a small network is thousands of kernel launches, and a fast GPU waits for the host that issues them; replayed
+it is one. Following PyTorch's notes on CUDA graphs: some eager warm-up steps on the side stream of the capture, inputs
+copied to fixed addresses, and a learning rate that is a tensor. The graph is released before the process group: NCCL
+does not destroy a communicator that a graph still uses.
 
-For DistributedDataParallel they also ask for NCCL's asynchronous error handling to be switched off before the process
-group is made (``TORCH_NCCL_ASYNC_ERROR_HANDLING=0``). From torch 2.2 on it heeds a recording by itself (NVIDIA's "CUDA
-Graph Best Practice for PyTorch", quick checklist), and without it ranks may wait for ever for one that failed: so it
-stays on.
+For DistributedDataParallel the notes also disable NCCL's asynchronous error handling before the process group is made
+(``TORCH_NCCL_ASYNC_ERROR_HANDLING=0``). From torch 2.2 on it respects captures by itself (NVIDIA's "CUDA Graph Best
+Practice for PyTorch", quick checklist), and without it ranks may wait for ever for a failed one: so it stays on.
 
-The steps beforehand are steps of the training, and recording runs nothing, so a recorded training is the same training.
-Only the step that was seen ``WARM_UP_STEPS`` times in a row is recorded: a ragged last batch, which never is, stays
-as it is, and pictures of another size (progressive resizing) replace the recording in time.
+The warm-up steps are steps of the training, and capture executes nothing, so the training is the same with graphs.
+Only a step that occurred ``WARM_UP_STEPS`` times in a row is captured: a ragged last batch never is and runs eagerly,
+and images of another size (progressive resizing) replace the graph in time.
 
-No GPU was at hand when this was written: ``CudaRecorder`` follows the documentation and has not run. All else is tested
-with a recorder that is none.
+No GPU was available when this was written: ``CudaRecorder`` follows the documentation and has not run. The rest is
+tested with a fake recorder.
 """
 
 from __future__ import annotations
@@ -32,29 +31,29 @@ from allpull import marks
 from allpull.schema.trainspec import DataSpec, ParallelSpec
 from allpull.train.optim.lars import Lars
 
-WARM_UP_STEPS = 11  # what PyTorch's notes ask of DistributedDataParallel, which settles down within ten
+WARM_UP_STEPS = 11  # PyTorch's notes ask for 11 with DistributedDataParallel, which settles within ten
 LONGEST_REASON = 300  # characters
-NOT_RECORDED = "train.cuda_graph: steps are made call by call"
+NOT_RECORDED = "train.cuda_graph: steps run eagerly"
 
 T = TypeVar("T")
 
 
 class Recorder(Protocol):
-    """What a device offers to run, and to record and play back."""
+    """How a device runs a step, and captures and replays it."""
 
     def run(self, work: Callable[[], T]) -> T:
-        """The result of ``work``, done in the place where recordings are made, after what was begun elsewhere."""
+        """The result of ``work``, run where captures are made and ordered after earlier work."""
         ...
 
     def record(self, work: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        """What plays ``work`` back and returns its result; it is recorded without being done."""
+        """Capture ``work`` without executing it; returns a function that replays it and returns its result."""
         ...
 
 
 class CudaRecorder:
-    """CUDA graphs on ``device``, on one stream that is beside the usual one and in step with it.
+    """CUDA graphs on ``device``, on a side stream that is synchronised with the current one.
 
-    DistributedDataParallel is to be made within ``run``: its gradients belong to the stream on which it was made.
+    Construct DistributedDataParallel within ``run``: its gradients belong to the stream on which it was made.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -62,19 +61,19 @@ class CudaRecorder:
         self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def run(self, work: Callable[[], T]) -> T:
-        """The result of ``work``, done on the side stream; the usual one waits for it, the host does not."""
-        usual = torch.cuda.current_stream(self.device)
-        self.stream.wait_stream(usual)
+        """The result of ``work``, run on the side stream; the current stream waits for it, the host does not."""
+        current = torch.cuda.current_stream(self.device)
+        self.stream.wait_stream(current)
         with torch.cuda.stream(self.stream):
             result = work()
-        usual.wait_stream(self.stream)
+        current.wait_stream(self.stream)
         return result
 
     def record(self, work: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        """What plays ``work`` back and returns its result, which the next time overwrites."""
+        """Capture ``work``; returns its replay, whose result the next replay overwrites."""
         graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
-        # thread_local: threads of the loader may go on pinning memory, which in the default mode spoils a recording.
-        # The outer `with` leaves the side stream in any case; torch (2.13) stays there where a recording has failed.
+        # thread_local: loader threads may pin memory meanwhile, which invalidates a capture in the default mode.
+        # The outer `with` always leaves the side stream; torch (2.13) stays on it after a failed capture.
         try:
             with (
                 torch.cuda.stream(self.stream),
@@ -82,7 +81,7 @@ class CudaRecorder:
             ):
                 result = work()
         except BaseException:
-            end_spoiled(self.device, pool)
+            end_failed_capture(self.device, pool)
             raise
 
         def play() -> Tensor:
@@ -92,41 +91,41 @@ class CudaRecorder:
         return play
 
 
-def end_spoiled(device: torch.device, pool: Any) -> None:
-    """End what a recording into ``pool`` that failed on ``device`` has left under way; of one that ended, nothing.
+def end_failed_capture(device: torch.device, pool: Any) -> None:
+    """Clean up after a failed capture into ``pool`` on ``device``; after one that ended there is nothing to do.
 
-    Where CUDA refuses to end a recording, torch (2.13) raises that and does no more. Its allocator goes on as if it
-    recorded: no memory that two streams have used is free again, so that a batch is lost with each copy to the device.
-    Before 2.13 its generator does, too, and the next dropout is an error.
+    If CUDA refuses to end a capture, torch (2.13) raises and does not clean up. Its allocator then behaves as if still
+    capturing: memory used by two streams is never freed, so that each copy to the device leaks a batch. Before 2.13 the
+    generator does the same, and the next dropout fails.
     """
     older = "_cuda_endAllocateCurrentStreamToPool"  # of torch 2.5 and before
     end = getattr(torch._C, "_cuda_endAllocateToPool", None) or getattr(torch._C, older)
-    with suppress(RuntimeError):  # that nothing was under way: torch has ended it, and the graph returns its memory
+    with suppress(RuntimeError):  # no capture in progress: torch ended it, and the graph returns its memory
         end(device.index, pool)
         torch._C._cuda_releasePool(device.index, pool)
     generator = torch.cuda.default_generators[device.index]
-    generator.graphsafe_set_state(generator.clone_state())  # the same numbers next, and not recording
+    generator.graphsafe_set_state(generator.clone_state())  # the same numbers next, without the capture
 
 
 class StepGraph:
-    """Training steps that are played back where they can be.
+    """Training steps that are replayed where possible.
 
-    ``step`` (tensors, then constants) makes a whole step, from forward to cleared gradients, and returns one tensor,
-    such as its loss; nothing in it may wait for the device. ``forget`` drops what a step that broke off has left, its
-    gradients above all. Without a ``recorder`` steps are simply made, and ``reason`` says why; where recording fails,
-    ``reason`` says so from then on, and a remark at once.
+    ``step`` (tensors, then constants) runs a whole step, from forward to cleared gradients, and returns one tensor,
+    such as its loss; nothing in it may wait for the device. ``discard`` drops the partial state of a failed step, above
+    all its gradients. Without a ``recorder`` steps run eagerly, and ``reason`` says why; if capture fails, ``reason``
+    and a remark say so.
     """
 
     def __init__(
         self,
         step: Callable[..., Tensor],
-        forget: Callable[[], None],
+        discard: Callable[[], None],
         recorder: Recorder | None,
         reason: str = "",
     ) -> None:
         self.reason = reason
         self._step = step
-        self._forget = forget
+        self._forget = discard
         self._recorder = recorder
         self._kind: Hashable = None
         self._seen = 0
@@ -135,9 +134,9 @@ class StepGraph:
         self._play: Callable[[], Tensor] | None = None
 
     def __call__(self, *inputs: Tensor, constants: tuple[Hashable, ...] = ()) -> Tensor:
-        """One step on ``inputs``, device tensors; ``constants`` are what else it depends on, such as sample counts.
+        """One step on ``inputs``, device tensors; ``constants`` are its other arguments, such as sample counts.
 
-        The result is the caller's to keep.
+        The caller may keep the result.
         """
         recorder = self._recorder
         if recorder is None:
@@ -152,33 +151,33 @@ class StepGraph:
         return recorder.run(lambda: self._step(*inputs, *constants))
 
     def close(self) -> None:
-        """Let go of the recording. To be called before the process group is left: NCCL waits for what recorded it."""
+        """Release the graph. Call it before leaving the process group: NCCL waits for graphs that use it."""
         self._play, self._recorded, self._fixed = None, None, ()
 
     @property
     def playing(self) -> bool:
-        """Whether the last step was played back."""
+        """Whether the last step was replayed."""
         return self._play is not None and self._kind == self._recorded
 
     def _record(self, recorder: Recorder, inputs: tuple[Tensor, ...], constants: tuple[Hashable, ...]) -> None:
-        self.close()  # its memory, before more is taken
+        self.close()  # frees its memory before more is allocated
         fixed = tuple(value.clone() for value in inputs)
-        broke_off: list[Exception] = []
+        failures: list[Exception] = []
 
         def work() -> Tensor:
             try:
                 return self._step(*fixed, *constants)
             except Exception as error:
-                broke_off.append(error)
+                failures.append(error)
                 raise
 
         try:
             self._play = recorder.record(work)
-        except Exception as error:  # noqa: BLE001  whatever spoils a recording, steps can be made without
-            # the step's own, if it has one: the end of a recording that it spoiled fails with another
-            self.reason = f"the step cannot be recorded: {_shortly((*broke_off, error)[0])}"[:LONGEST_REASON]
+        except Exception as error:  # noqa: BLE001  whatever fails, steps can run eagerly
+            # prefer the step's own error: ending the capture that it invalidated fails with another
+            self.reason = f"the step cannot be captured: {_short_reason((*failures, error)[0])}"[:LONGEST_REASON]
             marks.remark(f"{NOT_RECORDED}: {self.reason}")
-            broke_off.clear()  # it holds all that the step had made, and its traceback would hold it
+            failures.clear()  # its traceback keeps the tensors of the step alive
             self._forget()
             return
         self._fixed, self._recorded = fixed, self._kind
@@ -190,55 +189,54 @@ class StepGraph:
         return self._play().clone()
 
 
-def _shortly(error: Exception) -> str:
-    """The first line that ``error`` says."""
+def _short_reason(error: Exception) -> str:
+    """The first line of ``error``."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def obstacle(optimizer: torch.optim.Optimizer, device: torch.device, *, ranks: int, scaled: bool) -> str:
-    """Why steps of ``optimizer`` on ``device``, shared by ``ranks``, cannot be recorded; "": perhaps they can.
+    """Why steps of ``optimizer`` on ``device`` with ``ranks`` cannot be captured; "" if no obstacle is known.
 
-    ``scaled``: with loss scaling, of which the host must not be asked.
+    ``scaled``: with loss scaling, whose state the host must not read.
     """
     if device.type != "cuda":
         return f"CUDA graphs need a GPU, and this rank computes on {device.type}"
     if ranks > 1 and dist.get_backend() != "nccl":
-        return f"gradients go through {dist.get_backend()}, and only NCCL's exchange can be recorded"
+        return f"gradients go through {dist.get_backend()}, and only NCCL's exchange can be captured"
     if any(hasattr(weight, "full_tensor") for group in optimizer.param_groups for weight in group["params"]):
-        return "weights are shared out among the ranks (fsdp), and collected with other addresses in each step"
+        return "weights are sharded over ranks (fsdp) and gathered at other addresses in each step"
     name = type(optimizer).__name__
     if scaled and not getattr(optimizer, "_step_supports_amp_scaling", False):
-        return f"loss scaling with {name} asks the host in each step whether to leave it out, unless {name} is fused"
-    asks = [group for group in optimizer.param_groups if not group.get("fused") and not group.get("capturable")]
-    if asks and not isinstance(optimizer, Lars):
+        return f"with loss scaling the host decides in each step of {name} whether to skip it, unless {name} is fused"
+    host_reads = [group for group in optimizer.param_groups if not group.get("fused") and not group.get("capturable")]
+    if host_reads and not isinstance(optimizer, Lars):
         return f"{name} reads its learning rate on the host, unless it is fused"
     return ""
 
 
 def uneven(data: DataSpec, parallel: ParallelSpec, ranks: int) -> str:
-    """Why the steps that ``ranks`` share cannot be recorded; "": they are of one kind, in time and on all of them.
+    """Why steps of several ``ranks`` cannot be captured; "" if all steps on all ranks are of one kind.
 
-    NCCL takes a collective that is recorded on some ranks and made by call on others for two different ones.
+    NCCL does not match a captured collective on some ranks with an eager one on others.
     """
     if ranks == 1:
         return ""
     if parallel.compression == "powersgd":
-        return "PowerSGD sends other things after its first steps, and a recording would go on with the first"
+        return "PowerSGD sends other data after its first steps, and a graph would repeat the first"
     if data.name == "pack" and data.by_files:
-        return "ranks with files of their own have batches of other sizes at other times: leave data.by_files off"
+        return "ranks with files of their own have batches of differing sizes and times: turn data.by_files off"
     if data.name == "pack" and data.on_odd == "skip":
         return (
-            "a sample that cannot be decoded makes the batch of its rank alone smaller, and NCCL wants a step recorded "
+            "a sample that cannot be decoded shrinks the batch of one rank only, and NCCL needs a step captured "
             "on all ranks or on none: data.on_odd=substitute"
         )
     return ""
 
 
-def hold_rate(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
-    """Make the learning rate of each group a tensor on ``device``, which a recorded step reads anew each time.
+def rate_as_tensor(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
+    """Make the learning rate of each group a tensor on ``device``, which a replayed step reads each time.
 
-    To be called before the first step, after the optimizer's state was loaded if it is, since that puts a rate of its
-    own there.
+    Call it before the first step and after loading the optimizer's state, which overwrites the rate.
     """
     for group in optimizer.param_groups:
         group["lr"] = torch.as_tensor(group["lr"], dtype=torch.float32).to(device, copy=True)

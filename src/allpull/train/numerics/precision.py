@@ -1,20 +1,20 @@
-"""The arithmetic of a training step: which numbers the network computes in, and how small gradients survive it.
+"""The arithmetic of a training step: number formats, loss scaling, and what the device supports.
 
 ====== =============================================================================================================
-fp32   as torch computes it; on a GPU with TF32 switched off, which torch leaves on in convolutions
-tf32   fp32, with products of matrices and convolutions in TF32, which NVIDIA GPUs have since Ampere
+fp32   as torch computes it; on a GPU without TF32, which torch enables for convolutions
+tf32   fp32, with matrix products and convolutions in TF32, which NVIDIA GPUs have since Ampere
 bf16   ``torch.autocast`` to bfloat16, whose range is that of fp32: gradients need no scaling
 fp16   ``torch.autocast`` to float16, with dynamic loss scaling
-o2     the network in float16 but for its norms, single-precision weights in the optimizer, dynamic loss scaling
+o2     the network in float16 except its norms, single-precision weights in the optimizer, dynamic loss scaling
 ====== =============================================================================================================
 
-**Loss scaling** is ``torch.amp.GradScaler``: the loss is multiplied by a scale, gradients are divided by it, and where
-one of them is infinite or no number the step is left out and the scale halved. Ranks exchange gradients before they
-are divided, and a sum with an infinity in it is one for everyone: so all ranks leave out the same steps.
+**Loss scaling** is ``torch.amp.GradScaler``: the loss is multiplied by a scale, gradients are divided by it, and if
+one of them is infinite or NaN the step is skipped and the scale halved. Ranks exchange gradients before they are
+divided, and a sum with an infinity is infinite on every rank: so all ranks skip the same steps.
 
-**Host and device.** An optimizer with ``fused=True`` is told on the device to leave a step out. Any other costs one
-wait of the host for a GPU in each step, in ``GradScaler.step``, which reads whether there was an infinity. Nothing else
-here waits: what is counted stays on the device until ``tell`` or ``state_dict``.
+**Host and device.** An optimizer with ``fused=True`` skips a step on the device. With any other, the host waits once
+per step for the GPU, in ``GradScaler.step``, which reads whether there was an infinity. Nothing else here waits: counts
+stay on the device until ``metrics`` or ``state_dict``.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ import torch
 from torch import Tensor, nn
 
 from allpull.errors import BadInput, MissingPart
-from allpull.train.optim.master_weights import Masters
+from allpull.kernel import Tree
+from allpull.train.optim.master_weights import MasterWeights
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 SCALED = ("fp16", "o2")
 AMPERE = (8, 0)  # compute capability from which NVIDIA GPUs have TF32 and bfloat16
 
 Clip = Callable[[list[nn.Parameter]], object]
-"""Scales down the gradients of the parameters that it is given: those that the optimizer moves."""
+"""Clips the gradients of the given parameters, which are those that the optimizer updates."""
 
 
 class Precision:
-    """What a training computes in, by ``name`` of ``train.precision``, on ``device``.
+    """The precision ``name`` of ``train.precision`` on ``device``.
 
-    Once, in this order: ``prepare`` the network, share it out, make the optimizer, ``attach`` it. In each step
-    ``forward`` and ``backward``, as often as there are parts to accumulate, then whatever exchanges gradients after
-    backward, then ``step``.
+    Once, in this order: ``prepare`` the network, distribute it, make the optimizer, ``attach`` it. In each step
+    ``forward`` and ``backward`` for each micro-batch, then the exchange of gradients after backward, then ``step``.
 
     Raises:
-        MissingPart: the device has no such arithmetic.
+        MissingPart: the device does not support it.
     """
 
     def __init__(self, name: str, device: torch.device) -> None:
@@ -54,35 +54,35 @@ class Precision:
             allow_tf32(name != "fp32")
         self.name = name
         self.device = device
-        self.masters: Masters | None = None
+        self.masters: MasterWeights | None = None
         self._scaler = torch.amp.GradScaler(device.type) if name in SCALED else None
         self._skipped = torch.zeros((), device=device)
 
     @property
     def scaled(self) -> bool:
-        """Whether losses are scaled, and steps left out."""
+        """Whether losses are scaled and steps may be skipped."""
         return self._scaler is not None
 
     def prepare(self, model: nn.Module) -> None:
-        """Put ``model``, which stands on its device and is not shared out, into its numbers; a collective for ``o2``.
+        """Convert ``model``, which is on its device and not distributed yet; a collective for ``o2``.
 
         Raises:
-            BadInput: it computes in float64, and that is not what was asked for.
+            BadInput: the model is float64 and the precision is lower.
         """
         if self.name != "fp32" and any(parameter.dtype == torch.float64 for parameter in model.parameters()):
             raise BadInput(
-                f"train.precision={self.name} is less than model.dtype=float64", hint="leave one of them out"
+                f"train.precision={self.name} is lower than model.dtype=float64", hint="remove one of the two options"
             )
         if self.name == "o2":
-            self.masters = Masters(model)
+            self.masters = MasterWeights(model)
 
     def attach(self, optimizer: torch.optim.Optimizer) -> None:
-        """Give ``optimizer``, which was made of the network's parameters, the weights that it is to move."""
+        """Give ``optimizer``, made from the network's parameters, the weights that it updates."""
         if self.masters is not None:
-            self.masters.into(optimizer)
+            self.masters.attach_to(optimizer)
 
     def forward(self, module: nn.Module, images: Tensor) -> Tensor:
-        """``module`` of ``images``; the result is float32 in all of the lower precisions, so that losses are."""
+        """The logits of ``module``; float32 in all lower precisions, so that losses are too."""
         if self.name == "o2":
             logits: Tensor = module(images.to(torch.float16))
             return logits.float()
@@ -94,14 +94,14 @@ class Precision:
         return logits.float()
 
     def backward(self, loss: Tensor) -> None:
-        """Add the gradients of ``loss`` to those that are there, scaled where there is a scale."""
+        """Accumulate the gradients of ``loss``, scaled if losses are."""
         torch.autograd.backward(loss if self._scaler is None else self._scaler.scale(loss))
 
     def step(self, optimizer: torch.optim.Optimizer, clip: Clip | None = None) -> None:
-        """One step with the gradients that there are, ``clip`` applied to their true size; afterwards there are none.
+        """One step with the accumulated gradients, unscaled and then clipped; afterwards they are cleared.
 
-        With loss scaling a step with infinities in it changes nothing but the scale. Whether it was one is not
-        returned, since the host would have to wait for it; ``tell`` says how many there were.
+        With loss scaling, a step with infinities changes only the scale. Whether it did is not returned, since the host
+        would have to wait for it; ``metrics`` counts them.
         """
         if self.masters is not None:
             self.masters.take_gradients()
@@ -109,7 +109,7 @@ class Precision:
             self._scaled_step(self._scaler, optimizer, clip)
         else:
             if clip is not None:
-                clip(moved(optimizer))
+                clip(optimized_parameters(optimizer))
             optimizer.step()
         if self.masters is not None:
             self.masters.give_weights()
@@ -117,31 +117,31 @@ class Precision:
 
     def _scaled_step(self, scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer, clip: Clip | None) -> None:
         if getattr(optimizer, "_step_supports_amp_scaling", False):
-            begin_momentum(optimizer)
+            zero_momentum(optimizer)
         scaler.unscale_(optimizer)
         for infinite in scaler._found_inf_per_device(optimizer).values():
             self._skipped += infinite
         if clip is not None:
-            clip(moved(optimizer))
+            clip(optimized_parameters(optimizer))
         scaler.step(optimizer)
         scaler.update()
 
-    def forget(self, optimizer: torch.optim.Optimizer) -> None:
-        """Drop what a step that broke off has left, so that the next one begins anew."""
+    def discard(self, optimizer: torch.optim.Optimizer) -> None:
+        """Drop the partial state of a failed step."""
         if self.masters is not None:
             self.masters.drop_gradients()
         if self._scaler is not None:
             self._scaler._per_optimizer_states.clear()
         optimizer.zero_grad()
 
-    def tell(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """Metrics: ``loss_scale``, and ``skipped_steps`` so far; empty without scaling. The host waits for a GPU."""
         if self._scaler is None:
             return {}
         return {"loss_scale": self._scaler.get_scale(), "skipped_steps": self._skipped.item()}
 
     def state_dict(self) -> dict[str, Any]:
-        """The scale and its history, as numbers; empty without scaling. Masters are in the network's own state."""
+        """The scale and its history, as numbers; empty without scaling. Master weights are in the network's state."""
         if self._scaler is None:
             return {}
         state = self._scaler.state_dict()
@@ -152,10 +152,10 @@ class Precision:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from ``state_dict``; from an empty one, of another precision, scaling begins anew.
+        """Restore ``state_dict``; with an empty one, of another precision, scaling starts anew.
 
         Raises:
-            BadInput: it is none; nothing was changed.
+            BadInput: it is invalid; nothing was changed.
         """
         if self._scaler is None or not state:
             return
@@ -163,22 +163,21 @@ class Precision:
         counts = [state.get(name) for name in ("growth_tracker", "skipped_steps")]
         good = isinstance(scale, float) and math.isfinite(scale) and scale > 0
         if not good or not all(type(count) is int and 0 <= count < 2**31 for count in counts):
-            raise BadInput("the checkpoint's state of loss scaling is none", hint="go on from another checkpoint")
+            raise BadInput("the checkpoint has an invalid state of loss scaling", hint="resume from another checkpoint")
         self._scaler.load_state_dict({**self._scaler.state_dict(), "scale": scale, "_growth_tracker": counts[0]})
         self._skipped.fill_(float(state["skipped_steps"]))
 
 
-def moved(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
-    """The parameters that ``optimizer`` moves."""
+def optimized_parameters(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+    """The parameters that ``optimizer`` updates."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def begin_momentum(optimizer: torch.optim.Optimizer) -> None:
-    """Let the momentum of a fused SGD that has none yet begin at 0, which makes the same first step.
+def zero_momentum(optimizer: torch.optim.Optimizer) -> None:
+    """Initialise the momentum of a fused SGD to 0, which gives the same first step.
 
-    Else its first step takes uninitialised memory for it, and where that step is left out because of an infinity, as
-    it often is while the scale is still being found, that memory is what the next step goes on from (seen with torch
-    2.13).
+    Otherwise its first step allocates uninitialised memory for it; if that step is skipped because of an infinity, as
+    is common while the scale settles, the next step uses that memory (seen with torch 2.13).
     """
     if not isinstance(optimizer, torch.optim.SGD) or optimizer.state:
         return
@@ -189,38 +188,38 @@ def begin_momentum(optimizer: torch.optim.Optimizer) -> None:
 
 
 def allow_tf32(allowed: bool) -> None:
-    """Have this process's GPU products of float32, in matrices and convolutions, in TF32 or not.
+    """Enable or disable TF32 for this process's float32 matrix products and convolutions on GPUs.
 
-    By the older of torch's two ways of saying it: torch.compile (2.13) still asks by it, and refuses a mixture of both.
+    It uses the older of torch's two interfaces: torch.compile (2.13) still reads it, and refuses a mixture of both.
     """
     torch.set_float32_matmul_precision("high" if allowed else "highest")
     torch.backends.cudnn.allow_tf32 = allowed
 
 
 def check_here(name: str) -> None:
-    """``check`` for a rank of this machine, before there is one.
+    """``check`` for a rank of this machine, before one is started.
 
     Raises:
-        MissingPart: its device has no such arithmetic.
+        MissingPart: its device does not support it.
     """
     check(name, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
 
 
 def check(name: str, device: torch.device) -> None:
-    """Make sure that ``device`` can compute in ``name``.
+    """Check that ``device`` supports precision ``name``.
 
     Raises:
-        MissingPart: it cannot.
+        MissingPart: it does not.
     """
     problem = missing(name, device)
     if problem:
-        raise MissingPart(f"train.precision={name}: {problem}", hint=f"take {instead(name)}")
+        raise MissingPart(f"train.precision={name}: {problem}", hint=f"use {alternative(name)}")
 
 
 def missing(name: str, device: torch.device) -> str:
-    """Why ``device`` cannot compute in ``name``; "" if it can."""
+    """Why ``device`` does not support ``name``; "" if it does."""
     if name == "tf32" and device.type != "cuda":
-        return f"TF32 is a way of NVIDIA GPUs to multiply, and this rank computes on {device.type}"
+        return f"TF32 needs an NVIDIA GPU, and this rank computes on {device.type}"
     if name not in ("tf32", "bf16") or device.type != "cuda" or torch.version.hip:
         return ""
     found = torch.cuda.get_device_capability(device)
@@ -228,9 +227,42 @@ def missing(name: str, device: torch.device) -> str:
         return ""
     what = "TF32" if name == "tf32" else "bfloat16"
     gpu = torch.cuda.get_device_name(device)
-    return f"{gpu} has compute capability {found[0]}.{found[1]}, and {what} begins with {AMPERE[0]}.{AMPERE[1]}"
+    return f"{gpu} has compute capability {found[0]}.{found[1]}, and {what} needs {AMPERE[0]}.{AMPERE[1]}"
 
 
-def instead(name: str) -> str:
-    """What to take where the device has no ``name``."""
+def alternative(name: str) -> str:
+    """The precision to use instead of ``name``."""
     return "train.precision=fp16, which has loss scaling" if name == "bf16" else "train.precision=fp32"
+
+
+BF16_INSTRUCTIONS = frozenset({"amx_bf16", "avx512_bf16", "avx_ne_convert", "bf16", "svebf16", "sve_bf16"})
+"""Instructions for bfloat16 as Linux and torch name them: of x86, then of Arm."""
+
+
+def bf16_emulation(name: str, device: torch.device, cpu_flags: frozenset[str] | None = None) -> str:
+    """A warning if ``train.precision = name`` is emulated on ``device``; "" if it is not or cannot be known.
+
+    Without bfloat16 instructions a CPU emulates them, and half the bits cost more time: bf16 steps took 1.8 to 2 times
+    as long as fp32 with AVX-512 alone, and 7 to 8 times with AVX2. With AVX512_BF16 both took as long, and with AMX
+    bf16 took 0.5 to 0.7 of the time (benchmarks/bf16_on_cpus.py). ``cpu_flags`` replaces ``instructions()`` in tests.
+    """
+    if name != "bf16" or device.type != "cpu":
+        return ""
+    flags = instructions() if cpu_flags is None else cpu_flags
+    if not flags or flags & BF16_INSTRUCTIONS:
+        return ""
+    return (
+        "train.precision: this CPU has no instructions for bfloat16; bf16 is emulated, and slower than fp32: "
+        "--set train.precision=fp32"
+    )
+
+
+def instructions(tree: Tree | None = None) -> frozenset[str]:
+    """The instruction sets of this CPU that Linux and torch report; empty if neither does.
+
+    Linux lists none on POWER, and other systems have no source before torch 2.13.
+    """
+    fields = (tree or Tree()).fields("proc/cpuinfo")
+    listed = (fields.get("flags") or fields.get("Features") or "").split()
+    ask = getattr(torch.cpu, "get_capabilities", dict)
+    return frozenset(listed) | {name for name, has in ask().items() if has is True}

@@ -1,1 +1,1 @@
-"""Optimizers, learning-rate schedules, and averages of weights."""
+"""Optimizers, learning-rate schedules, master weights, and the moving average of weights."""

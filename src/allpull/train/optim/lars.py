@@ -17,8 +17,8 @@ class Lars(torch.optim.Optimizer):
 
     λ = trust · ‖w‖ / (‖g‖ + weight_decay · ‖w‖), v ← momentum · v + lr · λ · (g + weight_decay · w), w ← w − v.
     Where ‖w‖ or ‖g‖ is 0, which the paper leaves open, λ = 1. A group with ``adapt`` false has λ = 1 throughout.
-    Tensors of a group are stepped together, and none of their values is read by the host. Of weights that ranks share
-    each steps its part, with the norms of the whole.
+    The tensors of a group are updated together, without reading a value on the host. Of sharded weights each rank
+    updates its shard, with the norms of the whole tensors.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class Lars(torch.optim.Optimizer):
         super().__init__(params, defaults)
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # torch's has overloads
-        """One step with the gradients that there are; ``closure`` computes them anew and returns the loss."""
+        """One step with the current gradients; ``closure`` recomputes them and returns the loss."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -50,7 +50,7 @@ class Lars(torch.optim.Optimizer):
         if group["adapt"]:
             torch._foreach_mul_(updates, _local_rates(_norms(weights, gradients, mesh), group))
         torch._foreach_mul_(momenta, group["momentum"])
-        if isinstance(group["lr"], Tensor):  # as in a CUDA graph; alpha would be read by the host
+        if isinstance(group["lr"], Tensor):  # as in a CUDA graph; the host would read alpha
             torch._foreach_mul_(updates, group["lr"])
             torch._foreach_add_(momenta, updates)
         else:
@@ -66,14 +66,14 @@ class Lars(torch.optim.Optimizer):
 
 
 def own_part(value: Tensor) -> Tensor:
-    """What this rank holds of ``value``, in the same memory: all of it, unless ranks share it (FSDP)."""
+    """This rank's shard of ``value``, in the same memory; all of it unless it is sharded (FSDP)."""
     own = value.detach()
-    part: Tensor = own.to_local() if hasattr(own, "to_local") else own  # importing DTensor would take half a second
+    part: Tensor = own.to_local() if hasattr(own, "to_local") else own  # importing DTensor takes half a second
     return part
 
 
 def _norms(weights: list[Tensor], gradients: list[Tensor], mesh: Any) -> Tensor:
-    """Norms of whole weights and whole gradients, [2, tensors]; a collective where ranks of ``mesh`` share them."""
+    """Norms of whole weights and gradients, [2, tensors]; a collective if they are sharded over ``mesh``."""
     norms = torch.stack([torch.stack(list(torch._foreach_norm(some))) for some in (weights, gradients)])
     if mesh is None:
         return norms

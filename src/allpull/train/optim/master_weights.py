@@ -1,9 +1,8 @@
-"""A network in half precision, of which the optimizer has the weights in single precision: Apex's O2.
+"""Single-precision master weights for a network in half precision: Apex's O2.
 
-NVIDIA Apex's mode O2, after Micikevicius et al., "Mixed Precision Training" (2017): everything but the norm layers is
-in half precision, and each step is made with single-precision "master" weights, which are then rounded into the
-network. Outwards the network has its masters: ``state_dict`` gives them and ``load_state_dict`` takes them, so that a
-checkpoint does not know in which precision it was made.
+NVIDIA Apex's mode O2, after Micikevicius et al., "Mixed Precision Training" (2017): everything except norm layers is
+in half precision, and each step updates single-precision "master" weights, which are then rounded into the network.
+``state_dict`` returns and ``load_state_dict`` loads the masters, so that a checkpoint is independent of the precision.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from torch import Tensor, nn
 from allpull.train.optim.optimizer import NORM_LAYERS
 
 OWN_TYPES = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-"""Norms that take half-precision input beside single-precision weights and statistics, and compute in the latter."""
+"""Norms that accept half-precision input with single-precision weights and statistics, and compute in the latter."""
 
 
-class Masters:
-    """The single-precision weights of ``model``, whose parameters and buffers outside of norms become ``half``.
+class MasterWeights:
+    """The single-precision weights of ``model``, whose parameters and buffers outside norms become ``half``.
 
-    Make it when the network stands on its device and before it is shared out; ranks get the masters of rank 0. The
-    optimizer is then given to ``into``. ``weights`` are the masters by the names of the network's parameters.
+    Construct it with the network on its device and before it is distributed; ranks get the masters of rank 0. Then call
+    ``attach_to`` with the optimizer. ``weights`` are the masters by the names of the network's parameters.
     """
 
     def __init__(self, model: nn.Module, half: torch.dtype = torch.float16) -> None:
@@ -50,31 +49,31 @@ class Masters:
             if isinstance(module, NORM_LAYERS) and type(module) not in OWN_TYPES:
                 module.register_forward_pre_hook(_widen)
                 module.register_forward_hook(_narrow)
-        # the public names of these two are younger than the oldest torch that allpull runs with
+        # their public names are newer than the oldest torch that allpull supports
         model._register_state_dict_hook(self._into_state)  # type: ignore[no-untyped-call]
         model._register_load_state_dict_pre_hook(self._from_state)  # type: ignore[no-untyped-call]
 
-    def into(self, optimizer: torch.optim.Optimizer) -> None:
-        """Have ``optimizer``, which was made of the network's parameters and has made no step, move the masters."""
+    def attach_to(self, optimizer: torch.optim.Optimizer) -> None:
+        """Let ``optimizer``, made from the network's parameters and before its first step, update the masters."""
         for group in optimizer.param_groups:
             group["params"] = [self._by_half.get(id(parameter), parameter) for parameter in group["params"]]
 
     def take_gradients(self) -> None:
-        """Move the network's gradients to the masters, in single precision; the network has none afterwards."""
-        into, values = [], []
+        """Move the network's gradients to the masters in single precision, and clear them in the network."""
+        targets, values = [], []
         for name, parameter in self._halves.items():
             master, gradient = self.weights[name], parameter.grad
             master.grad = None
             if gradient is not None:
-                master.grad = self._gradients[name]  # of one address for ever, as a recorded step needs it
-                into.append(master.grad)
+                master.grad = self._gradients[name]  # at a fixed address, as CUDA graphs need
+                targets.append(master.grad)
                 values.append(gradient)
             parameter.grad = None
-        if into:
-            torch._foreach_copy_(into, values)
+        if targets:
+            torch._foreach_copy_(targets, values)
 
     def drop_gradients(self) -> None:
-        """Neither the network nor the masters have gradients afterwards."""
+        """Clear the gradients of the network and the masters."""
         for parameter in (*self._halves.values(), *self.weights.values()):
             parameter.grad = None
 
@@ -92,12 +91,12 @@ class Masters:
         with torch.no_grad():
             for name, master in self.weights.items():
                 value = state.get(prefix + name)
-                if isinstance(value, Tensor) and value.shape == master.shape:  # else torch says what is wrong
+                if isinstance(value, Tensor) and value.shape == master.shape:  # otherwise torch reports the mismatch
                     master.copy_(value)
 
 
 def _in_norms(model: nn.Module) -> set[int]:
-    """The identities of all that norm layers, known by their type, hold."""
+    """The ids of all tensors in norm layers, which are recognised by type."""
     held: set[int] = set()
     for module in model.modules():
         if isinstance(module, NORM_LAYERS):

@@ -1,4 +1,4 @@
-"""The optimizer, with decay where decay belongs, and the learning rate as a pure function of the step."""
+"""The optimizer, with weight decay where it belongs, and the learning rate as a function of the step."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from allpull.train.optim import schedule
 from allpull.train.optim.lars import Lars
 
 NORM_LAYERS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.LocalResponseNorm)
-REFERENCE_BATCH = 256  # the batch that a learning rate is given for (Goyal et al. 2017)
+REFERENCE_BATCH = 256  # ``train.lr`` is for this batch (Goyal et al. 2017)
 
 
 def optimizer_of(model: nn.Module, spec: TrainSpec) -> torch.optim.Optimizer:
-    """What updates the parameters of ``model``, which stand where they will be trained."""
+    """The optimizer of ``spec`` for ``model``, which is on its final device."""
     return lars(model, spec) if spec.optimizer == "lars" else sgd(model, spec)
 
 
 def sgd(model: nn.Module, spec: TrainSpec) -> torch.optim.SGD:
-    """SGD with momentum; norms and biases, known by the type of their module, are not decayed.
+    """SGD with momentum; norms and biases, recognised by the type of their module, are not decayed.
 
-    By name (``"bn" in name``) 8 of the 106 batch-norm parameters of a ResNet-50 would be decayed: those of the
+    Selecting by name (``"bn" in name``) would decay 8 of the 106 batch-norm parameters of a ResNet-50: those of the
     down-sampling shortcuts.
     """
     on_gpu = all(parameter.is_cuda for parameter in model.parameters())
     shared = any(hasattr(parameter, "to_local") for parameter in model.parameters())
-    # one kernel a step on a GPU, which torch lacks for parameters that ranks share: those have one call a kind of
-    # operation; on a CPU that makes a copy of all gradients, and takes longer than one tensor at a time
+    # fused: one kernel per step on a GPU; torch lacks it for sharded parameters, which use foreach. On a CPU foreach
+    # copies all gradients and takes longer than a loop over tensors
     fused = on_gpu and not shared
     return torch.optim.SGD(
         _groups(model, spec),
@@ -42,7 +42,7 @@ def sgd(model: nn.Module, spec: TrainSpec) -> torch.optim.SGD:
 
 
 def lars(model: nn.Module, spec: TrainSpec) -> Lars:
-    """LARS over ``model``; norms and biases, known by the type of their module, are neither decayed nor adapted."""
+    """LARS; norms and biases, recognised by the type of their module, are neither decayed nor adapted."""
     decayed, free = _groups(model, spec)
     return Lars([decayed, {**free, "adapt": False}], lr=spec.lr, momentum=spec.momentum)
 
@@ -62,8 +62,8 @@ def split_by_decay(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parame
             if id(parameter) in seen or not parameter.requires_grad:
                 continue
             seen.add(id(parameter))
-            spared = isinstance(module, NORM_LAYERS) or name.split("_")[0] == "bias"
-            (free if spared else decayed).append(parameter)
+            exempt = isinstance(module, NORM_LAYERS) or name.split("_")[0] == "bias"
+            (free if exempt else decayed).append(parameter)
     return decayed, free
 
 

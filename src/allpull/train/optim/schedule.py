@@ -1,4 +1,4 @@
-"""The learning rate of a step as pure functions: a linear warm-up, then steps, half a cosine, a polynomial or a line.
+"""The learning rate as a function of the step: linear warm-up, then steps, half a cosine, a polynomial or a constant.
 
 ``peak`` is the rate at the end of the warm-up, ``step`` counts from 0, and lengths are in steps and may be fractions.
 """
@@ -35,7 +35,7 @@ def cosine(peak: float, step: int, *, warmup_steps: float, steps: float) -> floa
 
 
 def polynomial(peak: float, step: int, *, warmup_steps: float, steps: float, power: float = 2.0) -> float:
-    """(1 − share done) to ``power``, to 0 after ``steps``; with power 2 as in MLPerf's ResNet-50, with 1 a line.
+    """(1 − share done) to ``power``, to 0 after ``steps``; power 2 is MLPerf's ResNet-50, power 1 is linear.
 
     >>> [polynomial(8.0, step, warmup_steps=4, steps=20) for step in (0, 3, 4, 12, 20)]
     [2.0, 8.0, 8.0, 2.0, 0.0]
@@ -48,7 +48,7 @@ def polynomial(peak: float, step: int, *, warmup_steps: float, steps: float, pow
 
 
 def constant(peak: float, step: int, *, warmup_steps: float) -> float:
-    """As it is after the warm-up.
+    """Constant after the warm-up.
 
     >>> [constant(0.4, step, warmup_steps=4) for step in (0, 3, 4, 1000)]
     [0.1, 0.4, 0.4, 0.4]
@@ -61,5 +61,5 @@ def _warm(peak: float, step: int, warmup_steps: float) -> float:
 
 
 def _done(step: int, warmup_steps: float, steps: float) -> float:
-    """Share of the time after the warm-up, at most 1; a little less than 0 where the warm-up ends within a step."""
+    """Fraction done after the warm-up, at most 1; slightly below 0 if the warm-up ends within a step."""
     return min(1.0, (step - warmup_steps) / max(1.0, steps - warmup_steps))

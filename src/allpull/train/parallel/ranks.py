@@ -1,4 +1,4 @@
-"""This rank among the others: joining, adding up, averaging."""
+"""The ranks of a training: joining the process group, reductions, and agreement through the store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from allpull.schema.trainspec import ParallelSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks:
-    """Who we are. A rank alone needs no process group, and every collective is then the identity."""
+    """This rank and the world size. A single rank needs no process group, and its collectives are the identity."""
 
     rank: int
     ranks: int
@@ -33,7 +33,7 @@ class Ranks:
         return values
 
     def average_buffers(self, model: nn.Module) -> None:
-        """Give all ranks the mean of their floating-point buffers: batch statistics, before an evaluation."""
+        """Average floating-point buffers, which are batch statistics, over ranks before an evaluation."""
         if self.ranks == 1:
             return
         buffers = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
@@ -44,57 +44,57 @@ class Ranks:
             for buffer, mean in zip(buffers, torch.split(flat, [b.numel() for b in buffers]), strict=True):
                 buffer.copy_(mean.view_as(buffer))
 
-    def meet(self) -> None:
-        """Wait until every rank is here."""
+    def barrier(self) -> None:
+        """Wait for every rank."""
         self.total(torch.zeros(1, device=self.device)).item()
 
-    def settle(self) -> None:
-        """Wait until the device has done what it was given; a CPU always has."""
+    def synchronize(self) -> None:
+        """Wait until the device has finished its queued work; a CPU always has."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def all_say(self, word: str, limit_s: float) -> bool:
-        """Whether every rank says ``word``, once in its life and no more than ``limit_s`` after us.
+    def all_report(self, event: str, limit_s: float) -> bool:
+        """Whether every rank reports ``event``, once per process and at most ``limit_s`` after this rank.
 
-        By the store, without a collective: where others are in one, and wait for us, the answer is no.
+        It uses the store and no collective: if other ranks wait for this one in a collective, the result is False.
         """
         store = self.store()
-        if store.add(word, 1) == self.ranks:
-            store.set(f"all {word}", "yes")
+        if store.add(event, 1) == self.ranks:
+            store.set(f"all {event}", "yes")
         try:
-            store.wait([f"all {word}"], timedelta(seconds=limit_s))
-        except RuntimeError:  # torch's own kinds of it, by the kind of store and version
+            store.wait([f"all {event}"], timedelta(seconds=limit_s))
+        except RuntimeError:  # its subclass depends on the store and the version of torch
             return False
         return True
 
     def store(self) -> Store:
-        """A connection of its own to the store in which the ranks of this attempt met."""
+        """A new connection to the store of this attempt's rendezvous."""
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         return PrefixStore(f"allpull/{attempt}", TCPStore(address, port, is_master=False, wait_for_workers=False))
 
 
 def join(threads: int, parallel: ParallelSpec) -> Ranks:
-    """Join the ranks that torchrun started, which exchange as ``parallel.backend`` says.
+    """Join the process group of the ranks that torchrun started, with the backend of ``parallel.backend``.
 
     Raises:
-        AllpullError: they cannot do so, or cannot share a network so (``allpull.backend``).
+        AllpullError: that backend or strategy is not possible here (``allpull.backend``).
     """
     torch.set_num_threads(threads)
-    place = join_group(parallel.backend)
-    if parallel.strategy == "fsdp" and place.backend == GLOO and place.gpus:  # as all ranks say
+    joined = join_group(parallel.backend)
+    if parallel.strategy == "fsdp" and joined.backend == GLOO and joined.gpus:  # the same on all ranks
         raise MissingPart(
             "parallel.strategy=fsdp: on GPUs it needs NCCL, and these ranks exchange through Gloo",
-            hint="start at most one rank a GPU and leave parallel.backend at auto, or take parallel.strategy=ddp",
+            hint="start at most one rank per GPU and leave parallel.backend at auto, or use parallel.strategy=ddp",
         )
-    if place.remark:
-        marks.remark(place.remark)
-    if place.backend:
-        marks.metric("backend_is_nccl", float(place.backend == NCCL))
-    return Ranks(rank=place.rank, ranks=place.ranks, device=place.device)
+    if joined.remark:
+        marks.remark(joined.remark)
+    if joined.backend:
+        marks.metric("backend_is_nccl", float(joined.backend == NCCL))
+    return Ranks(rank=joined.rank, ranks=joined.ranks, device=joined.device)
 
 
-def part() -> None:
+def leave() -> None:
     """Leave the process group, if there is one."""
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""How the ranks share a training step: with DistributedDataParallel, with an exchange after backward, or with FSDP2."""
+"""The parallel strategies: DistributedDataParallel, an exchange after backward, or FSDP2."""
 
 from __future__ import annotations
 
@@ -15,92 +15,92 @@ from allpull import marks
 from allpull.errors import MissingPart
 from allpull.schema.trainspec import ParallelSpec
 from allpull.train.parallel import ddp, full_state
-from allpull.train.parallel.later_reduce import LaterReduce
 from allpull.train.parallel.powersgd import PowerSgd
 from allpull.train.parallel.ranks import Ranks
+from allpull.train.parallel.reduce_after_backward import ReduceAfterBackward
 
 
-class Exchange(Protocol):
-    """How gradients, and with FSDP2 weights, get from rank to rank."""
+class GradientExchange(Protocol):
+    """The exchange of gradients and, with FSDP2, weights between ranks."""
 
-    def micro(self, *, last: bool) -> AbstractContextManager[None]:
-        """Stands around forward and backward of one part of a rank's batch; gradients are exchanged in the last one."""
+    def micro_step(self, *, last: bool) -> AbstractContextManager[None]:
+        """The context of forward and backward of one micro-batch; gradients are exchanged in the last one."""
 
     def after_backward(self) -> None:
-        """Exchange what backward left to exchange, after the last part."""
+        """Exchange what backward did not, after the last micro-batch."""
 
-    def whole(self) -> AbstractContextManager[None]:
-        """Within it a forward pass without gradients is no collective; every rank enters and leaves it."""
+    def gathered(self) -> AbstractContextManager[None]:
+        """In this context a forward pass without gradients is no collective; all ranks enter it."""
 
-    def forget(self) -> None:
-        """Drop what a backward that broke off, on all ranks at the same step, left of its exchange."""
+    def discard(self) -> None:
+        """Drop the pending exchange of a backward that failed on all ranks at the same step."""
 
 
-class Alone:
-    """A rank that has no others."""
+class SingleRank:
+    """A single rank, which exchanges nothing."""
 
-    def micro(self, *, last: bool) -> AbstractContextManager[None]:  # noqa: ARG002  others need to know
-        """Gradients of parts add up."""
+    def micro_step(self, *, last: bool) -> AbstractContextManager[None]:  # noqa: ARG002  other strategies need it
+        """Gradients of micro-batches accumulate."""
         return nullcontext()
 
     def after_backward(self) -> None:
-        """There is nobody to exchange them with."""
+        """There is no other rank."""
 
-    def whole(self) -> AbstractContextManager[None]:
-        """It always is."""
+    def gathered(self) -> AbstractContextManager[None]:
+        """Weights are never sharded."""
         return nullcontext()
 
-    def forget(self) -> None:
-        """Nothing was exchanged."""
+    def discard(self) -> None:
+        """Nothing is pending."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shared:
-    """A network as the ranks share it.
+class SharedModel:
+    """A network distributed over the ranks.
 
-    ``module`` is called to train. ``model`` is the network itself: it is evaluated (within ``whole()``), and has the
-    parameters for the optimizer, which is to be made after sharing. Gradients are averaged over ranks: a rank's loss is
-    to be weighted by its share of the global batch times the number of ranks. ``powersgd`` has what was left out of the
-    gradients so far, where that is how they are sent.
+    Call ``module`` to train. ``model`` is the network itself: evaluate it (within ``gathered()``), and make the
+    optimizer from its parameters after distribution. Gradients are averaged over ranks: weight a rank's loss by its
+    share of the global batch times the number of ranks. ``powersgd`` is the communication hook with its error feedback,
+    if that compression is used.
     """
 
     model: nn.Module
     module: nn.Module
-    exchange: Exchange
+    exchange: GradientExchange
     rank: int
     powersgd: PowerSgd | None = None
 
-    def micro(self, *, last: bool) -> AbstractContextManager[None]:
-        """Stands around forward and backward of one part of this rank's batch, of which all ranks have as many.
+    def micro_step(self, *, last: bool) -> AbstractContextManager[None]:
+        """The context of forward and backward of one micro-batch; all ranks have equally many.
 
-        Gradients of parts add up, and are exchanged in the backward of the ``last`` one.
+        Gradients accumulate and are exchanged in the backward of the ``last`` one.
         """
-        return self.exchange.micro(last=last)
+        return self.exchange.micro_step(last=last)
 
     def after_backward(self) -> None:
-        """Exchange gradients where that is not done in backward; to be called in each step, outside all phases."""
+        """Exchange gradients unless backward did; call it in each step, outside all phases."""
         self.exchange.after_backward()
 
-    def whole(self) -> AbstractContextManager[None]:
-        """Within it a forward pass of ``model`` without gradients is no collective; every rank enters and leaves it."""
-        return self.exchange.whole()
+    def gathered(self) -> AbstractContextManager[None]:
+        """In this context a forward pass of ``model`` without gradients is no collective; all ranks enter it."""
+        return self.exchange.gathered()
 
-    def forget(self) -> None:
-        """Have the exchange begin anew after a backward that broke off, on all ranks at the same step.
+    def discard(self) -> None:
+        """Reset the exchange after a backward that failed on all ranks at the same step.
 
         Raises:
-            MissingPart: it broke off on this rank and not on all, or this version of torch cannot.
+            MissingPart: it failed on this rank and not on all, or this version of torch cannot do it.
         """
-        self.exchange.forget()
+        self.exchange.discard()
 
     def clip(self, max_norm: float, parameters: Iterable[nn.Parameter] | None = None) -> Tensor:
-        """Scale the exchanged gradients down to a norm of at most ``max_norm``; the norm that they had, all together.
+        """Clip the exchanged gradients to a total norm of ``max_norm``; returns their norm before.
 
-        It is the same on all ranks, and 0-dimensional; a collective with FSDP2. ``parameters``: other ones than the
-        model's, such as copies of them that the optimizer has.
+        It is equal on all ranks and 0-dimensional; a collective with FSDP2. ``parameters``: instead of the model's,
+        such as the optimizer's master weights.
         """
         of = self.model.parameters() if parameters is None else parameters
-        return full_state.whole(nn.utils.clip_grad_norm_(of, max_norm))
+        return full_state.full_tensor(nn.utils.clip_grad_norm_(of, max_norm))
 
     def model_state(self) -> dict[str, Tensor]:
         """As ``full_state.full_model_state``: whole, copied to the CPU; every rank calls it, rank 0 gets it."""
@@ -119,57 +119,59 @@ class Shared:
         full_state.load_full_optimizer_state(optimizer, state)
 
 
-def share_out(
+def distribute(
     model: nn.Module,
     parallel: ParallelSpec,
     ranks: Ranks,
     *,
     translate: Callable[[nn.Module], nn.Module] = lambda model: model,
     rounded_to: torch.dtype | None = None,
-) -> Shared:
-    """``model`` as ``parallel`` says; it gets the weights and buffers of rank 0. Every rank calls it.
+) -> SharedModel:
+    """Distribute ``model`` as ``parallel`` says; it gets rank 0's weights and buffers. Every rank calls it.
 
-    ``translate`` makes of a network what is called in its place, as ``torch.compile`` does: before
-    DistributedDataParallel, and after FSDP2. A single rank has nothing to share, whatever the strategy. With FSDP2 the
-    network may stand on the CPU, whatever the device; and what autocast has ``rounded_to`` then travels as such.
+    ``translate`` wraps the callable network, as ``torch.compile`` does: before DistributedDataParallel, and after
+    FSDP2. A single rank ignores the strategy. With FSDP2 the network may still be on the CPU; and weights that autocast
+    rounds are then sent as ``rounded_to``.
 
     Raises:
-        MissingPart: this version of torch has no such option, or what ranks exchange through cannot do it.
+        MissingPart: this version of torch lacks an option, or the backend cannot do it.
     """
     if ranks.ranks == 1:
-        return Shared(model=model, module=translate(model), exchange=Alone(), rank=0)
+        return SharedModel(model=model, module=translate(model), exchange=SingleRank(), rank=0)
     if parallel.strategy == "ddp" and parallel.overlap:
         wrapped = ddp.wrap(translate(model), parallel, ranks)
-        return Shared(model=model, module=wrapped.module, exchange=wrapped, rank=ranks.rank, powersgd=wrapped.powersgd)
-    as_rank_0_has_it(model, ranks.device)
-    exchange: Exchange
+        return SharedModel(
+            model=model, module=wrapped.module, exchange=wrapped, rank=ranks.rank, powersgd=wrapped.powersgd
+        )
+    broadcast_from_rank_0(model, ranks.device)
+    exchange: GradientExchange
     if parallel.strategy == "fsdp":
         exchange = _fsdp(model, parallel, ranks, rounded_to)
     else:
         sizes_mb, compression = parallel.bucket_mb, parallel.compression
-        exchange = LaterReduce(model, ranks=ranks.ranks, sizes_mb=sizes_mb, compression=compression)
-    return Shared(model=model, module=translate(model), exchange=exchange, rank=ranks.rank)
+        exchange = ReduceAfterBackward(model, ranks=ranks.ranks, sizes_mb=sizes_mb, compression=compression)
+    return SharedModel(model=model, module=translate(model), exchange=exchange, rank=ranks.rank)
 
 
-def as_rank_0_has_it(model: nn.Module, device: torch.device) -> None:
-    """Give every rank the parameters and buffers of rank 0, wherever they stand, by way of ``device``; a collective."""
+def broadcast_from_rank_0(model: nn.Module, device: torch.device) -> None:
+    """Broadcast the parameters and buffers of rank 0 through ``device``, whatever their own device; a collective."""
     for value in (*model.parameters(), *model.buffers()):
-        sent = value.detach().to(device)  # itself, where it stands there
+        sent = value.detach().to(device)  # no copy if it is there already
         dist.broadcast(sent, 0)
         if sent.device != value.device:
             value.detach().copy_(sent)
 
 
-def _fsdp(model: nn.Module, parallel: ParallelSpec, ranks: Ranks, rounded_to: torch.dtype | None) -> Exchange:
+def _fsdp(model: nn.Module, parallel: ParallelSpec, ranks: Ranks, rounded_to: torch.dtype | None) -> GradientExchange:
     try:
-        from allpull.train.parallel import fsdp  # noqa: PLC0415  it takes half a second, and needs torch 2.6
+        from allpull.train.parallel import fsdp  # noqa: PLC0415  takes half a second and needs torch 2.6
     except ImportError as error:
         raise MissingPart(
             f"parallel.strategy: torch {torch.__version__} has no FSDP2", hint="torch 2.6 and newer have it"
         ) from error
-    if rounded_to and not fsdp.can_leave_out() and ranks.rank == 0:
+    if rounded_to and not fsdp.can_exclude_parameters() and ranks.rank == 0:
         marks.remark(
-            f"parallel.strategy: fsdp of torch {torch.__version__} sends weights in single precision, since it cannot "
-            "leave norms out; torch 2.7 and newer can"
+            f"parallel.strategy: fsdp of torch {torch.__version__} sends weights in single precision: it cannot "
+            "exclude norms; torch 2.7 and newer can"
         )
-    return fsdp.share(model, ranks, reshard=parallel.reshard, rounded_to=rounded_to)
+    return fsdp.shard(model, ranks, reshard=parallel.reshard, rounded_to=rounded_to)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.observe.hooks.conftest import LOOP, TRAINING, Watch, plain
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 SAMPLES = [16, 16, 16, 16, 6]
 

@@ -12,7 +12,7 @@ from tests.observe.hooks.conftest import Watch, plain, torchrun
 
 from allpull.rundir.job_file import WatchOptions
 
-pytestmark = [pytest.mark.torch, pytest.mark.ranks]
+pytestmark = [pytest.mark.torch, pytest.mark.ranks, pytest.mark.slow]
 
 PARALLEL = """
 import atexit, time, torch

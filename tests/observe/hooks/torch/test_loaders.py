@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.observe.hooks.conftest import LOOP, TRAINING, Watch
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 SAMPLES = [16, 16, 16, 16, 6]
 

@@ -106,10 +106,10 @@ def _whole_step(division: _Division, cost_ns: Dict[int, int], step: Interval) ->
 
 def costs(moments: Sequence[Moment], gaps: Sequence[Interval]) -> Dict[int, int]:
     """The part of each ``HOST_ONLY`` phase that fell into ``gaps``, in ns."""
-    found: Dict[int, int] = {}
+    lengths_ns: Dict[int, int] = {}
     for at, following in enumerate(moments[1:]):
         moment = moments[at]
         if moment.place in HOST_ONLY:
             inside = [min(following.asked_ns, end) - max(moment.asked_ns, begin) for begin, end in gaps]
-            found[moment.place] = found.get(moment.place, 0) + sum(length for length in inside if length > 0)
-    return found
+            lengths_ns[moment.place] = lengths_ns.get(moment.place, 0) + sum(length for length in inside if length > 0)
+    return lengths_ns

@@ -1,1 +1,1 @@
-"""From what a program is seen to do to phases, steps and epochs."""
+"""Infer phases, steps and epochs from the observed calls of a program."""

@@ -1,4 +1,4 @@
-"""How many samples a batch holds, whatever its structure, and which step trained on it."""
+"""The number of samples in a batch of any structure, and the step that trained on it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Deque, Dict, Optional
 
 DEEPEST = 4  # nesting levels of a batch that are searched for its first tensor
 MOST_WAITING = 4096  # batches that were fetched and not trained on; older ones are forgotten
-MOST_PASSES = 16  # over loaders at a time; of more, the oldest are forgotten
+MOST_PASSES = 16  # over loaders at a time; beyond that the oldest are dropped
 
 
 class Batches:
@@ -42,9 +42,9 @@ class Batches:
 
     def turn_to(self, iterator: int) -> None:
         """The next batch comes from the pass with this iterator."""
-        found = self._passes.get(iterator)
-        if found is not None:
-            self.now, self.turned_to = found, iterator
+        loader_pass = self._passes.get(iterator)
+        if loader_pass is not None:
+            self.now, self.turned_to = loader_pass, iterator
 
     def give(self, samples: Optional[int]) -> None:
         """A network ran on so many samples."""
@@ -99,9 +99,9 @@ def samples_of(batch: Any, deepest: int = DEEPEST) -> Optional[int]:
     else:
         parts = list(vars(batch).values()) if hasattr(batch, "__dict__") else []
     for part in parts:
-        found = samples_of(part, deepest - 1)
-        if found is not None:
-            return found
+        samples = samples_of(part, deepest - 1)
+        if samples is not None:
+            return samples
     plain = isinstance(batch, Sequence) and bool(parts) and not isinstance(parts[0], (Mapping, Sequence))
     texts = isinstance(batch, Sequence) and bool(parts) and isinstance(parts[0], (str, bytes))
     return len(batch) if plain or texts else None

@@ -1,4 +1,4 @@
-"""Actions between two steps: switch recording on or off, and call those that wait for a step."""
+"""Actions between two steps: switch recording on or off, and call the listeners that wait for a step."""
 
 from __future__ import annotations
 

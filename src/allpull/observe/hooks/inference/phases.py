@@ -1,6 +1,6 @@
 """Record the phases of the training thread, once this process is a rank.
 
-An error of ours switches off the part of observation in which it occurs. Methods that run in every step have ``try``
+An internal error switches off the part of observation in which it occurs. Methods that run in every step have ``try``
 written out, because a decorator would double their cost.
 """
 
@@ -78,7 +78,7 @@ class Phases:
             self._lose("phases", error)
 
     def _lose(self, part: str, error: Exception) -> int:
-        """Switch off ``part`` after an error of ours."""
+        """Switch off ``part`` after an internal error."""
         give_up(self, part, error, *EVERY_STEP[part], otherwise=NOT_SEEN)
         return NOT_SEEN
 

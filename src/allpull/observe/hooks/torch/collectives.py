@@ -115,7 +115,7 @@ class Collectives:
         from torch.compiler import is_dynamo_compiling  # noqa: PLC0415
 
         in_graphs = getattr(module, "traceable_collective_remaps", {})
-        in_graphs.update({ours: in_graphs[theirs] for theirs, ours in self._wrapped.items() if theirs in in_graphs})
+        in_graphs.update({ours: in_graphs[name] for name, ours in self._wrapped.items() if name in in_graphs})
         inference, name = self._inference, WAITING[module.__name__]
         wait = getattr(module, name)
 
@@ -168,10 +168,10 @@ class Collectives:
             describe, args, kwargs, inside = call
             described = op, group, roots, size, dtype = describe(args, kwargs)
             key = (op, size, dtype, id(group), roots, inside)
-            found = self._kinds.get(key) or self._new_kind(recorder, described, inside, key)
-            if found is None:
+            kind_and_name = self._kinds.get(key) or self._new_kind(recorder, described, inside, key)
+            if kind_and_name is None:
                 return
-            kind, name = found
+            kind, name = kind_and_name
             number = self._numbers[name] = self._numbers.get(name, -1) + 1
             if work is None:
                 end = recorder.turned_ns
@@ -268,8 +268,8 @@ class Collectives:
             network, tensors = args[:2]
             root = kwargs.get("authoritative_rank", args[3] if len(args) > 3 else 0)
             which = (id(network), len(tensors), tensors[0].dtype if tensors else None, root)
-            of, call = known.get(which, (None, None))
-            if of is None or of() is not network or call is None:
+            network_reference, call = known.get(which, (None, None))
+            if network_reference is None or network_reference() is not network or call is None:
                 call = ("broadcast", network.process_group, (None, None, root, None), *size_of([tensors]))
                 known[which] = (weakref.ref(network), call)
             return call

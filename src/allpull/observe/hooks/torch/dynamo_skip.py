@@ -15,7 +15,7 @@ LEARNED = OURS + "train."  # the reference trainer, whose networks are to be com
 
 
 def skip_our_code(skip: Callable[[CodeType], Any]) -> None:
-    """Have dynamo skip every function of ours but for networks; ``skip`` is its function for that."""
+    """Make dynamo skip all functions of allpull except networks; ``skip`` is dynamo's function for that."""
     for name, module in list(sys.modules.items()):
         if name.startswith(OURS) and not name.startswith(LEARNED):
             for code in codes_of(module):
@@ -24,14 +24,14 @@ def skip_our_code(skip: Callable[[CodeType], Any]) -> None:
 
 def codes_of(module: ModuleType) -> Set[CodeType]:
     """The code of all functions and methods defined in ``module``, and of the functions inside them."""
-    found: Set[CodeType] = set()
+    codes: Set[CodeType] = set()
     left = [code for thing in vars(module).values() for code in _codes(thing, module.__name__)]
     while left:
         code = left.pop()
-        if code not in found:
-            found.add(code)
+        if code not in codes:
+            codes.add(code)
             left += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
-    return found
+    return codes
 
 
 def _codes(thing: Any, home: str) -> Iterator[CodeType]:

@@ -79,17 +79,17 @@ class Networks:
 
     @safely("networks")
     def given_to(self, optimizer: Any) -> None:
-        """An optimizer was made: the module that holds its parameters is a network, or the modules that do together."""
-        theirs = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        asked = [module for module in [reference() for reference in reversed(self._recent)] if module is not None]
-        shares = _shares(theirs, [*self._roots, *asked])
-        if not any(share == theirs for _, share in shares):
-            shares += _shares(theirs, _alive())
+        """An optimizer was made: the module or modules that hold its parameters are networks."""
+        parameters = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        recent = [module for module in [reference() for reference in reversed(self._recent)] if module is not None]
+        shares = _shares(parameters, [*self._roots, *recent])
+        if not any(share == parameters for _, share in shares):
+            shares += _shares(parameters, _alive())
         self._recent.clear()
         for module, share in sorted(shares, key=lambda one: -len(one[1])):  # stable: among equals the most recent
-            if share & theirs:
+            if share & parameters:
                 self._watch_calls(module)
-                theirs -= share
+                parameters -= share
 
     @safely("networks")
     def _made_shell(self, shell: Any, module: Any) -> None:
@@ -129,12 +129,12 @@ class Networks:
     def _wrap_parameters(self, base: Any) -> None:
         from torch.compiler import is_compiling  # noqa: PLC0415
 
-        asked, named = self._recent, base.named_parameters
+        recent, named = self._recent, base.named_parameters
 
         @functools.wraps(named)
         def observed(module: Any, *args: Any, **kwargs: Any) -> Any:
-            if not is_compiling() and not (asked and asked[-1]() is module):
-                asked.append(weakref.ref(module))
+            if not is_compiling() and not (recent and recent[-1]() is module):
+                recent.append(weakref.ref(module))
             return named(module, *args, **kwargs)
 
         base.named_parameters = observed
@@ -241,8 +241,8 @@ def _alive() -> List[Any]:
     """Every live module, small ones first."""
     from torch import nn  # noqa: PLC0415
 
-    found = [thing for thing in gc.get_objects() if issubclass(type(thing), nn.Module)]
-    return sorted(found, key=lambda module: len(list(module.parameters())))
+    modules = [thing for thing in gc.get_objects() if issubclass(type(thing), nn.Module)]
+    return sorted(modules, key=lambda module: len(list(module.parameters())))
 
 
 def _need(holder: Any, name: str) -> None:

@@ -1,7 +1,7 @@
 """Run torch's profiler for a few steps at intervals: it shows when each bucket was ready and when it was reduced.
 
 All ranks open their windows at the same steps, so that collectives match. The steps in a window, and the one that
-writes the trace, are tagged, and rates exclude them. Once a program makes a profiler of its own, no more windows are
+writes the trace, are tagged, and rates exclude them. Once a program makes its own profiler, no more windows are
 opened: two cannot run at once, and the second to start would fail or record nothing.
 """
 
@@ -104,13 +104,13 @@ class Windows:
 
     def _close(self) -> None:
         profile, self._profile = self._profile, None
-        recorder, who = self._inference.recorder, self.session.who
-        if profile is None or recorder is None or who is None:
+        recorder, identity = self._inference.recorder, self.session.identity
+        if profile is None or recorder is None or identity is None:
             return
         profile.stop()
         now = time.monotonic_ns()
         recorder.tags.append("traced")
-        name = layout.trace_file(who.rank, self._opened_at)
+        name = layout.trace_file(identity.rank, self._opened_at)
         path = os.path.join(self.session.directory, name)
         private_folder(os.path.dirname(path))
         profile.export_chrome_trace(f"{path}.part.gz")  # the suffix makes torch compress it
@@ -145,10 +145,10 @@ class Buckets:
 
 def _start_quietly(profile: Any) -> None:
     name, value = QUIET
-    had = name in os.environ
+    was_set = name in os.environ
     os.environ.setdefault(name, value)
     try:
         profile.start()
     finally:
-        if not had:
+        if not was_set:
             del os.environ[name]

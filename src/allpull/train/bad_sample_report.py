@@ -1,0 +1,87 @@
+"""Report bad samples after each epoch: counts over all ranks as metrics, the samples themselves in a list."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, astuple
+from pathlib import Path
+
+import torch
+
+from allpull import marks
+from allpull.data.loader.bad_samples import PARTS, BadSamples, Counts, too_many
+from allpull.rundir import layout
+from allpull.train.parallel.ranks import Ranks
+
+LABELS = {"left_out": "left out", "replaced": "replaced by others", "by_pillow": "decoded by Pillow"}
+NONE = Counts()
+
+
+class BadSampleReport:
+    """Reports the bad samples of each part in run directory ``directory``; ``samples`` is empty for data in memory.
+
+    ``limit``: the largest share of a part's samples that may be left out or replaced.
+    """
+
+    def __init__(self, samples: Mapping[str, BadSamples], ranks: Ranks, directory: Path, limit: float) -> None:
+        self._samples, self._ranks, self._limit = samples, ranks, limit
+        self._list = directory / layout.odd_file(ranks.rank)
+        self._reported = dict.fromkeys(samples, NONE)
+        self._last_message = ""
+
+    def report(self, epoch: int, step: int, *, check_limit: bool) -> None:
+        """Report what was counted since the last call: metrics of ``step``, and a remark if the counts changed.
+
+        A collective: one small reduction. ``check_limit``: a whole epoch was counted; in a few steps one bad sample
+        may already exceed the limit.
+
+        Raises:
+            BadInput: too many samples were left out or replaced.
+        """
+        if not self._samples:
+            return
+        self.write()
+        new_counts = self._since()
+        for part, counts in new_counts.items():
+            lead = "" if part == "train" else f"{part}_"
+            for name in LABELS:
+                marks.metric(f"{lead}samples_{name}", getattr(counts, name), step)
+        message = "; ".join(filter(None, (_summary(part, counts) for part, counts in new_counts.items())))
+        if message and message != self._last_message and self._ranks.rank == 0:
+            marks.remark(f"epoch {epoch + 1}: {message}; see {layout.odd_file(0).replace('00000', '*')}")
+        self._last_message = message
+        for part, counts in new_counts.items():
+            lost = counts.left_out + counts.replaced
+            if check_limit and lost > self._limit * counts.seen:
+                raise too_many(lost, counts.seen, self._limit, part)
+
+    def _since(self) -> dict[str, Counts]:
+        """The counts of all ranks since the last time."""
+        now = {part: samples.totals() for part, samples in self._samples.items()}
+        rows = [astuple(now[part]) for part in now], [astuple(self._reported[part]) for part in now]
+        ours = torch.tensor(rows, dtype=torch.int64, device=self._ranks.device)
+        self._reported = now
+        return {
+            part: Counts(**dict(zip(asdict(NONE), row, strict=True)))
+            for part, row in zip(now, self._ranks.total(ours[0] - ours[1]).tolist(), strict=True)
+        }
+
+    def write(self) -> None:
+        """Append this rank's new_entries to its list; another attempt of the job goes on in the same file."""
+        lines = [
+            json.dumps({"part": part, **{name: value for name, value in asdict(one).items() if value is not None}})
+            for part, samples in self._samples.items()
+            for one in samples.new_entries()
+        ]
+        if lines:
+            self._list.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(self._list, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write("\n".join(lines) + "\n")
+
+
+def _summary(part: str, counts: Counts) -> str:
+    kinds = [f"{count:,} {label}" for name, label in LABELS.items() if (count := getattr(counts, name))]
+    return f"of {counts.seen:,} {PARTS[part]} samples, {', '.join(kinds)}" if kinds else ""

@@ -1,0 +1,177 @@
+"""The public API: data frames that agree with the metrics, results that show themselves, jobs that are waited for."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import allpull
+from allpull.api import frames
+from allpull.api.jobs import _origin, _sets
+from allpull.errors import BadInput
+
+RUNS = Path(__file__).resolve().parents[1] / "runs"
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """Copies of two kept runs, because an explanation is kept beside its run."""
+    for version in ("v1.2", "v1.3"):
+        shutil.copytree(RUNS / version, tmp_path / "runs" / version)
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def run(runs: Path) -> allpull.Run:
+    return allpull.open_run(str(runs / "v1.3"))
+
+
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    [
+        ("steps", frames.STEPS),
+        ("phases", frames.PHASES),
+        ("collectives", frames.COLLECTIVES),
+        ("counters", frames.COUNTERS),
+    ],
+)
+def test_frames_have_the_documented_columns_in_float_seconds(run: allpull.Run, name: str, columns: dict) -> None:
+    frame = getattr(run, name)
+    assert frame.columns == list(columns)
+    assert frame.height
+    assert {frame.schema[column] for column in columns if column.endswith("_s")} == {pl.Float64()}
+
+
+def test_phases_are_those_of_the_metrics_and_sum_to_the_steps(run: allpull.Run) -> None:
+    means = run.metrics().phases
+    for name, mean in means.items():
+        assert run.phases[f"{name}_s"].mean() == (None if mean is None else pytest.approx(mean))
+    sums = run.phases.select("rank", "step", sum_s=pl.sum_horizontal(pl.exclude("rank", "step")))
+    both = sums.join(run.steps.filter("steady"), on=["rank", "step"], how="left")
+    assert both.height == sums.height == 2 * run.metrics().steady.used
+    assert (both["sum_s"] - both["step_s"]).abs().max() < 1e-6
+
+
+def test_waiting_and_transfer_of_a_call_sum_to_what_it_blocked(run: allpull.Run) -> None:
+    matched = run.collectives.drop_nulls("wait_s")
+    assert matched.height
+    assert (matched["wait_s"] + matched["transfer_s"] - matched["blocked_s"]).abs().max() < 1e-9
+
+
+def test_moments_count_from_the_first_step_in_order(run: allpull.Run) -> None:
+    assert run.steps["begin_s"].min() == 0
+    assert run.steps.sort("rank", "step")["begin_s"].is_sorted() is False  # rank 1 begins again near 0
+    assert run.steps.filter(pl.col("rank") == 0).sort("step")["begin_s"].is_sorted()
+    assert run.counters["at_s"].max() > run.steps["begin_s"].max() - 5
+
+
+class Balanced(HTMLParser):
+    """Which elements were opened, and that each is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.seen.add(tag)
+        if tag not in {"br", "path", "line", "rect"}:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in {"br", "path", "line", "rect"}:
+            assert self.open.pop() == tag
+
+
+def test_results_show_themselves_in_a_few_lines_and_in_a_notebook(run: allpull.Run, runs: Path) -> None:
+    compared = allpull.compare(runs / "v1.2", run, anyway=True)
+    shown = [(run, {"svg"}), (run.metrics(), {"svg"}), (run.explain(), {"svg", "li"}), (compared, {"table"})]
+    for result, elements in [*shown, (allpull.scaling(runs), {"svg"})]:
+        assert 2 <= len(repr(result).splitlines()) <= 8, repr(result)
+        assert "object at" not in repr(result)
+        page = Balanced()
+        page.feed(result._repr_html_())
+        assert page.open == []
+        assert elements <= page.seen
+        assert "script" not in page.seen
+
+
+def test_a_name_is_text_wherever_it_is_shown(run: allpull.Run) -> None:
+    hostile = run.metrics().model_copy(update={"name": "<script>alert(1)</script>"})
+    assert "<script" not in type(hostile).of(hostile)._repr_html_()
+
+
+def test_a_report_of_several_is_one_file(runs: Path, tmp_path: Path) -> None:
+    page = allpull.report(allpull.open_runs(runs), tmp_path / "report.html")
+    assert page == tmp_path / "report.html"
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_a_folder_of_several_runs_is_no_run(runs: Path) -> None:
+    with pytest.raises(BadInput, match="2 runs"):
+        allpull.open_run(runs)
+    assert [run.id for run in allpull.open_runs([runs, runs / "v1.2"])] == [run.id for run in allpull.open_runs(runs)]
+
+
+def test_the_import_needs_the_standard_library_alone_and_functions_stay_functions() -> None:
+    code = (
+        "import sys, allpull\n"
+        "allpull.metric('x', 1.0)\n"
+        "assert not {'polars', 'pydantic', 'numpy', 'typer', 'rich'} & set(sys.modules), sys.modules.keys()\n"
+        "from allpull.compare import gate; from allpull.train import models; from allpull.explain import manual\n"
+        "import allpull.report.printable\n"
+        "assert all(callable(getattr(allpull, name)) for name in ('compare', 'explain', 'report', 'train', 'run'))\n"
+        "assert set(allpull.API) <= set(dir(allpull))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_overrides_and_origin_are_those_of_the_command_line() -> None:
+    sets = _sets({"train__epochs": 3, "data__name": "digits"})
+    assert sets == ["train.epochs=3", 'data.name="digits"']
+    assert _origin({"ranks": 2, "launcher": None, "sets": sets[:1]}, {"--name": "n"}) == [
+        "--ranks", "2", "--name", "n", "--set", "train.epochs=3"
+    ]  # fmt: skip
+
+
+@pytest.mark.torch
+def test_what_cannot_be_started_is_an_error_at_once(tmp_path: Path) -> None:
+    with pytest.raises(allpull.AllpullError, match="did you mean 'digits'"):
+        allpull.train("digts", out=tmp_path)
+    with pytest.raises(allpull.AllpullError, match="command not found"):
+        allpull.run("no-such-program --fast", out=tmp_path)
+
+
+@pytest.mark.ranks
+def test_a_training_is_followed_and_opened(tmp_path: Path) -> None:
+    lines: list[str] = []
+    job = allpull.train("digits", ranks=1, out=tmp_path, train__epochs=1)
+    run = job.wait(progress=lambda progress: lines.append(str(progress)), every_s=0.2)
+    assert (run.status, run.ranks, run.directory) == ("completed", 1, job.directory)
+    assert lines[-1].startswith("completed")
+    assert run.data.record.command[:4] == ["allpull", "train", "digits", "--ranks"]
+    assert run.steps.height
+
+
+@pytest.mark.ranks
+def test_a_command_that_fails_says_so_and_its_run_stays(tmp_path: Path) -> None:
+    job = allpull.run([sys.executable, "-c", "raise SystemExit(3)"], out=tmp_path)
+    with pytest.raises(allpull.JobFailed, match="exit code 3") as caught:
+        job.wait()
+    assert caught.value.directory == job.directory
+    assert allpull.open_run(job.directory).status == "failed"
+
+
+@pytest.mark.ranks
+def test_a_job_can_be_cancelled(tmp_path: Path) -> None:
+    job = allpull.train("digits", ranks=1, out=tmp_path, train__epochs=1000)
+    job.cancel()
+    assert job.done
+    assert allpull.open_run(job.directory).status == "cancelled"
