@@ -1,4 +1,4 @@
-"""What `allpull explain` answers (DESIGN §5). SI units stand in the names; intervals are 95 %."""
+"""The result of `allpull explain` (DESIGN §5). Names carry SI units; intervals are 95 %."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from allpull.schema.results import Interval
 
 
 class WindowSeen(Record):
-    """The consecutive steps that the explanation rests on."""
+    """The consecutive steps on which the explanation is based."""
 
     steps: int = Field(ge=0)
     seconds: float = Field(ge=0)
@@ -34,7 +34,7 @@ class Efficiency(Record):
     load_balance: Interval | None = Field(description="None where not all ranks of the job were recorded")
     collectives: Interval | None = Field(
         default=None,
-        description="all that the recorded ranks were blocked, in place of these three where they are None",
+        description="all blocked time of the recorded ranks, in place of these three where they are None",
     )
     computational: Interval | None = Field(description="None without a reference run")
     global_: Interval | None = Field(alias="global", description="None without a reference run")
@@ -48,9 +48,9 @@ class PhaseTimes(Record):
 
 
 class Evidence(Record):
-    """One number that a finding rests on."""
+    """One number that supports a finding."""
 
-    what: str = Field(description="in words, such as 'caused waiting of rank 3'")
+    what: str = Field(description="description, such as 'caused waiting of rank 3'")
     value: float
     unit: str = Field(description="s, share, bytes/s, count and so on")
     low: float | None = None
@@ -59,19 +59,19 @@ class Evidence(Record):
 
 
 class Finding(Record):
-    """One fault, what it costs, and what to do. Advice is what no measurement of this run can price."""
+    """One fault, what it costs, and what to do. Advice is a finding whose cost no measurement of this run shows."""
 
     rule: str
     title: str
     ranks: list[int] = Field(description="the culprits; empty: all of them")
-    hosts: list[str] = Field(description="theirs; empty: all of them")
-    loss_s_per_step: float | None = Field(description="of the job's step, as the replay without it says; None: advice")
+    hosts: list[str] = Field(description="hosts of the culprits; empty: all of them")
+    loss_s_per_step: float | None = Field(description="of the job's step, by replay without the fault; None: advice")
     loss_share: float | None
-    gain: Interval | None = Field(description="speed-up ratio if it were gone")
+    gain: Interval | None = Field(description="speed-up ratio without the fault")
     remedy: str = Field(description="one concrete thing: the flag, the line, the option")
     options: list[str] | None = Field(
         default=None,
-        description="keys of `--set` and environment variables that the remedy names; None: stored before this was",
+        description="keys of `--set` and environment variables that the remedy names; None: stored by an older version",
     )
     evidence: list[Evidence]
     wrong_when: str
@@ -79,7 +79,7 @@ class Finding(Record):
 
 
 class Caused(Record):
-    """How long one rank waited for another, s a step."""
+    """How long one rank waited for another, s per step."""
 
     culprit: int
     victim: int
@@ -87,16 +87,16 @@ class Caused(Record):
 
 
 class Waiting(Record):
-    """Who made whom wait, and by what, s a step of the window; phases and unattributed sum to the rows."""
+    """Which rank made which wait, and in which phase, s per step; phases and unattributed sum to the rows."""
 
     caused_s_per_step: list[list[float]] | None = Field(
-        description="row: who was late, column: who waited; None: more ranks than a page shows, and pairs stand for it"
+        description="row: who was late, column: who waited; None: more ranks than a page shows; pairs replace it"
     )
-    pairs: list[Caused] = Field(description="those that waited longest first, and no more than say something")
+    pairs: list[Caused] = Field(description="longest waits first, only those that matter")
     phases: dict[str, list[float]] = Field(
-        description="phase, or transfer → by rank the waiting of others that this phase of it caused"
+        description="phase, or transfer → by rank, the waiting of others that this phase of the rank caused"
     )
-    unattributed: list[float] = Field(description="by rank the waiting of others of which no phase was the cause")
+    unattributed: list[float] = Field(description="by rank, the waiting of others that no phase caused")
 
 
 class ExplainResult(Record):
@@ -108,24 +108,24 @@ class ExplainResult(Record):
     ranks: int
     hosts: int
     window: WindowSeen
-    efficiency: Efficiency | None = Field(description="None: too few steps, or moments of ranks do not compare")
-    gains: dict[str, float] = Field(description="factor → speed-up ratio if only this were gone")
+    efficiency: Efficiency | None = Field(description="None: too few steps, or the clocks of ranks are not comparable")
+    gains: dict[str, float] = Field(description="factor → speed-up ratio without only this loss")
     simulation_error: float | None = Field(
-        description="by how much steps come out wrong where each half of them is replayed with the transfers of the "
-        "other: |replayed − measured| ÷ measured, mean of ranks; above 0.05 all is indicative"
+        description="error of steps when each half of them is replayed with the transfers of the "
+        "other: |replayed − measured| ÷ measured, mean over ranks; above 0.05 all results are indicative"
     )
     clock_error_s: float | None
     phases: PhaseTimes
-    waiting: Waiting | None = Field(default=None, description="None: one rank, or nobody waited")
+    waiting: Waiting | None = Field(default=None, description="None: one rank, or no rank waited")
     findings: list[Finding] = Field(
-        description="largest gain first; one that is an upper bound (high = value) counts for half of what is in doubt"
+        description="largest gain first; an upper bound (high = value) counts with half of its uncertain part"
     )
-    healthy: str | None = Field(description="one sentence, where nothing was found")
-    notes: list[str] = Field(description="what was left out or is not resolvable, in words")
+    healthy: str | None = Field(description="one sentence, if there are no findings")
+    notes: list[str] = Field(description="what was left out or cannot be resolved")
 
 
 class LatenessMap(Record):
-    """How much later than the median of its ranks each rank met the others, by step; both thinned evenly."""
+    """How much later than the median of its ranks each rank arrived, by step; both thinned evenly."""
 
     steps: list[int]
     ranks: list[int]
@@ -135,21 +135,21 @@ class LatenessMap(Record):
 
 
 class TimelinePart(Record):
-    """What one rank did for a while, a phase; or a bucket of gradients on the network, which all ranks share."""
+    """One phase of one rank; or a bucket of gradients on the network, which all ranks share."""
 
     rank: int | None = Field(description="None: the network")
     step: int
     part: str = Field(description="a phase, or bucket")
-    begin_s: float = Field(description="after the begin of the timeline")
+    begin_s: float = Field(description="after the start of the timeline")
     end_s: float
 
 
 class ExplainDetail(Record):
-    """What a report draws of one explanation beyond its numbers."""
+    """What a report draws from one explanation beyond its numbers."""
 
     result: ExplainResult
     lateness: LatenessMap | None
     caused_s_per_step: list[list[float]] | None = Field(
-        description="row: who was late, column: who waited; None: more ranks than a page shows, or nobody waited"
+        description="row: who was late, column: who waited; None: more ranks than a page shows, or no rank waited"
     )
     timeline: list[TimelinePart] = Field(description="of a few ordinary steps on the aligned clock")
