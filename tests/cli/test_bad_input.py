@@ -92,7 +92,7 @@ def test_markup_in_a_name_does_nothing_to_the_progress_bar():
 
 @pytest.mark.parametrize("ranks", ["", "0", "1,1", "1,x", "-1", "1;2", "²"])
 def test_rank_counts_that_are_none(run_cli, tmp_path, ranks):
-    refused(run_cli("demo", "--ranks", ranks, cwd=tmp_path), "no list of rank counts")
+    refused(run_cli("demo", "--ranks", ranks, cwd=tmp_path), "is not a list of rank counts")
 
 
 @pytest.mark.parametrize("verb", ["show", "report"])

@@ -46,8 +46,7 @@ def main() -> int:
             training.TrainingRequest(**options, resume=Path(resume) if resume else None), notify=notify
         )
         job = training.training_job(spec, out, origin)
-        begun(job.directory)
-        record = execute(job, choose(spec.launch.launcher), lambda: None, notify)
+        record = execute(job, choose(spec.launch.launcher), lambda: None, notify, lambda: begun(job.directory))
     except AllpullError as error:
         answer(error=error.message, hint=error.hint)
         return error.exit_code

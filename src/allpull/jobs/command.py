@@ -186,9 +186,8 @@ def observe(
     if isinstance(launcher, Wrapped) and shutil.which(observed.program[0]) is None:
         return _not_started(CannotStart(observed.program[0], _missing_program(observed.program[0])), notify)
     job = prepare(observed.spec, kind="run", program=observed.program, command=command, out=out)
-    begun(job.directory)
     try:
-        record = execute(job, launcher, lambda: None, notify)
+        record = execute(job, launcher, lambda: None, notify, lambda: begun(job.directory))
     except CannotStart as error:
         code = _not_started(error, notify)
     else:

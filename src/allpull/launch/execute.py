@@ -36,12 +36,17 @@ class Stopped(BaseException):
 
 
 def execute(
-    job: Job, launcher: Launcher, look: Callable[[], None], say: Callable[[str], None] = lambda _: None
+    job: Job,
+    launcher: Launcher,
+    look: Callable[[], None],
+    say: Callable[[str], None] = lambda _: None,
+    begun: Callable[[], None] = lambda: None,
 ) -> RunRecord:
     """Start ``job`` with ``launcher``, call ``look`` regularly while it runs, and return its final record.
 
     ``say`` gets the state of a queued job each time that it changes. Of an array, all runs are waited for; the record
-    is that of the first run that failed, or else of the first run.
+    is that of the first run that failed, or else of the first run. ``begun`` is called once, as soon as a signal ends
+    the job in order and not this process alone.
 
     Ctrl-C, SIGTERM and SIGHUP end every process of the job; the record then says ``cancelled``. So does SIGUSR1, but
     if the launcher can pass it on, ranks write a checkpoint before they end.
@@ -53,6 +58,7 @@ def execute(
     with _signals_raise() as signals:
         running: Running | None = None
         try:
+            begun()
             script = launcher.plan(job)
             for run in runs.all:
                 write_script(run.directory, script)
