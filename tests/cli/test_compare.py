@@ -192,7 +192,7 @@ def test_an_answer_that_was_kept_is_a_figure(compare: Callable[..., Done], tmp_p
         (("--with", "after"), "no run before was given"),
         (("before/run-0", "before/run-1", "before/run-2"), "no run after was given"),
         (("before", "--with", "nowhere"), "nowhere"),
-        (("before", "--with", "after", "--strict"), "--strict says how strict --fail-if is"),
+        (("before", "--with", "after", "--strict"), "--strict has no effect without --fail-if"),
         (("before", "--with", "after", "--fail-if", "throughput"), "cannot be read"),
         (("before", "--with", "after", "--metric", "thruput"), "did you mean 'throughput'?"),
         (("before", "--with", "after", "--metric", "efficiency.global"), "not measured on both sides"),
