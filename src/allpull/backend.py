@@ -1,12 +1,12 @@
 """Choose the device of a rank, and the backend of its process group: NCCL or Gloo.
 
-NCCL needs a GPU for each rank and refuses two ranks on one. Gloo works everywhere; GPU tensors go through the CPU. All
-ranks must choose the same backend, or they wait for each other forever, and a host may lack the GPUs that others have:
-so they count their GPUs in the rendezvous store before they make a process group.
+NCCL needs a GPU for each rank and refuses two ranks on one. Gloo works everywhere; it copies GPU tensors
+through the CPU. All ranks must choose the same backend, or they wait for each other forever, and a host may lack the
+GPUs that others have. So they count their GPUs in the rendezvous store before they create a process group.
 
 From PyTorch's documentation and sources (``ProcessGroupGloo.cpp``), not from a run on a GPU: on GPU tensors Gloo does
 broadcast, reduce, all-reduce, gather, all-gather, scatter and all-to-all, synchronised with the default stream. FSDP2
-is not available with it: its device mesh makes a group of its own, with NCCL, and gathering whole weights crashes Gloo
+is not available with it: its device mesh creates its own group, with NCCL, and gathering whole weights crashes Gloo
 (pytorch issue 152645).
 """
 
@@ -77,7 +77,7 @@ def join(asked: str) -> JoinedRank:
 def own_device(local_rank: int) -> torch.device:
     """The device of the rank with this local rank, which becomes the current one.
 
-    GPUs are assigned in turn, also where there are fewer than ranks or each rank sees only its own.
+    GPUs are assigned round-robin, so this also works with fewer GPUs than ranks, or where each rank sees only its own.
     """
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if not gpus:
@@ -105,9 +105,9 @@ def take_census(store: Store, ranks: int, gpu: str, *, can_nccl: bool) -> Census
     counted = {"on_gpu": bool(gpu), "own_gpu": is_first, "fit": is_first and can_nccl}
     for name, holds in counted.items():
         store.add(name, int(holds))
-    if store.add("told", 1) == ranks:
-        store.set("all told", "yes")
-    store.wait(["all told"])
+    if store.add("counted", 1) == ranks:
+        store.set("all counted", "yes")
+    store.wait(["all counted"])
     return Census(ranks=ranks, **{name: store.add(name, 0) for name in counted})
 
 
@@ -129,14 +129,14 @@ def choose_backend(asked: str, census: Census) -> str:
     if backend == GLOO and census.ranks > 1 and not dist.is_gloo_available():
         raise MissingPart(
             f"ranks would exchange through Gloo, and torch {torch.__version__} was built without it",
-            hint="install another build of torch, or have a GPU for each rank and parallel.backend=nccl",
+            hint="install another build of torch, or use one GPU per rank with parallel.backend=nccl",
         )
     return backend
 
 
 def _refuse_nccl(census: Census) -> None:
     """Raise the reason why NCCL cannot serve the ranks of ``census``."""
-    instead = "parallel.backend=auto takes Gloo where NCCL cannot work"
+    instead = "parallel.backend=auto uses Gloo where NCCL cannot work"
     if census.on_gpu < census.ranks:
         raise MissingPart(
             f"parallel.backend=nccl: NCCL is for GPUs, and {census.ranks - census.on_gpu} of {census.ranks} ranks"
@@ -145,9 +145,9 @@ def _refuse_nccl(census: Census) -> None:
         )
     if census.own_gpu < census.ranks:
         raise BadInput(
-            f"parallel.backend=nccl: {census.ranks} ranks have {census.own_gpu} GPUs together, and NCCL refuses to have"
-            " two ranks on one",
-            hint=f"start at most one rank a GPU; {instead}",
+            f"parallel.backend=nccl: {census.ranks} ranks share {census.own_gpu} GPUs, and NCCL refuses two ranks"
+            " on one GPU",
+            hint=f"start at most one rank per GPU; {instead}",
         )
     raise MissingPart(
         f"parallel.backend=nccl: torch was built without NCCL (on {census.ranks - census.fit} of {census.ranks} ranks)",
@@ -167,4 +167,4 @@ def gloo_remark(asked: str, backend: str, census: Census) -> str:
         return ""
     else:
         why = "torch was built without NCCL"
-    return f"parallel.backend: ranks exchange through Gloo, by way of the CPU: {why}"
+    return f"parallel.backend: ranks exchange through Gloo, via the CPU: {why}"

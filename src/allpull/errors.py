@@ -1,14 +1,14 @@
-"""Everything that allpull can say went wrong, as one tree.
+"""All errors that allpull raises for users, as one tree.
 
     AllpullError
-    ├── BadInput            the user can mend it: exit code 2
+    ├── BadInput            the user can fix it: exit code 2
     │   ├── ConfigError     one or more faults in a specification, all listed
-    │   ├── RunDirError     a run directory that cannot be read as it stands
+    │   ├── RunDirError     a run directory that cannot be read
     │   └── UnknownName     no such recipe, model, launcher …
-    └── MissingPart         a library, tool or device that this command needs is not here: exit code 2
+    └── MissingPart         a library, tool or device that this command needs is missing: exit code 2
 
-Each carries a ``hint``: what to do next. The command line prints both and never a traceback. A program of the
-user's that ended badly is no error of ours: its exit code is passed on.
+Each carries a ``hint``: what to do next. The command line prints both, never a traceback. A user's program that
+fails is not an error of allpull: its exit code is passed on.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class RunDirError(BadInput):
 
 
 class UnknownName(BadInput):
-    """A name that no table holds, with the nearest ones that exist."""
+    """An unknown name, with the nearest known one and all that exist."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str], *, hint: str = "") -> None:
         names = sorted(known)
@@ -71,5 +71,5 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     >>> nearest("zebra", ["digits"]) is None
     True
     """
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return found[0] if found else None
+    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return matches[0] if matches else None

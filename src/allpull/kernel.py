@@ -10,7 +10,7 @@ import re
 from typing import Dict, List, Optional, Set, Tuple
 
 MAX_BYTES = 1 << 23  # /proc/cpuinfo of a thousand CPUs is 2 MB
-CHUNK_BYTES = 1 << 16  # files of /proc/sys answer a read of 4 MiB or more with an error
+CHUNK_BYTES = 1 << 16  # files in /proc/sys fail a read of 4 MiB or more
 START_FIELD = 19  # of what follows the name in /proc/PID/stat: proc_pid_stat(5) counts it as field 22
 MAX_TEXT = 4096  # characters of a small file
 
@@ -50,7 +50,7 @@ class Tree:
         return self.read(path).strip()[:MAX_TEXT] or None
 
     def fields(self, path: str) -> Dict[str, str]:
-        """``key: value`` lines; the first of each key counts, so that the first CPU represents all."""
+        """``key: value`` lines; the first value of each key counts, so the first CPU represents all."""
         found: Dict[str, str] = {}
         for line in self.read(path).splitlines():
             key, colon, value = line.partition(":")
@@ -59,7 +59,7 @@ class Tree:
         return found
 
     def number(self, path: str) -> Optional[float]:
-        """The number that a file begins with; None where it does not."""
+        """The number that a file begins with; None: there is none."""
         return number(self.text(path))
 
     def names(self, path: str) -> List[str]:
@@ -82,7 +82,7 @@ class Tree:
 
 
 class WatchedProcess:
-    """One process, distinguished by its start time from a later one with the same id."""
+    """One process, distinguished by its start time from a later process with the same id."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid

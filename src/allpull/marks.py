@@ -1,7 +1,7 @@
-"""Words that a training loop may say: phase, step, epoch, metric, remark. Standard library only.
+"""Marks that a training loop may emit: phase, step, epoch, metric, remark. Standard library only.
 
-Nobody listening, each costs a fraction of a microsecond and does nothing. An observer (``allpull.observe``)
-listens by ``listen(recorder)``; the trainer, and any loop of the user's, speaks without knowing who does.
+Without a listener, each costs a fraction of a microsecond and does nothing. An observer (``allpull.observe``)
+registers with ``listen(recorder)``; the trainer, or any user's loop, emits marks without depending on it.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import ContextManager, Optional, Protocol, Type
 
 
 class Listener(Protocol):
-    """What an observer offers to be told."""
+    """The events that an observer receives."""
 
     def phase(self, name: str) -> ContextManager[None]:
-        """A span of the current step; ``name`` is a phase of DESIGN §4 or a word of the user's."""
+        """A span of the current step; ``name`` is a phase of DESIGN §4 or the user's own label."""
         ...
 
     def step(self, samples: Optional[int]) -> None:
-        """One optimizer step has ended, on ``samples`` samples of this rank (None: not known)."""
+        """One optimizer step has ended, on ``samples`` samples of this rank (None: unknown)."""
         ...
 
     def epoch(self, number: int, step: Optional[int]) -> None:
@@ -26,11 +26,11 @@ class Listener(Protocol):
         ...
 
     def metric(self, name: str, value: Optional[float], step: Optional[int]) -> None:
-        """A quantity of the training itself, such as ``test_top1``, as of ``step`` (None: of now)."""
+        """A quantity of the training itself, such as ``test_top1``, as of ``step`` (None: now)."""
         ...
 
     def remark(self, text: str) -> None:
-        """Something that whoever reads the run should know, such as what was asked for and is not so."""
+        """A note for readers of the run, such as a request that could not be met."""
         ...
 
 
@@ -56,17 +56,17 @@ _listener: Optional[Listener] = None
 
 
 def listen(listener: Optional[Listener]) -> Optional[Listener]:
-    """Send what loops say to ``listener`` from now on (None: to nobody); returns the one before."""
+    """Send marks to ``listener`` from now on (None: discard them); returns the previous listener."""
     global _listener  # the one switch of this module: a rank has one observer
     previous, _listener = _listener, listener
     return previous
 
 
 def phase(name: str) -> ContextManager[None]:
-    """Say what the loop does now: ``with phase("forward"): …``.
+    """Mark what the loop does now: ``with phase("forward"): …``.
 
     Phases that allpull knows are those of the glossary (input, copy, forward, backward, optimizer, evaluation,
-    checkpoint); any other name is kept beside them and counted as host work.
+    checkpoint); any other name is recorded too and counted as host work.
     """
     if _listener is None:
         return _SILENCE
@@ -74,27 +74,27 @@ def phase(name: str) -> ContextManager[None]:
 
 
 def step(samples: Optional[int] = None) -> None:
-    """Say that one optimizer step has ended, on ``samples`` samples of this rank."""
+    """Mark the end of one optimizer step, on ``samples`` samples of this rank."""
     if _listener is not None:
         _listener.step(samples)
 
 
 def epoch(number: int, step: Optional[int] = None) -> None:
-    """Say that epoch ``number`` (from 0) begins; a resumed training also says at which ``step`` it goes on."""
+    """Mark the begin of epoch ``number`` (from 0); a resumed training also passes the ``step`` at which it resumes."""
     if _listener is not None:
         _listener.epoch(number, step)
 
 
 def metric(name: str, value: Optional[float], step: Optional[int] = None) -> None:
-    """Say a quantity of the training, such as ``metric("test_top1", 0.97)``; None means not measured.
+    """Record a quantity of the training, such as ``metric("test_top1", 0.97)``; None means not measured.
 
-    ``step`` is the step that it belongs to, where that is not the one now running.
+    ``step`` is the step that it belongs to, if that is not the current one.
     """
     if _listener is not None:
         _listener.metric(name, value, step)
 
 
 def remark(text: str) -> None:
-    """Say what whoever reads the run should know, such as what was asked for and is not so."""
+    """Record a note for readers of the run, such as a request that could not be met."""
     if _listener is not None:
         _listener.remark(text)

@@ -1,7 +1,7 @@
 """The one plug-in mechanism: an explicit table of built-ins, plus entry points ``allpull.<group>``.
 
-A built-in is named as ``package.module:attribute`` and imported when it is first asked for, so that looking at
-a table costs nothing and needs none of what its entries need.
+A built-in is named as ``package.module:attribute`` and imported on first use, so reading a table costs nothing and
+needs none of its entries' dependencies.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from allpull.errors import BadInput, MissingPart, UnknownName
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Names of one kind of part, each with the place where it is defined.
+    """Names of one kind of part, each with where it is defined.
 
     ``kind`` is the word for users ("model"), ``group`` the entry-point group ("allpull.models").
     """
@@ -32,7 +32,7 @@ class Table:
         Raises:
             BadInput: an entry point claims a name that is taken.
         """
-        return sorted(self._places())
+        return sorted(self._targets())
 
     def load(self, name: str) -> Any:
         """The part called ``name``, imported now.
@@ -41,25 +41,25 @@ class Table:
             UnknownName: no such part.
             MissingPart: it is known but cannot be imported here.
         """
-        places = self._places()
-        if name not in places:
-            raise UnknownName(self.kind, name, places)
-        module, _, attribute = places[name].partition(":")
+        targets = self._targets()
+        if name not in targets:
+            raise UnknownName(self.kind, name, targets)
+        module, _, attribute = targets[name].partition(":")
         try:
             return getattr(importlib.import_module(module), attribute)
         except (ImportError, AttributeError) as error:
-            raise MissingPart(f"{self.kind} '{name}' cannot be loaded from {places[name]}: {error}") from error
+            raise MissingPart(f"{self.kind} '{name}' cannot be loaded from {targets[name]}: {error}") from error
 
-    def _places(self) -> dict[str, str]:
-        places = dict(self.builtin)
+    def _targets(self) -> dict[str, str]:
+        targets = dict(self.builtin)
         for point in sorted(entry_points(group=self.group), key=_origin):
-            if point.name in places:
+            if point.name in targets:
                 raise BadInput(
-                    f"{self.kind} '{point.name}' is defined twice: {places[point.name]} and {point.value}",
+                    f"{self.kind} '{point.name}' is defined twice: {targets[point.name]} and {point.value}",
                     hint=f"rename one, or uninstall {_origin(point)}",
                 )
-            places[point.name] = point.value
-        return places
+            targets[point.name] = point.value
+        return targets
 
 
 def _origin(point: EntryPoint) -> str:

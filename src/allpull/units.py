@@ -11,7 +11,7 @@ import re
 from allpull.errors import BadInput
 
 NS_PER_S = 1_000_000_000
-LARGEST_IN_FULL = 1e15  # beyond it digits are noise, and the number is written with an exponent
+LARGEST_IN_FULL = 1e15  # beyond it digits are noise, and the number is printed with an exponent
 SMALLEST_SPREAD = 1e-12  # of the value: a smaller one is rounding
 
 _DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
@@ -161,7 +161,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def show_spread(value: float, half_width: float) -> str:
-    """A value with its spread, both to the digit that the spread can bear.
+    """A value with its spread, both rounded to the digits that the spread justifies.
 
     >>> show_spread(980.37, 12.1), show_spread(1523.4, 0.31), show_spread(1e300, 1), show_spread(-0.1, 3)
     ('980 ± 12', '1,523.4 ± 0.3', '1e+300', '0 ± 3')
@@ -171,7 +171,7 @@ def show_spread(value: float, half_width: float) -> str:
 
 
 def show_spread_parts(value: float, half_width: float) -> tuple[str, str]:
-    """As ``show_spread``, the value and its spread apart; the spread is empty where it has no digit to show.
+    """As ``show_spread``, but the value and its spread separately; the spread is empty if it has no digit to show.
 
     >>> show_spread_parts(980.37, 12.1), show_spread_parts(1e300, 1)
     (('980', '12'), ('1e+300', ''))

@@ -204,7 +204,7 @@ def test_ranks_of_different_calls_do_not_match(tmp_path: Path) -> None:
         save(folder / f"rank{rank}.json", document(LATE, rank, events))
     done, _ = imported(folder, tmp_path / "runs")
     assert done.unmatched is not None
-    assert "none of 16 collectives was seen on more than one rank" in done.unmatched
+    assert "none of 16 collectives was recorded on more than one rank" in done.unmatched
 
 
 @pytest.mark.parametrize("gloo", [True, False], ids=["gloo", "nccl"])
@@ -217,12 +217,12 @@ def test_what_is_said_to_match_is_what_the_analysis_matches(tmp_path: Path, gloo
     done, run = imported(folder, tmp_path / "runs")
     matched = AlignedRun(run).matched
     if missing:
-        assert "; 0 of 12 collectives seen on all ranks that took part" in done.summary
-        assert "12 of 12 collectives were seen on several ranks, and none on all" in str(done.unmatched)
+        assert "; 0 of 12 collectives recorded on every participating rank" in done.summary
+        assert "12 of 12 collectives were recorded on several ranks, none on every" in str(done.unmatched)
         assert done.gaps[0] == done.unmatched
         assert matched.unmatched == matched.calls.height > 0
     else:
-        assert "; 12 of 12 collectives seen on all ranks that took part" in done.summary
+        assert "; 12 of 12 collectives recorded on every participating rank" in done.summary
         assert done.unmatched is None
         assert matched.unmatched == 0 < matched.calls.height
 
@@ -232,7 +232,7 @@ def test_files_of_several_jobs_are_refused(tmp_path: Path) -> None:
     folder.mkdir()
     for rank, job in enumerate((LATE, Job(ranks=64, steps=4))):
         save(folder / f"rank-{rank}.json", document(job, rank, gloo_events(LATE, rank)))
-    with pytest.raises(BadInput, match="several jobs: they tell different numbers of ranks") as refused:
+    with pytest.raises(BadInput, match="several jobs: they state different world sizes") as refused:
         import_traces([folder], out=tmp_path / "runs")
     assert "rank-0.json: 2" in str(refused.value)
     assert "rank-1.json: 64" in str(refused.value)
@@ -263,7 +263,7 @@ def test_files_that_tell_no_rank_are_numbered_and_named(tmp_path: Path) -> None:
         save(folder / name, document(LATE, rank, gloo_events(LATE, rank), told=False))
     done, run = imported(folder, tmp_path / "runs")
     assert_true(LATE, run)
-    assert any("2 files (alpha.pt.json) say no rank" in gap for gap in done.gaps)
+    assert any("2 files (alpha.pt.json) state no rank" in gap for gap in done.gaps)
 
 
 @pytest.mark.parametrize("gloo", [True, False], ids=["gloo", "nccl"])
@@ -301,7 +301,7 @@ def test_machines_that_go_under_one_name_have_clocks_of_their_own(tmp_path: Path
     for rank in range(2):
         save(folder / f"rank{rank}.json", document(job, rank, gloo_events(job, rank)) | {"host_name": "localhost"})
     done, run = imported(folder, tmp_path / "runs")
-    assert any("ranks that name one host, localhost, contradict each other" in gap for gap in done.gaps)
+    assert any("ranks that name the same host, localhost, contradict each other" in gap for gap in done.gaps)
     assert {header.host for header in run.headers.values()} == {"localhost/0", "localhost/1"}
     truth = play(job)
     for (step, rank), (wait, _) in blocked_ms(run).items():
@@ -393,7 +393,7 @@ def test_a_file_given_twice_counts_once(tmp_path: Path) -> None:
     save(folder / "rank-0-copy.json", document(LATE, 0, gloo_events(LATE, 0)))
     done, run = imported(folder, tmp_path / "runs")
     assert_true(LATE, run)
-    assert any("4 steps told twice" in gap for gap in done.gaps)
+    assert any("4 steps recorded in more than one file" in gap for gap in done.gaps)
     done = import_traces([folder / "rank-0.json.gz", folder / "rank-0.json.gz", folder], out=tmp_path / "again")
     assert read_run(done.directory).record.ranks == 2
 
@@ -407,7 +407,7 @@ def test_of_some_ranks_of_a_job_no_waiting_is_told(tmp_path: Path) -> None:
     done, run = imported(folder, tmp_path / "runs")
     assert run.record.ranks == 2
     assert any("traces of 2 ranks of 4: ranks 0, 2 left none" in gap for gap in done.gaps)
-    assert any("1 is here 0, 3 is here 1" in gap for gap in done.gaps)
+    assert any("1 becomes 0, 3 becomes 1" in gap for gap in done.gaps)
     found = metrics(AlignedRun(run))
     assert found.phases["wait"] is None
     assert found.phases["forward"] == pytest.approx(0.004, abs=1e-5)
@@ -427,7 +427,7 @@ def test_what_is_imported_can_be_shown_and_reported(tmp_path: Path, run_cli: Any
     assert done.returncode == 0, done.stderr
     directory = done.stderr.splitlines()[-1].removeprefix("run directory: ")
     assert (
-        "2 ranks, 4 steps each, told by ProfilerStep; 8 of 8 collectives seen on all ranks that took part"
+        "2 ranks, 4 steps each, delimited by ProfilerStep; 8 of 8 collectives recorded on every participating rank"
         in done.stderr
     )
     shown = run_cli("show", directory, "--json")

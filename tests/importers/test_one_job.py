@@ -30,7 +30,7 @@ def test_ranks_that_were_recorded_years_apart_are_of_several_jobs(tmp_path: Path
     with pytest.raises(BadInput) as refused:
         import_traces([folder], out=tmp_path / "runs")
     lines = refused.value.message.splitlines()
-    assert lines[0] == "these are of several jobs: 730 days lie between their recordings"
+    assert lines[0] == "these files belong to several jobs: they were recorded 730 days apart"
     assert [line.strip() for line in lines[1:]] == ["2026-09-21: rank-0.json", "2028-09-20: rank-1.json"]
     assert "one job at a time" in refused.value.hint
     assert not (tmp_path / "runs").exists()

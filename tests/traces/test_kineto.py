@@ -68,6 +68,6 @@ def test_a_window_is_read_up_to_its_limit(tmp_path: Path) -> None:
     whole = read("nccl_data.json.gz")
     assert (whole.fault, whole.strange) == (None, 0)
     part = read_window(REAL, "nccl_data.json.gz", 2 << 20)
-    assert part.fault == "too large to be read whole"
+    assert part.fault == "too large to read in full"
     assert 0 < part.events < whole.events
     assert "does not exist" in str(read_window(tmp_path, "nothing.json.gz", 1 << 20).fault)

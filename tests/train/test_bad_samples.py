@@ -79,7 +79,7 @@ def test_more_than_the_share_that_is_allowed_stops_the_training_and_says_why(tra
         done = train_digits(1, *options(packs, f"data.odd_limit={limit}"))
         assert done.code == 2, done.err
         assert f"{what} could not be decoded, more than data.odd_limit = {limit}" in words(done.err)
-        assert "set data.odd_limit higher" in words(done.err)
+        assert "increase data.odd_limit" in words(done.err)
         assert "Traceback" not in done.err
         assert (done.directory / "job/logs/odd-00000.jsonl").exists()
 

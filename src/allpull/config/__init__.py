@@ -1,5 +1,5 @@
-"""What the user asked for, checked before anything starts.
+"""The user's configuration, checked before anything starts.
 
-``typed`` turns a plain dictionary into a specification or says every fault in it, ``checks`` looks across fields,
-``load`` reads a recipe with its overrides. The recipes that ship stand in ``recipes/``.
+``typed`` turns a plain dictionary into a specification or reports every fault in it, ``checks`` compares options,
+``load`` reads a recipe with its overrides. The shipped recipes are in ``recipes/``.
 """

@@ -1,4 +1,4 @@
-"""Options of the trainer that each are right alone and together make no sense, or cannot be had at once."""
+"""Trainer options that are valid alone but contradict each other, or are not available together."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ OF_FAMILY: dict[str, tuple[str, ...]] = {
         ("norm_scale", "conv_bias", "stride", "head", "zero_init", "blur_pool"),
     ),
 }
-"""Model → the options that not all have; a copy of what its builder takes, which could not be asked without torch."""
+"""Model → options that not all models have; a copy of its builder's parameters, which only torch could provide."""
 PLAIN_MODEL = ModelSpec()
 OF_DDP = ("bucket_mb", "bucket_view", "batched_copy", "static_graph", "broadcast_buffers", "compression", "overlap")
 
 
 def of_the_trainer(spec: RunSpec) -> Iterator[str]:
-    """A line for each contradiction: the option to change, what stands against it, and what would come of it.
+    """A line for each contradiction: the option to change, the conflicting one, and the consequence.
 
     >>> from allpull.schema.trainspec import TrainSpec
     >>> list(of_the_trainer(RunSpec(train=TrainSpec(optimizer="lars", nesterov=True))))
@@ -45,15 +45,15 @@ def of_the_trainer(spec: RunSpec) -> Iterator[str]:
 def _of_the_data(data: DataSpec) -> Iterator[str]:
     if 0 < data.size < data.first_size:
         yield (
-            f"data.first_size: pictures grow from {data.first_size:,} pixels, but data.size = {data.size:,} is less; "
+            f"data.first_size: training starts at {data.first_size:,} pixels, but data.size = {data.size:,} is less; "
             "give a smaller first size"
         )
     if data.growth_epochs and not data.first_size:
-        yield "data.growth_epochs: pictures grow from data.first_size, and that is 0"
-    seen = data.test_size or data.size
-    if 0 < data.test_resize < seen:
+        yield "data.growth_epochs: image sizes increase from data.first_size, which is 0"
+    test_pixels = data.test_size or data.size
+    if 0 < data.test_resize < test_pixels:
         yield (
-            f"data.test_resize: of {data.test_resize:,} pixels no middle of {seen:,} can be taken; "
+            f"data.test_resize: a centre crop of {test_pixels:,} pixels does not fit into {data.test_resize:,}; "
             "it must be at least data.test_size"
         )
     if data.mixed > 1 and data.block == 1:
@@ -66,21 +66,21 @@ def _of_the_model(model: ModelSpec) -> Iterator[str]:
         if getattr(model, name) != getattr(PLAIN_MODEL, name):
             yield f"model.{name}: model.name = {model.name} has no such option; leave it at its default"
     if model.zero_init and (model.norm == "none" or not model.norm_scale):
-        why = "model.norm = none" if model.norm == "none" else "model.norm_scale = false"
-        yield f"model.zero_init: with {why} there is no trained scale that could start at 0"
+        cause = "model.norm = none" if model.norm == "none" else "model.norm_scale = false"
+        yield f"model.zero_init: with {cause} there is no trained scale to start at 0"
     elif model.norm == "none" and not model.norm_scale:
         yield "model.norm_scale: with model.norm = none there is no scale to leave out"
 
 
 def _of_both(data: DataSpec, model: ModelSpec, train: TrainSpec) -> Iterator[str]:
     if model.head == "flatten" and data.first_size:
-        yield "data.first_size: with model.head = flatten a model takes pictures of one size only"
+        yield "data.first_size: with model.head = flatten a model accepts images of one size only"
     if model.head == "flatten" and data.test_size not in (0, data.size):
-        yield f"data.test_size: with model.head = flatten a model takes pictures of one size only, {data.size:,} pixels"
+        yield f"data.test_size: with model.head = flatten a model accepts images of one size only, {data.size:,} pixels"
     if data.first_size and (train.epochs == 1 or data.growth_epochs >= train.epochs):
         yield (
-            f"data.growth_epochs: after {max(1, data.growth_epochs):,} epochs pictures would have their full size, and "
-            f"train.epochs = {train.epochs:,}; nothing would be trained on it"
+            f"data.growth_epochs: after {max(1, data.growth_epochs):,} epochs images would reach their full size, but "
+            f"train.epochs = {train.epochs:,}; no epoch would train on it"
         )
 
 
@@ -88,9 +88,9 @@ def _of_training(train: TrainSpec, model: ModelSpec, ranks: int) -> Iterator[str
     if train.nesterov and train.optimizer != "sgd":
         yield f"train.nesterov: train.optimizer = {train.optimizer} has no such momentum; it is for sgd"
     elif train.nesterov and train.momentum == 0:
-        yield "train.nesterov: it is a way to use momentum, and train.momentum is 0"
+        yield "train.nesterov: it needs momentum, and train.momentum is 0"
     if model.dtype == "float64" and train.precision != "fp32":
-        yield f"train.precision: {train.precision} with model.dtype = float64 is both less and more exact; choose one"
+        yield f"train.precision: {train.precision} with model.dtype = float64 is contradictory; choose one"
     if train.sync_norm and model.norm != "batch":
         yield f"train.sync_norm: model.norm = {model.norm} has no batch statistics to share"
     if train.ema_every > 1 and not train.ema_half_life:
@@ -107,9 +107,9 @@ def _of_sharing(parallel: ParallelSpec, train: TrainSpec) -> Iterator[str]:
 def _of_fsdp(parallel: ParallelSpec, train: TrainSpec) -> Iterator[str]:
     for name in OF_DDP:
         if getattr(parallel, name) != getattr(PLAIN_DDP, name):
-            yield f"parallel.{name}: it is an option of ddp, and parallel.strategy is fsdp"
+            yield f"parallel.{name}: it is an option of ddp, but parallel.strategy is fsdp"
     if train.precision == "o2":
-        yield "train.precision: o2 keeps the weights twice on each rank, which parallel.strategy = fsdp is to avoid"
+        yield "train.precision: o2 keeps the weights twice on each rank, which parallel.strategy = fsdp avoids"
     if train.cuda_graph:
         yield "train.cuda_graph: steps of parallel.strategy = fsdp are not recorded"
 
@@ -122,10 +122,10 @@ def _of_ddp(parallel: ParallelSpec, train: TrainSpec) -> Iterator[str]:
     if parallel.compression == "powersgd" and train.precision in {"fp16", "o2"}:
         yield (
             f"parallel.compression: powersgd would keep the infinities that train.precision = {train.precision} "
-            "lets come and go; use bf16"
+            "produces now and then; use bf16"
         )
     if parallel.broadcast_buffers and not parallel.overlap:
-        yield "parallel.broadcast_buffers: it comes with ddp's own exchange, and parallel.overlap is false"
+        yield "parallel.broadcast_buffers: it is part of ddp's own exchange, but parallel.overlap is false"
 
 
 def _of_translating(parallel: ParallelSpec, train: TrainSpec, ranks: int) -> Iterator[str]:
@@ -134,8 +134,8 @@ def _of_translating(parallel: ParallelSpec, train: TrainSpec, ranks: int) -> Ite
     if train.cuda_graph and train.accumulate > 1:
         yield "train.cuda_graph: a step in several parts (train.accumulate) is not recorded"
     if train.cuda_graph and train.compile in {"reduce-overhead", "max-autotune"}:
-        yield f"train.cuda_graph: train.compile = {train.compile} records graphs of its own; choose one"
+        yield f"train.cuda_graph: train.compile = {train.compile} records its own graphs; choose one"
     if train.compile != "none" and parallel.bucket_mb and min(parallel.bucket_mb) < 1:
-        yield "parallel.bucket_mb: torch.compile cuts the model at buckets, and cannot where they are below 1 MiB"
+        yield "parallel.bucket_mb: torch.compile splits the model at buckets, which must be at least 1 MiB"
     if train.compile != "none" and parallel.static_graph:
-        yield "parallel.static_graph: PyTorch does not offer it together with train.compile"
+        yield "parallel.static_graph: PyTorch does not support it together with train.compile"

@@ -1,6 +1,6 @@
 """Read a recipe and its overrides: one specification, or every fault in both at once.
 
-The edge of this room: files are read here and nowhere else in it.
+In this package, only this module reads files.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Override:
 
 
 def load_spec(recipe: str, overrides: Sequence[str] = ()) -> RunSpec:
-    """The specification of ``recipe`` with ``overrides`` (``train.epochs=3``) laid over it, in order.
+    """The specification of ``recipe`` with ``overrides`` (``train.epochs=3``) applied in order.
 
     ``recipe`` is the name of a shipped recipe, or else the path of a TOML file. The value of an override is read
     as TOML; what is not TOML is plain text, so ``--set data.name=digits`` needs no quotes.
@@ -53,7 +53,7 @@ def load_spec(recipe: str, overrides: Sequence[str] = ()) -> RunSpec:
 
 
 def bare_spec(overrides: Sequence[str] = ()) -> RunSpec:
-    """The specification that ``overrides`` alone make, of what is no recipe.
+    """The specification that ``overrides`` define without a recipe.
 
     Raises:
         ConfigError: with a line for every fault.
@@ -62,10 +62,10 @@ def bare_spec(overrides: Sequence[str] = ()) -> RunSpec:
 
 
 def _checked(source: str, plain: dict[str, Any], faults: list[str], overrides: Sequence[str]) -> RunSpec:
-    laid, override_faults = _lay_over(plain, overrides)
-    faults += override_faults + find_faults(RunSpec, plain, origins=laid)
+    applied, override_faults = _apply(plain, overrides)
+    faults += override_faults + find_faults(RunSpec, plain, origins=applied)
     if faults:
-        raise ConfigError(source, faults, hint="mend each line; nothing was started")
+        raise ConfigError(source, faults, hint="fix each line; nothing was started")
     spec = build(RunSpec, plain, source)
     contradictions = find_contradictions(spec)
     if contradictions:
@@ -74,24 +74,24 @@ def _checked(source: str, plain: dict[str, Any], faults: list[str], overrides: S
 
 
 def recipes() -> dict[str, str]:
-    """Names of the shipped recipes, sorted, each with what its first comment line says it is."""
-    found = {}
+    """Names of the shipped recipes, sorted, each with its description, its first comment line."""
+    titles = {}
     for item in resources.files("allpull.config").joinpath("recipes").iterdir():
         if item.name.endswith(".toml"):
             lines = item.read_text(encoding="utf-8").splitlines()
             comment = _COMMENT.match(lines[0]) if lines else None
-            found[item.name.removesuffix(".toml")] = comment.group(1) if comment else ""
-    return dict(sorted(found.items()))
+            titles[item.name.removesuffix(".toml")] = comment.group(1) if comment else ""
+    return dict(sorted(titles.items()))
 
 
 def _read(recipe: str) -> tuple[str, str]:
-    """What to call the recipe in messages, and its text."""
+    """The recipe's name for messages, and its text."""
     known = recipes()
     if recipe in known:
         shipped = resources.files("allpull.config").joinpath("recipes", f"{recipe}.toml")
         return f"recipe '{recipe}'", shipped.read_text(encoding="utf-8")
     shown = show_text(recipe, MAX_PATH_SHOWN)
-    # os.path.exists says no where pathlib raises: a name that is too long, or with a NUL in it
+    # os.path.exists returns False where pathlib raises: a name that is too long, or with a NUL in it
     if not ("/" in recipe or os.sep in recipe or recipe.endswith(".toml") or os.path.exists(recipe)):  # noqa: PTH110
         raise UnknownName("recipe", shown, known, hint="or give the path of a file that ends in .toml")
     return shown, _decode(shown, _read_bytes(recipe, shown))
@@ -122,7 +122,7 @@ def _decode(shown: str, content: bytes) -> str:
 
 
 def _parse(text: str) -> tuple[dict[str, Any], list[str]]:
-    """The tables of a TOML text, and its fault if it is none; then the tables are empty."""
+    """The tables of a TOML text, and its fault if it is not valid; then the tables are empty."""
     for number, line in enumerate(text.split("\n"), start=1):
         if len(line) > MAX_LINE:
             return {}, [f"line {number} has {len(line):,} characters; at most {MAX_LINE:,} are read"]
@@ -137,19 +137,19 @@ def _parse(text: str) -> tuple[dict[str, Any], list[str]]:
 
 
 def _syntax_fault(message: str) -> str:
-    """What tomllib says, with the place in front.
+    """The message of tomllib, with the position in front.
 
     >>> _syntax_fault("Invalid value (at line 3, column 9)")
     'line 3, column 9: invalid value'
     """
-    what, _, place = message.rpartition(" (at ")
-    what = show_text(what[:1].lower() + what[1:])
-    return f"{place.rstrip(')')}: {what}"
+    problem, _, place = message.rpartition(" (at ")
+    problem = show_text(problem[:1].lower() + problem[1:])
+    return f"{place.rstrip(')')}: {problem}"
 
 
-def _lay_over(plain: dict[str, Any], overrides: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Put overrides into ``plain``; which option each set (path → text), and the faults of those that are none."""
-    laid: dict[str, str] = {}
+def _apply(plain: dict[str, Any], overrides: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Apply overrides to ``plain``; returns the option that each set (path → text), and the faults of invalid ones."""
+    applied: dict[str, str] = {}
     faults = []
     for text in overrides:
         override = _parse_override(text)
@@ -164,8 +164,8 @@ def _lay_over(plain: dict[str, Any], overrides: Sequence[str]) -> tuple[dict[str
                 break
         else:
             table[override.path[-1]] = override.value
-            laid[".".join(override.path)] = override.text
-    return laid, faults
+            applied[".".join(override.path)] = override.text
+    return applied, faults
 
 
 def _parse_override(text: str) -> _Override | str:
@@ -187,6 +187,6 @@ def _parse_override(text: str) -> _Override | str:
 
 
 def _parse_value(raw: str) -> Any:
-    """The TOML value that ``raw`` is; else ``raw`` as text."""
+    """``raw`` as a TOML value, or else as text."""
     tables, faults = _parse(f"value = {raw}")
     return raw if faults or tables.keys() != {"value"} else tables["value"]

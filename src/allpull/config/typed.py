@@ -1,7 +1,7 @@
-"""Build a specification from a plain dictionary, or say every fault in it at once.
+"""Build a specification from a plain dictionary, or report every fault in it at once.
 
-The types and bounds stand once, in the dataclasses of ``schema.spec``; a strict pydantic model is made of them
-here, because pydantic reports all faults and ranks, which have no pydantic, need the dataclasses only.
+Types and bounds are defined once, in the dataclasses of ``schema.spec``. A strict pydantic model is built from them
+here, because pydantic reports all faults; ranks, which have no pydantic, need only the dataclasses.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from allpull.schema.spec import from_plain
 
 Spec = TypeVar("Spec")
 
-MAX_TEXT = 1024  # characters of a text option: more than any path that people use
+MAX_TEXT = 1024  # characters of a text option: more than any real path
 MAX_ITEMS = 256  # texts of a list option
 MAX_FAULTS = 50  # listed; a file with more than that is not a specification
 MAX_SHOWN = 80  # characters of a value in a fault: enough to recognise it, and a fault stays one line
@@ -39,7 +39,7 @@ INT64 = 2**63 - 1  # TOML promises 64 bits, and so do the JSON readers of run.js
 
 _BARE_KEY = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_SHOWN}}}")
 _HIDDEN = frozenset({"Cc", "Cs", "Zl", "Zp"})  # control, surrogate, line and paragraph separators
-_DIRECTION = frozenset({"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"})  # make text read otherwise
+_DIRECTION = frozenset({"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"})  # change how text reads
 TEXTS, NUMBERS = tuple[str, ...], tuple[float, ...]  # the types of list options: TOML and JSON have arrays there
 
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
@@ -50,7 +50,7 @@ def build(kind: type[Spec], plain: object, source: str, *, origins: Mapping[str,
     """The specification ``kind`` that ``plain`` (nested dictionaries, as TOML gives) describes.
 
     ``source`` names where it was read, for the message; ``origins`` maps option paths to the override that set
-    them, so that a fault says which one to mend.
+    them, so that a fault says which one to fix.
 
     Raises:
         ConfigError: with a line for every fault.
@@ -63,7 +63,7 @@ def build(kind: type[Spec], plain: object, source: str, *, origins: Mapping[str,
 
 
 def find_faults(kind: type, plain: object, *, origins: Mapping[str, str] | None = None) -> list[str]:
-    """A line for each fault of ``plain`` as a ``kind``: path, what was expected, what was found.
+    """A line for each fault of ``plain`` as a ``kind``: path, expected value, value found.
 
     >>> from allpull.schema.spec import RunSpec
     >>> for line in find_faults(RunSpec, {"train": {"epochs": 0, "momentun": 0.9}}):
@@ -90,8 +90,8 @@ def find_faults(kind: type, plain: object, *, origins: Mapping[str, str] | None 
 def model_of(kind: type) -> type[BaseModel]:
     """A strict pydantic model with the fields, defaults and bounds of dataclass ``kind``, nested ones included.
 
-    Strict: no text becomes a number and no number a truth value, a whole number may stand for a number, unknown
-    keys are refused, and so are infinities and what is not a number.
+    Strict: no text becomes a number and no number a boolean, a whole number is accepted as a number, and unknown
+    keys, infinities and NaN are refused.
     """
     hints = typing.get_type_hints(kind)
     fields = {item.name: (_annotation(hints[item.name], item), _default(item)) for item in dataclasses.fields(kind)}
@@ -116,18 +116,18 @@ def options(kind: type, prefix: str = "") -> Iterator[tuple[str, str]]:
 
 def type_at(kind: type, path: tuple[object, ...]) -> Any:
     """The type of the option at ``path``; None where ``kind`` has no such option."""
-    found: Any = kind
+    current: Any = kind
     for name in path:
-        if found in (TEXTS, NUMBERS) and isinstance(name, int):
-            return typing.get_args(found)[0]
-        if not dataclasses.is_dataclass(found):
+        if current in (TEXTS, NUMBERS) and isinstance(name, int):
+            return typing.get_args(current)[0]
+        if not dataclasses.is_dataclass(current):
             return None
-        found = typing.get_type_hints(found).get(str(name))
-    return found
+        current = typing.get_type_hints(current).get(str(name))
+    return current
 
 
 def show(value: object) -> str:
-    """What the user wrote, on one short line without control characters.
+    """The user's value on one short line without control characters.
 
     >>> show("\\x1b[31mred"), show(True), show({"a": 1}), show(10**80)
     ("'\\\\x1b[31mred'", 'true', 'a table', 'a number too large for 64 bits')
@@ -146,7 +146,7 @@ def show(value: object) -> str:
 
 
 def show_text(text: str, limit: int = MAX_SHOWN) -> str:
-    """``text`` with all that is not printable escaped, and cut after ``limit`` characters.
+    """``text`` with unprintable characters escaped, truncated after ``limit`` characters.
 
     >>> show_text("two\\nlines"), show_text("a" * 9, limit=4)
     ('two\\\\nlines', 'aaaa…')
@@ -193,12 +193,12 @@ def _printable(text: str) -> str:
 
 
 def _listed(value: object) -> object:
-    """One text stands for a list of it."""
+    """A single text becomes a list of one."""
     return [value] if isinstance(value, str) else list(value) if isinstance(value, tuple) else value
 
 
 def _counted(value: object) -> object:
-    """One number stands for a list of it."""
+    """A single number becomes a list of one."""
     return [value] if isinstance(value, int | float) else list(value) if isinstance(value, tuple) else value
 
 
@@ -222,21 +222,23 @@ def _fault(kind: type, fault: str, path: tuple[object, ...], value: object) -> s
 
 
 def _expected(kind: type, path: tuple[object, ...]) -> str:
-    found = type_at(kind, path)
-    if dataclasses.is_dataclass(found):
+    expected = type_at(kind, path)
+    if dataclasses.is_dataclass(expected):
         return "a table"
-    if typing.get_origin(found) is Literal:
-        return " or ".join(repr(choice) for choice in typing.get_args(found))
-    if found == TEXTS:
+    if typing.get_origin(expected) is Literal:
+        return " or ".join(repr(choice) for choice in typing.get_args(expected))
+    if expected == TEXTS:
         return f"a list of at most {MAX_ITEMS} texts"
-    if found is str:
+    if expected is str:
         return f"text of at most {MAX_TEXT:,} characters, none of them a control character"
     option = path[:-1] if isinstance(path[-1], int) else path  # within a list: the bounds are those of each
     owner = type_at(kind, option[:-1])
     item = next(item for item in dataclasses.fields(owner) if item.name == option[-1])
     bounds = [f"{_BOUND_WORDS[name]} {bound:,}" for name, bound in item.metadata.get("bounds", {}).items()]
-    words = f"a list of at most {MAX_ITEMS} numbers" if found == NUMBERS else _WORDS.get(found, str(found))
-    return ", ".join([words, *([" and ".join(bounds)] if bounds else [])])
+    description = (
+        f"a list of at most {MAX_ITEMS} numbers" if expected == NUMBERS else _WORDS.get(expected, str(expected))
+    )
+    return ", ".join([description, *([" and ".join(bounds)] if bounds else [])])
 
 
 def _suggest(kind: type, path: tuple[object, ...]) -> str:
@@ -250,7 +252,7 @@ def _suggest(kind: type, path: tuple[object, ...]) -> str:
 
 
 def _blame(path: tuple[object, ...], origins: Mapping[str, str]) -> str:
-    """Which override set what stands at ``path``, if one did."""
+    """The override that set the value at ``path``, if any."""
     names = [str(part) for part in path]
     paths = [".".join(names[:length]) for length in range(len(names), 0, -1)]
     blamed = next((origins[option] for option in paths if option in origins), None)

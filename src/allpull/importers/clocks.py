@@ -1,14 +1,14 @@
-"""Estimate how far the clocks of hosts are apart from the ends of their collectives, with bounds that causality gives.
+"""Estimate the clock offsets between hosts from the ends of their collectives, with bounds from causality.
 
-Nobody leaves an all-reduce, an all-gather, a reduce-scatter or a barrier before the last rank has begun it. So of each
-that hosts A and B made together, with s the last begin and e the first end on a host, by its own clock::
+No rank leaves an all-reduce, an all-gather, a reduce-scatter or a barrier before the last rank has begun it. So for
+each that hosts A and B share, with s the last begin and e the first end on a host, by its own clock::
 
     s_B − e_A  ≤  offset  ≤  e_B − s_A          offset = clock of B − clock of A
 
-The offset is taken to be a line in time, of a slope below ``MAX_DRIFT``, within one recording: all lines that satisfy
-every collective make up a convex set, and its least and largest values at a moment are the bounds there (Duda et al.
-1987, ICDCS; Becker, Rabenseifner & Wolf 2008). Ranks leave an all-reduce nearly together, so the estimate is the median
-of e_B − e_A, moved into the bounds where it is outside. The error that is stated is the distance to the farther bound.
+Within one recording the offset is modelled as a line in time, with a slope below ``MAX_DRIFT``. All lines that satisfy
+every collective form a convex set; its least and largest values at a moment are the bounds there (Duda et al. 1987,
+ICDCS; Becker, Rabenseifner & Wolf 2008). Ranks leave an all-reduce almost simultaneously, so the estimate is the median
+of e_B − e_A, clipped to the bounds. The stated error is the distance to the farther bound.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 
 from allpull.importers.kineto.calls import Call
 
-MAX_DRIFT = 500e-6  # how fast ntp_adjtime(2) slews a clock; a quartz left alone is within 100 ppm
-PAUSE_NS = 30_000_000_000  # between two collectives: recordings that far apart have lines of their own
-LEAST_FOR_SLOPE = 16  # collectives from whose ends a slope is told; fewer are one offset
-SEARCHES = 80  # halvings of the range of slopes: far below what a float can tell apart
-BINS = 500  # parts of a recording, of each of which the tightest bound counts
+MAX_DRIFT = 500e-6  # how fast ntp_adjtime(2) slews a clock; a free-running quartz is within 100 ppm
+PAUSE_NS = 30_000_000_000  # between two collectives: recordings that far apart get separate lines
+LEAST_FOR_SLOPE = 16  # collectives needed to fit a slope; with fewer, the offset is constant
+SEARCHES = 80  # halvings of the range of slopes: far below the resolution of a float
+BINS = 500  # parts of a recording; the tightest bound of each counts
 ALL_TO_ALL = frozenset({"all_reduce", "all_gather", "reduce_scatter", "barrier"})
-"""Operations that nobody leaves before all have come; an all-to-all may send nothing to somebody."""
+"""Operations that no rank leaves before all have begun; in an all-to-all, a rank may receive nothing from another."""
 
 Floats = NDArray[np.float64]
 Key = tuple[object, ...]
@@ -35,7 +35,7 @@ Key = tuple[object, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """At ``at_ns`` of a host's clock it was ``offset_ns`` ahead of the reference's, up to ``bound_ns``."""
+    """At ``at_ns`` by a host's clock, that clock is ``offset_ns`` ahead of the reference's, to within ``bound_ns``."""
 
     at_ns: int
     offset_ns: int
@@ -44,10 +44,10 @@ class Look:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clocks:
-    """The clocks of hosts against that of ``reference``, and from how many collectives that is known.
+    """The clocks of hosts relative to that of ``reference``; ``meetings`` counts the collectives that were used.
 
-    ``looks`` goes by host; hosts without a way to the reference are in ``unknown``. ``contradictions``: hosts whose
-    collectives no two steady clocks can have stamped, with by how much they miss, in ns.
+    ``looks`` is keyed by host; hosts with no path to the reference are in ``unknown``. ``contradictions``: hosts whose
+    stamps no two steady clocks can have produced, with the amount in ns.
     """
 
     reference: str
@@ -61,23 +61,25 @@ def estimate(calls: Mapping[int, Mapping[Key, Call]], host_of: Mapping[int, str]
     """The clocks of all hosts of ``host_of``.
 
     Args:
-        calls: by rank, then by a key that calls have in common which belong together.
+        calls: by rank, then by a key that all calls of one collective share.
         host_of: the host of each rank, whose clock stamped its calls.
     """
     hosts = list(dict.fromkeys(host_of.values()))
-    met = _by_host(calls, host_of)
-    misses = _apart(met)
-    reference = max(hosts, key=lambda host: (len(met[host]), -hosts.index(host)))
+    by_host = _by_host(calls, host_of)
+    misses = _contradictions(by_host)
+    reference = max(hosts, key=lambda host: (len(by_host[host]), -hosts.index(host)))
     looks: dict[str, tuple[Look, ...]] = {reference: ()}
     contradictions = dict(misses)
     meetings = 0
-    for known in (attached := [reference]):  # it grows: hosts that met the reference first, then those that met these
+    for known in (
+        attached := [reference]
+    ):  # grows: hosts that share collectives with the reference first, then those that share some with these
         for host in hosts:
-            line = None if host in looks else _between(met[known], met[host])
+            line = None if host in looks else _between(by_host[known], by_host[host])
             if line is None:
                 continue
             extra_ns = misses.get(known, 0) + misses.get(host, 0)
-            looks[host] = tuple(_on(line.looks, looks[known], extra_ns))
+            looks[host] = tuple(_relative_to_reference(line.looks, looks[known], extra_ns))
             attached.append(host)
             meetings += line.meetings
             if line.missed_ns:
@@ -93,62 +95,62 @@ def estimate(calls: Mapping[int, Mapping[Key, Call]], host_of: Mapping[int, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Line:
-    """One host's clock against another's: looks by time, how many collectives tell it, and what contradicts."""
+    """One host's clock relative to another's: looks by time, the number of collectives used, and the contradiction."""
 
     looks: tuple[Look, ...]
     meetings: int
     missed_ns: int
 
 
-Met = dict[Key, tuple[int, int]]
-"""Of each collective the last begin and the first end of a host's ranks, in ns of its clock."""
+HostSpans = dict[Key, tuple[int, int]]
+"""The last begin and the first end of each collective on a host's ranks, in ns of its clock."""
 
 
-def _by_host(calls: Mapping[int, Mapping[Key, Call]], host_of: Mapping[int, str]) -> dict[str, Met]:
-    found: dict[str, Met] = {host: {} for host in host_of.values()}
+def _by_host(calls: Mapping[int, Mapping[Key, Call]], host_of: Mapping[int, str]) -> dict[str, HostSpans]:
+    by_host: dict[str, HostSpans] = {host: {} for host in host_of.values()}
     for rank, its in calls.items():
-        met = found[host_of[rank]]
+        own = by_host[host_of[rank]]
         for key, call in its.items():
             if call.ran_ns is None or call.use.family not in ALL_TO_ALL:
                 continue
             begin, end = call.ran_ns
-            known = met.get(key, (begin, end))
-            met[key] = (max(begin, known[0]), min(end, known[1]))
-    return found
+            previous = own.get(key, (begin, end))
+            own[key] = (max(begin, previous[0]), min(end, previous[1]))
+    return by_host
 
 
-def apart(calls: Mapping[int, Mapping[Key, Call]], host_of: Mapping[int, str]) -> dict[str, int]:
-    """By how much ranks of one host contradict each other, in ns; hosts that do not are absent.
+def contradictions_within_hosts(calls: Mapping[int, Mapping[Key, Call]], host_of: Mapping[int, str]) -> dict[str, int]:
+    """By how much ranks of one host contradict each other, in ns; hosts without contradictions are absent.
 
-    Devices have clocks of their own, which drivers convert, some better than others; and several machines may go under
-    one name. Arguments as of ``estimate``.
+    Devices have their own clocks, which drivers convert more or less exactly, and several machines may share one name.
+    Arguments as for ``estimate``.
     """
-    return _apart(_by_host(calls, host_of))
+    return _contradictions(_by_host(calls, host_of))
 
 
-def _apart(met: Mapping[str, Met]) -> dict[str, int]:
-    misses = {host: max((begin - end for begin, end in its.values()), default=0) for host, its in met.items()}
+def _contradictions(by_host: Mapping[str, HostSpans]) -> dict[str, int]:
+    misses = {host: max((begin - end for begin, end in its.values()), default=0) for host, its in by_host.items()}
     return {host: miss for host, miss in misses.items() if miss > 0}
 
 
-def _between(one: Met, other: Met) -> _Line | None:
-    """The clock of ``other`` against that of ``one``; None: they did nothing together."""
+def _between(one: HostSpans, other: HostSpans) -> _Line | None:
+    """The clock of ``other`` relative to that of ``one``; None: they share no collective."""
     shared = sorted((other[key], one[key]) for key in one.keys() & other.keys())
     if not shared:
         return None
-    stamps = np.array([(*theirs, *ours) for theirs, ours in shared], dtype=np.int64)
+    stamps = np.array([(*other_stamps, *one_stamps) for other_stamps, one_stamps in shared], dtype=np.int64)
     parts = np.split(stamps, np.flatnonzero(np.diff(stamps[:, 0]) > PAUSE_NS) + 1)
     looks: list[Look] = []
     missed_ns = 0
     for part in parts:
-        found, missed = _window(part)
-        looks += found
-        missed_ns = max(missed_ns, missed)
+        part_looks, part_missed_ns = _window(part)
+        looks += part_looks
+        missed_ns = max(missed_ns, part_missed_ns)
     return _Line(looks=tuple(looks), meetings=len(shared), missed_ns=missed_ns)
 
 
 def _window(stamps: NDArray[np.int64]) -> tuple[list[Look], int]:
-    """The offset at both ends of one recording, from rows of their begin and end, our begin and end."""
+    """The offset at both ends of one recording, from rows of (their begin, their end, our begin, our end)."""
     their_begin, their_end, our_begin, our_end = stamps.T
     base_ns, zero_ns = int(their_begin[0]), int(their_end[0] - our_end[0])  # floats hold differences, not clocks
     high = (their_end - our_begin - zero_ns).astype(np.float64)
@@ -159,14 +161,14 @@ def _window(stamps: NDArray[np.int64]) -> tuple[list[Look], int]:
     looks = []
     for at in sorted({0.0, float(high_at.max())}):
         least, most = lines.at(at)
-        guess = min(max(_usual(high_at, ends, at), least), most)
+        guess = min(max(_fitted(high_at, ends, at), least), most)
         bound = max(most - guess, guess - least)
         looks.append(Look(at_ns=base_ns + round(at), offset_ns=zero_ns + round(guess), bound_ns=int(bound) + 1))
     return looks, int(lines.missed_ns)
 
 
 def _tightest(at: Floats, values: Floats) -> tuple[Floats, Floats]:
-    """The smallest value of each of ``BINS`` equal parts of the time, with its moment: the others bind no line."""
+    """The smallest value of each of ``BINS`` equal parts of the time, with its moment: other points do not matter."""
     order = np.argsort(at, kind="stable")
     at, values = at[order], values[order]
     place = np.minimum(((at - at[0]) * (BINS / max(float(at[-1] - at[0]), 1.0))).astype(np.int64), BINS - 1)
@@ -175,8 +177,8 @@ def _tightest(at: Floats, values: Floats) -> tuple[Floats, Floats]:
     return at[kept], values[kept]
 
 
-def _usual(at: Floats, values: Floats, when: float) -> float:
-    """A line through the medians of the first and the second half, at ``when``; their median where they are few."""
+def _fitted(at: Floats, values: Floats, when: float) -> float:
+    """A line through the medians of the first and the second half, at ``when``; with few points, their median."""
     if at.size < LEAST_FOR_SLOPE:
         return float(np.median(values))
     half = at.size // 2
@@ -190,8 +192,8 @@ class _Lines:
     """All lines below the points ``high`` and above the points ``low``, of slopes up to ``MAX_DRIFT``.
 
     At one slope, the highest line touches the lowest of ``high − slope · at``: a concave function of the slope. So the
-    slopes that leave room are an interval, and each bound is found by halving it. Where no slope leaves room, the line
-    that is least wrong is taken, and ``missed_ns`` is by how much: no two steady clocks stamped these.
+    feasible slopes form an interval, and each bound is found by bisection. Where no slope is feasible, the line with
+    the smallest violation is used, and ``missed_ns`` is that violation: no two steady clocks produced these stamps.
     """
 
     def __init__(self, high_at: Floats, high: Floats, low_at: Floats, minus_low: Floats) -> None:
@@ -228,7 +230,7 @@ class _Lines:
 
 
 def _highest(value: Callable[[float], float], left: float, right: float) -> float:
-    """Where a concave function is largest between two numbers, by thirds."""
+    """Where a concave function is largest between two numbers, by ternary search."""
     for _ in range(SEARCHES):
         a, b = left + (right - left) / 3, right - (right - left) / 3
         if value(a) < value(b):
@@ -251,8 +253,8 @@ def _edge(value: Callable[[float], float], inside: float, outside: float) -> flo
     return inside
 
 
-def _on(looks: Iterable[Look], known: Sequence[Look], extra_ns: int) -> Iterator[Look]:
-    """Looks against a host that is itself known by ``known`` (the reference needs none), wider by ``extra_ns``."""
+def _relative_to_reference(looks: Iterable[Look], known: Sequence[Look], extra_ns: int) -> Iterator[Look]:
+    """Looks relative to a host that ``known`` describes (empty: the reference), widened by ``extra_ns``."""
     for look in looks:
         offset_ns, bound_ns = look.offset_ns, look.bound_ns + extra_ns
         if known:

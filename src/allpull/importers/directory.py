@@ -21,7 +21,7 @@ from allpull.importers.clocks import Clocks
 from allpull.importers.joining import Joined, Rank
 from allpull.importers.sources import Source, opened
 from allpull.rundir import layout, redact
-from allpull.rundir.run_record import write_record
+from allpull.rundir.run_record import redacted, write_record
 from allpull.rundir.safe_open import shown_path
 from allpull.rundir.write import private_folder, whole_file
 from allpull.schema.base import tag
@@ -30,7 +30,7 @@ from allpull.units import NS_PER_S
 
 LAUNCHER = "import"
 FOLDERS = (*layout.RECORDS, layout.TRACES, layout.DERIVED)
-PACKING = 1  # of gzip: several times faster than its usual level, for a tenth more bytes
+GZIP_LEVEL = 1  # several times faster than the default level, for a tenth more bytes
 CHUNK = 1 << 20
 MAX_RUNS = 1000  # of one name
 
@@ -66,58 +66,56 @@ def write(
 
 def _free_name(out: Path, name: str) -> str:
     for attempt in range(1, MAX_RUNS):
-        found = name if attempt == 1 else f"{name}-{attempt}"
-        if not os.path.lexists(out / found):
-            return found
+        candidate = name if attempt == 1 else f"{name}-{attempt}"
+        if not os.path.lexists(out / candidate):
+            return candidate
     raise BadInput(f"{shown_path(out)} already holds {MAX_RUNS - 1} runs called {name}", hint="give another --out")
 
 
 def _record(joined: Joined, gaps: Sequence[str], *, name: str, places: Sequence[Path]) -> RunRecord:
     begin_ns = min(rank.steps[0][1].begin_ns for rank in joined.ranks)
     end_ns = max(rank.steps[-1][1].end_ns for rank in joined.ranks)
-    asked = ["allpull", "import", *map(shown_path, places[:1000])]
-    command, redacted = redact.arguments(asked)
-    shown, _ = redact.text(name.encode("utf-8", "replace").decode())
-    signature = hashlib.sha256("\n".join(_told(joined)).encode()).hexdigest()[:8]
+    name = name.encode("utf-8", "replace").decode()
+    signature = hashlib.sha256("\n".join(_identity(joined)).encode()).hexdigest()[:8]
     begin, end = (datetime.fromtimestamp(t_ns // NS_PER_S, UTC) for t_ns in (begin_ns, end_ns))
-    return RunRecord(
+    record = RunRecord(
         schema=tag("run"),
-        id=layout.run_name(f"{begin:%Y%m%dT%H%M%SZ}", shown, len(joined.ranks), signature),
-        name=shown,
+        id=layout.run_name(f"{begin:%Y%m%dT%H%M%SZ}", redact.text(name)[0], len(joined.ranks), signature),
+        name=name,
         kind="run",
         created_utc=f"{begin:%Y-%m-%dT%H:%M:%SZ}",
         ended_utc=f"{end:%Y-%m-%dT%H:%M:%SZ}",
         status="completed",
-        command=command,
+        command=["allpull", "import", *map(shown_path, places[:1000])],
         spec={},
         launcher=LAUNCHER,
         ranks=len(joined.ranks),
         hosts=joined.hosts,
         versions={"allpull": allpull.__version__, **joined.versions},
-        redacted=redacted,
         gaps=list(gaps),
     )
+    return redacted(record)
 
 
-def _told(joined: Joined) -> Iterator[str]:
-    """What distinguishes this import from others."""
+def _identity(joined: Joined) -> Iterator[str]:
+    """Lines that distinguish this import from others."""
     for rank in joined.ranks:
-        yield f"{rank.told} {rank.host} {rank.steps[0][1].begin_ns} {rank.steps[-1][1].end_ns} {len(rank.steps)}"
+        yield f"{rank.stated_rank} {rank.host} {rank.steps[0][1].begin_ns} {rank.steps[-1][1].end_ns} {len(rank.steps)}"
 
 
 def _fill(directory: Path, joined: Joined, clocks: Clocks | None, record: RunRecord) -> None:
     for folder in FOLDERS:
         private_folder(str(directory / folder))
     local: Counter[str] = Counter()
-    aligned = clocks is not None and len(joined.hosts) > 1
+    has_offsets = clocks is not None and len(joined.hosts) > 1
     for rank in joined.ranks:
         looks = clocks.looks.get(rank.host, ()) if clocks else ()
-        knows = aligned and (looks or rank.host == clocks.reference) if clocks else False
+        is_aligned = has_offsets and (looks or rank.host == clocks.reference) if clocks else False
         text, kinds = records.steps_lines(
             rank,
             size=joined.size,
             local_rank=local[rank.host],
-            against=clocks.reference if clocks and knows else None,
+            against=clocks.reference if clocks and is_aligned else None,
             looks=looks,
         )
         local[rank.host] += 1
@@ -128,7 +126,7 @@ def _fill(directory: Path, joined: Joined, clocks: Clocks | None, record: RunRec
 
 
 def _kept(directory: Path, rank: Rank) -> Iterator[tuple[str, int, int]]:
-    """Copy the traces and dumps of a rank into ``directory``; gives each trace with its first and last step."""
+    """Copy the traces and dumps of a rank into ``directory``; yields each trace with its first and last step."""
     for part, first, last in rank.windows:
         relative = layout.trace_file(rank.rank, first)
         _copy(part.source, directory / relative, packed=True)
@@ -141,12 +139,12 @@ def _kept(directory: Path, rank: Rank) -> Iterator[tuple[str, int, int]]:
 
 
 def _copy(source: Source, path: Path, *, packed: bool) -> None:
-    """Copy ``source`` to ``path``; ``packed``: compressed by gzip, if it is not yet."""
+    """Copy ``source`` to ``path``; ``packed``: compress it with gzip, unless it already is."""
     with opened(source.path) as (file, _):
         target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(target, "wb") as raw:
             if packed and not source.is_packed:
-                with gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=PACKING, mtime=0) as packing:
+                with gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=GZIP_LEVEL, mtime=0) as packing:
                     shutil.copyfileobj(file, packing, CHUNK)
             else:
                 shutil.copyfileobj(file, raw, CHUNK)

@@ -27,14 +27,13 @@ _LAST_NUMBER = re.compile(r"(\d{1,6})(?:\.[A-Za-z.]+)?$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
-    """One rank of the run: ``rank`` in the run, ``told`` in its traces; its steps in order, each with its number.
+    """One rank of the run: ``rank`` in the run, ``stated_rank`` in its traces; its steps in order, with numbers.
 
-    ``windows`` are its traces with the numbers of the first and the last step in each; ``dumps`` are of the flight
-    recorder.
+    ``windows`` are its traces with the numbers of the first and last step in each; ``dumps`` are flight-recorder dumps.
     """
 
     rank: int
-    told: int
+    stated_rank: int
     host: str
     pid: int
     steps: tuple[tuple[int, Step], ...]
@@ -65,54 +64,58 @@ class Joined:
 
 
 def join(parts: Sequence[Part]) -> Joined:
-    """Join ``parts`` into one run; parts without a step are left out, and named in ``gaps``.
+    """Join ``parts`` into one run; parts without a step are left out and named in ``gaps``.
 
     Raises:
-        BadInput: their recordings lie too far apart for one.
+        BadInput: their recordings are too far apart in time to be one run.
     """
     gaps = [gap for part in parts for gap in part.gaps]
     by_rank = _by_rank(parts, gaps)
     one_job.check_times(by_rank)
     size = _size(by_rank, gaps)
     by_rank = _sized(by_rank, size)
-    found = {told: whole for told, its in by_rank.items() if (whole := _merged(told, its, gaps))}
-    numbers = _numbers({told: steps for told, (_, steps) in found.items()}, gaps)
-    hosts = {told: next((part.host for part in its if part.host), None) for told, (its, _) in found.items()}
-    gaps += _gaps_of_ranks(list(found), size, hosts)
-    is_dense = sorted(found) == list(range(len(found)))
+    merged = {
+        stated_rank: usable for stated_rank, its in by_rank.items() if (usable := _merged(stated_rank, its, gaps))
+    }
+    numbers = _numbers({stated_rank: steps for stated_rank, (_, steps) in merged.items()}, gaps)
+    hosts = {
+        stated_rank: next((part.host for part in its if part.host), None) for stated_rank, (its, _) in merged.items()
+    }
+    gaps += _gaps_of_ranks(list(merged), size, hosts)
+    is_dense = sorted(merged) == list(range(len(merged)))
     ranks = [
         Rank(
-            rank=told if is_dense else place,
-            told=told,
-            host=hosts[told] or f"host-of-rank-{told}",
+            rank=stated_rank if is_dense else place,
+            stated_rank=stated_rank,
+            host=hosts[stated_rank] or f"host-of-rank-{stated_rank}",
             pid=next((part.pid for part in its if part.pid), 0),
-            steps=tuple(zip(numbers[told], steps, strict=True)),
-            windows=tuple(_windows([part for part in its if not part.is_dump], steps, numbers[told])),
-            dumps=tuple(part for part in by_rank[told] if part.is_dump),
+            steps=tuple(zip(numbers[stated_rank], steps, strict=True)),
+            windows=tuple(_windows([part for part in its if not part.is_dump], steps, numbers[stated_rank])),
+            dumps=tuple(part for part in by_rank[stated_rank] if part.is_dump),
             boundary=", ".join(sorted({part.boundary for part in its if part.boundary})),
             sources=tuple(dict.fromkeys(source for part in its for source in part.sources)),
         )
-        for place, (told, (its, steps)) in enumerate(sorted(found.items()))
+        for place, (stated_rank, (its, steps)) in enumerate(sorted(merged.items()))
     ]
     versions = {name: version for part in parts for name, version in part.versions.items()}
     return Joined(ranks=tuple(ranks), size=size, versions=versions, gaps=tuple(gaps))
 
 
 def keyed(rank: Rank) -> dict[Key, Call]:
-    """The calls of a rank by a key that all calls of one collective share: number in the group, or place."""
-    found: dict[Key, Call] = {}
+    """The calls of a rank by a key that all calls of one collective share: number in the group, or position."""
+    by_key: dict[Key, Call] = {}
     for number, step in rank.steps:
-        places: Counter[Key] = Counter()
+        repeats: Counter[Key] = Counter()
         reductions = step.reduction.calls if step.reduction else ()
         for call in (*reductions, *(call for call, _ in step.calls)):
             use = call.use
             if call.seq is not None:
-                found[(use.group, use.group_ranks, call.seq, use.family)] = call
+                by_key[(use.group, use.group_ranks, call.seq, use.family)] = call
                 continue
-            like: Key = (use.group, use.group_ranks, number, use.family, use.size_bytes, call.is_reduction)
-            found[(*like, places[like])] = call
-            places[like] += 1
-    return found
+            alike: Key = (use.group, use.group_ranks, number, use.family, use.size_bytes, call.is_reduction)
+            by_key[(*alike, repeats[alike])] = call
+            repeats[alike] += 1
+    return by_key
 
 
 def rank_in_name(name: str) -> int | None:
@@ -121,42 +124,42 @@ def rank_in_name(name: str) -> int | None:
     >>> rank_in_name("rank-3.json.gz"), rank_in_name("nccl_trace_rank_12"), rank_in_name("host_4711.pt.trace.json")
     (3, 12, None)
     """
-    found = _RANK_IN_NAME.findall(name)
-    return int(found[-1]) if found else None
+    numbers = _RANK_IN_NAME.findall(name)
+    return int(numbers[-1]) if numbers else None
 
 
 def _by_rank(parts: Sequence[Part], gaps: list[str]) -> dict[int, list[Part]]:
-    """Parts by the rank that they state, or that their file name states; the others get the free numbers in order."""
+    """Parts by the rank stated in the file or in its name; parts without one get the free numbers in order."""
     by_rank: dict[int, list[Part]] = defaultdict(list)
     unknown: list[Part] = []
     for part in parts:
-        told = part.rank if part.rank is not None else rank_in_name(part.source.path.name)
-        if told is None and part.is_dump:
+        rank = part.rank if part.rank is not None else rank_in_name(part.source.path.name)
+        if rank is None and part.is_dump:
             last = _LAST_NUMBER.search(part.source.path.name)
-            told = int(last.group(1)) if last else None
-        if told is None:
+            rank = int(last.group(1)) if last else None
+        if rank is None:
             unknown.append(part)
         else:
-            by_rank[told].append(part)
+            by_rank[rank].append(part)
     free = iter(number for number in range(len(parts) + len(by_rank)) if number not in by_rank)
     for part, number in zip(unknown, list(free), strict=False):
         by_rank[number].append(part)
     if unknown:
-        what = f"{counted(len(unknown), 'file')} ({unknown[0].source.shown}) say{'s' if len(unknown) == 1 else ''}"
-        gaps.append(f"{what} no rank, in it or in its name: numbered in the order of names")
+        files = f"{counted(len(unknown), 'file')} ({unknown[0].source.shown}) state{'s' if len(unknown) == 1 else ''}"
+        gaps.append(f"{files} no rank, neither inside nor in the name: numbered in the order of names")
     return by_rank
 
 
 def _size(by_rank: Mapping[int, Sequence[Part]], gaps: list[str]) -> int:
-    """The world size: as the traces state, and at least the ranks that they come from."""
+    """The world size: as the traces state, and at least as large as the ranks present require."""
     parts = [part for its in by_rank.values() for part in its]
-    told = max((part.ranks for part in parts if part.ranks), default=0)
-    if not told and len(by_rank) == 1 and any(part.calls for part in parts):
+    size = max((part.ranks for part in parts if part.ranks), default=0)
+    if not size and len(by_rank) == 1 and any(part.calls for part in parts):
         gaps.append(
-            "the size of the job is not told: as it has collectives, it is taken to have one more rank at least"
+            "the traces do not state the world size: because there are collectives, at least one more rank is assumed"
         )
-        told = 2
-    return min(MAX_RANKS, max([told, *(rank + 1 for rank in by_rank)]))
+        size = 2
+    return min(MAX_RANKS, max([size, *(rank + 1 for rank in by_rank)]))
 
 
 def _sized(by_rank: Mapping[int, Sequence[Part]], size: int) -> dict[int, list[Part]]:
@@ -170,42 +173,44 @@ def _sized(by_rank: Mapping[int, Sequence[Part]], size: int) -> dict[int, list[P
     return {rank: [sized(part, sizes) for part in its] for rank, its in by_rank.items()}
 
 
-def _merged(told: int, parts: Sequence[Part], gaps: list[str]) -> tuple[list[Part], list[Step]] | None:
-    """The usable parts of one rank, by time, and their steps; None where there is no step."""
+def _merged(rank: int, parts: Sequence[Part], gaps: list[str]) -> tuple[list[Part], list[Step]] | None:
+    """The usable parts of one rank in order of time, and their steps; None: there is no step."""
     dumps = [part for part in parts if part.is_dump]
     traces = [part for part in parts if not part.is_dump]
     for dump in dumps if traces else ():
         traces = [with_numbers(trace, dump) for trace in traces]
     used = sorted((part for part in traces or dumps if part.steps), key=lambda part: part.steps[0].begin_ns)
     if not used:
-        why = "no step was found" if parts else "no file"
-        gaps.append(f"rank {told}: {why} in {parts[0].source.shown}: left out")
+        reason = "no step was found" if parts else "no file"
+        gaps.append(f"rank {rank}: {reason} in {parts[0].source.shown}: left out")
         return None
     steps: list[Step] = []
     left_out = 0
     kept: list[Part] = []
     for part in used:
-        mine = []
+        kept_steps = []
         for step in part.steps:
             if steps and step.begin_ns < steps[-1].end_ns:
                 left_out += 1
                 continue
-            mine.append(step)
+            kept_steps.append(step)
             steps.append(step)
-        if mine:
-            kept.append(replace(part, steps=tuple(mine)))
+        if kept_steps:
+            kept.append(replace(part, steps=tuple(kept_steps)))
     if left_out:
-        gaps.append(f"rank {told}: {counted(left_out, 'step')} told twice, by files of this rank, counted once")
+        gaps.append(
+            f"rank {rank}: {counted(left_out, 'step')} recorded in more than one file of this rank, counted once"
+        )
     return kept, steps
 
 
 def _numbers(steps: Mapping[int, Sequence[Step]], gaps: list[str]) -> dict[int, list[int]]:
-    """Numbers of all steps: those of the program, or else chosen so that a number means the same step on all ranks."""
-    told = {rank: [step.number for step in its if step.number is not None] for rank, its in steps.items()}
-    in_order = all(all(later > earlier for earlier, later in pairwise(its)) for its in told.values())
-    if in_order and all(len(told[rank]) == len(its) for rank, its in steps.items()):
+    """Numbers of all steps: the program's own, or else chosen so that a number means the same step on all ranks."""
+    stated = {rank: [step.number for step in its if step.number is not None] for rank, its in steps.items()}
+    in_order = all(all(later > earlier for earlier, later in pairwise(its)) for its in stated.values())
+    if in_order and all(len(stated[rank]) == len(its) for rank, its in steps.items()):
         gaps += _gaps_of_times(steps)
-        return told
+        return stated
     if not steps:
         return {}
     first = min(steps)
@@ -214,14 +219,14 @@ def _numbers(steps: Mapping[int, Sequence[Step]], gaps: list[str]) -> dict[int, 
         if rank != first:
             shift = _shift(steps[first], its)
             if shift is None:
-                gaps.append(f"rank {rank}: its steps could not be set beside those of rank {first}: counted from 0")
+                gaps.append(f"rank {rank}: its steps could not be matched with those of rank {first}: numbered from 0")
             shifts[rank] = shift or 0
     least = min(shifts.values())
     return {rank: [place + shifts[rank] - least for place in range(len(its))] for rank, its in steps.items()}
 
 
 def _shift(ours: Sequence[Step], theirs: Sequence[Step]) -> int | None:
-    """How many steps after ``ours`` the recording of ``theirs`` begins: by equal collectives, or by time."""
+    """How many steps after ``ours`` the recording of ``theirs`` begins: by matching collectives, or by time."""
     place_of = {mark: place for place, step in enumerate(ours) if (mark := _mark(step)) is not None}
     votes = Counter(
         place_of[mark] - place
@@ -243,7 +248,7 @@ def _shift(ours: Sequence[Step], theirs: Sequence[Step]) -> int | None:
 
 
 def _mark(step: Step) -> Key | None:
-    """The first collective of a step that has a number in its group."""
+    """The first collective of a step that has a sequence number in its group."""
     calls = (*(step.reduction.calls if step.reduction else ()), *(call for call, _ in step.calls))
     numbered = [call for call in calls if call.seq is not None]
     if not numbered:
@@ -258,26 +263,27 @@ def _windows(parts: Iterable[Part], steps: Sequence[Step], numbers: Sequence[int
         yield part, number_at[part.steps[0].begin_ns], number_at[part.steps[-1].begin_ns]
 
 
-def _gaps_of_ranks(told: Sequence[int], size: int, hosts: Mapping[int, str | None]) -> Iterator[str]:
-    if 0 < len(told) < size:
-        missing = (rank for rank in range(size) if rank not in set(told))
-        names = named_ranks(missing, size - len(told))
-        yield f"traces of {counted(len(told), 'rank')} of {size:,}: {names} left none; who waited for them is not known"
-    if told and sorted(told) != list(range(len(told))):
-        shown = ", ".join(f"{rank} is here {place}" for place, rank in enumerate(sorted(told)[:3]))
-        yield f"ranks are numbered anew, because some are missing: rank {shown}"
-    nameless = [rank for rank in sorted(told) if hosts[rank] is None]
-    if nameless and len(told) > 1:
-        yield f"{named_ranks(nameless)}: no name of a host in the traces; each is taken to have a clock of its own"
+def _gaps_of_ranks(ranks: Sequence[int], size: int, hosts: Mapping[int, str | None]) -> Iterator[str]:
+    if 0 < len(ranks) < size:
+        missing = (rank for rank in range(size) if rank not in set(ranks))
+        names = named_ranks(missing, size - len(ranks))
+        present = f"traces of {counted(len(ranks), 'rank')} of {size:,}"
+        yield f"{present}: {names} left none; how long others waited for them is unknown"
+    if ranks and sorted(ranks) != list(range(len(ranks))):
+        shown = ", ".join(f"{rank} becomes {place}" for place, rank in enumerate(sorted(ranks)[:3]))
+        yield f"ranks are renumbered because some are missing: rank {shown}"
+    nameless = [rank for rank in sorted(ranks) if hosts[rank] is None]
+    if nameless and len(ranks) > 1:
+        yield f"{named_ranks(nameless)}: the traces name no host; each rank is assumed to have its own clock"
 
 
 def _gaps_of_times(steps: Mapping[int, Sequence[Step]]) -> Iterator[str]:
     first = min(steps, default=0)
     ours = {step.number: step.begin_ns for step in steps.get(first, ())}
     for rank, its in steps.items():
-        apart = [abs(ours[step.number] - step.begin_ns) for step in its if step.number in ours]
-        if rank != first and not apart:
-            yield f"ranks {first} and {rank} have no step in common: their traces are of different steps"
-        elif apart and float(np.median(apart)) > FAR_APART_NS:
-            minutes = np.median(apart) / 60e9
+        distances_ns = [abs(ours[step.number] - step.begin_ns) for step in its if step.number in ours]
+        if rank != first and not distances_ns:
+            yield f"ranks {first} and {rank} have no step in common: their traces cover different steps"
+        elif distances_ns and float(np.median(distances_ns)) > FAR_APART_NS:
+            minutes = np.median(distances_ns) / 60e9
             yield f"the same steps of ranks {first} and {rank} are {minutes:,.0f} minutes apart: are they of one run?"

@@ -1,4 +1,4 @@
-"""Files of several jobs make no run: refuse those that tell other numbers of ranks, or were recorded days apart."""
+"""Refuse files of several jobs: those that state different world sizes, or were recorded days apart."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ from allpull.importers.part import Part
 from allpull.units import NS_PER_S
 
 WHOLE = frozenset({"0", "default_pg"})
-"""Names that torch has given to the group of all ranks."""
+"""Names that versions of torch give to the group of all ranks."""
 MOST_SHOWN = 4
 DAY_NS = 86_400 * NS_PER_S
 RANKS_APART_NS = DAY_NS  # ranks of one job record the same steps; wall clocks of hosts are not wrong by days
-FILES_APART_NS = 30 * DAY_NS  # of one rank: a profiler that comes back in a long job comes back sooner
-REAL_NS = 10**9 * NS_PER_S  # September 2001: what is earlier counts from the start of a machine, and is no date
+FILES_APART_NS = 30 * DAY_NS  # of one rank: a profiler that records again in a long job does so sooner
+REAL_NS = 10**9 * NS_PER_S  # September 2001: earlier stamps count from boot, and are no dates
 
 
 def check(parts: Sequence[Part]) -> None:
-    """All of ``parts`` that tell the size of their job tell the same.
+    """Check that all of ``parts`` that state a world size state the same.
 
     Raises:
-        BadInput: they do not.
+        BadInput: they differ.
     """
-    told: dict[int, list[str]] = {}
+    files_by_size: dict[int, list[str]] = {}
     for part in parts:
         size = job_ranks(part)
         if size is not None:
-            told.setdefault(size, []).append(part.source.shown)
-    if len(told) < 2:
+            files_by_size.setdefault(size, []).append(part.source.shown)
+    if len(files_by_size) < 2:
         return
-    shown = [f"{files[0]}{_more(len(files) - 1)}: {size:,}" for size, files in sorted(told.items())]
+    shown = [f"{files[0]}{_more(len(files) - 1)}: {size:,}" for size, files in sorted(files_by_size.items())]
     raise BadInput(
-        "\n  ".join(["these are of several jobs: they tell different numbers of ranks", *shown[:MOST_SHOWN]]),
+        "\n  ".join(["these files belong to several jobs: they state different world sizes", *shown[:MOST_SHOWN]]),
         hint="import the files of one job at a time: allpull import FILES…",
     )
 
 
 def check_times(by_rank: Mapping[int, Sequence[Part]]) -> None:
-    """All files were recorded within what a job may last; ``by_rank`` are those of each rank.
+    """Check that all files could have been recorded by one job; ``by_rank`` holds the files of each rank.
 
-    Between two files in the order of time there may be a month, and a day where none of the ranks before is there
-    afterwards: these have no step in common. Stamps that are no dates are left out.
+    Files that follow each other in time may be a month apart, but only a day where no rank occurs both before and
+    after: then they have no step in common. Stamps that are no dates are ignored.
 
     Raises:
-        BadInput: they were not.
+        BadInput: they are too far apart.
     """
     dated = sorted(
         (
@@ -75,7 +75,7 @@ def _refuse(apart_ns: int, sides: Sequence[Sequence[tuple[Part, int]]]) -> None:
     ]
     days = f"{apart_ns / DAY_NS:,.0f} days"
     raise BadInput(
-        "\n  ".join([f"these are of several jobs: {days} lie between their recordings", *shown]),
+        "\n  ".join([f"these files belong to several jobs: they were recorded {days} apart", *shown]),
         hint="import the files of one job at a time: allpull import FILES…",
     )
 
@@ -85,7 +85,7 @@ def _began_ns(part: Part) -> int:
 
 
 def job_ranks(part: Part) -> int | None:
-    """How many ranks the job of ``part`` had: as the trace says, or by the group of all ranks; None: it is not told."""
+    """The world size of the job of ``part``: as the trace states, or by the group of all ranks; None: unknown."""
     if part.ranks is not None and not part.is_dump:
         return part.ranks
     sizes = {call.use.group_ranks for call in part.calls if call.use.group.partition(" ")[0] in WHOLE}

@@ -16,14 +16,14 @@ from allpull.importers.kineto.steps import Token
 from allpull.importers.sources import Kind, Source, unpacked
 from allpull.traces.kineto import read_trace
 
-SAME_CALL_NS = 2_000_000  # between a call's stamp in a trace and in the flight recorder, where the host is slow
+SAME_CALL_NS = 2_000_000  # between a call's stamps in a trace and in the flight recorder, on a slow host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
     """The content of ``source``: the rank that recorded it, its steps in order, and all its collectives.
 
-    ``boundary`` says how the ends of steps are known; None: they are not. ``gaps`` are sentences.
+    ``boundary`` says what delimits the steps; None: nothing does. ``gaps`` are sentences.
     """
 
     source: Source
@@ -55,33 +55,33 @@ def read_part(source: Source, pattern: Sequence[Token] | None = None) -> Part:
 
 
 def sized(part: Part, sizes: Mapping[str, int]) -> Part:
-    """``part`` with ``sizes`` for the groups whose size it does not state."""
-    found = {
+    """``part`` with group sizes from ``sizes`` where it states none."""
+    with_size = {
         call: replace(call, use=replace(call.use, group_ranks=sizes[call.use.group]))
         for call in part.calls
         if not call.use.group_ranks
     }
-    return _with_calls(part, found) if found else part
+    return _with_calls(part, with_size) if with_size else part
 
 
 def with_numbers(part: Part, dump: Part) -> Part:
     """``part`` with the sequence numbers of its calls from a flight-recorder dump of the same rank."""
-    told: dict[str, list[Call]] = {}
+    by_family: dict[str, list[Call]] = {}
     for call in dump.calls:
-        told.setdefault(call.use.family, []).append(call)
-    places: Counter[str] = Counter()
+        by_family.setdefault(call.use.family, []).append(call)
+    positions: Counter[str] = Counter()
     numbered: dict[Call, Call] = {}
     for call in part.calls:
-        its = told.get(call.use.family, [])
-        place = places[call.use.family]
-        while place < len(its) and its[place].called_ns < call.called_ns - SAME_CALL_NS:
-            place += 1
-        if place < len(its) and its[place].called_ns <= call.called_ns + SAME_CALL_NS:
+        dumped = by_family.get(call.use.family, [])
+        position = positions[call.use.family]
+        while position < len(dumped) and dumped[position].called_ns < call.called_ns - SAME_CALL_NS:
+            position += 1
+        if position < len(dumped) and dumped[position].called_ns <= call.called_ns + SAME_CALL_NS:
             if call.seq is None:
-                use = replace(call.use, group=its[place].use.group)
-                numbered[call] = replace(call, seq=its[place].seq, use=use)
-            place += 1
-        places[call.use.family] = place
+                use = replace(call.use, group=dumped[position].use.group)
+                numbered[call] = replace(call, seq=dumped[position].seq, use=use)
+            position += 1
+        positions[call.use.family] = position
     return _with_calls(part, numbered)
 
 
@@ -102,20 +102,20 @@ def _step_with_calls(step: Step, new: Mapping[Call, Call]) -> Step:
 def _of_trace(source: Source, pattern: Sequence[Token] | None) -> Part:
     with unpacked(source) as file:
         trace = read_trace(file)
-    found = calls_of_trace.calls_of(trace)
-    parts = parts_of(trace, found.calls)
-    pattern = pattern or steps_of.pattern_of(found.calls)
-    cuts = steps_of.cut(trace, parts, found.calls, pattern)
-    steps = measure(trace, parts, found.calls, cuts.steps) if cuts else []
+    collectives = calls_of_trace.calls_of(trace)
+    parts = parts_of(trace, collectives.calls)
+    pattern = pattern or steps_of.pattern_of(collectives.calls)
+    cuts = steps_of.cut(trace, parts, collectives.calls, pattern)
+    steps = measure(trace, parts, collectives.calls, cuts.steps) if cuts else []
     gaps = []
     if trace.fault:
-        gaps.append(f"{source.shown}: not read to its end: {trace.fault}; its steps may lack what came after")
+        gaps.append(f"{source.shown}: read only in part: {trace.fault}; steps after that point may be missing")
     if trace.strange:
         gaps.append(f"{source.shown}: {trace.strange:,} events with impossible times or without a name left out")
-    if found.unknown:
-        gaps.append(f"{source.shown}: {found.unknown:,} collectives of which nothing says what they are left out")
+    if collectives.unknown:
+        gaps.append(f"{source.shown}: {collectives.unknown:,} collectives of unknown operation left out")
     if not trace.events:
-        gaps.append(f"{source.shown}: no event of torch.profiler is in it")
+        gaps.append(f"{source.shown}: it contains no torch.profiler event")
     return Part(
         source=source,
         rank=trace.rank,
@@ -123,7 +123,7 @@ def _of_trace(source: Source, pattern: Sequence[Token] | None) -> Part:
         host=trace.host,
         pid=trace.pid,
         steps=tuple(steps),
-        calls=found.calls,
+        calls=collectives.calls,
         boundary=cuts.boundary if cuts else None,
         sources=("torch.profiler", *parts.sources),
         pattern=tuple(pattern) if pattern else None,
@@ -138,9 +138,9 @@ def _of_dump(source: Source, pattern: Sequence[Token] | None) -> Part:
     cuts = steps_of.by_calls(dump.calls, pattern)
     gaps = []
     if dump.fault:
-        gaps.append(f"{source.shown}: not read to its end: {dump.fault}")
+        gaps.append(f"{source.shown}: read only in part: {dump.fault}")
     if dump.strange:
-        gaps.append(f"{source.shown}: {dump.strange:,} entries that are no collective, or impossible, left out")
+        gaps.append(f"{source.shown}: {dump.strange:,} entries left out: not a collective, or implausible")
     return Part(
         source=source,
         rank=dump.rank,
@@ -176,4 +176,4 @@ READERS: Mapping[Kind, Callable[[Source, Sequence[Token] | None], Part]] = {
     "dump": _of_dump,
     "pickle": _of_dump,
 }
-"""The reader of each kind of file; ``sources`` tells the kinds apart."""
+"""The reader of each kind of file; ``sources`` determines the kind."""

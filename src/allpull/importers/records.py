@@ -107,7 +107,7 @@ def _kinds(kinds: Kinds, t_ns: int) -> Iterator[dict[str, Any]]:
 
 
 def _buckets(rank: Rank) -> Iterator[dict[str, Any]]:
-    """The sizes of buckets, each time that they change."""
+    """The bucket sizes, each time they change."""
     last = None
     for number, step in rank.steps:
         sizes = step.reduction.sizes_bytes if step.reduction else None

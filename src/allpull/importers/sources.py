@@ -1,7 +1,7 @@
 """Find the traces and dumps among the files and folders that a user gives, and open them.
 
-Links inside a folder are not followed, because the folder may come from somebody else; a file that the user names is
-opened, through links too.
+Links inside a folder are not followed, because the folder may come from an untrusted source; a file that the user
+names is opened even through a link.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from allpull.rundir.safe_open import shown_path
 from allpull.traces.unpacked import Unpacked
 from allpull.units import show_bytes
 
-MAX_FILES = 100_000  # of all folders together; as many ranks were never traced at once
+MAX_FILES = 100_000  # of all folders together; no job has traced that many ranks
 MAX_DEPTH = 8  # of folders in folders
-MAX_SHOWN = 3  # files of a folder that are no traces, by name
-HEAD = 4 << 20  # bytes that are looked at to see what a file is
+MAX_SHOWN = 3  # names of files in a folder that are no traces
+HEAD = 4 << 20  # bytes read to recognise the format of a file
 
 Kind = Literal["trace", "dump", "pickle"]
 
 _PACKED = b"\x1f\x8b"
 _PICKLED = b"\x80"
-_STRANGERS = {
+_OTHER_FORMATS = {
     b"PK": "a zip archive: unpack it first",
     b"\x28\xb5\x2f\xfd": "compressed with zstd: unpack it first",
     b"\x0a": "not JSON; if it is a Perfetto trace, export the profile as JSON: prof.export_chrome_trace('trace.json')",
@@ -54,37 +54,37 @@ class Source:
         return shown_path(Path(self.path.name))[-100:]
 
 
-def find(places: Sequence[Path], said: list[str]) -> list[Source]:
+def find(places: Sequence[Path], messages: list[str]) -> list[Source]:
     """The traces and dumps in ``places``, files or folders, in order.
 
-    Messages on what was left out, and why, are appended to ``said``.
+    Messages about files that were left out, with the reason, are appended to ``said``.
 
     Raises:
-        BadInput: a place does not exist or cannot be read, or there is nothing to import in any of them.
+        BadInput: a place does not exist or cannot be read, or none of them contains anything to import.
     """
-    found: dict[Path, Source] = {}
-    strangers: list[str] = []
+    sources: dict[Path, Source] = {}
+    rejected: list[str] = []
     for place in places:
-        is_folder = _status(place)
-        for path in _inside(place, said) if is_folder else [place]:
+        is_folder = _is_folder(place)
+        for path in _files_in(place, messages) if is_folder else [place]:
             try:
                 source = _source(path)
-            except BadInput as fault:
+            except BadInput as error:
                 if not is_folder:
                     raise
-                strangers.append(fault.message)
+                rejected.append(error.message)
                 continue
-            found.setdefault(path.resolve(), source)
-    said += [f"left out: {fault}" for fault in strangers[:MAX_SHOWN]]
-    if len(strangers) > MAX_SHOWN:
-        said.append(f"left out: {len(strangers) - MAX_SHOWN:,} more files that are no traces")
-    if not found:
-        left_out = f" ({said[0]})" if said else ""
+            sources.setdefault(path.resolve(), source)
+    messages += [f"left out: {error}" for error in rejected[:MAX_SHOWN]]
+    if len(rejected) > MAX_SHOWN:
+        messages.append(f"left out: {len(rejected) - MAX_SHOWN:,} more files that are no traces")
+    if not sources:
+        left_out = f" ({messages[0]})" if messages else ""
         raise BadInput(
             f"{', '.join(shown_path(place)[-200:] for place in places[:3])}: no trace found{left_out}",
             hint="give traces of torch.profiler (.json or .json.gz), dumps of the flight recorder, or their folder",
         )
-    return list(found.values())
+    return list(sources.values())
 
 
 @contextmanager
@@ -106,7 +106,7 @@ def opened(path: Path) -> Iterator[tuple[BinaryIO, int]]:
         BadInput: there is none, or it cannot be read.
     """
     try:
-        # O_NONBLOCK: opening a pipe that nobody writes to must not hang
+        # O_NONBLOCK: opening a pipe without a writer must not hang
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
         status = os.fstat(descriptor)
     except (OSError, ValueError) as error:
@@ -120,7 +120,7 @@ def opened(path: Path) -> Iterator[tuple[BinaryIO, int]]:
             raise _unreadable(path, error) from error
 
 
-def _status(place: Path) -> bool:
+def _is_folder(place: Path) -> bool:
     """Whether ``place`` is a folder."""
     try:
         return stat.S_ISDIR(place.stat().st_mode)
@@ -128,14 +128,14 @@ def _status(place: Path) -> bool:
         raise _unreadable(place, error) from error
 
 
-def _inside(folder: Path, said: list[str], depth: int = 0) -> list[Path]:
-    """Files of ``folder`` and of those in it, by name."""
+def _files_in(folder: Path, messages: list[str], depth: int = 0) -> list[Path]:
+    """Files in ``folder`` and its subfolders, sorted by name."""
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError as error:
         raise _unreadable(folder, error) from error
     if depth and any(entry.name == layout.RUN_JSON for entry in entries):
-        said.append(
+        messages.append(
             f"left out: {shown_path(folder)[-200:]}: a run directory, with traces of its own; name it to import it"
         )
         return []
@@ -143,16 +143,18 @@ def _inside(folder: Path, said: list[str], depth: int = 0) -> list[Path]:
     for entry in entries:
         path = folder / entry.name
         if entry.is_symlink():
-            said.append(
+            messages.append(
                 f"left out: {shown_path(path)[-200:]}: a link in a folder is not followed; name it to import it"
             )
         elif entry.is_dir(follow_symlinks=False):
             if depth < MAX_DEPTH:
-                files += _inside(path, said, depth + 1)
+                files += _files_in(path, messages, depth + 1)
         else:
             files.append(path)
         if len(files) > MAX_FILES:
-            raise BadInput(f"{shown_path(folder)[-200:]}: more than {MAX_FILES:,} files", hint="name the traces alone")
+            raise BadInput(
+                f"{shown_path(folder)[-200:]}: more than {MAX_FILES:,} files", hint="name the traces themselves"
+            )
     return files
 
 
@@ -165,13 +167,13 @@ def _source(path: Path) -> Source:
             head = Unpacked(file, size_bytes, is_packed=is_packed).read(HEAD)
         except ValueError as fault:
             raise BadInput(
-                f"{shown_path(path)[-200:]}: {fault}", hint="copy it again from where it was made"
+                f"{shown_path(path)[-200:]}: {fault}", hint="copy it again from its original place"
             ) from fault
     kind = _kind(head)
     if kind is None:
-        why = next((word for begin, word in _STRANGERS.items() if head.startswith(begin)), "is it a trace?")
-        what = "it is empty" if not head else "neither a trace of torch.profiler nor a dump of the flight recorder"
-        raise BadInput(f"{shown_path(path)[-200:]}: {what} ({show_bytes(size_bytes)})", hint=why)
+        hint = next((text for begin, text in _OTHER_FORMATS.items() if head.startswith(begin)), "is it a trace?")
+        reason = "it is empty" if not head else "neither a trace of torch.profiler nor a dump of the flight recorder"
+        raise BadInput(f"{shown_path(path)[-200:]}: {reason} ({show_bytes(size_bytes)})", hint=hint)
     return Source(path=path, kind=kind, size_bytes=size_bytes, is_packed=is_packed)
 
 

@@ -24,7 +24,7 @@ from allpull.observe.versions import versions
 from allpull.rundir import layout, redact
 from allpull.rundir.job_file import JobFile
 from allpull.rundir.read.headers import USER_STARTED
-from allpull.rundir.run_record import write_record
+from allpull.rundir.run_record import redacted, write_record
 from allpull.rundir.write import private_folder
 from allpull.schema.base import tag
 from allpull.schema.run import RunRecord
@@ -198,21 +198,18 @@ def _job_file(job: Job) -> JobFile:
 
 
 def _record(spec: RunSpec, name: str, *, kind: Kind, command: Sequence[str], created: datetime) -> RunRecord:
-    clean_command, in_command = redact.arguments(command)
     ours = environment(spec, os.environ)
     variables = {key: value for key, value in sorted(ours.items()) if key.startswith(RECORDED_VARIABLES)}
-    clean_variables, in_variables = redact.mapping(variables)
-    clean_spec, in_spec = _redact_tree(to_plain(spec))
     git, in_git = git_state(Path.cwd())
-    return RunRecord(
+    record = RunRecord(
         schema=tag("run"),
         id=name,
-        name=redact.text(spec.name)[0],
+        name=spec.name,
         kind=kind,
         created_utc=f"{created:%Y-%m-%dT%H:%M:%SZ}",
         status="created",
-        command=clean_command,
-        spec=clean_spec,
+        command=list(command),
+        spec=to_plain(spec),
         launcher=spec.launch.launcher,
         ranks=spec.launch.ranks,
         threads_per_rank=spec.launch.threads,
@@ -220,24 +217,7 @@ def _record(spec: RunSpec, name: str, *, kind: Kind, command: Sequence[str], cre
         seed=spec.train.seed,
         versions={"allpull": allpull.__version__, **({} if spec.container.image else versions())},
         git=git,
-        environment=clean_variables,
-        redacted=in_command + in_variables + in_spec + in_git,
+        environment=variables,
+        redacted=in_git,
     )
-
-
-def _redact_tree(tree: dict[str, Any]) -> tuple[dict[str, Any], int]:
-    clean: dict[str, Any] = {}
-    count = 0
-    for key, value in tree.items():
-        masked_here = 0
-        if isinstance(value, dict):
-            clean[key], masked_here = _redact_tree(value)
-        elif isinstance(value, str):
-            clean[key], masked_here = redact.text(value)
-        elif isinstance(value, tuple) and all(isinstance(item, str) for item in value):
-            masked = [redact.text(item) for item in value]
-            clean[key], masked_here = [item for item, _ in masked], sum(count for _, count in masked)
-        else:
-            clean[key] = value
-        count += masked_here
-    return clean, count
+    return redacted(record)

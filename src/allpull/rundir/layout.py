@@ -41,7 +41,7 @@ CLUSTER_ORDER = f"{JOB}/order.json"
 CLUSTER_HOSTS = f"{JOB}/etc-hosts"
 CLUSTER_CLOCK = f"{JOB}/clock"
 CLUSTER_TRUTH = "truth.json"
-"""Of a rehearsed cluster: the faults and rates that were really set, which no analysis reads."""
+"""Of a rehearsed cluster: the faults and rates actually set, which no analysis reads."""
 
 EXPLANATION = f"{DERIVED}/explain.json"
 EXPLANATION_KEY = f"{DERIVED}/explain.key"
@@ -54,7 +54,7 @@ ATTEMPT_FOLDERS = (*RECORDS, ENDED)
 """Folders of one attempt's records."""
 
 NO_COUNTERS = "no counters: "
-"""Part of the format: how an entry of a counters file's `sources` begins that says why nothing was counted."""
+"""Part of the format: the prefix of an entry in a counters file's `sources` that says why nothing was counted."""
 
 _RANK_FILE = re.compile(r"rank-([0-9]{5,7})\.jsonl")
 
@@ -76,7 +76,7 @@ def events_file(rank: int) -> str:
 
 
 def rank_of(name: str) -> Optional[int]:
-    """The rank whose steps or events are in the file ``name`` of their folder; None: it is no such file.
+    """The rank whose steps or events are in the file ``name`` of their folder; None: it is not such a file.
 
     >>> rank_of("rank-00007.jsonl"), rank_of("rank-7.jsonl")
     (7, None)
@@ -116,7 +116,7 @@ def process_file(host: str, pid: int) -> str:
 
 
 def live_file(rank: int) -> str:
-    """What ``rank`` does at this moment."""
+    """What ``rank`` is doing now."""
     return f"{LIVE}/rank-{rank:05d}"
 
 
@@ -152,7 +152,7 @@ def slug(name: str) -> str:
 
 
 def run_name(utc: str, name: str, ranks: Optional[int], signature: str) -> str:
-    """The name of a run directory; ``ranks`` is None where nobody knows how many there will be.
+    """The name of a run directory; ``ranks`` is None where the number is unknown.
 
     >>> run_name("20261120T120000Z", "digits", 2, "1a2b3c4d")
     '20261120T120000Z_digits_n2_1a2b3c4d'

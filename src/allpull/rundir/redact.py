@@ -1,7 +1,7 @@
-"""Take secrets out of text before it is written: environment, command lines, scripts, remotes, log tails.
+"""Remove secrets from text before it is written: environment, command lines, scripts, remotes, log tails.
 
-Two ways to know a secret: by the name it goes under (``--api-key=…``, ``HF_TOKEN``) and by its own shape (known
-token prefixes, private keys, credentials in a URL). Standard library only.
+Secrets are recognised by name (``--api-key=…``, ``HF_TOKEN``) and by shape (known token prefixes,
+ private keys, credentials in a URL). Standard library only.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ def text(value: str) -> Tuple[str, int]:
     """
     count = 0
     for shape in _SHAPES:
-        value, found = shape.subn(MASK, value)
-        count += found
-    value, found = _URL.subn(MASK, value)
-    count += found
+        value, masked = shape.subn(MASK, value)
+        count += masked
+    value, masked = _URL.subn(MASK, value)
+    count += masked
     for named in (_NAMED, _FLAG_IN_TEXT):
-        value, found = _mask_named(named, value)
-        count += found
+        value, masked = _mask_named(named, value)
+        count += masked
     return value, count
 
 
@@ -81,9 +81,9 @@ def arguments(values: Sequence[str]) -> Tuple[List[str], int]:
             clean.append(MASK)
             count += 1
         else:
-            masked, found = text(value)
+            masked, masked_here = text(value)
             clean.append(masked)
-            count += found
+            count += masked_here
         after_secret_flag = flag is not None and is_secret_name(flag.group(1))
     return clean, count
 
@@ -101,13 +101,13 @@ def mapping(values: Dict[str, str]) -> Tuple[Dict[str, str], int]:
             clean[name] = MASK
             count += 1
         else:
-            clean[name], found = text(value)
-            count += found
+            clean[name], masked_here = text(value)
+            count += masked_here
     return clean, count
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether what goes under this name is a secret.
+    """Whether a value with this name is a secret.
 
     >>> [is_secret_name(name) for name in ("apiKey", "WANDB_API_KEY", "db-password", "keyboard", "monkey")]
     [True, True, True, False, False]

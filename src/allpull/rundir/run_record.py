@@ -1,8 +1,9 @@
-"""Read and write ``run.json``, the record of a run, and take secrets out of what is kept with it."""
+"""Read and write ``run.json``, the record of a run, and remove secrets from what is kept with it."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from allpull.errors import RunDirError
 from allpull.rundir import layout, redact, safe_open
@@ -50,8 +51,42 @@ def write_script(directory: Path, script: str) -> None:
     whole_file(str(directory / layout.SCRIPT), redact.text(script)[0])
 
 
+def redacted(record: RunRecord) -> RunRecord:
+    """``record`` with the secrets in its name, command, specification and environment masked and counted."""
+    command, in_command = redact.arguments(record.command)
+    variables, in_variables = redact.mapping(record.environment)
+    spec, in_spec = _redacted_tree(record.spec)
+    return record.model_copy(
+        update={
+            "name": redact.text(record.name)[0],  # not counted: specification or command have it too
+            "command": command,
+            "spec": spec,
+            "environment": variables,
+            "redacted": record.redacted + in_command + in_variables + in_spec,
+        }
+    )
+
+
+def _redacted_tree(tree: dict[str, Any]) -> tuple[dict[str, Any], int]:
+    clean: dict[str, Any] = {}
+    count = 0
+    for key, value in tree.items():
+        masked_here = 0
+        if isinstance(value, dict):
+            clean[key], masked_here = _redacted_tree(value)
+        elif isinstance(value, str):
+            clean[key], masked_here = redact.text(value)
+        elif isinstance(value, tuple) and all(isinstance(item, str) for item in value):
+            masked = [redact.text(item) for item in value]
+            clean[key], masked_here = [item for item, _ in masked], sum(count for _, count in masked)
+        else:
+            clean[key] = value
+        count += masked_here
+    return clean, count
+
+
 def seal(directory: Path, record: RunRecord) -> None:
-    """Take what only the running job needed, its nonce and its secrets, out of the job file and the script.
+    """Remove what only the running job needed, its nonce and its secrets, from the job file and the script.
 
     Raises:
         RunDirError: the job file cannot be read.

@@ -1,7 +1,7 @@
 """Write a run directory: whole files by rename, records by appending. Standard library only.
 
-One writer per file. Records are buffered for at most ``FLUSH_NS``, so a killed rank loses at most that; a writer
-that meets an error closes itself and says so, and what it serves goes on.
+One writer per file. Records are buffered for at most ``FLUSH_NS``, so a killed rank loses at most that; after an
+error a writer closes itself and reports it, and the program it records continues.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ import time
 from contextlib import suppress
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-THINNING = 4  # each half of what budget is left covers twice as many lines as all before it
-FLUSH_NS = 200_000_000  # a fifth of a second: five small writes a second are nothing to a parallel file system
+THINNING = 4  # each half of the remaining budget covers twice as many lines as all before it
+FLUSH_NS = 200_000_000  # a fifth of a second: a parallel file system copes with five small writes a second
 
 
 def private_folder(path: str) -> None:
-    """Make ``path`` and its parents; what is made is readable by its owner only (DESIGN §3.7).
+    """Create ``path`` and its parents, readable by their owner only (DESIGN §3.7).
 
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be created.
     """
     os.makedirs(path, mode=0o700, exist_ok=True)
 
 
 def whole_file(path: str, content: str) -> None:
-    """Put ``content`` at ``path`` all at once: a reader sees the old file or the new one.
+    """Write ``content`` to ``path`` atomically: a reader sees the old file or the new one.
 
     Raises:
         OSError: the disk is full, say; the old file is then untouched.
@@ -46,7 +46,7 @@ def whole_file(path: str, content: str) -> None:
 
 
 def whole_json(path: str, value: Dict[str, Any]) -> None:
-    """Put ``value`` at ``path`` as indented JSON, all at once.
+    """Write ``value`` to ``path`` atomically as indented JSON.
 
     Raises:
         OSError: as ``whole_file``.
@@ -61,8 +61,8 @@ class Appender:
     Over half of the budget, only every fourth line that may be thinned is kept; over three quarters every
     sixteenth, and so on. Each such part covers twice as many lines as the one before, so the file never passes its
     budget and a long run stays covered to its end.
-    ``on_trouble`` is told once, with the reason, when writing failed and the appender closed itself;
-    ``on_thin`` is told each time thinning grows, with the new ``keep_one_in``.
+    ``on_trouble`` is called once, with the reason, when writing failed and the appender closed itself;
+    ``on_thin`` is called each time thinning increases, with the new ``keep_one_in``.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Appender:
         self._bytes = 0
         self._thin_at = budget // 2
         self._keep_one_in = 1
-        self._seen = 0
+        self._offered = 0
         self._flushed_ns = clock_ns()
         self._descriptor: Optional[int] = None
         try:
@@ -101,7 +101,7 @@ class Appender:
     def add(self, line: str, now_ns: Optional[int], *, keep: bool = False) -> None:
         """Append ``line`` (ASCII, no newline); ``keep``: it may not be thinned, unless the budget is spent.
 
-        With ``now_ns`` what is buffered is flushed when it is time; None: the caller does that.
+        With ``now_ns`` the buffer is flushed when due; None: the caller flushes it.
         """
         if self._descriptor is None:
             self.left_out += 1
@@ -109,9 +109,9 @@ class Appender:
         size = len(line) + 1
         if self._bytes + size > self._thin_at:
             self._thin(size)
-        self._seen += 1
+        self._offered += 1
         over = self._bytes + size > self._budget
-        if over or (self._keep_one_in > 1 and not keep and self._seen % self._keep_one_in):
+        if over or (self._keep_one_in > 1 and not keep and self._offered % self._keep_one_in):
             self.left_out += 1
             return
         self._bytes += size
@@ -120,7 +120,7 @@ class Appender:
             self.flush(now_ns)
 
     def flush(self, now_ns: Optional[int] = None) -> None:
-        """Hand what is buffered to the operating system; whole lines at once, so none is torn by a kill."""
+        """Write the buffer to the operating system, in whole lines, so that a kill tears none."""
         self._flushed_ns = self._clock_ns() if now_ns is None else now_ns
         if self._descriptor is None or not self._lines:
             return
@@ -135,7 +135,7 @@ class Appender:
         self._lines.clear()
 
     def close(self) -> None:
-        """Flush and close; closing twice is nothing."""
+        """Flush and close; closing twice is harmless."""
         self.flush()
         if self._descriptor is not None:
             with suppress(OSError):
@@ -149,7 +149,7 @@ class Appender:
             self._on_thin(self._keep_one_in)
 
     def _need_own_file(self, descriptor: int) -> int:
-        """A program may close all descriptors that it does not know, and have ours again for a file of its own."""
+        """The descriptor, reopened if the program closed it: its number may now belong to another file."""
         try:
             if _file_of(descriptor) == self._file:
                 return descriptor

@@ -1,4 +1,4 @@
-"""Result of `allpull explain` (DESIGN §5). Names carry SI units; intervals are 95 %."""
+"""The result of `allpull explain` (DESIGN §5). Names carry SI units; intervals are 95 %."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from allpull.schema.results import Interval
 
 
 class ExplainedWindow(Record):
-    """The consecutive steps that the explanation rests on."""
+    """The consecutive steps on which the explanation is based."""
 
     steps: int = Field(ge=0)
     seconds: float = Field(ge=0)
     first_step: int | None
     last_step: int | None
     level: Literal["step", "bucket"] = Field(
-        description="bucket: times at which buckets were ready are known; "
-        "step: waiting is an upper bound while the network is busy"
+        description="bucket: it is known when each was ready; step: waiting is an upper bound while the network is busy"
     )
 
 
@@ -35,46 +34,44 @@ class Efficiency(Record):
     load_balance: Interval | None = Field(description="None where not all ranks of the job were recorded")
     collectives: Interval | None = Field(
         default=None,
-        description="all blocked time of the recorded ranks, where transfer, serialisation and load_balance are None",
+        description="all blocked time of the recorded ranks, in place of these three where they are None",
     )
     computational: Interval | None = Field(description="None without a reference run")
     global_: Interval | None = Field(alias="global", description="None without a reference run")
 
 
 class PhaseTimes(Record):
-    """Seconds per step of each phase over the window: mean over ranks, and per rank. None: not measured."""
+    """Seconds per step of each phase over the window: mean over ranks, and of each rank. None: not measured."""
 
     mean: dict[str, float | None]
     per_rank: dict[str, list[float] | None]
 
 
 class Evidence(Record):
-    """One number that a finding rests on."""
+    """One number that supports a finding."""
 
-    what: str = Field(description="label, such as 'caused waiting of rank 3'")
+    what: str = Field(description="description, such as 'caused waiting of rank 3'")
     value: float
     unit: str = Field(description="s, share, bytes/s, count and so on")
     low: float | None = None
     high: float | None = None
-    source: str = Field(description="the data it comes from, such as 'steps 5 to 60 of all ranks'")
+    source: str = Field(description="where it comes from, such as 'steps 5 to 60 of all ranks'")
 
 
 class Finding(Record):
-    """One problem, its cost and its remedy. Advice is a finding that no measurement of this run can price."""
+    """One fault, what it costs, and what to do. Advice is a finding whose cost no measurement of this run shows."""
 
     rule: str
     title: str
-    ranks: list[int] = Field(description="ranks that cause it; empty: all")
-    hosts: list[str] = Field(description="hosts of these ranks; empty: all")
-    loss_s_per_step: float | None = Field(
-        description="of the job's step, from the replay without the problem; None: advice"
-    )
+    ranks: list[int] = Field(description="the culprits; empty: all of them")
+    hosts: list[str] = Field(description="hosts of the culprits; empty: all of them")
+    loss_s_per_step: float | None = Field(description="of the job's step, by replay without the fault; None: advice")
     loss_share: float | None
-    gain: Interval | None = Field(description="speed-up ratio without the problem")
-    remedy: str = Field(description="one concrete action: a flag, a line of code, an option")
+    gain: Interval | None = Field(description="speed-up ratio without the fault")
+    remedy: str = Field(description="one concrete thing: the flag, the line, the option")
     options: list[str] | None = Field(
         default=None,
-        description="keys of `--set` and environment variables that the remedy names; None: stored before this field",
+        description="keys of `--set` and environment variables that the remedy names; None: stored by an older version",
     )
     evidence: list[Evidence]
     wrong_when: str
@@ -82,7 +79,7 @@ class Finding(Record):
 
 
 class CausedWaiting(Record):
-    """How long one rank waited for another, in seconds per step."""
+    """How long one rank waited for another, s per step."""
 
     culprit: int
     victim: int
@@ -90,16 +87,16 @@ class CausedWaiting(Record):
 
 
 class Waiting(Record):
-    """Which rank made which wait, and by which phase, in s per step; phases and unattributed sum to the rows."""
+    """Which rank made which wait, and in which phase, s per step; phases and unattributed sum to the rows."""
 
     caused_s_per_step: list[list[float]] | None = Field(
-        description="row: late rank, column: waiting rank; None: more ranks than a page shows, see pairs"
+        description="row: who was late, column: who waited; None: more ranks than a page shows; pairs replace it"
     )
-    pairs: list[CausedWaiting] = Field(description="longest waiting first; only the significant ones")
+    pairs: list[CausedWaiting] = Field(description="longest waits first, only those that matter")
     phases: dict[str, list[float]] = Field(
-        description="phase, or transfer → per rank, the waiting of other ranks that this phase of the rank caused"
+        description="phase, or transfer → by rank, the waiting of others that this phase of the rank caused"
     )
-    unattributed: list[float] = Field(description="per rank, the waiting of other ranks that no phase explains")
+    unattributed: list[float] = Field(description="by rank, the waiting of others that no phase caused")
 
 
 class ExplainResult(Record):
@@ -111,11 +108,11 @@ class ExplainResult(Record):
     ranks: int
     hosts: int
     window: ExplainedWindow
-    efficiency: Efficiency | None = Field(description="None: too few steps, or the clocks of ranks cannot be aligned")
-    gains: dict[str, float] = Field(description="factor → speed-up ratio without this loss alone")
+    efficiency: Efficiency | None = Field(description="None: too few steps, or the clocks of ranks are not comparable")
+    gains: dict[str, float] = Field(description="factor → speed-up ratio without only this loss")
     simulation_error: float | None = Field(
-        description="relative error of step times where each half of the steps is replayed with the transfers of "
-        "the other: |replayed − measured| ÷ measured, mean over ranks; above 0.05 all results are indicative"
+        description="error of steps when each half of them is replayed with the transfers of the "
+        "other: |replayed − measured| ÷ measured, mean over ranks; above 0.05 all results are indicative"
     )
     clock_error_s: float | None
     phases: PhaseTimes
@@ -123,34 +120,36 @@ class ExplainResult(Record):
     findings: list[Finding] = Field(
         description="largest gain first; an upper bound (high = value) counts with half of its uncertain part"
     )
-    healthy: str | None = Field(description="one sentence where there are no findings")
-    notes: list[str] = Field(description="sentences on what was left out or cannot be resolved")
+    healthy: str | None = Field(description="one sentence, if there are no findings")
+    notes: list[str] = Field(description="what was left out or cannot be resolved")
 
 
 class LatenessMap(Record):
-    """Lateness of each rank at the collective, against the median rank, by step; both thinned evenly."""
+    """How much later than the median of its ranks each rank arrived, by step; both thinned evenly."""
 
     steps: list[int]
     ranks: list[int]
-    late_s: list[list[float]] = Field(description="one row per step, one column per rank; negative: early")
+    late_s: list[list[float]] = Field(
+        description="a row for each of steps, a column for each of ranks; early is negative"
+    )
 
 
 class TimelinePart(Record):
-    """One phase of one rank, or one bucket of gradients on the network, which all ranks share."""
+    """One phase of one rank; or a bucket of gradients on the network, which all ranks share."""
 
     rank: int | None = Field(description="None: the network")
     step: int
     part: str = Field(description="a phase, or bucket")
-    begin_s: float = Field(description="since the begin of the timeline")
+    begin_s: float = Field(description="after the start of the timeline")
     end_s: float
 
 
 class ExplainDetail(Record):
-    """Data for the charts of one explanation in a report."""
+    """What a report draws from one explanation beyond its numbers."""
 
     result: ExplainResult
     lateness: LatenessMap | None
     caused_s_per_step: list[list[float]] | None = Field(
-        description="row: late rank, column: waiting rank; None: more ranks than a page shows, or no rank waited"
+        description="row: who was late, column: who waited; None: more ranks than a page shows, or no rank waited"
     )
-    timeline: list[TimelinePart] = Field(description="of a few typical steps on the aligned clock")
+    timeline: list[TimelinePart] = Field(description="of a few ordinary steps on the aligned clock")

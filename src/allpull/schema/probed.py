@@ -1,4 +1,4 @@
-"""What the probes of loader, storage and compute answer: the JSON that prediction and others build on."""
+"""Results of the loader, storage and compute probes: the JSON that prediction and others build on."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ class LoaderPoint(Record):
     hosts: int
     threads: int = Field(description="of each rank")
     state: LoaderState = Field(
-        description="of the files: cold (nothing in the page cache), warm (what a cold pass has just left in it), "
-        "cached (all in it); memory: a data set that is in memory"
+        description="of the files: cold (nothing in the page cache), warm (whatever a cold pass has just left in it), "
+        "cached (all in it); memory: a data set held in memory"
     )
     resident: float | None
-    samples: int = Field(description="in the windows")
+    samples: int = Field(description="in all windows")
     samples_per_s: Spread
-    samples_per_cpu_s: float | None = Field(description="samples a second of CPU time: what one core makes")
+    samples_per_cpu_s: float | None = Field(description="samples per second of CPU time: the rate of one core")
     read_bytes_per_s: float = Field(description="samples_per_s times the mean size of a record")
 
 
 class LoaderKnee(Record):
-    """The fewest threads with nearly the highest rate: more are of little use."""
+    """The fewest threads with nearly the highest rate: more gain little."""
 
     ranks: int
     state: LoaderState
-    threads: int | None = Field(description="None: the most threads that were tried are still the fastest by far")
+    threads: int | None = Field(description="None: the largest number tried is still the fastest by far")
     samples_per_s: float = Field(description="the highest rate")
 
 
@@ -76,12 +76,12 @@ class StoragePoint(Record):
     threads: int = Field(description="of each rank")
     op: StorageOp
     size_bytes: int
-    ops: int = Field(description="that were counted")
+    ops: int = Field(description="operations counted")
     ops_per_s: Spread
     bytes_per_s: Spread | None = Field(description="None: the operation moves no data")
     per_host_ops_per_s: float = Field(description="median ÷ hosts")
     of_alone: float | None = Field(
-        description="per_host_ops_per_s ÷ that of one host alone with as many ranks and threads; None: it is alone"
+        description="per_host_ops_per_s ÷ that of one host with as many ranks and threads; None: this is one host"
     )
 
 
@@ -94,7 +94,7 @@ class StorageResult(Record):
     file_system: str | None
     file_bytes: int
     way: StorageWay = Field(
-        description="how reads were kept from the page cache: direct (O_DIRECT), dropped (its pages thrown out before "
+        description="how reads were kept from the page cache: direct (O_DIRECT), dropped (its pages dropped before "
         "each repetition), or cached: they were not"
     )
     why: str
@@ -117,7 +117,7 @@ class ComputePoint(Record):
     issue_s: float | None
     samples_per_s: float = Field(description="batch ÷ median step")
     flop_per_s: float | None
-    peak_share: float | None = Field(description="flop_per_s ÷ what a large matrix product reaches in this precision")
+    peak_share: float | None = Field(description="flop_per_s ÷ rate of a large matrix product in this precision")
 
 
 class ComputeFit(Record):
@@ -136,7 +136,7 @@ class ComputeFit(Record):
 
 
 class BucketReady(Record):
-    """When the gradients of one bucket were all there."""
+    """When the gradients of one bucket were all ready."""
 
     size_bytes: int
     ready_s: Spread = Field(description="after backward began")

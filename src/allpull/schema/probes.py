@@ -1,4 +1,4 @@
-"""``probes/<name>.json``: what a probe measured, before anything is made of it."""
+"""``probes/<name>.json``: what a probe measured, before any analysis."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class AllreduceAnswer(Record):
 
     schema_: str = Field(alias="schema")
     ranks: int = Field(ge=1)
-    backend: str | None = Field(None, description="what carried them: gloo or nccl; None: an older probe")
-    device: str | None = Field(None, description="where the data were: cpu or cuda")
+    backend: str | None = Field(None, description="back-end: gloo or nccl; None: an older probe")
+    device: str | None = Field(None, description="device of the data: cpu or cuda")
     results: list[Repetitions]
 
 
@@ -54,46 +54,46 @@ Seconds = Annotated[float, Field(ge=0)]
 
 
 class LoaderWindow(Record):
-    """A stretch of one rank's loading."""
+    """A window of one rank's loading."""
 
     samples: int = Field(ge=0)
     seconds: float = Field(ge=0)
 
 
 class LoaderDraw(Record):
-    """What one rank drew in one point."""
+    """What one rank loaded in one point."""
 
     windows: list[LoaderWindow]
-    samples: int = Field(ge=0, description="of all windows and the first batch, which is in none")
-    cpu_s: float = Field(ge=0, description="of all threads of the rank meanwhile")
+    samples: int = Field(ge=0, description="in all windows and the first batch, which belongs to none")
+    cpu_s: float = Field(ge=0, description="CPU time of all threads of the rank meanwhile")
 
 
 class LoaderMeasured(Record):
-    """One point: so many ranks at once, each with so many threads, from files in one state."""
+    """One point: a number of ranks at once, each with a number of threads, from files in one state."""
 
     ranks: int = Field(ge=1)
     threads: int = Field(ge=1, description="of each rank")
     state: LoaderState
     resident: float | None = Field(
-        description="share of the files in host 0's page cache as the point began; None: the system does not tell"
+        description="share of the files in host 0's page cache when the point began; None: not reported"
     )
     draws: list[LoaderDraw] = Field(description="by rank")
 
 
 class LoaderShuffle(Record):
-    """What the order of epoch 0 is worth, with as many ranks as were started."""
+    """The shuffle quality of epoch 0, with as many ranks as were started."""
 
     quality: float | None = Field(
-        description="share of neighbours in the pack that come into different global batches, divided by that of a "
+        description="share of neighbours in the pack that land in different global batches, divided by that of a "
         "full shuffle; None: one batch holds all"
     )
-    records_per_read: float = Field(description="mean length of the runs of neighbours that one rank gets by one read")
-    seen_share: float = Field(ge=0, le=1, description="of the records, the least share that a rank ever sees")
+    records_per_read: float = Field(description="mean number of consecutive records that one rank gets with one read")
+    seen_share: float = Field(ge=0, le=1, description="smallest share of the records that a rank ever sees")
     label_distance: float | None = Field(
         description="largest total variation distance between the labels that a rank sees and those of all records; "
-        "None: several labels a record"
+        "None: several labels per record"
     )
-    label_distance_by_chance: float | None = Field(description="the same where records are dealt out by chance")
+    label_distance_by_chance: float | None = Field(description="the same with records distributed at random")
 
 
 class LoaderAnswer(Record):
@@ -101,7 +101,7 @@ class LoaderAnswer(Record):
 
     schema_: str = Field(alias="schema")
     data: str
-    kind: str = Field(description="kind of the pack; memory: a data set that is all in memory")
+    kind: str = Field(description="kind of the pack; memory: a data set held in memory")
     records: int = Field(ge=1)
     bytes_per_sample: float = Field(gt=0, description="as stored, mean over the records")
     size: int = Field(ge=1, description="pixels of a side that the model sees")
@@ -109,11 +109,11 @@ class LoaderAnswer(Record):
     resizer: str | None
     ranks: int = Field(ge=1)
     ranks_per_host: int = Field(ge=1)
-    cores: int = Field(ge=1, description="CPUs that the ranks of a host may use, of the host that has fewest")
-    shuffle: LoaderShuffle | None = Field(description="None: in memory, where every shuffle is a full one")
+    cores: int = Field(ge=1, description="CPUs that the ranks of a host may use, on the host with the fewest")
+    shuffle: LoaderShuffle | None = Field(description="None: in memory, where every shuffle is complete")
     odd: int = Field(ge=0, description="samples that needed another decoder or could not be decoded, on rank 0")
     points: list[LoaderMeasured]
-    left_out: list[str] = Field(description="what was asked for and could not be measured, and why")
+    left_out: list[str] = Field(description="what was requested but could not be measured, and why")
 
 
 class StoragePart(Record):
@@ -124,7 +124,7 @@ class StoragePart(Record):
 
 
 class StorageMeasured(Record):
-    """One operation, of one size, by so many ranks at once with so many threads each."""
+    """One operation of one size, by a number of ranks at once with a number of threads each."""
 
     ranks: int = Field(ge=1)
     threads: int = Field(ge=1, description="of each rank")
@@ -141,9 +141,9 @@ class StorageAnswer(Record):
     file_system: str | None = Field(description="on host 0")
     file_bytes: int = Field(ge=1, description="of each rank's own file")
     way: StorageWay
-    why: str = Field(description="why reads do not go past the page cache; empty where they do")
+    why: str = Field(description="why reads do not bypass the page cache; empty where they do")
     ceiling_ops_per_s: float = Field(
-        gt=0, description="4 KiB reads a second of one thread from the page cache: what the probe itself can do"
+        gt=0, description="4 KiB reads per second by one thread from the page cache: the limit of the probe itself"
     )
     ranks: int = Field(ge=1)
     ranks_per_host: int = Field(ge=1)
@@ -161,7 +161,7 @@ class ComputeMeasured(Record):
     backward_s: list[Seconds]
     optimizer_s: list[Seconds]
     issue_s: list[Seconds] | None = Field(
-        description="in which the host gave the step to an accelerator; None: the CPU computes itself"
+        description="in which the host issued the step to an accelerator; None: the CPU computes"
     )
 
 
@@ -173,7 +173,7 @@ class BucketMeasured(Record):
 
 
 class BucketsMeasured(Record):
-    """The buckets of DistributedDataParallel on one rank, which has nobody to wait for."""
+    """The buckets of DistributedDataParallel on one rank, which waits for no other."""
 
     batch: int = Field(ge=1)
     precision: Precision
@@ -183,7 +183,7 @@ class BucketsMeasured(Record):
 
 
 class Noise(Record):
-    """How steady the machine was: the same piece of work, again and again."""
+    """How steady the machine was: the same work, repeated."""
 
     median_s: float = Field(gt=0)
     p95_over_fastest: float = Field(ge=1, description="95th percentile ÷ the fastest; 1 on a quiet machine")
@@ -199,15 +199,15 @@ class ComputeAnswer(Record):
     channels: int = Field(ge=1)
     classes: int = Field(ge=1)
     size: int = Field(ge=1, description="pixels of a side")
-    parameters: int = Field(ge=0, description="that are trained")
+    parameters: int = Field(ge=0, description="trainable parameters")
     flop_per_sample: float | None = Field(
         description="forward and backward, a multiplication and an addition counted as two; None: not counted"
     )
     matmul_flop_per_s: dict[str, float] = Field(
-        description="precision → what a large matrix product reaches here, with the most threads asked for"
+        description="precision → rate of a large matrix product here, with the most threads requested"
     )
-    bucket_bytes: int = Field(ge=1, description="largest size of a bucket that was asked for")
+    bucket_bytes: int = Field(ge=1, description="largest bucket size requested")
     noise: list[Noise] = Field(description="before and after the measurement")
     points: list[ComputeMeasured]
     buckets: list[BucketsMeasured]
-    left_out: list[str] = Field(description="what was asked for and could not be measured, and why")
+    left_out: list[str] = Field(description="what was requested but could not be measured, and why")

@@ -1,4 +1,4 @@
-"""What analysis answers: the JSON that others build on (DESIGN §5). SI units stand in the names."""
+"""Results of the analysis: the JSON that others build on (DESIGN §5). Names carry SI units."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Interval(Record):
 
     @property
     def is_at_most(self) -> bool:
-        """Whether ``value`` is an upper bound, at which the interval ends, and ``low`` is what is sure.
+        """Whether ``value`` is an upper bound, at which the interval ends, and ``low`` a certain lower bound.
 
-        An estimate lies within its interval; of a quantity that does not vary all three are the same.
+        An estimate lies within its interval; for a quantity that does not vary all three are equal.
 
         >>> Interval(value=2.4, low=1.0, high=2.4).is_at_most, Interval(value=2.4, low=2.3, high=2.5).is_at_most
         (True, False)
@@ -40,10 +40,10 @@ class StepTime(Record):
 
 
 class Steady(Record):
-    """Which steps rates rest on."""
+    """The steps on which rates are based."""
 
     used: int = Field(ge=0)
-    left_out: dict[str, int] = Field(description="reason → steps of the job; each step under its first reason")
+    left_out: dict[str, int] = Field(description="reason → steps of the job; each step counts under its first reason")
 
 
 class Io(Record):
@@ -61,21 +61,21 @@ class Overhead(Record):
 
 
 class CollectiveUse(Record):
-    """Collectives of one operation and size that the program called, or that hid in forward, in the steady steps.
+    """Collectives of one operation and size that the program called, or that occur inside forward, in the steady steps.
 
-    Those of DDP's backward are not among them (see `buckets`). Times are medians over calls of the mean over ranks.
+    Those of DDP's backward are excluded (see `buckets`). Times are medians over calls of the mean over ranks.
     """
 
     op: str = Field(description="torch's name, such as all_reduce, broadcast or barrier")
-    size_bytes: int = Field(ge=0, description="the larger of what goes in and what comes out, largest of all ranks")
+    size_bytes: int = Field(ge=0, description="the larger of input and output, maximum over ranks")
     dtype: str | None
     group: str
     group_ranks: int
     inside: str | None = Field(description="phase in which it was called; None: between phases")
-    steady: bool = Field(description="False: it was called outside of steady steps only, and all steps are counted")
+    steady: bool = Field(description="False: called only outside steady steps, so all steps are counted")
     calls: int = Field(ge=0, description="of all ranks")
     unmatched: int = Field(ge=0, description="calls whose counterparts on other ranks were not found")
-    calls_per_step: float = Field(ge=0, description="of one rank in its group, in the steps that are counted")
+    calls_per_step: float = Field(ge=0, description="by one rank of its group, in the steps counted")
     blocked_s_per_step: float = Field(ge=0, description="mean over the ranks of the job")
     wait_s: float | None = Field(description="blocked before the last rank arrived")
     transfer_s: float | None = Field(description="blocked after that")
@@ -84,17 +84,17 @@ class CollectiveUse(Record):
 
 
 class Pause(Record):
-    """Evaluations or checkpoints of the whole run: on which ranks, and what the others did meanwhile."""
+    """Evaluations or checkpoints of the whole run: on which ranks, and how long the others waited."""
 
     name: Literal["evaluation", "checkpoint"]
-    times: int = Field(ge=0, description="on the rank that did it most often")
-    ranks: list[int] = Field(description="that did it; empty: all of them")
+    times: int = Field(ge=0, description="on the rank that performed it most often")
+    ranks: list[int] = Field(description="that performed it; empty: all of them")
     seconds: float = Field(ge=0, description="on the rank that spent most")
-    s_per_epoch: float | None = Field(description="the same, divided by the epochs that were seen")
+    s_per_epoch: float | None = Field(description="the same, divided by the epochs recorded")
     waited_s: float | None = Field(
-        description="blocked in collectives meanwhile, mean over the ranks that did not do it"
+        description="blocked in collectives meanwhile, mean over the ranks that did not perform it"
     )
-    waited_in: str | None = Field(description="the collective in which most of that was")
+    waited_in: str | None = Field(description="the collective with most of that time")
 
 
 class BucketTime(Record):
@@ -103,25 +103,25 @@ class BucketTime(Record):
     bucket: int = Field(ge=0, description="in the order in which they are reduced")
     size_bytes: int | None
     seen: int = Field(ge=0, description="rank-steps of profiler windows")
-    ready_s: float | None = Field(description="its gradients were all there, and its all-reduce was queued")
+    ready_s: float | None = Field(description="its gradients were all ready, and its all-reduce was queued")
     start_s: float | None
     end_s: float | None
 
 
 class Observed(Record):
-    """What was recorded, and how it was known."""
+    """What was recorded, and from which sources."""
 
-    boundary: str | None = Field(description="how the end of a step is known")
-    sources: list[str] = Field(description="what the times come from")
+    boundary: str | None = Field(description="what delimits a step")
+    sources: list[str] = Field(description="where the times come from")
     steps: int = Field(ge=0, description="of the job, all of them")
     epochs: int = Field(ge=0)
-    samples: int | None = Field(description="of all steps and ranks that were recorded; None: not known of all")
+    samples: int | None = Field(description="of all steps and ranks that were recorded; None: not known for all")
     skipped_steps: int = Field(ge=0, description="in which a gradient was not finite and the optimizer did nothing")
     backward_passes: float | None = Field(description="of a steady step; above 1 where gradients accumulate")
-    stopped_parts: list[str] = Field(description="parts of observation that ended by an error of their own")
-    energy_j_per_epoch: float | None = Field(description="of all accelerators, mean over the epochs that were measured")
+    stopped_parts: list[str] = Field(description="parts of the observation that stopped with an error")
+    energy_j_per_epoch: float | None = Field(description="of all accelerators, mean over the epochs measured")
     named: dict[str, float] = Field(
-        default_factory=dict, description="seconds a steady step of phases that the program named, mean over ranks"
+        default_factory=dict, description="seconds per steady step of phases that the program named, mean over ranks"
     )
 
 
@@ -149,12 +149,14 @@ class RunMetrics(Record):
     speedup_interval: Interval | None
     efficiency: float | None = Field(description="speed-up over the ideal one, ranks ÷ reference ranks")
     efficiency_interval: Interval | None
-    gaps: list[str] = Field(description="what is missing or damaged, in words")
+    gaps: list[str] = Field(description="what is missing or damaged")
     clock_error_s: float | None = Field(
-        None, ge=0, description="how wrong the time between two ranks may be; 0: one clock; None: they do not compare"
+        None,
+        ge=0,
+        description="maximum error of the time between two ranks; 0: one clock; None: clocks are not comparable",
     )
     observed: Observed | None = None
-    collectives: list[CollectiveUse] | None = Field(None, description="most costly first; None: they were not recorded")
+    collectives: list[CollectiveUse] | None = Field(None, description="most costly first; None: not recorded")
     pauses: list[Pause] = Field(default_factory=list)
     buckets: list[BucketTime] | None = Field(None, description="None: no profiler window was read")
 
@@ -178,7 +180,7 @@ class Curve(Record):
 
 
 class RunDetail(Record):
-    """What a report shows of one run beyond its metrics."""
+    """What a report shows about one run beyond its metrics."""
 
     metrics: RunMetrics
     created_utc: str
@@ -202,7 +204,7 @@ class CollectiveTime(Record):
     time_s: float
     time_p95_s: float
     algbw_bytes_per_s: float = Field(description="size ÷ time")
-    busbw_bytes_per_s: float = Field(description="algbw · 2(N−1)/N: what each link carries, whatever N")
+    busbw_bytes_per_s: float = Field(description="algbw · 2(N−1)/N: the rate of each link, independent of N")
 
 
 class RingFit(Record):
@@ -214,16 +216,16 @@ class RingFit(Record):
 
 
 class AllreduceResult(Record):
-    """What `allpull probe allreduce` answers."""
+    """The result of `allpull probe allreduce`."""
 
     schema_: str = Field(alias="schema")
     run: str
     ranks: int
     hosts: int
-    backend: str | None = Field(description="what carried them: gloo or nccl; None: an older probe")
-    device: str | None = Field(description="where the data were: cpu or cuda")
+    backend: str | None = Field(description="back-end: gloo or nccl; None: an older probe")
+    device: str | None = Field(description="device of the data: cpu or cuda")
     results: list[CollectiveTime]
-    fit: RingFit | None = Field(description="None where one size or one rank cannot tell latency from bandwidth")
+    fit: RingFit | None = Field(description="None: one size or one rank cannot separate latency from bandwidth")
 
 
 class ClockOffset(Record):
@@ -234,13 +236,15 @@ class ClockOffset(Record):
     clock: Literal["monotonic", "realtime"]
     offset_s: float = Field(description="this host's clock minus host 0's")
     offset_bound_s: float
-    drift_ppm: float | None = Field(description="parts per million by which it runs faster; None: too short to tell")
+    drift_ppm: float | None = Field(
+        description="parts per million by which it runs faster; None: the probe was too short"
+    )
     drift_bound_ppm: float | None
     round_trip_s: float = Field(description="the shortest")
 
 
 class ClockResult(Record):
-    """What `allpull probe clock` answers."""
+    """The result of `allpull probe clock`."""
 
     schema_: str = Field(alias="schema")
     run: str
@@ -249,7 +253,7 @@ class ClockResult(Record):
 
 
 class Trouble(Record):
-    """Something that is wrong with a running job, and the rank that it is about."""
+    """A problem of a running job, and the rank that has it."""
 
     kind: Literal["dead", "hung", "slow"]
     rank: int
@@ -269,21 +273,21 @@ class RankWatched(Record):
     ended: bool
     steps_done: int
     step_s: float | None = Field(description="median of the last steady steps")
-    own_s: float | None = Field(description="the same without what it waited for others")
+    own_s: float | None = Field(description="the same without waiting for other ranks")
     phase: str | None
-    operation: str | None = Field(description="the collective that it is in")
+    operation: str | None = Field(description="the collective that it is executing")
     phase_for_s: float | None
 
 
 class WatchResult(Record):
-    """What `allpull watch` saw at one look."""
+    """One snapshot of `allpull watch`."""
 
     schema_: str = Field(alias="schema")
     run: str
     status: str
     ranks_expected: int
     steps_done: int = Field(description="by all ranks")
-    steps_total: int | None = Field(description="None: the program does not say")
+    steps_total: int | None = Field(description="None: the program does not state it")
     epoch: int | None
     left_s: float | None
     step_s: float | None

@@ -79,11 +79,11 @@ class RunRecord(Record):
     seed: int | None = None
     versions: dict[str, str | None] = Field(description="allpull, python, torch and others; None: not installed")
     git: GitState | None = None
-    environment: dict[str, str] = Field(default_factory=dict, description="variables that change how ranks run")
+    environment: dict[str, str] = Field(default_factory=dict, description="variables that affect how ranks run")
     redacted: int = Field(0, ge=0, description="secrets that were replaced before writing")
     exit: Exit | None = None
     gaps: list[str] = Field(
         default_factory=list,
         max_length=1000,
-        description="sentences: what third-party traces did not tell when they were imported as this run",
+        description="sentences: what was missing from third-party traces imported as this run",
     )

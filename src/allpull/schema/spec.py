@@ -1,7 +1,7 @@
-"""What a user may ask for: the resolved specification of one job.
+"""The resolved specification of one job: all options that a user can set.
 
 Plain dataclasses of the standard library, because every rank reads them and a rank has neither pydantic nor
-polars (DESIGN §2). ``config`` builds them from TOML and checks what ``bounds`` says; a rank reads them back from
+polars (DESIGN §2). ``config`` builds them from TOML and checks their ``bounds``; a rank reads them back from
 JSON with ``from_plain``.
 """
 
@@ -24,17 +24,17 @@ class LaunchSpec:
     """How ranks are started."""
 
     launcher: str = option(
-        "auto", "where ranks run: local, ssh:HOSTS, slurm, mpi or rehearse:CLUSTER.toml; auto: what is found here"
+        "auto", "where ranks run: local, ssh:HOSTS, slurm, mpi or rehearse:CLUSTER.toml; auto: what this machine offers"
     )
     ranks: int = option(1, "ranks, one process each", ge=1, le=65536)
-    hosts: int = option(1, "hosts, each with as many ranks as the others", ge=1, le=65536)
+    hosts: int = option(1, "hosts, each with the same number of ranks", ge=1, le=65536)
     threads: int = option(1, "OpenMP threads of a rank", ge=1, le=4096)
     port: int = option(0, "port of the rendezvous on this machine; 0: a free one", ge=0, le=65535)
     bind: Literal["none", "cores", "numa"] = option(
-        "none", "cores: give each rank of a host CPUs of its own; numa: and all of them of one memory node"
+        "none", "cores: give each rank of a host its own CPUs; numa: all from one NUMA node as well"
     )
-    interface: str = option("", "network interface for Gloo, such as ib0; empty: the one that leads to the first host")
-    max_restarts: int = option(0, "times that failed ranks are started again from the last checkpoint", ge=0, le=1000)
+    interface: str = option("", "network interface for Gloo, such as ib0; empty: the one that routes to the first host")
+    max_restarts: int = option(0, "how often failed ranks are restarted from the last checkpoint", ge=0, le=1000)
     grace_s: float = option(15.0, "seconds between asking ranks to end and killing them", ge=0.1, le=3600)
 
 
@@ -42,13 +42,13 @@ class LaunchSpec:
 class SshSpec:
     """How allpull is run on hosts that ssh reaches."""
 
-    python: str = option("", "Python on those hosts; empty: the path of the one here")
-    ship: bool = option(False, "copy allpull's own code there first, with rsync")
+    python: str = option("", "Python on those hosts; empty: the same path as here")
+    ship: bool = option(False, "first copy allpull's own code there with rsync")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmSpec:
-    """What is asked of Slurm; the meaning of most is that of sbatch's option of the same name. Empty: not asked for.
+    """Requests to Slurm; most options mean the same as sbatch's option of that name. Empty: not requested.
 
     The number of hosts is ``launch.hosts``. Inside an existing allocation only ``master`` and ``cpus_per_rank``
     count.
@@ -59,17 +59,17 @@ class SlurmSpec:
     qos: str = option("", "quality of service")
     constraint: str = option("", "features that hosts must have, such as v100")
     reservation: str = option("", "reservation to run in")
-    switches: str = option("", "most leaf switches, and how long to wait for so few, such as 1@00:30:00")
-    exclusive: bool = option(False, "share hosts with no other job")
+    switches: str = option("", "maximum number of leaf switches, and how long to wait for them, such as 1@00:30:00")
+    exclusive: bool = option(False, "do not share hosts with other jobs")
     gpus_per_node: str = option("", "accelerators of a host: a number, or type and number, such as v100:4")
     cpus_per_rank: int = option(0, "CPUs of a rank and its loader's workers; 0: launch.threads", ge=0, le=4096)
     mem: str = option("", "memory of a host, such as 64G")
     time: str = option("", "time limit, such as 1:30:00 or 2-00:00:00")
-    requeues: int = option(0, "how often the job may go back to the queue, to go on from its checkpoint", ge=0, le=1000)
+    requeues: int = option(0, "how often the job may be requeued to resume from its checkpoint", ge=0, le=1000)
     signal_s: int = option(
         60, "seconds before the time limit at which a job that may be requeued saves and stops", ge=1, le=3600
     )
-    mail: str = option("", "address that is told when the job ends")
+    mail: str = option("", "address to notify when the job ends")
     modules: tuple[str, ...] = option((), "modules to load, in order")
     prologue: tuple[str, ...] = option((), "lines of shell to run before the ranks start")
     array: str = option("", "indices of an array such as 0-4%2: as many runs, with seeds train.seed + index")
@@ -79,33 +79,33 @@ class SlurmSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerSpec:
-    """The container that ranks run in; none where no image is given."""
+    """The container that ranks run in; none without an image."""
 
     runtime: Literal["apptainer", "singularity"] = option("apptainer", "program that runs the container")
     image: str = option("", "image: a file, or a reference such as docker://…; empty: no container")
-    binds: tuple[str, ...] = option((), "folders to show inside, as source or source:destination[:ro]")
+    binds: tuple[str, ...] = option((), "folders to mount inside, as source or source:destination[:ro]")
     options: tuple[str, ...] = option((), "more options of `apptainer exec`, such as --nv")
     python: str = option("python3", "Python inside the container, with allpull and torch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObserveSpec:
-    """What is recorded, and how much of it."""
+    """What is recorded, and how much."""
 
-    counters: bool = option(True, "sample CPU, memory, I/O and network with one sidecar a host")
+    counters: bool = option(True, "sample CPU, memory, I/O and network with one sidecar per host")
     counter_interval_s: float = option(1.0, "seconds between counter samples", ge=0.05, le=3600)
     warmup_steps: int = option(5, "first steps of a run that rates leave out", ge=0)
     budget: int = option(
-        1 << 30, "bytes of records per rank and file, after which records thin themselves out", ge=1 << 12
+        1 << 30, "bytes of records per rank and file; records are thinned to stay within it", ge=1 << 12
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchSpec:
-    """Of a command of the user's: in which steps it is recorded, and in which the profiler looks closer."""
+    """Which steps of the user's command are recorded, and which the profiler traces."""
 
     first_step: int = option(0, "first step that is recorded, counted from 0", ge=0, le=10**12)
-    last_step: int = option(0, "step before which recording ends; 0: it goes on to the end", ge=0, le=10**12)
+    last_step: int = option(0, "step before which recording ends; 0: record to the end", ge=0, le=10**12)
     trace_every: int = option(0, "steps from one profiler window to the next; 0: none", ge=0, le=10**9)
     trace_steps: int = option(3, "steps of a profiler window", ge=1, le=1000)
     trace_first: int = option(5, "first step of the first profiler window", ge=0, le=10**9)
@@ -113,7 +113,7 @@ class WatchSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
-    """Everything that decides one training job."""
+    """Everything that defines one training job."""
 
     name: str = option("train", "name of the run, in its directory and in reports")
     data: DataSpec = field(default_factory=DataSpec)
@@ -139,7 +139,7 @@ def to_plain(spec: Any) -> dict[str, Any]:
 
 
 def from_plain(kind: type[Spec], plain: dict[str, Any]) -> Spec:
-    """A specification from what ``to_plain`` gave; fields that are absent take their defaults.
+    """A specification from the result of ``to_plain``; absent fields take their defaults.
 
     >>> from_plain(TrainSpec, {"epochs": 3}).epochs
     3

@@ -1,4 +1,4 @@
-"""What a user may ask of the reference trainer: data, model, training, and how ranks share the work."""
+"""The options of the reference trainer: data, model, training, and how ranks share the work."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from allpull.schema.option import option
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSpec:
-    """Which samples, and what is done to them on the way in. What is said of packs is for the data set `pack`."""
+    """Which samples, and how they are prepared. Options marked packs apply to the data set `pack`."""
 
     name: str = option("digits", "data set: a name from `allpull train --list-data`")
     path: str = option(
@@ -19,76 +19,81 @@ class DataSpec:
         " or a pack",
     )
     test_path: str = option(
-        "", "packs: pack of the test part; empty: the folder val, or test, beside train in data.path"
+        "", "packs: pack of the test part; empty: the folder val, or test, next to train in data.path"
     )
     limit: int = option(0, "use only this many training samples, the first; 0: all (synthetic: 1,280)", ge=0)
     size: int = option(
         0,
-        "pixels of a side that the model sees; 0: those of the data set (224 for packs of other than equal squares, and"
-        " for synthetic)",
+        "pixels per side of the model's input; 0: those of the data set (224 for synthetic, and for packs unless"
+        " all images are equal squares)",
         ge=0,
         le=4096,
     )
-    test_size: int = option(0, "packs: pixels of a side in evaluation; 0: data.size", ge=0, le=4096)
+    test_size: int = option(0, "packs: pixels per side in evaluation; 0: data.size", ge=0, le=4096)
     test_resize: int = option(
         0,
-        "packs: shorter side that a picture is resized to before its middle is taken in evaluation; 0: test size × 8/7;"
-        " with crop = whole nothing is cut off unless this is given",
+        "packs: shorter side to which an image is resized before the centre crop in evaluation; 0: test size × 8/7;"
+        " with crop = whole nothing is cropped unless this is set",
         ge=0,
         le=8192,
     )
     first_size: int = option(
         0,
-        "packs: pixels of a side in the first epoch, growing to data.size in multiples of 32 (of 4 below 128);"
-        " 0: no growth",
+        "packs: pixels per side in the first epoch, increasing to data.size in multiples of 32 (of 4 below 128);"
+        " 0: constant size",
         ge=0,
         le=4096,
     )
-    growth_epochs: int = option(
-        0, "packs: epochs until the pictures have grown to data.size; 0: all but the last", ge=0
-    )
+    growth_epochs: int = option(0, "packs: epochs until images reach data.size; 0: all but the last", ge=0)
     crop: Literal["random", "whole"] = option(
-        "random", "packs: train on a random part of each picture, resized, or on the whole of it"
+        "random", "packs: train on a random crop of each image, resized, or on the whole image"
     )
-    min_area: float = option(0.08, "packs: least share of a picture that a random crop shows", gt=0, le=1)
+    min_area: float = option(0.08, "packs: smallest share of an image that a random crop covers", gt=0, le=1)
     mean: tuple[float, ...] = option(
-        (), "packs: mean of each channel, in units of the stored numbers; empty: that of the pack to train on"
+        (), "packs: mean of each channel, in the units of the stored values; empty: that of the training pack"
     )
     std: tuple[float, ...] = option(
-        (), "packs: standard deviation of each channel, as data.mean; empty: that of the pack to train on", gt=0
+        (), "packs: standard deviation of each channel, as data.mean; empty: that of the training pack", gt=0
     )
-    shift_pixels: int = option(0, "augmentation: shift by up to this many pixels each way (not for packs)", ge=0, le=16)
+    shift_pixels: int = option(
+        0, "augmentation: shift by up to this many pixels in each direction (not for packs)", ge=0, le=16
+    )
     flip: bool = option(False, "augmentation: mirror half of the samples left to right")
-    turn: bool = option(False, "packs: turn by 0, 90, 180 or 270 degrees, as suits pictures from above")
+    turn: bool = option(False, "packs: rotate by 0, 90, 180 or 270 degrees, as suits aerial images")
     mixup: float = option(
-        0.0, "augmentation: mix pairs of samples, by shares from a Beta(mixup, mixup) distribution; 0: no", ge=0, le=100
+        0.0,
+        "augmentation: mix pairs of samples with weights from a Beta(mixup, mixup) distribution; 0: off",
+        ge=0,
+        le=100,
     )
     threads: int = option(
         0,
-        "packs: threads of each rank that read and decode; 0: the processors of its host, or those that the quota of"
-        " its container pays for, divided by the ranks there, at most 16",
+        "packs: threads per rank that read and decode; 0: the processors of its host, or as many as its container's"
+        " CPU quota allows, divided by the ranks there, at most 16",
         ge=0,
         le=1024,
     )
-    ahead: int = option(2, "packs: batches made in advance", ge=1, le=1024)
-    block: int = option(1, "packs: shuffle blocks of this many neighbouring records, so that reads stay long", ge=1)
+    ahead: int = option(2, "packs: batches prepared in advance", ge=1, le=1024)
+    block: int = option(
+        1, "packs: shuffle blocks of this many neighbouring records, so that reads stay sequential", ge=1
+    )
     mixed: int = option(1, "packs: blocks whose records are shuffled together", ge=1)
-    by_files: bool = option(False, "packs: each rank trains on files of its own alone")
+    by_files: bool = option(False, "packs: each rank trains only on its own files")
     on_odd: Literal["skip", "substitute"] = option(
-        "skip", "packs: a training sample that cannot be decoded is left out, or another takes its place"
+        "skip", "packs: a training sample that cannot be decoded is skipped, or replaced by another"
     )
     odd_limit: float = option(
         0.01,
-        "packs: share of the samples of a part that may be left out or replaced in an epoch; with more training stops",
+        "packs: share of the samples of a part that may be skipped or replaced in an epoch; beyond it training stops",
         ge=0,
         le=1,
     )
     access: Literal["read", "map"] = option("read", "packs: files are read, or mapped into memory")
     resizer: Literal["auto", "opencv", "pillow"] = option(
-        "auto", "packs: what resizes training pictures; auto: OpenCV where it is installed"
+        "auto", "packs: library that resizes training images; auto: OpenCV where it is installed"
     )
     fast_decode: bool = option(False, "packs: decode JPEG in training with the faster, less exact inverse transform")
-    cached: bool = option(False, "the first batch of an epoch again and again: what could be if data were free")
+    cached: bool = option(False, "repeat the first batch of an epoch: the throughput if input cost nothing")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,21 +110,19 @@ class ModelSpec:
     norm_scale: bool = option(True, "norms have a trained scale; false: it stays at 1, as in Keras with scale=False")
     conv_bias: bool = option(False, "convolutions have biases, as in Keras")
     stride: Literal["v1", "v1.5"] = option(
-        "v1.5", "bottlenecks are halved by their 3×3 convolution (v1.5) or by the 1×1 before it (v1)"
+        "v1.5", "bottlenecks downsample in their 3×3 convolution (v1.5) or in the 1×1 before it (v1)"
     )
     head: Literal["pool", "flatten"] = option(
-        "pool", "what is classified: the mean over all pixels, or all pixels after 2×2 average pooling (flatten)"
+        "pool", "input of the classifier: the mean over all pixels, or all pixels after 2×2 average pooling (flatten)"
     )
     zero_init: bool = option(False, "the last norm of each residual block starts at 0")
-    blur_pool: bool = option(False, "blur before each sub-sampling by 2")
-    weights: str = option(
-        "", "file of weights to begin with, a state_dict with torchvision's names; empty: weights of chance"
-    )
+    blur_pool: bool = option(False, "blur before each downsampling by 2")
+    weights: str = option("", "file of initial weights, a state_dict with torchvision's names; empty: random weights")
     new_head: bool = option(
         False,
-        "model.weights: a last layer for another number of classes is left out, and begins with weights of chance",
+        "model.weights: skip a last layer for another number of classes; it starts with random weights",
     )
-    dtype: Literal["float32", "float64"] = option("float32", "arithmetic: float32, or float64 for proofs")
+    dtype: Literal["float32", "float64"] = option("float32", "arithmetic: float32, or float64 for exact checks")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,58 +131,60 @@ class TrainSpec:
 
     epochs: int = option(10, "passes over the training set", ge=1, le=100_000)
     batch: int = option(64, "samples per rank and step; the global batch is this times the ranks", ge=1)
-    global_batch: int = option(0, "fixed global batch for strong scaling, split over the ranks; 0: batch × ranks", ge=0)
+    global_batch: int = option(
+        0, "fixed global batch for strong scaling, divided among the ranks; 0: batch × ranks", ge=0
+    )
     lr: float = option(0.1, "learning rate per 256 samples of global batch, at the end of the warm-up", gt=0, le=100)
     optimizer: Literal["sgd", "lars"] = option("sgd", "optimizer: SGD, or LARS for very large batches")
     momentum: float = option(0.9, "momentum of SGD and LARS", ge=0, lt=1)
     nesterov: bool = option(False, "Nesterov's momentum, for SGD")
-    weight_decay: float = option(1e-4, "weight decay; norms and biases are left out", ge=0, le=1)
-    clip_norm: float = option(0.0, "clip the norm of all gradients together to this; 0: no", ge=0)
+    weight_decay: float = option(1e-4, "weight decay; not applied to norms and biases", ge=0, le=1)
+    clip_norm: float = option(0.0, "clip the total gradient norm to this; 0: off", ge=0)
     schedule: Literal["cosine", "step", "polynomial", "constant"] = option("cosine", "learning-rate schedule")
-    power: float = option(2.0, "power of the polynomial schedule; 1: a straight line", gt=0, le=10)
-    step_epochs: float = option(30.0, "step schedule: divide by 10 after each this many epochs", gt=0)
-    warmup_epochs: float = option(1.0, "epochs over which the learning rate grows to its full value", ge=0)
+    power: float = option(2.0, "power of the polynomial schedule; 1: linear", gt=0, le=10)
+    step_epochs: float = option(30.0, "step schedule: divide by 10 every this many epochs", gt=0)
+    warmup_epochs: float = option(1.0, "epochs over which the learning rate rises to its full value", ge=0)
     label_smoothing: float = option(0.0, "label smoothing of the cross-entropy", ge=0, lt=1)
     accumulate: int = option(
-        1, "parts of a rank's batch that go through the model one after the other, to save memory", ge=1, le=65536
+        1, "parts of a rank's batch that pass through the model one after another, to save memory", ge=1, le=65536
     )
     precision: Literal["fp32", "tf32", "bf16", "fp16", "o2"] = option(
         "fp32",
-        "arithmetic: fp32; tf32 within matrix products; bf16 or fp16 (with loss scaling) where autocast allows;"
-        " o2: model in fp16 but for its norms, weights of the optimizer in fp32, as Apex O2 was",
+        "arithmetic: fp32; tf32 in matrix products; bf16 or fp16 (with loss scaling) where autocast allows;"
+        " o2: model in fp16 except its norms, optimizer weights in fp32, as in Apex O2",
     )
     compile: Literal["none", "default", "reduce-overhead", "max-autotune"] = option(
-        "none", "have torch.compile translate the model, in this mode"
+        "none", "compile the model with torch.compile in this mode"
     )
-    cuda_graph: bool = option(False, "record a whole step once and play it back, on a GPU")
+    cuda_graph: bool = option(False, "record a whole step once and replay it, on a GPU")
     try_convolutions: bool = option(
         True,
-        "on a GPU try out once, for each size of picture, which of cuDNN's convolutions are fastest; another process"
-        " may find others, and then the last bits of losses differ",
+        "on a GPU, benchmark cuDNN's convolutions once per image size and use the fastest; another process may choose"
+        " others, and then the last bits of losses differ",
     )
-    sync_norm: bool = option(False, "batch statistics of all ranks together in each step, instead of each its own")
+    sync_norm: bool = option(False, "batch statistics over all ranks in each step, instead of per rank")
     ema_half_life: float = option(
-        0.0, "steps in which the share of a weight in the moving average that is evaluated halves; 0: none", ge=0
+        0.0, "half-life, in steps, of a weight in the moving average that is evaluated; 0: no average", ge=0
     )
     ema_every: int = option(1, "steps between updates of the moving average", ge=1)
     evaluation: Literal["parallel", "serial"] = option(
         "parallel", "evaluate on all ranks, or on rank 0 while the others wait, as naive scripts do"
     )
-    async_checkpoint: bool = option(True, "write checkpoints while training goes on")
+    async_checkpoint: bool = option(True, "write checkpoints while training continues")
     seed: int = option(0, "seed of initial weights, order and augmentation", ge=0, lt=2**32)
-    evaluate_every: int = option(1, "evaluate after each this many epochs, and after the last", ge=1)
+    evaluate_every: int = option(1, "evaluate every this many epochs, and after the last", ge=1)
     evaluate_batch: int = option(256, "samples per rank and evaluation step", ge=1)
     checkpoint_every: int = option(0, "steps between checkpoints; 0: at the end of each epoch", ge=0)
     keep_checkpoints: int = option(2, "checkpoints kept, newest last", ge=1, le=1000)
-    stop_after: int = option(0, "stop after this many steps in all, as if interrupted; 0: never", ge=0)
+    stop_after: int = option(0, "stop after this many steps in total, as if interrupted; 0: never", ge=0)
     save_on_term: bool = option(
         False,
-        "SIGTERM has the ranks write a checkpoint and end, within launch.grace_s, as SIGUSR1 always does; job scripts"
-        " that may be requeued do so anyway",
+        "on SIGTERM, write a checkpoint and end within launch.grace_s, as SIGUSR1 always does; always on in job"
+        " scripts that may be requeued",
     )
-    resume: str = option("", "run directory or checkpoint file to go on from; empty: start anew")
+    resume: str = option("", "run directory or checkpoint file to resume from; empty: start from scratch")
     log_every: int = option(
-        10, "steps between points of the training-loss curve, which is told ten points at a time", ge=1
+        10, "steps between points of the training-loss curve; points are written ten at a time", ge=1
     )
 
 
@@ -192,30 +197,32 @@ class ParallelSpec:
     )
     backend: Literal["auto", "nccl", "gloo"] = option(
         "auto",
-        "what carries that which ranks exchange: nccl, with a GPU for each rank; gloo, on CPUs, and on GPUs by way of"
-        " the CPU, where ranks may share one; auto: nccl where each rank has a GPU of its own, else gloo",
+        "communication between ranks: nccl, with one GPU per rank; gloo, on CPUs, and on GPUs via the CPU, where ranks"
+        " may share one; auto: nccl where each rank has its own GPU, else gloo",
     )
     bucket_mb: tuple[float, ...] = option(
         (),
-        "ddp: size of a bucket in MiB; several, in the order in which they become ready, the last for all further ones"
-        " too, need torch 2.13; empty: 1 for the first, 25 for the others",
+        "ddp: size of a bucket in MiB; several, in the order in which they become ready, the last also for all further"
+        " buckets, need torch 2.13; empty: 1 for the first, 25 for the others",
         gt=0,
         le=65536,
     )
-    bucket_view: bool = option(True, "ddp with overlap: gradients live in their buckets, which saves a copy")
+    bucket_view: bool = option(True, "ddp with overlap: gradients are views of their buckets, which saves a copy")
     batched_copy: bool = option(
         False, "ddp with overlap: gradients are copied into a bucket all at once when it is full; needs torch 2.13"
     )
     static_graph: bool = option(
         False, "ddp with overlap: promise that each step uses the same parameters; not with train.accumulate"
     )
-    broadcast_buffers: bool = option(False, "ddp with overlap: rank 0's batch statistics go to all ranks in each step")
+    broadcast_buffers: bool = option(
+        False, "ddp with overlap: broadcast rank 0's batch statistics to all ranks in each step"
+    )
     compression: Literal["none", "fp16", "bf16", "powersgd"] = option(
-        "none", "ddp: what gradients are sent as; powersgd: as products of thin matrices, with overlap only"
+        "none", "ddp: format in which gradients are sent; powersgd: as low-rank matrices, with overlap only"
     )
     powersgd_rank: int = option(1, "ddp: rank of PowerSGD's approximation", ge=1, le=1024)
     powersgd_start: int = option(1000, "ddp: steps before PowerSGD begins to compress", ge=2)
-    overlap: bool = option(True, "ddp: send gradients while backward goes on; false: all of them after it")
+    overlap: bool = option(True, "ddp: send gradients during backward; false: all of them after it")
     reshard: bool = option(
-        True, "fsdp: give gathered weights back after forward, for least memory; false: only after backward"
+        True, "fsdp: free gathered weights after forward, to save memory; false: only after backward"
     )

@@ -1,1 +1,1 @@
-"""Read profiler traces of any size with suspicion: sources, JSON, Kineto events as columns."""
+"""Read untrusted profiler traces of any size: JSON piece by piece, Kineto events as columns."""

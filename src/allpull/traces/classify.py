@@ -17,7 +17,7 @@ Lane = Literal["op", "note", "kernel", "copy", "launch"]
 LANES: Mapping[object, Lane] = {
     "cpu_op": "op",
     "Operator": "op",  # before torch 1.12
-    None: "op",  # of the profiler before Kineto, which knew no categories
+    None: "op",  # of the profiler before Kineto, which had no categories
     "user_annotation": "note",
     "kernel": "kernel",
     "Kernel": "kernel",
@@ -32,20 +32,20 @@ LANES: Mapping[object, Lane] = {
     "privateuse1_runtime": "launch",
     "mtia_runtime": "launch",
 }
-"""Categories of events that matter; all others (stacks of Python, flows, counters) are passed over."""
+"""Categories of events that matter; all others (Python stacks, flows, counters) are ignored."""
 
 AUTOGRAD = "autograd::engine::evaluate_function"
 ACCUMULATE = "AccumulateGrad"
 FINISHING = ("torch.distributed.ddp.reducer::copy_bucket_to_grad", "torch.distributed.ddp.reducer::")
 PARAMETERS = "record_param_comms"
 HOST_BACKENDS = ("gloo:", "ucc:", "mpi:")
-"""Whose annotations are the collective itself, on a thread of its own; those of device back-ends only launch it."""
+"""Their annotations are the collective itself, on its own thread; those of device back-ends only launch it."""
 DEVICE_BACKENDS = ("nccl:", "rccl:", "xccl:", "hccl:", "cncl:", "mccl:")
 
 Mark = Literal["step", "input", "forward", "backward", "optimizer", "evaluation", "checkpoint"]
 
 _STEP = re.compile(r"ProfilerStep#(\d{1,12})")
-_WORDS: Mapping[str, Mark] = {
+_LABELS: Mapping[str, Mark] = {
     "forward": "forward",
     "backward": "backward",
     "optimizer": "optimizer",
@@ -95,7 +95,7 @@ _FAMILIES = {
     "recvanysource": "recv",
     "sendrecv": "send_recv",
 }
-"""Operations by their names without underscores: torch has three spellings of most, NCCL a fourth."""
+"""Operations by their names without underscores: torch spells most of them in three ways, NCCL in a fourth."""
 
 MADE_OF: Mapping[str, frozenset[str]] = {
     "barrier": frozenset({"barrier", "all_reduce"}),
@@ -107,7 +107,7 @@ MADE_OF: Mapping[str, frozenset[str]] = {
     "all_gather": frozenset({"all_gather", "broadcast", "send_recv"}),
     "reduce_scatter": frozenset({"reduce_scatter", "reduce"}),
 }
-"""Kernels that back-ends make some operations of; any other operation has kernels of its own name."""
+"""Operations that back-ends implement with other kernels; any other operation has kernels of its own name."""
 
 _LIBRARY = re.compile(r"[nr]ccl|msccl|oneccl|xccl|hccl|cncl|mccl|multimem_all|(?:one|two)_shot_all", re.IGNORECASE)
 _KERNEL_OPS = re.compile(
@@ -135,7 +135,7 @@ _DTYPES = {
     "byte": "uint8",
     "unsignedchar": "uint8",
 }
-MAX_ELEMENTS = 2**50  # of one message: more is no memory of today
+MAX_ELEMENTS = 2**50  # of one message: more exceeds any memory
 
 
 def mark(name: str) -> tuple[Mark, int | None] | None:
@@ -155,7 +155,7 @@ def mark(name: str) -> tuple[Mark, int | None] | None:
         return "forward", None
     if len(name) > 40:
         return None
-    word = _WORDS.get(name.strip("# ").replace("_", " ").lower())
+    word = _LABELS.get(name.strip("# ").replace("_", " ").lower())
     return None if word is None else (word, None)
 
 
@@ -178,14 +178,14 @@ def collective_kernel(name: str, arguments: Mapping[str, Any]) -> tuple[bool, st
     >>> collective_kernel("void reduce_kernel<512, 1>(int)", {}), collective_kernel("x", {"Collective name": "barrier"})
     ((False, None), (True, 'barrier'))
     """
-    said = arguments.get("Collective name")
-    if isinstance(said, str):
-        return True, operation(said)
+    metadata = arguments.get("Collective name")
+    if isinstance(metadata, str):
+        return True, operation(metadata)
     bare = name[:200].partition("(")[0]
     if not _LIBRARY.search(bare):
         return False, None
-    found = _KERNEL_OPS.search(bare)
-    return True, operation(found.group()) if found else None
+    operation_name = _KERNEL_OPS.search(bare)
+    return True, operation(operation_name.group()) if operation_name else None
 
 
 def item_bytes(dtype: object) -> int | None:
@@ -212,7 +212,7 @@ def dtype_name(dtype: object) -> str | None:
 def elements(dims: object, dtype: object = None) -> int | None:
     """Elements in the first argument of an operation, from ``Input Dims``: one tensor, or a list of them.
 
-    ``dtype`` is its ``Input type``: older torch writes no dimensions of a ``TensorList``.
+    ``dtype`` is its ``Input type``: older torch writes no dimensions for a ``TensorList``.
 
     >>> elements([[[2, 3], [4]], []]), elements([[8]]), elements([[]]), elements([[]], "TensorList"), elements("many")
     (10, 8, 1, None, None)

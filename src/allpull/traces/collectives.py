@@ -1,6 +1,6 @@
 """Pair the collectives that a program queued with their executions by a back-end.
 
-Kernels belong to the operation that launched them. Where the trace does not say which did, and for Gloo, executions of
+Kernels belong to the operation that launched them. Where the trace does not link them, and for Gloo, executions of
 equal operation and size begin in the order in which they were queued. One operation may launch several kernels.
 """
 
@@ -17,16 +17,16 @@ import numpy as np
 from allpull.traces import classify
 from allpull.traces.trace import UNKNOWN, Op, Trace
 
-SLACK_NS = 50_000  # a kernel may seem to begin before its launch by some µs (kineto 1380), an annotation too
+SLACK_NS = 50_000  # a kernel, or an annotation, may seem to begin some µs before its launch (kineto 1380)
 LOOK_AHEAD = 64  # executions that are compared with one queued operation
 
 _FACTS = ("family", "elements", "out_elements", "dtype", "item_bytes", "group", "group_ranks", "seq")
 
 
 def executions(trace: Trace) -> Iterator[tuple[Op | None, Op | None]]:
-    """Each queued operation of ``trace``, by begin, with its execution, if one is seen.
+    """Each queued operation of ``trace``, by begin, with its execution, or None.
 
-    An execution that nobody was seen to queue stands alone: ``(None, execution)``.
+    An execution whose queueing was not recorded is given as ``(None, execution)``.
     """
     queued = _outermost(trace.queued)
     launched, unlaunched = _by_launch(trace, queued)
@@ -38,14 +38,14 @@ def executions(trace: Trace) -> Iterator[tuple[Op | None, Op | None]]:
             yield op, _whole(launched[place])
             continue
         yield op, _first_match(op, free)
-        for runs in free.values():  # what ended before was queued before the trace began
+        for runs in free.values():  # what ended earlier was queued before the trace began
             while runs and runs[0].end_ns < op.begin_ns - SLACK_NS:
                 yield None, runs.popleft()
     yield from ((None, run) for runs in free.values() for run in runs)
 
 
 def with_facts(op: Op, other: Op) -> Op:
-    """``op``, with what only ``other`` tells."""
+    """``op``, with the fields that only ``other`` has."""
     missing: dict[str, Any] = {
         name: fact for name in _FACTS if getattr(op, name) is None and (fact := getattr(other, name)) is not None
     }
@@ -68,7 +68,7 @@ def _outermost(ops: Sequence[Op]) -> list[Op]:
 
 
 def _by_launch(trace: Trace, queued: Sequence[Op]) -> tuple[dict[int, list[Op]], list[Op]]:
-    """Executions by the place of the queued operation that launched them, and those whose launch is not known."""
+    """Executions by the place of the queued operation that launched them, and those whose launch is unknown."""
     launched: dict[int, list[Op]] = defaultdict(list)
     unlaunched: list[Op] = []
     at = trace.launched_at(np.array([run.correlation for run in trace.run], dtype=np.int64))
@@ -89,7 +89,7 @@ def _by_launch(trace: Trace, queued: Sequence[Op]) -> tuple[dict[int, list[Op]],
 
 
 def _first_match(op: Op, free: Mapping[str | None, deque[Op]]) -> Op | None:
-    """The first execution that may be that of ``op``, taken out of ``free``."""
+    """The first execution that may be that of ``op``, removed from ``free``."""
     candidates: list[tuple[int, str | None, int]] = []
     for family in (*_kernels_of(op), None):
         runs = islice(free.get(family, ()), LOOK_AHEAD)

@@ -45,8 +45,8 @@ class Stretches:
         if not self:
             return np.zeros(t_ns.shape, dtype=np.bool_)
         place = np.searchsorted(self.begin, t_ns, side="right") - 1
-        found: NDArray[np.bool_] = (place >= 0) & (t_ns < self.end[np.maximum(place, 0)])
-        return found
+        covered: NDArray[np.bool_] = (place >= 0) & (t_ns < self.end[np.maximum(place, 0)])
+        return covered
 
     def begin_of_the_one_at(self, t_ns: int) -> int | None:
         """When the stretch began in which the moment lies; None: it lies in none."""
@@ -54,7 +54,7 @@ class Stretches:
         return int(self.begin[place]) if place >= 0 and t_ns < int(self.end[place]) else None
 
     def last_end_before(self, t_ns: int) -> int | None:
-        """The end of the last stretch that is over at the moment; None: none is."""
+        """The end of the last stretch that has ended by then; None: there is none."""
         place = int(np.searchsorted(self.end, t_ns, side="right")) - 1
         return int(self.end[place]) if place >= 0 else None
 
@@ -71,8 +71,8 @@ class Stretches:
 def union(begin: ArrayLike, end: ArrayLike) -> Stretches:
     """The union of intervals in any order; those that end before they begin are empty.
 
-    >>> found = union([5, 0, 2], [9, 3, 4])
-    >>> found.begin.tolist(), found.end.tolist()
+    >>> joined = union([5, 0, 2], [9, 3, 4])
+    >>> joined.begin.tolist(), joined.end.tolist()
     ([0, 5], [4, 9])
     """
     begins, ends = np.asarray(begin, dtype=np.int64), np.asarray(end, dtype=np.int64)
@@ -90,15 +90,15 @@ def union(begin: ArrayLike, end: ArrayLike) -> Stretches:
 
 def of(pairs: Iterable[tuple[int, int]]) -> Stretches:
     """As ``union``, of pairs of begin and end."""
-    found = list(pairs)
-    return union([begin for begin, _ in found], [end for _, end in found])
+    intervals = list(pairs)
+    return union([begin for begin, _ in intervals], [end for _, end in intervals])
 
 
 def _where(one: Stretches, other: Stretches, *, inside_other: bool) -> Stretches:
-    """What of ``one`` is, or is not, in ``other``: between two neighbouring ends of either nothing changes."""
+    """The part of ``one`` inside, or outside, ``other``: between neighbouring edges of either nothing changes."""
     if not one:
         return NONE
-    edges = np.sort(np.concatenate([one.begin, one.end, other.begin, other.end]))  # twice the same: an empty stretch
+    edges = np.sort(np.concatenate([one.begin, one.end, other.begin, other.end]))  # equal edges give an empty stretch
     left, right = edges[:-1], edges[1:]
     kept = one.cover(left) & (other.cover(left) == inside_other)
     return union(left[kept], right[kept])

@@ -1,7 +1,7 @@
 """Read a JSON document piece by piece, however large it is: its members, and the elements of chosen lists one by one.
 
-Memory holds one chunk of text and one value. The document may come from anybody: values are bounded, and what is cut
-off or damaged is a ``ValueError`` after everything before it was given.
+Memory holds one chunk of text and one value. The document is untrusted: values are bounded, and a truncated or
+damaged document raises ``ValueError`` after everything before the damage was yielded.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _BETWEEN = re.compile(r"[ \t\r\n,]*")
 
 
 class Text:
-    """The text of a document, of which only the part not yet used is kept.
+    """The text of a document; only the part not yet consumed is kept.
 
-    ``read`` gives the next bytes, b"" at the end. Numbers that JSON does not have (NaN) are None.
+    ``read`` returns the next bytes, b"" at the end. Numbers that JSON does not allow (NaN) become None.
     """
 
     def __init__(self, read: Callable[[int], bytes]) -> None:
@@ -35,7 +35,7 @@ class Text:
         self._is_over = False
 
     def peek(self, skipped: re.Pattern[str] = _SPACE) -> str:
-        """The next character that is not ``skipped``, which is not used up; "" at the end."""
+        """The next character that is not ``skipped``, without consuming it; "" at the end."""
         while True:
             self._place = _end(skipped.match(self._rest, self._place))
             if self._place < len(self._rest):
@@ -44,32 +44,32 @@ class Text:
                 return ""
 
     def take(self, expected: str) -> None:
-        """Use up the next character.
+        """Consume the next character.
 
         Raises:
-            ValueError: it is another one.
+            ValueError: it is not ``expected``.
         """
         found = self.peek()
         if found != expected:
-            raise ValueError(f"{found!r} where {expected!r} was expected" if found else "it ends in the middle")
+            raise ValueError(f"{found!r} where {expected!r} was expected" if found else "it is truncated")
         self._place += 1
 
     def value(self) -> Any:
         """The next value, whole.
 
         Raises:
-            ValueError: it is none, is cut off, is nested too deeply or has more than ``MAX_VALUE`` characters.
+            ValueError: it is invalid, is truncated, is nested too deeply or has more than ``MAX_VALUE`` characters.
         """
         is_bare = self.peek() not in '{["'
         while True:
-            if is_bare and not _AFTER_BARE.search(self._rest, self._place):  # a number may go on in the next chunk
+            if is_bare and not _AFTER_BARE.search(self._rest, self._place):  # a number may continue in the next chunk
                 if len(self._rest) - self._place > MAX_VALUE or not self._more():
-                    raise ValueError("it ends in the middle")
+                    raise ValueError("it is truncated")
                 continue
             try:
                 value, end = self._values.raw_decode(self._rest, self._place)
             except json.JSONDecodeError as error:
-                self._more_of_one(error)
+                self._extend_value(error)
                 continue
             except RecursionError:
                 raise ValueError("nested too deeply") from None
@@ -88,13 +88,13 @@ class Text:
         yield from self._objects()
         while (found := self.peek(_BETWEEN)) != "]":
             if not found:
-                raise ValueError("it ends in the middle")
+                raise ValueError("it is truncated")
             yield self.value()
             yield from self._objects()
         self.take("]")
 
     def _objects(self) -> Iterator[Any]:
-        """Objects that follow each other and stand whole in what was read: nearly all elements of nearly all lists."""
+        """Consecutive objects that are complete in what was read: nearly all elements of nearly all lists."""
         decode, between = self._values.raw_decode, _BETWEEN.match
         while True:
             place = _end(between(self._rest, self._place))
@@ -103,11 +103,11 @@ class Text:
             try:
                 value, self._place = decode(self._rest, place)
             except (ValueError, RecursionError):
-                return  # cut off by the end of the chunk, or damaged: ``value`` says which
+                return  # truncated by the end of the chunk, or damaged: ``value`` determines which
             yield value
 
     def _more(self) -> bool:
-        """Drop what is used up and append the next chunk; False where there is none."""
+        """Drop what was consumed and append the next chunk; False: there is none."""
         if self._is_over:
             return False
         blob = self._read(CHUNK)
@@ -116,23 +116,23 @@ class Text:
         self._place = 0
         return bool(blob) or bool(self._rest)
 
-    def _more_of_one(self, error: json.JSONDecodeError) -> None:
-        """Read on where a value did not end; raise where it cannot be one."""
+    def _extend_value(self, error: json.JSONDecodeError) -> None:
+        """Read more where a value is incomplete; raise where it cannot be one."""
         unused = len(self._rest) - self._place
         if unused > MAX_VALUE:
             raise ValueError(f"a value of more than {MAX_VALUE:,} characters, or damage in it")
         if self._is_over:
-            raise ValueError("it ends in the middle" if error.pos >= len(self._rest) - 1 else error.msg)
+            raise ValueError("it is truncated" if error.pos >= len(self._rest) - 1 else error.msg)
         self._more()
 
 
 def members(text: Text, lists: Collection[str]) -> Iterator[tuple[str, Any]]:
-    """The members of the object in ``text`` with their names; of those in ``lists``, each element by itself.
+    """The members of the object in ``text`` with their names; the elements of those in ``lists`` one by one.
 
     A document that is a list has its elements under the name "".
 
     Raises:
-        ValueError: the document is neither, or is damaged from here on; it says how.
+        ValueError: the document is neither, or is damaged from here on; the message says how.
     """
     opening = text.peek()
     if opening == "[":
@@ -143,7 +143,7 @@ def members(text: Text, lists: Collection[str]) -> Iterator[tuple[str, Any]]:
     text.take("{")
     while (found := text.peek(_BETWEEN)) != "}":
         if not found:
-            raise ValueError("it ends in the middle")
+            raise ValueError("it is truncated")
         if found != '"':
             raise ValueError(f"{found!r} where the name of a member was expected")
         name = text.value()

@@ -1,6 +1,6 @@
 """Read a trace of torch.profiler (Chrome JSON, as Kineto writes it), event by event, into columns.
 
-A gigabyte of trace becomes some tens of megabytes: three numbers per operation and kernel, and the few events that
+A gigabyte of trace becomes tens of megabytes: three numbers per operation and kernel, and the few events that
 describe the program. Times are in µs after ``baseTimeNanoseconds`` of the real-time clock, or after 1970 in older
 traces. Implausible events (negative durations, impossible times) are counted and left out.
 """
@@ -22,12 +22,12 @@ from allpull.traces.json_stream import Text, members
 from allpull.traces.trace import UNKNOWN, Annotation, Arguments, Columns, Group, Op, Trace
 from allpull.traces.unpacked import Unpacked
 
-MAX_US = 2**52  # 142 years; and what a float holds of it is exact to 1 µs
-MAX_NS = 2**62  # as of all moments in a run directory: differences of two such fit 64 bits
-MAX_EVENTS = 50_000_000  # of one trace that are kept as columns, 24 bytes each
-MAX_KEPT = 500_000  # of one trace that are kept as they are
+MAX_US = 2**52  # 142 years; a float below it is exact to 1 µs
+MAX_NS = 2**62  # as for all moments in a run directory: their differences fit 64 bits
+MAX_EVENTS = 50_000_000  # of one trace kept as columns, 24 bytes each
+MAX_KEPT = 500_000  # of one trace kept as records
 MAX_THREADS = 100_000
-MAX_RANKS = 1_000_000  # as schema.run allows
+MAX_RANKS = 1_000_000  # as in schema.run
 MAX_NAME = 200  # characters of any name that is kept
 
 Number = int | float
@@ -49,7 +49,7 @@ def read_trace(file: Unpacked) -> Trace:
 
 
 def read_window(root: Path, relative: str, limit_bytes: int) -> Trace:
-    """The trace ``relative`` of the resolved run directory ``root``, of which at most ``limit_bytes`` are unpacked.
+    """The trace ``relative`` of the resolved run directory ``root``, unpacked up to ``limit_bytes``.
 
     A file that cannot be opened is an empty trace with a ``fault``.
     """
@@ -80,7 +80,7 @@ class _Reader:
         """One event of the trace.
 
         Raises:
-            ValueError: there are more of them than can be kept.
+            ValueError: there are too many to keep.
         """
         if not isinstance(event, dict):
             self.trace.strange += 1
@@ -102,7 +102,7 @@ class _Reader:
         self.trace.events += 1
         self._latest_ns = max(self._latest_ns, begin_ns + length_ns)
         if self.trace.events > MAX_EVENTS:
-            raise ValueError(f"more than {MAX_EVENTS:,} events: only those before were read")
+            raise ValueError(f"more than {MAX_EVENTS:,} events: the remaining ones were not read")
         arguments = event.get("args")
         facts = arguments if isinstance(arguments, dict) else {}
         if self.trace.pid is None and lane == "op":
@@ -129,7 +129,7 @@ class _Reader:
         if not base_ns:
             return trace
         if base_ns + self._latest_ns >= MAX_NS:
-            trace.fault = trace.fault or "its times lie beyond what clocks show: only their differences were read"
+            trace.fault = trace.fault or "its times are implausible for any clock: only their differences were read"
             return trace
         for columns in (trace.ops, trace.autograd, trace.accumulating, trace.finishing, trace.kernels, trace.copies):
             _shift(columns, base_ns)
@@ -155,7 +155,7 @@ class _Reader:
             self._keep(trace.queued, _described(name, arguments, begin, end, thread))
         elif name.startswith(classify.FINISHING):
             trace.finishing.add(begin, end, thread)
-        elif name == "forward":  # of a module that was scripted
+        elif name == "forward":  # of a scripted module
             self._note(name, arguments, begin, end, tid)
 
     def _note(self, name: str, arguments: Arguments, begin: int, end: int, tid: object) -> None:
@@ -164,8 +164,8 @@ class _Reader:
             self._keep(trace.run, _described(name, arguments, begin, end, thread))
         elif name.startswith(classify.DEVICE_BACKENDS):
             self._keep(trace.queued, _described(name, arguments, begin, end, thread))
-        elif (found := classify.mark(name)) is not None:
-            mark, number = found
+        elif (marked := classify.mark(name)) is not None:
+            mark, number = marked
             self._keep(
                 trace.annotations,
                 Annotation(mark=mark, begin_ns=begin, end_ns=end, thread=thread, number=number),
@@ -184,7 +184,7 @@ class _Reader:
 
     def _copy(self, name: str, arguments: Arguments, begin: int, end: int, _: object) -> None:
         self.trace.on_device = True
-        columns = self.trace.copies if "HtoD" in name else self.trace.kernels  # what else it moves is its own work
+        columns = self.trace.copies if "HtoD" in name else self.trace.kernels  # other copies are the device's own work
         columns.add(begin, end, _correlation(arguments))
 
     def _launch(self, _: str, arguments: Arguments, begin: int, end: int, __: object) -> None:
@@ -194,21 +194,21 @@ class _Reader:
 
     def _keep(self, kept: list[Any], one: Any) -> None:
         if len(kept) >= MAX_KEPT:
-            raise ValueError(f"more than {MAX_KEPT:,} collectives or annotations: only those before were read")
+            raise ValueError(f"more than {MAX_KEPT:,} collectives or annotations: the remaining ones were not read")
         kept.append(one)
 
     def _thread(self, tid: object, where: str = "host") -> int:
         key = (where, tid if isinstance(tid, (int, str)) else None)
-        found = self._threads.get(key)
-        if found is None:
+        number = self._threads.get(key)
+        if number is None:
             if len(self._threads) >= MAX_THREADS:
-                raise ValueError(f"more than {MAX_THREADS:,} threads: only events before were read")
-            found = self._threads[key] = len(self._threads)
-        return found
+                raise ValueError(f"more than {MAX_THREADS:,} threads: the remaining events were not read")
+            number = self._threads[key] = len(self._threads)
+        return number
 
 
 def plain(text: str) -> str:
-    """A name that can be stored: bounded, without lone surrogates.
+    """A name safe to store: bounded, without lone surrogates.
 
     >>> plain("node\\ud800-1")
     'node?-1'
@@ -226,24 +226,24 @@ def _described(
     family: str | None = None,
     correlation: int = UNKNOWN,
 ) -> Op:
-    """A collective as its metadata describe it, or else as its name does."""
-    said = arguments.get("Collective name")
-    if isinstance(said, str):
-        family = classify.operation(said)
+    """A collective described by its metadata, or else by its name."""
+    collective = arguments.get("Collective name")
+    if isinstance(collective, str):
+        family = classify.operation(collective)
     elif family is None and correlation == UNKNOWN and not name.startswith(classify.PARAMETERS):
         family = classify.operation(name)
-    kinds = arguments.get("Input type")
-    dtype = arguments.get("dtype") or (kinds[0] if isinstance(kinds, list) and kinds else None)
+    types = arguments.get("Input type")
+    dtype = arguments.get("dtype") or (types[0] if isinstance(types, list) and types else None)
     ranks = arguments.get("Process Group Ranks")
     group = arguments.get("Process Group Name")
     inputs = arguments.get("Concrete Inputs")
-    told = _count(arguments.get("In msg nelems"), least=0, most=classify.MAX_ELEMENTS)
+    in_elements = _count(arguments.get("In msg nelems"), least=0, most=classify.MAX_ELEMENTS)
     return Op(
         family=family,
         begin_ns=begin,
         end_ns=end,
         thread=thread,
-        elements=classify.elements(arguments.get("Input Dims"), dtype) if told is None else told,
+        elements=classify.elements(arguments.get("Input Dims"), dtype) if in_elements is None else in_elements,
         out_elements=_count(arguments.get("Out msg nelems"), least=0, most=classify.MAX_ELEMENTS),
         dtype=classify.dtype_name(dtype),
         item_bytes=classify.item_bytes(dtype),
@@ -251,13 +251,13 @@ def _described(
         group_ranks=_count(arguments.get("Group size"), least=1),
         seq=_count(arguments.get("Seq"), least=0, most=MAX_NS),
         correlation=correlation,
-        is_certain=isinstance(said, str) or not name.startswith(classify.PARAMETERS),
+        is_certain=isinstance(collective, str) or not name.startswith(classify.PARAMETERS),
         blocks=isinstance(inputs, list) and "False" in inputs,
     )
 
 
 def group_name(name: str, ranks: object) -> str:
-    """A name that is equal on all ranks of a group and differs between groups: numbers of groups may not.
+    """A name equal on all ranks of a group and different between groups, which group numbers may not be.
 
     >>> group_name("0", "[0, 1]"), group_name("1", None)
     ('0 [0, 1]', '1')
@@ -274,9 +274,9 @@ def _groups(config: Any) -> Iterator[tuple[str, Group]]:
 
 
 def _ns(us: Any) -> int | None:
-    """A time of a trace in ns; None where it is none."""
+    """A time of a trace in ns; None: it is not a valid time."""
     kind = type(us)
-    if (kind is float or kind is int) and 0 <= us < MAX_US:  # which NaN is not
+    if (kind is float or kind is int) and 0 <= us < MAX_US:  # false for NaN
         ns: int = round(us * 1000)
         return ns
     return None
@@ -287,8 +287,8 @@ def _count(value: Any, *, least: int, most: int = MAX_RANKS) -> int | None:
 
 
 def _correlation(arguments: Arguments) -> int:
-    found = _count(arguments.get("correlation"), least=0, most=MAX_NS)
-    return UNKNOWN if found is None else found
+    number = _count(arguments.get("correlation"), least=0, most=MAX_NS)
+    return UNKNOWN if number is None else number
 
 
 def _shift(columns: Columns, base_ns: int) -> None:

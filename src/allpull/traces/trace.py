@@ -14,7 +14,7 @@ from allpull.traces.classify import Mark
 from allpull.traces.intervals import Stretches, Times, union
 
 UNKNOWN = -1
-"""In a column: not known."""
+"""In a column: unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +25,9 @@ class Group:
     ranks: int
 
 
-@dataclass(slots=True, kw_only=True)  # not frozen: the reader learns at the end of a file what its times count from
+@dataclass(slots=True, kw_only=True)  # not frozen: the base time of a file may come at its end
 class Op:
-    """A collective, queued by the program or executed by a back-end; None: not known.
+    """A collective, queued by the program or executed by a back-end; None: unknown.
 
     ``family`` is torch's name of the operation (``classify.operation``). ``thread`` numbers the threads of a trace.
     ``blocks``: the program called it synchronously (``async_op=False``), as DDP never does.
@@ -52,7 +52,7 @@ class Op:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Annotation:
-    """A part of a step, annotated by the program or by torch; ``number`` is that of a step."""
+    """A part of a step, annotated by the program or by torch; ``number`` is the step's number."""
 
     mark: Mark
     begin_ns: int
@@ -95,8 +95,8 @@ class Trace:
 
     ``ops`` and ``autograd`` (tag: thread), ``accumulating`` and ``finishing`` (the same) are of the host; ``kernels``
     and ``copies`` (tag: correlation) of the device, and ``launches`` what issued them. ``forward_marks`` are begins of
-    operations whose gradient was computed in the trace. ``strange`` counts events that no clock could have stamped;
-    ``fault`` says why reading stopped early; ``on_device`` whether an accelerator was watched too.
+    operations whose gradient was computed in the trace. ``strange`` counts events with impossible times;
+    ``fault`` says why reading stopped early; ``on_device`` whether an accelerator was profiled too.
     """
 
     rank: int | None = None
@@ -151,14 +151,14 @@ class Trace:
 
     @cached_property
     def _issued(self) -> tuple[Times, Times]:
-        """When each computing kernel was launched, ascending, and the latest end of all launched until then."""
+        """When each computing kernel was launched, ascending, and the latest end of all kernels launched until then."""
         _, end, correlation = self.kernels.arrays()
         at = self.launched_at(correlation)
         order = np.argsort(at, kind="stable")[int((at == UNKNOWN).sum()) :]
         return at[order], np.maximum.accumulate(end[order])
 
     def ended_of_launched_before(self, t_ns: int) -> int | None:
-        """When the device had finished all compute that the host launched by ``t_ns``; None: none, or not known."""
+        """When the device had finished all compute that the host launched by ``t_ns``; None: none, or unknown."""
         at, latest_end = self._issued
         place = int(np.searchsorted(at, t_ns)) - 1
         return int(latest_end[place]) if place >= 0 else None
@@ -170,7 +170,7 @@ class Trace:
 
     @cached_property
     def differentiates(self) -> Stretches:
-        """When autograd was in any function."""
+        """When autograd was running any function."""
         return self.autograd.stretches()
 
     @cached_property
@@ -179,7 +179,7 @@ class Trace:
         return self.marked("backward")
 
     def busy(self, thread: int) -> Stretches:
-        """When a thread of the host was in any operation."""
+        """When a thread of the host was executing any operation."""
         if thread not in self._busy:
             self._busy[thread] = self.ops.stretches(thread)
         return self._busy[thread]
@@ -194,8 +194,8 @@ class Trace:
 
     def marked(self, mark: Mark) -> Stretches:
         """When annotations put the program in one part of a step."""
-        found = self.of(mark)
-        return union([one.begin_ns for one in found], [one.end_ns for one in found])
+        annotations = self.of(mark)
+        return union([one.begin_ns for one in annotations], [one.end_ns for one in annotations])
 
 
 Arguments = dict[str, Any]

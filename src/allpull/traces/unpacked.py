@@ -7,13 +7,13 @@ import zlib
 from typing import Any, BinaryIO
 
 MAX_RATIO = 400  # unpacked to packed; gzip makes traces 10 to 30 times smaller, and a bomb of zeros a thousand times
-FREE_BYTES = 64 << 20  # unpacked of any file, before its ratio counts
+FREE_BYTES = 64 << 20  # unpacked from any file before its ratio is checked
 
 
 class Unpacked:
     """The bytes of ``file``, which has ``size_bytes``, unpacked where ``is_packed``.
 
-    ``read_bytes`` counts the unpacked bytes; at most ``limit_bytes`` of them are given (None: no limit).
+    ``read_bytes`` counts the unpacked bytes; at most about ``limit_bytes`` are returned (None: no limit).
     """
 
     def __init__(self, file: BinaryIO, size_bytes: int, *, is_packed: bool, limit_bytes: int | None = None) -> None:
@@ -33,7 +33,7 @@ class Unpacked:
         left = size
         while left and self._fault is None:
             try:
-                blob: bytes = self._file.read1(left)  # ``read`` would lose what stands before the damage
+                blob: bytes = self._file.read1(left)  # ``read`` would lose what precedes the damage
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
                 self._fault = f"not readable as gzip from byte {self.read_bytes:,} on: {error}"
                 break
@@ -52,5 +52,5 @@ class Unpacked:
         if self._most is not None and self.read_bytes > self._most:
             return f"it unpacks to more than {MAX_RATIO} times its size, which no trace does"
         if self._limit is not None and self.read_bytes > self._limit:
-            return "too large to be read whole"
+            return "too large to read in full"
         return None

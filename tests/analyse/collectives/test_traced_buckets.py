@@ -155,7 +155,7 @@ def test_only_so_much_is_unpacked(windowed: Callable[..., Any]) -> None:
     assert bucket_windows(run).times.height == 1
     part = bucket_windows(run, limit_bytes=1 << 20)
     assert part.times.height == 1
-    assert "too large to be read whole" in part.gaps[0].text
+    assert "too large to read in full" in part.gaps[0].text
     assert bucket_windows(run, limit_bytes=0).gaps[0].text == "profiler windows: 1 were not read, to keep this short"
 
 
@@ -164,7 +164,7 @@ def test_only_so_much_is_unpacked(windowed: Callable[..., Any]) -> None:
     [
         (b"", "it is empty"),
         (b"[]", "no reduction"),
-        (b'{"traceEvents": [', "it ends in the middle"),
+        (b'{"traceEvents": [', "it is truncated"),
         (
             b'{"traceEvents": [{"ph": "X", "name": "c10d::allreduce_", "ts": ' + b"9" * 5000 + b"}]}",
             "a number of too many digits",

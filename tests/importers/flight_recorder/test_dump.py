@@ -84,7 +84,7 @@ def test_dumps_alone_give_steps_and_arrivals_and_say_what_is_missing(tmp_path: P
     lengths = (run.steps["end_ns"] - run.steps["begin_ns"]).unique().to_list()
     assert lengths == [100 * MS]
     assert run.collectives["end_ns"].null_count() == run.collectives.height == 2 * 5 * (STEPS - 1)
-    assert any("neither when they began nor when they ended" in gap for gap in texts(run.gaps))
+    assert any("not when they began or ended" in gap for gap in texts(run.gaps))
     found = metrics(AlignedRun(run))
     assert found.phases["wait"] is None
     assert found.phases["forward"] is None
@@ -123,7 +123,7 @@ def test_a_dump_beside_a_trace_numbers_its_collectives(tmp_path: Path) -> None:
         save(folder / f"rank{rank}.json", document(job, rank, events))
         write(folder, rank, {"version": "2.10", "pg_config": {}, "entries": entries}, as_json=False)
     done = import_traces([folder], out=tmp_path / "runs")
-    assert "10 of 10 collectives seen on all ranks that took part" in done.summary
+    assert "10 of 10 collectives recorded on every participating rank" in done.summary
     run = read_run(done.directory)
     assert sorted(path.name for path in (run.directory / "traces").iterdir() if "flight" in path.name) == [
         "rank-00000-flight-recorder-0.pickle",
@@ -152,7 +152,7 @@ def test_odd_entries_are_counted_and_left_out(tmp_path: Path, odd: dict[str, Any
     what["entries"].insert(3, "no entry")
     write(tmp_path / "dumps", 0, what, as_json=True)
     done = import_traces([tmp_path / "dumps"], out=tmp_path / "runs")
-    assert any("2 entries that are no collective, or impossible, left out" in gap for gap in done.gaps)
+    assert any("2 entries left out: not a collective, or implausible" in gap for gap in done.gaps)
     assert read_run(done.directory).steps.height == STEPS - 1
 
 

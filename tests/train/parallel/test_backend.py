@@ -62,7 +62,7 @@ def test_gloo_is_to_be_had_everywhere(found: Census) -> None:
     [
         (CPUS, MissingPart, "4 of 4 ranks have none"),
         (LACKING, MissingPart, "2 of 4 ranks have none"),
-        (PAIRS, BadInput, "4 ranks have 2 GPUs together, and NCCL refuses to have two ranks on one"),
+        (PAIRS, BadInput, "4 ranks share 2 GPUs, and NCCL refuses two ranks on one GPU"),
         (WITHOUT_NCCL, MissingPart, "torch was built without NCCL"),
     ],
 )
@@ -151,13 +151,13 @@ def test_a_rank_alone_joins_nobody_and_is_refused_nccl_without_a_gpu(monkeypatch
 
 @pytest.mark.slow
 @pytest.mark.ranks
-def test_two_ranks_join_as_their_gpus_allow(found_by_two_ranks: Callable[[str], list[dict[str, Any]]]) -> None:
-    first, second = found_by_two_ranks("backend_ranks.py")
+def test_two_ranks_join_as_their_gpus_allow(results_of_two_ranks: Callable[[str], list[dict[str, Any]]]) -> None:
+    first, second = results_of_two_ranks("backend_ranks.py")
     on_cpu = {"device": "cpu", "backend": "gloo", "total": 2.0, "all": True, "remarks": []}
     on_cpu["metrics"] = {"backend_is_nccl": 0.0}
     for name in ("cpu", "cpu gloo", "cpu fsdp"):
         assert first[name] == second[name] == on_cpu
-    why = "parallel.backend: ranks exchange through Gloo, by way of the CPU: 2 ranks share 1 GPU"
+    why = "parallel.backend: ranks exchange through Gloo, via the CPU: 2 ranks share 1 GPU"
     for name in ("shared", "shared gloo"):
         assert first[name] == {**on_cpu, "device": "cuda:0", "remarks": [why]}
         assert second[name] == {**on_cpu, "device": "cuda:0"}

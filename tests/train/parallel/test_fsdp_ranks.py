@@ -16,9 +16,9 @@ Found = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def found(found_by_two_ranks: Callable[[str], list[Found]]) -> list[Found]:
+def found(results_of_two_ranks: Callable[[str], list[Found]]) -> list[Found]:
     """What each of two ranks found out."""
-    return found_by_two_ranks("fsdp_ranks.py")
+    return results_of_two_ranks("fsdp_ranks.py")
 
 
 def test_a_training_in_half_precision_is_that_of_ddp_bit_for_bit(found: list[Found]) -> None:

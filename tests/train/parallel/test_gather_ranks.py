@@ -14,9 +14,9 @@ Found = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def found(found_by_two_ranks: Callable[[str], list[Found]]) -> list[Found]:
+def found(results_of_two_ranks: Callable[[str], list[Found]]) -> list[Found]:
     """What each of two ranks found out."""
-    return found_by_two_ranks("gather_ranks.py")
+    return results_of_two_ranks("gather_ranks.py")
 
 
 def test_rows_of_all_ranks_come_in_their_order_however_many_each_has(found: list[Found]) -> None:

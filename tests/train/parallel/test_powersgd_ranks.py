@@ -13,9 +13,9 @@ Found = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def found(found_by_two_ranks: Callable[[str], list[Found]]) -> list[Found]:
+def found(results_of_two_ranks: Callable[[str], list[Found]]) -> list[Found]:
     """What each of two ranks found out."""
-    return found_by_two_ranks("powersgd_ranks.py")
+    return results_of_two_ranks("powersgd_ranks.py")
 
 
 def test_what_goes_on_is_bit_for_bit_what_would_have_been(found: list[Found]) -> None:

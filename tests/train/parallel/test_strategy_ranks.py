@@ -15,9 +15,9 @@ Found = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def found(found_by_two_ranks: Callable[[str], list[Found]]) -> list[Found]:
+def found(results_of_two_ranks: Callable[[str], list[Found]]) -> list[Found]:
     """What each of two ranks found out."""
-    return found_by_two_ranks("strategy_ranks.py")
+    return results_of_two_ranks("strategy_ranks.py")
 
 
 def each(found: list[Found], check: str) -> Iterator[Any]:

@@ -40,7 +40,7 @@ def _per_s(samples: pl.DataFrame, counter: str, ranks: int) -> float | None:
     """
     by_rank = (
         samples.drop_nulls(counter)
-        .group_by("rank")
+        .group_by("rank", maintain_order=True)  # sums of floats depend on their order
         .agg(
             pl.col(counter).cast(pl.Float64).diff().clip(lower_bound=0).sum().alias("growth"),
             (pl.col("t_ns").last() - pl.col("t_ns").first()).alias("ns"),

@@ -1,7 +1,7 @@
 """Read dumps of PyTorch's flight recorder: for each collective its sequence number, sizes, and when it was called.
 
-A dump has no begin and no end of what ran: ``time_discovered_…`` are moments at which a watchdog looked, up to a tenth
-of a second late, and are not used. It is JSON (``_dump_fr_trace_json``), or a pickle, which is read without pickle.
+A dump does not record when a collective began or ended: ``time_discovered_…`` are the moments of a watchdog's polls, up
+to 0.1 s late, and are not used. It is JSON (``_dump_fr_trace_json``), or a pickle, which is read without ``pickle``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_ENTRIES = 500_000  # of one dump
 
 @dataclass(kw_only=True)
 class Dump:
-    """One dump: ``calls`` in the order of calling; ``strange`` counts entries that cannot be used."""
+    """One dump: ``calls`` in the order in which they were made; ``strange`` counts unusable entries."""
 
     rank: int | None = None
     host: str | None = None
@@ -44,7 +44,7 @@ def read_dump(source: Source) -> Dump:
         for name, value in _members(source):
             if name == "entries":
                 if len(entries) >= MAX_ENTRIES:
-                    raise ValueError(f"more than {MAX_ENTRIES:,} entries: only those before were read")
+                    raise ValueError(f"more than {MAX_ENTRIES:,} entries: the remaining ones were not read")
                 entries.append(_essence(value))
             elif name == "pg_config":
                 sizes = dict(_group_sizes(value))
@@ -52,9 +52,9 @@ def read_dump(source: Source) -> Dump:
                 dump.rank = value
     except ValueError as fault:
         dump.fault = str(fault)[:MAX_NAME]
-    found = [_call(entry, sizes) for entry in entries]
-    dump.calls = sorted((call for call in found if call is not None), key=lambda call: call.called_ns)
-    dump.strange = sum(1 for call in found if call is None)
+    calls = [_call(entry, sizes) for entry in entries]
+    dump.calls = sorted((call for call in calls if call is not None), key=lambda call: call.called_ns)
+    dump.strange = sum(1 for call in calls if call is None)
     return dump
 
 
@@ -84,12 +84,12 @@ _FIELDS = (
 
 
 def _essence(entry: Any) -> dict[str, Any]:
-    """The fields of an entry that are used, without its stack, which is most of it."""
+    """The fields of an entry that are used; most of an entry is its stack, which is dropped."""
     return {name: entry.get(name) for name in _FIELDS} if isinstance(entry, dict) else {}
 
 
 def _call(entry: dict[str, Any], sizes: dict[str, int]) -> Call | None:
-    """An entry as a call; None where it is no collective, or impossible."""
+    """An entry as a call; None: it is not a collective, or implausible."""
     name, created_ns, seq = entry.get("profiling_name"), entry.get("time_created_ns"), entry.get("collective_seq_id")
     family = classify.operation(name) if isinstance(name, str) else None
     if family is None or type(created_ns) is not int or not 0 < created_ns < MAX_NS:
@@ -114,15 +114,15 @@ def _call(entry: dict[str, Any], sizes: dict[str, int]) -> Call | None:
 
 
 def _lists(value: Any) -> Any:
-    """Sizes as JSON has them: a pickle may have tuples."""
+    """Sizes as lists, as in JSON: a pickle may hold tuples."""
     if not isinstance(value, (list, tuple)):
         return value
     return [list(one) if isinstance(one, (list, tuple)) else one for one in value]
 
 
-def _group(told: Any, sizes: dict[str, int]) -> tuple[str, int]:
-    """The name of a group that is equal on its ranks, and how many it has; 0: not told."""
-    name = told[0] if isinstance(told, (list, tuple)) and told and isinstance(told[0], str) else DEFAULT_GROUP
+def _group(value: Any, sizes: dict[str, int]) -> tuple[str, int]:
+    """The name of a group, equal on all its ranks, and its number of ranks; 0: unknown."""
+    name = value[0] if isinstance(value, (list, tuple)) and value and isinstance(value[0], str) else DEFAULT_GROUP
     return plain(name), sizes.get(name[:MAX_NAME], 0)
 
 

@@ -1,8 +1,8 @@
-"""Read a pickle that holds nothing but data: no class is looked up, nothing is called, and sizes are bounded.
+"""Read a pickle that contains only data: no class is looked up, nothing is called, and sizes are bounded.
 
-``pickletools`` splits the pickle into its instructions; those that build numbers, texts, lists and dictionaries are
-carried out here, and any other is refused by its name. pickle's own machine is never run: even without classes it can
-be told to allocate more memory than there is.
+``pickletools`` splits the pickle into its instructions. Those that build numbers, strings, lists and dictionaries are
+executed here; any other is refused by name. pickle's own machine never runs: even without classes, a pickle can make it
+allocate more memory than there is.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Callable
 from io import BytesIO
 from typing import Any
 
-MAX_BYTES = 256 << 20  # of one pickle: a flight recorder of 2,000 entries is some megabytes
+MAX_BYTES = 256 << 20  # of one pickle: a flight recorder of 2,000 entries takes a few megabytes
 MAX_OBJECTS = 20_000_000
 
 _MARK = object()
 _EMPTY: dict[str, Callable[[], Any]] = {"EMPTY_LIST": list, "EMPTY_DICT": dict, "EMPTY_TUPLE": tuple, "EMPTY_SET": set}
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
-_NOTHING = frozenset({"PROTO", "FRAME"})
+_IGNORED = frozenset({"PROTO", "FRAME"})
 _VALUES = frozenset(
     {
         *("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT"),
@@ -30,10 +30,10 @@ _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 
 def data_of(blob: bytes) -> Any:
-    """What the pickle ``blob`` holds. Parts of it may be shared, or contain themselves.
+    """The data in the pickle ``blob``. Parts of it may be shared, or contain themselves.
 
     Raises:
-        ValueError: it names a class, is damaged or cut off, or is too large; it says which.
+        ValueError: it names a class, is damaged or truncated, or is too large; the message says which.
     """
     if len(blob) > MAX_BYTES:
         raise ValueError(f"a pickle of more than {MAX_BYTES:,} bytes")
@@ -45,9 +45,9 @@ def data_of(blob: bytes) -> Any:
             machine.step(instruction.name, argument)
     except ValueError:
         raise
-    except Exception as error:  # pickletools lets out whatever its readers meet in hostile bytes
+    except Exception as error:  # pickletools passes on whatever its readers raise on hostile bytes
         raise ValueError(f"a damaged pickle: {type(error).__name__}") from error
-    raise ValueError("a pickle that is cut off")
+    raise ValueError("a truncated pickle")
 
 
 class _Machine:
@@ -56,7 +56,7 @@ class _Machine:
     def __init__(self) -> None:
         self._stack: list[Any] = []
         self._memo: dict[int, Any] = {}
-        self._made = 0
+        self._executed = 0
 
     def pop(self) -> Any:
         """The value on top.
@@ -65,17 +65,17 @@ class _Machine:
             ValueError: there is none.
         """
         if not self._stack or self._stack[-1] is _MARK:
-            raise ValueError("a damaged pickle: nothing where a value should be")
+            raise ValueError("a damaged pickle: a value is missing")
         return self._stack.pop()
 
     def step(self, name: str, argument: Any) -> None:
-        """Carry out one instruction.
+        """Execute one instruction.
 
         Raises:
-            ValueError: it is not one that builds data, or does not fit what is there.
+            ValueError: it does not build data, or does not fit the stack.
         """
-        self._made += 1
-        if self._made > MAX_OBJECTS:
+        self._executed += 1
+        if self._executed > MAX_OBJECTS:
             raise ValueError(f"a pickle of more than {MAX_OBJECTS:,} parts")
         if name in _VALUES:
             self._stack.append(argument)
@@ -86,11 +86,11 @@ class _Machine:
         elif name in _TUPLES:
             parts = [self.pop() for _ in range(_TUPLES[name])]
             self._stack.append(tuple(reversed(parts)))
-        elif not (name in _NOTHING or self._collect(name) or self._remember(name, argument)):
+        elif not (name in _IGNORED or self._collect(name) or self._remember(name, argument)):
             raise ValueError(f"refused: this pickle does more than hold data ({name})")
 
     def _collect(self, name: str) -> bool:
-        """Instructions that put values into others; False: it is none of them."""
+        """Instructions that collect values into containers; False: ``name`` is none of them."""
         match name:
             case "MARK":
                 self._stack.append(_MARK)
@@ -120,7 +120,7 @@ class _Machine:
         return True
 
     def _remember(self, name: str, argument: Any) -> bool:
-        """Instructions that move values about; False: it is none of them."""
+        """Instructions that copy or drop values; False: ``name`` is none of them."""
         match name:
             case "PUT" | "BINPUT" | "LONG_BINPUT":
                 self._memo[int(argument)] = self._top(object)
@@ -128,7 +128,7 @@ class _Machine:
                 self._memo[len(self._memo)] = self._top(object)
             case "GET" | "BINGET" | "LONG_BINGET":
                 if int(argument) not in self._memo:
-                    raise ValueError("a damaged pickle: it refers to what it has not made")
+                    raise ValueError("a damaged pickle: it refers to a value that does not exist")
                 self._stack.append(self._memo[int(argument)])
             case "POP":
                 self._stack.pop()

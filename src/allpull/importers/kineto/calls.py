@@ -1,6 +1,6 @@
 """Find the collective calls of a trace: queued by the program, executed by a back-end, waited for by the rank.
 
-A call is a reduction of gradients where DDP made it: an all-reduce that the hook of a gradient queued (inside
+A call is a reduction of gradients where DDP issued it: an all-reduce that the hook of a gradient queued (inside
 ``AccumulateGrad``), or the end of backward. Any other call costs its rank the idle time up to its end: on a device,
 since the last compute kernel; on a host, since the last operation of the thread that queued it.
 """
@@ -14,13 +14,13 @@ from allpull.traces.collectives import executions, with_facts
 from allpull.traces.intervals import Stretches, of
 from allpull.traces.trace import Group, Op, Trace
 
-LATE_NS = 1_000_000  # a worker thread may be put aside between its work and the end of its annotation
+LATE_NS = 1_000_000  # a worker thread may be preempted between its work and the end of its annotation
 DEFAULT_GROUP = "default"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """What is called; ``size_bytes`` and ``group_ranks`` are 0 where nothing is sent, or where they are not known."""
+    """The kind of a call; ``size_bytes`` and ``group_ranks`` are 0 where nothing is sent, or where they are unknown."""
 
     family: str
     size_bytes: int
@@ -31,11 +31,11 @@ class Use:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One collective of one rank, in ns of its host's real-time clock; None: not known.
+    """One collective of one rank, in ns of its host's real-time clock; None: unknown.
 
-    ``called_ns`` is when the program called it, as far as that is told; ``arrived_ns`` when the rank was there: on a
-    host the call, on a device the execution. ``ready_ns`` is when the data were there, ``ran_ns`` begin and end of its
-    execution. ``blocked_ns``: how long its rank did nothing else, up to ``left_ns``.
+    ``called_ns`` is when the program called it, as far as the trace shows; ``arrived_ns`` when the rank arrived: on a
+    host the call, on a device the execution. ``ready_ns`` is when the data were ready, ``ran_ns`` begin and end of the
+    execution. ``blocked_ns``: how long the rank did nothing else, up to ``left_ns``.
     """
 
     use: Use
@@ -50,40 +50,40 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class TraceCalls:
     """The calls of a trace by begin; ``unknown`` counts executions of unknown operations."""
 
     calls: tuple[Call, ...]
     unknown: int
 
 
-def calls_of(trace: Trace) -> Found:
+def calls_of(trace: Trace) -> TraceCalls:
     """All collectives of ``trace``."""
     pairs = list(executions(trace))
     unknown = sum(1 for op, run in pairs if op is None and run is not None and run.family is None)
-    found = [_call(trace, op, run) for op, run in pairs]
-    known = sorted((call for call in found if call is not None), key=lambda call: call.called_ns)
-    return Found(calls=tuple(_apart(known)), unknown=unknown)
+    calls = [_call(trace, op, run) for op, run in pairs]
+    in_order = sorted((call for call in calls if call is not None), key=lambda call: call.called_ns)
+    return TraceCalls(calls=tuple(_disjoint(in_order)), unknown=unknown)
 
 
 def _call(trace: Trace, op: Op | None, run: Op | None) -> Call | None:
-    """A call; None where its operation is not known."""
+    """A call; None: its operation is unknown."""
     first = op or run
-    told = first if first is None or run is None or first is run else with_facts(first, run)
-    if first is None or told is None or told.family is None:
+    described = first if first is None or run is None or first is run else with_facts(first, run)
+    if first is None or described is None or described.family is None:
         return None
-    is_reduction = op is not None and told.family == "all_reduce" and _of_gradients(trace, op)
+    is_reduction = op is not None and described.family == "all_reduce" and _of_gradients(trace, op)
     ran = None if run is None else (run.begin_ns, run.end_ns)
-    waited = None if run is None or is_reduction else _waited(trace, op, run)
+    wait = None if run is None or is_reduction else _wait_of(trace, op, run)
     return Call(
-        use=_use(trace, told),
-        seq=told.seq,
+        use=_use(trace, described),
+        seq=described.seq,
         called_ns=first.begin_ns,
         arrived_ns=run.begin_ns if run is not None and run.on_device else first.begin_ns,
         ready_ns=_ready_ns(trace, op, run),
         ran_ns=ran,
-        left_ns=None if waited is None else waited[1],
-        blocked_ns=None if waited is None else waited[1] - waited[0],
+        left_ns=None if wait is None else wait[1],
+        blocked_ns=None if wait is None else wait[1] - wait[0],
         is_reduction=is_reduction,
     )
 
@@ -101,14 +101,14 @@ def _use(trace: Trace, op: Op) -> Use:
 
 
 def _of_gradients(trace: Trace, op: Op) -> bool:
-    """Whether DDP queued it: from the hook of a gradient, or in backward and outside of all its functions."""
+    """Whether DDP queued it: from the hook of a gradient, or in backward outside all autograd functions."""
     if trace.accumulates.covers(op.begin_ns):
         return True
     return trace.marked_backward.covers(op.begin_ns) and not trace.differentiates.covers(op.begin_ns)
 
 
 def _ready_ns(trace: Trace, op: Op | None, run: Op | None) -> int | None:
-    """When the data were there: on a device, what had been launched before the call had ended; on a host, the call."""
+    """When the data were ready: on a device, when the kernels launched before it had ended; on a host, at the call."""
     if op is None:
         return None if run is None else run.begin_ns
     if run is None:
@@ -116,13 +116,15 @@ def _ready_ns(trace: Trace, op: Op | None, run: Op | None) -> int | None:
     if not run.on_device:
         return op.begin_ns
     ended = trace.ended_of_launched_before(op.begin_ns)
-    if ended is None and not trace.computing.covers(run.begin_ns):  # of a graph, say: it may have been queued since
+    if ended is None and not trace.computing.covers(
+        run.begin_ns
+    ):  # for example in a graph: it may have been queued since
         ended = trace.computing.last_end_before(run.begin_ns)
     return run.begin_ns if ended is None else min(ended, run.begin_ns)
 
 
-def _waited(trace: Trace, op: Op | None, run: Op) -> tuple[int, int] | None:
-    """Begin and end of the time that the rank did nothing but wait for the call; None: it never waited."""
+def _wait_of(trace: Trace, op: Op | None, run: Op) -> tuple[int, int] | None:
+    """Begin and end of the time in which the rank only waited for the call; None: it never waited."""
     begin, end = run.begin_ns, run.end_ns
     if run.on_device:
         last = end if trace.computing.covers(end - 1) else trace.computing.last_end_before(end)
@@ -142,20 +144,20 @@ def _waited(trace: Trace, op: Op | None, run: Op) -> tuple[int, int] | None:
     return max(begin, last), end
 
 
-def _apart(calls: Sequence[Call]) -> Iterator[Call]:
-    """The calls, with no moment counted as blocked in two: calls that are in flight together are waited for in turn."""
-    cut: dict[int, int] = {}
+def _disjoint(calls: Sequence[Call]) -> Iterator[Call]:
+    """The calls, with no moment counted as blocked twice: the rank waits for concurrent calls one after the other."""
+    shortened: dict[int, int] = {}
     until = None
     for place in sorted(range(len(calls)), key=lambda place: calls[place].left_ns or 0):
         left, blocked_ns = calls[place].left_ns, calls[place].blocked_ns
         if left is not None and blocked_ns:
             begin = left - blocked_ns
-            cut[place] = left - (begin if until is None else max(begin, min(until, left)))
+            shortened[place] = left - (begin if until is None else max(begin, min(until, left)))
             until = left
     for place, call in enumerate(calls):
-        yield replace(call, blocked_ns=cut[place]) if place in cut else call
+        yield replace(call, blocked_ns=shortened[place]) if place in shortened else call
 
 
 def blocked(calls: Sequence[Call]) -> Stretches:
-    """When the rank was blocked in any of these."""
+    """When the rank was blocked in any of these calls."""
     return of((call.left_ns - call.blocked_ns, call.left_ns) for call in calls if call.left_ns and call.blocked_ns)

@@ -1,8 +1,8 @@
 """Measure each step of a trace: its phases on the host, its reduction of gradients, and what the device did meanwhile.
 
-On the host, phases are disjoint: a moment that belongs to two parts counts for the first of ``PARTS``, and what the
-rank was blocked in a collective counts for none. On a device each kernel belongs to the part in which the host launched
-it; what the device did nothing in is input where the host was in its loader, else it is left over.
+On the host, phases are disjoint: a moment that belongs to two parts counts towards the first of ``PARTS``, and time
+blocked in a collective counts towards none. On a device each kernel belongs to the part in which the host launched it;
+idle device time is input where the host was in its loader, and is not attributed otherwise.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ ON_DEVICE = ("forward", "backward", "optimizer", "evaluation")
 class Reduction:
     """How the gradients of a step were reduced: moments in ns. Buckets are in the order in which they were queued.
 
-    ``ready_ns`` of each bucket holds for all before it too. ``sizes_bytes`` is None where one of them is not told;
-    ``done_ns`` where one was not seen to run.
+    ``ready_ns`` of each bucket is when it and all before it were ready. ``sizes_bytes`` is None where a size is
+    unknown; ``done_ns`` where an execution is missing.
     """
 
     calls: tuple[Call, ...]
@@ -41,8 +41,8 @@ class Step:
     """One step of one rank, in ns of its host's real-time clock.
 
     ``spans_ns`` are phases on the host, by the names of ``schema.steps.PHASES`` and "collective"; those that the trace
-    does not show are absent. ``device`` holds fields of ``schema.events.DeviceStep``; empty: no device was watched.
-    ``calls`` are its collectives but for those of ``reduction``, each with the phase in which it was called.
+    does not show are absent. ``device`` holds fields of ``schema.events.DeviceStep``; empty: no device was profiled.
+    ``calls`` are its collectives except those of ``reduction``, each with the phase in which it was called.
     """
 
     number: int | None
@@ -57,23 +57,23 @@ class Step:
 
 def measure(trace: Trace, parts: Parts, calls: Sequence[Call], cuts: Sequence[Cut]) -> list[Step]:
     """The steps ``cuts`` of ``trace``."""
-    others = [call for call in calls if not call.is_reduction]
-    at = np.array([call.called_ns for call in others], dtype=np.int64)
+    other_calls = [call for call in calls if not call.is_reduction]
+    at = np.array([call.called_ns for call in other_calls], dtype=np.int64)
     began = np.array([one.begin_ns for one in parts.passes], dtype=np.int64)
     host = _host_parts(parts)
     device = _Device(trace, parts, calls, cuts) if trace.on_device else None
-    found = []
+    steps = []
     for place, cut in enumerate(cuts):
         first, last = np.searchsorted(at, (cut.begin_ns, cut.end_ns)).tolist()
-        mine = others[first:last]
+        step_calls = other_calls[first:last]
         first, last = np.searchsorted(began, (cut.begin_ns, cut.end_ns)).tolist()
         passes = parts.passes[first:last]
         reduction = _reduction(passes, on_device=trace.on_device)
-        waiting = NONE if device else blocked(mine) - _reducing(reduction)
+        waiting = NONE if device else blocked(step_calls) - _reducing(reduction)
         spans = {f"{name}_ns": (part.within(*cut.span_ns) - waiting).total_ns for name, part in host.items()}
-        if calls and device is None:  # of a trace in which no collective was recognised, nothing is known of them
+        if calls and device is None:  # in a trace without recognised collectives, their time is unknown
             spans["collective_ns"] = waiting.total_ns
-        found.append(
+        steps.append(
             Step(
                 number=cut.number,
                 begin_ns=cut.begin_ns,
@@ -81,24 +81,24 @@ def measure(trace: Trace, parts: Parts, calls: Sequence[Call], cuts: Sequence[Cu
                 spans_ns=spans,
                 passes=len(passes) if parts.passes else None,
                 reduction=reduction,
-                device={} if device is None else device.step(place, mine, reduction),
-                calls=tuple((call, _inside(host, call.called_ns)) for call in mine),
+                device={} if device is None else device.step(place, step_calls, reduction),
+                calls=tuple((call, _inside(host, call.called_ns)) for call in step_calls),
             )
         )
-    seen = [step for step in found if step.calls or step.passes or any(step.spans_ns.values())]
-    return seen or found  # prof.step() begins a step that the end of the recording cuts off at once
+    active = [step for step in steps if step.calls or step.passes or any(step.spans_ns.values())]
+    return active or steps  # prof.step() also begins a step that the end of the recording truncates
 
 
 def _host_parts(parts: Parts) -> dict[str, Stretches]:
     """Disjoint parts by name; absent where the trace shows none at all."""
-    found: dict[str, Stretches] = {}
+    disjoint: dict[str, Stretches] = {}
     taken = NONE
     for name in PARTS:
         whole: Stretches = getattr(parts, name)
         if whole:
-            found[name] = whole - taken
+            disjoint[name] = whole - taken
             taken = taken | whole
-    return found
+    return disjoint
 
 
 def _inside(host: dict[str, Stretches], t_ns: int) -> str | None:
@@ -124,7 +124,7 @@ def _reduction(passes: Sequence[Pass], *, on_device: bool) -> Reduction | None:
 
 
 def _done_ns(one: Pass, arrival_ns: int, *, on_device: bool) -> int | None:
-    """When the gradients were back: on a host that is the end of backward, which copies them to their places."""
+    """When the reduced gradients were in place: on a host at the end of backward, which copies them back."""
     if one.done_ns is None:
         return None
     return max(arrival_ns, one.done_ns if on_device else one.end_ns)
@@ -168,25 +168,25 @@ class _Device:
         copying = self._trace.copying.within(begin, end) - computing - waiting
         idle = of([(begin, end)]) - computing - waiting - copying
         evaluation = parts.pop("evaluation", NONE)
-        found = {f"{name}_ns": part.total_ns for name, part in parts.items()}
-        if "backward_ns" in found:
-            found["backward_ns"] += reducing.total_ns
-        found["busy_ns"] = (computing - waiting - evaluation).total_ns + reducing.total_ns
+        fields = {f"{name}_ns": part.total_ns for name, part in parts.items()}
+        if "backward_ns" in fields:
+            fields["backward_ns"] += reducing.total_ns
+        fields["busy_ns"] = (computing - waiting - evaluation).total_ns + reducing.total_ns
         if self._input:
-            found["input_ns"] = (self._input.within(begin, end) & idle).total_ns
+            fields["input_ns"] = (self._input.within(begin, end) & idle).total_ns
         if self._checkpoint:
-            found["checkpoint_ns"] = (self._checkpoint.within(begin, end) & idle).total_ns
+            fields["checkpoint_ns"] = (self._checkpoint.within(begin, end) & idle).total_ns
         if evaluation:
-            found["evaluation_ns"] = evaluation.total_ns
+            fields["evaluation_ns"] = evaluation.total_ns
         if reduction is not None and reduction.done_ns is not None:
-            found |= {"arrival_ns": reduction.ready_ns[-1], "done_ns": reduction.done_ns}
+            fields |= {"arrival_ns": reduction.ready_ns[-1], "done_ns": reduction.done_ns}
         if self._calls:
-            found["collective_ns"] = called.total_ns
-        return found | {"begin_ns": begin, "end_ns": end, "copy_ns": copying.total_ns}
+            fields["collective_ns"] = called.total_ns
+        return fields | {"begin_ns": begin, "end_ns": end, "copy_ns": copying.total_ns}
 
 
 def _windows(at: Times, end: Times, cuts: Sequence[Cut]) -> list[tuple[int, int]]:
-    """From when to when each step lasted on the device: until the last that the host launched in it had ended."""
+    """Begin and end of each step on the device: until the last kernel that the host launched in it has ended."""
     order = np.argsort(at, kind="stable")
     at, latest = at[order], np.maximum.accumulate(end[order])
 

@@ -1,9 +1,9 @@
 """Find the parts of a step on the host: input, forward, backward, optimizer, evaluation and checkpoint.
 
-Input, forward of DDP and FSDP, and optimizers are annotations that torch writes by itself; words of the program's own
-(``record_function("backward")``) are taken as they are meant. Backward is where autograd runs its functions: what
-follows each other without a forward operation, a batch or an optimizer in between is one pass. Where nothing says
-``forward``, it is what lies between the first operation whose gradient is taken later and the pass that takes it.
+Torch itself annotates input, forward of DDP and FSDP, and optimizers; the program's own labels
+(``record_function("backward")``) count too. Backward is where autograd runs its functions: a sequence of them without a
+forward operation, a batch or an optimizer in between is one pass. Where nothing is labelled ``forward``, forward lasts
+from the first operation whose gradient is computed later until the pass that computes it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LAST_NS = 2**62  # later than any moment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """One backward pass, from its first function until its gradients were there; with the calls that reduced them."""
+    """One backward pass, from its first function until its gradients were complete, and the calls that reduced them."""
 
     begin_ns: int
     end_ns: int
@@ -30,7 +30,7 @@ class Pass:
 
     @property
     def done_ns(self) -> int | None:
-        """When the last of its reductions had run; None: there was none, or one of them was not seen to run."""
+        """When the last of its reductions had run; None: there was none, or an execution is missing."""
         ends = [call.ran_ns[1] if call.ran_ns else None for call in self.reductions]
         known = [end for end in ends if end is not None]
         return max(known) if known and len(known) == len(ends) else None
@@ -38,7 +38,7 @@ class Pass:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Parts:
-    """When the host was in each part, empty where the trace shows none of it; ``sources``: what told it."""
+    """When the host was in each part, empty where the trace does not show it; ``sources``: the evidence used."""
 
     input: Stretches
     forward: Stretches
@@ -59,7 +59,7 @@ def parts_of(trace: Trace, calls: Sequence[Call]) -> Parts:
     given, optimizer, marked = trace.marked("input"), trace.marked("optimizer"), trace.marked("forward")
     begins = [one.begin_ns for one in trace.annotations if one.mark in ("step", "input", "forward", "optimizer")]
     marks = np.sort(np.frombuffer(trace.forward_marks, dtype=np.int64))
-    forward_marks = marks[~trace.differentiates.cover(marks)]  # activations are computed again inside of backward
+    forward_marks = marks[~trace.differentiates.cover(marks)]  # activations may be recomputed inside backward
     passes = _passes(trace, np.sort(np.concatenate([np.array(begins, dtype=np.int64), forward_marks])), calls)
     inferred = not marked and forward_marks.size > 0
     sources = {
@@ -80,7 +80,7 @@ def parts_of(trace: Trace, calls: Sequence[Call]) -> Parts:
 
 
 def _passes(trace: Trace, separators: Times, calls: Sequence[Call]) -> tuple[Pass, ...]:
-    """The backward passes: autograd's functions and the program's words, cut where something else began."""
+    """The backward passes: autograd's functions and the program's labels, split where another part began."""
     busy = trace.differentiates | trace.marked_backward
     if not busy:
         return ()
@@ -95,18 +95,20 @@ def _passes(trace: Trace, separators: Times, calls: Sequence[Call]) -> tuple[Pas
     nexts = np.minimum(
         np.append(begins[1:], LAST_NS), np.append(separators, LAST_NS)[np.searchsorted(separators, ends)]
     )
-    found = zip(begins.tolist(), ends.tolist(), nexts.tolist(), reductions, strict=True)
-    passes = (Pass(begin_ns=begin, end_ns=end, reductions=tuple(mine)) for begin, end, _, mine in found)
-    if trace.on_device:  # the host goes on while the device waits
+    spans = zip(begins.tolist(), ends.tolist(), nexts.tolist(), reductions, strict=True)
+    passes = (
+        Pass(begin_ns=begin, end_ns=end, reductions=tuple(pass_reductions)) for begin, end, _, pass_reductions in spans
+    )
+    if trace.on_device:  # the host continues while the device waits
         return tuple(passes)
     copied = np.sort(trace.finishing.arrays()[1])
     return tuple(_until_done(one, next_ns, copied) for one, next_ns in zip(passes, nexts.tolist(), strict=True))
 
 
 def _until_done(one: Pass, next_ns: int, copied_ns: Times) -> Pass:
-    """The pass on a host: it lasts until its gradients are back in their place, at most until ``next_ns``.
+    """The pass on a host: it lasts until its gradients are copied back, at most until ``next_ns``.
 
-    The end of an annotation may be late, so what torch does with the gradients then is believed before it.
+    The end of an annotation may be late, so torch's copying of the gradients takes precedence over it.
     """
     if not one.reductions:
         return one
@@ -117,11 +119,11 @@ def _until_done(one: Pass, next_ns: int, copied_ns: Times) -> Pass:
 
 def _before(passes: Sequence[Pass], marks: Times) -> Stretches:
     """From the first forward operation after each pass until the next one."""
-    found = []
+    spans = []
     since = 0
     for one in passes:
         place = int(np.searchsorted(marks, since))
         if place < marks.size and marks[place] < one.begin_ns:
-            found.append((int(marks[place]), one.begin_ns))
+            spans.append((int(marks[place]), one.begin_ns))
         since = one.end_ns
-    return of(found)
+    return of(spans)

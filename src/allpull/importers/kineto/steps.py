@@ -1,8 +1,8 @@
 """Cut a trace into steps: at ``prof.step()``, else at optimizers or backward, else by repeating collectives.
 
-``prof.step()`` leaves ``ProfilerStep#N``, whose numbers are those of the program. Otherwise a step ends where its
-optimizer does, or where its backward pass does if no optimizer is seen. A flight-recorder dump has neither; there, the
-shortest sequence of operations and sizes that repeats is a step, which begins after the longest pause in it.
+``prof.step()`` leaves ``ProfilerStep#N``, numbered by the program. Otherwise a step ends with its optimizer, or
+with its backward pass if the trace shows no optimizer. A flight-recorder dump has neither; there, a step is the
+shortest repeating sequence of operations and sizes, and begins after the longest pause in it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from allpull.traces.trace import Trace
 
 MAX_STEPS = 1_000_000  # of one trace
 MAX_PERIOD = 5_000  # collectives of one step
-MAX_LOOKED_AT = 20_000  # last collectives from which the period is found: first steps are odd
+MAX_LOOKED_AT = 20_000  # last collectives used to find the period: first steps are atypical
 LEAST_LOOKED_AT = 32
-LEAST_PERIODS = 3  # that must be seen for a sequence to be a step
-LEAST_EQUAL = 0.8  # of the collectives must be the same one period later: an evaluation may come in between
-AS_GOOD = 0.995  # of the best: buckets of equal size repeat after one, too, but for the last of a step
+LEAST_PERIODS = 3  # needed for a sequence to count as a step
+LEAST_EQUAL = 0.8  # of the collectives must be the same one period later: an evaluation may intervene
+AS_GOOD = 0.995  # of the best: buckets of equal size also repeat after one, except for the last of a step
 NO_BOUNDARY = "nothing: the whole recording is one"
 
 Token = tuple[str, int, str]
@@ -32,7 +32,7 @@ Token = tuple[str, int, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """One step of the host; ``number`` is the program's own, None: not told."""
+    """One step of the host; ``number`` is the program's own, None: unknown."""
 
     number: int | None
     begin_ns: int
@@ -40,13 +40,13 @@ class Cut:
 
     @property
     def span_ns(self) -> tuple[int, int]:
-        """From when to when."""
+        """Begin and end."""
         return self.begin_ns, self.end_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cuts:
-    """The steps of one trace in order, and ``boundary``: how their ends are known."""
+    """The steps of one trace in order, and ``boundary``: what delimits them."""
 
     steps: tuple[Cut, ...]
     boundary: str
@@ -57,9 +57,9 @@ def cut(trace: Trace, parts: Parts, calls: Sequence[Call], pattern: Sequence[Tok
 
     ``pattern``: the collectives of a step, from another rank.
     """
-    told = by_profiler(trace)
-    if told:
-        return Cuts(steps=told, boundary="ProfilerStep")
+    steps_of_profiler = by_profiler(trace)
+    if steps_of_profiler:
+        return Cuts(steps=steps_of_profiler, boundary="ProfilerStep")
     for ends, boundary in ((_optimized(parts), "optimizer.step"), ([one.end_ns for one in parts.passes], "backward")):
         steps = _ending_at(ends, _earliest(parts))
         if steps:
@@ -69,8 +69,8 @@ def cut(trace: Trace, parts: Parts, calls: Sequence[Call], pattern: Sequence[Tok
 
 def by_calls(calls: Sequence[Call], pattern: Sequence[Token] | None = None) -> Cuts | None:
     """The steps that repeat in ``calls``; where nothing repeats, all is one step."""
-    found = pattern or pattern_of(calls)
-    steps = by_collectives(calls, found) if found else ()
+    period = pattern or pattern_of(calls)
+    steps = by_collectives(calls, period) if period else ()
     if steps:
         return Cuts(steps=steps, boundary="collectives")
     if not calls or calls[-1].called_ns <= calls[0].called_ns:
@@ -90,16 +90,16 @@ def _as_one(trace: Trace) -> Cuts | None:
 
 def by_profiler(trace: Trace) -> tuple[Cut, ...]:
     """Steps as ``prof.step()`` marked them: each number once, each ending where the next one begins at the latest."""
-    found: list[Cut] = []
+    steps: list[Cut] = []
     for one in trace.of("step"):
         if one.number is None or one.end_ns <= one.begin_ns:
             continue
-        if found and (one.number <= (found[-1].number or 0) or one.begin_ns <= found[-1].begin_ns):
+        if steps and (one.number <= (steps[-1].number or 0) or one.begin_ns <= steps[-1].begin_ns):
             continue
-        if found and one.begin_ns < found[-1].end_ns:  # some drivers stamp ends too late (TraceLens 669)
-            found[-1] = replace(found[-1], end_ns=one.begin_ns)
-        found.append(Cut(number=one.number, begin_ns=one.begin_ns, end_ns=one.end_ns))
-    return tuple(found[:MAX_STEPS])
+        if steps and one.begin_ns < steps[-1].end_ns:  # some drivers stamp ends too late (TraceLens 669)
+            steps[-1] = replace(steps[-1], end_ns=one.begin_ns)
+        steps.append(Cut(number=one.number, begin_ns=one.begin_ns, end_ns=one.end_ns))
+    return tuple(steps[:MAX_STEPS])
 
 
 def pattern_of(calls: Sequence[Call]) -> tuple[Token, ...] | None:
@@ -137,7 +137,7 @@ def by_collectives(calls: Sequence[Call], pattern: Sequence[Token]) -> tuple[Cut
 
 
 def token_of(call: Call) -> Token:
-    """What of a call comes again in every step."""
+    """The properties of a call that recur in every step."""
     return (call.use.family, call.use.size_bytes, call.use.group)
 
 
@@ -175,7 +175,7 @@ def _coded(tokens: Sequence[Token]) -> NDArray[np.int64]:
 
 
 def _period(codes: NDArray[np.int64]) -> int | None:
-    """After how many collectives the same come again: the shortest after which as many are equal as after any."""
+    """The shortest period, in collectives, after which about as many are equal as after any other."""
     periods = range(1, min(MAX_PERIOD, codes.size // LEAST_PERIODS) + 1)
     equal = np.array([float((codes[period:] == codes[:-period]).mean()) for period in periods])
     if not equal.size or equal.max() < LEAST_EQUAL:

@@ -1,7 +1,7 @@
-"""What a rank does at this moment, in a few numbers that others on its host can look at while it runs.
+"""What a rank is doing now, in a few numbers that other processes on its host can read while it runs.
 
-A record is written when a step is over; a rank that hangs writes none. So each phase also leaves its begin in a small
-mapped file, and ``allpull watch`` reads it there. Standard library only.
+A record is written when a step ends; a hung rank writes none. So each phase also stores its begin in a small mapped
+file, and ``allpull watch`` reads it there. Standard library only.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import List, Optional, Tuple, Union
 from .. import layout
 from ..write import private_folder
 
-PLACES = 64  # that are told apart: phases, and words of the program's own
+PLACES = 64  # that are distinguished: phases, and the program's own labels
 STEP, OPERATION, ARRIVED_NS, ENDED_NS = range(PLACES, PLACES + 4)
 PLACE, SINCE_NS = range(PLACES + 4, PLACES + 6)
 WORDS = PLACES + 8
 """Numbers of 8 bytes, in this machine's byte order; those without a name are 0.
 
-The first are, by place, when the phase there began or went on, ns: the latest one is innermost, unless a phase ended
-after that, and none was around it (``ENDED_NS``). So each turn is one number, which is what writing them costs. What
-follows from them, ``PLACE`` and ``SINCE_NS``, is for ``read_live`` to say.
+The first are, by place, when the phase there began or resumed, in ns: the latest is the innermost phase, unless an
+outermost phase ended after it (``ENDED_NS``). So each transition writes a single number. ``read_live`` derives
+``PLACE`` and ``SINCE_NS`` from them.
 """
 
 OPERATIONS = (
@@ -45,14 +45,14 @@ OPERATIONS = (
 )
 """Collectives by number; new ones go to the end."""
 
-NOTHING = -1  # the place of a rank between two phases, and the operation of one that is in no collective
+NOTHING = -1  # the place of a rank between phases, and the operation outside collectives
 
 
 Words = Union["memoryview[int]", List[int]]
 
 
 def live_words(directory: str, rank: int) -> Words:
-    """The numbers of ``rank``, mapped into its file; where that cannot be had, numbers that nobody sees."""
+    """The numbers of ``rank``, mapped into its file; where that fails, numbers that no other process sees."""
     path = os.path.join(directory, layout.live_file(rank))
     try:
         private_folder(os.path.dirname(path))
@@ -69,7 +69,7 @@ def live_words(directory: str, rank: int) -> Words:
 
 
 def read_live(directory: str, rank: int) -> Optional[Tuple[int, ...]]:
-    """The numbers of ``rank`` now; None where it has left none that are whole."""
+    """The numbers of ``rank`` now; None: its file is missing or incomplete."""
     try:
         with open(os.path.join(directory, layout.live_file(rank)), "rb") as file:
             data = file.read(8 * WORDS + 1)
@@ -86,5 +86,5 @@ def read_live(directory: str, rank: int) -> Optional[Tuple[int, ...]]:
 
 
 def hidden_words() -> Words:
-    """Numbers that nobody sees."""
+    """Numbers that no other process sees."""
     return [0] * WORDS

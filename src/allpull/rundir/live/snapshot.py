@@ -1,7 +1,7 @@
-"""Take a snapshot of a running job: the last steps of every rank, and what each does at this moment.
+"""Take a snapshot of a running job: the last steps of every rank, and what each is doing now.
 
-A snapshot reads a bounded piece at the end of each file, so it costs the same for a job of any age. What cannot be
-read is left out; a later snapshot has it.
+A snapshot reads a bounded piece at the end of each file, so its cost does not depend on the job's age. What cannot be
+read is left out; a later snapshot includes it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from allpull.schema.run import RunRecord
 from allpull.schema.steps import PHASES
 
 HEADER_BYTES = 1 << 16
-TAIL_BYTES = 1 << 15  # some hundred steps
-MAX_RANKS = 4096  # whose files one snapshot reads
-FRESH_S = 3.0  # records are written every second: a rank that wrote so recently lives, even under another pid
-PLACES = (*PHASES, "collective")  # the live numbers name one of these; later ones are the program's own phases
+TAIL_BYTES = 1 << 15  # about a hundred steps
+MAX_RANKS = 4096  # that one snapshot reads
+FRESH_S = 3.0  # records are written every second: a rank that wrote so recently is alive, even under another pid
+PLACES = (*PHASES, "collective")  # the live numbers name one of these; later places are the program's own phases
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class Activity:
 class RankSnapshot:
     """One rank. ``idle_s``: time since its last record.
 
-    ``alive`` is None where it is not known: the rank runs on another machine, or writes from a process that is not
+    ``alive`` is None where it is unknown: the rank runs on another machine, or writes from a process that is not
     visible here (containers number their processes differently).
     """
 

@@ -1,4 +1,4 @@
-"""Follow the records of a job while it runs: read what was appended since the last look, whole lines only."""
+"""Follow the records of a job while it runs: read what was appended since the last read, whole lines only."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 from allpull.rundir import layout
 
-TOLD = {"test_top1": "accuracy", "test_map": "mAP"}
-"""What is said of an evaluated epoch: the metric that its kind of labels has, in words."""
+METRIC_LABELS = {"test_top1": "accuracy", "test_map": "mAP"}
+"""The metrics shown for an evaluated epoch, with their display names."""
 
-CHUNK = 1 << 20  # at most this much per look; a record that grows faster is caught up with later
+CHUNK = 1 << 20  # read at most at once; the rest follows with later reads
 
 
 class Tail:
@@ -25,11 +25,11 @@ class Tail:
         self._inode = 0
 
     def new(self) -> Iterator[dict[str, Any]]:
-        """The objects that were appended since the call before; lines that are not JSON objects are passed over."""
+        """The objects appended since the previous call; lines that are not JSON objects are skipped."""
         try:
             with self._path.open("rb") as file:
                 inode = os.fstat(file.fileno()).st_ino
-                if inode != self._inode:  # another attempt of a requeued job began a file of its own
+                if inode != self._inode:  # another attempt of a requeued job began a new file
                     self._inode, self._offset = inode, 0
                 file.seek(self._offset)
                 data = file.read(CHUNK)
@@ -47,7 +47,7 @@ class Tail:
 
 
 class Follower:
-    """What rank 0 of a running training has said so far."""
+    """What rank 0 of a running training has recorded so far."""
 
     def __init__(self, directory: Path) -> None:
         self._steps = Tail(directory / layout.steps_file(0))
@@ -66,7 +66,7 @@ class Follower:
         return self._last_step + 1
 
     def epochs(self) -> Iterator[tuple[int, str]]:
-        """Each newly evaluated epoch with its values in words."""
+        """Each newly evaluated epoch with its metrics as text."""
         for event in self._events.new():
             if event.get("kind") == "remark" and isinstance(event.get("text"), str):
                 self._remarks.append(event["text"])
@@ -77,11 +77,11 @@ class Follower:
                 self.steps_per_epoch = int(value)
             elif name == "train_loss":
                 self._loss = value
-            elif isinstance(name, str) and name in TOLD and isinstance(event.get("epoch"), int):
+            elif isinstance(name, str) and name in METRIC_LABELS and isinstance(event.get("epoch"), int):
                 loss = "" if self._loss is None else f", loss {self._loss:.3f}"
-                yield event["epoch"], f"test {TOLD[name]} {value:.1%}{loss}"
+                yield event["epoch"], f"test {METRIC_LABELS[name]} {value:.1%}{loss}"
 
     def remarks(self) -> list[str]:
-        """What was remarked since the call before, as far as ``epochs`` has read."""
-        found, self._remarks = self._remarks, []
-        return found
+        """Remarks since the previous call, as far as ``epochs`` has read."""
+        new, self._remarks = self._remarks, []
+        return new

@@ -5,7 +5,8 @@ to the next gradient, and Q, from which the next approximation starts; P is reco
 hook keeps the state per bucket, but buckets belong to one process: DistributedDataParallel rebuilds them once it has
 seen the order in which gradients become ready. So the state moves here: from buckets to parameters when it is requested
 or buckets change, and from parameters into a bucket when it first occurs. With the same number of ranks a resumed
-training then continues exactly; bit for bit with two, whose sums do not depend on the other content of a bucket.
+training then continues exactly; bit for bit with two, whose sums do not depend on the other content of a bucket, if
+products do not depend on memory addresses either (with oneMKL: MKL_CBWR=COMPATIBLE).
 """
 
 from __future__ import annotations
