@@ -1,4 +1,4 @@
-"""A comparison on a terminal: the decision, each metric, what was promised, the gates, and what differs."""
+"""A comparison on a terminal: the decision, each metric, the promised gain, the gates, and the differences."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from allpull.schema.compared import Change, CompareResult, Difference, GateResul
 from allpull.schema.results import Interval
 from allpull.units import counted, show_count, show_time
 
-WIDE = 76  # columns from which both values have room beside the change
-VALUE_CHARACTERS = 60  # of one differing fact; all of it stands in --json
+WIDE = 76  # columns from which both values fit next to the change
+VALUE_CHARACTERS = 60  # of one differing fact; --json has all of it
 MOST_RANKS = 4  # of one finding, named
-MOST_DIFFERENCES = 12  # shown; all of them stand in --json
+MOST_DIFFERENCES = 12  # shown; --json has all of them
 STYLES = {"slower": "red", "worse": "red", "failed": "red", "faster": "green", "better": "green", "passed": "green"}
 
 STATES = {
@@ -33,7 +33,7 @@ VERDICTS = {"kept": "as promised", "more": "more than promised", "less": "less t
 
 
 class Comparison:
-    """``result``, laid out for the width that it is printed at."""
+    """``result``, laid out for the width of the console."""
 
     def __init__(self, result: CompareResult) -> None:
         self.result = result
@@ -52,7 +52,7 @@ class Comparison:
 
 
 def headline(result: CompareResult) -> Text:
-    """The decision in one line, with the change it rests on."""
+    """The decision in one line, with the change that supports it."""
     line = Text(result.decision, style=f"bold {STYLES.get(result.decision, '')}".strip())
     lead = next((one for one in result.metrics if one.metric == result.metric), None)
     return line.append(f": {result.metric} {_level(lead, result.confidence)}" if lead else "", style="not bold default")
@@ -86,7 +86,7 @@ def _parts(interval: Interval) -> tuple[float, float | None, float | None]:
 
 
 def _signed(parts: Sequence[float | None], unit: str) -> str:
-    """Value and bounds to the digit that the narrower half of the interval can bear."""
+    """Value and bounds to the digit that the narrower half of the interval supports."""
     value, low, high = parts
     assert value is not None  # what has bounds has a value
     if low is None or high is None:
@@ -112,7 +112,7 @@ def _minus(text: str) -> str:
 
 
 def _basis(result: CompareResult) -> Iterator[str]:
-    """How many runs there are, and what such data could have shown."""
+    """How many runs there are, and what effect such data could have shown."""
     for name, side in (("before", result.before), ("after", result.after)):
         fewest, most = min(run.steps for run in side), max(run.steps for run in side)
         steps = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"

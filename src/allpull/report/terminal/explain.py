@@ -1,6 +1,6 @@
 """An explanation on a terminal: where the time went, what is wrong and what to do, and the manual of the rules.
 
-Nothing is passed to rich as markup, so that a name in brackets stays a name; control characters are gone.
+Nothing is passed to rich as markup, so that a name in brackets is unchanged; control characters are removed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from allpull.units import counted, show_bytes, show_count, show_time
 
 GOOD, FAIR = 0.9, 0.8  # POP: above 0.8 is acceptable
 WIDE = 84  # columns from which a factor and its meaning fit on one line
-COARSE = 0.01  # half a width from which the third decimal of a factor says nothing
+COARSE = 0.01  # half a width from which the third decimal of a factor is meaningless
 MOST_EVIDENCE = 6  # numbers of a finding; --json has them all
 MOST_NOTES = 12
 INDENT = 3
@@ -45,12 +45,12 @@ FACTORS = (
 
 
 def explained(result: ExplainResult) -> RenderableType:
-    """The whole explanation, laid out for the width that it is printed at."""
+    """The whole explanation, laid out for the width of the console."""
     return _Explained(result)
 
 
 def rules(summaries: Mapping[str, str]) -> RenderableType:
-    """Every rule with its line: slug → what it is about."""
+    """Every rule with its summary line: slug → subject."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column()
@@ -66,7 +66,7 @@ def rule(slug: str, summary: str, sections: Mapping[str, str]) -> RenderableType
 
 @dataclass(frozen=True, slots=True)
 class _Explained:
-    """What was found, in the order in which it is read."""
+    """The results, in reading order."""
 
     result: ExplainResult
 
@@ -112,7 +112,7 @@ class _Page:
 
 
 def headline(result: ExplainResult) -> str:
-    """Where ``result`` is from: ranks, hosts, and the steps that it rests on."""
+    """The basis of ``result``: ranks, hosts, and the steps used."""
     window = result.window
     where = f"{counted(result.ranks, 'rank')} on {counted(result.hosts, 'host')}"
     if not window.steps:
@@ -143,7 +143,7 @@ def _tree(tree: Efficiency, gains: Mapping[str, float], *, wide: bool) -> Table:
 
 
 def _factor(found: Interval) -> str:
-    """A factor with half the width of its interval, to the digit that this can bear."""
+    """A factor with half the width of its interval, to the digit that this supports."""
     if found.low is None or found.high is None:
         return f"{found.value:.2f}"
     half = (found.high - found.low) / 2
@@ -152,7 +152,7 @@ def _factor(found: Interval) -> str:
 
 
 def _if_gone(gain: float | None) -> str:
-    """The speed-up without one kind of loss; none where another loss takes its place.
+    """The speed-up without one kind of loss; ``none`` if another loss takes its place.
 
     >>> _if_gone(1.25), _if_gone(0.99), _if_gone(None)
     ('1.25×', 'none', '–')
@@ -169,7 +169,7 @@ def _tone(value: float) -> str:
 
 
 def _finding(number: int, finding: Finding, *, doubts: bool) -> Iterator[RenderableType]:
-    """One finding; ``doubts``: with when it is wrong, which is said once for all findings of a rule."""
+    """One finding; ``doubts``: include when it is wrong, which is printed once for all findings of a rule."""
     yield Text.assemble(
         (f"{number}. ", "bold"), (printable(finding.title), "bold"), (f"  [{printable(finding.rule)}]", "dim")
     )
@@ -182,7 +182,7 @@ def _finding(number: int, finding: Finding, *, doubts: bool) -> Iterator[Rendera
 
 
 def _price(finding: Finding) -> str:
-    """What a finding costs and what it buys, or what both are at most."""
+    """The cost and gain of a finding, or upper bounds of both."""
     if finding.loss_s_per_step is None or finding.gain is None:
         return "Advice: nothing that this run measured can price it."
     gain = finding.gain
@@ -193,7 +193,7 @@ def _price(finding: Finding) -> str:
 
 
 def _range(gain: Interval) -> str:
-    """The interval of a speed-up, to the digit in which its ends differ; empty where there is none to speak of.
+    """The interval of a speed-up, to the digit in which its ends differ; empty if its width is negligible.
 
     >>> _range(Interval(value=1.27, low=1.22, high=1.31)), _range(Interval(value=1.27, low=1.271, high=1.274))
     (' (1.22× to 1.31×)', ' (1.271× to 1.274×)')
@@ -210,7 +210,7 @@ def _range(gain: Interval) -> str:
 
 
 def value(one: Evidence) -> str:
-    """A number with its unit as people write it, and its interval where it has one.
+    """A number with its unit in readable form, and its interval if it has one.
 
     >>> value(Evidence(what="", value=0.04, unit="s", low=0.03, high=0.05, source=""))
     '40 ms (30 ms to 50 ms)'
