@@ -169,7 +169,7 @@ def test_runs_that_nobody_explained_are_explained_now(
 def test_single_runs_never_decide(compare: Callable[..., Done]) -> None:
     done = compare("before/run-0", "after/run-0", "--fail-if", "throughput < -3%")
     assert done.returncode == 0
-    assert done.stdout.startswith("not decidable: throughput −9.1 %, its interval is not known")
+    assert done.stdout.startswith("not decidable: throughput −9.1 %, interval not known")
     assert "--between-run" in done.stdout
     assert "gate unknown" in done.stderr
     done = compare("before/run-0", "after/run-0", "--fail-if", "throughput < -3%", "--between-run", "0.5%")
@@ -238,8 +238,8 @@ def test_a_promise_is_read_and_a_damaged_one_is_done_without(
     done = compare(str(slow), "--with", "before")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("faster: throughput")
-    assert "slow-rank (rank 3): 1.10× (1.08 to 1.12) promised, 1.10× (" in done.words
-    assert "as promised; it is gone" in done.words
+    assert "slow-rank (rank 3): 1.10× (1.08 to 1.12) predicted, 1.10× (" in done.words
+    assert "as predicted; it is gone" in done.words
 
 
 def test_a_promise_of_records_that_are_no_more_is_not_read(

@@ -1,4 +1,4 @@
-"""Runs in, an answer out: what must agree, what is told, and what is measured of each run."""
+"""Comparisons of made runs: facts that must agree, caveats, and the metrics of each run."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import typer
 from allpull.analyse.aligned import AlignedRun
 from allpull.cli import app
 from allpull.compare.comparability import RUN_OPTIONS, facts
-from allpull.compare.comparison import Asked, Sides, compare
+from allpull.compare.comparison import Options, Sides, compare
 from allpull.compare.gate import parse_gate
-from allpull.compare.known_variation import parse_figure
+from allpull.compare.known_variation import parse_known_variation
 from allpull.compare.metrics import METRICS
 from allpull.errors import BadInput
 from allpull.rundir.read.run import RunData
@@ -44,8 +44,8 @@ def make_run(make_records: Callable[..., Any], make_data: Callable[..., RunData]
 
 
 @pytest.fixture
-def alike(make_run: Callable[..., RunData]) -> Callable[..., Sides]:
-    """``alike(slower=1.05)``: three runs and three more, made in turn."""
+def repeats(make_run: Callable[..., RunData]) -> Callable[..., Sides]:
+    """``repeats(slower=1.05)``: three runs and three more, made in turn."""
 
     def make(*, before: int = 3, after: int = 3, slower: float = 1.0, **changes: Any) -> Sides:
         ours = [make_run(2 * number) for number in range(before)]
@@ -67,8 +67,8 @@ def differing(result: CompareResult) -> dict[str, Difference]:
 # ---------------------------------------------------------------------- the answer
 
 
-def test_a_slow_down_is_told_with_its_size_and_its_interval(alike: Callable[..., Sides]) -> None:
-    result = compare(alike(slower=1.05), Asked())
+def test_a_slow_down_is_reported_with_its_size_and_its_interval(repeats: Callable[..., Sides]) -> None:
+    result = compare(repeats(slower=1.05), Options())
     assert (result.metric, result.decision) == ("throughput", "slower")
     assert result.change is not None
     assert result.change.low is not None
@@ -85,8 +85,8 @@ def test_a_slow_down_is_told_with_its_size_and_its_interval(alike: Callable[...,
     assert result.notes == []
 
 
-def test_phases_differ_by_what_the_step_differs(alike: Callable[..., Sides]) -> None:
-    result = compare(alike(slower=1.3), Asked())
+def test_phases_differ_by_what_the_step_differs(repeats: Callable[..., Sides]) -> None:
+    result = compare(repeats(slower=1.3), Options())
     phases = [one.change.value for one in result.metrics if one.metric.startswith("phases.") and one.change]
     step = next(one for one in result.metrics if one.metric == "step_s")
     assert step.before is not None
@@ -94,16 +94,16 @@ def test_phases_differ_by_what_the_step_differs(alike: Callable[..., Sides]) -> 
     assert sum(phases) == pytest.approx(step.after - step.before, rel=1e-3)
 
 
-def test_identical_runs_show_no_difference_and_say_what_they_could_have_shown(alike: Callable[..., Sides]) -> None:
-    result = compare(alike(), Asked(gates=[parse_gate("throughput < -3%"), parse_gate("phases.forward > 5 ms")]))
+def test_identical_runs_show_no_difference_and_say_what_they_could_have_shown(repeats: Callable[..., Sides]) -> None:
+    result = compare(repeats(), Options(gates=[parse_gate("throughput < -3%"), parse_gate("phases.forward > 5 ms")]))
     assert result.decision == "no difference shown"
     assert result.smallest is not None
     assert 0 < result.smallest < 0.03
     assert [gate.outcome for gate in result.gates] == ["passed", "passed"]
 
 
-def test_single_runs_are_told_and_not_decided_on(alike: Callable[..., Sides]) -> None:
-    result = compare(alike(before=1, after=1, slower=1.5), Asked(gates=[parse_gate("throughput < -3%")]))
+def test_single_runs_are_reported_and_not_decided_on(repeats: Callable[..., Sides]) -> None:
+    result = compare(repeats(before=1, after=1, slower=1.5), Options(gates=[parse_gate("throughput < -3%")]))
     assert result.decision == "not decidable"
     assert result.change is not None
     assert result.change.value == pytest.approx(1 / 1.5, rel=0.02)
@@ -113,31 +113,31 @@ def test_single_runs_are_told_and_not_decided_on(alike: Callable[..., Sides]) ->
     assert any("--between-run" in line for line in result.notes)
 
 
-def test_single_runs_with_a_figure_are_decided_on(alike: Callable[..., Sides]) -> None:
-    result = compare(alike(before=1, after=1, slower=1.1), Asked(figure=parse_figure("0.5%")))
+def test_single_runs_with_a_known_variation_are_decided_on(repeats: Callable[..., Sides]) -> None:
+    result = compare(repeats(before=1, after=1, slower=1.1), Options(known_variation=parse_known_variation("0.5%")))
     assert (result.decision, result.metrics[0].basis) == ("slower", "stored")
     forward = next(one for one in result.metrics if one.metric == "phases.forward")
     assert forward.decision == "not decidable"  # a percentage says nothing of seconds
 
 
-def test_an_answer_is_a_figure_for_the_next(alike: Callable[..., Sides], tmp_path: Any) -> None:
+def test_a_result_gives_the_known_variation_of_the_next(repeats: Callable[..., Sides], tmp_path: Any) -> None:
     kept = tmp_path / "identical.json"
-    kept.write_text(compare(alike(before=5, after=5), Asked()).model_dump_json(by_alias=True))
-    figure = parse_figure(str(kept))
-    result = compare(alike(before=1, after=1, slower=1.1), Asked(figure=figure))
+    kept.write_text(compare(repeats(before=5, after=5), Options()).model_dump_json(by_alias=True))
+    variation = parse_known_variation(str(kept))
+    result = compare(repeats(before=1, after=1, slower=1.1), Options(known_variation=variation))
     assert result.decision == "slower"
     forward = next(one for one in result.metrics if one.metric == "phases.forward")
     assert forward.basis == "stored"
     alone = tmp_path / "alone.json"
-    alone.write_text(compare(alike(before=1, after=1), Asked()).model_dump_json(by_alias=True))
+    alone.write_text(compare(repeats(before=1, after=1), Options()).model_dump_json(by_alias=True))
     with pytest.raises(BadInput, match="too few runs"):
-        parse_figure(str(alone))
+        parse_known_variation(str(alone))
 
 
 @pytest.mark.parametrize("text", ["0%", "101%", "0.8", "-1%", "nowhere.json", ""])
-def test_what_is_no_figure(text: str) -> None:
+def test_what_is_not_a_known_variation(text: str) -> None:
     with pytest.raises(BadInput, match="between-run") as refused:
-        parse_figure(text)
+        parse_known_variation(text)
     assert refused.value.hint
 
 
@@ -145,15 +145,15 @@ def test_what_is_no_figure(text: str) -> None:
 def test_a_file_that_is_no_answer(content: str, tmp_path: Any) -> None:
     (tmp_path / "x.json").write_text(content)
     with pytest.raises(BadInput):
-        parse_figure(str(tmp_path / "x.json"))
+        parse_known_variation(str(tmp_path / "x.json"))
 
 
-def test_a_metric_that_is_asked_for_decides(alike: Callable[..., Sides]) -> None:
-    result = compare(alike(slower=1.05), Asked(metrics=["phases.forward", "step_s"]))
+def test_a_metric_that_is_asked_for_decides(repeats: Callable[..., Sides]) -> None:
+    result = compare(repeats(slower=1.05), Options(metrics=["phases.forward", "step_s"]))
     assert [one.metric for one in result.metrics] == ["phases.forward", "step_s"]
     assert (result.metric, result.decision) == ("phases.forward", "worse")
     with pytest.raises(BadInput, match=r"efficiency\.parallel: not measured on both sides"):
-        compare(alike(), Asked(metrics=["efficiency.parallel"]))
+        compare(repeats(), Options(metrics=["efficiency.parallel"]))
 
 
 def test_pauses_are_in_the_throughput_with_pauses_alone(make_run: Callable[..., RunData]) -> None:
@@ -171,7 +171,7 @@ def test_pauses_are_in_the_throughput_with_pauses_alone(make_run: Callable[..., 
         before=[paused(2 * number, 1000) for number in range(3)],
         after=[paused(2 * number + 1, 100) for number in range(3)],
     )
-    by_name = {one.metric: one for one in compare(sides, Asked()).metrics}
+    by_name = {one.metric: one for one in compare(sides, Options()).metrics}
     assert by_name["throughput"].decision == "no difference shown"
     assert by_name["throughput_with_pauses"].decision == "faster"
     assert by_name["throughput_with_pauses"].change is not None
@@ -190,13 +190,13 @@ def test_accuracy_needs_seeds_and_gets_percentage_points(
     gates = [parse_gate("test_top1 < -0.5pp")]
     before = [accurate(2 * k, top1) for k, top1 in enumerate((0.970, 0.971, 0.972))]
     worse = [accurate(2 * k + 1, top1) for k, top1 in enumerate((0.950, 0.951, 0.949))]
-    result = compare(sides_of(before=before, after=worse), Asked(gates=gates))
+    result = compare(sides_of(before=before, after=worse), Options(gates=gates))
     top1 = next(one for one in result.metrics if one.metric == "test_top1")
     assert (top1.decision, result.gates[0].outcome) == ("worse", "failed")
     assert top1.change is not None
     assert top1.change.value == pytest.approx(-0.021)
     one_seed = [[accurate(2 * k + side, 0.97 - side / 100) for k in range(3)] for side in (0, 1)]
-    result = compare(sides_of(before=one_seed[0], after=one_seed[1]), Asked(gates=gates))
+    result = compare(sides_of(before=one_seed[0], after=one_seed[1]), Options(gates=gates))
     assert result.gates[0].outcome == "unknown"
     assert any("another seed" in line for line in result.notes)
 
@@ -217,19 +217,21 @@ def test_accuracy_needs_seeds_and_gets_percentage_points(
         ({"boots": ["a", "b"]}, "hosts"),
     ],
 )
-def test_unlike_runs_are_refused_unless_told(alike: Callable[..., Sides], changes: dict[str, Any], fact: str) -> None:
+def test_runs_that_disagree_are_refused_without_anyway(
+    repeats: Callable[..., Sides], changes: dict[str, Any], fact: str
+) -> None:
     missing = {"data.limit", "global batch"}
-    sides = alike(**changes)
+    sides = repeats(**changes)
     if fact in missing:  # a fact that the others do not state cannot disagree
         sides = sides_of(
             before=[_with(run.data, changes, fact) for run in sides.before], after=[run.data for run in sides.after]
         )
     with pytest.raises(BadInput, match=f"{fact}: ") as refused:
-        compare(sides, Asked())
+        compare(sides, Options())
     assert "--anyway" in refused.value.hint
-    result = compare(sides, Asked(anyway=True))
+    result = compare(sides, Options(anyway=True))
     assert differing(result)[fact].key
-    assert any(line.startswith("not alike, and compared anyway") for line in result.notes)
+    assert any(line.startswith("differs, and compared anyway") for line in result.notes)
 
 
 def _with(run: RunData, changes: dict[str, Any], fact: str) -> RunData:
@@ -240,10 +242,10 @@ def _with(run: RunData, changes: dict[str, Any], fact: str) -> RunData:
     return RunData(**{name: getattr(run, name) for name in run.__dataclass_fields__} | {"record": record})
 
 
-def test_what_was_changed_on_purpose_is_told_and_refuses_nothing(alike: Callable[..., Sides]) -> None:
+def test_changed_options_are_reported_and_accepted(repeats: Callable[..., Sides]) -> None:
     spec = {"model": {"name": "resnet8", "width": 16}, "data": {"name": "digits"}, "train": {"evaluate_every": 5}}
     result = compare(
-        alike(spec=spec, environment={"OMP_PROC_BIND": "true"}, git={"commit": "b" * 40, "dirty": False}), Asked()
+        repeats(spec=spec, environment={"OMP_PROC_BIND": "true"}, git={"commit": "b" * 40, "dirty": False}), Options()
     )
     found = differing(result)
     assert (found["train.evaluate_every"].before, found["train.evaluate_every"].after) == ("not set", "5")
@@ -262,13 +264,13 @@ def test_programs_are_told_apart_by_their_script_and_differ_by_their_options(
             before=[program(1, "train.py", "--workers", "0")],
             after=[program(2, "train.py", "--workers=8", "--amp")],
         ),
-        Asked(),
+        Options(),
     )
     found = differing(result)
     assert (found["--workers"].before, found["--workers"].after) == ("0", "8")
     assert found["--amp"].after == "given"
     with pytest.raises(BadInput, match=r"program: other\.py before, train\.py after"):
-        compare(sides_of(before=[program(1, "other.py")], after=[program(2, "train.py")]), Asked())
+        compare(sides_of(before=[program(1, "other.py")], after=[program(2, "train.py")]), Options())
 
 
 @pytest.mark.parametrize(
@@ -289,15 +291,15 @@ def test_the_program_is_the_users_however_allpull_was_started(
             (before[:-2], ["allpull", "run", "train.py"], ["__main__.py", "run", "other.py"])
         )
     ]
-    assert set(differing(compare(sides_of(before=runs[:1], after=runs[1:2]), Asked()))) == {"seed"}
+    assert set(differing(compare(sides_of(before=runs[:1], after=runs[1:2]), Options()))) == {"seed"}
     with pytest.raises(BadInput, match=r"program: train\.py before, other\.py after"):
-        compare(sides_of(before=runs[:1], after=runs[2:]), Asked())
+        compare(sides_of(before=runs[:1], after=runs[2:]), Options())
 
 
 def test_an_import_states_no_program(make_run: Callable[..., RunData]) -> None:
     one, other = (make_run(number, kind="run", command=["allpull", "import", f"{number}.json"]) for number in (1, 2))
     assert "program" not in facts(one).key
-    assert set(differing(compare(sides_of(before=[one], after=[other]), Asked()))) == {"seed"}
+    assert set(differing(compare(sides_of(before=[one], after=[other]), Options()))) == {"seed"}
 
 
 def test_the_options_of_run_with_a_value_are_those_of_its_command_line() -> None:
@@ -306,32 +308,32 @@ def test_the_options_of_run_with_a_value_are_those_of_its_command_line() -> None
     assert {name for one in options if not one.is_flag for name in one.opts} == set(RUN_OPTIONS)
 
 
-def test_repeats_must_be_repeats(make_run: Callable[..., RunData], alike: Callable[..., Sides]) -> None:
+def test_repeats_must_be_repeats(make_run: Callable[..., RunData], repeats: Callable[..., Sides]) -> None:
     mixed = [make_run(1), make_run(2, ranks=4), make_run(3)]
     with pytest.raises(BadInput, match="ranks: 2, 4 among the runs before"):
-        compare(sides_of(before=mixed, after=[make_run(4), make_run(5), make_run(6)]), Asked())
+        compare(sides_of(before=mixed, after=[make_run(4), make_run(5), make_run(6)]), Options())
     with pytest.raises(BadInput, match="run-0 is given twice"):
-        compare(sides_of(before=[make_run(0)] * 3, after=[make_run(1)]), Asked())
+        compare(sides_of(before=[make_run(0)] * 3, after=[make_run(1)]), Options())
     for sides in (sides_of(before=[], after=[make_run(1)]), sides_of(before=[make_run(1)], after=[])):
         with pytest.raises(BadInput, match="no run"):
-            compare(sides, Asked())
-    loose = alike()
+            compare(sides, Options())
+    loose = repeats()
     loose.after[0].data.record.environment["NCCL_ALGO"] = "Ring"
-    assert any("no plain repeats: they differ in NCCL_ALGO" in line for line in compare(loose, Asked()).notes)
+    assert any("not plain repeats: they differ in NCCL_ALGO" in line for line in compare(loose, Options()).notes)
 
 
-def test_what_may_have_changed_besides_is_said(make_run: Callable[..., RunData]) -> None:
+def test_caveats_name_what_else_may_have_changed(make_run: Callable[..., RunData]) -> None:
     blocks = sides_of(before=[make_run(k) for k in range(3)], after=[make_run(k) for k in range(3, 6)])
-    assert any("take turns" in line for line in compare(blocks, Asked()).notes)
+    assert any("take turns" in line for line in compare(blocks, Options()).notes)
     turns = sides_of(before=[make_run(k) for k in (0, 2, 4)], after=[make_run(k) for k in (1, 3, 5)])
-    assert compare(turns, Asked()).notes == []
-    one_side = compare(sides_of(before=[make_run(k) for k in (0, 2, 4)], after=[make_run(1)]), Asked())
+    assert compare(turns, Options()).notes == []
+    one_side = compare(sides_of(before=[make_run(k) for k in (0, 2, 4)], after=[make_run(1)]), Options())
     assert one_side.metrics[0].basis == "one side"
     assert any("only the runs before" in line for line in one_side.notes)
-    failed = compare(sides_of(before=[make_run(0, status="failed")], after=[make_run(1)]), Asked())
+    failed = compare(sides_of(before=[make_run(0, status="failed")], after=[make_run(1)]), Options())
     assert any("run-0 (before) is failed" in line for line in failed.notes)
-    itself = compare(sides_of(before=[make_run(0)], after=[make_run(0)]), Asked())
-    assert any("stands on both sides" in line for line in itself.notes)
+    itself = compare(sides_of(before=[make_run(0)], after=[make_run(0)]), Options())
+    assert any("on both sides: run-0" in line for line in itself.notes)
 
 
 def test_runs_without_steps_are_no_crash(make_run: Callable[..., RunData]) -> None:
@@ -340,16 +342,16 @@ def test_runs_without_steps_are_no_crash(make_run: Callable[..., RunData]) -> No
         **{name: getattr(empty, name) for name in empty.__dataclass_fields__} | {"steps": empty.steps.clear()}
     )
     gates = [parse_gate("throughput < -3%")]
-    result = compare(sides_of(before=[nothing], after=[make_run(2)]), Asked(gates=gates))
+    result = compare(sides_of(before=[nothing], after=[make_run(2)]), Options(gates=gates))
     assert (result.decision, result.change, result.metrics) == ("not decidable", None, [])
     assert result.gates[0].outcome == "unknown"
     some = [nothing, *(make_run(k) for k in (4, 6, 8))]
-    result = compare(sides_of(before=some, after=[make_run(k) for k in (3, 5, 7)]), Asked())
+    result = compare(sides_of(before=some, after=[make_run(k) for k in (3, 5, 7)]), Options())
     assert result.decision == "no difference shown"  # the three that have steps
     assert any("has no throughput" in line for line in result.notes)
 
 
-def test_a_figure_of_one_metric_is_not_that_of_another() -> None:
-    figure = parse_figure("1%")
-    known = {name: spread.sd for name, metric in METRICS.items() if (spread := figure.of(metric)) is not None}
+def test_a_percentage_applies_to_ratios_alone() -> None:
+    variation = parse_known_variation("1%")
+    known = {name: spread.sd for name, metric in METRICS.items() if (spread := variation.of(metric)) is not None}
     assert known == {"throughput": 0.01, "throughput_with_pauses": 0.01, "step_s": 0.01}

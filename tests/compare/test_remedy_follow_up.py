@@ -1,4 +1,4 @@
-"""What was promised of a remedy, held against what came."""
+"""The predicted speed-up of a remedy, compared with the measured one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import allpull
-from allpull.compare.remedy_follow_up import MOST, kept, promises
+from allpull.compare.remedy_follow_up import MOST, follow_up, kept
 from allpull.rundir import layout
 from allpull.rundir.derived import cache_explanation, cached_explanation
 from allpull.rundir.read.run import RunData, read_run
@@ -19,7 +19,7 @@ from allpull.schema.compared import Difference, Kept
 from allpull.schema.explained import ExplainResult
 from allpull.schema.results import Interval
 
-CAME = Interval(value=1.20, low=1.17, high=1.23)
+SPEEDUP = Interval(value=1.20, low=1.17, high=1.23)
 
 
 def finding(
@@ -66,25 +66,25 @@ def changed(*names: str) -> list[Difference]:
     return [Difference(fact=name, before="0", after="8", key=False) for name in names]
 
 
-def test_the_one_finding_that_is_gone_is_held_against_what_came() -> None:
+def test_the_one_finding_that_is_gone_is_compared_with_the_speed_up() -> None:
     before = explained(finding("input-bound", 1.21), finding("slow-rank", 1.05, ranks=[3]))
     after = explained(finding("slow-rank", 1.06, ranks=[3]), run="run-1")
-    (one,) = promises([before], [after], CAME, changed("OMP_NUM_THREADS"))
+    (one,) = follow_up([before], [after], SPEEDUP, changed("OMP_NUM_THREADS"))
     assert (one.rule, one.state, one.kept) == ("input-bound", "gone", "kept")
     assert (one.loss_s_before, one.loss_s_after) == (0.05, 0.0)
     assert one.changed == ["OMP_NUM_THREADS"]
-    assert one.came == CAME
+    assert one.came == SPEEDUP
 
 
 def test_a_finding_of_another_rank_is_another_finding() -> None:
     before, after = explained(finding("slow-rank", 1.2, ranks=[3])), explained(finding("slow-rank", 1.2, ranks=[5]))
-    (one,) = promises([before], [after], CAME, [])
+    (one,) = follow_up([before], [after], SPEEDUP, [])
     assert (one.ranks, one.state) == ([3], "gone")
 
 
-def test_two_remedies_at_once_are_both_told_and_neither_is_judged() -> None:
+def test_two_remedies_at_once_are_both_listed_and_neither_is_judged() -> None:
     before = explained(finding("input-bound", 1.1), finding("slow-rank", 1.15, ranks=[3]))
-    found = promises([before], [explained(run="run-1")], CAME, [])
+    found = follow_up([before], [explained(run="run-1")], SPEEDUP, [])
     assert [one.rule for one in found] == ["slow-rank", "input-bound"]  # largest gain first
     assert {one.kept for one in found} == {"not decidable"}
 
@@ -92,7 +92,7 @@ def test_two_remedies_at_once_are_both_told_and_neither_is_judged() -> None:
 def test_a_finding_that_shrank_was_worked_on_and_one_that_stayed_was_not() -> None:
     before = explained(finding("input-bound", 1.21), finding("slow-rank", 1.3, ranks=[3]))
     after = explained(finding("input-bound", 1.02, loss_s=0.01), finding("slow-rank", 1.3, ranks=[3], loss_s=0.04))
-    (one,) = promises([before], [after], CAME, [])
+    (one,) = follow_up([before], [after], SPEEDUP, [])
     assert (one.rule, one.state) == ("input-bound", "smaller")
 
 
@@ -100,9 +100,9 @@ def test_without_an_explanation_of_the_runs_after_the_differences_tell() -> None
     before = explained(
         finding("input-bound", 1.21), finding("network-bound", 1.4, options=["NCCL_SOCKET_IFNAME", "launch.interface"])
     )
-    (one,) = promises([before], [], CAME, changed("OMP_NUM_THREADS", "--lr"))
+    (one,) = follow_up([before], [], SPEEDUP, changed("OMP_NUM_THREADS", "--lr"))
     assert (one.rule, one.state, one.changed, one.kept) == ("input-bound", "not known", ["OMP_NUM_THREADS"], "kept")
-    (other,) = promises([before], [], CAME, changed("launch.interface"))
+    (other,) = follow_up([before], [], SPEEDUP, changed("launch.interface"))
     assert other.rule == "network-bound"
     assert other.kept == "less"
 
@@ -110,7 +110,7 @@ def test_without_an_explanation_of_the_runs_after_the_differences_tell() -> None
 def test_a_finding_that_was_stored_without_options_names_no_difference() -> None:
     stored = finding("cpu-contention", 1.21, remedy="set OMP_NUM_THREADS")
     del stored["options"]
-    (one,) = promises([explained(stored)], [], CAME, changed("OMP_NUM_THREADS"))
+    (one,) = follow_up([explained(stored)], [], SPEEDUP, changed("OMP_NUM_THREADS"))
     assert (one.state, one.changed) == ("not known", [])
 
 
@@ -118,7 +118,7 @@ def test_other_words_of_a_remedy_change_no_follow_up() -> None:
     """Nothing that follows a remedy up reads its text."""
     differing = changed("OMP_NUM_THREADS", "launch.bind")
     results = [
-        promises([explained(finding("cpu-contention", 1.21, remedy=text, title=text))], [], CAME, differing)
+        follow_up([explained(finding("cpu-contention", 1.21, remedy=text, title=text))], [], SPEEDUP, differing)
         for text in ("set OMP_NUM_THREADS", "launch.bind=cores helps", "")
     ]
     facts = [one.model_dump(exclude={"remedy", "title"}) for (one,) in results]
@@ -128,38 +128,38 @@ def test_other_words_of_a_remedy_change_no_follow_up() -> None:
 
 def test_where_nothing_tells_the_largest_are_listed() -> None:
     before = explained(*(finding("slow-rank", 1 + rank / 100, ranks=[rank]) for rank in range(9)))
-    found = promises([before], [], CAME, [])
+    found = follow_up([before], [], SPEEDUP, [])
     assert [one.ranks[0] for one in found] == [8, 7, 6, 5, 4]
     assert len(found) == MOST
 
 
-def test_a_finding_counts_where_most_runs_have_it_and_its_promise_is_the_widest() -> None:
+def test_a_finding_counts_where_most_runs_have_it_and_its_interval_is_the_widest() -> None:
     often = [explained(finding("input-bound", gain)) for gain in (1.1, 1.2, 1.3)]
     rare = explained(finding("input-bound", 1.2), finding("slow-rank", 1.5, ranks=[1]))
-    (one,) = promises([*often, rare], [], CAME, [])
+    (one,) = follow_up([*often, rare], [], SPEEDUP, [])
     assert one.promised.value == pytest.approx(1.2)
     assert (one.promised.low, one.promised.high) == (pytest.approx(1.08), pytest.approx(1.32))
 
 
-def test_advice_promises_nothing() -> None:
+def test_advice_predicts_nothing() -> None:
     advice = finding("mixed-precision", 1.5, gain=None, loss_s_per_step=None, advice=True)
-    assert promises([explained(advice)], [], CAME, []) == []
-    assert promises([], [], CAME, []) == []
+    assert follow_up([explained(advice)], [], SPEEDUP, []) == []
+    assert follow_up([], [], SPEEDUP, []) == []
 
 
 @pytest.mark.parametrize(
-    ("came", "verdict"),
+    ("speedup", "verdict"),
     [
         (Interval(value=1.2, low=1.17, high=1.23), "kept"),
         (Interval(value=1.1, low=1.05, high=1.14), "less"),
         (Interval(value=1.4, low=1.30, high=1.50), "more"),
-        (Interval(value=1.1, low=1.05, high=1.16), "kept"),  # the intervals touch: no broken promise is shown
+        (Interval(value=1.1, low=1.05, high=1.16), "kept"),  # the intervals touch: no wrong prediction is shown
         (Interval(value=1.1, low=None, high=None), "not decidable"),
         (None, "not decidable"),
     ],
 )
-def test_a_promise_is_broken_only_where_the_intervals_are_apart(came: Interval | None, verdict: Kept) -> None:
-    assert kept(Interval(value=1.2, low=1.15, high=1.25), came) == verdict
+def test_a_prediction_fails_only_where_the_intervals_do_not_overlap(speedup: Interval | None, verdict: Kept) -> None:
+    assert kept(Interval(value=1.2, low=1.15, high=1.25), speedup) == verdict
 
 
 # ---------------------------------------------------------------------- where it is kept

@@ -20,7 +20,7 @@ from allpull.explain.detail import (
 from allpull.replay.blame import blame
 from allpull.replay.window import Window
 from allpull.schema.base import tag
-from allpull.schema.explained import ExplainResult, PhaseTimes, WindowSeen
+from allpull.schema.explained import ExplainedWindow, ExplainResult, PhaseTimes
 
 FAULTY = {
     "forward": 0.010,
@@ -116,7 +116,7 @@ def test_where_nobody_waits_there_is_nobody_to_wait_for():
 def made_result(made: Window) -> ExplainResult:
     """As much of an answer as a drawing needs."""
     nothing = PhaseTimes(mean={}, per_rank={})
-    seen = WindowSeen(steps=made.steps.size, seconds=made.measured_s, first_step=0, last_step=1, level="bucket")
+    seen = ExplainedWindow(steps=made.steps.size, seconds=made.measured_s, first_step=0, last_step=1, level="bucket")
     return ExplainResult(
         schema=tag("explain"),
         run="made",

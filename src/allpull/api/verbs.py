@@ -75,16 +75,16 @@ def compare(
     Raises:
         BadInput: a side is empty, a run stands on it twice, key facts do not agree, or a metric was not measured.
     """
-    asked = comparison.Asked(
+    options = comparison.Options(
         metrics=[gate.find_metric(name).name for name in metrics],
         gates=[gate.parse_gate(text) for text in fail_if],
-        figure=known_variation.parse_figure(between_run) if between_run is not None else None,
+        known_variation=known_variation.parse_known_variation(between_run) if between_run is not None else None,
         anyway=anyway,
     )
     sides = [[run.aligned for run in as_runs(side, skip_damaged=skip_damaged)] for side in (before, after)]
     explained = {run.data.record.id: kept_explanation(run) for side in sides for run in side}
     return Comparison.of(
-        comparison.compare(comparison.Sides(before=sides[0], after=sides[1], explained=explained), asked)
+        comparison.compare(comparison.Sides(before=sides[0], after=sides[1], explained=explained), options)
     )
 
 

@@ -1,1 +1,1 @@
-"""Compare two sides of runs: is there a difference, how large is it, and how certain."""
+"""Compare two groups of runs: whether they differ, by how much, and how certain that is."""

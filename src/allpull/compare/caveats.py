@@ -1,4 +1,4 @@
-"""What has to be said beside a comparison: what was not seen, and what may have changed that nobody meant."""
+"""Caveats of a comparison: what was not measured, and what else may have changed."""
 
 from __future__ import annotations
 
@@ -9,52 +9,52 @@ from allpull.analyse.effect import CONTRADICTED, MIN_RUNS, Effect
 from allpull.compare.metrics import METRICS, Measures
 from allpull.rundir.read.run import RunData
 from allpull.schema.compared import Spread
-from allpull.units import percent, show_time
+from allpull.units import counted, percent, show_time
 
-MAX_GAPS = 6  # of all runs; `allpull show` has the rest
+MAX_GAPS = 6  # over all runs; `allpull show` lists the others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """The runs of one side, and what was measured of each; ``name`` is "before" or "after"."""
+    """The runs of one side and their measured metrics; ``name`` is "before" or "after"."""
 
     name: str
     runs: Sequence[RunData]
-    found: Sequence[Measures]
+    measures: Sequence[Measures]
 
 
-def remarks(before: Side, after: Side, effects: Mapping[str, Effect], lead: str) -> list[str]:
-    """One sentence each, the most important first; ``lead`` is the metric that was decided on."""
+def caveats(before: Side, after: Side, effects: Mapping[str, Effect], primary: str) -> list[str]:
+    """One sentence per caveat, the most important first; ``primary`` is the metric that the decision rests on."""
     return [
-        *_on_basis(before, after, effects.get(lead), lead),
-        *_on_seeds(effects),
-        *_on_order(before, after),
-        *_on_runs(before, after, lead),
-        *_on_gaps(before, after),
+        *_variation_caveats(before, after, effects.get(primary), primary),
+        *_seed_caveats(effects),
+        *_order_caveats(before, after),
+        *_run_caveats(before, after, primary),
+        *_gap_caveats(before, after),
     ]
 
 
-def _on_basis(before: Side, after: Side, found: Effect | None, lead: str) -> Iterator[str]:
-    """From where it is known what varies from run to run, unless both sides tell it."""
-    if found is None:
-        yield f"{lead} was not measured on both sides: there is nothing to decide on"
+def _variation_caveats(before: Side, after: Side, effect: Effect | None, primary: str) -> Iterator[str]:
+    """Where the run-to-run variation comes from, unless both sides show it."""
+    if effect is None:
+        yield f"{primary} was not measured on both sides, so nothing is decided"
         return
-    if found.contradicted and found.spread is not None:
+    if effect.contradicted and effect.spread is not None:
         yield (
-            f"--between-run was not used: runs of one side vary by {_spread(found.spread, lead)}, more than "
-            f"{CONTRADICTED:g} times that"
+            f"--between-run was not used: runs of one side vary by {_spread(effect.spread, primary)}, more than "
+            f"{CONTRADICTED:g} times that value"
         )
-    if found.basis == "one side":
-        told = max((before, after), key=lambda side: len(side.runs))
+    if effect.basis == "one side":
+        larger = max((before, after), key=lambda side: len(side.runs))
         yield (
-            f"only the runs {told.name} are enough to tell what varies from run to run; the others are taken to vary "
-            "as much"
+            f"only the runs {larger.name} are enough to show the run-to-run variation; the other side is assumed to "
+            "vary as much"
         )
-    one_seed = METRICS[lead].by_seed and found.spread is not None
-    if found.basis == "unknown" and not one_seed:
+    one_seed = METRICS[primary].by_seed and effect.spread is not None
+    if effect.basis == "unknown" and not one_seed:
         yield (
-            "what varies from run to run is not known, so nothing is decided: give "
-            f"{MIN_RUNS} or more runs a side, or a stored figure with --between-run"
+            "the run-to-run variation is not known, so nothing is decided: give "
+            f"{MIN_RUNS} or more runs per side, or a known variation with --between-run"
         )
 
 
@@ -62,41 +62,41 @@ def _spread(spread: Spread, metric: str) -> str:
     return percent(spread.sd, 2) if METRICS[metric].scale == "ratio" else show_time(spread.sd)
 
 
-def _on_seeds(effects: Mapping[str, Effect]) -> Iterator[str]:
-    for name, found in effects.items():
-        if METRICS[name].by_seed and found.spread is not None and found.spread.sd == 0:
-            yield f"{name} is the same in all runs of a side: another seed gives another value, and none was seen"
+def _seed_caveats(effects: Mapping[str, Effect]) -> Iterator[str]:
+    for name, effect in effects.items():
+        if METRICS[name].by_seed and effect.spread is not None and effect.spread.sd == 0:
+            yield f"{name} is the same in all runs of a side: another seed would give another value, but none was run"
 
 
-def _on_order(before: Side, after: Side) -> Iterator[str]:
-    """Runs in two blocks, one after the other, let everything that changed meanwhile look like the change."""
+def _order_caveats(before: Side, after: Side) -> Iterator[str]:
+    """Where one side ran entirely before the other, anything else that changed meanwhile is part of the difference."""
     if min(len(before.runs), len(after.runs)) < MIN_RUNS:
         return
     first, last = ([run.record.created_utc for run in side.runs] for side in (before, after))
     if max(first) < min(last) or max(last) < min(first):
         yield (
-            "all runs of one side were made before all of the other: whatever else changed meanwhile is in the "
-            "difference; take turns (A B A B …)"
+            "all runs of one side were made before all runs of the other, so the difference includes whatever else "
+            "changed meanwhile; take turns (A B A B …)"
         )
 
 
-def _on_runs(before: Side, after: Side, lead: str) -> Iterator[str]:
-    twice = {run.record.id for run in before.runs} & {run.record.id for run in after.runs}
-    if twice:
-        yield f"{', '.join(sorted(twice))} stands on both sides"
+def _run_caveats(before: Side, after: Side, primary: str) -> Iterator[str]:
+    shared = {run.record.id for run in before.runs} & {run.record.id for run in after.runs}
+    if shared:
+        yield f"on both sides: {', '.join(sorted(shared))}"
     for side in (before, after):
-        for run, found in zip(side.runs, side.found, strict=True):
+        for run, measures in zip(side.runs, side.measures, strict=True):
             if run.record.status != "completed":
                 yield f"{run.record.id} ({side.name}) is {run.record.status}"
-            if lead not in found.values:
-                yield f"{run.record.id} ({side.name}) has no {lead}: it is left out of it"
-            elif found.values[lead].error is None and METRICS[lead].scale == "ratio":
-                steps = f"{found.steps:,} steady step{'' if found.steps == 1 else 's'}"
-                yield f"{run.record.id} ({side.name}) has {steps}: too few to tell how it varies within"
+            if primary not in measures.values:
+                yield f"{run.record.id} ({side.name}) has no {primary} and is left out of that metric"
+            elif measures.values[primary].error is None and METRICS[primary].scale == "ratio":
+                steps = counted(measures.steps, "steady step")
+                yield f"{run.record.id} ({side.name}) has {steps}: too few to show the variation within the run"
 
 
-def _on_gaps(before: Side, after: Side) -> Iterator[str]:
+def _gap_caveats(before: Side, after: Side) -> Iterator[str]:
     gaps = [f"{run.record.id}: {gap.text}" for side in (before, after) for run in side.runs for gap in run.gaps]
     yield from gaps[:MAX_GAPS]
     if len(gaps) > MAX_GAPS:
-        yield f"and {len(gaps) - MAX_GAPS:,} more gaps, which allpull show names"
+        yield f"and {len(gaps) - MAX_GAPS:,} more gaps, listed by allpull show"

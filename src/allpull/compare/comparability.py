@@ -1,4 +1,4 @@
-"""What must agree between runs that are compared, and in what they differ besides."""
+"""Comparability: the facts that compared runs must agree on, and those that they differ in."""
 
 from __future__ import annotations
 
@@ -16,37 +16,38 @@ from allpull.rundir.read.run import RunData
 from allpull.schema.compared import Difference
 
 REHEARSED = ("rehearsal.shrink", "rehearsal.accelerator.model")
-"""Of a rehearsal, what decides how much work a sample is."""
+"""Options of a rehearsal that set the work per sample."""
 
-NOT_TOLD = {"name", "launch.port", "launch.ranks", "launch.hosts"}
-"""Options that say nothing of their own: a label, a number that is drawn, and what stands among the key facts."""
+NOT_COMPARED = {"name", "launch.port", "launch.ranks", "launch.hosts"}
+"""Options without a meaning of their own: a label, a random port, and what the key facts hold already."""
 
 REPEATED = {"train.seed", "seed", "host names"}
-"""What repeats of one thing differ in, as they should."""
+"""Facts in which repeats are expected to differ."""
 
-VERBS = ("run", "import")
-"""Of allpull, that leave runs whose program is the user's own."""
+VERBS_WITH_USER_PROGRAM = ("run", "import")
+"""Verbs of allpull whose runs execute the user's own program."""
+
 RUN_OPTIONS = ("-n", "--ranks", "--launcher", "--out", "--name", "--trace", "--steps", "--set")
-"""Options of `allpull run` that take a value; a test holds them against its command line."""
+"""Options of `allpull run` that take a value; a test compares them with the command line."""
 
-MAX_NAMED = 8  # facts in an error or a note; all of them stand in the answer
-MAX_VALUE = 200  # characters of a name or a value in the answer
+MAX_NAMED = 8  # facts in an error or a note; `differences` lists all
+MAX_VALUE = 200  # characters of a name or a value in the result
 
 _OPTION = re.compile(r"--?[A-Za-z][\w.-]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What one run states of itself: ``key`` must agree, ``other`` is told. A fact that it does not state is absent."""
+    """Facts that one run states: ``key`` must agree, ``other`` is reported. Facts that it does not state are absent."""
 
     key: Mapping[str, str]
     other: Mapping[str, str]
 
 
 def facts(run: RunData) -> Facts:
-    """What ``run`` states of itself."""
+    """The facts that ``run`` states."""
     record = run.record
-    options = {name: value for name, value in _flat(record.spec) if name not in NOT_TOLD}
+    options = {name: value for name, value in _flat(record.spec) if name not in NOT_COMPARED}
     key = {
         "kind of run": record.kind,
         "ranks": str(record.ranks),
@@ -57,9 +58,9 @@ def facts(run: RunData) -> Facts:
     }
     other = {name: value for name, value in options.items() if name not in key}
     if record.kind == "run":
-        program, given = _program(record.command)
+        program, program_options = _program(record.command)
         key |= {"program": program} if program else {}
-        other |= given
+        other |= program_options
     other |= {f"version of {name}": text for name, text in record.versions.items() if text and name != "torch"}
     other |= dict(record.environment)
     other |= {
@@ -77,62 +78,65 @@ def facts(run: RunData) -> Facts:
 
 
 def differences(before: Sequence[Facts], after: Sequence[Facts]) -> list[Difference]:
-    """The facts in which the sides differ, those that must agree first. A key fact that a run does not state agrees."""
-    found = []
+    """The facts in which the sides differ, key facts first. A key fact that one side does not state counts as equal."""
+    differing = []
     for part in ("key", "other"):
-        ours = [getattr(side, part) for side in before]
-        theirs = [getattr(side, part) for side in after]
-        for name in _names([*ours, *theirs]):
-            one, other = _values(ours, name), _values(theirs, name)
-            unknown = part == "key" and not (one and other)
-            if one != other and not unknown:
-                found.append(
-                    Difference(fact=name[:MAX_VALUE], before=_shown(one), after=_shown(other), key=part == "key")
+        facts_before = [getattr(run, part) for run in before]
+        facts_after = [getattr(run, part) for run in after]
+        for name in _names([*facts_before, *facts_after]):
+            old, new = _values(facts_before, name), _values(facts_after, name)
+            unknown = part == "key" and not (old and new)
+            if old != new and not unknown:
+                differing.append(
+                    Difference(fact=name[:MAX_VALUE], before=_shown(old), after=_shown(new), key=part == "key")
                 )
-    return found
+    return differing
 
 
-def check(before: Sequence[Facts], after: Sequence[Facts], found: Sequence[Difference], *, anyway: bool) -> list[str]:
-    """Notes on what does not agree, within the sides and between them.
+def check_comparable(
+    before: Sequence[Facts], after: Sequence[Facts], differing: Sequence[Difference], *, anyway: bool
+) -> list[str]:
+    """Notes on facts that do not agree, within the sides and between them.
 
     Raises:
-        BadInput: a key fact does not agree, and nobody said that it need not.
+        BadInput: a key fact does not agree and ``anyway`` is false.
     """
-    apart = [f"{one.fact}: {one.before} before, {one.after} after" for one in found if one.key]
+    conflicts = [f"{one.fact}: {one.before} before, {one.after} after" for one in differing if one.key]
     for name, side in (("before", before), ("after", after)):
-        apart += [f"{fact}: {values} among the runs {name}" for fact, values in _unlike(side, "key")]
-    if apart and not anyway:
+        conflicts += [f"{fact}: {values} among the runs {name}" for fact, values in _varying(side, "key")]
+    if conflicts and not anyway:
         raise BadInput(
-            "\n  ".join(["these runs are not alike in what a fair comparison needs:", *_some(apart)]),
-            hint="compare runs that differ in what you changed alone; if this is what you changed, add --anyway",
+            "\n  ".join(["these runs differ in facts that a fair comparison needs to agree:", *_first(conflicts)]),
+            hint="compare runs that differ only in what you changed; if this is what you changed, add --anyway",
         )
-    return [*(f"not alike, and compared anyway: {line}" for line in _some(apart)), *_of_repeats(before, after)]
+    return [*(f"differs, and compared anyway: {line}" for line in _first(conflicts)), *_repeat_notes(before, after)]
 
 
-def _of_repeats(before: Sequence[Facts], after: Sequence[Facts]) -> Iterator[str]:
+def _repeat_notes(before: Sequence[Facts], after: Sequence[Facts]) -> Iterator[str]:
     for name, side in (("before", before), ("after", after)):
-        unlike = [fact for fact, _ in _unlike(side, "other") if fact not in REPEATED]
-        if unlike:
+        varying = [fact for fact, _ in _varying(side, "other") if fact not in REPEATED]
+        if varying:
             yield (
-                f"the runs {name} are no plain repeats: they differ in {', '.join(_some(unlike))}; "
-                "what that changes counts as chance here"
+                f"the runs {name} are not plain repeats: they differ in {', '.join(_first(varying))}; "
+                "the effect of that counts as random variation here"
             )
     keys = _names([one.key for one in (*before, *after)])
     unknown = [name for name in keys if any(name not in one.key for one in (*before, *after))]
     if unknown:
-        yield f"not every run states {', '.join(_some(unknown))}: taken to agree"
+        yield f"not every run states {', '.join(_first(unknown))}: assumed to agree"
 
 
-def _unlike(side: Sequence[Facts], part: str) -> Iterator[tuple[str, str]]:
-    own = [getattr(one, part) for one in side]
-    for name in _names(own):
-        values = _values(own, name)
-        if len(values) > 1 or (part == "other" and any(name not in one for one in own)):
+def _varying(side: Sequence[Facts], part: str) -> Iterator[tuple[str, str]]:
+    """The facts that differ among the runs of one side, with their values."""
+    stated = [getattr(one, part) for one in side]
+    for name in _names(stated):
+        values = _values(stated, name)
+        if len(values) > 1 or (part == "other" and any(name not in one for one in stated)):
             yield name[:MAX_VALUE], _shown(values)
 
 
 def _batch(run: RunData) -> dict[str, str]:
-    """Samples of one step of the job: what was asked for, else the most that a step had."""
+    """Samples per step of the job: as requested, else the most that a step had."""
     if run.record.global_batch is not None:
         return {"global batch": str(run.record.global_batch)}
     by_step = run.steps.group_by("step").agg(
@@ -143,55 +147,55 @@ def _batch(run: RunData) -> dict[str, str]:
 
 
 def _program(command: Sequence[str]) -> tuple[str, dict[str, str]]:
-    """The name of the user's program in a command line of `allpull run`, what starts it, and its options.
+    """The user's program in a command line of `allpull run`, its options, and the command that starts it.
 
     >>> _program(["allpull", "run", "--", "torchrun", "--nproc-per-node=2", "a/train.py", "--lr", "1", "--amp"])
     ('train.py', {'started by': 'torchrun --nproc-per-node=2', '--lr': '1', '--amp': 'given'})
     >>> _program(["src/allpull/__main__.py", "run", "-n", "2", "train.py"])
     ('train.py', {})
     """
-    words = _users(command)
+    words = _user_command(command)
     if not words:
         return "", {}
     scripts = [index for index, word in enumerate(words) if word.endswith(".py")]
     modules = [index + 1 for index, word in enumerate(words[:-1]) if word == "-m"]
-    at = (scripts or modules or [0])[0]
-    started_by = {"started by": " ".join(words[:at])} if at else {}
-    return PurePath(words[at]).name, {**started_by, **_options(words[at + 1 :])}
+    position = (scripts or modules or [0])[0]
+    started_by = {"started by": " ".join(words[:position])} if position else {}
+    return PurePath(words[position]).name, {**started_by, **_options(words[position + 1 :])}
 
 
-def _users(command: Sequence[str]) -> list[str]:
-    """The words of the user's own command; those before are allpull's, however it was started. [] after an import."""
-    if len(command) < 2 or command[1] not in VERBS:
+def _user_command(command: Sequence[str]) -> list[str]:
+    """The user's own command, without the words of allpull before it; empty after an import."""
+    if len(command) < 2 or command[1] not in VERBS_WITH_USER_PROGRAM:
         return list(command)
     if command[1] != "run":
         return []
-    rest = iter(command[2:])
-    for word in rest:
+    remaining = iter(command[2:])
+    for word in remaining:
         if word == "--":
-            return list(rest)
+            return list(remaining)
         if not word.startswith("-"):
-            return [word, *rest]
+            return [word, *remaining]
         if word in RUN_OPTIONS:
-            next(rest, None)
+            next(remaining, None)
     return []
 
 
 def _options(words: Sequence[str]) -> dict[str, str]:
-    """Options with their values; one that is given alone is "given", and what belongs to none is "arguments"."""
-    found: dict[str, list[str]] = {}
+    """Options with their values; a flag has the value "given", and words without an option are "arguments"."""
+    values: dict[str, list[str]] = {}
     last = None
     for word in words:
         name, equals, value = word.partition("=")
         if _OPTION.fullmatch(name):
-            found.setdefault(name, []).append(value if equals else "given")
+            values.setdefault(name, []).append(value if equals else "given")
             last = None if equals else name
         elif last is not None:
-            found[last][-1] = word
+            values[last][-1] = word
             last = None
         else:
-            found.setdefault("arguments", []).append(word)
-    return {name: ", ".join(values) for name, values in found.items()}
+            values.setdefault("arguments", []).append(word)
+    return {name: ", ".join(given) for name, given in values.items()}
 
 
 def _flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
@@ -214,6 +218,6 @@ def _shown(values: Sequence[str]) -> str:
     return ", ".join(values)[:MAX_VALUE] or "not set"
 
 
-def _some(lines: Sequence[str]) -> list[str]:
+def _first(lines: Sequence[str]) -> list[str]:
     more = len(lines) - MAX_NAMED
     return [*lines[:MAX_NAMED], *([f"and {more} more"] if more > 0 else [])]

@@ -1,4 +1,4 @@
-"""Compare two sides of runs: what changed, by how much, how sure that is, and what a gate makes of it."""
+"""Compare two sides of runs: what changed, by how much, how certain that is, and whether gates pass."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 
 from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.effect import CONFIDENCE, Effect, Measured, effect
-from allpull.compare.caveats import Side, remarks
-from allpull.compare.comparability import check, differences, facts
+from allpull.compare.caveats import Side, caveats
+from allpull.compare.comparability import check_comparable, differences, facts
 from allpull.compare.gate import Gate, judge
-from allpull.compare.known_variation import Figure
+from allpull.compare.known_variation import KnownVariation
 from allpull.compare.metrics import METRICS, Measures, Metric, measures
-from allpull.compare.remedy_follow_up import promises
+from allpull.compare.remedy_follow_up import follow_up
 from allpull.errors import BadInput
 from allpull.rundir.read.run import RunData
 from allpull.rundir.safe_open import shown_path
@@ -23,119 +23,125 @@ from allpull.schema.compared import Change, ComparedRun, CompareResult, Decision
 from allpull.schema.explained import ExplainResult
 from allpull.schema.results import Interval
 
-HEADLINE = ("throughput", "step_s")
-"""What is decided on where nobody asks for another: the first of these that all runs have."""
+DEFAULT_METRICS = ("throughput", "step_s")
+"""The decision rests on the first of these that both sides have, unless metrics are requested."""
 
 SPEEDUP = "throughput_with_pauses"
-"""What `explain` promises is a speed-up of the whole training."""
+"""`explain` predicts a speed-up of the whole training, pauses included."""
 
-ROUNDING = 1e-12  # of a ratio, or seconds: a smaller difference is none, and no clock could tell
+ROUNDING = 1e-12  # relative, or seconds: a smaller difference is below what any clock resolves
 
 OPPOSITE: Mapping[str, Decision] = {"faster": "slower", "slower": "faster", "better": "worse", "worse": "better"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """How to compare. ``metrics``: only these, the first of them decides; empty: all. ``anyway``: unlike runs too."""
+class Options:
+    """How to compare.
+
+    ``metrics``: only these, and the first of them decides; empty: all. ``known_variation`` is that between runs.
+    ``anyway``: compare runs whose key facts disagree, too.
+    """
 
     metrics: Sequence[str] = ()
     gates: Sequence[Gate] = ()
-    figure: Figure | None = None
+    known_variation: KnownVariation | None = None
     anyway: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sides:
-    """The runs of both sides, and what `explain` kept of them, by run id."""
+    """The runs of both sides, and the stored results of `explain` by run id."""
 
     before: Sequence[AlignedRun]
     after: Sequence[AlignedRun]
     explained: Mapping[str, ExplainResult] = field(default_factory=dict)
 
     def explanations(self, side: Sequence[AlignedRun]) -> list[ExplainResult]:
-        """What `explain` kept of the runs of ``side``."""
+        """The stored results of `explain` for the runs of ``side``."""
         return [self.explained[id_] for run in side if (id_ := run.data.record.id) in self.explained]
 
 
-def compare(sides: Sides, asked: Asked) -> CompareResult:
-    """Both sides compared.
+def compare(sides: Sides, options: Options) -> CompareResult:
+    """Compare both sides.
 
     Raises:
-        BadInput: a side is empty, a run stands on it twice, key facts do not agree, or a metric was not measured.
+        BadInput: a side is empty or lists a run twice, key facts do not agree, or a metric was not measured.
     """
     check_repeats(sides)
     facts_before, facts_after = ([facts(run.data) for run in side] for side in (sides.before, sides.after))
     differing = differences(facts_before, facts_after)
-    notes = check(facts_before, facts_after, differing, anyway=asked.anyway)
+    notes = check_comparable(facts_before, facts_after, differing, anyway=options.anyway)
     before = [measures(run, sides.explained.get(run.data.record.id)) for run in sides.before]
     after = [measures(run, sides.explained.get(run.data.record.id)) for run in sides.after]
-    found = effects(before, after, asked.figure)
-    lead = _lead(asked.metrics, found)
-    changes = {name: change(name, one, before, after) for name, one in found.items()}
-    headline = changes.get(lead)
-    listed = [name for name in changes if not asked.metrics or name in asked.metrics]
+    measured = effects(before, after, options.known_variation)
+    primary = _primary(options.metrics, measured)
+    changes = {name: change(name, one, before, after) for name, one in measured.items()}
+    primary_change = changes.get(primary)
+    listed = [name for name in changes if not options.metrics or name in options.metrics]
     speedup = changes[SPEEDUP].change if SPEEDUP in changes else None
     return CompareResult(
         schema=tag("compare"),
-        before=[_seen(run.data, one) for run, one in zip(sides.before, before, strict=True)],
-        after=[_seen(run.data, one) for run, one in zip(sides.after, after, strict=True)],
+        before=[_compared_run(run.data, one) for run, one in zip(sides.before, before, strict=True)],
+        after=[_compared_run(run.data, one) for run, one in zip(sides.after, after, strict=True)],
         confidence=CONFIDENCE,
-        metric=lead,
-        change=headline.change if headline else None,
-        decision=headline.decision if headline else "not decidable",
-        smallest=headline.smallest if headline else None,
-        metrics=[changes[name] for name in sorted(listed, key=lambda name: name != lead)],
-        gates=[judge(gate, changes.get(gate.metric)) for gate in asked.gates],
-        promised=promises(sides.explanations(sides.before), sides.explanations(sides.after), speedup, differing),
+        metric=primary,
+        change=primary_change.change if primary_change else None,
+        decision=primary_change.decision if primary_change else "not decidable",
+        smallest=primary_change.smallest if primary_change else None,
+        metrics=[changes[name] for name in sorted(listed, key=lambda name: name != primary)],
+        gates=[judge(gate, changes.get(gate.metric)) for gate in options.gates],
+        promised=follow_up(sides.explanations(sides.before), sides.explanations(sides.after), speedup, differing),
         differences=differing,
         notes=[
             *notes,
-            *remarks(
-                Side(name="before", runs=[run.data for run in sides.before], found=before),
-                Side(name="after", runs=[run.data for run in sides.after], found=after),
-                found,
-                lead,
+            *caveats(
+                Side(name="before", runs=[run.data for run in sides.before], measures=before),
+                Side(name="after", runs=[run.data for run in sides.after], measures=after),
+                measured,
+                primary,
             ),
         ],
     )
 
 
 def check_repeats(sides: Sides) -> None:
-    """Each side has runs, and none of them twice.
+    """Check that each side has runs, and none of them twice.
 
     Raises:
-        BadInput: it is not so.
+        BadInput: a side is empty or lists a run twice.
     """
     for name, side in (("before", sides.before), ("after", sides.after)):
         ids = [run.data.record.id for run in side]
         if not ids:
             raise BadInput(f"no run {name} was given", hint="allpull compare BEFORE… --with AFTER…")
-        twice = next((one for one in ids if ids.count(one) > 1), None)
-        if twice is not None:
-            raise BadInput(f"{twice} is given twice as a run {name}", hint="repeats have to be runs of their own")
+        repeated = next((id_ for id_ in ids if ids.count(id_) > 1), None)
+        if repeated is not None:
+            raise BadInput(f"{repeated} is given twice as a run {name}", hint="give every repeat its own run")
 
 
-def effects(before: Sequence[Measures], after: Sequence[Measures], figure: Figure | None) -> dict[str, Effect]:
-    """The effect on each metric that both sides have, in the order of ``METRICS``, on the scale it is compared on."""
-    found = {}
+def effects(
+    before: Sequence[Measures], after: Sequence[Measures], known_variation: KnownVariation | None
+) -> dict[str, Effect]:
+    """The effect on each metric that both sides have, in the order of ``METRICS`` and on the metric's scale."""
+    by_metric = {}
     for name, metric in METRICS.items():
-        ours, theirs = values(name, before), values(name, after)
-        if ours and theirs:
-            one = effect(ours, theirs, figure.of(metric) if figure else None)
-            # One seed gives the same accuracy again and again: what another would give has not been seen.
-            unseen = metric.by_seed and one.error == 0
-            found[name] = replace(one, error=None, freedom=None, basis="unknown") if unseen else one
-    return found
+        old, new = values(name, before), values(name, after)
+        if old and new:
+            one = effect(old, new, known_variation.of(metric) if known_variation else None)
+            # One seed gives the same accuracy every time: how another seed varies was not measured.
+            one_seed = metric.by_seed and one.error == 0
+            by_metric[name] = replace(one, error=None, freedom=None, basis="unknown") if one_seed else one
+    return by_metric
 
 
 def values(name: str, side: Sequence[Measures]) -> list[Measured]:
-    """The metric called ``name`` of the runs of a side that have it."""
+    """The values of metric ``name`` over the runs of a side that have it."""
     return [one.values[name] for one in side if name in one.values]
 
 
-def decide(metric: Metric, found: Effect) -> Decision:
-    """What ``found`` shows: nothing is decided from a point estimate."""
-    bounds = found.bounds()
+def decide(metric: Metric, effect: Effect) -> Decision:
+    """The decision that the interval of ``effect`` allows; a point estimate alone decides nothing."""
+    bounds = effect.bounds()
     if bounds is None:
         return "not decidable"
     if bounds[0] > ROUNDING:
@@ -143,25 +149,25 @@ def decide(metric: Metric, found: Effect) -> Decision:
     return OPPOSITE[metric.more_is] if bounds[1] < -ROUNDING else "no difference shown"
 
 
-def change(name: str, found: Effect, before: Sequence[Measures], after: Sequence[Measures]) -> Change:
-    """``found`` of the metric called ``name`` as it is told: as a ratio, or in the metric's unit."""
+def change(name: str, effect: Effect, before: Sequence[Measures], after: Sequence[Measures]) -> Change:
+    """The effect on metric ``name`` as it is reported: as a ratio, or in the metric's unit."""
     metric = METRICS[name]
     ratio = metric.scale == "ratio"
     means = [statistics.fmean(one.value for one in values(metric.name, side)) for side in (before, after)]
-    within = found.within_bounds()
+    within = effect.within_bounds()
     return Change(
         metric=metric.name,
         unit=metric.unit,
         scale=metric.scale,
         before=math.exp(means[0]) if ratio else means[0],
         after=math.exp(means[1]) if ratio else means[1],
-        change=_interval(found.value, found.bounds(), ratio=ratio),
-        within_runs=None if within is None else _interval(found.value, within, ratio=ratio),
-        decision=decide(metric, found),
-        smallest=None if found.smallest is None else math.expm1(found.smallest) if ratio else found.smallest,
-        basis=found.basis,
-        freedom=None if found.freedom is None or math.isinf(found.freedom) else found.freedom,
-        between_runs=found.spread,
+        change=_interval(effect.value, effect.bounds(), ratio=ratio),
+        within_runs=None if within is None else _interval(effect.value, within, ratio=ratio),
+        decision=decide(metric, effect),
+        smallest=None if effect.smallest is None else math.expm1(effect.smallest) if ratio else effect.smallest,
+        basis=effect.basis,
+        freedom=None if effect.freedom is None or math.isinf(effect.freedom) else effect.freedom,
+        between_runs=effect.spread,
     )
 
 
@@ -176,22 +182,22 @@ def _interval(value: float, bounds: tuple[float, float] | None, *, ratio: bool) 
     )
 
 
-def _lead(asked: Sequence[str], found: Mapping[str, Effect]) -> str:
-    """The metric to decide on.
+def _primary(requested: Sequence[str], measured: Mapping[str, Effect]) -> str:
+    """The metric that the decision rests on.
 
     Raises:
-        BadInput: one that was asked for was not measured.
+        BadInput: a requested metric was not measured.
     """
-    missing = [name for name in asked if name not in found]
+    missing = [name for name in requested if name not in measured]
     if missing:
         raise BadInput(
             f"{', '.join(missing)}: not measured on both sides",
-            hint=f"measured on both: {', '.join(found) or 'nothing'}",
+            hint=f"measured on both: {', '.join(measured) or 'nothing'}",
         )
-    return next((name for name in (*asked, *HEADLINE) if name in found), HEADLINE[0])
+    return next((name for name in (*requested, *DEFAULT_METRICS) if name in measured), DEFAULT_METRICS[0])
 
 
-def _seen(run: RunData, found: Measures) -> ComparedRun:
+def _compared_run(run: RunData, measures: Measures) -> ComparedRun:
     record = run.record
     return ComparedRun(
         run=record.id,
@@ -200,6 +206,6 @@ def _seen(run: RunData, found: Measures) -> ComparedRun:
         created_utc=record.created_utc,
         status=record.status,
         ranks=record.ranks,
-        steps=found.steps,
-        throughput=found.throughput,
+        steps=measures.steps,
+        throughput=measures.throughput,
     )

@@ -1,7 +1,7 @@
-"""A gate for CI: ``throughput < -3%`` fails where the data show it, not where the point estimate says it.
+"""Gates for CI: ``throughput < -3%`` fails where the interval shows it, not where only the point estimate does.
 
-It fails where the whole interval lies beyond the threshold, passes where none of it does, and is unknown in between:
-too few runs, or a difference about as large as the threshold.
+A gate fails if the whole interval lies beyond the threshold, passes if none of it does, and is unknown otherwise:
+with too few runs, or a difference about as large as the threshold.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from allpull.errors import BadInput, UnknownName
 from allpull.schema.compared import Change, GateResult, Outcome
 from allpull.units import parse_time_s
 
-MAX_TEXT = 200  # characters of a gate; a longer one is no gate
+MAX_TEXT = 200  # characters of a gate; longer text is refused
 EXAMPLES = "such as 'throughput < -3%', 'step_s > 5%', 'phases.input > 2 ms' or 'test_top1 < -0.5pp'"
 
 _GATE = re.compile(r"\s*([A-Za-z_][\w.]*)\s*(<=|>=|==|!=|=|<|>)\s*([-+−]?)\s*([0-9][0-9.eE+-]*|\.[0-9]+)\s*(\S*)\s*")
@@ -24,7 +24,7 @@ _GATE = re.compile(r"\s*([A-Za-z_][\w.]*)\s*(<=|>=|==|!=|=|<|>)\s*([-+−]?)\s*(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """``threshold`` is a ratio (0.97) or a difference in the metric's unit; ``below``: less than it fails."""
+    """``threshold`` is a ratio (0.97) or a difference in the metric's unit; ``below``: smaller values fail."""
 
     text: str
     metric: str
@@ -33,10 +33,10 @@ class Gate:
 
 
 def parse_gate(text: str) -> Gate:
-    """One ``--fail-if``.
+    """Parse one ``--fail-if``.
 
     Raises:
-        BadInput: it is none: another form, no metric, or a unit that the metric is not compared in.
+        BadInput: wrong form, unknown metric, or a unit that the metric is not compared in.
 
     >>> gate = parse_gate("throughput < -3%")
     >>> gate.metric, gate.below, round(gate.threshold, 6)
@@ -48,7 +48,7 @@ def parse_gate(text: str) -> Gate:
     name, relation, sign, digits, unit = match.groups()
     if relation not in {"<", ">"}:
         raise BadInput(
-            f"--fail-if {text!r}: '{relation}' cannot be asked",
+            f"--fail-if {text!r}: '{relation}' is not supported",
             hint=f"an interval lies below a threshold or above it: write < or >, {EXAMPLES}",
         )
     metric = find_metric(name)
@@ -59,35 +59,36 @@ def parse_gate(text: str) -> Gate:
 
 
 def find_metric(name: str) -> Metric:
-    """The metric called ``name``; ``backward`` stands for ``phases.backward`` where no other ends so.
+    """The metric called ``name``; ``backward`` stands for ``phases.backward`` if no other metric ends so.
 
     Raises:
-        UnknownName: there is none, or more than one.
+        UnknownName: no metric matches.
+        BadInput: more than one matches.
     """
     if name in METRICS:
         return METRICS[name]
-    ends = [full for full in METRICS if full.rpartition(".")[2] == name]
-    if len(ends) == 1:
-        return METRICS[ends[0]]
-    if ends:
-        raise BadInput(f"'{name}' may be {' or '.join(ends)}", hint=f"write {ends[0]}")
+    matches = [full for full in METRICS if full.rpartition(".")[2] == name]
+    if len(matches) == 1:
+        return METRICS[matches[0]]
+    if matches:
+        raise BadInput(f"'{name}' may be {' or '.join(matches)}", hint=f"write {matches[0]}")
     raise UnknownName("metric to compare by", name[:80], METRICS)
 
 
 def judge(gate: Gate, change: Change | None) -> GateResult:
-    """What became of ``gate``; None: its metric was not measured on both sides."""
+    """The outcome of ``gate``; ``change`` is None where its metric was not measured on both sides."""
     interval = change.change if change else None
     if interval is None:
         return _result(gate, "unknown", f"{gate.metric} was not measured on both sides")
     if interval.low is None or interval.high is None:
-        return _result(gate, "unknown", f"what varies from run to run in {gate.metric} is not known")
+        return _result(gate, "unknown", f"the run-to-run variation of {gate.metric} is not known")
     beyond = interval.high < gate.threshold if gate.below else interval.low > gate.threshold
     within = interval.low >= gate.threshold if gate.below else interval.high <= gate.threshold
     if beyond:
         return _result(gate, "failed", "the whole interval lies beyond the threshold")
     if within:
         return _result(gate, "passed", "the whole interval lies on the good side of the threshold")
-    return _result(gate, "unknown", "the threshold lies within the interval: more runs, or longer ones, would tell")
+    return _result(gate, "unknown", "the threshold lies within the interval: more or longer runs would narrow it")
 
 
 def _result(gate: Gate, outcome: Outcome, words: str) -> GateResult:
@@ -106,9 +107,9 @@ def _number(digits: str, text: str) -> float:
 
 Kind = Literal["%", "pp", "time"]
 _KINDS: dict[Kind, str] = {
-    "%": "by how many percent it changed, such as -3%",
-    "pp": "by how many percentage points it changed, such as -0.5pp",
-    "time": "by how much time per step it changed, such as 2 ms",
+    "%": "the change in percent, such as -3%",
+    "pp": "the change in percentage points, such as -0.5pp",
+    "time": "the change in time per step, such as 2 ms",
 }
 
 
@@ -116,13 +117,13 @@ def _threshold(metric: Metric, number: float, unit: str, text: str) -> float:
     """The threshold as a ratio, or in the metric's unit.
 
     Raises:
-        BadInput: the unit is not the one that this metric is compared in, or the ratio is not above 0.
+        BadInput: the metric is not compared in this unit, or the ratio is not above 0.
     """
     kind: Kind = "%" if metric.scale == "ratio" else "pp" if metric.unit == "share" else "time"
     fits = unit == kind if kind != "time" else unit not in {"", "%", "pp"}
     if not fits:
-        said = f"in '{unit}'" if unit else "without a unit"
-        raise BadInput(f"--fail-if {text!r}: {metric.name} cannot be compared {said}", hint=f"say {_KINDS[kind]}")
+        how = f"in '{unit}'" if unit else "without a unit"
+        raise BadInput(f"--fail-if {text!r}: {metric.name} cannot be compared {how}", hint=f"give {_KINDS[kind]}")
     if kind == "time":
         return parse_time_s(f"{number!r} {unit}")
     if kind == "%" and number <= -100:

@@ -1,4 +1,4 @@
-"""A stored figure: how much runs of the same thing vary, as a percentage or as the answer of an earlier comparison."""
+"""Known run-to-run variation, given as a percentage or as the result of an earlier comparison."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from allpull.errors import BadInput
 from allpull.rundir import safe_open
 from allpull.schema.compared import CompareResult, Spread
 
-MAX_BYTES = 4 << 20  # of a stored answer; real ones have some 20 KB
+MAX_BYTES = 4 << 20  # of a stored result; real ones have about 20 KB
 MAX_PERCENT = 100.0  # a spread as large as the value itself decides nothing
 
 _PERCENT = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*%\s*")
@@ -21,24 +21,24 @@ _NUMBER = re.compile(r"\s*[-+]?[0-9]*\.?[0-9]+\s*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """``everywhere`` holds for every rate and time that is compared as a ratio; ``by_metric`` comes first."""
+class KnownVariation:
+    """``of_ratios`` applies to every rate and time that is compared as a ratio; ``by_metric`` takes precedence."""
 
-    everywhere: Spread | None
+    of_ratios: Spread | None
     by_metric: Mapping[str, Spread]
 
     def of(self, metric: Metric) -> Spread | None:
-        """The spread between runs of ``metric``; None where the figure says nothing of it."""
-        return self.by_metric.get(metric.name, self.everywhere if metric.scale == "ratio" else None)
+        """The spread of ``metric`` between runs; None where it is not known."""
+        return self.by_metric.get(metric.name, self.of_ratios if metric.scale == "ratio" else None)
 
 
-def parse_figure(text: str) -> Figure:
-    """What ``--between-run`` gives: ``0.8%``, or the path of an answer of `allpull compare --json`.
+def parse_known_variation(text: str) -> KnownVariation:
+    """Parse ``--between-run``: ``0.8%``, or the path of a result of `allpull compare --json`.
 
     Raises:
-        BadInput: it is neither, or the answer rests on too few runs to say how they vary.
+        BadInput: neither of these, or the result rests on too few runs to show how they vary.
 
-    >>> parse_figure("0.8%").of(METRICS["throughput"]).sd
+    >>> parse_known_variation("0.8%").of(METRICS["throughput"]).sd
     0.008
     """
     match = _PERCENT.fullmatch(text)
@@ -46,13 +46,13 @@ def parse_figure(text: str) -> Figure:
         percent = float(match.group(1))
         if not 0 < percent <= MAX_PERCENT:
             raise BadInput(f"--between-run {text!r}: not between 0 and 100 %", hint="such as --between-run 0.8%")
-        return Figure(everywhere=Spread(sd=percent / 100, freedom=None), by_metric={})
+        return KnownVariation(of_ratios=Spread(sd=percent / 100, freedom=None), by_metric={})
     if _NUMBER.fullmatch(text):
         raise BadInput(f"--between-run {text!r} has no unit", hint=f"write --between-run {text.strip()}%")
     return _stored(Path(text))
 
 
-def _stored(path: Path) -> Figure:
+def _stored(path: Path) -> KnownVariation:
     where = safe_open.shown_path(path)
     if not path.is_file():
         raise BadInput(
@@ -65,10 +65,10 @@ def _stored(path: Path) -> Figure:
     usable = {name: spread for name, spread in known.items() if spread is not None and _is_enough(spread)}
     if not usable:
         raise BadInput(
-            f"--between-run {where}: it compared too few runs to say how they vary",
-            hint=f"compare {MIN_RUNS} or more repeats on a side, and keep that answer",
+            f"--between-run {where}: it compared too few runs to show how they vary",
+            hint=f"compare {MIN_RUNS} or more repeats on one side, and keep that result",
         )
-    return Figure(everywhere=None, by_metric=usable)
+    return KnownVariation(of_ratios=None, by_metric=usable)
 
 
 def _is_enough(spread: Spread) -> bool:

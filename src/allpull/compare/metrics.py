@@ -1,4 +1,4 @@
-"""The metrics that runs are compared by: what each is, and its value in one run with its error within the run."""
+"""The metrics that runs are compared by, and their values in one run with the error within the run."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ PAUSES = ("evaluation", "checkpoint")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """One thing to compare by. A share is a fraction of 1; ``more_is`` says what more of it is.
+    """One metric. A share is a fraction of 1; ``more_is`` is the meaning of an increase.
 
-    ``by_seed``: it is exact for one training, and another seed gives another value.
+    ``by_seed``: the value is exact for one training, and another seed gives another value.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Metric:
 
 
 FACTORS = tuple(field.alias or name for name, field in Efficiency.model_fields.items())
-"""Factors of the efficiency tree, by the names that `allpull explain` gives them."""
+"""Factors of the efficiency tree, as `allpull explain` names them."""
 
 METRICS: Mapping[str, Metric] = {
     metric.name: metric
@@ -55,12 +55,12 @@ METRICS: Mapping[str, Metric] = {
         ),
     )
 }
-"""All of them, in the order of an answer."""
+"""All metrics by name, in the order of the result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measures:
-    """What was measured of one run: each metric on the scale it is compared on, and what the answer says beside it."""
+    """Metrics of one run, each on its scale of comparison, with its steady steps and throughput (samples/s)."""
 
     values: Mapping[str, Measured]
     steps: int
@@ -68,55 +68,54 @@ class Measures:
 
 
 def measures(aligned: AlignedRun, explained: ExplainResult | None = None) -> Measures:
-    """The metrics of one run that were recorded; factors of efficiency are those of ``explained``."""
+    """The metrics that one run recorded; the efficiency factors come from ``explained``."""
     ranks = aligned.data.record.ranks
     numbers = aligned.steady.steps[aligned.steady.used]
     window = choose_steps(aligned)
     grid = arrange(aligned.steps, numbers, ranks)
     times_s = throughput.step_times_s(grid) if grid.steps else np.empty(0)
-    found: dict[str, Measured | None] = {
+    by_metric: dict[str, Measured | None] = {
         "throughput": rate(grid.samples.sum(axis=1), times_s),
         "throughput_with_pauses": _with_pauses(window, aligned, ranks),
         "step_s": rate(times_s, np.ones_like(times_s)),
     }
     for name, seconds in aligned.phases(grid, numbers).seconds.items():
-        found[f"phases.{name}"] = None if seconds is None else _mean(seconds.mean(axis=1))
-    found |= _pauses(window, aligned, ranks)
-    found |= _factors(explained)
+        by_metric[f"phases.{name}"] = None if seconds is None else _mean(seconds.mean(axis=1))
+    by_metric |= _pauses(window, aligned, ranks)
+    by_metric |= _factors(explained)
     for name in learning.SHARES:
         value = learning.last_value(aligned.data.events, name)
-        found[name] = None if value is None else Measured(value=value, error=0.0)
+        by_metric[name] = None if value is None else Measured(value=value, error=0.0)
     return Measures(
-        values={name: value for name, value in found.items() if value is not None},
+        values={name: value for name, value in by_metric.items() if value is not None},
         steps=grid.steps,
         throughput=throughput.throughput(grid),
     )
 
 
-def rate(top: Floats, bottom: Floats) -> Measured | None:
-    """log(Σ top ÷ Σ bottom) over a series of steps, shape (steps,) both; None where that is no number."""
-    if not top.size or np.isnan(top).any() or not (top.sum() > 0 and bottom.sum() > 0):
+def rate(numerator: Floats, denominator: Floats) -> Measured | None:
+    """log(Σ numerator ÷ Σ denominator) over steps, both of shape (steps,); None where that is not a number."""
+    if not numerator.size or np.isnan(numerator).any() or not (numerator.sum() > 0 and denominator.sum() > 0):
         return None
-    value = float(top.sum() / bottom.sum())
-    return _logarithm(value, statistics.ratio_error(top, bottom))
+    value = float(numerator.sum() / denominator.sum())
+    return _logarithm(value, statistics.ratio_error(numerator, denominator))
 
 
 def _mean(series: Floats) -> Measured:
-    found = statistics.ratio_error(series, np.ones_like(series))
-    error, freedom = found or (None, math.inf)
+    error, freedom = statistics.ratio_error(series, np.ones_like(series)) or (None, math.inf)
     return Measured(value=float(series.mean()), error=error, freedom=freedom)
 
 
-def _logarithm(value: float, found: tuple[float, float] | None) -> Measured:
-    error, freedom = found or (None, math.inf)
+def _logarithm(value: float, error_and_freedom: tuple[float, float] | None) -> Measured:
+    error, freedom = error_and_freedom or (None, math.inf)
     return Measured(value=math.log(value), error=None if error is None else error / value, freedom=freedom)
 
 
 def _with_pauses(window: ChosenSteps | NoWindow, aligned: AlignedRun, ranks: int) -> Measured | None:
-    """Samples per second over the window that `allpull explain` takes, its evaluations and checkpoints included.
+    """Samples per second over the window of `allpull explain`, evaluations and checkpoints included.
 
-    Steps are contiguous, so their times hold all that lies between them. Regular steps vary as a series does; those
-    with a pause, which come in a rhythm, are counted as they occurred and vary among themselves.
+    Steps are contiguous, so their times include everything between them. Regular steps vary as one series; steps with
+    a pause are periodic, so they count as they occurred and vary among themselves.
     """
     if isinstance(window, NoWindow):
         return None
@@ -129,7 +128,7 @@ def _with_pauses(window: ChosenSteps | NoWindow, aligned: AlignedRun, ranks: int
 
 
 def _pauses(window: ChosenSteps | NoWindow, aligned: AlignedRun, ranks: int) -> Iterator[tuple[str, Measured]]:
-    """Evaluations and checkpoints per step of the same window, as steady steps have none; too few for an error."""
+    """Evaluation and checkpoint time per step of that window: steady steps have none; too few for an error."""
     if isinstance(window, NoWindow):
         return
     grid = arrange(aligned.steps, window.steps, ranks)
@@ -141,21 +140,22 @@ def _pauses(window: ChosenSteps | NoWindow, aligned: AlignedRun, ranks: int) -> 
 def _error_with_pauses(
     samples: Floats, times_s: Floats, paused: NDArray[np.bool_], value: float
 ) -> tuple[float, float] | None:
-    """Standard error of Σ samples ÷ Σ times by the delta method, from what each step adds: samples − value · time."""
-    added = samples - value * times_s
-    regular = added[~paused]
+    """Standard error of Σ samples ÷ Σ times by the delta method, from each step's samples − value · time."""
+    residuals = samples - value * times_s
+    regular = residuals[~paused]
     if regular.size < statistics.MIN_POINTS:
         return None
-    found = statistics.ratio_error(regular, np.ones_like(regular))
-    if found is None:
+    regular_error = statistics.ratio_error(regular, np.ones_like(regular))
+    if regular_error is None:
         return None
-    of_regular, freedom = (found[0] * regular.size) ** 2, found[1]
-    of_paused = float(added[paused].var(ddof=1) * paused.sum()) if paused.sum() > 1 else 0.0
-    return math.sqrt(of_regular + of_paused) / float(times_s.sum()), freedom
+    error, freedom = regular_error
+    regular_variance = (error * regular.size) ** 2
+    paused_variance = float(residuals[paused].var(ddof=1) * paused.sum()) if paused.sum() > 1 else 0.0
+    return math.sqrt(regular_variance + paused_variance) / float(times_s.sum()), freedom
 
 
 def _factors(explained: ExplainResult | None) -> Iterator[tuple[str, Measured]]:
-    """The factors of efficiency with the errors that their 95 % intervals stand for."""
+    """The efficiency factors, with standard errors from their 95 % intervals."""
     if explained is None or explained.efficiency is None:
         return
     for name, interval in explained.efficiency.model_dump(by_alias=True).items():
@@ -166,5 +166,5 @@ def _factors(explained: ExplainResult | None) -> Iterator[tuple[str, Measured]]:
 def _of_interval(interval: Interval) -> Measured:
     if interval.low is None or interval.high is None:
         return Measured(value=interval.value)
-    reach = 2 * NormalDist().inv_cdf((1 + statistics.CONFIDENCE) / 2)
-    return Measured(value=interval.value, error=(interval.high - interval.low) / reach)
+    width = 2 * NormalDist().inv_cdf((1 + statistics.CONFIDENCE) / 2)
+    return Measured(value=interval.value, error=(interval.high - interval.low) / width)

@@ -12,7 +12,7 @@ from allpull.analyse.steps.grid import Floats
 from allpull.replay.blame import Blame
 from allpull.replay.engine import EventTimes, event_times
 from allpull.replay.window import STEP, WORK, Window
-from allpull.schema.explained import Caused, ExplainDetail, ExplainResult, LatenessMap, TimelinePart, Waiting
+from allpull.schema.explained import CausedWaiting, ExplainDetail, ExplainResult, LatenessMap, TimelinePart, Waiting
 
 MAP_STEPS, MAP_RANKS = 200, 64  # what a page can draw and an eye can distinguish
 TABLE_RANKS = 16
@@ -47,7 +47,7 @@ def waiting(window: Window, blame: Blame) -> Waiting | None:
     return Waiting(
         caused_s_per_step=caused_s.tolist() if window.ranks <= TABLE_RANKS else None,
         pairs=[
-            Caused(culprit=culprit, victim=victim, seconds=float(caused_s[culprit, victim]))
+            CausedWaiting(culprit=culprit, victim=victim, seconds=float(caused_s[culprit, victim]))
             for culprit, victim in zip(culprits.tolist(), victims.tolist(), strict=True)
             if caused_s[culprit, victim] > LEAST_PAIR * caused_s.sum()
         ],

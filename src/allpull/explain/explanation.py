@@ -21,7 +21,7 @@ from allpull.replay.blame import Blame, blame
 from allpull.replay.recording.build import NoWindow, record_window
 from allpull.replay.window import WORK, Window
 from allpull.schema.base import tag
-from allpull.schema.explained import Efficiency, ExplainResult, PhaseTimes, WindowSeen
+from allpull.schema.explained import Efficiency, ExplainedWindow, ExplainResult, PhaseTimes
 from allpull.schema.gap import texts
 from allpull.units import percent, show_time
 
@@ -96,7 +96,7 @@ def _without_window(aligned: AlignedRun, window: NoWindow) -> ExplainResult:
         reference=None,
         ranks=run.record.ranks,
         hosts=len(hosts),
-        window=WindowSeen(steps=0, seconds=0.0, first_step=None, last_step=None, level="step"),
+        window=ExplainedWindow(steps=0, seconds=0.0, first_step=None, last_step=None, level="step"),
         efficiency=None,
         gains={},
         simulation_error=None,
@@ -108,9 +108,9 @@ def _without_window(aligned: AlignedRun, window: NoWindow) -> ExplainResult:
     )
 
 
-def _seen(window: Window) -> WindowSeen:
+def _seen(window: Window) -> ExplainedWindow:
     steps = window.steps
-    return WindowSeen(
+    return ExplainedWindow(
         steps=steps.size,
         seconds=window.measured_s,
         first_step=int(steps[0]) if steps.size else None,

@@ -1,4 +1,4 @@
-"""What is written down of a command of the user's that is observed, in its job file and in its record."""
+"""Record an observed user command: what its job file and its run record contain."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from allpull.rundir.read.headers import USER_STARTED
 from allpull.schema.run import RunRecord
 from allpull.schema.spec import RunSpec
 
-TRAINERS = ("data", "model", "train")  # parts of a specification that speak of our own trainer alone
-LAUNCHERS = ("launch", "ssh", "slurm", "container")  # and those that speak of ranks which we start
+TRAINERS = ("data", "model", "train")  # parts of a specification that describe only our own trainer
+LAUNCHERS = ("launch", "ssh", "slurm", "container")  # parts that describe only ranks started by allpull
 
 
 def with_command(file: JobFile, spec: RunSpec, program: Sequence[str]) -> JobFile:
-    """``file`` with the user's command ``program``, and what to record of it."""
+    """``file`` with the user's command ``program``, and the settings for recording it."""
     watch = spec.watch
     some_steps = watch.first_step > 0 or watch.last_step > 0
     return replace(
@@ -37,10 +37,10 @@ def with_command(file: JobFile, spec: RunSpec, program: Sequence[str]) -> JobFil
 
 
 def of_program(record: RunRecord, environ: Mapping[str, str]) -> RunRecord:
-    """``record`` for a command of the user's, of which our trainer's options say nothing.
+    """``record`` for a user's command, to which the options of our trainer do not apply.
 
-    Where nothing of ours starts ranks neither do launch options, the environment is ``environ`` as it was, and which
-    Python and torch run is not known before they do.
+    If allpull does not start the ranks, launch options do not apply, the environment is ``environ`` unchanged, and
+    the versions of Python and torch are unknown until the ranks run.
     """
     absent: tuple[str, ...] = TRAINERS
     changes: dict[str, Any] = {"seed": None, "global_batch": None}

@@ -1,4 +1,4 @@
-"""Prepare a run directory: the specification and the record are on disk before anything starts."""
+"""Prepare a run directory: write the specification and the record to disk before anything starts."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ RECORDED_VARIABLES = (
     "OMP_", "KMP_", "MKL_", "GOMP_", "NCCL_", "GLOO_", "TORCH", "PYTORCH", "CUDA_", "HIP_", "ROCR_", "SLURM_", "OMPI_",
     "PMI_", "PMIX_", "UCX_", "FI_", "MASTER_", "PYTHON", "LD_PRELOAD", "MALLOC_", "ATEN_", "DNNL_", "ONEDNN_",
 )  # fmt: skip
-"""Prefixes of variables that change how ranks run; nothing else of the environment is recorded."""
+"""Prefixes of variables that change how ranks run; no other environment variable is recorded."""
 
 WARNED = 128 + signal.SIGUSR1
-"""The exit code of a job whose ranks stopped at a warning (``train.stop``), as of a program that the signal ends."""
+"""The exit code of a job whose ranks stopped at a warning (``train.stop``), as if that signal had ended the program."""
 
 Kind = Literal["train", "run", "probe", "rehearse"]
 
@@ -46,7 +46,7 @@ Kind = Literal["train", "run", "probe", "rehearse"]
 class Job:
     """A prepared job: its run directory, what runs, and its record as written.
 
-    Each rank runs ``module``, one of ours; or ``program``, a command of the user's, which the start-up hook observes.
+    Each rank runs either ``module``, one of ours, or ``program``, a user's command, which the start-up hook observes.
     Under a launcher of ``headers.USER_STARTED`` the program is one process, which starts its own ranks.
     """
 
@@ -58,7 +58,7 @@ class Job:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options of the module beyond the specification, such as the sizes that a probe measures."""
     tasks: tuple[Job, ...] = ()
-    """The runs of an array, each in a run directory of its own below ``directory``; none: this is one run."""
+    """The runs of an array, each in its own run directory below ``directory``; empty for a single run."""
 
     @property
     def file(self) -> Path:
@@ -76,7 +76,7 @@ def prospect(
     program: Sequence[str] | None = None,
     options: Mapping[str, Any] = MappingProxyType({}),
 ) -> Job:
-    """The job that ``prepare`` would make now; nothing is written."""
+    """The job that ``prepare`` would create now; writes nothing."""
     now = datetime.now(UTC)
     content: object = to_plain(spec) if program is None else [to_plain(spec), *program]
     signature = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
@@ -137,7 +137,7 @@ def _task(job: Job, index: int, spec: RunSpec) -> Job:
 
 
 def _written(job: Job) -> Job:
-    """The job, with its run directory made."""
+    """The job, after its run directory has been created."""
     job = replace(job, record=job.record.model_copy(update={"id": job.directory.name}))
     for folder in layout.FOLDERS:
         private_folder(str(job.directory / folder))
@@ -151,8 +151,8 @@ def _written(job: Job) -> Job:
 def environment(spec: RunSpec, inherited: Mapping[str, str]) -> dict[str, str]:
     """The environment of a job's processes: the user's, with the threads of a rank set.
 
-    One OpenMP thread a rank unless told otherwise, because ranks that share cores disturb each other. torch's agent
-    gives ranks the grace time to end (half a minute before torch 2.10).
+    Each rank gets one OpenMP thread unless configured otherwise, because ranks that share cores slow each other down.
+    torch's agent gives ranks the grace time to end (half a minute before torch 2.10).
     """
     threads = str(spec.launch.threads)
     return {

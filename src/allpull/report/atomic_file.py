@@ -1,4 +1,4 @@
-"""Put a finished file in its place, whole or not at all, or say why not."""
+"""Write a file completely or not at all, or raise an error that says why."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from allpull.report.printable import printable
 
 
 def place(path: Path, content: bytes) -> Path:
-    """Put ``content`` at ``path`` whole, as ``place_all``."""
+    """Write ``content`` to ``path`` atomically, like ``place_all``."""
     return place_all(path, [content])
 
 
 def place_all(path: Path, parts: Iterable[bytes]) -> Path:
-    """Write ``parts`` beside ``path`` and rename them there, so that nobody ever reads half of it; returns ``path``.
+    """Write ``parts`` next to ``path`` and rename the result, so that no reader sees half a file; returns ``path``.
 
     Raises:
-        BadInput: it cannot be written; what stood at ``path`` before stands there still.
+        BadInput: it cannot be written; an existing file at ``path`` is unchanged.
     """
     partial = path.with_name(f".{path.name[:100]}.{os.getpid()}.partial")
     try:

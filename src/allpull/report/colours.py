@@ -1,7 +1,7 @@
-"""Colours that mean the same on every chart, and that people with any colour vision can tell apart.
+"""Colours with the same meaning on every chart, distinguishable with any colour vision.
 
-Okabe and Ito (2008), "Color Universal Design", for the eight that matter most; Paul Tol's muted scheme for two
-more. A test simulates protanopia, deuteranopia and tritanopia and measures how far apart they stay.
+Okabe and Ito (2008), "Color Universal Design", for the eight most important; Paul Tol's muted scheme for two
+more. A test simulates protanopia, deuteranopia and tritanopia and measures the remaining contrast.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PHASES: dict[str, str] = {
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Names of phases, each once, as they are stacked; names that are none of ``PHASES`` come last.
+    """Names of phases, each once, in stacking order; names not in ``PHASES`` come last.
 
     >>> in_order(["augment", "wait", "input", "wait"])
     ['input', 'wait', 'augment']
@@ -35,7 +35,7 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 
 RUNS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#5F6B76")
-"""Lines of runs; there are no more lines in one chart than colours here."""
+"""Colours of the lines of runs; a chart has at most this many lines."""
 
 QUIET = "#7A858F"
-"""What is not a measurement, such as the ideal line."""
+"""For anything not measured, such as the ideal line."""

@@ -1,6 +1,6 @@
-"""Take from a text what could act on a terminal or a page: control characters and escape sequences.
+"""Remove from text what could act on a terminal or a page: control characters and escape sequences.
 
-Names, commands and log lines come from other people's programs. What is shown of them passes through here.
+Names, commands and log lines come from other people's programs. All of them pass through here before being shown.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn"})
 def printable(text: str) -> str:
     """``text`` on one line, without control characters, escape sequences or invisible formatting.
 
-    Line breaks and tabs become a space; the visible text of a coloured word stays, the colour goes.
+    Line breaks and tabs become a space; the visible text of a coloured word remains without its colour.
 
     >>> printable("a\\x1b[31mred\\x1b[0m\\nname\\x07"), printable("\\x1b]0;title\\x07x")
     ('ared name', 'x')
@@ -37,7 +37,7 @@ def printable(text: str) -> str:
 
 
 def short(text: str, limit: int) -> str:
-    """``printable(text)`` in at most ``limit`` characters, the last one an ellipsis where some were cut.
+    """``printable(text)`` in at most ``limit`` characters, the last one an ellipsis if the text was cut.
 
     >>> short("resnet50-on-imagenet", 9)
     'resnet50…'

@@ -1,4 +1,4 @@
-"""The numbers and names of a report as people read them; the same words on a page, a figure and a terminal."""
+"""Format the numbers and names of a report for readers, identically on a page, a figure and a terminal."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from allpull.schema.results import Interval, RunMetrics, Scaling, ShowResult
 from allpull.units import counted, show_count, show_spread_parts
 
 ABSENT = "–"
-"""Stands where something was not measured; never a 0."""
+"""Shown for a value that was not measured; never a 0."""
 
-LABEL_CHARACTERS = 28  # a label must fit beside a chart 8 cm wide
+LABEL_CHARACTERS = 28  # a label must fit next to a chart 8 cm wide
 NAME_CHARACTERS = 80
 
 SCALING_WORDS: dict[Scaling, str] = {
@@ -23,7 +23,7 @@ SCALING_WORDS: dict[Scaling, str] = {
 
 
 def joined(words: Sequence[str]) -> str:
-    """A list as it stands in a sentence.
+    """A list as part of a sentence.
 
     >>> joined(["copy"]), joined(["copy", "host", "other"])
     ('copy', 'copy, host and other')
@@ -43,7 +43,7 @@ def percent(share: float | None) -> str:
 
 
 def times(ratio: float | None) -> str:
-    """A ratio such as a speed-up, its digits as in a column of its like.
+    """A ratio such as a speed-up, with the digits used in a column of ratios.
 
     >>> times(2.934), times(3.0), times(45.67)
     ('2.93×', '3.00×', '45.7×')
@@ -52,9 +52,9 @@ def times(ratio: float | None) -> str:
 
 
 def ranged(interval: Interval | None) -> str:
-    """A ratio with its 95 % interval, to as many digits as tell the bounds apart, four at most.
+    """A ratio with its 95 % interval, to as many digits as distinguish the bounds, four at most.
 
-    Of an upper bound it says what is sure, where that is a gain.
+    For an upper bound it adds the certain part, if that is a gain.
 
     >>> ranged(Interval(value=1.2695, low=1.2662, high=1.2711)), ranged(Interval(value=1.3, low=None, high=None))
     ('1.270× (1.266× to 1.271×)', '1.30×')
@@ -84,7 +84,7 @@ def bounded(bound: Interval) -> str:
 
 
 def sure(bound: Interval) -> str:
-    """What of a ratio that is an upper bound is sure, as it stands behind it; empty where that is no gain.
+    """The certain part of a ratio that is an upper bound, as text to follow it; empty if that is no gain.
 
     >>> sure(Interval(value=2.44, low=1.31, high=2.44)), sure(Interval(value=2.44, low=1.001, high=2.44))
     (' (surely 1.31×)', '')
@@ -93,7 +93,7 @@ def sure(bound: Interval) -> str:
 
 
 def spread(interval: Interval | None) -> str:
-    """A value ± half the width of its 95 % interval; the value alone where the interval is not known.
+    """A value ± half the width of its 95 % interval; the value alone if the interval is unknown.
 
     >>> spread(Interval(value=980.4, low=968.0, high=992.0))
     '980 ± 12'
@@ -103,7 +103,7 @@ def spread(interval: Interval | None) -> str:
 
 
 def spread_parts(interval: Interval | None) -> tuple[str, str]:
-    """A value and half the width of its 95 % interval, to the same digits; the second is empty where it is not known.
+    """A value and half the width of its 95 % interval, to the same digits; the second is empty if unknown.
 
     >>> spread_parts(Interval(value=980.4, low=968.0, high=992.0))
     ('980', '12')
@@ -118,7 +118,7 @@ def spread_parts(interval: Interval | None) -> tuple[str, str]:
 def labels(runs: Sequence[RunMetrics]) -> list[str]:
     """One short name for each run, all different: its ranks, and its name or a number where those repeat.
 
-    Where every run has its own number of ranks, nothing that a user typed is in a label.
+    If every run has its own number of ranks, labels contain no user input.
     """
     by_ranks = [counted(run.ranks, "rank") for run in runs]
     if _distinct(by_ranks):
@@ -133,7 +133,7 @@ def labels(runs: Sequence[RunMetrics]) -> list[str]:
 
 
 def listed_gaps(show: ShowResult) -> list[str]:
-    """What is missing of each run, each line with the run's label."""
+    """The missing data of each run, each line with the run's label."""
     return [f"{label}: {gap}" for label, run in zip(labels(show.runs), show.runs, strict=True) for gap in run.gaps]
 
 
@@ -142,7 +142,7 @@ def _distinct(names: Sequence[str]) -> bool:
 
 
 def subject(runs: Sequence[RunMetrics]) -> str:
-    """What the runs are called together: their name, or the first few where they differ."""
+    """A common name of the runs: their name, or the first few if they differ."""
     names = list(Counter(short(run.name, NAME_CHARACTERS) for run in runs))
     shown = names[:3]
     return joined(shown) if len(names) == len(shown) else f"{', '.join(shown)} and {len(names) - len(shown)} more"

@@ -1,4 +1,4 @@
-"""What `allpull compare` answers (DESIGN §5): is B different from A, by how much, and how sure that is."""
+"""Result of `allpull compare` (DESIGN §5): whether B differs from A, by how much, and how certain that is."""
 
 from __future__ import annotations
 
@@ -26,38 +26,39 @@ class ComparedRun(Record):
     created_utc: str
     status: str
     ranks: int
-    steps: int = Field(ge=0, description="steady ones, which rates rest on")
-    throughput: Interval | None = Field(description="samples/s; 95 %, of what varies within the run alone")
+    steps: int = Field(ge=0, description="steady steps, on which the rates rest")
+    throughput: Interval | None = Field(description="samples/s; 95 %, from the variation within the run alone")
 
 
 class Spread(Record):
-    """How much a metric varies from run to run of the same thing."""
+    """How much a metric varies between repeats of one run."""
 
-    sd: float = Field(ge=0, description="standard deviation: of the logarithm of a ratio, else in the metric's unit")
-    freedom: float | None = Field(gt=0, description="degrees of freedom it rests on; None: taken as known")
+    sd: float = Field(ge=0, description="standard deviation: of the logarithm for a ratio, else in the metric's unit")
+    freedom: float | None = Field(gt=0, description="degrees of freedom of `sd`; None: assumed exact")
 
 
 class Change(Record):
-    """One metric of both sides. Intervals are of the level that the answer states as `confidence`."""
+    """One metric of both sides. The level of its intervals is `confidence` of the result."""
 
     metric: str
     unit: str
     scale: Scale = Field(description="ratio: after ÷ before; difference: after − before, in the unit")
-    before: float | None = Field(description="mean over the runs; the geometric one for a ratio")
+    before: float | None = Field(description="mean over the runs; the geometric mean for a ratio")
     after: float | None
-    change: Interval | None = Field(description="no bounds where it is not known what varies from run to run")
-    within_runs: Interval | None = Field(description="the same from what varies within runs alone: too narrow")
+    change: Interval | None = Field(description="no bounds where the run-to-run variation is not known")
+    within_runs: Interval | None = Field(description="the same from the variation within runs alone: too narrow")
     decision: Decision
     smallest: float | None = Field(
-        None, description="change that such data show four times in five; relative for a ratio, else in the unit"
+        None,
+        description="smallest change shown four times in five; relative for a ratio, else in the unit",
     )
-    basis: Basis = Field(description="from where it is known what varies from run to run")
-    freedom: float | None = Field(None, description="degrees of freedom of the interval; None: as many as you like")
-    between_runs: Spread | None = Field(None, description="as seen among these runs, within their sides")
+    basis: Basis = Field(description="source of the run-to-run variation")
+    freedom: float | None = Field(None, description="degrees of freedom of the interval; None: infinite or not known")
+    between_runs: Spread | None = Field(None, description="as measured among these runs, within their sides")
 
 
 class Difference(Record):
-    """A fact in which the two sides differ."""
+    """A fact in which both sides differ."""
 
     fact: str
     before: str
@@ -66,31 +67,33 @@ class Difference(Record):
 
 
 class GateResult(Record):
-    """What became of one `--fail-if`."""
+    """The outcome of one `--fail-if`."""
 
-    gate: str = Field(description="as it was written")
+    gate: str = Field(description="as given on the command line")
     metric: str
     threshold: float = Field(description="a ratio such as 0.97, or a difference in the metric's unit")
     outcome: Outcome = Field(description="failed: the whole interval lies beyond the threshold; passed: none of it")
     words: str
 
 
-class Promise(Record):
-    """What `explain` said that a remedy would bring, and what came."""
+class RemedyFollowUp(Record):
+    """The speed-up that `explain` predicted for a remedy, and the measured one."""
 
     rule: str
     title: str
     ranks: list[int]
     remedy: str
     promised: Interval = Field(description="speed-up ratio; 95 %")
-    came: Interval | None = Field(description="throughput with pauses, after ÷ before: of all that changed")
-    loss_s_before: float | None = Field(description="seconds per step that it cost")
-    loss_s_after: float | None = Field(description="0: it is gone; None: the runs after were not explained")
+    came: Interval | None = Field(description="throughput with pauses, after ÷ before: of all changes together")
+    loss_s_before: float | None = Field(description="seconds per step lost before")
+    loss_s_after: float | None = Field(
+        description="the same after; 0: the finding is gone; None: the runs after were not explained"
+    )
     state: State
     changed: list[str] = Field(
         description="differences in the options that the remedy names; empty where a stored finding has no options"
     )
-    kept: Kept = Field(description="whether what came is what was promised; decided where one remedy was taken")
+    kept: Kept = Field(description="whether `came` agrees with `promised`; decided if one finding was addressed")
 
 
 class CompareResult(Record):
@@ -99,13 +102,13 @@ class CompareResult(Record):
     schema_: str = Field(alias="schema")
     before: list[ComparedRun]
     after: list[ComparedRun]
-    confidence: float = Field(description="level of all intervals here that do not state another")
-    metric: str = Field(description="what the decision is about")
-    change: Interval | None = Field(description="of that metric: after ÷ before for a rate or a time")
+    confidence: float = Field(description="level of all intervals that state no other")
+    metric: str = Field(description="the metric that the decision rests on")
+    change: Interval | None = Field(description="of `metric`: after ÷ before for a rate or a time")
     decision: Decision
-    smallest: float | None = Field(description="change of that metric that these data show four times in five")
-    metrics: list[Change] = Field(description="the one that was decided on first")
+    smallest: float | None = Field(description="smallest change of `metric` that these data show four times in five")
+    metrics: list[Change] = Field(description="`metric` first")
     gates: list[GateResult]
-    promised: list[Promise]
-    differences: list[Difference] = Field(description="those that must agree first")
+    promised: list[RemedyFollowUp]
+    differences: list[Difference] = Field(description="facts that must agree first")
     notes: list[str]

@@ -10,7 +10,7 @@ from allpull.schema.base import Record
 from allpull.schema.results import Interval
 
 
-class WindowSeen(Record):
+class ExplainedWindow(Record):
     """The consecutive steps on which the explanation is based."""
 
     steps: int = Field(ge=0)
@@ -78,7 +78,7 @@ class Finding(Record):
     advice: bool = False
 
 
-class Caused(Record):
+class CausedWaiting(Record):
     """How long one rank waited for another, s per step."""
 
     culprit: int
@@ -92,7 +92,7 @@ class Waiting(Record):
     caused_s_per_step: list[list[float]] | None = Field(
         description="row: who was late, column: who waited; None: more ranks than a page shows; pairs replace it"
     )
-    pairs: list[Caused] = Field(description="longest waits first, only those that matter")
+    pairs: list[CausedWaiting] = Field(description="longest waits first, only those that matter")
     phases: dict[str, list[float]] = Field(
         description="phase, or transfer → by rank, the waiting of others that this phase of the rank caused"
     )
@@ -107,7 +107,7 @@ class ExplainResult(Record):
     reference: str | None
     ranks: int
     hosts: int
-    window: WindowSeen
+    window: ExplainedWindow
     efficiency: Efficiency | None = Field(description="None: too few steps, or the clocks of ranks are not comparable")
     gains: dict[str, float] = Field(description="factor → speed-up ratio without only this loss")
     simulation_error: float | None = Field(

@@ -12,7 +12,7 @@ from allpull.explain.evidence.machine import Machine
 from allpull.explain.findings import findings
 from allpull.report.terminal.explain import explained, rule, rules
 from allpull.schema.base import tag
-from allpull.schema.explained import ExplainResult, PhaseTimes, WindowSeen
+from allpull.schema.explained import ExplainedWindow, ExplainResult, PhaseTimes
 from allpull.schema.results import Interval
 
 HOSTILE = "[bold]no[/bold]\x1b[31m\x07de"
@@ -29,7 +29,7 @@ def result(**changes) -> ExplainResult:
         reference=None,
         ranks=8,
         hosts=4,
-        window=WindowSeen(steps=STEPS, seconds=one.measured_s, first_step=100, last_step=139, level="bucket"),
+        window=ExplainedWindow(steps=STEPS, seconds=one.measured_s, first_step=100, last_step=139, level="bucket"),
         efficiency=grown.efficiency,
         gains=grown.gains,
         simulation_error=0.0,
@@ -71,7 +71,7 @@ def test_the_factors_of_a_wide_terminal_say_what_is_lost() -> None:
 def test_a_healthy_run_is_one_sentence_and_a_run_without_a_window_says_why() -> None:
     healthy = printed(explained(result(findings=[], healthy="Nothing stands out.", notes=[])), 80)
     assert healthy.rstrip().endswith("Nothing stands out.")
-    window = WindowSeen(steps=0, seconds=0.0, first_step=None, last_step=None, level="step")
+    window = ExplainedWindow(steps=0, seconds=0.0, first_step=None, last_step=None, level="step")
     empty = result(findings=[], efficiency=None, window=window, notes=["nothing can be explained: no step"])
     text = printed(explained(empty), 80)
     assert "nothing to explain" in text

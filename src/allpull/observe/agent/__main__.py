@@ -69,12 +69,12 @@ def main(job_file: str, place: JobHost) -> int:
 
 
 def redirect_log(path: str) -> None:
-    """Append stderr of Python and the output of every logger of this process to ``path``; children keep theirs.
+    """Append Python's stderr and the output of every logger of this process to ``path``; children keep their own.
 
     This keeps messages of torch's agent out of the output of the program that it runs.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: ``path`` cannot be written.
     """
     spoken = (sys.stdout, sys.stderr)
     log = open(path, "a", buffering=1, encoding="utf-8", errors="backslashreplace")  # noqa: SIM115  until we end
@@ -171,7 +171,7 @@ def exit_code(failures: List[Dict[str, int]]) -> int:
 
 
 def clock_part(job: JobFile, place: JobHost) -> clock_pings.ClockRole:
-    """The part of this host in comparing clocks: where there are several, the others ask host 0."""
+    """This host's part in comparing clocks: if there are several hosts, the others query host 0."""
     if place.hosts == 1 or not job.counters:
         return clock_pings.NONE
     if place.index > 0:

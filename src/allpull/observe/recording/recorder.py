@@ -1,9 +1,9 @@
 """Turn the marks of a training loop, or what the hooks observe of it, into step records and events.
 
-This is their only writer, and its cost per step decides its form: no lock, no thread, no object per phase. After the
-work of a step the caches are cold, and code costs two or three times what it does in a row; so each step only keeps its
-numbers, and the steps of a fifth of a second are formatted at once. Measured by ``benchmarks/recording_cost.py``, and
-in programs that train by ``benchmarks/overhead.py``.
+This is the only writer of both. The cost per step decides its form: no lock, no thread, no object per phase. After the
+work of a step the caches are cold, and code costs two or three times what it costs in a tight loop; so each step only
+keeps its numbers, and the steps of a fifth of a second are formatted at once. Measured by
+``benchmarks/recording_cost.py``, and in training programs by ``benchmarks/overhead.py``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .step_line import (
 )
 
 OPAQUE = (EVALUATION, CHECKPOINT)  # time inside belongs to them, forward passes included
-OTHERS = "others"  # the name that phases of the user share when there is no place left
+OTHERS = "others"  # the name that user phases share when no place is left
 MOST_COLLECTIVES = 10_000  # of a step; those of a program without steps would fill its memory
 
 
@@ -87,7 +87,7 @@ class Recorder:
         self._spent: List[int] = [0] * len(self._names)  # ns, by place
         self._lines = StepLines(self._names)
         self._spans: Dict[str, Span] = {name: Span(self, place) for place, name in enumerate(KNOWN)}
-        self.stack: List[int] = []  # the phases that are open, one in another
+        self.stack: List[int] = []  # the open phases, nested
         self.turned_ns = self._begin_ns = self._backward_end_ns = self._opaque_begin_ns = 0
         self._phases = 0  # of this step
         self._ended = EndedStep()
@@ -152,7 +152,7 @@ class Recorder:
         self.leave_until(len(self.stack) - 1)
 
     def leave_until(self, depth: int) -> None:
-        """End phases until only ``depth`` are open, those that an exception left open too."""
+        """End phases until only ``depth`` are open, including those that an exception left open."""
         stack = self.stack
         if len(stack) != depth + 1:
             if len(stack) <= depth:
@@ -285,7 +285,7 @@ class Recorder:
         self.journal.event({**event, "step": at, "epoch": self._epoch, "t_ns": now}, now, keep=not often)
 
     def remark(self, text: str) -> None:
-        """A remark for the readers of the run."""
+        """A note for the readers of the run."""
         now = self._clock_ns()
         clean, _ = redact.text(text[:1000])
         self.journal.event({"kind": "remark", "text": clean, "t_ns": now}, now)

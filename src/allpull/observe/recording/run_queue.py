@@ -23,7 +23,7 @@ class RunQueue:
         self._before_ns = 0
 
     def since(self) -> Optional[int]:
-        """How long this thread waited for a CPU since its last call, ns; None: not known."""
+        """How long this thread has waited for a CPU since its last call, ns; None: unknown."""
         if threading.get_ident() != self._thread:
             self._begin()
             return None
@@ -61,7 +61,7 @@ class RunQueue:
 
 
 def _counts() -> bool:
-    """Whether the kernel counts at all: a new thread has 0 too, but the main thread has run."""
+    """Whether the kernel counts at all: a new thread also reads 0, but the main thread has run."""
     with open("/proc/self/schedstat", "rb") as file:
         return not file.read(LONGEST).startswith(b"0 ")
 

@@ -1,6 +1,6 @@
 """Format steps as lines: the JSON of a ``StepRecord`` from the numbers that the recorder kept of each.
 
-Many steps are formatted at once, in a row: that costs half of what it would one by one, between the program's own work.
+Many steps are formatted in one batch, which costs half as much as formatting each between the program's own work.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ OWN = COLLECTIVE + 1  # places from here on are phases that the user named
 NULL = "null"
 
 BLOCKS = 5
-PAIRS = 40  # of each block; the fastest block counts, which nothing else disturbed
+PAIRS = 40  # in each block; the fastest block counts, as the one least disturbed
 TIMES = ((20_000, 11), (35_000, 14), (300_000, 28))
-"""How many times as much a phase costs as in a row, by the ns of other work per phase."""
+"""How many times its cost in a tight loop a phase costs, by the ns of other work per phase."""
 
 Count = Optional[int]
 Collective = Tuple[int, int, int, Count, Count]
@@ -26,8 +26,8 @@ Step = Tuple[Any, ...]
 """Number, epoch and begin of a step, the phases that ended in it, then the fields of ``EndedStep`` in their order, with
 ``spent`` unpacked.
 
-A plain tuple of what the garbage collector does not track: thousands of any other object, kept and freed again and
-again, would make it visit all objects of the program now and then, for 4 µs per step.
+A plain tuple of values that the garbage collector does not track: if thousands of any other object were kept and freed
+repeatedly, it would occasionally visit all objects of the program, at 4 µs per step.
 """
 
 
@@ -76,11 +76,11 @@ class EndedStep:
 
 
 class Cost:
-    """What recording costs here, estimated from what ``pair``, which enters and leaves a phase, costs in a row.
+    """What recording costs here, estimated from the cost of ``pair``, which enters and leaves a phase, in a tight loop.
 
-    In a row a pair costs half a microsecond; in a program that trains, many times that: the functions that we wrapped
-    stand around it, and each finds the caches full of the program's data and leaves them full of ours. How many times
-    was measured from outside by ``benchmarks/overhead.py``, which also prints what runs report of themselves.
+    In a tight loop a pair costs half a microsecond; in a training program, far more: it runs inside the functions
+    that we wrap, and each call finds the caches full of the program's data and leaves them full of ours. The factor
+    was measured from outside by ``benchmarks/overhead.py``, which also prints the overhead that runs report themselves.
     """
 
     def __init__(self, pair: Callable[[], None], clock_ns: Callable[[], int]) -> None:

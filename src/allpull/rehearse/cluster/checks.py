@@ -1,4 +1,4 @@
-"""Contradictions between options of a cluster file that are each valid alone."""
+"""Detect contradictions between options of a cluster file that are valid individually."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from allpull.rehearse.cluster.quantity import number
 from allpull.rehearse.ranks.schedule import plan
 from allpull.units import show_time
 
-ROUNDING = 1e-9  # of a third of a time in milliseconds
-DEVIATIONS = 3  # of a normal distribution: what lies beyond, 1 in 1000, is cut off at no time at all
+ROUNDING = 1e-9  # rounding error of a third of a time in milliseconds
+DEVIATIONS = 3  # of a normal distribution: times cannot be negative, so the tail beyond (1 in 1000) is clipped to zero
 
 _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,30}[A-Za-z0-9])?")  # a label of RFC 1123, short enough for a path
 
 
 def find_contradictions(cluster: Cluster) -> list[str]:
-    """A line for each contradiction between options of ``cluster``; none when they agree."""
+    """One line for each contradiction between options of ``cluster``; empty when they agree."""
     contradictions = [*_switches(cluster), *_hosts(cluster)]
     if cluster.accelerator is not None:
         contradictions += _accelerator(cluster.accelerator, None if cluster.layers is None else len(cluster.layers))
@@ -100,9 +100,9 @@ def _fault(cluster: Cluster, fault: Fault) -> Iterator[str]:
 
 
 def _jitter(cluster: Cluster) -> Iterator[str]:
-    """Jitter that shortens as often as it lengthens needs something to shorten, or its mean would not be 0."""
+    """Jitter with zero mean needs a time long enough to shorten, or clipping would raise its mean above 0."""
     if cluster.accelerator is None:
-        return  # it does not act
+        return  # this fault has no effect
     planned = plan(to_plain(cluster))
     times_s = {"input": planned.input_s, "forward": planned.forward_s, "backward": planned.backward_s}
     for index, fault in enumerate(cluster.faults):

@@ -1,9 +1,9 @@
-"""The faults that a cluster file may plant: one record a kind, with the fields of its ``[[faults]]`` table.
+"""The faults that a cluster file may plant: one record per kind, with the fields of its ``[[faults]]`` table.
 
-Those of the virtual accelerator act in its training only (``ranks.faults`` plants them). Those of links, hosts, ranks
-and clocks act on any command. ``from_s`` of both counts from the end of the first step, which all ranks make together
-(of a probe, which makes no steps, from the start of all ranks). A link or uplink whose fault has no ``from_s`` is slow
-from before the start; a clock is always wrong from the start.
+Faults of the virtual accelerator affect only its training (``ranks.faults`` plants them). Faults of links, hosts,
+ranks and clocks affect any command. ``from_s`` of both counts from the end of the first step, which all ranks complete
+together (for a probe, which has no steps, from the start of all ranks). A link or uplink whose fault has no ``from_s``
+is slow from before the start; a clock is always wrong from the start.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any, Literal
 from allpull.rehearse.cluster.quantity import in_si, needed, rate_option, time_option
 from allpull.schema.option import option
 
-ALL = -1  # "rank" was left out: no rank in particular
+ALL = -1  # "rank" was omitted: the fault applies to no particular rank
 MAX_RANK = 65535
-MAX_OFFSET_S = 86_400.0  # a day: a wrong time zone is well within it
-MAX_PPM = 10_000  # a hundredth: a clock that is worse would be noticed by its owner
+MAX_OFFSET_S = 86_400.0  # a day: covers any wrong time zone
+MAX_PPM = 10_000  # 1 %: the owner of a worse clock would notice
 
 
 def _from_step() -> Any:
@@ -39,7 +39,7 @@ def _any_rank(help_text: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowRank:
-    """One rank computes longer each step; rotating: rank 0 in step 0, rank 1 in step 1, and so on."""
+    """One rank computes longer in each step; rotating: rank 0 in step 0, rank 1 in step 1, and so on."""
 
     kind: Literal["slow-rank"]
     delay: str = time_option("how much longer it computes")
@@ -68,7 +68,7 @@ class Jitter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowLoader:
-    """Batches come late."""
+    """Batches arrive late."""
 
     kind: Literal["slow-loader"]
     delay: str = time_option("how much later a batch comes")
@@ -90,7 +90,7 @@ class SequentialEvaluation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequentialCheckpoint:
-    """Rank 0 writes a checkpoint alone, and the others meet it in their next collective."""
+    """Rank 0 writes a checkpoint alone, and the others wait for it in their next collective."""
 
     kind: Literal["sequential-checkpoint"]
     duration: str = time_option("how long rank 0 writes")
@@ -101,7 +101,7 @@ class SequentialCheckpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnevenShards:
-    """One rank has more samples than the others, and computes that much longer."""
+    """One rank has more samples than the others, and computes proportionally longer."""
 
     kind: Literal["uneven-shards"]
     rank: int = _rank("which rank")
@@ -123,7 +123,7 @@ class SlowLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowUplink:
-    """The uplink that the hosts of one switch share has a lower rate, in both directions."""
+    """The uplink shared by the hosts of one switch has a lower rate, in both directions."""
 
     kind: Literal["slow-uplink"]
     switch: int = needed("which switch, counted from 0 in the order of the file", ge=0)
@@ -134,7 +134,7 @@ class SlowUplink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostCutOff:
-    """The cable of one host is pulled."""
+    """One host loses its network connection, as if its cable were pulled."""
 
     kind: Literal["host-cut-off"]
     host: int = needed("which host, counted from 0", ge=0)
@@ -152,7 +152,7 @@ class KillRank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockOffset:
-    """The wall clock of one host is wrong from the start, and may drift; its monotonic clock is right."""
+    """The wall clock of one host is wrong from the start, and may drift; its monotonic clock is correct."""
 
     kind: Literal["clock-offset"]
     host: int = needed("which host, counted from 0", ge=0)
@@ -179,11 +179,11 @@ KINDS: Mapping[str, type[Fault]] = {
     "kill-rank": KillRank,
     "clock-offset": ClockOffset,
 }
-"""Name → record. A new one is a class here and a line in this table."""
+"""Name → record. To add a fault, add a class here and a line to this table."""
 
 
 def plain(fault: Fault) -> dict[str, Any]:
-    """``fault`` in SI units, as ``ranks.faults`` and ``truth.json`` have it; None: no rank in particular.
+    """``fault`` in SI units, as in ``ranks.faults`` and ``truth.json``; a ``rank`` of None: no particular rank.
 
     >>> plain(SlowRank(kind="slow-rank", rotating=True, delay="40 ms"))["rank"]
     'rotating'

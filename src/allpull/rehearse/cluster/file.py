@@ -1,6 +1,6 @@
-"""Read a cluster file: the cluster that it describes, or every fault in it at once.
+"""Read a cluster file: return the cluster that it describes, or report every error in it at once.
 
-The edge of this room towards files that people write; nothing else here reads one.
+This is the only module of the package that reads files written by users.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def load_cluster(path: Path) -> Cluster:
 
     Raises:
         BadInput: the file cannot be read.
-        ConfigError: with a line for every fault in it.
+        ConfigError: with one line for each error in the file.
     """
     source = show_text(str(path), 400)
     text = _read(path, "cluster file")
@@ -116,7 +116,7 @@ def _entries(plain: Mapping[str, Any], name: str, faults: list[str]) -> Iterator
 
 
 def _table(kind: type[Record], item: object, where: str, faults: list[str]) -> Record | None:
-    """``item`` as a ``kind``; None, with lines added to ``faults``, where it is none."""
+    """``item`` as a ``kind``; None if it is invalid, with lines added to ``faults``."""
     if not isinstance(item, dict):
         faults.append(f"{where}: expected a table; found {show(item)}")
         return None
@@ -150,7 +150,7 @@ def _planted(item: object, where: str, faults: list[str]) -> Fault | None:
 
 
 def _layers(path: Path, faults: list[str]) -> tuple[LayerTimes, ...] | None:
-    """The profile at ``path``: a JSON list with ``forward_ms`` and ``backward_ms`` of each layer, in order."""
+    """The profile at ``path``: a JSON list with ``forward_ms`` and ``backward_ms`` for each layer, in order."""
     try:
         items = json.loads(_read(path, "profile"))
     except BadInput as error:

@@ -1,4 +1,4 @@
-"""What a cluster file holds, as records: its hosts, links and switches, its accelerator, and its planted faults."""
+"""Records for the contents of a cluster file: hosts, links and switches, the accelerator, and planted faults."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from allpull.schema.option import option
 
 MAX_HOSTS = 64
 MAX_RANKS_PER_HOST = 64
-MAX_LATENCY_S = 1.0  # beyond it connections give up before they stand
+MAX_LATENCY_S = 1.0  # beyond it connections time out before they are established
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class HostTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceleratorTable:
-    """``[accelerator]``: the network that the virtual accelerator trains, and how long everything takes.
+    """``[accelerator]``: the network that the virtual accelerator trains, and how long each part takes.
 
     Times come from ``layers``, else from ``forward_ms`` and ``backward_ms``, else from ``device``.
     """
@@ -80,7 +80,7 @@ class LayerTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """One host as it will be. ``clock_offset_s`` and ``clock_drift_ppm`` are its wall clock's alone."""
+    """One host as configured. ``clock_offset_s`` and ``clock_drift_ppm`` apply only to its wall clock."""
 
     index: int
     name: str
@@ -92,9 +92,9 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """A whole cluster file, checked; ``sha256`` is that of its text.
+    """A whole cluster file, checked; ``sha256`` is the hash of its text.
 
-    Rates in it are those of the file: nothing is shrunk yet.
+    Rates are those in the file, before shrinking.
     """
 
     table: ClusterTable
@@ -107,12 +107,12 @@ class Cluster:
 
     @property
     def ranks(self) -> int:
-        """Ranks of all hosts."""
+        """The number of ranks on all hosts."""
         return self.table.hosts * self.table.ranks_per_host
 
     @property
     def latency_s(self) -> float:
-        """Time from one host to another that is added, one way."""
+        """The one-way latency added from one host to another."""
         return number(self.table, "latency") or 0.0
 
     @property
@@ -125,7 +125,7 @@ class Cluster:
         own = next((table for table in self.host_tables if table.index == index), HostTable(index=index))
         planted = [fault for fault in self.faults if isinstance(fault, ClockOffset) and fault.host == index]
         link = number(own, "link") or number(self.table, "link")
-        assert link is not None  # the file cannot leave it out
+        assert link is not None  # the file must give it
         return Host(
             index=index,
             name=own.name or f"node{index + 1}",
@@ -138,7 +138,7 @@ class Cluster:
 
 
 def to_plain(cluster: Cluster) -> dict[str, Any]:
-    """What the ranks of the virtual accelerator are told: sizes, times in s, and only the faults that are theirs."""
+    """The plan given to the ranks of the virtual accelerator: sizes, times in s, and only their own faults."""
     table = cluster.table
     return {
         "hosts": table.hosts,
@@ -174,9 +174,9 @@ def _seconds(ms: float) -> float | None:
 
 
 def truth(cluster: Cluster, *, acting: UnionType = Fault) -> dict[str, Any]:
-    """What ``truth.json`` holds: every planted fault with its size, and what the links and clocks really are.
+    """The contents of ``truth.json``: every planted fault with its size, and the true state of links and clocks.
 
-    ``acting`` are the kinds of faults that act on the job; the others are no truth.
+    ``acting`` are the kinds of faults that affect the job; the others are left out.
     """
     shrink = float(cluster.table.shrink)
     faults = [fault for fault in cluster.faults if isinstance(fault, acting)]

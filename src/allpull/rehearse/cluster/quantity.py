@@ -1,6 +1,6 @@
-"""Options of a cluster file that carry a unit, such as ``delay = "40 ms"``: declared, checked, and turned into SI.
+"""Declare and check options of a cluster file that carry a unit, such as ``delay = "40 ms"``, and convert them to SI.
 
-A record holds what was written; ``in_si`` gives numbers, with the unit in the name: ``delay`` becomes ``delay_s``.
+A record holds the text as written; ``in_si`` returns numbers, with the unit in the name: ``delay`` becomes ``delay_s``.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from allpull.config.typed import show
 from allpull.errors import BadInput
 from allpull.units import parse_rate_bytes_per_s, parse_time_s
 
-MAX_TIME_S = 3600.0  # nobody waits longer for a step
-MAX_RATE_BYTES_PER_S = 1.25e12  # 10 Tbit/s, a few times what any link does; the kernel's tools overflow far above
+MAX_TIME_S = 3600.0  # far longer than any useful step
+MAX_RATE_BYTES_PER_S = 1.25e12  # 10 Tbit/s, a few times the fastest link; the kernel's tools overflow far above
 
 _UNIT = "unit"
 _SIGNED = "signed"
@@ -24,7 +24,7 @@ _MOST = "most"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Unit:
-    """What a unit is called, how it is read and shown, and what its SI name ends in."""
+    """The name of a unit, how it is parsed and shown, and the suffix of its SI name."""
 
     word: str
     example: str
@@ -52,21 +52,21 @@ _UNITS: Mapping[str, _Unit] = {
 
 
 def needed(help_text: str, *, ge: float | None = None, gt: float | None = None, le: float | None = None) -> Any:
-    """One field that must be given: what it means, and its bounds."""
+    """One required field: its meaning and its bounds."""
     bounds = {name: bound for name, bound in (("ge", ge), ("gt", gt), ("le", le)) if bound is not None}
     return field(metadata={"help": help_text, "bounds": bounds})
 
 
 def time_option(help_text: str, default: str | None = None, *, signed: bool = False, le: float = MAX_TIME_S) -> Any:
-    """A field for a time with its unit, at most ``le`` s and at least 0; ``signed``: at least -``le`` s.
+    """A field for a time with its unit, between 0 and ``le`` s; ``signed``: at least -``le`` s.
 
-    Without a default it must be given.
+    Without a default the field is required.
     """
     return _quantity("time", help_text, default, signed=signed, most=le)
 
 
 def rate_option(help_text: str, default: str | None = None) -> Any:
-    """A field for a rate above 0 with its unit; without a default it must be given."""
+    """A field for a rate above 0 with its unit; without a default it is required."""
     return _quantity("rate", help_text, default, signed=False, most=MAX_RATE_BYTES_PER_S)
 
 
@@ -76,14 +76,14 @@ def _quantity(unit: str, help_text: str, default: str | None, *, signed: bool, m
 
 
 def number(record: Any, name: str) -> float | None:
-    """Option ``name`` of ``record`` in SI units; None where it was left out."""
+    """Option ``name`` of ``record`` in SI units; None if omitted."""
     item = next(item for item in dataclasses.fields(record) if item.name == name)
     text: str = getattr(record, name)
     return _UNITS[item.metadata[_UNIT]].parse(text) if text else None
 
 
 def in_si(record: Any) -> dict[str, Any]:
-    """``record`` as JSON-able values, quantities as floats in SI units, None where they were left out.
+    """``record`` as JSON-compatible values: quantities as floats in SI units, None if omitted.
 
     >>> @dataclass(frozen=True)
     ... class Pause:
@@ -102,9 +102,9 @@ def in_si(record: Any) -> dict[str, Any]:
 
 
 def check(kind: type, table: Mapping[str, Any], where: str) -> tuple[dict[str, Any], list[str]]:
-    """A line for each quantity in ``table`` that is none, and the table with a sound one in its place.
+    """One line for each invalid quantity in ``table``, and the table with valid ones in their place.
 
-    ``where`` is the TOML path of the table, with a dot at its end.
+    ``where`` is the TOML path of the table, ending with a dot.
     """
     sound = dict(table)
     faults: list[str] = []

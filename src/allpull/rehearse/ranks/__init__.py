@@ -1,5 +1,6 @@
-"""The training of a virtual cluster: real DDP, gradients and collectives around a computation that only takes time.
+"""Train on a virtual cluster: real DDP, gradients and collectives around a computation that only takes time.
 
-``faults`` says what is planted, ``schedule`` how long everything takes, ``accelerator`` makes a network of it, and
-``loop`` trains that. Run as a module with a job file, in each rank. Standard library and torch, no pydantic.
+``faults`` defines the planted faults, ``schedule`` how long each part takes, ``accelerator`` builds a network from it,
+and ``loop`` trains that network. Each rank runs the package as a module with a job file. Standard library and torch
+only, no pydantic.
 """

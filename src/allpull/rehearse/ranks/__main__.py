@@ -1,6 +1,6 @@
 """One rank of a rehearsal: ``python -m allpull.rehearse.ranks JOB.json``, as ``allpull.observe.rank`` runs it.
 
-Of the job file it reads the options ``cluster`` (see ``schedule``) and ``steps``; records are the observer's.
+It reads the options ``cluster`` (see ``schedule``) and ``steps`` of the job file; the observer writes the records.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from allpull.rundir.job_file import JobFile
 
 
 def main(job_file: str) -> None:
-    """Rehearse as the job file says."""
+    """Rehearse as the job file specifies."""
     options = JobFile.read(job_file).options
     try:
         train(options["cluster"], int(options["steps"]))

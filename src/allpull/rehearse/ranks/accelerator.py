@@ -1,12 +1,12 @@
-"""The virtual accelerator: a network with the parameters and the timing of a real one that computes nothing.
+"""The virtual accelerator: a network with the parameters and timing of a real one that computes nothing.
 
-Each layer is an autograd function whose forward and backward are waits on one schedule, and whose gradients, all
-zeros, become ready when its backward ends. Everything after that is real: accumulation, DDP's hooks and buckets, the
-all-reduce of as many bytes as the plan says, its overlap with what is left of backward. There are no buffers, so DDP
-sends none in forward.
+Each layer is an autograd function whose forward and backward wait on one schedule, and whose gradients, all zeros,
+become ready when its backward ends. Everything after that is real: accumulation, DDP's hooks and buckets, the
+all-reduce of the planned number of bytes, and its overlap with the remaining backward. There are no buffers, so DDP
+broadcasts none in forward.
 
-A function costs some 40 µs of CPU, and ranks share cores here. So a layer that takes hardly any time (normalisation)
-has none of its own: it goes with the layer before it in backward, whose gradients are ready a moment earlier.
+A function costs about 40 µs of CPU, and ranks share cores here. So a layer that takes almost no time (normalisation)
+has no function of its own: it shares that of the previous layer in backward, and its gradients are ready early.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from allpull.rehearse.ranks.timeline import COARSE_S, Timeline
 FIRST_BUCKET_MIB = 1.0  # torch.distributed._DEFAULT_FIRST_BUCKET_BYTES
 BUCKET_MIB = 25.0  # DDP's default bucket_cap_mb
 TINY_S = 20e-6  # a layer whose backward is shorter shares a function
-MAX_SHARED = 3  # autograd hands on so many gradients of one function in the order they are given; more it may shuffle
+MAX_SHARED = 3  # autograd passes on up to this many gradients of one function in the given order; it may reorder more
 
 
 class Accelerator(nn.Module):
-    """A network of timed layers. ``extra`` is what faults add to the step that runs next."""
+    """A network of timed layers. ``extra`` is the time that faults add to the next step."""
 
     def __init__(self, plan: Plan, timeline: Timeline) -> None:
         super().__init__()
@@ -94,16 +94,16 @@ class _Work:
         self.forward_share = self.forward_s / plan.forward_s if plan.forward_s else equal_share
         self.backward_share = self.backward_s / plan.backward_s if plan.backward_s else equal_share
         self.parameters = [parameters[one.name] for layer in reversed(layers) for one in layer.parameters]
-        # one zero for each tensor: autograd adds it to the bucket, and no second copy of the gradients is kept
+        # one shared zero per tensor: autograd adds it to the bucket, and no second copy of the gradients is kept
         self.gradients = [torch.zeros(1).expand(parameter.numel()) for parameter in self.parameters]
 
     def forward(self) -> None:
-        """Take the time of the forward pass; where in it the moments lie nobody sees before its end."""
+        """Take the time of the forward pass; moments within it cannot be observed before its end."""
         extra = self.accelerator.extra
         self.timeline.work(max(0.0, self.forward_s * extra.share + extra.forward_s * self.forward_share), COARSE_S)
 
     def backward(self) -> None:
-        """Take the time of the backward pass; with the last gradient nothing is left undone."""
+        """Take the time of the backward pass; all of it has elapsed when the last gradient is ready."""
         extra = self.accelerator.extra
         self.timeline.work(max(0.0, self.backward_s * extra.share + extra.backward_s * self.backward_share))
         if self.last:
@@ -111,7 +111,7 @@ class _Work:
 
 
 class _Layers(torch.autograd.Function):
-    """Waits where layers compute."""
+    """Waits for as long as the layers would compute."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, work: _Work, *_: nn.Parameter) -> Tensor:
@@ -126,7 +126,7 @@ class _Layers(torch.autograd.Function):
 
 
 class Optimizer(torch.optim.Optimizer):
-    """An optimizer that takes its time and changes nothing; a real one, so that what hooks optimizers sees it."""
+    """An optimizer that takes time and changes nothing; a real ``Optimizer``, so that optimizer hooks observe it."""
 
     def __init__(self, model: nn.Module, timeline: Timeline, seconds: float) -> None:
         super().__init__(model.parameters(), {})
@@ -134,16 +134,16 @@ class Optimizer(torch.optim.Optimizer):
         self._seconds = seconds
 
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]  # noqa: ARG002  no loss
-        """Wait as long as the update would take."""
+        """Wait for as long as the update would take."""
         self._timeline.spend(self._seconds)
 
 
 def wrap(model: Accelerator, shrink: float) -> DistributedDataParallel:
     """The model in DDP, with DDP's own bucket sizes divided by ``shrink``.
 
-    DDP makes its first bucket smaller than the others, but only where no size is asked for. torch 2.13 takes a list,
-    which says the same (all but the first step, for which DDP by itself makes one bucket); before, all buckets have
-    one size, and the first may then be larger than DDP would make it.
+    DDP makes its first bucket smaller than the others, but only if no size is requested. torch 2.13 accepts a list,
+    which has the same effect (except in the first step, for which DDP by default makes one bucket); in earlier versions
+    all buckets have one size, and the first may be larger than DDP would make it.
     """
     options: dict[str, Any] = {"bucket_cap_mb": BUCKET_MIB / shrink}
     if "bucket_cap_mb_list" in inspect.signature(DistributedDataParallel).parameters:

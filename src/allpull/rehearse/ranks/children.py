@@ -1,4 +1,4 @@
-"""Wait for forked children until the last has ended; the first that fails, or a signal, ends the others."""
+"""Wait until all forked children have ended; the first failure, or a signal, ends the others."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
 
-NEVER_S = 3600.0  # how long to sleep where nothing is due; the bell wakes us
+NEVER_S = 3600.0  # how long to sleep when nothing is due; the bell wakes us
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A child that ended badly, before others were asked to: ``exit_code`` is negative for a signal."""
+    """A child that failed before the others were told to end: ``exit_code`` is negative for a signal."""
 
     name: int
     pid: int
@@ -25,21 +25,21 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """How all children ended; ``stopped_by`` is the signal that asked us to end them, if one did."""
+    """How all children ended; ``stopped_by`` is the signal that requested their end, if any."""
 
     failures: tuple[Failure, ...] = ()
     stopped_by: int | None = None
 
     @property
     def code(self) -> int:
-        """What a shell would see."""
+        """The exit code that a shell would report."""
         if self.stopped_by is not None:
             return 128 + self.stopped_by
         return shell_code([failure.exit_code for failure in self.failures])
 
 
 def shell_code(codes: Sequence[int]) -> int:
-    """The first code that is not a victim's; 128 + n for signal n; 0 where there is none.
+    """The first code not caused by our own SIGTERM; 128 + n for signal n; 0 if there is none.
 
     >>> shell_code([]), shell_code([-9]), shell_code([-15, 3])
     (0, 137, 3)
@@ -51,9 +51,9 @@ def shell_code(codes: Sequence[int]) -> int:
 
 
 class Bell:
-    """Wakes this process when a child ends, or when a signal asks it to end its children.
+    """Wakes this process when a child ends, or when a signal requests that it end its children.
 
-    SIGTERM asks politely; SIGUSR1 says that children of someone else failed and ours are to end too.
+    SIGTERM requests an orderly end; SIGUSR1 reports that children of another process failed and ours must end too.
     """
 
     HEARD = (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
@@ -67,14 +67,14 @@ class Bell:
             signal.signal(number, _on_signal)
 
     def wait(self, timeout_s: float, *others: int) -> set[int]:
-        """Signals that came, within ``timeout_s`` at the latest, or until something is heard on ``others``."""
+        """Signals received within ``timeout_s``, or until a descriptor in ``others`` is ready."""
         select.select([self._ear, *others], [], [], max(0.0, timeout_s))
         with suppress(BlockingIOError):
             return set(os.read(self._ear, 4096))
         return set()
 
     def leave_to_parent(self) -> None:
-        """In a forked child: signals are again what they are to any program."""
+        """Restore the default signal handling in a forked child."""
         signal.set_wakeup_fd(-1)
         for number in self.HEARD:
             signal.signal(number, signal.SIG_DFL)
@@ -87,9 +87,9 @@ def _on_signal(_: int, __: FrameType | None) -> None:
 
 
 class Kills:
-    """Children that are to be killed: ``planned`` are seconds after ``zero`` with a process id each.
+    """Children to be killed: ``planned`` are pairs of seconds after ``zero`` and a process id.
 
-    ``zero`` is a descriptor whose end is the moment that counts; ``struck`` is told the number of who was killed.
+    ``zero`` is a descriptor that closes at the reference moment; ``struck`` receives the killed child's number.
     """
 
     def __init__(self, planned: Sequence[tuple[float, int]], zero: int, struck: Callable[[int], None]) -> None:
@@ -100,23 +100,23 @@ class Kills:
 
     @property
     def ears(self) -> tuple[int, ...]:
-        """What to listen to until it is time."""
+        """The descriptors to listen to until the reference moment."""
         return (self._zero,) if self._planned and self._zero_s is None else ()
 
     @property
     def due_s(self) -> float:
-        """When the next is due, on the monotonic clock; infinite where that is not known yet."""
+        """When the next kill is due, on the monotonic clock; infinite while unknown."""
         if self._zero_s is None and self.ears and select.select(self.ears, [], [], 0)[0]:
             self._zero_s = time.monotonic()
         return float("inf") if self._zero_s is None or not self._planned else self._zero_s + self._planned[0][0]
 
     def take(self) -> int:
-        """The process id of the next."""
+        """The process id of the next child to kill."""
         return self._planned.pop(0)[1]
 
 
 class _Watch:
-    """What ``attend`` knows of its children."""
+    """The state of the children that ``attend`` waits for."""
 
     def __init__(self, children: Mapping[int, int]) -> None:
         self.running = dict(children)
@@ -124,7 +124,7 @@ class _Watch:
         self.ending = False
 
     def reap(self) -> bool:
-        """Take note of those that have ended; whether one of them failed by itself."""
+        """Record the children that have ended; returns whether one of them failed on its own."""
         failed = False
         for pid in list(self.running):
             reaped, status = os.waitpid(pid, os.WNOHANG)
@@ -137,7 +137,7 @@ class _Watch:
         return failed
 
     def send(self, number: int) -> None:
-        """Signal all that run; none was reaped behind our back, so their ids are theirs."""
+        """Signal all running children; only this process reaps them, so their ids are still valid."""
         for pid in self.running:
             os.kill(pid, number)
 
@@ -153,8 +153,8 @@ def attend(
 ) -> Ended:
     """Wait until every child (process id → number) has ended.
 
-    ``aftermath_s`` after the first failure, or at once when a signal asks, the others get SIGTERM, and ``grace_s``
-    later SIGKILL.
+    The others get SIGTERM ``aftermath_s`` after the first failure, or at once when a signal requests it, and SIGKILL
+    ``grace_s`` later.
     """
     watch = _Watch(children)
     kills = kills or Kills((), -1, lambda _: None)

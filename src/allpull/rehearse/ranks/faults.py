@@ -1,7 +1,7 @@
-"""The faults that a virtual accelerator can be told to have: (faults, moment) → extra seconds in each place.
+"""The faults that a virtual accelerator can have: (faults, moment) → extra seconds in each place.
 
-A fault is a plain dictionary: ``kind`` is a name of ``KINDS`` and the other keys are the fields of its class, of
-which those without a default must be there. Fields that every kind has: ``from_step`` (0) and ``from_s`` (0.0,
+A fault is a plain dictionary: ``kind`` is a name in ``KINDS`` and the other keys are the fields of its class; those
+without a default are required. Fields of every kind: ``from_step`` (0) and ``from_s`` (0.0,
 seconds since the first step ended); a fault has begun once both have passed.
 
     {"kind": "slow-rank", "rank": 3, "where": "backward", "delay_s": 0.04, "from_step": 20}
@@ -12,9 +12,9 @@ seconds since the first step ended); a fault has begun once both have passed.
     {"kind": "sequential-checkpoint", "every": 50, "duration_s": 0.3}
     {"kind": "uneven-shards", "rank": 0, "factor": 1.5}
 
-Everything here is a function of its arguments alone: a fault is the same in every rehearsal, and what was planted
-can be worked out afterwards without asking the ranks. Faults of links, hosts and clocks are not of this room:
-``read`` leaves kinds that it does not know to whoever plants them.
+Everything here is a pure function of its arguments: a fault is identical in every rehearsal, and the planted values
+can be computed afterwards without querying the ranks. Faults of links, hosts and clocks are handled elsewhere:
+``read`` ignores kinds that it does not know.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ INPUT = "input"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """Where a training stands: ``step`` of ``rank``, ``elapsed_s`` after the first step ended there."""
+    """The position in a training: ``step`` of ``rank``, ``elapsed_s`` after the first step ended there."""
 
     rank: int
     ranks: int
@@ -45,9 +45,9 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extra:
-    """What faults add to one step of one rank.
+    """The time that faults add to one step of one rank.
 
-    Seconds in each place, negative ones where jitter shortens it; ``share`` is the rank's samples over those of a
+    Seconds in each place, negative where jitter shortens it; ``share`` is the rank's number of samples over that of a
     healthy rank. Evaluation and checkpoint are work of this rank alone, after the step.
     """
 
@@ -77,22 +77,22 @@ class Fault(Protocol):
 
     @property
     def from_step(self) -> int:
-        """The first step that it touches."""
+        """The first step that it affects."""
         ...
 
     @property
     def from_s(self) -> float:
-        """The second since the first step ended from which on it acts."""
+        """The time from which it acts, in seconds since the first step ended."""
         ...
 
     def adds(self, moment: Moment) -> Extra:
-        """What it adds at ``moment``, when it has begun."""
+        """The time that it adds at ``moment``, once it has begun."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowRank:
-    """One rank computes longer, each step: ``rank`` is its number, or "rotating" for rank step mod ranks."""
+    """One rank computes longer in each step: ``rank`` is its number, or "rotating" for rank step mod ranks."""
 
     rank: int | str
     delay_s: float
@@ -110,8 +110,8 @@ class SlowRank:
 class Jitter:
     """Compute time that varies from step to step and rank to rank; ``std_s`` is its standard deviation.
 
-    ``exponential`` and ``lognormal`` have a mean of ``std_s``, ``uniform`` runs from 0 to √12 · ``std_s``, and
-    ``normal`` has mean 0: it shortens as often as it lengthens. Without a ``rank``, all ranks have it, each its own.
+    ``exponential`` and ``lognormal`` have a mean of ``std_s``, ``uniform`` ranges from 0 to √12 · ``std_s``, and
+    ``normal`` has mean 0: it shortens as often as it lengthens. Without a ``rank``, each rank draws its own jitter.
     """
 
     distribution: str
@@ -123,7 +123,7 @@ class Jitter:
     from_s: float = 0.0
 
     def adds(self, moment: Moment) -> Extra:
-        """One draw, the same for the same seed, rank and step."""
+        """One draw, identical for the same seed, rank and step."""
         if self.rank is not None and moment.rank != self.rank:
             return NOTHING
         chance = random.Random(f"{self.seed} {self.where} {moment.rank} {moment.step}")  # noqa: S311  no secret
@@ -132,7 +132,7 @@ class Jitter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowLoader:
-    """Batches come late, on one ``rank`` or, without one, on all."""
+    """Batches arrive late, on one ``rank`` or, without one, on all."""
 
     delay_s: float
     rank: int | None = None
@@ -140,13 +140,13 @@ class SlowLoader:
     from_s: float = 0.0
 
     def adds(self, moment: Moment) -> Extra:
-        """``delay_s`` more of waiting for the loader."""
+        """``delay_s`` of additional waiting for the loader."""
         return Extra(input_s=self.delay_s) if self.rank in (None, moment.rank) else NOTHING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequentialEvaluation:
-    """Rank 0 alone evaluates after each ``every`` steps, and the others wait for it in a barrier."""
+    """Rank 0 alone evaluates every ``every`` steps, and the others wait for it in a barrier."""
 
     every: int
     duration_s: float
@@ -161,7 +161,7 @@ class SequentialEvaluation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequentialCheckpoint:
-    """Rank 0 alone writes a checkpoint after each ``every`` steps; the others meet it in the next all-reduce."""
+    """Rank 0 alone writes a checkpoint every ``every`` steps; the others wait for it in the next all-reduce."""
 
     every: int
     duration_s: float
@@ -169,14 +169,14 @@ class SequentialCheckpoint:
     from_s: float = 0.0
 
     def adds(self, moment: Moment) -> Extra:
-        """``duration_s`` of checkpoint on rank 0."""
+        """``duration_s`` of checkpointing on rank 0."""
         due = moment.rank == 0 and (moment.step + 1) % self.every == 0
         return Extra(checkpoint_s=self.duration_s) if due else NOTHING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnevenShards:
-    """One rank has ``factor`` times the samples of the others, and computes that much longer."""
+    """One rank has ``factor`` times the samples of the others, and computes proportionally longer."""
 
     rank: int
     factor: float
@@ -196,11 +196,11 @@ KINDS: Mapping[str, Callable[..., Fault]] = {
     "sequential-checkpoint": SequentialCheckpoint,
     "uneven-shards": UnevenShards,
 }
-"""Name → class of fault. A new one is a class here and a line in this table."""
+"""Name → class of fault. To add a fault, add a class here and a line to this table."""
 
 
 def _lognormal(chance: random.Random, std_s: float) -> float:
-    # mean = standard deviation needs a variance of ln 2 in the logarithm
+    # mean = standard deviation requires a variance of ln 2 in the logarithm
     return chance.lognormvariate(math.log(std_s) - math.log(2) / 2, math.sqrt(math.log(2))) if std_s else 0.0
 
 
@@ -210,14 +210,14 @@ DISTRIBUTIONS: Mapping[str, Callable[[random.Random, float], float]] = {
     "lognormal": _lognormal,
     "uniform": lambda chance, std_s: chance.uniform(0.0, math.sqrt(12.0) * std_s),
 }
-"""Name → function (source of chance, standard deviation in s) → one draw in s."""
+"""Name → function (random generator, standard deviation in s) → one draw in s."""
 
 
 def read(plain: Iterable[Mapping[str, Any]]) -> tuple[Fault, ...]:
-    """The faults of this room among ``plain``, as records; a field that is null takes its default.
+    """The faults among ``plain`` that this module defines, as records; a null field takes its default.
 
     Raises:
-        BadInput: a fault has an unknown or missing field, or a place or distribution that there is not.
+        BadInput: a fault has an unknown or missing field, or an unknown place or distribution.
     """
     return tuple(_read(number, fault) for number, fault in enumerate(plain) if fault.get("kind") in KINDS)
 
@@ -256,7 +256,7 @@ def _fields(known: Iterable[str]) -> str:
 
 
 def added(faults: Iterable[Fault], moment: Moment) -> Extra:
-    """What all ``faults`` that have begun add to one step of one rank."""
+    """The time that all active ``faults`` add to one step of one rank."""
     total = NOTHING
     for fault in faults:
         if moment.step >= fault.from_step and moment.elapsed_s >= fault.from_s:
@@ -265,10 +265,10 @@ def added(faults: Iterable[Fault], moment: Moment) -> Extra:
 
 
 def meets(faults: Iterable[Fault], step: int) -> bool:
-    """Whether the ranks meet in a barrier after ``step``, as a script that evaluates on rank 0 has them do.
+    """Whether the ranks meet in a barrier after ``step``, as in a script that evaluates on rank 0.
 
-    The barrier stands in the script from the start, also before the fault has begun: ranks that each look at their
-    own clock would not agree on the step from which it counts.
+    The barrier is present from the start, even before the fault has begun: ranks that each read their own clock would
+    not agree on the step from which it applies.
     """
     return any(isinstance(fault, SequentialEvaluation) and (step + 1) % fault.every == 0 for fault in faults)
 

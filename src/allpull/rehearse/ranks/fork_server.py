@@ -1,11 +1,11 @@
-"""Start the ranks of a virtual cluster: import torch once, fork a process for each host, and from that its ranks.
+"""Start the ranks of a virtual cluster: import torch once, fork a process for each host, and its ranks from that.
 
 ``python -m allpull.rehearse.ranks.fork_server ORDER.json --nets FD,FD… --reports FD --go FD --zero FD --parent
-PID``. Each host process moves into its network namespace, takes its name, reports that it is ready, and, when all
-are, forks its ranks, which run ``allpull.observe.rank`` as under any launcher. Eight ranks cost one import this way.
+PID``. Each host process enters its network namespace, sets its host name, reports that it is ready, and, when all
+are, forks its ranks, which run ``allpull.observe.rank`` as under any launcher. Eight ranks thus cost one import.
 Only a host whose wall clock is wrong is a new program, executed under libfaketime.
 
-Children are tied to their parents by the kernel: whichever dies, those below it are killed.
+The kernel ties children to their parents: when a process dies, its descendants are killed.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from allpull.rundir import layout
 from allpull.rundir.job_file import JobFile
 from allpull.rundir.write import whole_json
 
-HOST_EXTRA_S = 2.0  # a host gives its ranks the grace time, and then writes down how they ended
-RANK_AFTERMATH_S = 0.5  # from the first rank that failed to ending the others: the cause may still be on its way out
+HOST_EXTRA_S = 2.0  # a host gives its ranks the grace time, and then records how they ended
+RANK_AFTERMATH_S = 0.5  # from the first failed rank to ending the others: the cause may still be being reported
 HOST_AFTERMATH_S = 1.0  # the same between hosts
 
 
@@ -50,7 +50,7 @@ HOST_AFTERMATH_S = 1.0  # the same between hosts
 class Wires:
     """Descriptors from the keeper: the hosts' network namespaces, and where a host reports.
 
-    ``go`` ends when all hosts stand, ``zero`` at the moment that planned changes count from.
+    ``go`` closes when all hosts are ready, ``zero`` at the moment from which planned changes count.
     """
 
     nets: tuple[int, ...]
@@ -59,7 +59,7 @@ class Wires:
     zero: int
 
     def options(self) -> list[str]:
-        """As ``main`` takes them."""
+        """The descriptors as command-line arguments of ``main``."""
         pairs = {"nets": ",".join(map(str, self.nets)), "reports": self.reports, "go": self.go, "zero": self.zero}
         return [word for name, value in pairs.items() for word in (f"--{name}", str(value))]
 
@@ -70,7 +70,7 @@ class Wires:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Be the fork server, or with ``--host`` one of its hosts; in a forked child, that host."""
+    """Run the fork server, or with ``--host`` one of its hosts; returns, in a forked child, as that host."""
     parser = argparse.ArgumentParser(prog="python -m allpull.rehearse.ranks.fork_server")
     parser.add_argument("order", type=Path)
     parser.add_argument("--nets", required=True, help="descriptors of the hosts' network namespaces")
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def import_once() -> None:
-    """What every rank needs, before there are ranks."""
+    """Import what every rank needs, before forking."""
     import torch._dynamo  # the first DDP of a process imports it: 800 modules  # noqa: PLC0415
     import torch.distributed  # noqa: PLC0415
     import torch.nn.parallel  # noqa: F401, PLC0415
@@ -100,11 +100,11 @@ def import_once() -> None:
     import allpull.observe.rank  # noqa: F401, PLC0415
 
     gc.collect()
-    gc.freeze()  # what is shared stays so: collecting garbage in a rank would copy every page that it looks at
+    gc.freeze()  # keep shared pages shared: collecting garbage in a rank would copy every page that it visits
 
 
 def be_fork_server(order: Order, order_file: Path, wires: Wires) -> int:
-    """Start all hosts and stay until the last has ended; the exit code is that of the first that failed."""
+    """Start all hosts and wait until the last has ended; the exit code is that of the first that failed."""
     own_clocks = {index: host for index, host in enumerate(order.hosts) if host.has_own_clock}
     hosts = {execute_host(host, index, order_file, wires): index for index, host in own_clocks.items()}
     import_once()
@@ -125,9 +125,9 @@ def be_fork_server(order: Order, order_file: Path, wires: Wires) -> int:
 
 
 def execute_host(host: HostOrder, index: int, order_file: Path, wires: Wires) -> int:
-    """Start a host with a wrong wall clock as a program of its own; its process id."""
+    """Start a host with a wrong wall clock as a separate program; returns its process id."""
     library = fake_clock.library()
-    assert library is not None  # the launcher has looked
+    assert library is not None  # the launcher has checked
     variables = fake_clock.environment(library, host.clock_offset_s, host.clock_drift_ppm, fake_clock.reading()[1])
     command = [sys.executable, "-m", "allpull.rehearse.ranks.fork_server", str(order_file), "--host", str(index)]
     command += [*wires.options(), "--parent", str(os.getpid())]
@@ -138,7 +138,7 @@ def execute_host(host: HostOrder, index: int, order_file: Path, wires: Wires) ->
 
 
 def be_host(order: Order, index: int, wires: Wires, *, sidecar_environ: dict[str, str]) -> int:
-    """Be host ``index``: its network, its name, its ranks, its records; the exit code is that of its first failure."""
+    """Run host ``index``: its network, name, ranks and records; the exit code is that of its first failure."""
     host, here = order.hosts[index], os.getpid()
     enter_net(wires.nets[index])
     unshare(UTS)
@@ -179,9 +179,9 @@ def be_host(order: Order, index: int, wires: Wires, *, sidecar_environ: dict[str
 def be_rank(
     order: Order, host: HostOrder, local_rank: int, rank_variable: int | None, program_environ: Mapping[str, str]
 ) -> None:
-    """Be one rank: the variables that torchrun would set, then the job's module, observed, or the user's command.
+    """Run one rank: set torchrun's variables, then run the job's module, observed, or the user's command.
 
-    ``program_environ`` has what gives a program that is executed anew this host's clock.
+    ``program_environ`` holds the variables that give a newly executed program this host's clock.
     """
     from allpull.observe.rank.__main__ import main as observed  # noqa: PLC0415  imports torch
 
@@ -200,9 +200,9 @@ def be_rank(
 
 
 def end_as_program(program: Callable[[], None]) -> NoReturn:
-    """Run ``program`` and end this forked process as Python ends one: threads joined, exit functions called.
+    """Run ``program`` and end this forked process as Python would: threads joined, exit functions called.
 
-    Only the memory is not tidied up object by object, which would copy all that is shared just to throw it away.
+    Only memory is not freed object by object, as that would copy all shared pages just to discard them.
     """
     code = 0
     try:
@@ -220,7 +220,7 @@ def end_as_program(program: Callable[[], None]) -> NoReturn:
 
 
 def leave(code: int) -> NoReturn:
-    """End this process at once, with nothing left unwritten."""
+    """End this process at once, after flushing its output."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
@@ -228,9 +228,9 @@ def leave(code: int) -> NoReturn:
 
 
 def _initial_rank() -> int | None:
-    """Where RANK stands in the environment that this program was executed with; None: it does not.
+    """The position of RANK in the environment that this program was executed with; None: absent.
 
-    The sidecar knows ranks by the variable in /proc/PID/environ, which shows that memory and no later ``setenv``.
+    The sidecar identifies ranks by this variable in /proc/PID/environ, which shows that memory and no later ``setenv``.
     """
     libc = ctypes.CDLL(None)
     libc.getenv.restype = ctypes.c_void_p

@@ -1,4 +1,4 @@
-"""The training loop of a virtual accelerator: the reference trainer's, with waits where that computes."""
+"""The training loop of a virtual accelerator: the reference trainer's loop, with waits in place of computation."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from allpull.rehearse.ranks.timeline import Timeline, fine_timers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Which rank this is, of how many."""
+    """The number of this rank, and the number of ranks."""
 
     rank: int
     ranks: int
 
 
 def train(cluster: Mapping[str, Any], steps: int) -> None:
-    """Train the accelerator of ``cluster`` for ``steps`` steps; every rank calls it, with torchrun's variables set.
+    """Train the accelerator of ``cluster`` for ``steps`` steps; every rank calls this with torchrun's variables set.
 
     Raises:
         BadInput: the cluster cannot be used.
@@ -43,7 +43,7 @@ def train(cluster: Mapping[str, Any], steps: int) -> None:
 
 
 def join() -> Place:
-    """Join the others over Gloo, also where there are GPUs; a rank alone needs no group."""
+    """Join the process group over Gloo, even if there are GPUs; a single rank needs no group."""
     torch.set_num_threads(1)
     place = Place(rank=int(os.environ.get("RANK", "0")), ranks=int(os.environ.get("WORLD_SIZE", "1")))
     if place.ranks > 1:
@@ -69,7 +69,7 @@ class Training:
         epoch_steps = self.plan.epoch_steps or steps
         marks.metric("steps_per_epoch", epoch_steps)
         self.timeline.restart()
-        zero_s: float | None = None  # the end of the first step: all ranks make it together, and links count from it
+        zero_s: float | None = None  # the end of the first step, common to all ranks; link faults count from it
         for step in range(steps):
             epoch, in_epoch = divmod(step, epoch_steps)
             if in_epoch == 0:
@@ -84,7 +84,7 @@ class Training:
                 self.end_epoch(epoch)
 
     def step(self, extra: Extra) -> None:
-        """One optimizer step, with what faults add to it."""
+        """One optimizer step, including the time that faults add to it."""
         self.accelerator.extra = extra
         with marks.phase("input"):
             self.timeline.spend(max(0.0, self.plan.input_s + extra.input_s))
@@ -92,13 +92,13 @@ class Training:
             loss = self.wrapped(torch.zeros(()))
         with marks.phase("backward"):
             torch.autograd.backward(loss)
-            self.timeline.restart()  # DDP has waited for the others
+            self.timeline.restart()  # DDP has waited for the other ranks
         with marks.phase("optimizer"):
             self.optimizer.step()
         marks.step(max(1, round(self.plan.batch * extra.share)))
 
     def sequential(self, step: int, extra: Extra) -> None:
-        """What rank 0 does alone, as scripts do that were written for one GPU."""
+        """What rank 0 does alone, as in scripts written for one GPU."""
         if extra.evaluation_s:
             with marks.phase("evaluation"):
                 self.timeline.spend(extra.evaluation_s)
@@ -110,7 +110,7 @@ class Training:
                 self.timeline.spend(extra.checkpoint_s)
 
     def end_epoch(self, epoch: int) -> None:
-        """Evaluate and save as the reference trainer does: each rank its part, and one small sum of the scores."""
+        """Evaluate and save as the reference trainer does: each rank its share, and one small sum of the scores."""
         every = self.plan.evaluate_every
         if self.plan.evaluation_s and every and (epoch + 1) % every == 0:
             with marks.phase("evaluation"):

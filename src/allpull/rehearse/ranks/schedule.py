@@ -1,6 +1,6 @@
-"""How long everything takes on a virtual accelerator, and how large its gradients are: cluster file → plan.
+"""How long each part takes on a virtual accelerator, and how large its gradients are: cluster file → plan.
 
-The cluster comes as a plain dictionary, resolved and checked by whoever started the job; times are seconds:
+The cluster is a plain dictionary that the launcher has resolved and checked; times are in seconds:
 
     {"shrink": 20.0,
      "accelerator": {"model": "resnet50", "batch": 64, "device": "V100",
@@ -11,13 +11,13 @@ The cluster comes as a plain dictionary, resolved and checked by whoever started
 
 ``layers`` is a list of {"forward_s", "backward_s"}, one for each layer of the network's table, as measured. Without
 it, ``forward_s`` and ``backward_s`` are those of the whole network and are spread over its layers by their FLOPs (one
-alone implies the other: backward is twice forward). Without those, ``device`` gives the times, and the optimizer's.
-An epoch has ``epoch_steps`` steps (null: all there are); after it every rank evaluates for ``evaluation_s``, if its
-turn comes (``evaluate_every`` epochs, null: never), and writes its checkpoint for ``checkpoint_s``. Other keys are not
-ours.
+alone implies the other: backward is twice forward). Without those, ``device`` gives these times and the optimizer's.
+An epoch has ``epoch_steps`` steps (null: all steps); after it every rank evaluates for ``evaluation_s``, if this epoch
+is due (every ``evaluate_every`` epochs, null: never), and writes its checkpoint for ``checkpoint_s``. Other keys are
+ignored.
 
-``shrink`` divides the number of elements of each parameter and, in ``accelerator``, DDP's bucket sizes; whoever
-shapes the links divides their rates by it, and times stay as they are.
+``shrink`` divides the number of elements of each parameter and, in ``accelerator``, DDP's bucket sizes; the code that
+shapes the links divides their rates by it, and times are unchanged.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from allpull.rehearse.ranks.faults import Fault
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedParameter:
-    """One parameter: its name as in the network's state_dict, and the elements left of it after shrinking."""
+    """One parameter: its name as in the network's state_dict, and its number of elements after shrinking."""
 
     name: str
     elements: int
@@ -54,7 +54,7 @@ class PlannedLayer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Everything that a rank needs to know; times are those of a healthy rank.
+    """Everything that a rank needs; times are those of a healthy rank.
 
     ``epoch_steps`` None: all steps are one epoch; ``evaluate_every`` 0: no epoch is evaluated.
     """
@@ -90,7 +90,7 @@ def plan(cluster: Mapping[str, Any]) -> Plan:
     """The plan of a cluster.
 
     Raises:
-        BadInput: no such network or device, no times, or times that do not fit the network.
+        BadInput: unknown network or device, no times, or times that do not fit the network.
     """
     given: Mapping[str, Any] | None = cluster.get("accelerator")
     if given is None:

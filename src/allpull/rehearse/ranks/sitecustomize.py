@@ -1,7 +1,7 @@
-"""Python runs this before a user's program on a host whose wall clock is wrong; then the user's own runs too.
+"""Adjust a user's program to a wrong wall clock: Python runs this first, then the user's own sitecustomize.
 
-It does there what ``rehearse.clock.settle_in`` does in our own processes: sleeping is mended, and what the program
-executes in turn gets the right clock. It is copied into the run directory, and needs the standard library alone.
+It does what ``rehearse.clock.settle_in`` does in our own processes: it corrects sleeping, and gives programs that
+the program executes the right clock. It is copied into the run directory and uses only the standard library.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import SupportsFloat
 
 
 def settle_in() -> None:
-    """Make this process fit for its wrong clock."""
+    """Adjust this process to its wrong clock."""
 
     def sleep(seconds: SupportsFloat, /) -> None:
         select.select((), (), (), float(seconds))
 
-    time.sleep = sleep  # type: ignore[assignment]  # it also takes what has only __index__
+    time.sleep = sleep  # type: ignore[assignment]  # it also accepts objects with only __index__
     others = [item for item in os.environ.pop("LD_PRELOAD", "").split(":") if "libfaketime" not in item]
     if any(others):
         os.environ["LD_PRELOAD"] = ":".join(others)

@@ -1,8 +1,8 @@
-"""Wait on an absolute schedule, so that the next wait makes up for what one overshoots.
+"""Wait on an absolute schedule, so that each wait compensates for the overshoot of the one before.
 
-An accelerator works through its queue whether the host is in time or not. So the schedule runs on by itself: each
-piece of work moves the deadline, a wait ends at the deadline, and a host that was held up catches up. Only what has
-to wait for others, a collective, starts the schedule anew.
+An accelerator works through its queue whether or not the host is on time. So the schedule advances independently: each
+piece of work moves the deadline, a wait ends at the deadline, and a delayed host catches up. Only an operation that
+waits for other ranks, a collective, restarts the schedule.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import sys
 import time
 from collections.abc import Callable
 
-GRAIN_S = 200e-6  # a shorter sleep overshoots by a good part of itself; it is slept with what follows
-COARSE_S = 5e-3  # where nobody sees the moments between: each sleep costs the CPU some 30 µs
+GRAIN_S = 200e-6  # a shorter sleep overshoots by a large part of its length; it is added to the next one
+COARSE_S = 5e-3  # where no intermediate moments are observable: each sleep costs about 30 µs of CPU
 PR_SET_TIMERSLACK = 29
 
 
 class Timeline:
-    """The schedule of one accelerator. ``clock`` gives seconds, ``sleep`` waits for so many."""
+    """The schedule of one accelerator. ``clock`` returns seconds, ``sleep`` takes seconds."""
 
     def __init__(
         self, *, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
@@ -32,11 +32,11 @@ class Timeline:
         return self._clock()
 
     def restart(self) -> None:
-        """Continue from now: the delay before was not this accelerator's."""
+        """Restart the schedule now: this accelerator did not cause the delay before."""
         self._due_s = self._clock()
 
     def work(self, seconds: float, grain_s: float = GRAIN_S) -> None:
-        """Be busy for ``seconds``; up to ``grain_s`` of it are left for the next call."""
+        """Be busy for ``seconds``; up to ``grain_s`` of it are deferred to the next call."""
         self._due_s += seconds
         left_s = self._due_s - self._clock()
         if left_s >= grain_s:
@@ -49,12 +49,12 @@ class Timeline:
             self._sleep(left_s)
 
     def spend(self, seconds: float) -> None:
-        """Be busy for ``seconds``, all of them now."""
+        """Be busy for all of ``seconds`` now."""
         self._due_s += seconds
         self.settle()
 
 
 def fine_timers() -> None:
-    """Have Linux end the sleeps of this thread within a microsecond instead of 50; elsewhere, nothing."""
+    """Have Linux end the sleeps of this thread within a microsecond instead of 50; no effect elsewhere."""
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0)

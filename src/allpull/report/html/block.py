@@ -1,6 +1,6 @@
-"""What a section of the report is made of: plain text, tables, lists and charts, none of it markup.
+"""The parts of a report section: plain text, tables, lists and charts, without markup.
 
-A section returns a ``Block``; the page escapes what it holds, the figures take its charts. ``kind`` names the
+A section returns a ``Block``; the page escapes its contents, and the figures take its charts. ``kind`` names the
 macro in ``page.html`` that draws a part.
 """
 
@@ -15,7 +15,7 @@ Tone = Literal["good", "fair", "poor"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Text:
-    """One paragraph; ``quiet`` ones are set small, as notes under a chart."""
+    """One paragraph; a ``quiet`` one is set in small type, as a note under a chart."""
 
     kind: ClassVar[str] = "text"
     text: str
@@ -32,7 +32,7 @@ class Points:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """Something the reader must know before trusting the numbers; ``bad`` where a run failed."""
+    """A warning to read before trusting the numbers; ``bad`` if a run failed."""
 
     kind: ClassVar[str] = "notice"
     title: str
@@ -42,7 +42,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tile:
-    """One large number with what it is."""
+    """One large number with its meaning."""
 
     value: str
     label: str
@@ -59,9 +59,9 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows of text under ``columns``; the first ``words`` columns hold words, the others numbers.
+    """Rows of text under ``columns``; the first ``words`` columns hold text, the others numbers.
 
-    ``marked`` are the numbers of rows to highlight; ``tones`` colour single cells, by row and column: good, fair, poor.
+    ``marked`` are the indices of highlighted rows; ``tones`` colour single cells, by row and column: good, fair, poor.
     """
 
     kind: ClassVar[str] = "table"
@@ -75,7 +75,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """One finding: what it is, what it costs, what to do, and what that rests on.
+    """One finding: what it is, what it costs, what to do, and the evidence for it.
 
     ``facts`` are short (label, value) pairs, ``evidence`` rows of (what, value, source).
     """
@@ -98,9 +98,9 @@ class Cards:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Callout:
-    """What a reader who stops after one screen takes along: ``label`` says what ``title`` is.
+    """The conclusion for a reader who stops after one screen: ``label`` says what ``title`` is.
 
-    Empty ``price`` and ``remedy`` are left out; ``more`` is the text of a link to the findings, empty for none.
+    Empty ``price`` and ``remedy`` are omitted; ``more`` is the text of a link to the findings, empty for none.
     """
 
     kind: ClassVar[str] = "callout"
@@ -113,7 +113,7 @@ class Callout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """Words and what they mean."""
+    """Terms and their definitions."""
 
     kind: ClassVar[str] = "terms"
     pairs: Sequence[tuple[str, str]]
@@ -121,7 +121,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
-    """Lines of a program, as it printed them."""
+    """Output lines of a program, verbatim."""
 
     kind: ClassVar[str] = "log"
     title: str
@@ -130,11 +130,11 @@ class Log:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """One chart: a Vega-Lite specification without size, title and style, which page and figure set differently.
+    """One chart: a Vega-Lite specification without size, title and style, which depend on where it is drawn.
 
     ``slug`` names files and elements and is fixed by the section ([a-z-]); ``caption`` says how to read it;
-    ``key_characters`` is the length of the longest entry of its legend, ``axis_characters`` that of the labels at
-    the left, so that a legend is broken into lines where a phone needs it.
+    ``key_characters`` is the length of the longest legend entry, ``axis_characters`` that of the labels at
+    the left, so that a legend can be wrapped to fit a phone.
     """
 
     kind: ClassVar[str] = "chart"
@@ -152,7 +152,7 @@ Part = Text | Points | Notice | Tiles | Table | Cards | Callout | Terms | Log | 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """One section: a title, one sentence in plain words, and its parts from top to bottom."""
+    """One section: a title, one plain sentence, and its parts from top to bottom."""
 
     title: str
     lead: str

@@ -1,7 +1,7 @@
-"""Make a chart's specification safe, and dress it for where it is drawn: a page, a phone, 8 cm of a proposal.
+"""Make a chart's specification safe, and style it for its medium: a page, a phone, 8 cm of a proposal.
 
-Sections build charts with Altair from rows whose field names are fixed; what users typed is only ever a value in
-a row or a scale's domain, where Vega does not look for expressions.
+Sections build charts with Altair from rows with fixed field names; user input appears only as a value in
+a row or in a scale's domain, where Vega does not evaluate expressions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FONT = "Helvetica Neue, Helvetica, Arial, Liberation Sans, sans-serif"
 INK, MUTED, HAIRLINE = "#1C2430", "#55606B", "#E3E7EB"
 
 LINE_KEY = alt.Legend(symbolType="stroke", symbolSize=320, symbolStrokeWidth=2.5)
-"""The legend of lines: each entry a piece of line."""
+"""The legend of lines: each entry is a short line."""
 
 UNITS_S = ((1e-6, 1e9, "ns"), (1e-3, 1e6, "µs"), (1.0, 1e3, "ms"), (math.inf, 1.0, "s"))
 """(largest time below this, factor, unit): one unit for a whole axis."""
@@ -50,12 +50,12 @@ def spec(chart: alt.Chart | alt.LayerChart | alt.FacetChart) -> dict[str, Any]:
 
 
 def data(rows: Sequence[Mapping[str, Any]]) -> alt.InlineData:
-    """Rows as inline data; the fields are fixed by the section, never by what a user typed."""
+    """Rows as inline data; the section fixes the fields, never user input."""
     return alt.InlineData(values=[dict(row) for row in rows])
 
 
 def time_unit(longest_s: float) -> tuple[float, str]:
-    """The factor and name of the unit in which times up to ``longest_s`` read well.
+    """The factor and name of a readable unit for times up to ``longest_s``.
 
     >>> time_unit(0.25), time_unit(3.0)
     ((1000.0, 'ms'), (1.0, 's'))
@@ -66,8 +66,8 @@ def time_unit(longest_s: float) -> tuple[float, str]:
 def dress(chart: Chart, canvas: Canvas) -> dict[str, Any]:
     """The finished Vega-Lite specification of ``chart`` on ``canvas``, safe to convert and to embed.
 
-    Control characters would abort the SVG converter's whole process, and JSON has no infinity: both are gone here,
-    whatever a section let through.
+    Control characters would abort the SVG converter's whole process, and JSON has no infinity: both are removed here,
+    whatever a section passes on.
     """
     letter_px = 0.6 * canvas.font_px
     key_px = round(44 + letter_px * chart.key_characters)  # 44: the symbol and the gaps around it
@@ -89,7 +89,7 @@ def dress(chart: Chart, canvas: Canvas) -> dict[str, Any]:
 
 
 def embeddable(spec_: Mapping[str, Any]) -> str:
-    """A specification as JSON that may stand inside a script element: no character of it can end the element."""
+    """A specification as JSON that is safe inside a script element: no character in it can end the element."""
     text = json.dumps(spec_, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

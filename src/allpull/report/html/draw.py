@@ -1,4 +1,4 @@
-"""Turn a Vega-Lite specification into a picture: the one module that calls vl-convert."""
+"""Convert a Vega-Lite specification to an image: the only module that calls vl-convert."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ def png(spec: Mapping[str, Any]) -> bytes:
 
 
 def pdf(spec: Mapping[str, Any]) -> bytes:
-    """The chart as a PDF document of one page, its letters as text."""
+    """The chart as a one-page PDF document, with its text as text."""
     document: bytes = vl_convert.vegalite_to_pdf(dict(spec), vl_version=vega_lite(), allowed_base_urls=NO_NETWORK)
     return document
 
 
 @lru_cache(maxsize=4)
 def bundle(snippet: str) -> str:
-    """``snippet`` with Vega, Vega-Lite and Vega-Embed in front of it, as one script that needs no network."""
+    """``snippet`` preceded by Vega, Vega-Lite and Vega-Embed, as one script that needs no network."""
     script: str = vl_convert.javascript_bundle(snippet, vl_version=vega_lite())
     return script
 
 
 @lru_cache(maxsize=1)
 def vega_lite() -> str | None:
-    """The Vega-Lite that Altair writes for, where vl-convert has it; None: vl-convert's newest."""
+    """The Vega-Lite version that Altair targets, if vl-convert has it; None: vl-convert's newest."""
     wanted = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
     return wanted if wanted in vl_convert.get_vegalite_versions() else None

@@ -22,13 +22,13 @@ FORMATS: dict[str, Callable[[Mapping[str, Any]], bytes]] = {
 
 
 def write_figures(report: ScalingReport, directory: Path) -> list[Path]:
-    """Write each chart of ``report`` to ``directory`` (made if need be) as ``<chart>.png``, ``.svg`` and ``.pdf``.
+    """Write each chart of ``report`` to ``directory`` (created if missing) as ``<chart>.png``, ``.svg`` and ``.pdf``.
 
     The file names are those of the charts (``throughput``, ``phases``, ``steps``, ``loss``, ``accuracy``), and
-    files of those names are replaced. Returns the paths written; none where nothing was measured.
+    existing files of those names are replaced. Returns the paths written; empty if nothing was measured.
 
     Raises:
-        BadInput: the report holds no run, or ``directory`` cannot be written.
+        BadInput: the report contains no run, or ``directory`` cannot be written.
     """
     charts = [part for block in blocks(bounded(report)).values() for part in block.parts if isinstance(part, Chart)]
     written = []

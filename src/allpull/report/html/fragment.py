@@ -1,4 +1,4 @@
-"""A few sections as one piece of HTML for a notebook: still charts and tables, no script, nothing from a network."""
+"""Render a few sections as one HTML fragment for a notebook: static charts and tables, no script, no network."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ def _svg(chart: Chart) -> Markup:
 
 
 def _plain(value: object) -> object:
-    """Text of users without control characters; our own markup is left alone."""
+    """User text without control characters; our own markup is unchanged."""
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value

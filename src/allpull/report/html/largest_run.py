@@ -1,4 +1,4 @@
-"""Which explanation a report draws: that of the run with most ranks, about which people ask."""
+"""Select the explanation that a report draws: that of the run with the most ranks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from allpull.schema.results import Interval
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Against:
-    """The explained run against its reference: speed-ups, and both efficiencies that a page shows of them.
+    """The explained run compared with its reference: speed-ups, and the two efficiencies that a page shows.
 
     ``efficiency`` is ``speedup ÷ ideal``, of steady steps; ``whole`` is global efficiency, of all steps of a window.
     """
@@ -24,12 +24,12 @@ class Against:
 
 
 def explained(report: ScalingReport) -> ExplainDetail | None:
-    """The explanation of the run with most ranks; None where no run could be explained."""
+    """The explanation of the run with the most ranks; None if no run could be explained."""
     return max(report.explained, key=lambda one: one.result.ranks, default=None)
 
 
 def against(report: ScalingReport, result: ExplainResult) -> Against | None:
-    """``result`` against its reference; None without one, or where a sample is other work there."""
+    """``result`` compared with its reference; None without one, or if its samples are different work."""
     tree, show = result.efficiency, report.show
     run = next((one for one in show.runs if one.run == result.run), None)
     reference = next((one for one in show.runs if one.run == result.reference), None)
@@ -47,11 +47,11 @@ def against(report: ScalingReport, result: ExplainResult) -> Against | None:
 
 
 def factor_of(tree: Efficiency, field: str) -> Interval | None:
-    """One factor of the tree; None where it was not measured."""
+    """One factor of the tree; None if it was not measured."""
     found: Interval | None = getattr(tree, field)
     return found
 
 
 def first_finding(result: ExplainResult) -> Finding | None:
-    """The finding that costs most; None where nothing that has a price was found."""
+    """The most costly finding; None if no finding has a price."""
     return next((one for one in result.findings if not one.advice), None)

@@ -1,7 +1,7 @@
-"""The report as one HTML file that needs nothing else: no network, no fonts, no JavaScript to be read.
+"""Write the report as one self-contained HTML file: no network, no fonts, readable without JavaScript.
 
-Text becomes markup in one place, the template, which escapes and strips it. The page's policy (CSP) lets run the
-one script whose hash it names, and nothing be fetched.
+Text becomes markup only in the template, which escapes and strips it. The page's policy (CSP) allows only
+the script whose hash it names, and no requests.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from allpull.report.wording import rank_counts, subject
 from allpull.schema.reported import ScalingReport
 from allpull.units import counted
 
-TEXT_CHARACTERS = 2000  # of one cell or sentence; longer is a damaged record
+TEXT_CHARACTERS = 2000  # in one cell or sentence; anything longer is a damaged record
 
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=[%±]|(?:[nmµ]?s|min|ranks?)\b)|(?<=±) ")
-"""Where a line must not break: between a number and its unit."""
+"""Where a line must not wrap: between a number and its unit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """One chart as it stands in the page: the still picture, and the specification of the live one as JSON."""
+    """One chart in the page: the static image, and the specification of the interactive one as JSON."""
 
     svg: Markup
     json: Markup
@@ -48,7 +48,7 @@ def render(report: ScalingReport) -> str:
     """The whole page. The same report always gives the same text.
 
     Raises:
-        BadInput: the report holds no run, or details that are not of its runs.
+        BadInput: the report contains no run, or details of other runs.
     """
     shown = bounded(report)
     sections = blocks(shown)
@@ -70,7 +70,7 @@ def write(report: ScalingReport, path: Path) -> Path:
     """Write the page to ``path``, replacing what is there only once the page is complete; returns ``path``.
 
     Raises:
-        BadInput: there is nothing to report on, or ``path`` cannot be written.
+        BadInput: there is nothing to report, or ``path`` cannot be written.
     """
     return place(path, render(report).encode("utf-8"))
 
@@ -80,7 +80,7 @@ def _environment() -> Environment:
 
 
 def _plain(value: Any) -> Any:
-    """Every value that the template prints passes here: text is stripped and cut, our own markup is left alone."""
+    """Clean every value that the template prints: text is stripped and cut, our own markup is unchanged."""
     if isinstance(value, Markup) or not isinstance(value, str):
         return value
     return _BEFORE_UNIT.sub("\u00a0", short(value, TEXT_CHARACTERS))

@@ -1,6 +1,6 @@
-"""Keep a report to a size that a page can hold, and say what was left out.
+"""Limit a report to what fits on a page, and say what was left out.
 
-A study may have hundreds of runs and a damaged record thousands of gaps; a page with all of them helps nobody.
+A study may have hundreds of runs and a damaged record thousands of gaps; a page with all of them is unusable.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_LINES = 60  # notes, gaps and lines of a log: what is read on a page
 MAX_SETTINGS = 120
 MAX_HOSTS = 64
 MAX_CURVES = 24
-MAX_POINTS = 400  # of one curve; more than the pixels it is drawn on
+MAX_POINTS = 400  # of one curve; more than its width in pixels
 MAX_STEP_TIMES = 2000
 
 Item = TypeVar("Item")
@@ -56,7 +56,7 @@ def bounded(report: ScalingReport) -> ScalingReport:
 
 
 def evenly(count: int, limit: int, *, keep: Iterable[int] = ()) -> list[int]:
-    """At most ``limit`` (≥ 2) of the numbers below ``count``, first and last and those of ``keep`` among them.
+    """At most ``limit`` (≥ 2) of the numbers below ``count``, including the first, the last and those of ``keep``.
 
     >>> evenly(3, 5), evenly(10, 4)
     ([0, 1, 2], [0, 3, 6, 9])

@@ -1,6 +1,6 @@
-"""From the ideal speed-up to the measured one, in bars that close: each loss begins where the one before ends.
+"""Bars from the ideal speed-up to the measured one that add up: each loss begins where the one before ends.
 
-Factors multiply, so what a loss takes depends on what is left when its turn comes; the sum of all bars does not.
+Factors multiply, so the size of a loss depends on what remains before it; the sum of all bars does not.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Literal
 
 Kind = Literal["ends", "lost", "gained"]
 
-SMALL = 0.002  # of the ideal: a bar that nobody would see
+SMALL = 0.002  # of the ideal: a smaller bar is invisible
 EXACT = 1e-9  # of the ideal: rounding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What falls between two bars: its name, what it is in plain words, and ``factor``, what it leaves of the rest."""
+    """The loss between two bars: its name, its meaning in plain words, and ``factor``, the share that it leaves."""
 
     name: str
     plain: str
@@ -41,10 +41,10 @@ class Bar:
 
 
 def bars(ideal: float, steps: Sequence[Step], measured: float | None = None, *, rest: str = "") -> list[Bar]:
-    """The bars from ``ideal`` down to ``measured``; None: to the product of all factors.
+    """The bars from ``ideal`` down to ``measured``; None: down to the product of all factors.
 
-    ``Bar.begin`` of a loss is what was there before it, and ``end`` what it leaves. Bars too small to be seen are one
-    bar, named ``other losses``, and what the factors do not explain of ``measured`` is one named ``rest``. So
+    ``Bar.begin`` of a loss is the value before it, and ``end`` the value after it. Bars too small to be seen form one
+    bar, named ``other losses``, and the part of ``measured`` that the factors do not explain is one named ``rest``. So
     ideal + Σ change = measured.
 
     >>> [(one.name, one.begin, one.end) for one in bars(4.0, [Step(name="input", plain="", factor=0.5)], 3.0, rest="?")]

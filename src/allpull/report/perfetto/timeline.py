@@ -33,7 +33,7 @@ PLACEMENT = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """What was written: ``events`` of the steps ``first`` to ``last``; ``notes`` say what was left out."""
+    """The result of writing: ``events`` of the steps ``first`` to ``last``; ``notes`` say what was left out."""
 
     path: Path
     events: int
@@ -48,7 +48,7 @@ def write(aligned: AlignedRun, path: Path, *, first: int = 0, end: int | None = 
     If the steps exceed ``MAX_EVENTS``, only the first ones are written, with a note.
 
     Raises:
-        BadInput: there is no such step, or the file cannot be written.
+        BadInput: no such step exists, or the file cannot be written.
     """
     run = aligned.data
     numbers = pl.col("step")
@@ -68,7 +68,7 @@ def write(aligned: AlignedRun, path: Path, *, first: int = 0, end: int | None = 
 
 
 def _that_fit(steps: pl.DataFrame, calls: pl.DataFrame) -> tuple[pl.Series, list[str]]:
-    """The first of the step numbers whose events stay within ``MAX_EVENTS``, and a note where these are not all."""
+    """The leading step numbers whose events stay within ``MAX_EVENTS``, and a note if these are not all."""
     of_steps = steps.group_by("step").agg((pl.len() * EVENTS_PER_STEP).alias("events"))
     of_calls = calls.group_by("step").agg((pl.len() * EVENTS_PER_CALL).alias("calls"))
     by_step = of_steps.join(of_calls, on="step", how="left").sort("step")
@@ -82,7 +82,7 @@ def _that_fit(steps: pl.DataFrame, calls: pl.DataFrame) -> tuple[pl.Series, list
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Drawing:
-    """What is drawn, on one clock."""
+    """The data to draw, on one clock."""
 
     aligned: AlignedRun
     base_ns: int

@@ -22,17 +22,17 @@ class Sheet:
     base_ns: int
 
     def process(self, rank: int, title: str) -> Iterator[str]:
-        """Name the process of ``rank``, and put it in its place."""
+        """Name the process of ``rank``, and set its position."""
         yield self._named(rank, 0, "process_name", name=title)
         yield self._named(rank, 0, "process_sort_index", sort_index=rank)
 
     def track(self, rank: int, track: int, title: str) -> Iterator[str]:
-        """Name a track of ``rank``; tracks stand in the order of their numbers."""
+        """Name a track of ``rank``; tracks are sorted by number."""
         yield self._named(rank, track, "thread_name", name=title)
         yield self._named(rank, track, "thread_sort_index", sort_index=track)
 
     def slice(self, rank: int, track: int, name: str, times_ns: tuple[int, int], about: dict[str, Any]) -> str:
-        """Something that took from the first to the second of ``times_ns``."""
+        """An interval between the two moments of ``times_ns``."""
         begin_ns, end_ns = times_ns
         timed = f'"ts":{self._us(begin_ns)},"dur":{_us(end_ns - begin_ns)}'
         return f'{{"ph":"X",{_place(rank, track)},{timed},"name":{json.dumps(name)},"args":{json.dumps(about)}}}'
@@ -54,7 +54,7 @@ class Sheet:
 
 
 def lanes(times_ns: Iterable[tuple[int, int]]) -> Iterator[int]:
-    """The lane of each interval so that those of one lane nowhere overlap; intervals come by their begin.
+    """The lane of each interval such that those in one lane do not overlap; intervals are sorted by their begin.
 
     >>> list(lanes([(0, 10), (2, 5), (5, 12), (10, 11)]))
     [0, 1, 1, 0]
@@ -73,10 +73,10 @@ def lanes(times_ns: Iterable[tuple[int, int]]) -> Iterator[int]:
 
 
 def _place(rank: int, track: int) -> str:
-    """Process 0 means the idle one to readers, and they know a thread by its number alone."""
+    """Readers take process 0 for the idle one, and identify a thread by its number alone."""
     return f'"pid":{rank + 1},"tid":{(rank + 1) * TRACKS_PER_RANK + track}'
 
 
 def _us(ns: int) -> str:
-    """Nanoseconds as µs, to the last digit: two events that meet must not overlap by rounding."""
+    """Nanoseconds as µs, to the last digit: rounding must not make two adjacent events overlap."""
     return f"{ns // 1000}.{ns % 1000:03d}"

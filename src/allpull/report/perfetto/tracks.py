@@ -50,7 +50,7 @@ def exact_pieces(rows: pl.DataFrame, calls: pl.DataFrame, spans: pl.DataFrame) -
 
 
 def _blocked(begin_ns: int, met_ns: int | None, end_ns: int) -> list[Piece]:
-    """From ``begin_ns`` to ``end_ns`` a rank was blocked; it waited until ``met_ns``, if that is known."""
+    """A rank was blocked from ``begin_ns`` to ``end_ns``; it waited until ``met_ns``, if that is known."""
     if end_ns <= begin_ns:
         return []
     if met_ns is None:
@@ -63,7 +63,7 @@ def steps(
 ) -> Iterator[str]:
     """Each step with its phases in it: rows as of ``analyse.timeline``; ``epochs`` are those that begin at a step.
 
-    ``exact``: the result of ``exact_pieces``; these keep their place, and the other phases go around them.
+    ``exact``: the result of ``exact_pieces``; these keep their position, and the other phases are placed around them.
     """
     yield from sheet.track(rank, STEPS, "steps")
     following = [*rows["begin_ns"].to_list()[1:], None]

@@ -1,4 +1,4 @@
-"""The sections of a report, in the order in which they are read.
+"""The sections of a report, in reading order.
 
 A new section is one file with ``block(report) -> Block``, or None where it has nothing to say, and one line here.
 Entry points of the group
@@ -37,6 +37,6 @@ def names() -> list[str]:
 
 
 def blocks(report: ScalingReport) -> dict[str, Block]:
-    """Every section of ``report`` that has something to say, by name, in order."""
+    """Every section of ``report`` that is not empty, by name, in order."""
     made = ((name, SECTIONS.load(name)(report)) for name in names())
     return {name: block for name, block in made if block is not None}

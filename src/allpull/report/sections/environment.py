@@ -1,4 +1,4 @@
-"""What was it measured on? Machines, versions and settings; what differs between the runs stands apart."""
+"""What was it measured on? Machines, versions and settings, with differences between runs listed separately."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MEANT_TO_DIFFER = frozenset(
         "load at start",
     }
 )
-"""What a scaling study varies, or what is no setting: shown where it differs, not highlighted."""
+"""What a scaling study varies, or what is not a setting: shown if it differs, not highlighted."""
 
 
 def block(report: ScalingReport) -> Block:
@@ -72,7 +72,7 @@ def _lead(details: Sequence[RunDetail], odd: int) -> str:
 
 
 def _settings(details: Sequence[RunDetail]) -> dict[str, list[str]]:
-    """Setting → its value in each run, as text; settings that no run has are left out."""
+    """Setting → its value in each run, as text; settings absent from all runs are omitted."""
     columns = [dict(_facts(detail)) for detail in details]
     order = dict.fromkeys(name for column in columns for name in column)
     table = {name: [column.get(name) or ABSENT for column in columns] for name in order}
@@ -104,7 +104,7 @@ def _facts(detail: RunDetail) -> Iterable[tuple[str, str]]:
 
 
 def _host_facts(host: HostRecord) -> dict[str, str]:
-    """What is known of one machine; empty where it is not."""
+    """The known facts of one machine; empty if there are none."""
     return {
         "processor": host.cpu.model or host.cpu.architecture,
         "CPUs": _cpus(host),
@@ -125,7 +125,7 @@ def _number(value: float | None) -> str:
 
 
 def _over_hosts(values: Sequence[str]) -> str:
-    """What the hosts of a run have in common; where they differ, each value with its number of hosts."""
+    """The facts that the hosts of a run share; if they differ, each value with its number of hosts."""
     counts = Counter(short(value, VALUE_CHARACTERS) or ABSENT for value in values)
     if len(counts) == 1:
         return next(iter(counts))

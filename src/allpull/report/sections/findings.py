@@ -1,4 +1,4 @@
-"""What to change first, and what it buys: one card a finding."""
+"""What to change first, and what it gains: one card per finding."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from allpull.units import counted, show_bytes, show_count, show_time
 
 TITLE = "What to change first"
 MOST_CARDS = 12
-INDICATIVE = 0.05  # of the measured time: a replay that is further off prices nothing exactly
+INDICATIVE = 0.05  # of the measured time: a less accurate replay gives no exact price
 
 
 def block(report: ScalingReport) -> Block | None:
-    """The findings on the run with most ranks; None where no run could be explained."""
+    """The findings on the run with the most ranks; None if no run could be explained."""
     detail = explained(report)
     if detail is None:
         return None
@@ -46,7 +46,7 @@ def _lead(result: ExplainResult, priced: list[Finding]) -> str:
 
 
 def price(finding: Finding) -> str:
-    """What ``finding`` costs and what its remedy buys, in a sentence; empty where nothing prices it."""
+    """The cost of ``finding`` and the gain from its remedy, in a sentence; empty if neither is known."""
     if finding.loss_s_per_step is None or finding.gain is None:
         return ""
     cost = f"{show_time(finding.loss_s_per_step)} of each step, {percent(finding.loss_share)}"

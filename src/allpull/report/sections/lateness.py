@@ -20,12 +20,12 @@ TITLE = "Who is late, and when"
 ROW_PX, FRAME_PX, MOST_PX = 18, 80, 620
 TABLE_RANKS = 16
 FEW_STEPS = 8  # labels of steps that a phone has room for
-EDGE = 0.05  # of the steps: a label on these would stand over the end of the axis
-CALM_S = 1e-3  # a map of nothing but noise keeps a scale that says so
+EDGE = 0.05  # of the steps: a label this close would extend beyond the end of the axis
+CALM_S = 1e-3  # a map of noise alone keeps a scale that shows it as such
 
 
 def block(report: ScalingReport) -> Block | None:
-    """Lateness of the run with most ranks; None where it is not known."""
+    """Lateness of the run with the most ranks; None if unknown."""
     detail = explained(report)
     if detail is None or detail.lateness is None or len(detail.lateness.ranks) < 2:
         return None

@@ -1,4 +1,4 @@
-"""Did it learn as well? Loss and accuracy against epochs: speed that costs accuracy is no gain."""
+"""Did it learn as well? Loss and accuracy against epochs: speed at the cost of accuracy is no gain."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DASHES = {"Full lines": [1, 0], "dashed": [5, 3], "dotted": [1, 3], "dash-dotted
 
 
 def block(report: ScalingReport) -> Block:
-    """Training loss and test accuracy against epochs, and where they ended."""
+    """Training loss and test accuracy against epochs, and their final values."""
     pairs = list(zip(labels(report.show.runs), report.details, strict=True))
     with_curves = [(label, detail) for label, detail in pairs if _known(detail)]
     if not with_curves:

@@ -1,4 +1,4 @@
-"""From the ideal speed-up to the measured one: what each loss takes, as a waterfall and as a table."""
+"""From the ideal speed-up to the measured one: the size of each loss, as a waterfall and as a table."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TITLE = "Where the speed-up goes"
 GOOD, FAIR = 0.9, 0.8  # POP: above 0.8 is acceptable
 BAR_PX, FRAME_PX = 34, 70
 EXACT = 1e-4  # of the measured time: a smaller difference is rounding
-WORTH = 1.005  # a gain below it is none: it reads 1.00×
+WORTH = 1.005  # a smaller gain reads 1.00×
 INSIDE = 0.25  # of the widest bar: a bar as long as this has room for its number
 COARSE = 0.005  # below it, a change would read 0.00
 REST = "counted otherwise"
@@ -59,7 +59,7 @@ COMPUTATIONAL = Factor(
 
 
 def block(report: ScalingReport) -> Block | None:
-    """The efficiency tree of the run with most ranks; None where there is none."""
+    """The efficiency tree of the run with the most ranks; None if there is none."""
     detail = explained(report)
     if detail is None or detail.result.efficiency is None:
         return None
@@ -75,7 +75,7 @@ def block(report: ScalingReport) -> Block | None:
 
 
 def _bars(ranks: int, tree: Efficiency, compared: Against | None) -> list[Bar]:
-    """The waterfall, in speed-up where there is a reference, else in ranks; [] where a factor was not measured."""
+    """The waterfall, in speed-up if there is a reference, else in ranks; [] if a factor was not measured."""
     factors = [*([COMPUTATIONAL] if compared else []), *FACTORS]
     found = [(factor, factor_of(tree, factor.field)) for factor in factors]
     steps = [Step(name=one.name, plain=one.plain, factor=value.value) for one, value in found if value is not None]
@@ -141,7 +141,7 @@ def _chart(drawn: Sequence[Bar], compared: Against | None) -> Chart:
 
 
 def _row(bar: Bar, widest: float, unit: str) -> dict[str, Any]:
-    """A bar as it is drawn, and where its number stands: inside, before it or after it."""
+    """A bar as drawn, and the position of its number: inside, before or after it."""
     low, high = min(bar.begin, bar.end), max(bar.begin, bar.end)
     number = f"{bar.end:.2f}{unit}" if bar.kind == "ends" else f"{_signed(bar.change)}{unit}"
     side = "inside" if high - low > INSIDE * widest else "before" if low > INSIDE * widest else "after"
@@ -208,7 +208,7 @@ def _lines(compared: Against | None) -> Iterator[tuple[str, str, str]]:
 
 
 def _two_numbers(compared: Against) -> str:
-    """Why global efficiency is not the scaling efficiency of the first screen."""
+    """Why global efficiency differs from the scaling efficiency of the first screen."""
     at_the_top = percent(compared.efficiency)
     both = f"Global efficiency is {percent(compared.whole)}, the scaling efficiency at the top {at_the_top}"
     if abs(compared.whole - compared.efficiency) < WORTH - 1:

@@ -1,4 +1,4 @@
-"""How was each number obtained? Definitions, the steps left out with their reasons, what recording cost."""
+"""How was each number obtained? Definitions, excluded steps with their reasons, and the cost of recording."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ DEFINITIONS = {
 
 
 def block(report: ScalingReport) -> Block:
-    """Definitions of all numbers, and for each run the steps they rest on."""
+    """Definitions of all numbers, and the steps that each run's numbers are based on."""
     runs = report.show.runs
     used = sum(run.steady.used for run in runs)
     left_out = sum(sum(run.steady.left_out.values()) for run in runs)
@@ -95,7 +95,7 @@ def _table(runs: Sequence[RunMetrics]) -> Table:
 
 
 def _closure(error: float | None) -> float | None:
-    """A closure error without what rounding leaves."""
+    """A closure error without rounding noise."""
     return 0.0 if error is not None and error < ROUNDING else error
 
 

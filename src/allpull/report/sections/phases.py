@@ -1,4 +1,4 @@
-"""Where does a step go? Seconds per step of each phase, stacked, one bar a run."""
+"""Where does a step's time go? Seconds per step of each phase, stacked, one bar per run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MEANINGS = {
 
 
 def block(report: ScalingReport) -> Block:
-    """Phases per step by run; a phase that was not measured is named, and never drawn as 0."""
+    """Phases per step by run; a phase that was not measured is named, never drawn as 0."""
     runs, names = report.show.runs, labels(report.show.runs)
     if not any(measured(run) for run in runs):
         return Block(title=TITLE, lead="No phase was measured, so there is nothing to draw.")
@@ -62,7 +62,7 @@ def _lead(runs: Sequence[RunMetrics]) -> str:
 
 
 def _rows(runs: Sequence[RunMetrics], names: Sequence[str]) -> list[dict[str, Any]]:
-    """One row a run and drawn phase; phases of other names are drawn as part of ``other`` and listed in the table."""
+    """One row per run and drawn phase; phases of other names are drawn as part of ``other`` and listed in the table."""
     rows = []
     for name, run in zip(names, runs, strict=True):
         times_s = measured(run)

@@ -1,4 +1,4 @@
-"""Are the steps alike? The distribution of step times: a steep line is a steady run, a long tail is trouble."""
+"""Are the steps uniform? The distribution of step times: a steep line is a steady run, a long tail is a problem."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from allpull.units import show_time
 
 TITLE = "How long steps take"
 CURVE_POINTS = 240  # of one line: finer than it can be seen
-LOG_FROM_RATIO = 12  # beyond, one stray step would press all others against the axis
+LOG_FROM_RATIO = 12  # beyond it, one outlier would compress all others against the axis
 
 
 def block(report: ScalingReport) -> Block:

@@ -1,4 +1,4 @@
-"""The answer on the first screen: what scaling did, what to change first, large numbers and one table."""
+"""The answer on the first screen: the effect of scaling, what to change first, large numbers and one table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from allpull.schema.results import Interval, RunDetail, RunMetrics, ShowResult
 from allpull.units import counted, show_time
 
 LOG_LINES = 20
-MOST_GAPS = 4  # on the first screen; all of them stand at the end of the page
+MOST_GAPS = 4  # on the first screen; all are listed at the end of the page
 STATUS_CHARACTERS = 20
 LEGEND = (
     "A rank is one copy of the program; all ranks train the same model together, each on its share of the data. "
@@ -36,7 +36,7 @@ LEGEND = (
 
 
 def block(report: ScalingReport) -> Block:
-    """What scaling did, what to change first and what that buys, then the numbers; what is missing comes last."""
+    """The effect of scaling, what to change first and its gain, then the numbers; missing data comes last."""
     show = report.show
     widest = max(show.runs, key=lambda run: run.ranks)
     detail = explained(report)
@@ -56,14 +56,14 @@ def block(report: ScalingReport) -> Block:
 
 
 def _useful(result: ExplainResult, run: RunMetrics) -> Interval | None:
-    """The useful share of the ranks' time, where no speed-up stands for the run; None: not known."""
+    """The useful share of the ranks' time, for a run without a speed-up; None: unknown."""
     if run.efficiency is not None or result.run != run.run or result.efficiency is None:
         return None
     return factor_of(result.efficiency, "parallel")
 
 
 def _alone(run: RunMetrics, useful: Interval | None) -> str:
-    """What one run did, where there is nothing to compare it with."""
+    """The result of a single run, if there is nothing to compare it with."""
     measured = [f"{spread(run.throughput)} samples/s"] if run.throughput is not None else []
     if run.step_s is not None and not measured:
         measured = [f"a step of {show_time(run.step_s.median)}"]
@@ -79,7 +79,7 @@ def _has_first(result: ExplainResult) -> bool:
 
 
 def _first(result: ExplainResult) -> Callout:
-    """The finding that costs most, or that there is none."""
+    """The most costly finding, or a statement that there is none."""
     first = first_finding(result)
     if first is None:
         return Callout(label="What to change first", title=result.healthy or "")

@@ -1,4 +1,4 @@
-"""Does more hardware train faster? Samples per second against ranks, beside what perfect scaling would give."""
+"""Does more hardware train faster? Samples per second against ranks, compared with perfect scaling."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TOOLTIP = [
 
 
 def block(report: ScalingReport) -> Block:
-    """Throughput against ranks with 95 % intervals and the ideal line; no chart where there is nothing to compare."""
+    """Throughput against ranks with 95 % intervals and the ideal line; no chart if there is nothing to compare."""
     points = _points(report.show)
     if len({point["ranks"] for point in points}) < 2:
         alone = len(report.show.runs) == 1

@@ -1,4 +1,4 @@
-"""A few steps as they went: what each rank did when, on one clock."""
+"""A few steps on one clock: what each rank did when."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LANE_PX, FRAME_PX = 22, 110
 
 
 def block(report: ScalingReport) -> Block | None:
-    """The timeline of the run with most ranks; None where there is none."""
+    """The timeline of the run with the most ranks; None if there is none."""
     detail = explained(report)
     if detail is None or not detail.timeline:
         return None

@@ -1,4 +1,4 @@
-"""A comparison on a terminal: the decision, each metric, what was promised, the gates, and what differs."""
+"""A comparison on the terminal: decision, metrics, follow-up of remedies, gates and differences."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from rich.text import Text
 from allpull.report.printable import printable, short
 from allpull.report.terminal.table import words
 from allpull.report.wording import ABSENT, joined, percent, times
-from allpull.schema.compared import Change, CompareResult, Difference, GateResult, Promise
+from allpull.schema.compared import Change, CompareResult, Difference, GateResult, RemedyFollowUp
 from allpull.schema.results import Interval
 from allpull.units import counted, show_count, show_time
 
-WIDE = 76  # columns from which both values have room beside the change
-VALUE_CHARACTERS = 60  # of one differing fact; all of it stands in --json
-MOST_RANKS = 4  # of one finding, named
-MOST_DIFFERENCES = 12  # shown; all of them stand in --json
+WIDE = 76  # columns from which both values fit next to the change
+VALUE_CHARACTERS = 60  # of one differing fact; --json has all of it
+MOST_RANKS = 4  # named per finding
+MOST_DIFFERENCES = 12  # shown; --json has all
 STYLES = {"slower": "red", "worse": "red", "failed": "red", "faster": "green", "better": "green", "passed": "green"}
 
 STATES = {
     "gone": "it is gone",
     "smaller": "it is smaller",
     "still there": "it is still there",
-    "not known": "whether it is gone is not known: allpull explain the runs after",
+    "not known": "not known whether it is gone: run allpull explain on the runs after",
 }
-VERDICTS = {"kept": "as promised", "more": "more than promised", "less": "less than promised"}
+AGREEMENT = {"kept": "as predicted", "more": "more than predicted", "less": "less than predicted"}
 
 
 class Comparison:
-    """``result``, laid out for the width that it is printed at."""
+    """``result``, laid out for the width of the console."""
 
     def __init__(self, result: CompareResult) -> None:
         self.result = result
@@ -43,7 +43,7 @@ class Comparison:
         yield headline(result)
         yield words(list(_basis(result)))
         yield _metrics(result, wide=options.max_width >= WIDE)
-        yield from _titled("What explain had promised:", [_promise(one) for one in result.promised])
+        yield from _titled("Predictions of explain:", [_follow_up(one) for one in result.promised])
         if result.gates:
             yield Text("Gates:")
             yield from (_gate(one) for one in result.gates)
@@ -52,18 +52,20 @@ class Comparison:
 
 
 def headline(result: CompareResult) -> Text:
-    """The decision in one line, with the change it rests on."""
+    """The decision in one line, with the change that it rests on."""
     line = Text(result.decision, style=f"bold {STYLES.get(result.decision, '')}".strip())
-    lead = next((one for one in result.metrics if one.metric == result.metric), None)
-    return line.append(f": {result.metric} {_level(lead, result.confidence)}" if lead else "", style="not bold default")
+    primary = next((one for one in result.metrics if one.metric == result.metric), None)
+    return line.append(
+        f": {result.metric} {_level(primary, result.confidence)}" if primary else "", style="not bold default"
+    )
 
 
 def change(one: Change) -> str:
     """The change of a metric with its interval.
 
     >>> interval = Interval(value=0.951, low=0.938, high=0.9641)
-    >>> unsaid = dict(before=None, after=None, within_runs=None, decision="slower", basis="both sides")
-    >>> change(Change(metric="throughput", unit="samples/s", scale="ratio", change=interval, **unsaid))
+    >>> unset = dict(before=None, after=None, within_runs=None, decision="slower", basis="both sides")
+    >>> change(Change(metric="throughput", unit="samples/s", scale="ratio", change=interval, **unset))
     '−4.9 % (−6.2 to −3.6 %)'
     """
     if one.change is None:
@@ -78,7 +80,7 @@ def change(one: Change) -> str:
 
 def _level(one: Change, confidence: float) -> str:
     bounded = one.change is not None and one.change.low is not None
-    return f"{change(one)}, {100 * confidence:g} % interval" if bounded else f"{change(one)}, its interval is not known"
+    return f"{change(one)}, {100 * confidence:g} % interval" if bounded else f"{change(one)}, interval not known"
 
 
 def _parts(interval: Interval) -> tuple[float, float | None, float | None]:
@@ -86,9 +88,9 @@ def _parts(interval: Interval) -> tuple[float, float | None, float | None]:
 
 
 def _signed(parts: Sequence[float | None], unit: str) -> str:
-    """Value and bounds to the digit that the narrower half of the interval can bear."""
+    """Value and bounds, to the digit that half the width of the interval allows."""
     value, low, high = parts
-    assert value is not None  # what has bounds has a value
+    assert value is not None  # an interval always has a value
     if low is None or high is None:
         return _minus(f"{value:+.1f} {unit}")
     half = (high - low) / 2
@@ -112,20 +114,20 @@ def _minus(text: str) -> str:
 
 
 def _basis(result: CompareResult) -> Iterator[str]:
-    """How many runs there are, and what such data could have shown."""
+    """The number of runs, and the smallest change that such data show."""
     for name, side in (("before", result.before), ("after", result.after)):
         fewest, most = min(run.steps for run in side), max(run.steps for run in side)
         steps = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
         yield f"{counted(len(side), 'run')} {name}, of {steps} steady steps{' each' if len(side) > 1 else ''}."
-    lead = next((one for one in result.metrics if one.metric == result.metric), None)
-    if lead is None:
+    primary = next((one for one in result.metrics if one.metric == result.metric), None)
+    if primary is None:
         return
-    if lead.smallest is not None:
-        size = percent(lead.smallest) if lead.scale == "ratio" else _absolute(lead, lead.smallest)
+    if primary.smallest is not None:
+        size = percent(primary.smallest) if primary.scale == "ratio" else _absolute(primary, primary.smallest)
         yield f"Such data show a change of {size} four times in five."
-    elif lead.within_runs is not None:
-        within = lead.model_copy(update={"change": lead.within_runs})
-        yield f"Within these runs alone: {change(within)}; what varies from run to run comes on top."
+    elif primary.within_runs is not None:
+        within = primary.model_copy(update={"change": primary.within_runs})
+        yield f"From the variation within these runs alone: {change(within)}; run-to-run variation adds to it."
 
 
 def _absolute(one: Change, value: float) -> str:
@@ -152,8 +154,8 @@ def _shown(one: Change) -> Text:
 def value(one: Change, number: float | None) -> str:
     """One side's mean of a metric with its unit.
 
-    >>> unsaid = dict(after=None, change=None, within_runs=None, decision="slower", basis="unknown")
-    >>> value(Change(metric="step_s", unit="s", scale="ratio", before=0.2, **unsaid), 0.2)
+    >>> unset = dict(after=None, change=None, within_runs=None, decision="slower", basis="unknown")
+    >>> value(Change(metric="step_s", unit="s", scale="ratio", before=0.2, **unset), 0.2)
     '200 ms'
     """
     if number is None:
@@ -163,17 +165,17 @@ def value(one: Change, number: float | None) -> str:
     return show_time(number) if one.unit == "s" else show_count(number)
 
 
-def _promise(one: Promise) -> str:
+def _follow_up(one: RemedyFollowUp) -> str:
     named_ranks = [str(rank) for rank in one.ranks[:MOST_RANKS]] + ["…"] * (len(one.ranks) > MOST_RANKS)
     ranks = f" (rank{'s' if len(one.ranks) > 1 else ''} {joined(named_ranks)})" if one.ranks else ""
-    came = _speedup(one.came) if one.came else ABSENT
-    told = ""
+    measured = _speedup(one.came) if one.came else ABSENT
+    outcome = ""
     if one.kept != "not decidable":
-        told = f", {came} came, {VERDICTS[one.kept]}"
+        outcome = f", {measured} measured, {AGREEMENT[one.kept]}"
     elif one.changed or one.state in {"gone", "smaller"}:
-        told = f", {came} came of all that changed"
+        outcome = f", {measured} measured for all changes together"
     named = f"; changed: {joined(one.changed)}" if one.changed else ""
-    return f"{one.rule}{ranks}: {_speedup(one.promised)} promised{told}; {STATES[one.state]}{named}"
+    return f"{one.rule}{ranks}: {_speedup(one.promised)} predicted{outcome}; {STATES[one.state]}{named}"
 
 
 def _speedup(interval: Interval) -> str:
@@ -188,13 +190,13 @@ def _gate(one: GateResult) -> Text:
     return line.append(printable(f": {one.gate}: {one.words}"))
 
 
-def _differences(found: Sequence[Difference]) -> Iterator[str]:
-    for one in found[:MOST_DIFFERENCES]:
+def _differences(differences: Sequence[Difference]) -> Iterator[str]:
+    for one in differences[:MOST_DIFFERENCES]:
         must = " (must agree)" if one.key else ""
         before, after = (short(value, VALUE_CHARACTERS) for value in (one.before, one.after))
         yield f"{short(one.fact, VALUE_CHARACTERS)}{must}: {before} → {after}"
-    if len(found) > MOST_DIFFERENCES:
-        yield f"and {len(found) - MOST_DIFFERENCES:,} more, which --json names"
+    if len(differences) > MOST_DIFFERENCES:
+        yield f"and {len(differences) - MOST_DIFFERENCES:,} more, listed by --json"
 
 
 def _titled(title: str, lines: Sequence[str]) -> Iterator[RenderableType]:

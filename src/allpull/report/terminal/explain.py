@@ -1,6 +1,6 @@
-"""An explanation on a terminal: where the time went, what is wrong and what to do, and the manual of the rules.
+"""An explanation on the terminal: efficiency tree, findings with remedies, and the manual of the rules.
 
-Nothing is passed to rich as markup, so that a name in brackets stays a name; control characters are gone.
+Nothing is passed to rich as markup, so a name in brackets stays a name; control characters are removed.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ from allpull.units import counted, show_bytes, show_count, show_time
 
 GOOD, FAIR = 0.9, 0.8  # POP: above 0.8 is acceptable
 WIDE = 84  # columns from which a factor and its meaning fit on one line
-COARSE = 0.01  # half a width from which the third decimal of a factor says nothing
-MOST_EVIDENCE = 6  # numbers of a finding; --json has them all
+COARSE = 0.01  # half width of an interval from which a factor's third decimal is meaningless
+MOST_EVIDENCE = 6  # numbers per finding; --json has all
 MOST_NOTES = 12
 INDENT = 3
 
 FACTORS = (
-    ("parallel", "parallel efficiency", "share of the time in which ranks compute: the product of those below"),
-    ("transfer", "  transfer", "exchanging gradients that computing does not hide"),
+    ("parallel", "parallel efficiency", "share of time in which ranks compute: the product of the factors below"),
+    ("transfer", "  transfer", "gradient exchange that computation does not hide"),
     ("input", "  input", "waiting for data"),
-    ("sequential", "  sequential", "a few ranks evaluate or save, the others wait"),
-    ("orchestration", "  orchestration", "copies, and work between the phases"),
+    ("sequential", "  sequential", "a few ranks evaluate or save while the others wait"),
+    ("orchestration", "  orchestration", "copies and work between the phases"),
     ("serialisation", "  serialisation", "another rank is late each step"),
     ("load_balance", "  load balance", "the same rank is late each step"),
-    ("collectives", "  collectives", "blocked in them: waiting or exchanging, for not all ranks were recorded"),
-    ("computational", "computational scaling", "useful time per sample at the reference over that here"),
+    ("collectives", "  collectives", "blocked in collectives, waiting or exchanging: not all ranks were recorded"),
+    ("computational", "computational scaling", "useful time per sample of the reference ÷ that of this run"),
     ("global_", "global efficiency", "parallel efficiency × computational scaling"),
 )
-"""Field of ``Efficiency``, name, and what is lost there."""
+"""Field of ``Efficiency``, its name, and the loss that it measures."""
 
 
 def explained(result: ExplainResult) -> RenderableType:
-    """The whole explanation, laid out for the width that it is printed at."""
+    """The whole explanation, laid out for the width of the console."""
     return _Explained(result)
 
 
 def rules(summaries: Mapping[str, str]) -> RenderableType:
-    """Every rule with its line: slug → what it is about."""
+    """All rules: slug and summary."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column()
@@ -60,13 +60,13 @@ def rules(summaries: Mapping[str, str]) -> RenderableType:
 
 
 def rule(slug: str, summary: str, sections: Mapping[str, str]) -> RenderableType:
-    """One page of the manual: its headings, each with its paragraphs."""
+    """One page of the manual: headings with their paragraphs."""
     return _Page(slug, summary, sections)
 
 
 @dataclass(frozen=True, slots=True)
 class _Explained:
-    """What was found, in the order in which it is read."""
+    """Headline, efficiency tree, findings and notes of one explanation."""
 
     result: ExplainResult
 
@@ -77,11 +77,11 @@ class _Explained:
             yield _tree(result.efficiency, result.gains, wide=options.max_width >= WIDE)
         if result.healthy:
             yield Text(printable(result.healthy))
-        doubted: set[str] = set()
+        rules_shown: set[str] = set()
         for number, finding in enumerate(result.findings, start=1):
             yield Text()
-            yield from _finding(number, finding, doubts=finding.rule not in doubted)
-            doubted.add(finding.rule)
+            yield from _finding(number, finding, with_doubts=finding.rule not in rules_shown)
+            rules_shown.add(finding.rule)
         notes = result.notes
         if notes:
             shown = [
@@ -112,7 +112,7 @@ class _Page:
 
 
 def headline(result: ExplainResult) -> str:
-    """Where ``result`` is from: ranks, hosts, and the steps that it rests on."""
+    """Ranks, hosts and the steps that ``result`` rests on."""
     window = result.window
     where = f"{counted(result.ranks, 'rank')} on {counted(result.hosts, 'host')}"
     if not window.steps:
@@ -128,31 +128,31 @@ def _tree(tree: Efficiency, gains: Mapping[str, float], *, wide: bool) -> Table:
     table.add_column("if gone", justify="right", no_wrap=True)
     if wide:
         table.add_column("what is lost there")
-    for field, name, lost in FACTORS:
-        found: Interval | None = getattr(tree, field)
-        if found is None:
+    for field, name, loss in FACTORS:
+        factor: Interval | None = getattr(tree, field)
+        if factor is None:
             continue
         gain = gains.get(field)
         cells = [
             Text(name),
-            Text(_factor(found), style=_tone(found.value)),
+            Text(_factor(factor), style=_tone(factor.value)),
             Text(_if_gone(gain)),
         ]
-        table.add_row(*cells, *([Text(lost)] if wide else []))
+        table.add_row(*cells, *([Text(loss)] if wide else []))
     return table
 
 
-def _factor(found: Interval) -> str:
-    """A factor with half the width of its interval, to the digit that this can bear."""
-    if found.low is None or found.high is None:
-        return f"{found.value:.2f}"
-    half = (found.high - found.low) / 2
+def _factor(factor: Interval) -> str:
+    """A factor ± half the width of its interval, to the digit that this allows."""
+    if factor.low is None or factor.high is None:
+        return f"{factor.value:.2f}"
+    half = (factor.high - factor.low) / 2
     digits = 2 if half >= COARSE else 3
-    return f"{found.value:.{digits}f} ± {half:.{digits}f}"
+    return f"{factor.value:.{digits}f} ± {half:.{digits}f}"
 
 
 def _if_gone(gain: float | None) -> str:
-    """The speed-up without one kind of loss; none where another loss takes its place.
+    """The speed-up without one kind of loss; "none" where another loss replaces it.
 
     >>> _if_gone(1.25), _if_gone(0.99), _if_gone(None)
     ('1.25×', 'none', '–')
@@ -168,8 +168,8 @@ def _tone(value: float) -> str:
     return "yellow" if value >= FAIR else "red"
 
 
-def _finding(number: int, finding: Finding, *, doubts: bool) -> Iterator[RenderableType]:
-    """One finding; ``doubts``: with when it is wrong, which is said once for all findings of a rule."""
+def _finding(number: int, finding: Finding, *, with_doubts: bool) -> Iterator[RenderableType]:
+    """One finding; ``with_doubts`` adds when it is wrong, which is printed once per rule."""
     yield Text.assemble(
         (f"{number}. ", "bold"), (printable(finding.title), "bold"), (f"  [{printable(finding.rule)}]", "dim")
     )
@@ -177,14 +177,14 @@ def _finding(number: int, finding: Finding, *, doubts: bool) -> Iterator[Rendera
     yield from (Padding(Text(printable(line)), (0, 0, 0, INDENT)) for line in lines)
     shown = [f"{one.what}: {value(one)} ({one.source})" for one in finding.evidence[:MOST_EVIDENCE]]
     yield Padding(words(shown), (0, 0, 0, INDENT))
-    if doubts and finding.wrong_when:
+    if with_doubts and finding.wrong_when:
         yield Padding(Text(printable(f"When it is wrong: {finding.wrong_when}"), style="dim"), (0, 0, 0, INDENT))
 
 
 def _price(finding: Finding) -> str:
-    """What a finding costs and what it buys, or what both are at most."""
+    """The cost of a finding and the speed-up without it, or their upper bounds."""
     if finding.loss_s_per_step is None or finding.gain is None:
-        return "Advice: nothing that this run measured can price it."
+        return "Advice: no measurement of this run can price it."
     gain = finding.gain
     cost = f"{show_time(finding.loss_s_per_step)} per step, {percent(finding.loss_share)} of it"
     if gain.is_at_most:
@@ -193,7 +193,7 @@ def _price(finding: Finding) -> str:
 
 
 def _range(gain: Interval) -> str:
-    """The interval of a speed-up, to the digit in which its ends differ; empty where there is none to speak of.
+    """The interval of a speed-up, to the digit in which its bounds differ; empty where they do not.
 
     >>> _range(Interval(value=1.27, low=1.22, high=1.31)), _range(Interval(value=1.27, low=1.271, high=1.274))
     (' (1.22× to 1.31×)', ' (1.271× to 1.274×)')
@@ -210,7 +210,7 @@ def _range(gain: Interval) -> str:
 
 
 def value(one: Evidence) -> str:
-    """A number with its unit as people write it, and its interval where it has one.
+    """A number with its unit, and its interval if it has one.
 
     >>> value(Evidence(what="", value=0.04, unit="s", low=0.03, high=0.05, source=""))
     '40 ms (30 ms to 50 ms)'

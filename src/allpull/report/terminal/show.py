@@ -1,4 +1,4 @@
-"""What was seen of one run, on a terminal: its collectives, what stood between steps, and how all that is known."""
+"""The observations of one run on a terminal: its collectives, spans between steps, and how each is known."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from allpull.schema.reported import ScalingReport
 from allpull.schema.results import BucketTime, CollectiveUse, Pause, RunMetrics
 from allpull.units import counted, show_bytes, show_count, show_time
 
-WIDE = 76  # columns from which the table of collectives has room
+WIDE = 76  # columns from which the table of collectives fits
 MOST_ROWS = 8  # collectives that are shown; the others are summed
 MOST_RANKS = 3  # named in a sentence
-ACCUMULATES = 1.01  # backward passes a step above which gradients accumulate
+ACCUMULATES = 1.01  # backward passes per step above which gradients accumulate
 _RATES = ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"))
 
 
 def page(report: ScalingReport) -> RenderableType:
-    """What ``allpull show`` prints: the table, what it means and what is missing; of one run also its details."""
+    """The output of ``allpull show``: the table, its meaning and what is missing; for a single run also its details."""
     show = report.show
     parts = [table.table(show)]
     if len(show.runs) == 1:
@@ -39,12 +39,12 @@ def page(report: ScalingReport) -> RenderableType:
 
 
 def seen(run: RunMetrics) -> RenderableType:
-    """The collectives of ``run`` and, in sentences, what else was seen; nothing where nothing was."""
+    """The collectives of ``run`` and, in sentences, other observations; empty if there are none."""
     return _Seen(run)
 
 
 def rate(bytes_per_s: float | None) -> str:
-    """A rate for people, in decimal units as links and file systems are sold.
+    """A rate in readable form, in decimal units as for links and file systems.
 
     >>> rate(3.3e9), rate(890941.0), rate(12.0), rate(None)
     ('3.3 GB/s', '891 kB/s', '12 B/s', '–')
@@ -58,14 +58,14 @@ def rate(bytes_per_s: float | None) -> str:
 
 
 def name_of(use: CollectiveUse) -> str:
-    """A collective as people call it: ``broadcast in forward``."""
+    """The readable name of a collective: ``broadcast in forward``."""
     inside = f" in {short(use.inside, 20)}" if use.inside else ""
     return f"{short(use.op, 40)}{inside}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What was seen, laid out for the width it is printed at."""
+    """The observations, laid out for the width of the console."""
 
     run: RunMetrics
 

@@ -1,6 +1,6 @@
-"""The scaling table, the phases and the words, on a terminal of any width.
+"""The scaling table, the phases and the sentences, on a terminal of any width.
 
-Nothing is passed to rich as markup, so that a name in brackets stays a name; control characters are gone.
+Nothing is passed to rich as markup, so that a name in brackets is unchanged; control characters are removed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from allpull.report.wording import ABSENT, labels, percent, spread, times
 from allpull.schema.results import RunMetrics, ShowResult
 from allpull.units import show_time
 
-WIDE = 96  # columns from which phases have room beside the numbers
+WIDE = 96  # columns from which phases fit next to the numbers
 NARROW = 54  # columns below which a table would break its numbers
 PHASE_COLUMNS, RUN_COLUMNS, BOUND_COLUMNS = 14, 15, 10
 LARGEST = 3  # phases named in the compact form
@@ -27,9 +27,9 @@ CLOCKED = ("wait", "transfer")  # phases that compare the clocks of hosts
 
 
 def table(show: ShowResult) -> RenderableType:
-    """One line a run: ranks, samples/s ± spread, step time, speed-up, efficiency, test accuracy and phases.
+    """One line per run: ranks, samples/s ± spread, step time, speed-up, efficiency, test accuracy and phases.
 
-    On a terminal narrower than ``WIDE`` the phases stand under the table; below ``NARROW`` there are sentences.
+    On a terminal narrower than ``WIDE`` the phases appear below the table; below ``NARROW`` there are sentences.
     """
     return _Scaling(show)
 
@@ -40,7 +40,7 @@ def phases(show: ShowResult) -> RenderableType:
 
 
 def words(sentences: Sequence[str]) -> RenderableType:
-    """What it means: one sentence a bullet, wrapped under itself."""
+    """The interpretation: one sentence per bullet, with a hanging indent."""
     grid = Table.grid(padding=(0, 1))
     grid.add_column(width=1)
     grid.add_column()
@@ -52,7 +52,7 @@ def words(sentences: Sequence[str]) -> RenderableType:
 def compact_phases(run: RunMetrics) -> str:
     """The largest phases of a step with their shares, the rest summed: ``backward 52%, forward 28%, rest 20%``.
 
-    Empty where no phase was measured.
+    Empty if no phase was measured.
     """
     measured = {name: time_s for name, time_s in run.phases.items() if time_s is not None}
     total_s = sum(measured.values())
@@ -67,7 +67,7 @@ def compact_phases(run: RunMetrics) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Scaling:
-    """The scaling table, laid out for the width it is printed at."""
+    """The scaling table, laid out for the width of the console."""
 
     show: ShowResult
 
@@ -122,7 +122,7 @@ def _sentence(run: RunMetrics) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Phases:
-    """The table of phases, cut into groups of runs that fit the width it is printed at."""
+    """The table of phases, split into groups of runs that fit the width of the console."""
 
     show: ShowResult
 

@@ -1,6 +1,6 @@
-"""Who waited for whom, on a terminal: the ranks that others waited for most, and which phase made them late.
+"""Which ranks delayed the others, on a terminal: the most costly ranks, and the phase that made each late.
 
-One rank is late, and all others wait: so a line is a culprit, and what stands in it is what each of the others waited
+One rank is late, and all others wait: so each line is a late rank, with the time that each of the others waited
 for it in the mean step.
 """
 
@@ -16,8 +16,8 @@ from rich.text import Text
 from allpull.schema.explained import ExplainResult, Waiting
 from allpull.units import percent, show_time
 
-LEAST = 0.01  # of a step, by the mean rank: less waiting than that is nobody's fault
-MOST_CULPRITS = 5  # more of them are --json's
+LEAST = 0.01  # of a step, by the mean rank: shorter waits are not attributed
+MOST_CULPRITS = 5  # --json has all of them
 MOST_REASONS = 3
 LEAST_REASON = 0.05  # of what a rank caused
 MOST_VICTIMS = 3
@@ -25,7 +25,7 @@ UNKNOWN = "no one phase"
 
 
 def waiting(result: ExplainResult) -> RenderableType | None:
-    """Culprits, and why, largest first; None where ranks wait too little for it to matter."""
+    """Late ranks with reasons, largest first; None if ranks wait too little for it to matter."""
     found, steps = result.waiting, result.window.steps
     if found is None or not steps or result.ranks < 2:
         return None
@@ -52,7 +52,7 @@ def waiting(result: ExplainResult) -> RenderableType | None:
 
 
 def _reasons(found: Waiting, rank: int, total_s: float) -> Iterator[str]:
-    """What made ``rank`` late, as shares of the ``total_s`` that it caused, the largest first."""
+    """The phases that made ``rank`` late, as shares of the ``total_s`` that it caused, largest first."""
     parts = {name: by_rank[rank] for name, by_rank in found.phases.items()} | {UNKNOWN: found.unattributed[rank]}
     for name in sorted(parts, key=lambda name: -parts[name])[:MOST_REASONS]:
         if parts[name] >= LEAST_REASON * total_s:
@@ -60,6 +60,6 @@ def _reasons(found: Waiting, rank: int, total_s: float) -> Iterator[str]:
 
 
 def _victims(found: Waiting, rank: int) -> Iterator[str]:
-    """Who waited longest for ``rank``."""
+    """The rank that waited longest for ``rank``."""
     for pair in [pair for pair in found.pairs if pair.culprit == rank][:MOST_VICTIMS]:
         yield f"rank {pair.victim} {show_time(pair.seconds)}"

@@ -1,4 +1,4 @@
-"""One look at a running job as a page for a terminal."""
+"""One snapshot of a running job as a page for a terminal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COLOURS = {"dead": "bold red", "hung": "bold red", "slow": "yellow"}
 
 
 def page(result: WatchResult) -> RenderableType:
-    """Progress, troubles, phases and ranks; what comes from other programs is shown as bare text."""
+    """Progress, problems, phases and ranks; output of other programs is shown as plain text."""
     return Group(*_parts(result))
 
 

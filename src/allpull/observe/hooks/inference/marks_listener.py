@@ -54,7 +54,7 @@ class MarksListener:
             recorder.metric(name, value, step)
 
     def remark(self, text: str) -> None:
-        """A remark for the readers of the run."""
+        """A note for the readers of the run."""
         recorder = self._inference.ready()
         if recorder is not None:
             recorder.remark(text)

@@ -107,7 +107,7 @@ class Collectives:
         self._wrap_buffers(DistributedDataParallel)
 
     def wait_imported(self, module: ModuleType) -> None:
-        """Observe waiting for collectives that do not come from ``torch.distributed``, without knowing which.
+        """Observe waits for collectives issued outside ``torch.distributed``, without identifying the collectives.
 
         Called when a module of ``WAITING`` was imported. The one of torch also maps collectives to their traceable
         forms for dynamo: our wrappers are added to that map.
@@ -244,7 +244,7 @@ class Collectives:
         @functools.wraps(wait)
         def observed(work: Any, *args: Any, **kwargs: Any) -> Any:
             if not (id(work) in self._pending or id(work) in inference.reducing):
-                return wait(work, *args, **kwargs)  # the common case: torch itself waits so for each synchronous one
+                return wait(work, *args, **kwargs)  # the common case: torch waits this way for synchronous ones
             depth = inference.enter(COLLECTIVE)
             if depth == NOT_SEEN:
                 return wait(work, *args, **kwargs)
