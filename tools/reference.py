@@ -183,7 +183,7 @@ def _class_member(kind: str, name: str, found: Any) -> list[str]:
 def _member(name: str, found: Any) -> list[str]:
     signature = re.sub(r"(: |-> )'([^']+)'", r"\1\2", str(inspect.signature(found)))
     signature = signature.replace("(self, ", "(").replace("(self)", "()").replace("allpull.api.runs.", "")
-    return [f"#### {name}", "", "```python", f"{name}{signature}", "```", "", *_prose(found)]
+    return [f"#### {name}", "", "```text", f"{name}{signature}", "```", "", *_prose(found)]
 
 
 def _prose(found: Any) -> list[str]:

@@ -29,7 +29,7 @@ def test_names_are_one_word_of_a_shell_whatever_is_in_them(names: list[str]) -> 
 
 def test_ordinary_names_stay_as_they_are() -> None:
     assert leave_out(MACHINE, "node2", "node-3.cluster_a") == (
-        "; until it is mended leave it out: sbatch --exclude=node2,node-3.cluster_a"
+        "; until it is repaired, leave it out: sbatch --exclude=node2,node-3.cluster_a"
     )
 
 

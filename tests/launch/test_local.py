@@ -177,11 +177,9 @@ def test_what_to_do_about_the_error_of_a_rank_is_said_where_the_user_looks(run_c
     wrong = ("--set", "model.name=vgg16", "--set", "model.norm=group")
     done = run_cli("train", "digits", "-n", "2", *wrong, "--out", "runs", cwd=tmp_path)
     assert done.returncode == 2, done.stderr
-    assert re.search(
-        r"allpull: rank \d on \S+ failed: BadInput: vgg16 has no norms.*; hint: take vgg16_bn", done.stderr
-    )
+    assert re.search(r"allpull: rank \d on \S+ failed: BadInput: vgg16 has no norms.*; hint: use vgg16_bn", done.stderr)
     shown = run_cli("show", "runs", cwd=tmp_path)
-    assert "hint: take vgg16_bn" in " ".join((shown.stdout + shown.stderr).split())
+    assert "hint: use vgg16_bn" in " ".join((shown.stdout + shown.stderr).split())
 
 
 def test_a_port_in_use_is_one_clear_error(run_cli, tmp_path):

@@ -289,4 +289,4 @@ def serving_role(directory: str, *, host: str, address: str) -> ClockRole:
     with listener:
         publish_server(directory, {"address": address, "port": listener.getsockname()[1], "host": host})
         descriptor = listener.detach()
-    return ClockRole("--serving_role-clock", str(descriptor), descriptor=descriptor)
+    return ClockRole("--serve-clock", str(descriptor), descriptor=descriptor)

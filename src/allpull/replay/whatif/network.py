@@ -1,4 +1,4 @@
-"""What if transfers were different: gone, on another network, in other buckets, or hidden behind backward?
+"""What if transfers were different: gone, on another network, in other buckets, or hidden behind backward.
 
 At the level of buckets the time of each bucket is known. At the level of steps only the exposed part of all transfers
 is, as one bucket: a faster network then gains at least what is given here, and a slower one costs at least that.
