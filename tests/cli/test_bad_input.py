@@ -15,6 +15,8 @@ from rich.progress import Progress, TextColumn
 
 from allpull.cli import progress
 
+pytestmark = pytest.mark.slow
+
 
 def refused(done, *expected: str) -> None:
     assert done.returncode == 2, done.stdout + done.stderr

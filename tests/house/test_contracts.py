@@ -55,6 +55,7 @@ def test_floors_import_only_lower_ones(python: Python) -> None:
     assert "0 broken" in done.stdout  # not merely that nothing was checked
 
 
+@pytest.mark.slow
 def test_types_are_right(python: Python) -> None:
     done = python("-m", "mypy")
     assert done.returncode == 0, done.stdout + done.stderr

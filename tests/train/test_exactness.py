@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 EXACT = ("train.epochs=2", "train.log_every=1", "model.dtype=float64", "model.width=8", "observe.counters=false")
 
 

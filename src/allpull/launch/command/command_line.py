@@ -69,7 +69,7 @@ def python_call(words: Sequence[str]) -> PythonCall:
 def hook_blocking_flag(words: Sequence[str]) -> str | None:
     """The flag that keeps every start-up hook out of the Python that ``words`` start, or None.
 
-    >>> closed(["python3", "-uI", "train.py"]), closed(["python3", "train.py", "-I"])
+    >>> hook_blocking_flag(["python3", "-uI", "train.py"]), hook_blocking_flag(["python3", "train.py", "-I"])
     ('-I', None)
     """
     if not words or not is_python(words[0]):
