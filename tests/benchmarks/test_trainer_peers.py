@@ -205,7 +205,7 @@ def test_accuracies_are_shares_of_those_who_guessed_right_in_time(peers: Any) ->
 def test_what_allpull_was_asked_for_and_did_not_do_has_no_rate(peers: Any, one_batch: Any) -> None:
     """A recorded step that is made call by call would pass for a fast recording, or a slow one."""
     ours = sys.modules["trainer_loops"].ours
-    with pytest.raises(RuntimeError, match=r"train\.cuda_graph: steps are made call by call"):
+    with pytest.raises(RuntimeError, match=r"train\.cuda_graph: steps run eagerly"):
         ours(one_batch, watch(one_batch), ("train.cuda_graph=true",))
 
 

@@ -41,7 +41,7 @@ def test_a_second_process_of_the_same_rank_is_left_out_and_named(watched: Watch)
     run = watched(TRAINING + LOOP + again)
     assert run.code == 0
     assert len(run.steps()) == 10
-    assert "is not recorded: rank 0 is another process" in run.err
+    assert "is not recorded: rank 0 is already another process" in run.err
 
 
 @pytest.mark.parametrize(
