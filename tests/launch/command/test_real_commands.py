@@ -152,7 +152,6 @@ delay = "40 ms"
 
 
 @pytest.mark.root
-@pytest.mark.xfail(reason="under load the echo sometimes lacks the line of one rank; cause not found", strict=False)
 def test_faults_of_hosts_act_on_a_command_and_those_of_the_accelerator_are_said_not_to(run_cli, program, tmp_path):
     if fake_clock.library() is None:
         pytest.skip("libfaketime is not installed")
@@ -166,7 +165,8 @@ def test_faults_of_hosts_act_on_a_command_and_those_of_the_accelerator_are_said_
     assert ranks_of(tmp_path / "runs") == [(0, 2, "node1"), (1, 2, "node2")]
     printed = re.findall(r"out (\d) .*?(\d{10})", done.stdout)  # two ranks may write into one line
     clocks = {rank: int(realtime_s) for rank, realtime_s in printed}
-    assert set(clocks) == {"0", "1"}, (done.stdout, done.stderr)
-    assert 990 < clocks["1"] - clocks["0"] < 1060  # both were printed within a minute
     (directory,) = (tmp_path / "runs").iterdir()
     assert [fault["kind"] for fault in json.loads((directory / "truth.json").read_text())["faults"]] == ["clock-offset"]
+    if len(clocks) == 1:
+        pytest.xfail("under load the echo sometimes lacks the line of one rank; cause not found")
+    assert 990 < clocks["1"] - clocks["0"] < 1060  # both were printed within a minute
