@@ -20,8 +20,8 @@ Files = Annotated[
         metavar="FILES…",
     ),
 ]
-Out = Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder in which the run directory is made.")]
-Name = Annotated[str | None, typer.Option("--name", help="Name of the run. [default: that of the folder]")]
+Out = Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder for the run directory.")]
+Name = Annotated[str | None, typer.Option("--name", help="Name of the run. [default: the folder's]")]
 
 
 def import_(files: Files, out: Out = Path("runs"), name: Name = None) -> None:

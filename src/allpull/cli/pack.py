@@ -53,7 +53,7 @@ pack = typer.Typer(
     cls=PackVerbs,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Store a data set as a few large files.\n\n`pack SRC DST` stands for `pack make SRC DST`.",
+    help="Store a data set as a few large files.\n\n`pack SRC DST` is short for `pack make SRC DST`.",
     epilog=example("allpull pack imagenet/train packs/train"),
 )
 
@@ -66,10 +66,12 @@ Kind = Annotated[
 ]
 SourceName = Annotated[
     str | None,
-    typer.Option("--source", help="imagefolder, tar, idx, bigearthnet or arrays. [default: by what is in SRC]"),
+    typer.Option("--source", help="imagefolder, tar, idx, bigearthnet or arrays. [default: from what SRC contains]"),
 ]
-Classes = Annotated[int | None, typer.Option("--classes", min=1, help="Number of classes: BigEarthNet has 43, or 19.")]
-Side = Annotated[int | None, typer.Option("--side", min=1, max=65535, help="Largest shorter side in pixels.")]
+Classes = Annotated[int | None, typer.Option("--classes", min=1, help="Number of classes; BigEarthNet: 43 or 19.")]
+Side = Annotated[
+    int | None, typer.Option("--side", min=1, max=65535, help="Upper limit of the shorter side, in pixels.")
+]
 Quality = Annotated[int, typer.Option("--quality", min=1, max=100, help="Quality of re-encoded JPEGs.")]
 Workers = Annotated[int | None, typer.Option("--workers", min=1, max=1024, help="Processes. [default: one per core]")]
 ShardSize = Annotated[str, typer.Option("--shard-size", help="Largest size of a file.")]
@@ -77,7 +79,7 @@ Seed = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Seed of
 KeepOrder = Annotated[bool, typer.Option("--keep-order", help="Do not shuffle: keep the order of the source.")]
 Only = Annotated[
     Path | None,
-    typer.Option("--only", metavar="FILE", help="Names of samples to take, one per line."),
+    typer.Option("--only", metavar="FILE", help="File with the names of the samples to take, one per line."),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print how large the pack would be; write nothing.")]
 

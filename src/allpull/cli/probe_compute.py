@@ -32,13 +32,13 @@ USED = tuple(
 
 Model = Annotated[str, typer.Argument(help="A model of allpull train --list-models, torchvision:NAME or timm:NAME.")]
 Batches = Annotated[str, typer.Option("--batch", help="Batch sizes, such as 1,2,4,8.")]
-Precisions = Annotated[str, typer.Option("--precision", help="Arithmetic: fp32, tf32, bf16 or fp16, or several.")]
+Precisions = Annotated[str, typer.Option("--precision", help="One or several of fp32, tf32, bf16 and fp16.")]
 Threads = Annotated[
     str | None, typer.Option("--threads", help="Threads of torch, such as 1,2. [default: all cores of this machine]")
 ]
-Size = Annotated[int, typer.Option("--size", min=1, max=MOST_SIZE, help="Pixels of a side; Inception-v3 has 299.")]
+Size = Annotated[int, typer.Option("--size", min=1, max=MOST_SIZE, help="Pixels per side; Inception-v3 takes 299.")]
 Channels = Annotated[int, typer.Option("--channels", min=1, max=MOST_CHANNELS, help="Channels of an image.")]
-Classes = Annotated[int, typer.Option("--classes", min=1, max=MOST_CLASSES, help="Classes that it tells apart.")]
+Classes = Annotated[int, typer.Option("--classes", min=1, max=MOST_CLASSES, help="Number of classes.")]
 BucketSize = Annotated[str, typer.Option("--bucket-size", help="Largest size of a bucket of gradients.")]
 
 

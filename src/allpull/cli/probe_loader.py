@@ -34,7 +34,7 @@ Threads = Annotated[
     str | None, typer.Option("--threads", help="Threads per rank, such as 1,2,4. [default: 1, 2, 4 … all cores]")
 ]
 States = Annotated[
-    str, typer.Option("--states", help="Page cache: empty (cold), as that leaves it (warm), full (cached).")
+    str, typer.Option("--states", help="Page cache: empty (cold), as the cold pass leaves it (warm), full (cached).")
 ]
 Batch = Annotated[int, typer.Option("--batch", min=1, max=MOST_BATCH, help="Samples per rank and batch.")]
 Size = Annotated[
@@ -43,7 +43,7 @@ Size = Annotated[
 ]
 Block = Annotated[int, typer.Option("--block", min=1, help="Shuffle blocks of this many neighbouring records.")]
 Mixed = Annotated[int, typer.Option("--mixed", min=1, help="Blocks whose records are shuffled together.")]
-ByFiles = Annotated[bool, typer.Option("--by-files", help="Each rank opens only files of its own.")]
+ByFiles = Annotated[bool, typer.Option("--by-files", help="Each rank opens only its own files.")]
 
 
 def loader(  # noqa: PLR0917  one parameter an option, called by typer alone

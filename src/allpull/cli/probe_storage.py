@@ -26,7 +26,7 @@ MOST_THREADS = 1024
 PAGE_BYTES, MOST_READ_BYTES = 4096, 1 << 26
 LEAST_FILE_BYTES, MOST_FILE_BYTES = 1 << 22, 1 << 40
 
-Place = Annotated[Path, typer.Argument(help="A folder on the storage that is to be measured.", metavar="PATH")]
+Place = Annotated[Path, typer.Argument(help="A folder on the storage to measure.", metavar="PATH")]
 Hosts = Annotated[
     int | None,
     typer.Option(

@@ -16,7 +16,8 @@ What to do
     hosts that are near each other (`sbatch --switches=1`); an algorithm with fewer hops (`NCCL_ALGO=Tree`).
 
 When it is wrong
-    NCCL uses trees where they are faster, which need 2 log₂ N messages: then this is too much by that factor.
+    NCCL uses trees where they are faster. They need 2 log₂ N messages in sequence, so there this is too high by a
+    factor of (N−1) ÷ log₂ N.
 """
 
 from __future__ import annotations
