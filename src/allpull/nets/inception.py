@@ -48,7 +48,7 @@ def _unit(
 
 
 def _joined(first: Map, *rest: Map) -> Map:
-    """Branches side by side: their channels add up."""
+    """Parallel branches, concatenated: their channels add up."""
     channels = first.channels + sum(other.channels for other in rest)
     return Map(channels=channels, height=first.height, width=first.width)
 

@@ -98,7 +98,7 @@ def check_memory(cluster: Cluster, *, accelerated: bool) -> None:
             f"{ranks} ranks need about {show_bytes(ranks * needed)} of memory{model if model_bytes else ''}; "
             f"{show_bytes(available)} are free",
             hint=f"up to {available // needed} ranks fit"
-            + ("; with a larger shrink, a rank needs less" * bool(model_bytes)),
+            + ("; a larger shrink needs less memory per rank" * bool(model_bytes)),
         )
 
 

@@ -47,7 +47,7 @@ def check_tag(found: object, kind: str, where: str) -> None:
     """Accept any minor version of our major one.
 
     Raises:
-        RunDirError: ``found`` is no tag of ``kind``, or of a newer major version; ``where`` names the file.
+        RunDirError: ``schema`` is no tag of ``kind``, or one of a newer major version; ``where`` names the file.
     """
     match = _TAG.fullmatch(found) if isinstance(found, str) else None
     if match is None or match.group(1) != kind:
