@@ -197,9 +197,9 @@ def run(
     Raises:
         AllpullError: the job cannot be started; every fault is listed.
     """
-    words = shlex.split(command) if isinstance(command, str) else [str(word) for word in command]
-    options = {"command": words, "ranks": ranks, "launcher": launcher, "name": name, "sets": _sets(overrides)}
-    origin = ["allpull", "run", *_origin(options, {"--name": name}), "--", *words]
+    arguments = shlex.split(command) if isinstance(command, str) else [str(word) for word in command]
+    options = {"command": arguments, "ranks": ranks, "launcher": launcher, "name": name, "sets": _sets(overrides)}
+    origin = ["allpull", "run", *_origin(options, {"--name": name}), "--", *arguments]
     return _start("run", options, Path(out), origin)
 
 
@@ -268,5 +268,5 @@ def _sets(overrides: Mapping[str, object]) -> list[str]:
 def _origin(options: Mapping[str, Any], given: Mapping[str, str | None]) -> list[str]:
     """The options of the command line that would start the same job."""
     named = {"--ranks": options["ranks"], "--launcher": options["launcher"], **given}
-    words = [word for name, value in named.items() if value is not None for word in (name, str(value))]
-    return [*words, *(word for text in options["sets"] for word in ("--set", text))]
+    arguments = [word for name, value in named.items() if value is not None for word in (name, str(value))]
+    return [*arguments, *(word for text in options["sets"] for word in ("--set", text))]

@@ -177,8 +177,8 @@ def run_directories(places: Iterable[Place]) -> list[Path]:
     Raises:
         RunDirError: a place is neither.
     """
-    found = (directory for place in places for directory in find_runs(Path(place)))
-    return list({directory.resolve(): directory for directory in found}.values())
+    directories = (directory for place in places for directory in find_runs(Path(place)))
+    return list({directory.resolve(): directory for directory in directories}.values())
 
 
 def as_runs(runs: Run | Place | Iterable[Run | Place], *, skip_damaged: bool = False) -> list[Run]:

@@ -139,8 +139,8 @@ def info(directory: Directory, as_json: AsJson = False) -> None:
     """Describe what a pack holds, and how it was made."""
     from allpull.data.pack.info import describe, lines  # noqa: PLC0415
 
-    found = describe(directory)
-    answer(json.dumps(found, indent=1) if as_json else "\n".join(lines(found)))
+    description = describe(directory)
+    answer(json.dumps(description, indent=1) if as_json else "\n".join(lines(description)))
 
 
 @pack.command(cls=Verb, epilog=example("allpull pack verify packs/train"))
@@ -188,23 +188,23 @@ def _listing(path: Path, name: str | None, classes: int | None, only: Path | Non
     from allpull.data.sources import SOURCES, guess, only_these  # noqa: PLC0415
 
     word = name or guess(path)
-    found: Listing = SOURCES.load(word)(path, classes)
-    count = len(found.source.classes)
+    listing: Listing = SOURCES.load(word)(path, classes)
+    count = len(listing.source.classes)
     if only is not None:
-        found = replace(found, entries=only_these(found.entries, only))
-    note(f"{path}: {word}, {counted(len(found.entries), 'sample')}, {count:,} classes")
-    if empty := _without_samples(found):
+        listing = replace(listing, entries=only_these(listing.entries, only))
+    note(f"{path}: {word}, {counted(len(listing.entries), 'sample')}, {count:,} classes")
+    if empty := _without_samples(listing):
         more = f" and {len(empty) - SHOWN_CLASSES:,} more" if len(empty) > SHOWN_CLASSES else ""
         note(f"warning: classes without a sample: {', '.join(empty[:SHOWN_CLASSES])}{more}")
-    return found
+    return listing
 
 
-def _without_samples(found: Listing) -> list[str]:
+def _without_samples(listing: Listing) -> list[str]:
     """Classes without a sample; empty where samples have several labels, and the data set lists its classes itself."""
-    if found.source.multi_label:
+    if listing.source.multi_label:
         return []
-    used = {label for entry in found.entries for label in entry.labels}
-    return [name for label, name in enumerate(found.source.classes) if label not in used]
+    used = {label for entry in listing.entries for label in entry.labels}
+    return [name for label, name in enumerate(listing.source.classes) if label not in used]
 
 
 def _forecast_line(expected: Forecast, samples: int, cores: int) -> str:

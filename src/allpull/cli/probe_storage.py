@@ -112,7 +112,7 @@ def storage_table(result: StorageResult) -> str:
     several = result.hosts > 1
     head = ["operation", "size", "hosts", "ranks", "threads", "per second", "9 in 10", "bytes/s", "per host"]
     head += ["of a lone host"] if several else []
-    return "\n".join([table(head, [row(one, several=several) for one in result.points]), "", *words(result)])
+    return "\n".join([table(head, [row(one, several=several) for one in result.points]), "", *sentences(result)])
 
 
 def row(one: StoragePoint, *, several: bool) -> list[str]:
@@ -132,7 +132,7 @@ def row(one: StoragePoint, *, several: bool) -> list[str]:
     ]
 
 
-def words(result: StorageResult) -> Iterator[str]:
+def sentences(result: StorageResult) -> Iterator[str]:
     """One sentence a line."""
     kind = f" ({result.file_system})" if result.file_system else ""
     yield f"{result.path}{kind}: a file of {show_bytes(result.file_bytes)} per rank, which has been removed."

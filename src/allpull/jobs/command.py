@@ -170,11 +170,11 @@ def observe(
     command: Sequence[str],
     *,
     notify: Notify,
-    begun: Callable[[Path], None] = lambda _: None,
+    on_directory: Callable[[Path], None] = lambda _: None,
 ) -> int:
     """Run a command to its end, observed; its exit code. ``command`` is recorded as the origin of the run.
 
-    ``begun`` receives the run directory before the command starts.
+    ``on_directory`` receives the run directory before the command starts.
 
     Raises:
         AllpullError: it could not be started.
@@ -187,7 +187,7 @@ def observe(
         return _not_started(CannotStart(observed.program[0], _missing_program(observed.program[0])), notify)
     job = prepare(observed.spec, kind="run", program=observed.program, command=command, out=out)
     try:
-        record = execute(job, launcher, lambda: None, notify, lambda: begun(job.directory))
+        record = execute(job, launcher, lambda: None, notify, lambda: on_directory(job.directory))
     except CannotStart as error:
         code = _not_started(error, notify)
     else:

@@ -21,16 +21,16 @@ _known: dict[int, tuple[float, list[str]]] = {}
 def with_stacks(result: WatchResult) -> WatchResult:
     """The same with the stacks of ranks that hang on this machine, where py-spy is installed and may look."""
     local = {rank.pid for rank in result.ranks if rank.alive}
-    asked = [trouble for trouble in result.troubles if trouble.kind == "hung" and trouble.pid in local][:MOST]
-    if not asked or shutil.which("py-spy") is None:
+    hung = [trouble for trouble in result.troubles if trouble.kind == "hung" and trouble.pid in local][:MOST]
+    if not hung or shutil.which("py-spy") is None:
         return result
-    troubles = [_with_stack(trouble) if trouble in asked else trouble for trouble in result.troubles]
+    troubles = [_with_stack(trouble) if trouble in hung else trouble for trouble in result.troubles]
     return result.model_copy(update={"troubles": troubles})
 
 
 def _with_stack(trouble: Trouble) -> Trouble:
-    asked_at, frames = _known.get(trouble.pid, (0.0, []))
-    if not asked_at or time.monotonic() - asked_at > AGAIN_S:
+    taken_at_s, frames = _known.get(trouble.pid, (0.0, []))
+    if not taken_at_s or time.monotonic() - taken_at_s > AGAIN_S:
         frames = stack(trouble.pid)
         _known[trouble.pid] = (time.monotonic(), frames)
     return trouble.model_copy(update={"stack": frames})
@@ -39,7 +39,7 @@ def _with_stack(trouble: Trouble) -> Trouble:
 def stack(pid: int) -> list[str]:
     """Frames of the main thread of process ``pid``, outermost first; none where they cannot be had."""
     try:
-        told = subprocess.run(
+        done = subprocess.run(
             ["py-spy", "dump", "--nonblocking", "--pid", str(pid)],
             capture_output=True,
             text=True,
@@ -49,7 +49,7 @@ def stack(pid: int) -> list[str]:
         )
     except (OSError, subprocess.TimeoutExpired):
         return []
-    return frames_of(told.stdout)
+    return frames_of(done.stdout)
 
 
 def frames_of(dump: str) -> list[str]:

@@ -38,10 +38,9 @@ def of_steps(record: RunRecord, files: Mapping[int, StepsFile], events: Mapping[
         )
     other_size = [rank for rank, file in files.items() if file.header.ranks != record.ranks]
     if other_size:
-        said = files[other_size[0]].header.ranks
-        yield of_ranks(
-            "rank count", other_size, f": recorded in a job of {counted(said, 'rank')}; run.json says {record.ranks:,}"
-        )
+        stated_ranks = files[other_size[0]].header.ranks
+        stated = counted(stated_ranks, "rank")
+        yield of_ranks("rank count", other_size, f": recorded in a job of {stated}; run.json says {record.ranks:,}")
     cut_off = [rank for rank, file in files.items() if file.cut_off]
     if cut_off:
         yield of_ranks("step records", cut_off, ": the last line of the step records is cut off; it was left out")

@@ -191,13 +191,13 @@ def _checked(line: bytes, before: tuple[int, int] | None) -> tuple[int, int]:
     """Step number and begin of a sound line that may follow ``before``; ValueError says why it is not sound."""
     value = value_of(line)
     for name, number in NUMBERS.items():
-        found = value.get(name)
-        if found is None and number.required:
+        item = value.get(name)
+        if item is None and number.required:
             raise ValueError(f"{name} is {'null' if name in value else 'missing'}, expected a whole number")
-        if found is not None and type(found) is not int:  # True is an int to isinstance
-            raise ValueError(f"{name} is {repr(found)[:40]}, expected a whole number")
-        if found is not None and not number.least <= found <= MAX_VALUE:
-            raise ValueError(f"{name} is {found}, expected {number.least} to {MAX_VALUE}")
+        if item is not None and type(item) is not int:  # True is an int to isinstance
+            raise ValueError(f"{name} is {repr(item)[:40]}, expected a whole number")
+        if item is not None and not number.least <= item <= MAX_VALUE:
+            raise ValueError(f"{name} is {item}, expected {number.least} to {MAX_VALUE}")
     tags = value.get("tags")
     if tags is not None and not (isinstance(tags, list) and all(isinstance(tag, str) for tag in tags)):
         raise ValueError(f"tags is {repr(tags)[:40]}, expected a list of words")
