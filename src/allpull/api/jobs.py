@@ -24,7 +24,7 @@ from allpull.rundir.safe_open import shown_path
 from allpull.schema.results import WatchResult
 from allpull.units import counted, show_count, show_time
 
-START_S = 120.0  # a first import of torch's neighbours from a cold network disk
+START_S = 120.0  # the first import of torch and its dependencies from a cold network disk
 CANCEL_AGAIN_S = 1.0
 
 
@@ -82,7 +82,7 @@ class Job:
 
     @property
     def notes(self) -> list[str]:
-        """What the launcher said so far, such as the place of the job in a queue; a sentence each."""
+        """The launcher's messages so far, such as the place of the job in a queue; a sentence each."""
         return list(self._answers.notes)
 
     def progress(self) -> Progress:
@@ -187,7 +187,7 @@ def run(
 
     Args:
         command: a list of words, or one line that is split as a shell does. With ``ranks`` it is a script,
-            ``python script`` or ``-m module``; without, it runs as it is, such as ``torchrun …``.
+            ``python script`` or ``-m module``; without, it runs unchanged, such as ``torchrun …``.
         ranks: start the command as this many ranks; None: it starts its own.
         launcher: with ``ranks``, where they run; None: as found here.
         out: folder in which the run directory is made.
@@ -204,7 +204,7 @@ def run(
 
 
 class _Answers:
-    """What the process of a job says on its channel, read by a thread so that the channel never fills."""
+    """Messages of a job's process on its channel, read by a thread so that the channel never fills."""
 
     def __init__(self, descriptor: int) -> None:
         self.notes: list[str] = []

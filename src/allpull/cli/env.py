@@ -1,4 +1,4 @@
-"""``allpull env``: the lines to paste into a batch script that cannot be wrapped, and what closes its run."""
+"""``allpull env``: the lines to paste into a batch script that cannot be wrapped, and the end of its run."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def import_(files: Files, out: Out = Path("runs"), name: Name = None) -> None:
     from allpull.importers.assemble import import_traces  # noqa: PLC0415  numpy is not needed for --help
     from allpull.rundir.safe_open import shown_path  # noqa: PLC0415
 
-    done = import_traces(files, out=out, name=name, told=note)
+    done = import_traces(files, out=out, name=name, notify=note)
     note(done.summary)
     for gap in done.gaps[:SHOWN_GAPS]:
         note(f"note: {gap}" if gap != done.unmatched else f"warning: {gap}")

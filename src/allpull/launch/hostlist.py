@@ -71,7 +71,7 @@ def compress(names: Sequence[str]) -> str:
 
 
 def _entries(text: str) -> Iterator[str]:
-    """What stands between commas outside brackets."""
+    """The entries between commas outside brackets."""
     start = depth = 0
     for place, character in enumerate(text):
         depth += (character == "[") - (character == "]")

@@ -29,7 +29,7 @@ Kind = TypeVar("Kind", bound=Record)
 
 
 def shown_path(path: Path) -> str:
-    """``path`` as text that any encoding can carry: bytes that are not UTF-8 stand as ``\\xff``."""
+    """``path`` as text that any encoding can hold: bytes that are not UTF-8 appear as ``\\xff``."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
@@ -72,7 +72,7 @@ def opened(root: Path, relative: str) -> Iterator[tuple[BinaryIO, int]]:
         try:
             yield file, status.st_size
         except OSError as error:
-            raise RunDirError(f"{where}: {_reason(error)}", hint="is the file system well?") from error
+            raise RunDirError(f"{where}: {_reason(error)}", hint="check the file system") from error
 
 
 def read_whole(root: Path, relative: str, limit_bytes: int) -> bytes:

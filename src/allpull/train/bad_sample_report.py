@@ -69,7 +69,7 @@ class BadSampleReport:
         }
 
     def write(self) -> None:
-        """Append this rank's new_entries to its list; another attempt of the job goes on in the same file."""
+        """Append this rank's new entries to its list; another attempt of the job continues in the same file."""
         lines = [
             json.dumps({"part": part, **{name: value for name, value in asdict(one).items() if value is not None}})
             for part, samples in self._samples.items()

@@ -27,7 +27,7 @@ def printed(renderable, width=100):
 
 
 def everything(show, sentences, width):
-    return "".join(printed(part, width) for part in (table.table(show), table.phases(show), table.words(sentences)))
+    return "".join(printed(part, width) for part in (table.table(show), table.phases(show), table.bullets(sentences)))
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 200])

@@ -140,8 +140,8 @@ def step_command(job: Job, environ: Mapping[str, str]) -> list[str]:
     names = expand(environ.get("SLURM_JOB_NODELIST", ""))
     if len(names) < hosts:
         raise BadInput(
-            f"launch.hosts: {hosts} asked for, and Slurm job {environ.get('SLURM_JOB_ID')} has {len(names)}",
-            hint="ask for as many as the allocation has, or submit from outside of it",
+            f"launch.hosts: {hosts} requested, and Slurm job {environ.get('SLURM_JOB_ID')} has {len(names)}",
+            hint="request as many as the allocation has, or submit from outside of it",
         )
     options = [*srun_options(job.spec), f"--nodelist={compress(names[:hosts])}", f"--job-name={step_name(job)}"]
     agent = [*python_of(job), "-m", "allpull.observe.agent", str(job.file), "--from-slurm"]

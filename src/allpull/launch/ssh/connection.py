@@ -117,7 +117,7 @@ class Remote:
             return f"no {self.python} there; name its Python with --set ssh.python=…"
         if b"No module named 'allpull'" in answer.stderr or b"No module named allpull" in answer.stderr:
             return "install allpull there, or ship it with --set ssh.ship=true"
-        return "see what the host said above"
+        return "see the host's message above"
 
 
 def shell_text(variables: Mapping[str, str], command: Sequence[str]) -> str:

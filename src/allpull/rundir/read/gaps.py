@@ -1,4 +1,4 @@
-"""What is missing from the records of a run: gaps beside the data, which every result carries on.
+"""What is missing from the records of a run: gaps, which every result repeats.
 
 A rank that was killed, a host that kept its files, records that were thinned: none of them is an error.
 """
@@ -120,7 +120,7 @@ def of_hosts(record: RunRecord, hosts: tuple[HostRecord, ...], counters: list[Co
 
 
 def why_no_rank(processes: Sequence[ProcessRecord]) -> str:
-    """Why no process of an observed command became a rank, from what they said of themselves."""
+    """Why no process of an observed command became a rank, from the records of its processes."""
     if not processes:
         return "no process that imports torch was seen: did Python start with -I or -S, or without our environment?"
     reasons = Counter(process.reason or "no reason given" for process in processes).most_common(SHOWN_REASONS)

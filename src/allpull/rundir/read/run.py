@@ -1,4 +1,4 @@
-"""Read a run directory: its records as columns, and in words what is missing from it.
+"""Read a run directory: its records as columns, and gaps for what is missing from it.
 
 What cannot be trusted is an error that names file, line and field. What is merely absent (a rank that was killed, a
 host that kept its files) is a gap beside the data, which every result carries on.
@@ -40,11 +40,11 @@ MAX_HOST_JSON_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RunData:
-    """One run as it stands on disk.
+    """One run as stored on disk.
 
-    ``steps`` has the columns of ``records.SCHEMA``, sorted by rank and step; ``collectives`` those of
+    ``steps`` has the columns of ``steps.SCHEMA``, sorted by rank and step; ``collectives`` those of
     ``collectives.SCHEMA``, ``ready`` and ``named`` those of their schemas, in the same order; ``counters``, ``pings``,
-    ``gpus``, ``nics`` and ``links`` those of the schemas in ``beside``. ``headers`` and ``events`` go by rank; ranks
+    ``gpus``, ``nics`` and ``links`` those of the schemas in ``counters``. ``headers`` and ``events`` go by rank; ranks
     that left none are absent. ``gaps``: what is missing or was left out.
     """
 

@@ -29,7 +29,7 @@ MAX_OPENINGS = 64  # brackets that a longer line may open to be parsed by polars
 SHORTEST_LINE = len('{"step":0,"epoch":0,"begin_ns":0,"end_ns":0}\n')
 SHORTEST_CALL = len("[0,0,0,0,0],")
 TAGS: tuple[str, ...] = get_args(Tag)
-OTHER_TAG = "other"  # a tag that a newer minor version added: the step is left out, as its writer wished
+OTHER_TAG = "other"  # a tag that a newer minor version added: the step is left out, as its writer intended
 
 
 _LAST_OPENING, _CLOSES = 2, 2  # of the marks below: opening ones come first, each closed by that of two more
@@ -63,7 +63,7 @@ the program named, collectives and the moments of buckets stand in frames of the
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepsFile:
-    """The step records of one rank: a frame with the columns of ``SCHEMA``, one row a step, by step number.
+    """The step records of one rank: a frame with the columns of ``SCHEMA``, one row per step, sorted by step number.
 
     ``calls``, ``ready`` and ``named`` have the columns of ``SCHEMA`` in ``collectives``, ``ready`` and ``named``.
     """

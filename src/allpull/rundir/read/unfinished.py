@@ -1,4 +1,4 @@
-"""Say what is known of a run whose record was not closed: its job, and whether it has ended."""
+"""Describe a run whose record was not closed: its job, and whether it has ended."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ FINGERPRINT_FIELDS = {
     "data": ("the data set", "data.name and data.path"),
     "order": ("the order of samples", "data.block, data.mixed, data.by_files and, with that, the number of ranks"),
 }
-"""Field of ``EpochFingerprint`` → what it is, and the options that deterown it, for errors."""
+"""Field of ``EpochFingerprint`` → what it is, and the options that determine it, for errors."""
 
 
 class Stateful(Protocol):
