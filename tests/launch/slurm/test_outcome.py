@@ -116,5 +116,6 @@ def test_what_a_host_says_of_its_end_is_passed_on_also_where_another_says_nothin
     assert [host.reason for host in decide_endings(facts, told, hosts=1)] == ["host n9: cannot resolve n9"]
     (host,) = decide_endings(facts, told, hosts=2)
     assert host.reason == (
-        "host n9: cannot resolve n9; Slurm says FAILED with code 68, but 1 of 2 hosts did not report how their ranks ended"
+        "host n9: cannot resolve n9; Slurm says FAILED with code 68, "
+        "but 1 of 2 hosts did not report how their ranks ended"
     )

@@ -127,7 +127,7 @@ _RANK_COMMANDS = "a rank is a script, `python script` or `-m module`"
 
 def _hint(arguments: Sequence[str]) -> str:
     starts = Path(arguments[0]).name in _STARTERS or any(word.startswith(_STARTER_MODULES) for word in arguments)
-    return ("it starts ranks itself: " if starts else "") + "leave -n out, and it is run and observed as it is"
+    return ("it starts ranks itself: " if starts else "") + "omit -n, and it runs unchanged, observed"
 
 
 def _is_our_python(word: str) -> bool:
