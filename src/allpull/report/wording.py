@@ -86,8 +86,8 @@ def bounded(bound: Interval) -> str:
 def certain_part(bound: Interval) -> str:
     """The certain part of a ratio that is an upper bound, as text to follow it; empty if that is no gain.
 
-    >>> certain_part(Interval(value=2.44, low=1.31, high=2.44)), certain_part(Interval(value=2.44, low=1.001, high=2.44))
-    (' (surely 1.31×)', '')
+    >>> [certain_part(Interval(value=2.44, low=low, high=2.44)) for low in (1.31, 1.001)]
+    [' (surely 1.31×)', '']
     """
     return f" (surely {times(bound.low)})" if bound.low is not None and round(bound.low, 2) > 1 else ""
 

@@ -61,7 +61,7 @@ def test_all_is_well_only_when_every_host_says_so() -> None:
     for told in ([], FINE[:1]):
         end = exit_of(decide_endings(JobFacts(state="COMPLETED"), told, hosts=2, log_tail=("bash: no such file",)))
         assert end.code == 1
-        assert f"{2 - len(told)} of 2 hosts never said" in (end.reason or "")
+        assert f"{2 - len(told)} of 2 hosts did not report" in (end.reason or "")
         assert end.log_tail == ["bash: no such file"]
 
 
