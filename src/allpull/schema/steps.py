@@ -85,9 +85,7 @@ class StepRecord(Record):
     optimizer_ns: int | None = Field(None, ge=0)
     evaluation_ns: int | None = Field(None, ge=0)
     checkpoint_ns: int | None = Field(None, ge=0)
-    arrival_ns: int | None = Field(
-        None, description="when the last gradient was ready: arrival at the last reduction"
-    )
+    arrival_ns: int | None = Field(None, description="when the last gradient was ready: arrival at the last reduction")
     done_ns: int | None = Field(None, description="when these reduced gradients were back")
     recording_ns: int | None = Field(None, ge=0, description="time that recording the previous step took")
     queued_ns: int | None = Field(None, ge=0, description="time that the training thread was runnable without a CPU")
