@@ -25,19 +25,19 @@ from allpull.marks import phase as phase
 from allpull.marks import step as step
 
 if TYPE_CHECKING:
+    from allpull.api.comparison import Comparison as Comparison
+    from allpull.api.comparison import compare as compare
     from allpull.api.jobs import Job as Job
     from allpull.api.jobs import JobFailed as JobFailed
     from allpull.api.jobs import Progress as Progress
     from allpull.api.jobs import run as run
     from allpull.api.jobs import train as train
-    from allpull.api.results import Comparison as Comparison
     from allpull.api.results import Explanation as Explanation
     from allpull.api.results import Metrics as Metrics
     from allpull.api.results import Scaling as Scaling
     from allpull.api.runs import Run as Run
     from allpull.api.runs import open_run as open_run
     from allpull.api.runs import open_runs as open_runs
-    from allpull.api.verbs import compare as compare
     from allpull.api.verbs import explain as explain
     from allpull.api.verbs import report as report
     from allpull.api.verbs import scaling as scaling
@@ -51,7 +51,7 @@ API = {
     "Run": "allpull.api.runs",
     "scaling": "allpull.api.verbs",
     "explain": "allpull.api.verbs",
-    "compare": "allpull.api.verbs",
+    "compare": "allpull.api.comparison",
     "report": "allpull.api.verbs",
     "train": "allpull.api.jobs",
     "run": "allpull.api.jobs",
@@ -61,7 +61,7 @@ API = {
     "Metrics": "allpull.api.results",
     "Scaling": "allpull.api.results",
     "Explanation": "allpull.api.results",
-    "Comparison": "allpull.api.results",
+    "Comparison": "allpull.api.comparison",
     "AllpullError": "allpull.errors",
 }
 """Name → module, imported when the name is first used: marks need the standard library alone, and come at once."""

@@ -15,7 +15,7 @@ import polars as pl
 
 from allpull.errors import RunDirError
 from allpull.rundir import layout, safe_open
-from allpull.rundir.read import buckets, collectives, gaps, named_phases, unfinished
+from allpull.rundir.read import buckets, collectives, gaps, named_phases, reductions, unfinished
 from allpull.rundir.read.counters import (
     COUNTERS_SCHEMA,
     GPUS_SCHEMA,
@@ -43,9 +43,9 @@ class RunData:
     """One run as it stands on disk.
 
     ``steps`` has the columns of ``records.SCHEMA``, sorted by rank and step; ``collectives`` those of
-    ``collectives.SCHEMA``, ``ready`` and ``named`` those of their schemas, in the same order; ``counters``, ``pings``,
-    ``gpus``, ``nics`` and ``links`` those of the schemas in ``beside``. ``headers`` and ``events`` go by rank; ranks
-    that left none are absent. ``gaps``: what is missing or was left out.
+    ``collectives.SCHEMA``, ``ready``, ``reductions`` (of steps that list them) and ``named`` those of their schemas, in
+    the same order; ``counters``, ``pings``, ``gpus``, ``nics`` and ``links`` those of the schemas in ``counters``.
+    ``headers`` and ``events`` go by rank; ranks that left none are absent. ``gaps``: what is missing or was left out.
     """
 
     directory: Path
@@ -58,6 +58,7 @@ class RunData:
     gaps: tuple[Gap, ...]
     collectives: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=collectives.SCHEMA))
     ready: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=buckets.SCHEMA))
+    reductions: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=reductions.SCHEMA))
     named: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=named_phases.SCHEMA))
     pings: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=PINGS_SCHEMA))
     gpus: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=GPUS_SCHEMA))
@@ -122,6 +123,7 @@ def read_run(directory: Path, *, skip_damaged: bool = False) -> RunData:
             collectives.SCHEMA,
         ),
         ready=_together([file.ready for file in steps.values()], buckets.SCHEMA),
+        reductions=_together([file.reduced for file in steps.values()], reductions.SCHEMA),
         named=_together([file.named for file in steps.values()], named_phases.SCHEMA),
         pings=_table([file.pings for file in counters], PINGS_SCHEMA),
         gpus=_table([file.gpus for file in counters], GPUS_SCHEMA),
