@@ -21,6 +21,13 @@ def evaluated(training: Training, seconds: float) -> Training:
     return dataclasses.replace(longer, steps_per_epoch=20)
 
 
+def adversarial() -> Training:
+    """A discriminator with a network of its own, then a generator."""
+    both = even(passes=2, forward_s=0.020, backward_s=0.030, seed=29)
+    discriminator = dataclasses.replace(both.passes[0], network=1, buckets=spread(total=16 * MIB, count=2))
+    return dataclasses.replace(both, passes=(discriminator, both.passes[1]))
+
+
 HEALTHY: dict[str, tuple[Training, Recording]] = {
     "two ranks": (even(ranks=2, seed=11), Recording()),
     "four ranks": (even(seed=12), Recording()),
@@ -49,6 +56,8 @@ HEALTHY: dict[str, tuple[Training, Recording]] = {
         even(passes=4, reduces=(False, False, False, True), forward_s=0.010, backward_s=0.020, seed=18),
         Recording(),
     ),
+    "four reducing passes": (even(passes=4, forward_s=0.010, backward_s=0.020, seed=28), Recording()),
+    "two networks in turn": (adversarial(), Recording()),
     "evaluation shared by all": (evaluated(even(steps=90, seed=19), 0.15), Recording()),
     "broadcast buffers": (even(calls=BROADCAST, wire=FAST, seed=20), Recording()),
     "synchronised batch norm": (even(calls=GATHERS, wire=FAST, seed=21, jitter=0.005), Recording()),

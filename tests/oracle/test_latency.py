@@ -7,7 +7,8 @@ import dataclasses
 import pytest
 from tests.oracle.conftest import Judge
 from tests.oracle.records import Link, Recording
-from tests.oracle.training import Bucket, Device, Training, Wire, even, simulate, spread
+from tests.oracle.simulator import simulate
+from tests.oracle.training import Bucket, Device, Training, Wire, even, spread
 
 MIB = 1 << 20
 CAPS_MIB = (2, 4, 8, 16, 25, 50, 100, 200)
