@@ -8,12 +8,10 @@ from typing import Any, TypeVar, cast
 from pydantic import PrivateAttr
 
 from allpull.report.printable import short
-from allpull.report.terminal import compare as compared
 from allpull.report.terminal import explain as explained
 from allpull.report.terminal.table import compact_phases
 from allpull.report.wording import ABSENT, NAME_CHARACTERS, labels, percent, spread, times
 from allpull.schema.base import Record, tag
-from allpull.schema.compared import CompareResult
 from allpull.schema.explained import ExplainResult
 from allpull.schema.reported import ScalingReport
 from allpull.schema.results import RunMetrics, ShowResult
@@ -22,10 +20,10 @@ from allpull.units import counted, show_time
 MOST_LINES = 5  # findings or runs in a repr
 
 
-Kind = TypeVar("Kind", bound="_Shown")
+Kind = TypeVar("Kind", bound="Shown")
 
 
-class _Shown(Record):
+class Shown(Record):
     """A record that shows itself: as ``_lines`` in a console, and as sections of the report in a notebook."""
 
     _sections: tuple[str, ...] = PrivateAttr(default=())
@@ -57,7 +55,7 @@ def _shown(kind: type[Kind], record: Record, report: Callable[[], ScalingReport]
     return made
 
 
-class Metrics(_Shown, RunMetrics):
+class Metrics(Shown, RunMetrics):
     """The metrics of one run: the fields of ``allpull show --json``. None: not measured."""
 
     @classmethod
@@ -78,7 +76,7 @@ class Metrics(_Shown, RunMetrics):
             yield f"{counted(len(self.gaps), 'gap')} in the records: see .gaps"
 
 
-class Scaling(_Shown, ShowResult):
+class Scaling(Shown, ShowResult):
     """Several runs side by side: the fields of ``allpull show --json``; the run with the fewest ranks is the reference.
 
     ``words`` says what the numbers mean, a sentence each.
@@ -104,7 +102,7 @@ class Scaling(_Shown, ShowResult):
             yield f"and {counted(len(self.runs) - MOST_LINES, 'more run')}"
 
 
-class Explanation(_Shown, ExplainResult):
+class Explanation(Shown, ExplainResult):
     """The efficiency tree and the findings of one run: the fields of ``allpull explain --json``."""
 
     @classmethod
@@ -123,24 +121,3 @@ class Explanation(_Shown, ExplainResult):
             yield f"{finding.title} [{finding.rule}, {gain}]"
         if not self.findings:
             yield self.healthy or "no finding; .notes says what could not be decided"
-
-
-class Comparison(_Shown, CompareResult):
-    """Two sides of runs compared: the fields of ``allpull compare --json``."""
-
-    @classmethod
-    def of(cls, result: CompareResult) -> Comparison:
-        """``result`` as it shows itself."""
-        return cls.model_construct(**{name: getattr(result, name) for name in CompareResult.model_fields})
-
-    def _lines(self) -> Iterator[str]:
-        yield compared.headline(self).plain
-        yield f"{counted(len(self.before), 'run')} before, {counted(len(self.after), 'run')} after"
-        for gate in self.gates:
-            yield f"gate {gate.outcome}: {gate.gate}"
-
-    def _repr_html_(self) -> str:
-        from allpull.report.html.compare import block  # noqa: PLC0415  as above
-        from allpull.report.html.fragment import fragment  # noqa: PLC0415
-
-        return fragment([block(self)])

@@ -108,7 +108,7 @@ def compare(  # noqa: PLR0917  one parameter an option, called by typer alone
 
     Every change has a 95 % interval. With --fail-if it is a gate for CI: exit code 3 where the gate fails.
     """
-    from allpull.api.verbs import compare as compare_runs  # noqa: PLC0415  polars is not needed for --help
+    from allpull.api.comparison import compare as compare_runs  # noqa: PLC0415  polars is not needed for --help
 
     places = _sides(before or [], after or [])
     if strict and not fail_if:

@@ -124,7 +124,8 @@ def _phases(window: Window, charged: Blame) -> PhaseTimes:
     steps = max(1, window.steps.size)
     each = {name: window.per_step(name).sum(axis=0) / steps for name in WORK if name in window.work}
     if window.ranks > 1:
-        each |= {"wait": charged.wait_s.sum(axis=0) / steps, "transfer": charged.transfer_s.sum(axis=0) / steps}
+        wait_s, blocked_s = charged.wait_s, charged.delay_s + charged.transfer_s
+        each |= {"wait": wait_s.sum(axis=0) / steps, "transfer": (blocked_s - wait_s).sum(axis=0) / steps}
     return PhaseTimes(
         mean={name: float(np.mean(each[name])) if name in each else None for name in NAMES},
         per_rank={name: each[name].tolist() if name in each else None for name in NAMES},

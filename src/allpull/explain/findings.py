@@ -72,7 +72,7 @@ def findings(facts: Facts) -> Findings:
         found = price(facts, one.without, base)
         doubt = _doubt(one, found, facts)
         if doubt is None:
-            kept.append(_finding(one, bounded(one, found, facts), facts))
+            kept.append(_finding(one, bounded(one, found, facts, base), facts))
         else:
             doubts.append(doubt)
     doubts += _unknown_causes(facts)

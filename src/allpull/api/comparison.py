@@ -1,0 +1,72 @@
+"""Compare the runs before a change with the runs after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from allpull.api.explanation import kept_explanation
+from allpull.api.results import Shown
+from allpull.api.runs import Place, Run, as_runs
+from allpull.compare import comparison, gate, known_variation
+from allpull.report.terminal.compare import headline
+from allpull.schema.compared import CompareResult
+from allpull.units import counted
+
+
+class Comparison(Shown, CompareResult):
+    """Two sides of runs compared: the fields of ``allpull compare --json``."""
+
+    @classmethod
+    def of(cls, result: CompareResult) -> Comparison:
+        """``result`` as it shows itself."""
+        return cls.model_construct(**{name: getattr(result, name) for name in CompareResult.model_fields})
+
+    def _lines(self) -> Iterator[str]:
+        yield headline(self).plain
+        yield f"{counted(len(self.before), 'run')} before, {counted(len(self.after), 'run')} after"
+        for checked in self.gates:
+            yield f"gate {checked.outcome}: {checked.gate}"
+
+    def _repr_html_(self) -> str:
+        from allpull.report.html.compare import block  # noqa: PLC0415  charts take long to import
+        from allpull.report.html.fragment import fragment  # noqa: PLC0415
+
+        return fragment([block(self)])
+
+
+def compare(
+    before: Run | Place | Iterable[Run | Place],
+    after: Run | Place | Iterable[Run | Place],
+    *,
+    metrics: Sequence[str] = (),
+    fail_if: Sequence[str] = (),
+    between_run: str | None = None,
+    anyway: bool = False,
+    skip_damaged: bool = False,
+) -> Comparison:
+    """Say what changed from the runs ``before`` to the runs ``after``, with intervals.
+
+    Args:
+        before: runs, run directories, or folders of them; three or more show how much such runs vary.
+        after: the same.
+        metrics: compare only these; the first one decides. Empty: all, and throughput decides.
+        fail_if: gates such as ``throughput < -3%``; each becomes one of ``Comparison.gates``.
+        between_run: how much such runs vary, for fewer than three per side: a standard deviation such as ``0.8%``, or
+            the path of a stored answer.
+        anyway: compare even runs that differ in what a fair comparison needs.
+        skip_damaged: leave out lines of records that cannot be read.
+
+    Raises:
+        BadInput: a side is empty, a run stands on it twice, key facts do not agree, or a metric was not measured.
+    """
+    options = comparison.Options(
+        metrics=[gate.find_metric(name).name for name in metrics],
+        gates=[gate.parse_gate(text) for text in fail_if],
+        known_variation=known_variation.parse_known_variation(between_run) if between_run is not None else None,
+        anyway=anyway,
+    )
+    sides = [[run.aligned for run in as_runs(side, skip_damaged=skip_damaged)] for side in (before, after)]
+    explained = {run.data.record.id: kept_explanation(run) for side in sides for run in side}
+    return Comparison.of(
+        comparison.compare(comparison.Sides(before=sides[0], after=sides[1], explained=explained), options)
+    )
