@@ -90,8 +90,9 @@ def test_a_late_rank_on_a_host_whose_clock_is_wrong(
     assert_late_or_uncertain(judge(healthy.later("backward", 0.012, rank=3), healthy, crooked_pings(*pings_s)))
 
 
-@pytest.mark.parametrize("device", [None, Device()], ids=["cpu", "device"])
-@pytest.mark.parametrize("pings_s", [(0.010, 0.001), (0.001, 0.010)], ids=["ahead", "behind"])
+@pytest.mark.parametrize(
+    ("pings_s", "device"), [((0.010, 0.001), None), ((0.001, 0.010), Device())], ids=["ahead, cpu", "behind, device"]
+)
 def test_a_host_clock_that_is_wrong_makes_no_rank_late(
     judge: Judge, pings_s: tuple[float, float], device: Device | None
 ) -> None:

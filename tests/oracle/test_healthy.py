@@ -35,11 +35,11 @@ HEALTHY: dict[str, tuple[Training, Recording]] = {
         even(ranks=8, hosts=4, seed=13),
         Recording(offsets_s=(0.0, 40.0, -7.0, 1e-3), drift=(0.0, 2e-5, -1e-5, 0.0)),
     ),
-    "sixteen ranks": (even(ranks=16, hosts=2, steps=30, seed=14), Recording()),
+    "sixteen ranks": (even(ranks=16, hosts=2, steps=24, seed=14), Recording()),
     "noisy": (even(steps=60, jitter=0.03, seed=15), Recording()),
     "short steps": (
         even(
-            steps=200,
+            steps=120,
             forward_s=0.001,
             backward_s=0.002,
             optimizer_s=2e-4,
