@@ -42,7 +42,7 @@ MAX_HOST_JSON_BYTES = 1 << 20
 class RunData:
     """One run as it stands on disk.
 
-    ``steps`` has the columns of ``records.SCHEMA``, sorted by rank and step; ``collectives`` those of
+    ``steps`` has the columns of ``steps.SCHEMA``, sorted by rank and step; ``collectives`` those of
     ``collectives.SCHEMA``, ``ready``, ``reductions`` (of steps that list them) and ``named`` those of their schemas, in
     the same order; ``counters``, ``pings``, ``gpus``, ``nics`` and ``links`` those of the schemas in ``counters``.
     ``headers`` and ``events`` go by rank; ranks that left none are absent. ``gaps``: what is missing or was left out.
