@@ -83,7 +83,8 @@ def _has_to_send(window: Window, hosts: int) -> float | None:
     lane = window.reductions
     if lane is None or lane.size_bytes is None or not window.measured_s > 0:
         return None
-    return 2 * (hosts - 1) / hosts * float(lane.size_bytes.sum()) * lane.seconds.shape[0] / window.measured_s
+    reduced_bytes = float(lane.size_bytes.sum()) * len(lane.seconds)
+    return 2 * (hosts - 1) / hosts * reduced_bytes / window.measured_s
 
 
 def _carrying(machine: Machine, has_to_send: float | None) -> list[Connection]:
