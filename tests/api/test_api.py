@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+import pickle
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -12,7 +15,7 @@ import polars as pl
 import pytest
 
 import allpull
-from allpull.api import frames
+from allpull.api import comparison, frames, jobs, verbs
 from allpull.api.jobs import _origin, _sets
 from allpull.errors import BadInput
 
@@ -119,18 +122,31 @@ def test_a_folder_of_several_runs_is_no_run(runs: Path) -> None:
     assert [run.id for run in allpull.open_runs([runs, runs / "v1.2"])] == [run.id for run in allpull.open_runs(runs)]
 
 
-def test_the_import_needs_the_standard_library_alone_and_functions_stay_functions() -> None:
+def test_the_import_needs_the_standard_library_alone_and_packages_stay_packages() -> None:
     code = (
         "import sys, allpull\n"
         "allpull.metric('x', 1.0)\n"
         "assert not {'polars', 'pydantic', 'numpy', 'typer', 'rich'} & set(sys.modules), sys.modules.keys()\n"
-        "from allpull.compare import gate; from allpull.train import models; from allpull.explain import manual\n"
-        "import allpull.report.printable\n"
-        "assert all(callable(getattr(allpull, name)) for name in ('compare', 'explain', 'report', 'train', 'run'))\n"
-        "assert set(allpull.API) <= set(dir(allpull))\n"
+        "import allpull.compare.gate as gate; from allpull.train import models; import allpull.explain.manual\n"
+        "assert allpull.explain.manual.summary and allpull.compare.gate is gate\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_face_lists_what_it_offers() -> None:
+    assert set(dir(allpull)) == {*allpull.API, "phase", "step", "epoch", "metric", "__version__"}
+    assert all(getattr(allpull, name) for name in allpull.__all__)
+
+
+@pytest.mark.parametrize("function", [verbs.explain, verbs.report, comparison.compare, jobs.train])
+def test_a_package_with_the_name_of_a_function_is_called_like_it(function: Callable[..., object]) -> None:
+    offered = getattr(allpull, function.__name__)
+    assert inspect.signature(offered) == inspect.signature(function)
+    assert offered.__doc__ == function.__doc__
+    assert pickle.loads(pickle.dumps(offered)) is offered
+    with pytest.raises(TypeError, match=r"missing .* required positional argument"):
+        offered()
 
 
 def test_overrides_and_origin_are_those_of_the_command_line() -> None:

@@ -85,11 +85,12 @@ class Rehearse:
         return running
 
     def _remarks(self, job: Job) -> list[str]:
-        """What will differ from the cluster file, in sentences; ``allpull run`` says itself which faults do not act."""
+        """What will differ from the cluster file, in sentences."""
         fast, idle = too_fast(self.cluster), idle_kinds(self.cluster, AcceleratorFault)
         remarks = [fast] if fast else []
-        if idle and job.program is None and not _is_accelerated(job):
-            remarks.append(f"faults of the virtual accelerator act in allpull rehearse, not here: {', '.join(idle)}")
+        if idle and not _is_accelerated(job):
+            program = "allpull's trainer" if job.program is None else "a command of yours"
+            remarks.append(f"faults of the virtual accelerator do not act on {program}: {', '.join(idle)}")
         return remarks
 
 

@@ -10,12 +10,12 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
-import allpull
 from allpull.errors import RunDirError
 from allpull.rundir import layout, safe_open
 from allpull.rundir.write import private_folder, whole_file
 from allpull.schema.explained import ExplainResult
 from allpull.schema.run import RunRecord
+from allpull.version import __version__
 
 MAX_BYTES = 64 << 20  # seconds of every phase of 100,000 ranks
 UNENDED = frozenset({"created", "running"})
@@ -66,7 +66,7 @@ def _key(root: Path, blob: bytes) -> str:
     Raises:
         RunDirError: a record cannot be read.
     """
-    whole = hashlib.sha256(f"{allpull.__version__} {hashlib.sha256(blob).hexdigest()}".encode())
+    whole = hashlib.sha256(f"{__version__} {hashlib.sha256(blob).hexdigest()}".encode())
     for part in _parts(root):
         whole.update(part.encode("utf-8", "backslashreplace"))
     return whole.hexdigest()
