@@ -19,7 +19,7 @@ from allpull.rundir.read.steps import StepsFile
 from allpull.schema.events import Watching
 from allpull.schema.gap import SHOWN_RANKS, Gap, named_ranks, of_ranks
 from allpull.schema.host import HostRecord
-from allpull.schema.run import RunRecord
+from allpull.schema.run import Exit, RunRecord
 from allpull.units import counted
 
 NAMED_RANKS = 1000  # that a gap holds by number: run.json may speak of any number of ranks
@@ -120,8 +120,10 @@ def of_hosts(record: RunRecord, hosts: tuple[HostRecord, ...], counters: list[Co
         yield Gap(kind="host counters", text="counters: a last line is cut off; it was left out")
 
 
-def why_no_rank(processes: Sequence[ProcessRecord]) -> str:
-    """Why no process of an observed command became a rank, from what they said of themselves."""
+def why_no_rank(processes: Sequence[ProcessRecord], ended: Exit | None = None) -> str:
+    """Why no process of an observed command became a rank, from their own records and how the job ``ended``."""
+    if not processes and ended is not None and ended.code:
+        return f"no process that imports torch was seen before the job failed: {ended.describe()}"
     if not processes:
         return "no process that imports torch was seen: did Python start with -I or -S, or without our environment?"
     reasons = Counter(process.reason or "no reason given" for process in processes).most_common(SHOWN_REASONS)

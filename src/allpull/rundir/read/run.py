@@ -112,7 +112,7 @@ def read_run(directory: Path, *, skip_damaged: bool = False) -> RunData:
     events = _event_logs(root, record, found, skip_damaged=skip_damaged)
     counters = _counter_files(root, record, skip_damaged=skip_damaged)
     if record.kind == "run" and not steps:
-        found.append(Gap(kind="no rank", text=gaps.why_no_rank(process_records(root))))
+        found.append(Gap(kind="no rank", text=gaps.why_no_rank(process_records(root), record.exit)))
     found += gaps.of_steps(record, steps, events)
     found += gaps.of_events(record, set(steps), events)
     found += gaps.of_hosts(record, hosts, counters)
