@@ -18,6 +18,7 @@ import sys
 import types
 import typing
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -147,7 +148,7 @@ def python_api() -> str:
     for name in ("phase", "step", "epoch", "metric"):
         lines += _member(f"allpull.{name}", getattr(allpull, name))
     lines += ["## Functions", ""]
-    offered = {name: getattr(allpull, name) for name in allpull.API}
+    offered = {name: getattr(import_module(module), name) for name, module in allpull.API.items()}
     for name, value in offered.items():
         if inspect.isfunction(value):
             lines += _member(f"allpull.{name}", value)
@@ -156,7 +157,8 @@ def python_api() -> str:
         if inspect.isclass(value):
             lines += [f"### allpull.{name}", "", *_prose(value), *_results_fields(value)]
             for member, found in vars(value).items():
-                if not member.startswith("_") and not isinstance(found, classmethod):
+                inserted = inspect.isfunction(found) and found.__module__ != value.__module__  # by pydantic
+                if not (member.startswith("_") or inserted or isinstance(found, classmethod)):
                     lines += _class_member(name, member, found)
     return "\n".join(lines[:-1]) + "\n"
 

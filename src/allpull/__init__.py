@@ -17,33 +17,33 @@ Runs, for a notebook or a script (docs/reference/api.md)::
 """
 
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from allpull.marks import epoch as epoch
 from allpull.marks import metric as metric
 from allpull.marks import phase as phase
 from allpull.marks import step as step
+from allpull.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from allpull.api.comparison import Comparison as Comparison
+    from allpull.api.comparison import compare as compare
     from allpull.api.jobs import Job as Job
     from allpull.api.jobs import JobFailed as JobFailed
     from allpull.api.jobs import Progress as Progress
     from allpull.api.jobs import run as run
     from allpull.api.jobs import train as train
-    from allpull.api.results import Comparison as Comparison
     from allpull.api.results import Explanation as Explanation
     from allpull.api.results import Metrics as Metrics
     from allpull.api.results import Scaling as Scaling
     from allpull.api.runs import Run as Run
     from allpull.api.runs import open_run as open_run
     from allpull.api.runs import open_runs as open_runs
-    from allpull.api.verbs import compare as compare
     from allpull.api.verbs import explain as explain
     from allpull.api.verbs import report as report
     from allpull.api.verbs import scaling as scaling
     from allpull.errors import AllpullError as AllpullError
-
-__version__ = "0.1.0"
 
 API = {
     "open_run": "allpull.api.runs",
@@ -51,7 +51,7 @@ API = {
     "Run": "allpull.api.runs",
     "scaling": "allpull.api.verbs",
     "explain": "allpull.api.verbs",
-    "compare": "allpull.api.verbs",
+    "compare": "allpull.api.comparison",
     "report": "allpull.api.verbs",
     "train": "allpull.api.jobs",
     "run": "allpull.api.jobs",
@@ -61,15 +61,45 @@ API = {
     "Metrics": "allpull.api.results",
     "Scaling": "allpull.api.results",
     "Explanation": "allpull.api.results",
-    "Comparison": "allpull.api.results",
+    "Comparison": "allpull.api.comparison",
     "AllpullError": "allpull.errors",
 }
 """Name → module, imported when the name is first used: marks need the standard library alone, and come at once."""
 
-for _room in ("compare", "explain", "report", "train"):
-    # A room's import sets an attribute of this package, once. Done here, it cannot replace the function of that name.
-    import_module(f"allpull.{_room}")
-    globals().pop(_room, None)
+__all__ = list(API)
+__all__ += ["epoch", "metric", "phase", "step"]
+
+
+class _Verb(ModuleType):
+    # A package with the name of a function is both: `allpull.train(…)` and `import allpull.train.loop`. Importing a
+    # package sets it as an attribute of its parent, so that a plain function would be replaced.
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return _function(self)(*args, **options)
+
+    @property
+    def __doc__(self) -> Any:  # type: ignore[override]  # what `allpull.train?` shows in a notebook
+        return _function(self).__doc__
+
+    @property
+    def __signature__(self) -> Any:
+        return import_module("inspect").signature(_function(self))
+
+    def __reduce__(self) -> Any:  # a function can be sent to another process, a module cannot
+        return import_module, (self.__name__,)
+
+
+def _function(package: ModuleType) -> Any:
+    name = package.__name__.rpartition(".")[2]
+    return getattr(import_module(API[name]), name)
+
+
+def _make_callable(*names: str) -> None:
+    for name in names:
+        import_module(f"allpull.{name}").__class__ = _Verb  # documented: Customizing module attribute access
+
+
+_make_callable("compare", "explain", "report", "train")
 
 
 def __getattr__(name: str) -> Any:
@@ -80,4 +110,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *API})
+    return sorted([*__all__, "__version__"])

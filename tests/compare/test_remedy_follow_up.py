@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-import allpull
 from allpull.compare.remedy_follow_up import MOST, follow_up, kept
-from allpull.rundir import layout
+from allpull.rundir import derived, layout
 from allpull.rundir.derived import cache_explanation, cached_explanation
 from allpull.rundir.read.run import RunData, read_run
 from allpull.schema.base import tag
@@ -213,7 +212,7 @@ def test_what_a_cut_run_gave_is_not_read_once_its_records_are_whole_again(run: R
 
 
 def test_what_another_allpull_kept_is_not_read(run: RunData, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(allpull, "__version__", "0.0.1")
+    monkeypatch.setattr(derived, "__version__", "0.0.1")
     assert cached_explanation(run.directory, run.record) is None
 
 

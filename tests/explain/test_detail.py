@@ -89,7 +89,7 @@ def test_who_waited_for_whom_and_why_sums_to_what_was_waited():
     assert found is not None
     assert found.caused_s_per_step is not None
     caused = np.array(found.caused_s_per_step)
-    assert caused.sum() == pytest.approx(charged.wait_s.sum() / 30)
+    assert caused.sum() == pytest.approx(charged.delay_s.sum() / 30)
     by_reason = np.sum(list(found.phases.values()), axis=0) + found.unattributed
     assert by_reason == pytest.approx(caused.sum(axis=1))
     assert found.phases["backward"][2] > 0.9 * caused[2].sum() > 0.030

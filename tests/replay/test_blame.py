@@ -14,6 +14,7 @@ from tests.analyse.program import Program, late, records
 from tests.replay.windows import Call, anything, window
 
 from allpull.analyse.aligned import AlignedRun
+from allpull.analyse.collectives.waiting import reductions
 from allpull.replay.blame import TRANSFER, Blame, blame
 from allpull.replay.engine import event_times, replay
 from allpull.replay.leave_one_out import beyond_others, others_median
@@ -44,13 +45,13 @@ def charged_ms(found: Blame) -> dict[str, list[float]]:
 
 
 def assert_closes(one: Window, found: Blame) -> None:
-    assert found.caused_s.sum() == pytest.approx(found.wait_s.sum(), abs=1e-9)
+    assert found.caused_s.sum() == pytest.approx(found.delay_s.sum(), abs=1e-9)
     rows = sum(found.by_phase.values(), start=found.unattributed_s)
     assert rows == pytest.approx(found.caused_s.sum(axis=1), abs=1e-9)
-    for values in (found.caused_s, found.unattributed_s, found.wait_s, found.transfer_s, *found.by_phase.values()):
+    for values in (found.caused_s, found.unattributed_s, found.delay_s, found.transfer_s, *found.by_phase.values()):
         assert (values >= -1e-12).all()
     worked_s = sum((one.per_step(name) for name in one.work), start=np.zeros(one.wall_s.shape))
-    assert found.wait_s + found.transfer_s == pytest.approx(one.wall_s - worked_s, abs=1e-9)
+    assert found.delay_s + found.transfer_s == pytest.approx(one.wall_s - worked_s, abs=1e-9)
     assert (found.last >= 0).all()
     assert found.last.sum() <= found.meetings
 
@@ -72,7 +73,7 @@ def test_a_walk_ends_where_a_replay_ends(seed: int) -> None:
     times = event_times(one)
     assert times.leave_s[one.kind == STEP] == pytest.approx(replay(one).end_s, abs=1e-12)
     assert (times.blocked_s >= 0).all()
-    wait_s = times.wait_s(one)
+    wait_s = times.delay_s(one)
     assert (wait_s <= times.blocked_s + 1e-12).all()
     rows = np.flatnonzero(times.culprit >= 0)
     assert wait_s[rows, times.culprit[rows]] == pytest.approx(np.zeros(rows.size), abs=1e-12)  # the last waits for none
@@ -121,7 +122,7 @@ def test_a_shift_of_all_clocks_changes_nothing() -> None:
 def test_one_rank_waits_for_nobody() -> None:
     found = of(Program(ranks=1))
     assert found.caused_s.tolist() == [[0]]
-    assert found.wait_s.sum() == 0
+    assert found.delay_s.sum() == 0
     assert found.transfer_s.sum() > 0
     assert (found.late_s == 0).all()
     assert found.meetings == 0
@@ -188,7 +189,7 @@ def test_of_two_at_once_the_last_is_charged_and_two_phases_share() -> None:
 def test_a_network_that_is_slow_for_all_makes_nobody_wait() -> None:
     found = of(Program(bucket_ms=[40.0, 40.0, 40.0]))
     assert charged_ms(found) == {}
-    assert found.wait_s.sum() == 0
+    assert found.delay_s.sum() == 0
     assert found.transfer_s.sum() == pytest.approx(12 * 4 * (0.120 + 0.040 / 3 - 0.040), abs=1e-6)
     assert found.last.tolist() == [0] * 4
 
@@ -198,8 +199,12 @@ def test_a_busy_lane_hides_lateness_that_step_level_sees() -> None:
     plain = Program(steps=16, bucket_ms=[30.0, 20.0, 2.0])
     run = records(replace(plain, work={"backward": late(plain, 3, 12, 40)}))
     at_buckets, at_steps = blame(window_of(run)), blame(window_of(replace(run, ready=run.ready.clear())))
-    assert at_buckets.wait_s.sum() == pytest.approx(16 * 3 * 0.004, rel=0.01)  # a third of it, at the first bucket
-    assert at_steps.wait_s.sum() == pytest.approx(16 * 3 * 0.012, rel=0.01)
+    assert at_buckets.delay_s.sum() == pytest.approx(16 * 3 * 0.004, rel=0.01)  # a third of it, at the first bucket
+    assert at_steps.delay_s.sum() == pytest.approx(16 * 3 * 0.012, rel=0.01)
+    for found in (at_buckets, at_steps):  # the wait that `show` gives does not depend on buckets
+        assert found.wait_s.sum() == pytest.approx(16 * 3 * 0.012, rel=0.01)
+    shown = reductions(run.steps.select("rank", "step", "arrival_ns", "done_ns"), 4)["wait_ns"]
+    assert at_buckets.wait_s.sum() == pytest.approx(float(shown.sum()) / 1e9, rel=1e-6)
 
 
 def test_a_rank_that_has_its_gradients_back_late_is_late_for_transfer() -> None:
@@ -218,7 +223,7 @@ def test_where_everybody_is_late_at_times_the_sums_hold() -> None:
     one = window_of(records(Program(steps=30, work=work, meet="barrier", tail_ms=rng.exponential(1, (30, 4)))))
     found = blame(one)
     assert_closes(one, found)
-    assert found.unattributed_s.sum() < 0.1 * found.wait_s.sum()
+    assert found.unattributed_s.sum() < 0.1 * found.delay_s.sum()
 
 
 # Meetings of some ranks
@@ -252,7 +257,7 @@ def test_waiting_is_passed_on_to_whom_it_was_for() -> None:
     found = blame(one)
     assert_closes(one, found)
     assert found.last.tolist() == [3, 3, 0]  # rank 0 in the pair's meeting, rank 1 in the reduction
-    assert found.by_phase["input"][0] == pytest.approx(found.wait_s.sum(), rel=0.06)
+    assert found.by_phase["input"][0] == pytest.approx(found.delay_s.sum(), rel=0.06)
     assert found.by_phase["forward"][1] == pytest.approx(3 * 0.043 / 42, rel=0.2)
     assert found.caused_s[0, 2] > 20 * found.caused_s[1, 2]
 
@@ -276,7 +281,7 @@ def test_ranks_that_never_all_meet_are_compared_with_those_they_meet() -> None:
     apart = replace(apart, wall_s=np.diff(ends_s, axis=0, prepend=apart.begin_s[None]))
     found = blame(apart)
     assert_closes(apart, found)
-    assert found.by_phase["input"] == pytest.approx([found.wait_s.sum(), 0, 0], rel=0.05)
+    assert found.by_phase["input"] == pytest.approx([found.delay_s.sum(), 0, 0], rel=0.05)
     assert found.late_s[:, 2].tolist() == [0] * 6
     assert found.late_s[:, 0] == pytest.approx([0.04] * 6, abs=1e-9)
 

@@ -8,12 +8,10 @@ from typing import Any, TypeVar, cast
 from pydantic import PrivateAttr
 
 from allpull.report.printable import short
-from allpull.report.terminal import compare as compared
 from allpull.report.terminal import explain as explained
 from allpull.report.terminal.table import compact_phases
 from allpull.report.wording import ABSENT, NAME_CHARACTERS, labels, percent, spread, times
 from allpull.schema.base import Record, tag
-from allpull.schema.compared import CompareResult
 from allpull.schema.explained import ExplainResult
 from allpull.schema.reported import ScalingReport
 from allpull.schema.results import RunMetrics, ShowResult
@@ -22,14 +20,16 @@ from allpull.units import counted, show_time
 MOST_LINES = 5  # findings or runs in a repr
 
 
-Kind = TypeVar("Kind", bound="_Shown")
+Kind = TypeVar("Kind", bound="Shown")
 
 
-class _Shown(Record):
+class Shown(Record):
     """A record that shows itself: as ``_lines`` in a console, and as sections of the report in a notebook."""
 
     _sections: tuple[str, ...] = PrivateAttr(default=())
     _report: Callable[[], ScalingReport] | None = PrivateAttr(default=None)
+    """Makes what is drawn, which may take reading runs; called at most once."""
+    _drawn: ScalingReport | None = PrivateAttr(default=None)
 
     def _lines(self) -> Iterator[str]:
         raise NotImplementedError
@@ -44,28 +44,37 @@ class _Shown(Record):
         from allpull.report.html.fragment import fragment  # noqa: PLC0415  charts take long to import
         from allpull.report.sections import SECTIONS  # noqa: PLC0415  as above
 
-        report = self._report() if self._report else None
-        blocks = [SECTIONS.load(name)(report) for name in self._sections] if report else []
+        self._draw()
+        blocks = [SECTIONS.load(name)(self._drawn) for name in self._sections] if self._drawn else []
         return fragment([block for block in blocks if block is not None], title="\n".join(self._lines()))
 
+    def __getstate__(self) -> dict[Any, Any]:
+        self._draw()  # a function that holds whole runs is not sent along, what it makes is
+        return super().__getstate__()
 
-def _shown(kind: type[Kind], record: Record, report: Callable[[], ScalingReport], *sections: str) -> Kind:
-    """``record`` as one that shows itself by these ``sections`` of ``report()``."""
-    fields = {name: getattr(record, name) for name in type(record).model_fields}
+    def _draw(self) -> None:
+        if self._report is not None:
+            self._drawn, self._report = self._report(), None
+
+
+def _shown(kind: type[Kind], record: Record, sections: tuple[str, ...], **more: Any) -> Kind:
+    """``record`` with the fields ``more``, as one that shows itself by ``sections`` of the report."""
+    fields = {name: getattr(record, name) for name in type(record).model_fields} | more
     made = cast("Kind", kind.model_construct(**fields))  # pydantic's plugin for mypy forgets which class it is
-    made._sections, made._report = sections, report
+    made._sections = sections
     return made
 
 
-class Metrics(_Shown, RunMetrics):
+class Metrics(Shown, RunMetrics):
     """The metrics of one run: the fields of ``allpull show --json``. None: not measured."""
 
     @classmethod
     def of(cls, metrics: RunMetrics) -> Metrics:
         """``metrics`` as they show themselves."""
         show = ShowResult(schema=tag("show"), runs=[metrics], reference=None, scaling=None, notes=[])
-        report = ScalingReport(schema=tag("report"), show=show, words=[], details=[])
-        return _shown(cls, metrics, lambda: report, "phases")
+        made = _shown(cls, metrics, ("phases",))
+        made._drawn = ScalingReport(schema=tag("report"), show=show, words=[], details=[])
+        return made
 
     def _lines(self) -> Iterator[str]:
         step = show_time(self.step_s.median) if self.step_s else ABSENT
@@ -78,7 +87,7 @@ class Metrics(_Shown, RunMetrics):
             yield f"{counted(len(self.gaps), 'gap')} in the records: see .gaps"
 
 
-class Scaling(_Shown, ShowResult):
+class Scaling(Shown, ShowResult):
     """Several runs side by side: the fields of ``allpull show --json``; the run with the fewest ranks is the reference.
 
     ``words`` says what the numbers mean, a sentence each.
@@ -89,9 +98,8 @@ class Scaling(_Shown, ShowResult):
     @classmethod
     def of(cls, report: ScalingReport) -> Scaling:
         """The scaling table of ``report`` as it shows itself."""
-        fields: dict[str, Any] = {name: getattr(report.show, name) for name in ShowResult.model_fields}
-        made = cls.model_construct(words=report.words, **fields)
-        made._sections, made._report = ("throughput", "phases"), lambda: report
+        made = _shown(cls, report.show, ("throughput", "phases"), words=report.words)
+        made._drawn = report
         return made
 
     def _lines(self) -> Iterator[str]:
@@ -104,13 +112,15 @@ class Scaling(_Shown, ShowResult):
             yield f"and {counted(len(self.runs) - MOST_LINES, 'more run')}"
 
 
-class Explanation(_Shown, ExplainResult):
+class Explanation(Shown, ExplainResult):
     """The efficiency tree and the findings of one run: the fields of ``allpull explain --json``."""
 
     @classmethod
     def of(cls, result: ExplainResult, report: Callable[[], ScalingReport]) -> Explanation:
         """``result`` as it shows itself; ``report`` has it, and the run and its reference where there is one."""
-        return _shown(cls, result, report, "losses", "findings")
+        made = _shown(cls, result, ("losses", "findings"))
+        made._report = report
+        return made
 
     def _lines(self) -> Iterator[str]:
         yield explained.headline(self)
@@ -123,24 +133,3 @@ class Explanation(_Shown, ExplainResult):
             yield f"{finding.title} [{finding.rule}, {gain}]"
         if not self.findings:
             yield self.healthy or "no finding; .notes says what could not be decided"
-
-
-class Comparison(_Shown, CompareResult):
-    """Two sides of runs compared: the fields of ``allpull compare --json``."""
-
-    @classmethod
-    def of(cls, result: CompareResult) -> Comparison:
-        """``result`` as it shows itself."""
-        return cls.model_construct(**{name: getattr(result, name) for name in CompareResult.model_fields})
-
-    def _lines(self) -> Iterator[str]:
-        yield compared.headline(self).plain
-        yield f"{counted(len(self.before), 'run')} before, {counted(len(self.after), 'run')} after"
-        for gate in self.gates:
-            yield f"gate {gate.outcome}: {gate.gate}"
-
-    def _repr_html_(self) -> str:
-        from allpull.report.html.compare import block  # noqa: PLC0415  as above
-        from allpull.report.html.fragment import fragment  # noqa: PLC0415
-
-        return fragment([block(self)])

@@ -1,16 +1,15 @@
-"""Explain, compare and report runs, or the runs at a place."""
+"""Explain and report runs, or the runs at a place."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from allpull.analyse.scaling import in_order
-from allpull.api.explanation import explain_run, kept_explanation
+from allpull.api.explanation import explain_run
 from allpull.api.reporting import scaling_report, with_explanation, write_report
-from allpull.api.results import Comparison, Explanation, Scaling
+from allpull.api.results import Explanation, Scaling
 from allpull.api.runs import Place, Run, as_runs
-from allpull.compare import comparison, gate, known_variation
 from allpull.errors import BadInput
 
 
@@ -48,47 +47,6 @@ def explain(
     run = in_order(given)[-1]
     references = [] if reference is None else [one.aligned for one in as_runs(reference)]
     return explain_run(run, [*(one for one in given if one is not run), *references])
-
-
-def compare(
-    before: Run | Place | Iterable[Run | Place],
-    after: Run | Place | Iterable[Run | Place],
-    *,
-    metrics: Sequence[str] = (),
-    fail_if: Sequence[str] = (),
-    between_run: str | None = None,
-    anyway: bool = False,
-    skip_damaged: bool = False,
-) -> Comparison:
-    """Compare the runs ``before`` a change with the runs ``after`` it, with intervals.
-
-    Args:
-        before: runs, run directories, or folders of them; three or more show the run-to-run variation.
-        after: the same.
-        metrics: compare only these; the first one decides. Empty: all, and throughput decides.
-        fail_if: gates such as ``throughput < -3%``; each becomes one of ``Comparison.gates``.
-        between_run: run-to-run variation, for fewer than three runs per side: a standard deviation such as ``0.8%``,
-            or the path of a file with the output of ``allpull compare --json``.
-        anyway: compare the runs even if they differ in facts that must agree.
-        skip_damaged: skip lines of records that cannot be read.
-
-    Raises:
-        RunDirError: one of the runs cannot be read.
-        UnknownName: there is no such metric.
-        BadInput: a side is empty, a run is given twice on one side, key facts do not agree, a metric was not measured,
-            or ``fail_if`` or ``between_run`` cannot be parsed.
-    """
-    options = comparison.Options(
-        metrics=[gate.find_metric(name).name for name in metrics],
-        gates=[gate.parse_gate(text) for text in fail_if],
-        known_variation=known_variation.parse_known_variation(between_run) if between_run is not None else None,
-        anyway=anyway,
-    )
-    sides = [[run.aligned for run in as_runs(side, skip_damaged=skip_damaged)] for side in (before, after)]
-    explained = {run.data.record.id: kept_explanation(run) for side in sides for run in side}
-    return Comparison.of(
-        comparison.compare(comparison.Sides(before=sides[0], after=sides[1], explained=explained), options)
-    )
 
 
 def report(runs: Run | Place | Iterable[Run | Place], path: Place, *, figures: Place | None = None) -> Path:

@@ -14,7 +14,6 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-import allpull
 from allpull.cli import (
     compare,
     demo,
@@ -34,6 +33,7 @@ from allpull.cli import (
 from allpull.cli.say import complain
 from allpull.cli.verb import Verb, example
 from allpull.errors import AllpullError
+from allpull.version import __version__
 
 OWN_FAILURE = 125  # of allpull itself, distinct from the program's codes (as in `timeout` and `docker run`)
 
@@ -71,7 +71,7 @@ def _usage(error: Exception) -> bool:
 def version(requested: bool) -> None:
     """Print the version and stop."""
     if requested:
-        typer.echo(f"allpull {allpull.__version__}")
+        typer.echo(f"allpull {__version__}")
         raise typer.Exit
 
 

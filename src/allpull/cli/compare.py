@@ -109,7 +109,7 @@ def compare(  # noqa: PLR0917  one parameter an option, called by typer alone
 
     Every difference has a 99 % interval. With --fail-if it is a gate for CI: exit code 3 if the gate fails.
     """
-    from allpull.api.verbs import compare as compare_runs  # noqa: PLC0415  polars is not needed for --help
+    from allpull.api.comparison import compare as compare_runs  # noqa: PLC0415  polars is not needed for --help
 
     places = _sides(before or [], after or [])
     if strict and not fail_if:

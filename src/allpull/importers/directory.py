@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-import allpull
 from allpull.errors import BadInput
 from allpull.importers import records
 from allpull.importers.clocks import Clocks
@@ -27,6 +26,7 @@ from allpull.rundir.write import private_folder, whole_file
 from allpull.schema.base import tag
 from allpull.schema.run import RunRecord
 from allpull.units import NS_PER_S
+from allpull.version import __version__
 
 LAUNCHER = "import"
 FOLDERS = (*layout.RECORDS, layout.TRACES, layout.DERIVED)
@@ -91,7 +91,7 @@ def _record(joined: Joined, gaps: Sequence[str], *, name: str, places: Sequence[
         launcher=LAUNCHER,
         ranks=len(joined.ranks),
         hosts=joined.hosts,
-        versions={"allpull": allpull.__version__, **joined.versions},
+        versions={"allpull": __version__, **joined.versions},
         gaps=list(gaps),
     )
     return redacted(record)

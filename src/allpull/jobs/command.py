@@ -22,8 +22,6 @@ from allpull.launch.execute import execute
 from allpull.launch.job import Job, prepare, prospect
 from allpull.launch.launcher import Launcher, choose
 from allpull.launch.slurm import launcher as slurm
-from allpull.rehearse.cluster.faults import AcceleratorFault
-from allpull.rehearse.launcher import Rehearse
 from allpull.rundir.job_file import JOB_VARIABLE
 from allpull.rundir.read.headers import USER_STARTED
 from allpull.schema.run import RunRecord
@@ -180,9 +178,6 @@ def observe(
         AllpullError: it could not be started.
     """
     launcher = launcher_of(observed)
-    idle = sorted({fault.kind for fault in accelerator_faults(launcher)})
-    if idle:
-        notify(f"faults of the virtual accelerator do not act on a command of yours: {', '.join(idle)}")
     if isinstance(launcher, Wrapped) and shutil.which(observed.program[0]) is None:
         return _not_started(CannotStart(observed.program[0], _missing_program(observed.program[0])), notify)
     job = prepare(observed.spec, kind="run", program=observed.program, command=command, out=out)
@@ -217,12 +212,6 @@ def closing_messages(record: RunRecord, job: Job, launcher: Launcher, command: S
 def launcher_of(observed: ObservedCommand) -> Launcher:
     """The launcher of a command."""
     return Wrapped() if observed.spec.launch.launcher == LAUNCHER else choose(observed.spec.launch.launcher)
-
-
-def accelerator_faults(launcher: Launcher) -> list[AcceleratorFault]:
-    """The faults of a cluster file that act only on the training of its virtual accelerator."""
-    planted = launcher.cluster.faults if isinstance(launcher, Rehearse) else ()
-    return [fault for fault in planted if isinstance(fault, AcceleratorFault)]
 
 
 def open_script(request: CommandRequest, shell: str, out: Path, command: Sequence[str]) -> tuple[str, Path]:

@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import allpull
 from allpull.rundir import redact
 from allpull.rundir.job_file import JobFile, WatchOptions
 from allpull.rundir.read.headers import USER_STARTED
 from allpull.schema.run import RunRecord
 from allpull.schema.spec import RunSpec
+from allpull.version import __version__
 
 TRAINERS = ("data", "model", "train")  # parts of a specification that describe only our own trainer
 LAUNCHERS = ("launch", "ssh", "slurm", "container")  # parts that describe only ranks started by allpull
@@ -48,6 +48,6 @@ def of_program(record: RunRecord, environ: Mapping[str, str]) -> RunRecord:
         absent += LAUNCHERS
         inherited = {name: environ[name] for name in record.environment if name in environ}
         changes["environment"], _ = redact.mapping(inherited)
-        changes |= {"threads_per_rank": None, "versions": {"allpull": allpull.__version__}}
+        changes |= {"threads_per_rank": None, "versions": {"allpull": __version__}}
     changes["spec"] = {name: value for name, value in record.spec.items() if name not in absent}
     return record.model_copy(update=changes)

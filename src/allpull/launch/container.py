@@ -16,12 +16,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import allpull
 from allpull.errors import BadInput, MissingPart
 from allpull.launch.job import RECORDED_VARIABLES
 from allpull.observe.identity import HOST_VARIABLE, STARTERS
 from allpull.rundir import redact
 from allpull.schema.spec import ContainerSpec
+from allpull.version import __version__
 
 ANSWER_S = 900.0  # an image that is fetched from a registry, or unpacked, takes minutes the first time
 MAX_COMPLAINT = 300  # characters; the rest is in no message
@@ -168,9 +168,9 @@ def versions(container: ContainerSpec, answer: subprocess.CompletedProcess[bytes
             f"container.image: {container.image} has no {' and no '.join(missing)} for its {container.python}",
             hint="build it from containers/allpull.def, or name the Python that has them with container.python",
         )
-    if have["allpull"] != allpull.__version__:
+    if have["allpull"] != __version__:
         raise BadInput(
-            f"container.image: {container.image} has allpull {have['allpull']}, and this is {allpull.__version__}",
+            f"container.image: {container.image} has allpull {have['allpull']}, and this is {__version__}",
             hint="build it again from the same version",
         )
     return {name: have[name] for name in ("python", "torch")}

@@ -14,7 +14,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-import allpull
 from allpull.errors import BadInput
 from allpull.launch.code_versions import git_state
 from allpull.launch.command_record import of_program, with_command
@@ -29,6 +28,7 @@ from allpull.rundir.write import private_folder
 from allpull.schema.base import tag
 from allpull.schema.run import RunRecord
 from allpull.schema.spec import RunSpec, to_plain
+from allpull.version import __version__
 
 RECORDED_VARIABLES = (
     "OMP_", "KMP_", "MKL_", "GOMP_", "NCCL_", "GLOO_", "TORCH", "PYTORCH", "CUDA_", "HIP_", "ROCR_", "SLURM_", "OMPI_",
@@ -37,7 +37,7 @@ RECORDED_VARIABLES = (
 """Prefixes of variables that change how ranks run; no other environment variable is recorded."""
 
 WARNED = 128 + signal.SIGUSR1
-"""The exit code of a job whose ranks stopped at a warning (``train.stop``), as if that signal had ended the program."""
+"""The exit code of a job whose ranks stopped at a warning (``train.preemption``): as if the signal had ended it."""
 
 Kind = Literal["train", "run", "probe", "rehearse"]
 
@@ -215,7 +215,7 @@ def _record(spec: RunSpec, name: str, *, kind: Kind, command: Sequence[str], cre
         threads_per_rank=spec.launch.threads,
         global_batch=spec.global_batch,
         seed=spec.train.seed,
-        versions={"allpull": allpull.__version__, **({} if spec.container.image else versions())},
+        versions={"allpull": __version__, **({} if spec.container.image else versions())},
         git=git,
         environment=variables,
         redacted=in_git,

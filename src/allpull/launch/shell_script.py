@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-import allpull
 from allpull.launch import container
 from allpull.launch.job import Job
+from allpull.version import __version__
 
 
 def shell_script(job: Job, variables: Mapping[str, str], command: Sequence[str]) -> str:
@@ -19,7 +19,7 @@ def shell_script(job: Job, variables: Mapping[str, str], command: Sequence[str])
 def made_for(job: Job) -> str:
     """The comment that names our version and the command that the user typed."""
     command = shlex.join(job.record.command)
-    return f"# Made by allpull {allpull.__version__} for: " + "".join(c if c.isprintable() else "?" for c in command)
+    return f"# Made by allpull {__version__} for: " + "".join(c if c.isprintable() else "?" for c in command)
 
 
 def python_of(job: Job) -> list[str]:

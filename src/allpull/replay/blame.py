@@ -36,9 +36,11 @@ Rows = NDArray[np.intp]
 class Blame:
     """Which rank waited for which in a window, in total seconds, and why.
 
-    ``caused_s`` (culprit, victim) sums to what ``wait_s`` does. ``by_phase``: phase of ``WORK``, or ``transfer`` →
+    ``caused_s`` (culprit, victim) sums to what ``delay_s`` does. ``by_phase``: phase of ``WORK``, or ``transfer`` →
     (ranks,) the waiting that this phase of each rank caused; with ``unattributed_s`` (ranks,) they sum to the rows of
-    ``caused_s``. ``wait_s`` and ``transfer_s`` (steps, ranks): the time that ranks were blocked, split.
+    ``caused_s``. ``delay_s`` and ``transfer_s`` (steps, ranks): the time that ranks were blocked, split into what the
+    lateness of others cost (``EventTimes.delay_s``) and the rest. ``wait_s`` (steps, ranks): how much of it passed
+    before the last rank arrived.
 
     ``late_s`` (steps, ranks): how much later than the median of the others a rank arrived at the meetings of all ranks
     of a step, summed; below 0: earlier. Where all ranks never meet in a step, its largest meeting counts.
@@ -48,8 +50,9 @@ class Blame:
     caused_s: Floats
     by_phase: dict[str, Floats]
     unattributed_s: Floats
-    wait_s: Floats
+    delay_s: Floats
     transfer_s: Floats
+    wait_s: Floats
     late_s: Floats
     last: NDArray[np.int64]
     meetings: int
@@ -58,20 +61,21 @@ class Blame:
 def blame(window: Window) -> Blame:
     """Charge the waiting in ``window``; with one rank there is none."""
     times = event_times(window)
-    wait_s = times.wait_s(window)
-    transfer_s = times.blocked_s - wait_s
-    of_steps = np.zeros((2, window.steps.size, window.ranks))
-    np.add.at(of_steps[0], window.step_of, wait_s)
-    np.add.at(of_steps[1], window.step_of, transfer_s)
+    delay_s = times.delay_s(window)
+    transfer_s = times.blocked_s - delay_s
+    of_steps = np.zeros((3, window.steps.size, window.ranks))
+    for total_s, each_s in zip(of_steps, (delay_s, transfer_s, times.wait_s(window)), strict=True):
+        np.add.at(total_s, window.step_of, each_s)
     met = np.flatnonzero((times.culprit >= 0) & (times.present.sum(axis=1) > 1))
     sure = met[times.margin_s[met] > max(2 * window.bound_s, SMALL_S)]
-    charges = _charges(window, times, wait_s, transfer_s)
+    charges = _charges(window, times, delay_s, transfer_s)
     return Blame(
         caused_s=charges.caused_s,
         by_phase=charges.by_phase,
         unattributed_s=charges.unattributed_s,
-        wait_s=of_steps[0],
+        delay_s=of_steps[0],
         transfer_s=of_steps[1],
+        wait_s=of_steps[2],
         late_s=_late(window, times),
         last=np.bincount(times.culprit[sure], minlength=window.ranks),
         meetings=met.size,
@@ -112,13 +116,13 @@ class _Late:
         return found
 
 
-def _rows(window: Window, times: EventTimes, wait_s: Floats) -> _Late:
+def _rows(window: Window, times: EventTimes, delay_s: Floats) -> _Late:
     """Causes are sought back to the previous step at most: ranks that never all meet drift apart."""
     events = np.arange(window.events)
     met = np.maximum.accumulate(np.concatenate([[-1], np.where(times.everyone, events, -1)]))[:-1]
     ends = np.concatenate([[-1, -1], events[window.kind == STEP]])
     since = np.maximum(met, ends[window.step_of])
-    waited = np.flatnonzero(wait_s.any(axis=1))
+    waited = np.flatnonzero(delay_s.any(axis=1))
     return _Late(
         event=waited,
         culprit=times.culprit[waited],
@@ -127,18 +131,18 @@ def _rows(window: Window, times: EventTimes, wait_s: Floats) -> _Late:
     )
 
 
-def _charges(window: Window, times: EventTimes, wait_s: Floats, transfer_s: Floats) -> _Charges:
-    late = _rows(window, times, wait_s)
+def _charges(window: Window, times: EventTimes, delay_s: Floats, transfer_s: Floats) -> _Charges:
+    late = _rows(window, times, delay_s)
     names = [*window.work, TRANSFER]
     excess_s, before_s, behind_s = _reasons(window, times, late, transfer_s)
-    passed = _passed(times, late, wait_s)
+    passed = _passed(times, late, delay_s)
     passed_s = np.array([sum(parts.values()) for parts in passed])
     unknown_s = np.maximum(behind_s - excess_s.sum(axis=0) - passed_s - before_s, 0) + before_s
     total_s = excess_s.sum(axis=0) + passed_s + unknown_s
     unknown_s = np.where(total_s > 0, unknown_s, 1.0)
     total_s = np.where(total_s > 0, total_s, 1.0)
     caused_s = np.zeros((window.ranks, window.ranks))
-    waits_s = wait_s[late.event]
+    waits_s = delay_s[late.event]
     for row in reversed([row for row, parts in enumerate(passed) if parts]):
         for other, seconds in passed[row].items():
             waits_s[other] += waits_s[row] * (seconds / total_s[row])
@@ -200,18 +204,18 @@ def _chunks(times: EventTimes, late: _Late) -> Iterator[tuple[slice, Bools]]:
         yield rows, times.present[late.event[rows]]
 
 
-def _passed(times: EventTimes, late: _Late, wait_s: Floats) -> list[dict[int, float]]:
+def _passed(times: EventTimes, late: _Late, delay_s: Floats) -> list[dict[int, float]]:
     """For each row, the rows before it in which its culprit waited longer than the others, and by how much."""
-    total_s = _totals(wait_s)
+    total_s = _totals(delay_s)
     waited_s = total_s[late.event, late.culprit] - total_s[late.since + 1, late.culprit]
     found: list[dict[int, float]] = [{} for _ in late.event]
     for row in np.flatnonzero(waited_s > 0).tolist():
         culprit, event = late.culprit[row], late.event[row]
         between = np.arange(late.since[row] + 1, event)
-        between = between[wait_s[between, culprit] > 0][-LOOK_BACK:]
-        present = np.broadcast_to(times.present[event], (between.size, wait_s.shape[1]))
-        theirs_s = others_median(wait_s[between], np.full(between.size, culprit), present)
-        more_s = wait_s[between, culprit] - theirs_s
+        between = between[delay_s[between, culprit] > 0][-LOOK_BACK:]
+        present = np.broadcast_to(times.present[event], (between.size, delay_s.shape[1]))
+        theirs_s = others_median(delay_s[between], np.full(between.size, culprit), present)
+        more_s = delay_s[between, culprit] - theirs_s
         rows = np.searchsorted(late.event, between)
         found[row] = {int(one): float(more) for one, more in zip(rows, more_s, strict=True) if more > 0}
     return found

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from allpull.analyse.collectives.waiting import wait_and_transfer
 from allpull.analyse.steps.grid import Floats
 from allpull.replay.window import CALL, REDUCE, STEP, Bools, Reductions, Window
 
@@ -81,12 +82,25 @@ class EventTimes:
         return self.leave_s - self.stand_s
 
     def wait_s(self, window: Window) -> Floats:
-        """How much of that time it waited for the last rank to arrive ("Wait at N×N", DESIGN §4), (events, ranks)."""
-        meets = self.arrive_s.max(axis=1, where=window.meets | (window.kind == REDUCE)[:, None], initial=-np.inf)
-        until = np.where((window.kind == REDUCE)[:, None], self.arrive_s, self.stand_s)
-        waits = window.waits | (window.kind == REDUCE)[:, None]
-        wait: Floats = np.where(waits, np.clip(meets[:, None] - until, 0, self.blocked_s), 0)
-        return wait
+        """How much of that time each rank waited for the last one to arrive, by the one rule; (events, ranks)."""
+        reduces = (window.kind == REDUCE)[:, None]
+        return self._until_last(window, np.where(reduces, self.stand_s, self.arrive_s), self.stand_s)
+
+    def delay_s(self, window: Window) -> Floats:
+        """How much of that time lateness of others cost each rank, (events, ranks).
+
+        In calls that is ``wait_s``. In a reduction it is the time by which its binding bucket was ready later on
+        another rank: less than ``wait_s`` where a busy lane hides the lateness, more where it delays all buckets.
+        """
+        reduces = (window.kind == REDUCE)[:, None]
+        return self._until_last(window, self.arrive_s, np.where(reduces, self.arrive_s, self.stand_s))
+
+    def _until_last(self, window: Window, arrived_s: Floats, from_s: Floats) -> Floats:
+        """From ``from_s`` to the last of ``arrived_s`` where a rank waits, at most as long as it was blocked."""
+        reduces = (window.kind == REDUCE)[:, None]
+        last_s = arrived_s.max(axis=1, where=window.meets | reduces, initial=-np.inf)[:, None]
+        wait_s, _ = wait_and_transfer(from_s, from_s + self.blocked_s, last_s)
+        return np.where(window.waits | reduces, wait_s, 0.0)
 
 
 def event_times(window: Window) -> EventTimes:

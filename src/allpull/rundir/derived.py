@@ -10,12 +10,12 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
-import allpull
 from allpull.errors import RunDirError
 from allpull.rundir import layout, safe_open
 from allpull.rundir.write import private_folder, whole_file
 from allpull.schema.explained import ExplainResult
 from allpull.schema.run import RunRecord
+from allpull.version import __version__
 
 MAX_BYTES = 64 << 20  # seconds of every phase of 100,000 ranks
 UNENDED = frozenset({"created", "running"})
@@ -30,9 +30,10 @@ def cache_explanation(directory: Path, record: RunRecord, result: ExplainResult)
         return  # a link would lead out of the run directory
     text = result.model_dump_json(by_alias=True, indent=1) + "\n"
     try:
+        root = safe_open.checked_directory(directory)  # or a run that was deleted meanwhile would begin anew
         private_folder(str(path.parent))
         whole_file(str(path), text)
-        whole_file(str(key), _key(safe_open.checked_directory(directory), text.encode()) + "\n")
+        whole_file(str(key), _key(root, text.encode()) + "\n")
     except (OSError, RunDirError):
         return
 
@@ -67,7 +68,7 @@ def _key(root: Path, blob: bytes) -> str:
     Raises:
         RunDirError: a record cannot be read.
     """
-    whole = hashlib.sha256(f"{allpull.__version__} {hashlib.sha256(blob).hexdigest()}".encode())
+    whole = hashlib.sha256(f"{__version__} {hashlib.sha256(blob).hexdigest()}".encode())
     for part in _parts(root):
         whole.update(part.encode("utf-8", "backslashreplace"))
     return whole.hexdigest()

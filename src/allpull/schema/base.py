@@ -10,6 +10,8 @@ Format history:
   has gaps, and headers of steps how the clocks of hosts compared.
 - 1.3 (allpull 0.1.0): steps have how long the thread that trains waited for a CPU. Findings have the options that their
   remedy names.
+- 1.4 (allpull 0.1.0): steps list every reduction of gradients, where there may be several, and events say of which
+  network buckets are.
 
 A minor version adds optional fields, so an older reader may ignore them; a major version comes with an upgrade
 function, and one real run of every past version stays in the tests.
@@ -23,7 +25,7 @@ from pydantic import BaseModel, ConfigDict
 
 from allpull.errors import RunDirError
 
-VERSION = "1.3"
+VERSION = "1.4"
 
 _TAG = re.compile(r"allpull\.([a-z]+)/(\d{1,4})\.(\d{1,4})")
 
@@ -38,7 +40,7 @@ def tag(kind: str) -> str:
     """The ``schema`` field that begins every file of ``kind``.
 
     >>> tag("steps")
-    'allpull.steps/1.3'
+    'allpull.steps/1.4'
     """
     return f"allpull.{kind}/{VERSION}"
 

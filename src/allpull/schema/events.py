@@ -124,6 +124,7 @@ class Buckets(Record):
     kind: Literal["buckets"]
     step: int = Field(ge=0)
     sizes_bytes: list[int]
+    network: int = Field(0, ge=0, description="which network of the rank, as in the reductions of its steps")
     t_ns: int
 
 

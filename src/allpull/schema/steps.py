@@ -62,6 +62,14 @@ Collective = Annotated[list[int | None], Field(min_length=5, max_length=5)]
 """
 
 
+Reduction = Annotated[list[int], Field(min_length=9)]
+"""A reduction of gradients in backward. ``network`` counts the networks of a rank that reduce, from 0. Its backward
+pass lasted from ``begin_ns`` to ``done_ns``, when the reduced gradients were back. By then the step had spent
+``input_ns`` to ``optimizer_ns`` in these phases, time blocked in backward included. ``ready_ns`` of its buckets follow,
+as in the step; the last is the arrival. Several networks that reduce in one backward pass have equal ``begin_ns``.
+"""
+
+
 class StepRecord(Record):
     """One optimizer step of one rank. A time that was not measured is null, never 0."""
 
@@ -77,8 +85,8 @@ class StepRecord(Record):
     optimizer_ns: int | None = Field(None, ge=0)
     evaluation_ns: int | None = Field(None, ge=0)
     checkpoint_ns: int | None = Field(None, ge=0)
-    arrival_ns: int | None = Field(None, description="when the last gradient was ready: arrival at the collective")
-    done_ns: int | None = Field(None, description="when the reduced gradients were back")
+    arrival_ns: int | None = Field(None, description="when the last gradient was ready: arrival at the last reduction")
+    done_ns: int | None = Field(None, description="when these reduced gradients were back")
     recording_ns: int | None = Field(None, ge=0, description="time that recording the previous step took")
     queued_ns: int | None = Field(None, ge=0, description="time that the training thread was runnable without a CPU")
     tags: list[Tag] = Field(default_factory=list, description="reasons to leave this step out of rates")
@@ -94,4 +102,10 @@ class StepRecord(Record):
         None,
         description="for each bucket, in the order of reduction, when the last gradient of it and of all earlier ones"
         " was ready; the last is arrival_ns. A single moment: the buckets are not distinguished",
+    )
+    reductions: list[Reduction] | None = Field(
+        None,
+        description="[network, begin_ns, done_ns, input_ns, copy_ns, forward_ns, backward_ns, optimizer_ns, ready_ns of"
+        " each bucket] of each reduction, in order; arrival_ns, done_ns and ready_ns are of the last. Absent: there was"
+        " at most one, of network 0, in the only backward pass",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import signal
 import subprocess
 import sys
@@ -46,6 +47,41 @@ def test_a_first_host_that_nobody_knows_is_said_with_what_to_do(job: Job, index:
     told = json.loads((job.directory / layout.ended_file(name)).read_text())
     assert (told["index"], told["code"], told["failures"]) == (index, agent.NO_HOST, [])
     assert told["reason"].startswith(f"host {name}: {expected}")
+
+
+class Fixed(logging.StreamHandler[Any]):
+    """A handler whose stream is what ``sys.stderr`` is, as ``logging.lastResort`` and dill's are."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> Any:  # type: ignore[override]  # as in logging._StderrHandler
+        return sys.stderr
+
+
+class Broken(Fixed):
+    """A handler without any stream."""
+
+    @property
+    def stream(self) -> Any:  # type: ignore[override]  # as above
+        raise RuntimeError("no stream yet")
+
+
+def test_handlers_of_other_libraries_do_not_end_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", sys.stderr)  # so that it is put back
+    usual, logger = logging.StreamHandler(sys.stderr), logging.getLogger("somebody.else")
+    handlers: list[logging.Handler] = [Fixed(), Broken(), usual]
+    for handler in handlers:
+        logger.addHandler(handler)
+    try:
+        agent.redirect_log(str(tmp_path / "log"))
+        assert usual.stream is sys.stderr
+        logger.handlers.remove(handlers[1])
+        logger.error("printed twice")
+        assert (tmp_path / "log").read_text().count("printed twice") == 2
+    finally:
+        logger.handlers.clear()
 
 
 def test_a_warning_is_handed_to_the_agent_of_any_torch_once() -> None:

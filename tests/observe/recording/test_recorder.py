@@ -140,30 +140,38 @@ def test_nested_phases_are_disjoint_and_names_of_the_users_own_are_kept(loop):
     assert record.named == {'aug"ment\n': 4_000_000}
 
 
+def backward(clock, recorder, ready, milliseconds=10):
+    """A backward pass whose gradients are ready at its end, and reduced 4 ms later."""
+    with marks.phase("backward"):
+        clock.ms(milliseconds)
+        ready.append((0, (clock.now_ns,)))
+        clock.ms(4)
+
+
 def test_arrival_and_done_need_a_backward_of_this_step(loop):
     clock, recorder, folder = loop
     ready = []
-    recorder.arrival = lambda: ready.pop() if ready else None
-    for name in ("forward", "backward"):
-        with marks.phase(name):
-            clock.ms(10)
-            if name == "backward":
-                ready.append((clock.now_ns,))
-                clock.ms(4)
+    recorder.arrival = lambda: [ready.pop()] if ready else ()
+    with marks.phase("forward"):
+        clock.ms(10)
+    backward(clock, recorder, ready)
     marks.step(1)
-    ready.append((1,))  # of long ago
-    one_step(clock)
+    ready.append((0, (1,)))  # of long ago
+    with marks.phase("backward"):
+        clock.ms(1)
+    marks.step(1)
     one_step(clock)
     recorder.close(ended_well=True)
     first, stale, none = steps_of(folder)
     assert first.done_ns - first.arrival_ns == 4_000_000
     assert (stale.arrival_ns, none.arrival_ns) == (None, None)
+    assert first.reductions is None
 
 
 def test_moments_of_buckets_are_recorded_and_the_last_is_the_arrival(loop):
     clock, recorder, folder = loop
     ready = []
-    recorder.arrival = lambda: tuple(ready)
+    recorder.arrival = lambda: [(0, tuple(ready))]
     with marks.phase("backward"):
         for _ in range(3):
             clock.ms(5)
@@ -174,6 +182,94 @@ def test_moments_of_buckets_are_recorded_and_the_last_is_the_arrival(loop):
     (step,) = steps_of(folder)
     assert step.ready_ns == ready
     assert step.arrival_ns == ready[-1]
+    assert step.reductions is None
+
+
+def test_every_reduction_of_a_step_is_listed_with_what_was_spent_before(loop):
+    clock, recorder, folder = loop
+    ready = []
+    recorder.arrival = lambda: [ready.pop()] if ready else ()
+    begins = []
+    for forward_ms in (3, 5):
+        with marks.phase("forward"):
+            clock.ms(forward_ms)
+        begins.append(clock.now_ns)
+        backward(clock, recorder, ready)
+    with marks.phase("backward"):  # reduces nothing: no_sync
+        clock.ms(7)
+    marks.step(1)
+    one_step(clock)
+    recorder.close(ended_well=True)
+    step, none = steps_of(folder)
+    ms = 1_000_000
+    assert step.reductions == [
+        [0, begins[0], begins[0] + 14 * ms, 0, 0, 3 * ms, 14 * ms, 0, begins[0] + 10 * ms],
+        [0, begins[1], begins[1] + 14 * ms, 0, 0, 8 * ms, 28 * ms, 0, begins[1] + 10 * ms],
+    ]
+    assert (step.arrival_ns, step.done_ns) == (begins[1] + 10 * ms, begins[1] + 14 * ms)
+    assert step.backward_ns == 35 * ms
+    assert none.reductions is None
+
+
+def test_networks_that_reduce_together_have_an_entry_each(loop):
+    clock, recorder, folder = loop
+    moments = []
+    recorder.arrival = lambda: [(0, (moments[1], moments[2])), (1, (moments[0],))]
+    with marks.phase("backward"):
+        for _ in range(3):
+            clock.ms(5)
+            moments.append(clock.now_ns)
+        clock.ms(1)
+    marks.step(1)
+    recorder.close(ended_well=True)
+    (step,) = steps_of(folder)
+    assert [(one[0], one[8:]) for one in step.reductions] == [(0, moments[1:]), (1, moments[:1])]
+    assert step.arrival_ns == moments[2]
+    assert step.ready_ns is None
+
+
+def test_another_network_alone_is_listed_too(loop):
+    clock, recorder, folder = loop
+    ready = []
+    recorder.arrival = lambda: [(1, ready.pop()[1])]
+    backward(clock, recorder, ready)
+    marks.step(1)
+    recorder.close(ended_well=True)
+    assert steps_of(folder)[0].reductions[0][0] == 1
+
+
+def test_a_step_with_an_unknown_reduction_has_no_arrival(loop):
+    clock, recorder, folder = loop
+    ready = []
+    recorder.arrival = lambda: [ready.pop()] if ready else None
+    backward(clock, recorder, ready)
+    with marks.phase("backward"):
+        clock.ms(3)
+    marks.step(1)
+    backward(clock, recorder, ready)
+    marks.step(1)
+    recorder.close(ended_well=True)
+    unknown, known = steps_of(folder)
+    assert (unknown.arrival_ns, unknown.done_ns, unknown.reductions) == (None, None, None)
+    assert known.arrival_ns is not None
+
+
+def test_a_step_that_is_cut_again_counts_on(loop):
+    clock, recorder, folder = loop
+    ready = []
+    recorder.arrival = lambda: [ready.pop()] if ready else ()
+    for _ in range(2):
+        with marks.phase("forward"):
+            clock.ms(3)
+        backward(clock, recorder, ready)
+        with marks.phase("optimizer"):
+            clock.ms(2)
+        recorder.cut()
+    recorder.write_step()
+    recorder.close(ended_well=True)
+    (step,) = steps_of(folder)
+    ms = 1_000_000
+    assert [one[3:8] for one in step.reductions] == [[0, 0, 3 * ms, 14 * ms, 0], [0, 0, 6 * ms, 28 * ms, 2 * ms]]
 
 
 def test_a_resumed_training_says_so(loop):

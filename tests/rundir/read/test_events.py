@@ -143,6 +143,9 @@ def test_a_command_without_ranks_says_why(make_run: MakeRun) -> None:
     (root / layout.steps_file(0)).unlink()
     (root / layout.events_file(0)).unlink()
     assert read_run(root).gaps[0].text.startswith("no process that imports torch was seen: did Python start with -I")
+    record = json.loads((root / "run.json").read_text())
+    (root / "run.json").write_text(json.dumps({**record, "exit": {"code": 3}}))
+    assert read_run(root).gaps[0].text.endswith("before the job failed: the job ended with code 3")  # no flag of Python
     for pid in (7, 8, 9):
         path = root / layout.process_file("here", pid)
         path.parent.mkdir(parents=True, exist_ok=True)

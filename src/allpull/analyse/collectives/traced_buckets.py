@@ -104,9 +104,12 @@ def summary(windows: BucketWindows, steps: pl.DataFrame) -> list[BucketTime]:
     ]
 
 
-def bucket_sizes(logs: Iterable[EventLog], step: int, buckets: int) -> list[int] | None:
-    """Bytes of ``buckets`` buckets as DDP cut them at ``step``: as last recorded before it, or else first after it."""
-    cuts = [one for log in logs for one in log.buckets if len(one.sizes_bytes) == buckets]
+def bucket_sizes(logs: Iterable[EventLog], step: int, buckets: int | None) -> list[int] | None:
+    """Bytes of ``buckets`` buckets as DDP cut them at ``step``: as last recorded before it, or else first after it.
+
+    ``buckets`` None: of however many there are.
+    """
+    cuts = [one for log in logs for one in log.buckets if buckets is None or len(one.sizes_bytes) == buckets]
     before = [one for one in cuts if one.step <= step]
     cut = max(before, key=attrgetter("step")) if before else min(cuts, key=attrgetter("step"), default=None)
     return None if cut is None else cut.sizes_bytes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from allpull.replay.spread import resample
 from allpull.replay.window import Window
 from allpull.schema.results import Interval
 
+CERTAIN = 0.9  # of a loss: a price of which that much is certain is an estimate, not an upper bound
 NOT_YET = 0.5  # of a loss: what was there before is another loss, or none
 
 
@@ -43,17 +45,43 @@ def price(facts: Facts, without: Removal, base: Window) -> Price:
     )
 
 
-def bounded(candidate: Candidate, found: Price, facts: Facts) -> Price:
-    """``found`` with a gain from the certain removal to the largest possible one, where ``candidate`` has both."""
-    if candidate.bounds is None:
+def bounded(candidate: Candidate, found: Price, facts: Facts, base: Window) -> Price:
+    """``found`` with a gain from the certain removal to the largest possible one, where ``candidate`` has both.
+
+    ``base`` is the window that ``found`` was priced in.
+    """
+    bounds = candidate.bounds or _bounds_behind_lane(candidate, found, facts, base)
+    if bounds is None:
         return found
-    ends = [found.gain, *(price(facts, without, facts.window).gain for without in candidate.bounds)]
+    ends = [found.gain, *(price(facts, without, base).gain for without in bounds)]
     low = min((gain.low for gain in ends if gain.low is not None), default=None)
     high = max((gain.high for gain in ends if gain.high is not None), default=None)
     value = found.gain.value
-    return replace(
-        found, gain=Interval(value=value, low=low, high=value if candidate.bounds[1] is candidate.without else high)
-    )
+    return replace(found, gain=Interval(value=value, low=low, high=value if bounds[1] is candidate.without else high))
+
+
+def _bounds_behind_lane(
+    candidate: Candidate, found: Price, facts: Facts, base: Window
+) -> tuple[Removal, Removal] | None:
+    """The bounds of a late rank's price at the level of steps; None where its lateness in backward hardly matters.
+
+    It is not known there when buckets were ready. A lane that is busy throughout backward hides any lateness in
+    backward, and an idle lane hides none. What is late outside backward delays every bucket, and is certain.
+    """
+    without, window = candidate.without, facts.window
+    is_late = candidate.kind in ("late", "rest")
+    if without is None or not is_late or window.level != "step" or window.reductions is None:
+        return None
+    surely = partial(_outside_backward, without=without)
+    is_certain = price(facts, surely, base).loss_s >= CERTAIN * found.loss_s
+    return None if is_certain else (surely, without)
+
+
+def _outside_backward(window: Window, without: Removal) -> Window:
+    """``window`` after ``without``, except that backward takes as long as before."""
+    changed = without(window)
+    backward_s = window.work.get("backward")
+    return changed if backward_s is None else replace(changed, work={**changed.work, "backward": backward_s})
 
 
 def without_all(window: Window, removals: Sequence[Removal]) -> Window:

@@ -12,7 +12,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import allpull
 from allpull.errors import BadInput
 from allpull.launch import container
 from allpull.launch.job import Job
@@ -20,6 +19,7 @@ from allpull.launch.ssh.connection import NOT_FOUND, Remote, shell_text, ship_co
 from allpull.rundir.job_file import JobFile
 from allpull.schema.spec import ContainerSpec
 
+PACKAGE = Path(__file__).resolve().parents[2]  # the folder of allpull
 AT_ONCE = 32  # hosts that are talked to in parallel
 
 
@@ -100,7 +100,7 @@ def _remote(name: str, job: Job) -> Remote:
         BadInput: code was to be shipped and could not.
     """
     python = job.spec.ssh.python or sys.executable
-    code = ship_code(name, Path(allpull.__file__).parent) if job.spec.ssh.ship else None
+    code = ship_code(name, PACKAGE) if job.spec.ssh.ship else None
     return Remote(name=name, python=python, code=code)
 
 

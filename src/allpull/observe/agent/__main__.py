@@ -7,6 +7,7 @@ here adds what torchrun lacks: the exit code of every rank, and a rendezvous tha
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import signal
@@ -55,7 +56,7 @@ def main(job_file: str, place: JobHost) -> int:
             reason = f"cannot listen on {place.master} port {place.port}: {error.strerror}"
             return give_up(job, place, PORT_TAKEN, reason)
     if job.command:
-        redirect_log(os.path.join(job.directory, layout.LOGS, f"torch-{layout.slug(place.name)}.log"))
+        redirect_log(os.path.join(job.directory, layout.torch_log(place.name)))
     os.environ[HOST_VARIABLE] = place.name
     record = describe_host(job.directory, host=place.name)
     whole_json(os.path.join(job.directory, layout.host_file(place.name)), record)
@@ -71,7 +72,8 @@ def main(job_file: str, place: JobHost) -> int:
 def redirect_log(path: str) -> None:
     """Append Python's stderr and the output of every logger of this process to ``path``; children keep their own.
 
-    This keeps messages of torch's agent out of the output of the program that it runs.
+    This keeps messages of torch's agent out of the output of the program that it runs. A handler whose stream cannot
+    be set stays as it is: that of ``logging.lastResort`` and of dill, which torch imports, reads ``sys.stderr`` anyway.
 
     Raises:
         OSError: ``path`` cannot be written.
@@ -79,8 +81,9 @@ def redirect_log(path: str) -> None:
     spoken = (sys.stdout, sys.stderr)
     log = open(path, "a", buffering=1, encoding="utf-8", errors="backslashreplace")  # noqa: SIM115  until we end
     for handler in _handlers():
-        if isinstance(handler, logging.StreamHandler) and handler.stream in spoken:
-            handler.setStream(log)
+        with contextlib.suppress(Exception):  # no handler of a library may end the job
+            if isinstance(handler, logging.StreamHandler) and handler.stream in spoken:
+                handler.setStream(log)
     sys.stderr = log
 
 

@@ -1,9 +1,10 @@
-"""Time when the gradients of a step are ready: the arrival of this rank at the all-reduce, and that of each bucket.
+"""Time when the gradients of a backward pass are ready: the arrival of this rank at the all-reduce, and each bucket's.
 
-For a few steps a hook on each parameter learns which gradients come last, overall and in each bucket of DDP; from then
-on only those parameters keep theirs, at half a microsecond each. DDP's own logger has the arrival too, but reading it
-costs 50 µs per step and lags one iteration (docs/decisions/002); ``tests/observe/recording/test_arrival.py`` compares
-the two.
+For a few backward passes that reduce, a hook on each parameter learns which gradients come last, overall and in each
+bucket of DDP; from then on only those parameters keep theirs, at half a microsecond each. Hooks follow
+``requires_grad``: torch refuses a hook on a frozen parameter, so it is set once the parameter is trained. DDP's own
+logger has the arrival too, but reading it costs 50 µs per step and lags one iteration (docs/decisions/002);
+``tests/observe/recording/test_arrival.py`` compares the two.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import functools
 import itertools
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from ...rundir.live.activity import ARRIVED_NS, Words, hidden_words
 
@@ -21,17 +22,22 @@ if TYPE_CHECKING:
 
 LEARN_STEPS = 3  # DDP rebuilds its buckets after the first; two more confirm which parameters come last
 MOST_BUCKETS = 64  # buckets of a network with more are not timed: each costs half a microsecond per step
+MOST_LESSONS = 16  # times that the last parameters are learned anew, because those known so far were frozen
 
 Ready = Optional[Tuple[int, ...]]
 """When the gradients of each bucket were ready, in the order of reduction, ns: the last one is the arrival. None: no
 backward ran; a single moment: only the arrival is known.
 """
 
+Reduced = Optional[Sequence[Tuple[int, Tuple[int, ...]]]]
+"""The networks that a backward pass reduced, by number, with when their gradients were ready. None: not known."""
+
 
 class Arrival:
-    """Times the gradients of one module; call it after each step for when they were ``Ready``.
+    """Times the gradients of one network; ``take`` them after each backward pass.
 
-    ``sizes`` returns the sizes of the buckets in bytes, in the order of reduction, once DDP has rebuilt them.
+    ``sizes`` returns the sizes of the buckets in bytes, in the order of reduction, once DDP has rebuilt them;
+    ``reduces``, whether the last backward pass reduced the gradients that it computed.
     """
 
     def __init__(
@@ -39,33 +45,63 @@ class Arrival:
         module: Any,
         clock_ns: Callable[[], int] = time.monotonic_ns,
         sizes: Callable[[], Sequence[int]] = tuple,
+        reduces: Callable[[], bool] = lambda: True,
     ) -> None:
         self.live: Words = hidden_words()  # of this rank: shows other processes that its gradients are ready
         self.also_call: Optional[Callable[[], None]] = None  # called too when a gradient that may be the last is ready
         self._clock_ns = clock_ns
         self._sizes = sizes
+        self._reduces = reduces
         self._ready_ns = 0
         self._moments: List[int] = []  # of the buckets before the last one
-        self._order: Dict[Any, None] = {}  # parameters, in the order in which they became ready in this step
+        self._order: Dict[Any, None] = {}  # parameters, in the order in which they became ready in this pass
         self._orders: List[List[Any]] = []
-        self._hooks: Dict[Any, Any] = {
-            parameter: parameter.register_post_accumulate_grad_hook(self._learned)
-            for parameter in module.parameters()
-            if parameter.requires_grad
-        }
+        self._lessons = 0
+        self._lasts: List["weakref.ref[Any]"] = []  # parameters that keep a hook, because they may come last
+        self.frozen: List[Tuple[Any, Callable[[Any], None]]] = []  # hooks that wait until their parameter is trained
+        parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        self._parameters = [weakref.ref(parameter) for parameter in parameters]  # else they would outlive their network
+        self._hooks: List[Any] = [one.register_post_accumulate_grad_hook(self._learned) for one in parameters]
 
-    def __call__(self) -> Ready:
-        """When the gradients since the last call were ready."""
+    @property
+    def is_alive(self) -> bool:
+        """Whether the network still exists."""
+        return bool(_alive(self._parameters))
+
+    def take(self) -> Ready:
+        """When the gradients of the last backward pass were ready; None where it reduced none.
+
+        Raises:
+            LookupError: it may have reduced gradients whose time is not known.
+        """
         ready, self._ready_ns = self._ready_ns, 0
         if not ready:
+            self._look_for_frozen()
+            return None
+        moments = self._moments
+        if moments:
+            self._moments = [0] * len(moments)
+        if not self._reduces():
+            self._order = {}
             return None
         if self._hooks:
             self._learn()
             return (ready,)
-        moments, self._moments = self._moments, [0] * len(self._moments)
         if 0 in moments:
             return (ready,)
         return tuple(itertools.accumulate((*moments, ready), max))  # a bucket is reduced after those before it
+
+    def thaw(self) -> None:
+        """Set the hooks of parameters that are trained again."""
+        waiting, self.frozen = self.frozen, []
+        for parameter, hook in waiting:
+            self._hook(parameter, hook)
+
+    def _hook(self, parameter: Any, hook: Callable[[Any], None]) -> None:
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(hook)  # it stays when the parameter is frozen later
+        else:
+            self.frozen.append((parameter, hook))
 
     def _learned(self, parameter: Any) -> None:
         self._order.pop(parameter, None)  # where gradients accumulate, the last time counts
@@ -85,16 +121,40 @@ class Arrival:
         self._order = {}
         if len(self._orders) < LEARN_STEPS:
             return
-        for hook in self._hooks.values():
+        for hook in self._hooks:
             hook.remove()
+        known = _alive(self._lasts)
         for parameter in _last_ones(self._orders):
-            parameter.register_post_accumulate_grad_hook(self._last_ready)
+            if not any(parameter is one for one in known):
+                self._lasts.append(weakref.ref(parameter))
+                self._hook(parameter, self._last_ready)
+        if not self._lessons:
+            self._learn_buckets()
+        self._lessons += 1
+        self._hooks, self._orders, self._sizes = [], [], tuple
+
+    def _learn_buckets(self) -> None:
         buckets = _cut(self._orders[0], self._sizes())  # DDP forms them in the order of the first step
         self._moments = [0] * max(0, len(buckets) - 1)
         for place, bucket in enumerate(buckets[:-1]):
             for parameter in _last_ones([[one for one in order if one in bucket] for order in self._orders]):
-                parameter.register_post_accumulate_grad_hook(functools.partial(self._bucket_ready, place))
-        self._hooks, self._orders, self._sizes = {}, [], tuple
+                self._hook(parameter, functools.partial(self._bucket_ready, place))
+
+    def _look_for_frozen(self) -> None:
+        """Learn again which gradients come last, where all that may be last are frozen and others are not."""
+        if self._hooks or not self._lessons or not self._reduces():
+            return
+        if any(one.requires_grad for one in _alive(self._lasts)):
+            return
+        trained = [one for one in _alive(self._parameters) if one.requires_grad]
+        if trained and self._lessons < MOST_LESSONS:
+            self._hooks = [one.register_post_accumulate_grad_hook(self._learned) for one in trained]
+        if trained:
+            raise LookupError("the parameters whose gradients came last are frozen")
+
+
+def _alive(references: Iterable["weakref.ref[Any]"]) -> List[Any]:
+    return [one for one in [reference() for reference in references] if one is not None]
 
 
 def _last_ones(orders: Sequence[Sequence[Any]]) -> List[Any]:
@@ -125,29 +185,66 @@ def _cut(parameters: Sequence[Any], sizes: Sequence[int]) -> List[Dict[Any, None
 
 
 class Arrivals:
-    """The arrivals of all networks of a rank; call it after each step for when the last gradient was ready."""
+    """The arrivals of all networks of a rank; call it after each backward pass for what that ``Reduced``.
 
-    def __init__(self) -> None:
+    ``failed`` is called with an error of our own, after which nothing is known any more.
+    """
+
+    def __init__(self, failed: Callable[[Exception], None]) -> None:
         self.any = False
-        self._clocks: List[Arrival] = []
+        self._failed = failed
+        self._made = 0
+        self._clocks: List[Tuple[int, Arrival]] = []
+        self._recorder: Optional[Recorder] = None
 
     def add(self, clock: Arrival) -> None:
-        """Add the clock of another network."""
-        self._clocks.append(clock)
+        """Add the clock of another network; its number is how many were made before it."""
+        self._clocks = [*((number, one) for number, one in self._clocks if one.is_alive), (self._made, clock)]
+        self._made += 1
         self.any = True
+        if self._recorder is not None:
+            self.serve(self._recorder)
 
     def serve(self, recorder: Recorder) -> None:
         """Connect the clocks with ``recorder`` and its live state."""
-        for clock in self._clocks:
+        self._recorder = recorder
+        for _, clock in self._clocks:
             clock.live = recorder.live
         recorder.arrival = self if self._clocks else None
 
-    def __call__(self) -> Ready:
-        """When the gradients were ready; if several networks were reduced, only the last moment."""
-        known = [ready for ready in [clock() for clock in self._clocks] if ready is not None]
-        if len(known) > 1:
-            return (max(ready[-1] for ready in known),)
-        return known[0] if known else None
+    def begin(self) -> None:
+        """A backward pass begins."""
+        try:
+            for _, clock in self._clocks:
+                if clock.frozen:
+                    clock.thaw()
+        except Exception as error:  # noqa: BLE001  no error of ours may reach the program
+            self._give_up(error)
+
+    def __call__(self) -> Reduced:
+        """What the last backward pass reduced."""
+        reduced = []
+        is_known = True
+        try:
+            for number, clock in self._clocks:
+                try:
+                    ready = clock.take()
+                except LookupError:
+                    is_known = False
+                    continue
+                if ready is not None:
+                    reduced.append((number, ready))
+        except Exception as error:  # noqa: BLE001  as above
+            self._give_up(error)
+            return None
+        return reduced if is_known else None
+
+    def _give_up(self, error: Exception) -> None:
+        self._clocks = []
+        self.any = False
+        if self._recorder is not None:
+            self._recorder.arrival = None
+        self._failed(error)
 
 
 def watch_ddp(attach: Callable[[Arrival], None]) -> None:
@@ -162,9 +259,17 @@ def watch_ddp(attach: Callable[[Arrival], None]) -> None:
     @functools.wraps(construct)
     def observed(self: Any, *args: Any, **kwargs: Any) -> None:
         construct(self, *args, **kwargs)
-        attach(Arrival(self.module, sizes=functools.partial(_bucket_sizes, weakref.ref(self))))
+        network = weakref.ref(self)
+        sizes, reduces = functools.partial(_bucket_sizes, network), functools.partial(_reduces, network)
+        attach(Arrival(self.module, sizes=sizes, reduces=reduces))
 
     DistributedDataParallel.__init__ = observed  # type: ignore[method-assign]  # wrapping is the point
+
+
+def _reduces(network: Any) -> bool:
+    """Whether the last forward pass with gradients prepared a reduction: not so within ``no_sync``."""
+    ddp = network()
+    return ddp is not None and bool(getattr(ddp, "require_forward_param_sync", ddp.require_backward_grad_sync))
 
 
 def _bucket_sizes(network: Any) -> List[int]:

@@ -16,7 +16,7 @@ from ...rundir import redact
 from ...rundir.live.activity import ENDED_NS, NOTHING, PLACES, STEP, hidden_words, live_words
 from ...rundir.write import FLUSH_NS
 from ..identity import Identity
-from .arrival import Ready
+from .arrival import Reduced
 from .journal import Journal
 from .run_queue import RunQueue
 from .step_line import (
@@ -27,14 +27,16 @@ from .step_line import (
     OPTIMIZER,
     Collective,
     Cost,
-    Count,
     EndedStep,
+    Reduction,
     Step,
     StepLines,
 )
 
 OPAQUE = (EVALUATION, CHECKPOINT)  # time inside belongs to them, forward passes included
 OTHERS = "others"  # the name that user phases share when no place is left
+MOST_REDUCTIONS = 1024  # of a step; one with more has no known arrival
+COLLECTED = OPTIMIZER + 1  # phases whose time a reduction is recorded with
 MOST_COLLECTIVES = 10_000  # of a step; those of a program without steps would fill its memory
 
 
@@ -57,9 +59,9 @@ class Span:
 class Recorder:
     """Listens to ``allpull.marks``, or to the hooks in a program, in one rank, and writes its steps and events.
 
-    ``arrival`` (set where a network reduces its gradients) returns when the last gradient of the step was ready, in ns
-    of ``clock_ns``, or None. ``samples`` and ``passes`` (backward passes) are counted during a step by the hooks;
-    None: not known. ``turned_ns`` is when a phase last began or ended.
+    ``arrival`` (set where a network reduces its gradients) returns after each backward pass what that reduced, and when
+    the gradients were ready, in ns of ``clock_ns``. ``samples`` and ``passes`` (backward passes) are counted during a
+    step by the hooks; None: not known. ``turned_ns`` is when a phase last began or ended.
     """
 
     def __init__(
@@ -78,7 +80,8 @@ class Recorder:
         self.live = live_words(directory, who.rank)
         self._warmup_left = warmup_steps
         self._queue = RunQueue()
-        self.arrival: Optional[Callable[[], Ready]] = None
+        self.arrival: Optional[Callable[[], Reduced]] = None
+        self._reductions: Optional[List[Reduction]] = []  # of this step; None: one of them is not known
         self.samples: Optional[int] = None
         self.passes: Optional[int] = None
         self.tags: List[str] = []
@@ -88,7 +91,7 @@ class Recorder:
         self._lines = StepLines(self._names)
         self._spans: Dict[str, Span] = {name: Span(self, place) for place, name in enumerate(KNOWN)}
         self.stack: List[int] = []  # the open phases, nested
-        self.turned_ns = self._begin_ns = self._backward_end_ns = self._opaque_begin_ns = 0
+        self.turned_ns = self._begin_ns = self._backward_begin_ns = self._opaque_begin_ns = 0
         self._phases = 0  # of this step
         self._ended = EndedStep()
         self.is_cut = False  # whether ``_ended`` is a step that is not written yet
@@ -143,6 +146,8 @@ class Recorder:
         if not self._begin_ns:
             self._begin_ns = now
         self.turned_ns = now
+        if place == BACKWARD:
+            self._backward_begin_ns = now
         stack.append(place)
         self.live[place] = now
         return depth
@@ -165,7 +170,8 @@ class Recorder:
         self._phases += 1
         self.live[stack[-1] if depth else ENDED_NS] = now
         if place == BACKWARD:
-            self._backward_end_ns = now
+            if self.arrival is not None:
+                self._reduced(self.arrival(), now)
         elif place in OPAQUE and place not in stack:
             self._opaque_ended(place, now)
 
@@ -188,25 +194,24 @@ class Recorder:
         if self.stack:  # inside a phase: the part so far belongs to this step
             self._spent[self.stack[-1]] += now - self.turned_ns
             self.turned_ns = now
-        ready = None if self.arrival is None else self.arrival()
-        done: Count = self._backward_end_ns
-        if ready is None or not self._begin_ns <= ready[0] <= ready[-1] <= self._backward_end_ns:
-            ready = done = None
         ended = EndedStep() if self.is_cut else self._ended
         ended.end_ns = now
-        ended.ready = ready
-        ended.done_ns = done
         ended.samples = self.samples
         ended.passes = self.passes
         ended.queued_ns = self._queue.since()
         ended.spent = self._spent
-        ended.tags = ended.collectives = ()
+        ended.tags = ended.collectives = ended.reductions = ()
         if self.tags:
             ended.tags = tuple(self.tags)
             self.tags.clear()
         if self.collectives:
             ended.collectives = tuple(self.collectives)
             self.collectives.clear()
+        if self._reductions is None:
+            ended.reductions, self._reductions = None, []
+        elif self._reductions:
+            ended.reductions = tuple(self._reductions)
+            self._reductions.clear()
         if self.is_cut:
             self._ended.extend(ended)
         self.is_cut = True
@@ -230,8 +235,7 @@ class Recorder:
                     self._begin_ns,
                     self._phases,
                     end,
-                    ended.ready,
-                    ended.done_ns,
+                    ended.reductions,
                     ended.samples,
                     ended.passes,
                     ended.queued_ns,
@@ -252,6 +256,7 @@ class Recorder:
         """Discard what was counted so far; the step begins now."""
         self.leave_until(0)
         self._spent = [0] * len(self._spent)
+        self._reductions = []
         self._queue.since()
         self._begin_ns = self._clock_ns()
 
@@ -331,6 +336,21 @@ class Recorder:
 
     def _pair(self) -> None:
         self.leave_until(self.enter(0))
+
+    def _reduced(self, reduced: Reduced, now: int) -> None:
+        """A backward pass that began at ``_backward_begin_ns`` and ends now ``reduced`` these networks."""
+        begin, reductions = self._backward_begin_ns, self._reductions
+        if not reduced and reduced is not None:
+            return
+        if reduced is None or reductions is None or len(reductions) >= MOST_REDUCTIONS:
+            self._reductions = None
+            return
+        spent = self._spent
+        for network, ready in reduced:
+            if begin <= ready[0] and ready[-1] <= now:
+                reductions.append((network, begin, now, *spent[:COLLECTED], *ready))
+            else:
+                self._reductions = None
 
     def _enters_within(self, place: int, now: int) -> int:
         """The place that phase ``place`` counts as, which begins inside another one or is one of ``OPAQUE``."""

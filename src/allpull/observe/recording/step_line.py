@@ -22,6 +22,12 @@ Count = Optional[int]
 Collective = Tuple[int, int, int, Count, Count]
 """Kind, number in its group, begin, blocked time, end, in ns; the last two None if the program did not wait for it."""
 
+Reduction = Tuple[int, ...]
+"""A reduction of gradients in backward: the numbers of ``schema.steps.Reduction``."""
+
+SPENT_IN = slice(3, 8)  # of a reduction: what the step had spent in the first five phases when it was done
+READY_FROM = 8  # in a reduction
+
 Step = Tuple[Any, ...]
 """Number, epoch and begin of a step, the phases that ended in it, then the fields of ``EndedStep`` in their order, with
 ``spent`` unpacked.
@@ -34,14 +40,12 @@ repeatedly, it would occasionally visit all objects of the program, at 4 µs per
 class EndedStep:
     """The numbers of a step that has ended and may still be extended; one object serves every step. Times in ns."""
 
-    __slots__ = ("collectives", "done_ns", "end_ns", "passes", "queued_ns", "ready", "samples", "spent", "tags")
+    __slots__ = ("collectives", "end_ns", "passes", "queued_ns", "reductions", "samples", "spent", "tags")
 
     def __init__(self) -> None:
         self.end_ns = 0
-        self.ready: Optional[Tuple[int, ...]] = None
-        """When the gradients of each bucket were ready (``arrival.Ready``)."""
-        self.done_ns: Count = None
-        """When the last backward pass ended."""
+        self.reductions: Optional[Tuple[Reduction, ...]] = ()
+        """None: one of them is not known."""
         self.samples: Count = None
         self.passes: Count = None
         """Backward passes."""
@@ -63,8 +67,10 @@ class EndedStep:
         (9, 16, [3, 3, 7])
         """
         self.end_ns = later.end_ns
-        if later.ready is not None:
-            self.ready, self.done_ns = later.ready, later.done_ns
+        if self.reductions is None or later.reductions is None:
+            self.reductions = None
+        elif later.reductions:
+            self.reductions += tuple(_after(self.spent, one) for one in later.reductions)
         self.samples = _sum(self.samples, later.samples)
         self.passes = _sum(self.passes, later.passes)
         known = self.queued_ns is not None and later.queued_ns is not None
@@ -119,7 +125,7 @@ class StepLines:
 
     def line(self, step: Step) -> str:
         """The line of one step; they come in their order."""
-        number, epoch, begin, phases, end, ready, done, samples, passes, queued, tags, collectives, *spent = step
+        number, epoch, begin, phases, end, reductions, samples, passes, queued, tags, collectives, *spent = step
         for place in self._unobserved:
             if spent[place]:
                 self._unobserved = [other for other in self._unobserved if not spent[other]]
@@ -128,17 +134,21 @@ class StepLines:
             spent[place] = NULL
         recorded = self._recorded_ns
         self._recorded_ns = None if self.cost is None else self.cost.of(phases, end - begin)
+        last = reductions[-1] if reductions else None
+        is_alone = last is None or (len(reductions) == 1 and not last[0] and (passes is None or passes == 1))
         line = (
             f'{{"step":{number},"epoch":{epoch},"begin_ns":{begin},"end_ns":{end},'
             f'"samples":{NULL if samples is None else samples},"input_ns":{spent[0]},"copy_ns":{spent[1]},'
             f'"forward_ns":{spent[2]},"backward_ns":{spent[3]},"optimizer_ns":{spent[4]},"evaluation_ns":{spent[5]},'
-            f'"checkpoint_ns":{spent[6]},"arrival_ns":{NULL if ready is None else ready[-1]},'
-            f'"done_ns":{NULL if done is None else done},"recording_ns":{NULL if recorded is None else recorded}'
+            f'"checkpoint_ns":{spent[6]},"arrival_ns":{NULL if last is None else _arrival(reductions)},'
+            f'"done_ns":{NULL if last is None else last[2]},"recording_ns":{NULL if recorded is None else recorded}'
         )
         if queued is not None and queued <= end - begin:  # else it began before the step did
             line += f',"queued_ns":{queued}'
-        if ready is not None and len(ready) > 1:
-            line += f',"ready_ns":[{",".join(map(str, ready))}]'
+        if last is not None and len(last) > READY_FROM + 1 and not _is_shared(reductions):
+            line += f',"ready_ns":[{",".join(map(str, last[READY_FROM:]))}]'
+        if not is_alone:
+            line += f',"reductions":[{",".join([_listed(one) for one in reductions])}]'
         if tags:
             line += ',"tags":["' + '","'.join(tags) + '"]'
         if passes is not None:
@@ -150,6 +160,29 @@ class StepLines:
         if len(spent) > OWN:
             line += ',"named":' + json.dumps(dict(zip(self._names[OWN:], spent[OWN:])))  # noqa: B905
         return line + "}"
+
+
+def _is_shared(reductions: Tuple[Reduction, ...]) -> bool:
+    """Whether the last backward pass reduced several networks."""
+    return len(reductions) > 1 and reductions[-2][1] == reductions[-1][1]
+
+
+def _arrival(reductions: Tuple[Reduction, ...]) -> int:
+    """When the last gradient of the last backward pass was ready."""
+    if not _is_shared(reductions):
+        return reductions[-1][-1]
+    return max(one[-1] for one in reductions if one[1] == reductions[-1][1])
+
+
+def _listed(reduction: Reduction) -> str:
+    return f"[{','.join(map(str, reduction))}]"
+
+
+def _after(spent: List[int], reduction: Reduction) -> Reduction:
+    """``reduction`` in a step that had ``spent`` so much before those that it counts."""
+    places = range(SPENT_IN.start, SPENT_IN.stop)
+    more = tuple(spent[place - SPENT_IN.start] + reduction[place] for place in places)
+    return (*reduction[: SPENT_IN.start], *more, *reduction[SPENT_IN.stop :])
 
 
 def _collective(kind: int, number: int, begin: int, blocked: Count, end: Count) -> str:

@@ -86,12 +86,15 @@ def leads(ready: pl.DataFrame, steps: Ints, recorded: Moments) -> Leads | None:
     return Leads(seconds=np.minimum(of_rank.transpose(1, 2, 0), worked_s[:, None, :], order="C"), missing=missing)
 
 
-def sizes(events: Mapping[int, EventLog], step: int, buckets: int) -> Ints | None:
-    """Bytes of ``buckets`` buckets as DDP cut them at ``step``; None where they are unknown or impossible."""
+def sizes(events: Mapping[int, EventLog], step: int, buckets: int | None) -> Ints | None:
+    """Bytes of ``buckets`` buckets as DDP cut them at ``step``; None where they are unknown or impossible.
+
+    ``buckets`` None: of all of them together, as one.
+    """
     size_bytes = bucket_sizes(events.values(), step, buckets)
-    if size_bytes is None or min(size_bytes) < 0 or max(size_bytes) >= 2**53:
+    if not size_bytes or min(size_bytes) < 0 or sum(size_bytes) >= 2**53:
         return None
-    return np.array(size_bytes, dtype=np.int64)
+    return np.array([sum(size_bytes)] if buckets is None else size_bytes, dtype=np.int64)
 
 
 def single(events: Iterable[EventLog]) -> bool:

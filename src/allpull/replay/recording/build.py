@@ -177,7 +177,7 @@ def _reductions(
     if known is None:
         is_single = bucket_times.single(run.events.values())
         lead_s = np.zeros((stand_s.shape[0], 1, stand_s.shape[1]))
-        sizes = bucket_times.sizes(run.events, int(steps.steps[0]), 1)
+        sizes = bucket_times.sizes(run.events, int(steps.steps[0]), None)
         reductions = bucket_times.solve_reductions(stand_s, leave_s, lead_s, sizes)
         return reductions, "bucket" if is_single else "step", []
     lead_s = known.seconds[recorded.reduces]

@@ -18,7 +18,6 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from allpull import __version__
 from allpull.report.atomic_file import place
 from allpull.report.html import draw
 from allpull.report.html.block import Block, Chart
@@ -29,6 +28,7 @@ from allpull.report.sections import blocks
 from allpull.report.wording import rank_counts, subject
 from allpull.schema.reported import ScalingReport
 from allpull.units import counted
+from allpull.version import __version__
 
 TEXT_CHARACTERS = 2000  # in one cell or sentence; anything longer is a damaged record
 

@@ -19,7 +19,7 @@ from allpull.rundir.read.steps import StepsFile
 from allpull.schema.events import Watching
 from allpull.schema.gap import SHOWN_RANKS, Gap, named_ranks, of_ranks
 from allpull.schema.host import HostRecord
-from allpull.schema.run import RunRecord
+from allpull.schema.run import Exit, RunRecord
 from allpull.units import counted
 
 NAMED_RANKS = 1000  # that a gap holds by number: run.json may speak of any number of ranks
@@ -33,14 +33,13 @@ def of_steps(record: RunRecord, files: Mapping[int, StepsFile], events: Mapping[
         names = named_ranks(missing, record.ranks - len(files))
         yield Gap(
             kind="step records",
-            text=f"{names} left no step records (run.json says {counted(record.ranks, 'rank')})",
+            text=f"{names} left no step records ({layout.RUN_JSON} says {counted(record.ranks, 'rank')})",
             ranks=tuple(islice((rank for rank in range(record.ranks) if rank not in files), NAMED_RANKS)),
         )
     other_size = [rank for rank, file in files.items() if file.header.ranks != record.ranks]
     if other_size:
-        stated_ranks = files[other_size[0]].header.ranks
-        stated = counted(stated_ranks, "rank")
-        yield of_ranks("rank count", other_size, f": recorded in a job of {stated}; run.json says {record.ranks:,}")
+        recorded = f"recorded in a job of {counted(files[other_size[0]].header.ranks, 'rank')}"
+        yield of_ranks("rank count", other_size, f": {recorded}; {layout.RUN_JSON} says {record.ranks:,}")
     cut_off = [rank for rank, file in files.items() if file.cut_off]
     if cut_off:
         yield of_ranks("step records", cut_off, ": the last line of the step records is cut off; it was left out")
@@ -119,8 +118,10 @@ def of_hosts(record: RunRecord, hosts: tuple[HostRecord, ...], counters: list[Co
         yield Gap(kind="host counters", text="counters: a last line is cut off; it was left out")
 
 
-def why_no_rank(processes: Sequence[ProcessRecord]) -> str:
-    """Why no process of an observed command became a rank, from the records of its processes."""
+def why_no_rank(processes: Sequence[ProcessRecord], ended: Exit | None = None) -> str:
+    """Why no process of an observed command became a rank, from their own records and how the job ``ended``."""
+    if not processes and ended is not None and ended.code:
+        return f"no process that imports torch was seen before the job failed: {ended.describe()}"
     if not processes:
         return "no process that imports torch was seen: did Python start with -I or -S, or without our environment?"
     reasons = Counter(process.reason or "no reason given" for process in processes).most_common(SHOWN_REASONS)

@@ -15,7 +15,7 @@ import polars as pl
 
 from allpull.errors import RunDirError
 from allpull.rundir import layout, safe_open
-from allpull.rundir.read import buckets, collectives, gaps, named_phases, unfinished
+from allpull.rundir.read import buckets, collectives, gaps, named_phases, reductions, unfinished
 from allpull.rundir.read.counters import (
     COUNTERS_SCHEMA,
     GPUS_SCHEMA,
@@ -42,10 +42,11 @@ MAX_HOST_JSON_BYTES = 1 << 20
 class RunData:
     """One run as stored on disk.
 
+    ``directory`` is absolute, and outlives a change of the working directory; ``place`` is as the caller gave it.
     ``steps`` has the columns of ``steps.SCHEMA``, sorted by rank and step; ``collectives`` those of
-    ``collectives.SCHEMA``, ``ready`` and ``named`` those of their schemas, in the same order; ``counters``, ``pings``,
-    ``gpus``, ``nics`` and ``links`` those of the schemas in ``counters``. ``headers`` and ``events`` go by rank; ranks
-    that left none are absent. ``gaps``: what is missing or was left out.
+    ``collectives.SCHEMA``, ``ready``, ``reductions`` (of steps that list them) and ``named`` those of their schemas, in
+    the same order; ``counters``, ``pings``, ``gpus``, ``nics`` and ``links`` those of the schemas in ``counters``.
+    ``headers`` and ``events`` go by rank; ranks that left none are absent. ``gaps``: what is missing or was left out.
     """
 
     directory: Path
@@ -58,11 +59,18 @@ class RunData:
     gaps: tuple[Gap, ...]
     collectives: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=collectives.SCHEMA))
     ready: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=buckets.SCHEMA))
+    reductions: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=reductions.SCHEMA))
     named: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=named_phases.SCHEMA))
     pings: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=PINGS_SCHEMA))
     gpus: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=GPUS_SCHEMA))
     nics: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=NICS_SCHEMA))
     links: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=LINKS_SCHEMA))
+    place: Path | None = None
+
+    @property
+    def shown_directory(self) -> str:
+        """The run directory as results name it: as the caller gave it."""
+        return safe_open.shown_path(self.place or self.directory)
 
 
 def find_runs(path: Path) -> list[Path]:
@@ -104,12 +112,13 @@ def read_run(directory: Path, *, skip_damaged: bool = False) -> RunData:
     events = _event_logs(root, record, missing, skip_damaged=skip_damaged)
     counters = _counter_files(root, record, skip_damaged=skip_damaged)
     if record.kind == "run" and not steps:
-        missing.append(Gap(kind="no rank", text=gaps.why_no_rank(process_records(root))))
+        missing.append(Gap(kind="no rank", text=gaps.why_no_rank(process_records(root), record.exit)))
     missing += gaps.of_steps(record, steps, events)
     missing += gaps.of_events(record, set(steps), events)
     missing += gaps.of_hosts(record, hosts, counters)
     return RunData(
-        directory=directory,
+        directory=root,
+        place=directory,
         record=record,
         hosts=hosts,
         steps=_together([file.frame for file in steps.values()], SCHEMA),
@@ -122,6 +131,7 @@ def read_run(directory: Path, *, skip_damaged: bool = False) -> RunData:
             collectives.SCHEMA,
         ),
         ready=_together([file.ready for file in steps.values()], buckets.SCHEMA),
+        reductions=_together([file.reduced for file in steps.values()], reductions.SCHEMA),
         named=_together([file.named for file in steps.values()], named_phases.SCHEMA),
         pings=_table([file.pings for file in counters], PINGS_SCHEMA),
         gpus=_table([file.gpus for file in counters], GPUS_SCHEMA),

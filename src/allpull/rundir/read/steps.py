@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 
 from allpull.errors import RunDirError
 from allpull.rundir import layout
-from allpull.rundir.read import buckets, collectives, named_phases
+from allpull.rundir.read import buckets, collectives, named_phases, reductions
 from allpull.rundir.read.lines import Lines, damage, read_lines, value_of
 from allpull.schema.steps import StepRecord, StepsHeader, Tag
 
@@ -49,7 +49,7 @@ def _number(field: FieldInfo) -> _Number:
     return _Number(required=field.is_required(), least=least)
 
 
-NO_NUMBERS = {"tags", "named", "collectives", "ready_ns"}
+NO_NUMBERS = {"tags", "named", "collectives", "ready_ns", "reductions"}
 NUMBERS = {name: _number(field) for name, field in StepRecord.model_fields.items() if name not in NO_NUMBERS}
 SCHEMA: dict[str, pl.DataType] = {
     "rank": pl.Int64(),
@@ -57,7 +57,7 @@ SCHEMA: dict[str, pl.DataType] = {
     **{f"tag_{tag}": pl.Boolean() for tag in (*TAGS, OTHER_TAG)},
 }
 """Columns of ``RunData.steps``: times in ns; a tag is a column of its own; phases that
-the program named, collectives and the moments of buckets stand in frames of their own.
+the program named, collectives, reductions and the moments of buckets stand in frames of their own.
 """
 
 
@@ -65,13 +65,15 @@ the program named, collectives and the moments of buckets stand in frames of the
 class StepsFile:
     """The step records of one rank: a frame with the columns of ``SCHEMA``, one row per step, sorted by step number.
 
-    ``calls``, ``ready`` and ``named`` have the columns of ``SCHEMA`` in ``collectives``, ``ready`` and ``named``.
+    ``calls``, ``ready``, ``reduced`` and ``named`` have the columns of ``SCHEMA`` in ``collectives``, ``buckets``,
+    ``reductions`` and ``named_phases``.
     """
 
     header: StepsHeader
     frame: pl.DataFrame
     calls: pl.DataFrame
     ready: pl.DataFrame
+    reduced: pl.DataFrame
     named: pl.DataFrame
     cut_off: bool
     damaged: int
@@ -101,22 +103,28 @@ def read_steps(root: Path, rank: int, *, skip_damaged: bool) -> StepsFile | None
         read = _columns(b"".join(good))
     if read is None:
         raise RunDirError(f"{lines.where}: cannot be read as columns", hint="is a field written twice in one line?")
-    frame, calls, moments, phases = read
+    frame, calls, moments, reduced, phases = read
     own = pl.lit(rank, dtype=pl.Int64).alias("rank")
     return StepsFile(
         header=lines.header,
         frame=_finished(frame, rank),
         calls=calls.select(own, pl.all()),
         ready=moments.select(own, pl.all()),
+        reduced=reduced.select(own, pl.all()),
         named=phases.select(own, pl.all()),
         cut_off=lines.cut_off,
         damaged=damaged,
     )
 
 
-def _columns(body: bytes) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame, pl.DataFrame] | None:
-    """The records in ``body``, their collectives, moments of buckets and named phases; None where anything is odd."""
-    lists = {"tags": pl.List(pl.String), "collectives": collectives.LISTED, "ready_ns": buckets.LISTED}
+def _columns(body: bytes) -> tuple[pl.DataFrame, ...] | None:
+    """The records in ``body``, their collectives, moments of buckets, reductions and named phases; None: one is odd."""
+    lists = {
+        "tags": pl.List(pl.String),
+        "collectives": collectives.LISTED,
+        "ready_ns": buckets.LISTED,
+        "reductions": reductions.LISTED,
+    }
     schema = {**dict.fromkeys(NUMBERS, pl.Int64()), **lists}
     try:
         frame = pl.read_ndjson(io.BytesIO(body), schema=schema)
@@ -125,8 +133,9 @@ def _columns(body: bytes) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame, pl.
     sound = frame.height == body.count(b"\n") and all(frame.select(_checks()).row(0))
     if not sound:
         return None
-    calls, moments, phases = collectives.rows(frame), buckets.rows(frame), named_phases.rows(body)
-    return None if calls is None or moments is None or phases is None else (frame, calls, moments, phases)
+    parts = (collectives.rows(frame), buckets.rows(frame), reductions.rows(frame), named_phases.rows(body))
+    known = [part for part in parts if part is not None]
+    return (frame, *known) if len(known) == len(parts) else None
 
 
 def _is_shallow(body: bytes) -> bool:
@@ -203,6 +212,7 @@ def _checked(line: bytes, before: tuple[int, int] | None) -> tuple[int, int]:
         raise ValueError(f"tags is {repr(tags)[:40]}, expected a list of words")
     collectives.check(value.get("collectives"))
     buckets.check(value.get("ready_ns"))
+    reductions.check(value.get("reductions"))
     named_phases.check(value.get("named"))
     step, begin_ns, end_ns = value["step"], value["begin_ns"], value["end_ns"]
     if end_ns < begin_ns:

@@ -6,6 +6,7 @@ written out, because a decorator would double their cost.
 
 from __future__ import annotations
 
+import functools
 from threading import get_ident
 from typing import Optional, Set
 
@@ -37,7 +38,7 @@ class Phases:
         self._recording: Optional[Recorder] = None  # the recorder, while it records
         self._thread = get_ident()
         self._in_backward = False
-        self._arrivals = Arrivals()
+        self._arrivals = Arrivals(functools.partial(give_up, self, "arrival"))
 
     @safely("recording")
     def ready(self) -> Optional[Recorder]:
@@ -55,9 +56,7 @@ class Phases:
     def reduces(self, arrival: Arrival) -> None:
         """A network was made that reduces its gradients in backward; ``arrival`` times when they are ready."""
         self._arrivals.add(arrival)
-        recorder = self.ready()
-        if recorder is not None:
-            self._arrivals.serve(recorder)
+        self.ready()
 
     def enter(self, place: int) -> int:
         """A phase begins; returns the depth for ``leave``."""

@@ -191,6 +191,8 @@ class StepInference(Phases):
             if not self._saw_forward:
                 recorder.credit(FORWARD)
             self._in_backward = True
+            if self._arrivals.any:
+                self._arrivals.begin()
             return recorder.enter(BACKWARD)
         except Exception as error:  # noqa: BLE001
             return self._lose("backward", error)
@@ -200,14 +202,12 @@ class StepInference(Phases):
         if not self.epochs_by_marks:
             recorder.epoch(epoch)
 
-    def backward_ends(self, depth: int, reduced: Callable[[], bool]) -> None:
-        """A backward pass ended; if its gradients were not ``reduced``, the step has no arrival."""
+    def backward_ends(self, depth: int) -> None:
+        """A backward pass ended."""
         try:
             if depth >= 0 and self.recorder is not None:
                 self.recorder.leave_until(depth)
                 self._in_backward = False
-                if self._arrivals.any and not reduced():
-                    self._arrivals()  # discard the moment
         except Exception as error:  # noqa: BLE001
             self._lose("backward", error)
 

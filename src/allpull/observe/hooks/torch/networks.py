@@ -28,7 +28,10 @@ class Networks:
         self.session = inference.session
         self.failed = inference.failed
         self._inference = inference
-        self._parallel: List["weakref.ref[Any]"] = []  # no WeakSet: each backward pass iterates over it
+        self._parallel: List[
+            Tuple[int, "weakref.ref[Any]"]
+        ] = []  # no WeakSet: each backward pass of a device iterates over it
+        self._made = 0  # how many of them were made, as ``recording.arrival`` counts them
         self._roots: "weakref.WeakSet[Any]" = weakref.WeakSet()
         self._shells: "weakref.WeakSet[Any]" = weakref.WeakSet()
         self._recent: Deque["weakref.ref[Any]"] = deque(maxlen=MOST_RECENT)
@@ -38,7 +41,7 @@ class Networks:
     def reduced(self) -> bool:
         """Whether the last backward pass averaged gradients: True unless all networks are in ``no_sync``."""
         nowhere = True
-        for reference in self._parallel:
+        for _, reference in self._parallel:
             network = reference()
             if network is not None:
                 if network.require_backward_grad_sync:
@@ -46,9 +49,10 @@ class Networks:
                 nowhere = False
         return nowhere
 
-    def parallel(self) -> List[Any]:
-        """Every live DistributedDataParallel network."""
-        return [network for network in [reference() for reference in self._parallel] if network is not None]
+    def parallel(self) -> List[Tuple[int, Any]]:
+        """Every live DistributedDataParallel network, with its number in the order in which they were made."""
+        known = [(number, reference()) for number, reference in self._parallel]
+        return [(number, network) for number, network in known if network is not None]
 
     def watch(self) -> None:
         """Wrap the entry points; called once, after torch was imported."""
@@ -109,7 +113,9 @@ class Networks:
 
     @safely("networks")
     def _made_parallel(self, made: Any) -> None:
-        self._parallel = [*(weakref.ref(network) for network in self.parallel()), weakref.ref(made)]
+        alive = [(number, weakref.ref(network)) for number, network in self.parallel()]
+        self._parallel = [*alive, (self._made, weakref.ref(made))]
+        self._made += 1
         self._watch_calls(made)
 
     def _wrap_eval(self, base: Any) -> None:
@@ -206,8 +212,8 @@ class Networks:
         return any((type(part), len(list(part.parameters()))) in sizes for part in parts)
 
 
-def watch_gradients(inference: StepInference, reduces: Callable[[], bool]) -> None:
-    """Time each backward pass; ``reduces`` returns whether the last one averaged its gradients over ranks."""
+def watch_gradients(inference: StepInference) -> None:
+    """Time each backward pass."""
     from torch import autograd  # noqa: PLC0415  this runs after torch was imported
 
     backward = autograd.backward
@@ -218,7 +224,7 @@ def watch_gradients(inference: StepInference, reduces: Callable[[], bool]) -> No
         try:
             backward(*args, **kwargs)
         finally:
-            inference.backward_ends(depth, reduces)
+            inference.backward_ends(depth)
 
     autograd.backward = observed
 

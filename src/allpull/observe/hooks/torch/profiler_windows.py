@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import time
-from typing import Any, Callable, Iterable, Optional
+from typing import Any, Callable, Iterable, Optional, Tuple
 
 from ....rundir import layout
 from ....rundir.write import private_folder
@@ -121,9 +121,9 @@ class Windows:
 
 
 class Buckets:
-    """Record once the buckets of DDP, after it has rebuilt them; ``networks`` returns the live ones."""
+    """Record once the buckets of DDP, after it has rebuilt them; ``networks`` returns the live ones by number."""
 
-    def __init__(self, inference: StepInference, networks: Callable[[], Iterable[Any]]) -> None:
+    def __init__(self, inference: StepInference, networks: Callable[[], Iterable[Tuple[int, Any]]]) -> None:
         self.session = inference.session
         self.failed = inference.failed
         self._inference = inference
@@ -137,10 +137,11 @@ class Buckets:
             return
         self._inference.boundary.remove(self.at_step)
         now = time.monotonic_ns()
-        for network in self._networks():
+        for number, network in self._networks():
             sizes = sizes_of(network._get_ddp_logging_data())
             if sizes:
-                recorder.journal.event({"kind": "buckets", "step": step, "sizes_bytes": sizes, "t_ns": now}, now)
+                event = {"kind": "buckets", "step": step, "sizes_bytes": sizes, "network": number, "t_ns": now}
+                recorder.journal.event(event, now)
 
 
 def _start_quietly(profile: Any) -> None:

@@ -1,0 +1,81 @@
+"""Compare the runs before a change with the runs after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from allpull.api.explanation import kept_explanation
+from allpull.api.results import Shown
+from allpull.api.runs import Place, Run, as_runs
+from allpull.compare import comparison, gate, known_variation
+from allpull.report.terminal.compare import headline
+from allpull.schema.compared import CompareResult
+from allpull.units import counted
+
+
+class Comparison(Shown, CompareResult):
+    """Two sides of runs compared: the fields of ``allpull compare --json``."""
+
+    @classmethod
+    def of(cls, result: CompareResult) -> Comparison:
+        """``result`` as it shows itself."""
+        return cls.model_construct(**{name: getattr(result, name) for name in CompareResult.model_fields})
+
+    def _lines(self) -> Iterator[str]:
+        yield headline(self).plain
+        yield f"{counted(len(self.before), 'run')} before, {counted(len(self.after), 'run')} after"
+        for checked in self.gates:
+            yield f"gate {checked.outcome}: {checked.gate}"
+
+    def _repr_html_(self) -> str:
+        from allpull.report.html.compare import block  # noqa: PLC0415  charts take long to import
+        from allpull.report.html.fragment import fragment  # noqa: PLC0415
+
+        return fragment([block(self)])
+
+
+def compare(
+    before: Run | Place | Iterable[Run | Place],
+    after: Run | Place | Iterable[Run | Place],
+    *,
+    metrics: str | Sequence[str] = (),
+    fail_if: str | Sequence[str] = (),
+    between_run: str | Path | float | None = None,
+    anyway: bool = False,
+    skip_damaged: bool = False,
+) -> Comparison:
+    """Compare the runs ``before`` a change with the runs ``after`` it, with intervals.
+
+    Args:
+        before: runs, run directories, or folders of them; three or more show the run-to-run variation.
+        after: the same.
+        metrics: compare only this one or these; the first one decides. Empty: all, and throughput decides.
+        fail_if: one or several gates such as ``throughput < -3%``; each becomes one of ``Comparison.gates``.
+        between_run: run-to-run variation, for fewer than three runs per side: a standard deviation such as ``0.8%`` or
+            0.008, or the path of a file with the output of ``allpull compare --json``.
+        anyway: compare the runs even if they differ in facts that must agree.
+        skip_damaged: skip lines of records that cannot be read.
+
+    Raises:
+        RunDirError: one of the runs cannot be read.
+        UnknownName: there is no such metric.
+        BadInput: a side is empty, a run is given twice on one side, key facts do not agree, a metric was not measured,
+            or ``fail_if`` or ``between_run`` cannot be parsed.
+    """
+    options = comparison.Options(
+        metrics=[gate.find_metric(name).name for name in _each(metrics)],
+        gates=[gate.parse_gate(text) for text in _each(fail_if)],
+        known_variation=known_variation.parse_known_variation(between_run) if between_run is not None else None,
+        anyway=anyway,
+    )
+    sides = [[run.aligned for run in as_runs(side, skip_damaged=skip_damaged)] for side in (before, after)]
+    explained = {run.data.record.id: kept_explanation(run) for side in sides for run in side}
+    return Comparison.of(
+        comparison.compare(comparison.Sides(before=sides[0], after=sides[1], explained=explained), options)
+    )
+
+
+def _each(texts: str | Sequence[str]) -> Sequence[str]:
+    """One text, or each of several."""
+    return [texts] if isinstance(texts, str) else texts

@@ -1,0 +1,52 @@
+"""Item 7: a run whose computation takes longer than on fewer ranks is not healthy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.oracle.records import write
+from tests.oracle.simulator import simulate
+from tests.oracle.training import Device, even
+
+import allpull
+
+
+@pytest.mark.parametrize("device", [None, Device()], ids=["cpu", "device"])
+@pytest.mark.parametrize(
+    ("scaling", "phase"),
+    [
+        pytest.param(
+            0.636,
+            "backward",
+            marks=pytest.mark.xfail(
+                strict=True, raises=AssertionError, reason="issue item 7: said healthy at a scaling of 0.636"
+            ),
+        ),
+        pytest.param(
+            0.85,
+            "forward",
+            marks=pytest.mark.xfail(
+                strict=True, raises=AssertionError, reason="issue item 7: said healthy at a scaling of 0.85"
+            ),
+        ),
+        (1.0, ""),
+    ],
+)
+def test_computation_that_grew(tmp_path: Path, device: Device | None, scaling: float, phase: str) -> None:
+    """All of the growth is in one phase, which the finding names."""
+    small, big = even(ranks=1, device=device), even(ranks=8, device=device)
+    useful_s = 0.030 + 0.060 + 0.004
+    if phase:
+        big = big.later(phase, useful_s * (1.0 / scaling - 1.0), rank=slice(None))
+    reference = write(simulate(small), tmp_path / "small")
+    explained = allpull.explain(write(simulate(big), tmp_path / "big"), reference=reference)
+    assert explained.efficiency is not None
+    assert explained.efficiency.computational is not None
+    assert explained.efficiency.computational.value == pytest.approx(scaling, abs=0.01)
+    findings = [finding for finding in explained.findings if not finding.advice]
+    if not phase:
+        assert not findings
+        return
+    assert explained.healthy is None
+    assert any(phase in finding.title or any(phase in line.what for line in finding.evidence) for finding in findings)
