@@ -32,7 +32,7 @@ NUMBERS: dict[str, tuple[Literal["left", "right"], int, str]] = {
     "before": ("right", -5, MUTED),
     "after": ("left", 5, MUTED),
 }
-"""Where the number of a bar stands → how it is set there, how far off, and its colour."""
+"""Position of the number of a bar → its alignment, its distance and its colour."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,7 @@ def _lead(ranks: int, tree: Efficiency, drawn: Sequence[Bar], compared: Against 
 
 
 def _clause(plain: str) -> str:
-    """What falls with a factor, as it stands after "because".
+    """The loss that a factor measures, as a clause after "because".
 
     >>> _clause("waiting for data"), _clause("another rank is late each step")
     ('of waiting for data', 'another rank is late each step')

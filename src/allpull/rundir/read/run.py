@@ -1,7 +1,7 @@
 """Read a run directory: its records as columns, and gaps for what is missing from it.
 
 What cannot be trusted is an error that names file, line and field. What is merely absent (a rank that was killed, a
-host that kept its files) is a gap beside the data, which every result carries on.
+host that kept its files) is a gap, which every result repeats.
 """
 
 from __future__ import annotations
