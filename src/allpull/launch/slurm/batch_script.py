@@ -191,7 +191,7 @@ def _launch(spec: RunSpec) -> Iterator[str]:
     if spec.launch.hosts > 1:
         agent += ' --master "$master" --port "$port"'
     srun = f"{shlex.join(['srun', *srun_options(spec)])} \\\n  {agent}"
-    close = '"${python[@]}" -m allpull.launch.slurm.close_run "$run" "$code" || true  # the allpull that submitted this may have ended'
+    close = '"${python[@]}" -m allpull.launch.slurm.close_run "$run" "$code" || true  # its launcher may have ended'
     if not spec.slurm.requeues:
         yield "code=0"
         yield f"{srun} || code=$?"
