@@ -5,7 +5,8 @@ What it is
 
 How it is found
     By evaluation in steps in which every rank evaluates: the time of a rank beyond that of the lower median rank, if it
-    is at least a fifth of that. Evaluation on some of the ranks alone is `sequential-evaluation`.
+    is at least a fifth of that on average and in most of these steps, of which there are two or more. Evaluation on
+    some of the ranks alone is `sequential-evaluation`; where all ranks wait for CPUs, that may be the cause.
 
 What it costs
     The replay in which the evaluation of such a step is shared out evenly.
@@ -25,6 +26,7 @@ from dataclasses import replace
 import numpy as np
 
 from allpull.explain.candidate import Candidate, count, seconds
+from allpull.explain.evidence.cpu_waiting import all_wait
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.grouping import named
 from allpull.replay.useful import evaluated_by_all, useful
@@ -32,17 +34,21 @@ from allpull.replay.whatif.work import lower_median
 from allpull.replay.window import Window
 from allpull.units import show_time
 
+LEAST_TIMES = 2  # evaluations: one may have been disturbed
+MOSTLY = 0.5  # of the evaluations
 UNEVEN = 0.2  # of the lower median rank's evaluation: parts of a test set differ by less
 
 
 def find(facts: Facts) -> list[Candidate]:
     """The ranks that evaluate longer than the others."""
     together = evaluated_by_all(facts.window)
-    if facts.window.ranks < 2 or not together.any():
+    if facts.window.ranks < 2 or together.sum() < LEAST_TIMES or all_wait(facts.window, facts.machine):
         return []
-    mean_s = facts.window.per_step("evaluation")[together].mean(axis=0)
+    each_s = facts.window.per_step("evaluation")[together]
+    mean_s = each_s.mean(axis=0)
     usual_s = float(lower_median(mean_s))
-    ranks = tuple(np.flatnonzero(mean_s > (1 + UNEVEN) * usual_s).tolist())
+    mostly = (each_s > (1 + UNEVEN) * lower_median(each_s)[:, None]).mean(axis=0) > MOSTLY
+    ranks = tuple(np.flatnonzero(mostly & (mean_s > (1 + UNEVEN) * usual_s)).tolist())
     if not ranks:
         return []
     more_s = float(mean_s.max()) - usual_s
