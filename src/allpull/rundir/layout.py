@@ -170,8 +170,8 @@ def slug(name: str) -> str:
     ('Grosse-b-x', 'unnamed', 'node01.cluster')
     """
     plain = unicodedata.normalize("NFKD", name.replace("ß", "ss")).encode("ascii", "ignore").decode()
-    words = [word.strip(".") for word in re.split(r"[^A-Za-z0-9._]+", plain)]
-    return "-".join(word for word in words if word)[:MAX_NAME].strip("-.") or "unnamed"
+    parts = [word.strip(".") for word in re.split(r"[^A-Za-z0-9._]+", plain)]
+    return "-".join(word for word in parts if word)[:MAX_NAME].strip("-.") or "unnamed"
 
 
 def run_name(utc: str, name: str, ranks: Optional[int], signature: str) -> str:

@@ -1,4 +1,4 @@
-"""What is missing from the records of a run: gaps beside the data, which every result carries on.
+"""What is missing from the records of a run: gaps, which every result repeats.
 
 A rank that was killed, a host that kept its files, records that were thinned: none of them is an error.
 """
