@@ -1,4 +1,4 @@
-"""What `show` and `report` say of one or several runs, and the page of it."""
+"""The results that `show` and `report` present for one or several runs, and the report page."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def with_explanation(runs: Sequence[AlignedRun]) -> ScalingReport:
 
 
 def write_report(result: ScalingReport, path: Path) -> Path:
-    """Write the page of ``result`` to ``path``; the whole path.
+    """Write the page of ``result`` to ``path``; returns its path.
 
     Raises:
         BadInput: it cannot be written.

@@ -50,7 +50,7 @@ def explain(
 
 
 def report(runs: Run | Place | Iterable[Run | Place], path: Place, *, figures: Place | None = None) -> Path:
-    """Write one self-contained HTML report of one or several runs; the whole path of the page.
+    """Write one self-contained HTML report of one or several runs; returns the path of the page.
 
     Args:
         runs: runs, run directories, or folders of them.

@@ -28,7 +28,7 @@ def main() -> int:
         channel.write(json.dumps(fields) + "\n")
         channel.flush()
 
-    def begun(directory: Path) -> None:
+    def on_directory(directory: Path) -> None:
         answer(directory=str(directory.resolve()))
 
     def notify(text: str) -> None:
@@ -38,15 +38,15 @@ def main() -> int:
     options: dict[str, Any] = {**request["options"], "sets": tuple(request["options"]["sets"])}
     try:
         if request["kind"] == "run":
-            asked = command.CommandRequest(**{**options, "command": tuple(options["command"])})
-            observed = command.resolve(asked, notify=notify)
-            return command.observe(observed, out, origin, notify=notify, begun=begun)
+            command_request = command.CommandRequest(**{**options, "command": tuple(options["command"])})
+            observed = command.resolve(command_request, notify=notify)
+            return command.observe(observed, out, origin, notify=notify, on_directory=on_directory)
         resume = options.pop("resume")
         spec = training.resolve(
             training.TrainingRequest(**options, resume=Path(resume) if resume else None), notify=notify
         )
         job = training.training_job(spec, out, origin)
-        record = execute(job, choose(spec.launch.launcher), lambda: None, notify, lambda: begun(job.directory))
+        record = execute(job, choose(spec.launch.launcher), lambda: None, notify, lambda: on_directory(job.directory))
     except AllpullError as error:
         answer(error=error.message, hint=error.hint)
         return error.exit_code

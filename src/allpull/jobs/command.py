@@ -30,7 +30,7 @@ from allpull.schema.spec import RunSpec, to_plain
 RANK_OPTIONS = ("launch", "ssh", "slurm", "container")  # parts of a specification that need -n
 TRAINER_OPTIONS = ("data", "model", "train")
 SETTABLE = "--set takes observe.… and watch.… here; with -n also launch.…, ssh.…, slurm.… and container.…"
-NO_RANKS = "leave -n out, and the command runs as it is"
+NO_RANKS = "omit -n, and the command runs unchanged"
 OTHER_TORCH = "with the torch of another environment: allpull run -- torchrun --nproc-per-node N train.py, from there"
 
 
@@ -38,7 +38,7 @@ OTHER_TORCH = "with the torch of another environment: allpull run -- torchrun --
 class CommandRequest:
     """A command as a user asks for it; ``sets`` are overrides such as ``observe.counters=false``.
 
-    ``ranks`` None: the command runs as it is, and starts its own ranks.
+    ``ranks`` None: the command runs unchanged and starts its own ranks.
     """
 
     command: tuple[str, ...]
@@ -118,7 +118,7 @@ def unlaunched(spec: RunSpec, launcher: str) -> RunSpec:
     if spec.launch.launcher != detect.AUTO:
         raise BadInput(
             f"--launcher {spec.launch.launcher} without -n: only ranks that allpull starts have a launcher",
-            hint="give -n RANKS; or leave --launcher out, and the command runs as it is",
+            hint="give -n RANKS; or omit --launcher, and the command runs unchanged",
         )
     _refuse(spec, RANK_OPTIONS, "it is for ranks that allpull starts; give -n RANKS, or leave it out")
     return replace(spec, launch=replace(spec.launch, launcher=launcher))
@@ -168,11 +168,11 @@ def observe(
     command: Sequence[str],
     *,
     notify: Notify,
-    begun: Callable[[Path], None] = lambda _: None,
+    on_directory: Callable[[Path], None] = lambda _: None,
 ) -> int:
     """Run a command to its end, observed; its exit code. ``command`` is recorded as the origin of the run.
 
-    ``begun`` receives the run directory before the command starts.
+    ``on_directory`` receives the run directory before the command starts.
 
     Raises:
         AllpullError: it could not be started.
@@ -182,7 +182,7 @@ def observe(
         return _not_started(CannotStart(observed.program[0], _missing_program(observed.program[0])), notify)
     job = prepare(observed.spec, kind="run", program=observed.program, command=command, out=out)
     try:
-        record = execute(job, launcher, lambda: None, notify, lambda: begun(job.directory))
+        record = execute(job, launcher, lambda: None, notify, lambda: on_directory(job.directory))
     except CannotStart as error:
         code = _not_started(error, notify)
     else:

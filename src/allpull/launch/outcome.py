@@ -24,8 +24,8 @@ def outcome(ended: Sequence[HostEnding], directory: Path, *, trains: bool) -> tu
     exit_ = exit_of(ended)
     if exit_.code == WARNED and trains:
         exit_ = Exit(code=WARNED, reason=_warned(directory))
-    was_asked = exit_.code == WARNED or any(host.stopped for host in ended)
-    return "completed" if exit_.code == 0 else "cancelled" if was_asked else "failed", exit_
+    was_requested = exit_.code == WARNED or any(host.stopped for host in ended)
+    return "completed" if exit_.code == 0 else "cancelled" if was_requested else "failed", exit_
 
 
 def versions_of(record: RunRecord, ended: Sequence[HostEnding]) -> dict[str, str | None]:

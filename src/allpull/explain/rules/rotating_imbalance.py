@@ -19,7 +19,7 @@ What it costs
 What to do
     Give samples equal work (sort by length, pad to buckets), keep the machine quiet (`--set launch.bind=cores`,
     `sbatch --exclusive`, `export OMP_NUM_THREADS=…`), collect garbage in all ranks at the same step (`gc.freeze()`, and
-    `gc.collect()` every so many steps).
+    `gc.collect()` every N steps).
 
 When it is wrong
     Any two equal ranks are last in turn; with two ranks only the deviation of one from the other can be seen.
