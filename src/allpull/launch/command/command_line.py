@@ -104,19 +104,17 @@ def as_rank(words: Sequence[str], *, check_files: bool) -> tuple[str, ...]:
         BadInput: it is no such command, or its script does not exist.
     """
     if not words:
-        raise BadInput("no command was given", hint="allpull run -n 4 -- train.py")
+        raise BadInput("no command was given", hint="give one, such as train.py")
     if is_python(words[0]):
         ready, call = (PYTHON if _is_our_python(words[0]) else words[0], *words[1:]), python_call(words)
     elif words[0].endswith(".py") or words[0] == "-m" or _is_python_script(Path(words[0])):
         ready = (PYTHON, *words)
         call = python_call(ready)
     else:
-        raise BadInput(f"with -n, {words[0]!r} cannot be started as ranks: {_RANK_COMMANDS}", hint=_hint(words))
+        raise BadInput(f"{words[0]!r} cannot be started as ranks: {_RANK_COMMANDS}", hint=_hint(words))
     target = ready[call.place] if call.place < len(ready) else ""
     if not target or call.kind == "nothing" or (call.kind == "module" and target.startswith(_STARTER_MODULES)):
-        raise BadInput(
-            f"with -n, {' '.join(words[:4])!r} cannot be started as ranks: {_RANK_COMMANDS}", hint=_hint(words)
-        )
+        raise BadInput(f"{' '.join(words[:4])!r} cannot be started as ranks: {_RANK_COMMANDS}", hint=_hint(words))
     if call.kind == "script" and check_files and not Path(target).exists():
         raise BadInput(f"no such file: {target}", hint="give the path of the script, from here")
     return ready
@@ -127,7 +125,7 @@ _RANK_COMMANDS = "a rank is a script, `python script` or `-m module`"
 
 def _hint(words: Sequence[str]) -> str:
     starts = Path(words[0]).name in _STARTERS or any(word.startswith(_STARTER_MODULES) for word in words)
-    return ("it starts ranks itself: " if starts else "") + "leave -n out, and it is run and observed as it is"
+    return ("it starts ranks itself: " if starts else "") + "leave the number of ranks (-n) out, and it is run as it is"
 
 
 def _is_our_python(word: str) -> bool:
