@@ -8,7 +8,8 @@ import pytest
 from tests.oracle.conftest import Judge
 from tests.oracle.judged import assert_priced
 from tests.oracle.records import Link, Recording
-from tests.oracle.training import Device, Training, Wire, even, simulate, spread
+from tests.oracle.simulator import simulate
+from tests.oracle.training import Device, Training, Wire, even, spread
 
 HOSTS = 4
 GRADIENTS = 400 << 20

@@ -27,7 +27,7 @@ from allpull.schema.results import WatchResult
 from allpull.schema.run import RunRecord
 from allpull.units import counted, show_count, show_time
 
-START_S = 120.0  # a first import of torch's neighbours from a cold network disk
+START_S = 120.0  # the first import of torch and its dependencies from a cold network disk
 END_S = 10.0  # for a process that has started nothing
 MAX_SHOWN = 200  # characters of a command in a message
 CANCEL_AGAIN_S = 60.0  # several times the grace that ranks have by default
@@ -87,7 +87,7 @@ class Job:
 
     @property
     def notes(self) -> list[str]:
-        """What the launcher said so far, such as the place of the job in a queue; a sentence each."""
+        """The launcher's messages so far, such as the place of the job in a queue; a sentence each."""
         return list(self._answers.notes)
 
     def progress(self) -> Progress:
@@ -164,7 +164,7 @@ def train(
         overrides: options of the recipe, with two underscores for the dot: ``train__epochs=3``.
 
     Raises:
-        BadInput: a fault in what was given; every fault is listed.
+        BadInput: the request is invalid; every fault is listed.
         AllpullError: the job cannot be started.
     """
     options: dict[str, Any] = {
@@ -191,7 +191,7 @@ def run(
 
     Args:
         command: a list of words, or one line that is split as a shell does. With ``ranks`` it is a script,
-            ``python script`` or ``-m module``; without, it runs as it is, such as ``torchrun …``.
+            ``python script`` or ``-m module``; without, it runs unchanged, such as ``torchrun …``.
         ranks: start the command as this many ranks; None: it starts its own.
         launcher: with ``ranks``, where they run; None: as found here.
         out: folder in which the run directory is made.
@@ -199,17 +199,17 @@ def run(
         overrides: options such as ``observe__counters=False``, with two underscores for the dot.
 
     Raises:
-        BadInput: a fault in what was given; every fault is listed.
+        BadInput: the request is invalid; every fault is listed.
         AllpullError: the job cannot be started.
     """
-    words = _words(command) if isinstance(command, str) else [str(word) for word in command]
-    options = {"command": words, "ranks": ranks, "launcher": launcher, "name": name, "sets": assignments(overrides)}
-    origin = ["allpull", "run", *_origin(options, {"--name": name}), "--", *words]
+    arguments = _split(command) if isinstance(command, str) else [str(word) for word in command]
+    options = {"command": arguments, "ranks": ranks, "launcher": launcher, "name": name, "sets": assignments(overrides)}
+    origin = ["allpull", "run", *_origin(options, {"--name": name}), "--", *arguments]
     return _start("run", options, Path(out), origin)
 
 
 class _Answers:
-    """What the process of a job says on its channel, read by a thread so that the channel never fills."""
+    """Messages of a job's process on its channel, read by a thread so that the channel never fills."""
 
     def __init__(self, descriptor: int) -> None:
         self.notes: list[str] = []
@@ -287,13 +287,13 @@ def _ending(record: RunRecord, code: int) -> str:
     return "the job failed: " + (f"exit code {code}" if code > 0 else f"{signal.Signals(-code).name} ended its process")
 
 
-def _words(line: str) -> list[str]:
+def _split(line: str) -> list[str]:
     """The words of a command line, as a shell splits it.
 
     Raises:
         BadInput: a quotation is not closed.
 
-    >>> _words("python train.py --name 'two words'")
+    >>> _split("python train.py --name 'two words'")
     ['python', 'train.py', '--name', 'two words']
     """
     try:
@@ -308,5 +308,5 @@ def _words(line: str) -> list[str]:
 def _origin(options: Mapping[str, Any], given: Mapping[str, str | None]) -> list[str]:
     """The options of the command line that would start the same job."""
     named = {"--ranks": options["ranks"], "--launcher": options["launcher"], **given}
-    words = [word for name, value in named.items() if value is not None for word in (name, str(value))]
-    return [*words, *(word for text in options["sets"] for word in ("--set", text))]
+    arguments = [word for name, value in named.items() if value is not None for word in (name, str(value))]
+    return [*arguments, *(word for text in options["sets"] for word in ("--set", text))]

@@ -1,4 +1,4 @@
-"""What `show` and `report` say of one or several runs, the page of it, and its figures."""
+"""The results that `show` and `report` present for one or several runs, the report page, and its figures."""
 
 from __future__ import annotations
 

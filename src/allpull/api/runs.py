@@ -39,7 +39,7 @@ class Run:
 
     @property
     def data(self) -> RunData:
-        """All records as they stand on disk, in integer nanoseconds; its form may change between versions."""
+        """All records as stored on disk, in integer nanoseconds; its form may change between versions."""
         return self.aligned.data
 
     @property
@@ -117,7 +117,7 @@ class Run:
         return explain_run(self.aligned, [one.aligned for one in references])
 
     def report(self, path: Place) -> Path:
-        """Write one self-contained HTML report of this run to ``path``; the whole path.
+        """Write one self-contained HTML report of this run to ``path``; returns its path.
 
         Raises:
             BadInput: ``path`` cannot be written.
@@ -191,7 +191,7 @@ def run_directories(places: Iterable[Place]) -> list[Path]:
 
 
 def as_runs(runs: Run | Place | Iterable[Run | Place], *, skip_damaged: bool = False) -> list[Run]:
-    """Every run that is given, or stands at a place that is given; each place is opened as by `each_run`."""
+    """Every given run, and the runs at every given place, which is opened as by `each_run`."""
     if isinstance(runs, Run):
         return [runs]
     if isinstance(runs, str | Path):

@@ -62,7 +62,7 @@ def report(
     figures: Place | None = None,
     skip_damaged: bool = False,
 ) -> Path:
-    """Write one self-contained HTML report of one or several runs; the whole path of the page.
+    """Write one self-contained HTML report of one or several runs; returns the path of the page.
 
     Args:
         runs: runs, run directories, or folders of them.

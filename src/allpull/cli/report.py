@@ -14,7 +14,7 @@ EXAMPLE = "allpull report runs --output report.html --figures figures"
 
 Output = Annotated[
     Path | None,
-    typer.Option("--output", "-o", metavar="FILE", help="File to write. [default: report.html beside the runs]"),
+    typer.Option("--output", "-o", metavar="FILE", help="File to write. [default: report.html next to the runs]"),
 ]
 Figures = Annotated[
     Path | None,

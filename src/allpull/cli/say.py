@@ -1,4 +1,4 @@
-"""How the command line speaks: notes and errors to stderr, results to stdout, nothing hostile to either."""
+"""Print for the user: notes and errors to stderr, results to stdout, control characters to neither."""
 
 from __future__ import annotations
 

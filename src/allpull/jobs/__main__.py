@@ -29,7 +29,7 @@ def main() -> int:
         channel.write(json.dumps(fields) + "\n")
         channel.flush()
 
-    def begun(directory: Path) -> None:
+    def on_directory(directory: Path) -> None:
         answer(directory=str(directory.resolve()))
 
     def notify(text: str) -> None:
@@ -41,13 +41,13 @@ def main() -> int:
         if request["kind"] == "run":
             options["command"] = tuple(options["command"])
             observed = command.resolve(command.CommandRequest(**options), notify=notify)
-            return command.observe(observed, out, origin, notify=notify, begun=begun)
+            return command.observe(observed, out, origin, notify=notify, on_directory=on_directory)
         resume = options.pop("resume")
         spec = training.resolve(
             training.TrainingRequest(**options, resume=Path(resume) if resume else None), notify=notify
         )
         job = training.training_job(spec, out, origin)
-        record = execute(job, choose(spec.launch.launcher), lambda: None, notify, lambda: begun(job.directory))
+        record = execute(job, choose(spec.launch.launcher), lambda: None, notify, lambda: on_directory(job.directory))
     except AllpullError as error:
         answer(error=to_plain(error))
         return error.exit_code

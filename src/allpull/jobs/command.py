@@ -30,7 +30,7 @@ from allpull.schema.spec import RunSpec, to_plain
 RANK_OPTIONS = ("launch", "ssh", "slurm", "container")  # parts of a specification that need -n
 TRAINER_OPTIONS = ("data", "model", "train")
 SETTABLE = "options here: observe.… and watch.…; with a number of ranks (-n) also launch.…, ssh.…, slurm.…, container.…"
-NO_RANKS = "leave the number of ranks (-n) out, and the command runs as it is"
+NO_RANKS = "omit the number of ranks (-n), and the command runs unchanged"
 OTHER_TORCH = "with the torch of another environment, run torchrun --nproc-per-node N train.py from there, without -n"
 
 
@@ -38,7 +38,7 @@ OTHER_TORCH = "with the torch of another environment, run torchrun --nproc-per-n
 class CommandRequest:
     """A command as a user asks for it; ``sets`` are overrides such as ``observe.counters=false``.
 
-    ``ranks`` None: the command runs as it is, and starts its own ranks. ``spelling``: how messages name an override.
+    ``ranks`` None: the command runs unchanged and starts its own ranks. ``spelling``: how messages name an override.
     """
 
     command: tuple[str, ...]
@@ -119,7 +119,7 @@ def unlaunched(spec: RunSpec, launcher: str) -> RunSpec:
     if spec.launch.launcher != detect.AUTO:
         raise BadInput(
             f"launcher {spec.launch.launcher} without a number of ranks: only ranks started by allpull have a launcher",
-            hint="give a number of ranks (-n); or leave the launcher out, and the command runs as it is",
+            hint="give a number of ranks (-n); or omit the launcher, and the command runs unchanged",
         )
     _refuse(spec, RANK_OPTIONS, "it is for ranks that allpull starts; give their number (-n), or leave it out")
     return replace(spec, launch=replace(spec.launch, launcher=launcher))
@@ -169,11 +169,11 @@ def observe(
     command: Sequence[str],
     *,
     notify: Notify,
-    begun: Callable[[Path], None] = lambda _: None,
+    on_directory: Callable[[Path], None] = lambda _: None,
 ) -> int:
     """Run a command to its end, observed; its exit code. ``command`` is recorded as the origin of the run.
 
-    ``begun`` receives the run directory before the command starts.
+    ``on_directory`` receives the run directory before the command starts.
 
     Raises:
         AllpullError: it could not be started.
@@ -183,7 +183,7 @@ def observe(
         return _not_started(CannotStart(observed.program[0], _missing_program(observed.program[0])), notify)
     job = prepare(observed.spec, kind="run", program=observed.program, command=command, out=out)
     try:
-        record = execute(job, launcher, lambda: None, notify, lambda: begun(job.directory))
+        record = execute(job, launcher, lambda: None, notify, lambda: on_directory(job.directory))
     except CannotStart as error:
         code = _not_started(error, notify)
     else:

@@ -55,17 +55,17 @@ def place_ranks(
         BadInput: the ranks cannot be divided evenly over the hosts, or several copies of allpull were started.
     """
     detect.check_alone(environ)
-    found = find_hosts(spec.launch.launcher, environ)
-    if found.reason:
-        notify(f"launcher {found.launcher}: {found.reason}")
+    detected = find_hosts(spec.launch.launcher, environ)
+    if detected.reason:
+        notify(f"launcher {detected.launcher}: {detected.reason}")
     given = spec.launch.hosts > 1 or any(text.partition("=")[0].strip() == "launch.hosts" for text in sets)
-    hosts = spec.launch.hosts if given else found.hosts
+    hosts = spec.launch.hosts if given else detected.hosts
     if spec.launch.ranks % hosts:
         raise BadInput(
             f"{spec.launch.ranks} rank{'s' * (spec.launch.ranks != 1)} cannot be divided evenly over {hosts} hosts",
             hint=f"take a multiple of {hosts}, or fewer hosts: launch.hosts=1",
         )
-    return replace(spec, launch=replace(spec.launch, launcher=found.launcher, hosts=hosts))
+    return replace(spec, launch=replace(spec.launch, launcher=detected.launcher, hosts=hosts))
 
 
 def find_hosts(launcher: str, environ: Mapping[str, str]) -> detect.DetectedLauncher:

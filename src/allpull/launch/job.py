@@ -37,7 +37,7 @@ RECORDED_VARIABLES = (
 """Prefixes of variables that change how ranks run; no other environment variable is recorded."""
 
 WARNED = 128 + signal.SIGUSR1
-"""The exit code of a job whose ranks stopped at a warning (``train.stop``), as if that signal had ended the program."""
+"""The exit code of a job whose ranks stopped at a warning (``train.preemption``): as if the signal had ended it."""
 
 Kind = Literal["train", "run", "probe", "rehearse"]
 
@@ -86,9 +86,9 @@ def prospect(
     record = _record(spec, name, kind=kind, command=command, created=now)
     if program is not None:
         record = of_program(record, os.environ)
-    words = None if program is None else tuple(program)
     place = out.resolve() / name
-    return Job(directory=place, spec=spec, record=record, module=module, program=words, options=options)
+    own_program = None if program is None else tuple(program)
+    return Job(directory=place, spec=spec, record=record, module=module, program=own_program, options=options)
 
 
 def prepare(
@@ -199,8 +199,8 @@ def _job_file(job: Job) -> JobFile:
 
 
 def _record(spec: RunSpec, name: str, *, kind: Kind, command: Sequence[str], created: datetime) -> RunRecord:
-    ours = environment(spec, os.environ)
-    variables = {key: value for key, value in sorted(ours.items()) if key.startswith(RECORDED_VARIABLES)}
+    variables_set = environment(spec, os.environ)
+    variables = {key: value for key, value in sorted(variables_set.items()) if key.startswith(RECORDED_VARIABLES)}
     git, in_git = git_state(Path.cwd())
     record = RunRecord(
         schema=tag("run"),

@@ -1,4 +1,4 @@
-"""What a launcher hands back: a job that runs, and what can be asked of it."""
+"""What a launcher returns: a running job, and what it can be requested to do."""
 
 from __future__ import annotations
 

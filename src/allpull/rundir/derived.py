@@ -55,10 +55,11 @@ def cached_explanation(directory: Path, record: RunRecord) -> ExplainResult | No
             root, blob
         ):
             return None
-        found = safe_open.document(ExplainResult, "explain", blob, f"{safe_open.shown_path(root)}/{layout.EXPLANATION}")
+        where = f"{safe_open.shown_path(root)}/{layout.EXPLANATION}"
+        result = safe_open.document(ExplainResult, "explain", blob, where)
     except RunDirError:
         return None
-    return found if found.run == record.id and found.reference is None else None
+    return result if result.run == record.id and result.reference is None else None
 
 
 def _key(root: Path, blob: bytes) -> str:

@@ -45,15 +45,15 @@ def tag(kind: str) -> str:
     return f"allpull.{kind}/{VERSION}"
 
 
-def check_tag(found: object, kind: str, where: str) -> None:
+def check_tag(schema: object, kind: str, where: str) -> None:
     """Accept any minor version of our major one.
 
     Raises:
-        RunDirError: ``found`` is no tag of ``kind``, or of a newer major version; ``where`` names the file.
+        RunDirError: ``schema`` is no tag of ``kind``, or one of a newer major version; ``where`` names the file.
     """
-    match = _TAG.fullmatch(found) if isinstance(found, str) else None
+    match = _TAG.fullmatch(schema) if isinstance(schema, str) else None
     if match is None or match.group(1) != kind:
-        shown = repr(found)[:80]
+        shown = repr(schema)[:80]
         raise RunDirError(f"{where}: schema is {shown}, expected {tag(kind)}", hint="is this an allpull file?")
     if int(match.group(2)) > int(VERSION.split(".", maxsplit=1)[0]):
         raise RunDirError(

@@ -1,4 +1,4 @@
-"""``counters/<host>.jsonl``: a header line, then one line per sample from the host's sidecar.
+"""``counters/<host>.jsonl``: a header line, then one line per sample of the host's sidecar.
 
 Everything that grows is cumulative, so that a lost sample loses resolution and no bytes.
 """

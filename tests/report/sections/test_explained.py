@@ -128,7 +128,7 @@ def test_a_factor_that_was_not_measured_is_no_perfect_one():
 )
 def test_bars_always_close(ideal, factors, measured):
     steps = [Step(name=str(place), plain="", factor=factor) for place, factor in enumerate(factors)]
-    found = bars(ideal, steps, measured, rest="rest")
+    found = bars(ideal, steps, measured, unexplained="rest")
     assert ideal + sum(bar.change for bar in found[1:-1]) == pytest.approx(found[-1].end, rel=1e-6, abs=1e-6 * ideal)
     if measured is not None:
         assert found[-1].end == pytest.approx(measured, abs=2e-9 * ideal)

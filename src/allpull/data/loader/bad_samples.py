@@ -11,6 +11,7 @@ import numpy as np
 
 from allpull.data.loader.order import Indices
 from allpull.errors import BadInput
+from allpull.rundir import layout
 
 MAX_LISTED = 10_000  # if everything is bad, the counts suffice
 SKIPPED = -1  # instead of a record number
@@ -36,7 +37,7 @@ class BadSample:
 class Counts:
     """Samples loaded, and of these: left out, replaced by another record, decoded by Pillow."""
 
-    seen: int = 0
+    loaded: int = 0
     left_out: int = 0
     replaced: int = 0
     by_pillow: int = 0
@@ -70,7 +71,7 @@ class BadSamples:
         lost = int(np.count_nonzero(loaded != requested))
         one = self._counts
         self._counts = Counts(
-            seen=one.seen + counted,
+            loaded=one.loaded + counted,
             left_out=one.left_out + left_out,
             replaced=one.replaced + lost - left_out,
         )
@@ -81,7 +82,7 @@ class BadSamples:
         with self._lock:
             by_pillow = sum(count for (_, done), count in self.counts.items() if done == BY_PILLOW)
         one = self._counts
-        return Counts(seen=one.seen, left_out=one.left_out, replaced=one.replaced, by_pillow=by_pillow)
+        return Counts(loaded=one.loaded, left_out=one.left_out, replaced=one.replaced, by_pillow=by_pillow)
 
     def new_entries(self) -> list[BadSample]:
         """The samples listed since the previous call."""
@@ -106,6 +107,6 @@ def too_many(lost: int, samples: int, limit: float, part: str, *, so_far: bool =
     count = f"{lost:,}{' or more' * so_far} of {samples:,} {PARTS[part]} samples"
     return BadInput(
         f"{count} could not be decoded, more than data.odd_limit = {limit:.3g}",
-        hint="job/logs/odd-*.jsonl in the run directory lists them, and allpull pack verify names damaged ones;"
+        hint=f"{layout.BAD_SAMPLES} in the run directory lists them, and allpull pack verify names damaged ones;"
         " or increase data.odd_limit to train without them",
     )

@@ -8,7 +8,7 @@ What it is
 How it is found
     By how much each rank deviates from its own usual step. In at least half of the steps the last rank must be behind
     the median rank by 3 % of a step, and by 6 % where CPUs compute, whose own jitter is 1.5 to 3 %. Rare stalls,
-    however long, do not count. Where ranks wait for CPUs, that makes them late in turn, and is `cpu-contention`.
+    however long, do not count. Ranks that are late in turn because they wait for CPUs are `cpu-contention`.
 
 What it costs
     The replay in which every rank deviates from its usual step as little as an undisturbed rank, estimated from the
@@ -17,7 +17,7 @@ What it costs
 What to do
     Give samples equal work (sort by length, pad to buckets), keep the machine quiet (`--set launch.bind=cores`,
     `sbatch --exclusive`, `export OMP_NUM_THREADS=…`), collect garbage in all ranks at the same step (`gc.freeze()`, and
-    `gc.collect()` every so many steps).
+    `gc.collect()` every N steps).
 
 When it is wrong
     Any two equal ranks are last in turn; with two ranks only the deviation of one from the other can be seen.

@@ -8,19 +8,21 @@ How it is found
     By its own work: copies, forward, backward without the collectives in it, optimizer and time between phases,
     compared with that of the other ranks in each step. It stands out if that is more than its own steps vary by
     (Student's t, one false alarm in ten thousand runs of independent steps), or if its mean excess is larger than the
-    largest one when ranks are relabelled at random. Waiting of the others is not needed for that, so a delay inside
-    backward is not mistaken for a slow network, nor a slow network for a late rank. What more samples, a slow loader or
-    CPU contention explain is left to their own rules, and so is a host on which all ranks are slow. Three or more ranks
-    that are late by much the same and in one phase are one finding. Where CPUs compute, a slow rank has to cost 8 % of
-    the step: interrupts and other activity make cores differ by up to 7 %, and different ones in each run.
+    largest one when ranks are relabelled at random. The waiting of the others is not used, so a delay inside backward
+    is not mistaken for a slow network, nor a slow network for a late rank. Lateness that more samples, a slow loader or
+    CPU contention explain is reported by their own rules, and so is a host on which all ranks are slow. Three or more
+    ranks that are late by nearly the same time in the same phase are one finding. Where CPUs compute, a slow rank must
+    cost at least 8 % of the step: interrupts and other activity make cores differ by up to 7 %, and different ones in
+    each run.
 
 What it costs
-    The replay with this rank's work like the median of the others: less than the excess where a busy network hides part
-    of it. Ranks that are late at the same time hide each other; each is priced with the others corrected.
+    The replay with this rank's work equal to the median of the others. That is less than the excess where a busy
+    network hides part of it. Ranks that are late at the same time hide each other; each is priced with the others
+    corrected.
 
 What to do
     Check what differs on that host: clocks and temperature (`nvidia-smi -q -d CLOCK,PERFORMANCE`), other processes
-    (`top`), binding to cores and memory. Until it is repaired, leave it out: `sbatch --exclude=HOST`.
+    (`top`), binding to cores and memory. Until it is repaired, exclude it: `sbatch --exclude=HOST`.
 
 When it is wrong
     Where the data of one rank are harder, such as longer sentences or larger images, the rank is slow because of its

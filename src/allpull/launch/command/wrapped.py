@@ -26,7 +26,8 @@ from allpull.observe.host import describe_host
 from allpull.observe.sidecar.start import await_end, start_detached
 from allpull.rundir import layout
 from allpull.rundir.job_file import JobFile
-from allpull.rundir.read.headers import has_ended, rank_headers
+from allpull.rundir.read.endings import has_ended
+from allpull.rundir.read.headers import rank_headers
 from allpull.rundir.write import whole_json
 
 LAUNCHER = "command"
@@ -116,7 +117,7 @@ class WrappedJob(Running):
 
 
 def start_sidecar(job: Job, host: str, pid: int) -> subprocess.Popen[bytes] | None:
-    """Start what samples this host's counters until ``pid`` ends; None where it was not asked for, or cannot be."""
+    """Start what samples this host's counters until ``pid`` ends; None if it is not requested or not possible."""
     try:
         return start_detached(JobFile.read(str(job.file)), host, watch=pid, clock=clock_pings.ASK)
     except (OSError, ValueError):

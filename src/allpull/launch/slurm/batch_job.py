@@ -11,13 +11,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from allpull.launch.echo import STDOUT, Log
-from allpull.launch.host_endings import HostEnding, log_tail, read_host_endings
+from allpull.launch.host_endings import HostEnding, read_host_endings
 from allpull.launch.job import Job
 from allpull.launch.running import Running
 from allpull.launch.slurm.array import indices
 from allpull.launch.slurm.commands import NEAR_END_S, SlurmHandle
 from allpull.launch.slurm.outcome import JobFacts, decide_endings, describe_state
 from allpull.rundir import layout
+from allpull.rundir.read.lenient import file_names, log_tail
 
 FIRST_LOOK_S, LONGEST_LOOK_S, SLOWER = 1.0, 15.0, 1.3  # sites ask users not to poll often
 PEEK_S = 1.0  # between looks at what hosts have written
@@ -36,7 +37,7 @@ class BatchJob(Running):
         self.output = [] if job.program is None else [Log(path=job.directory / layout.SLURM_LOG, stream=STDOUT)]
         self._slurm = SlurmHandle(name)
         self.queue_numbers = [name]
-        self._ask = facts or self._slurm.facts
+        self._read_facts = facts or self._slurm.facts
         self.facts = JobFacts(state="PENDING")
         self._wait_s = FIRST_LOOK_S
         self._look_at = time.monotonic() + FIRST_LOOK_S
@@ -54,7 +55,7 @@ class BatchJob(Running):
             return None
         endings = read_host_endings(self._job.directory)
         before = self.facts
-        self.facts = self._ask() or before
+        self.facts = self._read_facts() or before
         if self.facts.is_over:
             self._over_since = self._over_since or now
             if self._is_settled(endings, now - self._over_since):
@@ -76,7 +77,7 @@ class BatchJob(Running):
 
     def is_over(self) -> bool:
         """Whether Slurm says, now, that the job has ended."""
-        facts = self._ask()
+        facts = self._read_facts()
         return facts is not None and facts.is_over
 
     def _end_shows(self, now: float) -> bool:
@@ -84,15 +85,15 @@ class BatchJob(Running):
         if now < self._peek_at or self.facts.state != "RUNNING":
             return False
         self._peek_at = now + PEEK_S
-        return any((self._job.directory / layout.ENDED).iterdir())
+        return bool(file_names(self._job.directory, layout.ENDED, ".json"))
 
     def _is_settled(self, endings: Sequence[HostEnding], since_s: float) -> bool:
         is_known = len(endings) == self._job.spec.launch.hosts or any(host.failures for host in endings)
-        has_begun = self.facts.state == "COMPLETED" or any((self._job.directory / layout.HOSTS).iterdir())
+        has_begun = self.facts.state == "COMPLETED" or file_names(self._job.directory, layout.HOSTS, ".json")
         return is_known or not has_begun or self.facts.state not in {"COMPLETED", "FAILED"} or since_s > SETTLE_S
 
     def _endings(self, endings: Sequence[HostEnding]) -> list[HostEnding]:
-        tail = log_tail(self._job.directory / layout.SLURM_LOG)
+        tail = log_tail(self._job.directory, layout.SLURM_LOG)
         return decide_endings(self.facts, endings, hosts=self._job.spec.launch.hosts, log_tail=tail)
 
 

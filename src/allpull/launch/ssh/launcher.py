@@ -186,7 +186,7 @@ class SshJob(Running):
         )
         wait = f"[ -e {began} ] || exit 0; for i in $(seq 50); do [ -e {ended} ] && exit 0; sleep 0.2; done"
         with contextlib.suppress(BadInput):
-            host.remote.ask(wait, b"")
+            host.remote.run(wait, b"")
 
 
 def blame_lost_host(ended: list[HostEnding], lost: Collection[str]) -> list[HostEnding]:

@@ -63,9 +63,9 @@ def evenly(count: int, limit: int, *, keep: Iterable[int] = ()) -> list[int]:
     """
     if count <= limit:
         return list(range(count))
-    wanted = set(keep)
-    room = max(2, limit - len(wanted))
-    return sorted({round(index * (count - 1) / (room - 1)) for index in range(room)} | wanted)
+    kept = set(keep)
+    room = max(2, limit - len(kept))
+    return sorted({round(index * (count - 1) / (room - 1)) for index in range(room)} | kept)
 
 
 def _reference(report: ScalingReport) -> list[int]:

@@ -77,13 +77,13 @@ def block(report: ScalingReport) -> Block | None:
 def _bars(ranks: int, tree: Efficiency, compared: Against | None) -> list[Bar]:
     """The waterfall, in speed-up if there is a reference, else in ranks; [] if a factor was not measured."""
     factors = [*([COMPUTATIONAL] if compared else []), *FACTORS]
-    found = [(factor, factor_of(tree, factor.field)) for factor in factors]
-    steps = [Step(name=one.name, plain=one.plain, factor=value.value) for one, value in found if value is not None]
-    if len(steps) < len(found):
+    values = [(factor, factor_of(tree, factor.field)) for factor in factors]
+    steps = [Step(name=one.name, plain=one.plain, factor=value.value) for one, value in values if value is not None]
+    if len(steps) < len(values):
         return []
     if compared is None:
         return bars(float(ranks), steps)
-    return bars(compared.ideal, steps, compared.speedup, rest=REST)
+    return bars(compared.ideal, steps, compared.speedup, unexplained=REST)
 
 
 def _lead(ranks: int, tree: Efficiency, drawn: Sequence[Bar], compared: Against | None) -> str:
@@ -124,7 +124,7 @@ def _chart(drawn: Sequence[Bar], compared: Against | None) -> Chart:
         x=alt.X("from:Q", title=title, scale=alt.Scale(domain=[0, widest], nice=False), axis=alt.Axis(tickCount=5)),
         x2="to:Q",
         color=alt.Color("kind:N", scale=alt.Scale(domain=list(kinds), range=list(kinds.values())), legend=None),
-        tooltip=[alt.Tooltip("what:N", title=" "), alt.Tooltip("said:N", title=" ")],
+        tooltip=[alt.Tooltip("what:N", title=" "), alt.Tooltip("tip:N", title=" ")],
     )
     numbers = [_numbers(rows, side) for side in ("inside", "before", "after")]
     ideal = alt.Chart(data([{"at": drawn[0].end}]))
@@ -145,9 +145,9 @@ def _row(bar: Bar, widest: float, unit: str) -> dict[str, Any]:
     low, high = min(bar.begin, bar.end), max(bar.begin, bar.end)
     number = f"{bar.end:.2f}{unit}" if bar.kind == "ends" else f"{_signed(bar.change)}{unit}"
     side = "inside" if high - low > INSIDE * widest else "before" if low > INSIDE * widest else "after"
-    said = f"{number}: {bar.plain}" if bar.plain else number
+    tip = f"{number}: {bar.plain}" if bar.plain else number
     places = {"from": low, "to": high, "at": low if side == "before" else high, "side": side}
-    return {"what": bar.name, "kind": bar.kind, "number": number, "said": said, **places}
+    return {"what": bar.name, "kind": bar.kind, "number": number, "tip": tip, **places}
 
 
 def _signed(change: float) -> str:
@@ -173,12 +173,12 @@ def _table(result: ExplainResult, tree: Efficiency, compared: Against | None) ->
     rows: list[tuple[str, ...]] = []
     tones: dict[tuple[int, int], Tone] = {}
     for name, what, field in _lines(compared):
-        found = factor_of(tree, field)
+        value = factor_of(tree, field)
         gain = result.gains.get(field)
         shown = ABSENT if gain is None else times(gain) if gain >= WORTH else "none"
-        if found is not None:
-            tones[len(rows), 2] = _tone(found.value)
-        rows.append((name, what, *_shown(found), shown))
+        if value is not None:
+            tones[len(rows), 2] = _tone(value.value)
+        rows.append((name, what, *_shown(value), shown))
     return Table(
         caption="The efficiency tree",
         columns=("Factor", "What it is", "Value", "95 % interval", "Gain if gone"),

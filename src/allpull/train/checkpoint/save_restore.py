@@ -23,9 +23,8 @@ from allpull.train.parallel.gather import gather_named, global_min
 from allpull.train.parallel.ranks import Ranks
 from allpull.train.parallel.strategy import SharedModel
 
-__all__ = ["PATTERN", "Checkpoints", "EpochFingerprint", "Progress", "TrainingState"]
+__all__ = ["Checkpoints", "EpochFingerprint", "Progress", "TrainingState", "checkpoint_files"]
 
-PATTERN = "step-*.pt"
 FINGERPRINT_FIELDS = {
     "global_batch": ("the global batch", "train.global_batch, or the ranks and train.batch,"),
     "samples": ("the number of samples", "the data set and data.limit"),
@@ -34,7 +33,7 @@ FINGERPRINT_FIELDS = {
     "data": ("the data set", "data.name and data.path"),
     "order": ("the order of samples", "data.block, data.mixed, data.by_files and, with that, the number of ranks"),
 }
-"""Field of ``EpochFingerprint`` → what it is, and the options that deterown it, for errors."""
+"""Field of ``EpochFingerprint`` → what it is, and the options that determine it, for errors."""
 
 
 class Stateful(Protocol):
@@ -117,10 +116,10 @@ class Checkpoints:
         """
         stored, path = self._newest_common(source)
         self._check_fingerprint(stored, path)
-        theirs, ours = stored.optimizer["kind"], type(self.parts.optimizer).__name__
-        if theirs != ours:
+        stored_kind, own_kind = stored.optimizer["kind"], type(self.parts.optimizer).__name__
+        if stored_kind != own_kind:
             raise BadInput(
-                f"{path} cannot be resumed: its optimizer is {theirs[:40]}, and this training uses {ours}",
+                f"{path} cannot be resumed: its optimizer is {stored_kind[:40]}, and this training uses {own_kind}",
                 hint="keep the same train.optimizer",
             )
         try:
@@ -176,9 +175,9 @@ class Checkpoints:
 
     def _write(self, stored: Checkpoint) -> None:
         """Write ``stored`` and delete the oldest. Newer files stay: unreadable ones, or those of another training."""
-        path = self.folder / f"step-{stored.progress.step:010d}.pt"
+        path = self.folder / layout.checkpoint_name(stored.progress.step)
         write_whole(path, stored.content())
-        older = sorted(one for one in self.folder.glob(PATTERN) if one.name < path.name)
+        older = [file for file in checkpoint_files(self.folder) if file.name < path.name]
         for old in older[: max(0, len(older) - self.keep + 1)]:
             old.unlink(missing_ok=True)
 
@@ -204,11 +203,11 @@ class Checkpoints:
         if not stored.progress.in_epoch:
             return
         for name, (word, options) in FINGERPRINT_FIELDS.items():
-            theirs, ours = getattr(stored.fingerprint, name), getattr(self.fingerprint, name)
-            if theirs != ours and not (name == "data" and not theirs):
+            before, now = getattr(stored.fingerprint, name), getattr(self.fingerprint, name)
+            if before != now and not (name == "data" and not before):
                 raise BadInput(
                     f"{path} was saved within an epoch, and {word} has changed since, so that samples would be "
-                    f"repeated or skipped; then: {theirs or 'that of a data set in memory'}; now: {ours}",
+                    f"repeated or skipped; then: {before or 'that of a data set in memory'}; now: {now}",
                     hint=f"keep {options} unchanged, or resume from the end of an epoch",
                 )
 
@@ -232,26 +231,26 @@ class Checkpoints:
             set_rng_states(own.random, self.ranks.device)
 
     def _load_powersgd(self, ranks: list[dict[str, Tensor]]) -> None:
-        ours, before, now = self.parts.shared.powersgd, len(ranks), self.ranks.ranks
+        powersgd, before, now = self.parts.shared.powersgd, len(ranks), self.ranks.ranks
         remark = ""
-        if ours and all(ranks):
-            ours.load_state(ranks, self.ranks.rank if before == now else None)
+        if powersgd and all(ranks):
+            powersgd.load_state(ranks, self.ranks.rank if before == now else None)
             if before != now:
                 remark = f"PowerSGD's error feedback of {before} ranks is spread evenly over {now}"
-        elif ours:
+        elif powersgd:
             remark = "the checkpoint has no PowerSGD state: it starts with its uncompressed steps"
         elif any(ranks):
             remark = "PowerSGD's error feedback in the checkpoint is dropped"
         if remark and self.ranks.rank == 0:
             marks.remark(f"parallel.compression: {remark}")
 
-    def _load_optimizer(self, theirs: dict[str, Any]) -> None:
+    def _load_optimizer(self, stored: dict[str, Any]) -> None:
         """Load the optimizer's state of each parameter; its settings are those of this training."""
         optimizer = self.parts.optimizer
-        ours = optimizer.state_dict()["param_groups"]
-        if [len(group["params"]) for group in theirs["param_groups"]] != [len(group["params"]) for group in ours]:
+        groups = optimizer.state_dict()["param_groups"]
+        if [len(group["params"]) for group in stored["param_groups"]] != [len(group["params"]) for group in groups]:
             raise ValueError("its optimizer has other groups of parameters")
-        self.parts.shared.load_optimizer_state(optimizer, {"state": theirs["state"], "param_groups": ours})
+        self.parts.shared.load_optimizer_state(optimizer, {"state": stored["state"], "param_groups": groups})
         for parameter, state in optimizer.state.items():
             if any(value is not None and value.shape != parameter.shape for value in state.values()):
                 raise ValueError("its optimizer has other parameters")
@@ -261,7 +260,7 @@ class _NewestFirst:
     """Readable checkpoints of ``source``, newest first; ``problem``: the last unreadable one, and why."""
 
     def __init__(self, source: Path) -> None:
-        self._left = [source] if source.is_file() else sorted((source / layout.CHECKPOINTS).glob(PATTERN), reverse=True)
+        self._left = [source] if source.is_file() else checkpoint_files(source / layout.CHECKPOINTS)[::-1]
         self.problem = "" if self._left else "no checkpoint there"
 
     def before(self, step: int | None = None) -> tuple[Checkpoint, Path] | None:
@@ -276,6 +275,11 @@ class _NewestFirst:
             if step is None or stored.progress.step < step:
                 return stored, path
         return None
+
+
+def checkpoint_files(folder: Path) -> list[Path]:
+    """The complete checkpoints in ``folder``, oldest first."""
+    return sorted(folder.glob(layout.CHECKPOINT_NAMES))
 
 
 def _rank_state(own: dict[str, Tensor]) -> RankState:
