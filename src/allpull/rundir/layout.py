@@ -60,9 +60,6 @@ FOLDERS = (JOB, LOGS, ENDED, *RECORDS, DERIVED)
 ATTEMPT_FOLDERS = (*RECORDS, ENDED)
 """Folders of one attempt's records."""
 
-NO_COUNTERS = "no counters: "
-"""Part of the format: the prefix of an entry in a counters file's `sources` that says why nothing was counted."""
-
 _RANK_FILE = re.compile(r"rank-([0-9]{5,7})\.jsonl")
 
 MAX_NAME = 48  # of a name inside a path; file systems allow 255 bytes, and hosts and suffixes need some

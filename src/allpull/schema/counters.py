@@ -21,6 +21,9 @@ class CountersHeader(Record):
     clock: Clock
     interval_ns: int = Field(gt=0)
     sources: list[str] = Field(default_factory=list, description="sources of the numbers")
+    no_counters: str | None = Field(
+        None, description="why ranks and network interfaces are not counted, if they are not"
+    )
 
 
 class RankCounters(Record):

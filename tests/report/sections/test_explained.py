@@ -88,9 +88,15 @@ def test_global_efficiency_is_defined_where_it_stands():
 
 
 def test_the_largest_loss_may_be_that_each_rank_computes_slower():
-    assert "a sample takes more compute time than at the reference" in blocks(against_one_rank())["losses"].lead
+    lead = blocks(against_one_rank())["losses"].lead
+    assert lead.endswith("Most is lost because a sample takes more compute time than at the reference.")
     lead = blocks(against_one_rank(speedup=2.9, computational=0.99))["losses"].lead
-    assert "a few ranks evaluate or save, the others wait" in lead
+    assert lead.endswith("Most is lost because a few ranks evaluate or save, the others wait.")
+
+
+def test_a_loss_that_is_a_noun_follows_because_of():
+    made = against_one_rank(speedup=2.9, computational=0.99, input=0.5)
+    assert blocks(made)["losses"].lead.endswith("Most is lost because of waiting for data.")
 
 
 def test_ranks_that_compute_faster_than_the_reference_raise_the_waterfall_above_the_ideal():

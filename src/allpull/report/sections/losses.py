@@ -37,25 +37,39 @@ NUMBERS: dict[str, tuple[Literal["left", "right"], int, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Factor:
-    """One factor of the efficiency tree: its field, its name in the field, and what falls with it, in plain words."""
+    """One factor of the efficiency tree: its field, its name in the field, and what falls with it, in plain words.
+
+    ``is_clause``: those words are a clause, so that they follow "because" without "of".
+    """
 
     field: str
     name: str
     plain: str
+    is_clause: bool = False
 
 
 FACTORS = (
-    Factor(field="load_balance", name="load balance", plain="the same rank is late each step"),
-    Factor(field="serialisation", name="serialisation", plain="another rank is late each step"),
+    Factor(field="load_balance", name="load balance", plain="the same rank is late each step", is_clause=True),
+    Factor(field="serialisation", name="serialisation", plain="another rank is late each step", is_clause=True),
     Factor(field="orchestration", name="orchestration", plain="copies, and work between the phases"),
-    Factor(field="sequential", name="sequential sections", plain="a few ranks evaluate or save, the others wait"),
+    Factor(
+        field="sequential",
+        name="sequential sections",
+        plain="a few ranks evaluate or save, the others wait",
+        is_clause=True,
+    ),
     Factor(field="input", name="input", plain="waiting for data"),
     Factor(field="transfer", name="transfer", plain="exchanging gradients that computing does not hide"),
 )
 """From the ideal down to the measured; the tree is read the other way round."""
 COMPUTATIONAL = Factor(
-    field="computational", name="computational scaling", plain="a sample takes more compute time than at the reference"
+    field="computational",
+    name="computational scaling",
+    plain="a sample takes more compute time than at the reference",
+    is_clause=True,
 )
+
+CLAUSES = {factor.name for factor in (*FACTORS, COMPUTATIONAL) if factor.is_clause}
 
 
 def block(report: ScalingReport) -> Block | None:
@@ -90,27 +104,19 @@ def _lead(ranks: int, tree: Efficiency, drawn: Sequence[Bar], compared: Against 
     whole = factor_of(tree, "parallel")
     if whole is None or not drawn:
         return "How much of the time ranks computed is not known: some ranks of the job left no records."
-    worst = min(drawn[1:-1], key=lambda bar: bar.change, default=None)
-    largest = "" if worst is None or worst.change >= 0 else worst.plain
+    largest = min(drawn[1:-1], key=lambda bar: bar.change, default=None)
+    plain = "" if largest is None or largest.change >= 0 else largest.plain
     if compared is not None:
         reached = f"{counted(ranks, 'rank')} are {times(compared.speedup)} as fast as {compared.reference_ranks:,}; "
         ideal = f"{times(compared.ideal)} would be ideal."
-        return f"{reached}{ideal}" + (f" Most is lost because {_clause(largest)}." if largest else "")
+        because = "because" if largest is not None and largest.name in CLAUSES else "because of"
+        return f"{reached}{ideal}" + (f" Most is lost {because} {plain}." if plain else "")
     does = "does" if ranks == 1 else "do"
     share = whole.value
     worth = (
         f"{counted(ranks, 'rank')} {does} the work of {ranks * share:.1f}: {percent(share)} of their time is useful."
     )
-    return worth if share > GOOD or not largest else f"{worth} Most of the rest: {largest}."
-
-
-def _clause(plain: str) -> str:
-    """What falls with a factor, as it stands after "because".
-
-    >>> _clause("waiting for data"), _clause("another rank is late each step")
-    ('of waiting for data', 'another rank is late each step')
-    """
-    return f"of {plain}" if plain.startswith(("waiting", "exchanging", "copies")) else plain
+    return worth if share > GOOD or not plain else f"{worth} Most of the rest: {plain}."
 
 
 def _chart(drawn: Sequence[Bar], compared: Against | None) -> Chart:
