@@ -19,7 +19,8 @@ from typing import Any
 
 from allpull.analyse.job_health import assess
 from allpull.api.runs import Place, Run, open_run
-from allpull.errors import AllpullError, BadInput
+from allpull.errors import AllpullError, BadInput, from_plain
+from allpull.jobs.arguments import assignments
 from allpull.rundir.live.snapshot import job_snapshot
 from allpull.rundir.safe_open import shown_path
 from allpull.schema.results import WatchResult
@@ -171,7 +172,7 @@ def train(
         "ranks": ranks,
         "launcher": launcher,
         "resume": None if resume is None else str(resume),
-        "sets": _sets(overrides),
+        "sets": assignments(overrides),
     }
     origin = ["allpull", "train", str(recipe), *_origin(options, {"--resume": options["resume"]})]
     return _start("train", options, Path(out), origin)
@@ -202,7 +203,7 @@ def run(
         AllpullError: the job cannot be started.
     """
     arguments = _split(command) if isinstance(command, str) else [str(word) for word in command]
-    options = {"command": arguments, "ranks": ranks, "launcher": launcher, "name": name, "sets": _sets(overrides)}
+    options = {"command": arguments, "ranks": ranks, "launcher": launcher, "name": name, "sets": assignments(overrides)}
     origin = ["allpull", "run", *_origin(options, {"--name": name}), "--", *arguments]
     return _start("run", options, Path(out), origin)
 
@@ -212,7 +213,7 @@ class _Answers:
 
     def __init__(self, descriptor: int) -> None:
         self.notes: list[str] = []
-        self.first: queue.Queue[dict[str, str]] = queue.Queue()
+        self.first: queue.Queue[dict[str, Any]] = queue.Queue()
         self._file = os.fdopen(descriptor, encoding="utf-8")
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -261,7 +262,7 @@ def _start(kind: str, options: Mapping[str, Any], out: Path, origin: Sequence[st
         return Job(process, answers, Path(first["directory"]))
     process.wait()
     if "error" in first:
-        raise AllpullError(first["error"], hint=first["hint"])
+        raise from_plain(first["error"])
     reason = "; ".join(answers.notes) or f"exit code {process.returncode}"
     raise AllpullError(f"the job could not be started: {reason}", hint="its messages are on standard error")
 
@@ -302,15 +303,6 @@ def _split(line: str) -> list[str]:
             f"the command {line[:MAX_SHOWN]!r} cannot be split into words: {str(error).lower()}",
             hint="close the quotation, or give the command as a list of words",
         ) from None
-
-
-def _sets(overrides: Mapping[str, object]) -> list[str]:
-    """Overrides as ``--set`` has them.
-
-    >>> _sets({"train__epochs": 3, "data__name": "digits", "parallel__overlap": False})
-    ['train.epochs=3', 'data.name="digits"', 'parallel.overlap=false']
-    """
-    return [f"{name.replace('__', '.')}={json.dumps(value, default=str)}" for name, value in overrides.items()]
 
 
 def _origin(options: Mapping[str, Any], given: Mapping[str, str | None]) -> list[str]:

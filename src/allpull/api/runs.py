@@ -100,17 +100,20 @@ class Run:
     def _metrics(self) -> Metrics:
         return Metrics.of(metrics(self.aligned))
 
-    def explain(self, reference: Run | Place | Iterable[Run | Place] | None = None) -> Explanation:
+    def explain(
+        self, reference: Run | Place | Iterable[Run | Place] | None = None, *, skip_damaged: bool = False
+    ) -> Explanation:
         """The efficiency tree, the findings and their remedies, as ``allpull explain`` gives them.
 
         Args:
             reference: runs of the same training on other numbers of ranks; efficiency is measured against the one
                 with the fewest.
+            skip_damaged: leave out lines of their records that cannot be read.
 
         Raises:
             RunDirError: a reference cannot be read.
         """
-        references = [] if reference is None else as_runs(reference)
+        references = [] if reference is None else as_runs(reference, skip_damaged=skip_damaged)
         return explain_run(self.aligned, [one.aligned for one in references])
 
     def report(self, path: Place) -> Path:
@@ -119,7 +122,7 @@ class Run:
         Raises:
             BadInput: ``path`` cannot be written.
         """
-        return write_report(with_explanation([self.aligned]), Path(path))
+        return write_report(with_explanation([self.aligned]), Path(path))[0]
 
     def __repr__(self) -> str:
         shown = self.metrics()

@@ -107,7 +107,7 @@ def check_comparable(
     if conflicts and not anyway:
         raise BadInput(
             "\n  ".join(["these runs differ in facts that a fair comparison needs to agree:", *_first(conflicts)]),
-            hint="compare runs that differ only in what you changed; if this is what you changed, add --anyway",
+            hint="compare runs that differ only in what you changed; if that is this: --anyway, anyway=True",
         )
     return [*(f"differs, and compared anyway: {line}" for line in _first(conflicts)), *_repeat_notes(before, after)]
 

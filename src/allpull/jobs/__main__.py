@@ -12,8 +12,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from allpull.errors import AllpullError
+from allpull.errors import AllpullError, to_plain
 from allpull.jobs import command, training
+from allpull.jobs.arguments import as_argument
 from allpull.launch.execute import execute
 from allpull.launch.launcher import choose
 
@@ -35,11 +36,11 @@ def main() -> int:
         answer(note=text)
 
     out, origin = Path(request["out"]), request["origin"]
-    options: dict[str, Any] = {**request["options"], "sets": tuple(request["options"]["sets"])}
+    options: dict[str, Any] = {**request["options"], "sets": tuple(request["options"]["sets"]), "spelling": as_argument}
     try:
         if request["kind"] == "run":
-            command_request = command.CommandRequest(**{**options, "command": tuple(options["command"])})
-            observed = command.resolve(command_request, notify=notify)
+            options["command"] = tuple(options["command"])
+            observed = command.resolve(command.CommandRequest(**options), notify=notify)
             return command.observe(observed, out, origin, notify=notify, on_directory=on_directory)
         resume = options.pop("resume")
         spec = training.resolve(
@@ -48,7 +49,7 @@ def main() -> int:
         job = training.training_job(spec, out, origin)
         record = execute(job, choose(spec.launch.launcher), lambda: None, notify, lambda: on_directory(job.directory))
     except AllpullError as error:
-        answer(error=error.message, hint=error.hint)
+        answer(error=to_plain(error))
         return error.exit_code
     return record.exit.code if record.exit else 0
 

@@ -63,7 +63,7 @@ def place_ranks(
     if spec.launch.ranks % hosts:
         raise BadInput(
             f"{spec.launch.ranks} rank{'s' * (spec.launch.ranks != 1)} cannot be divided evenly over {hosts} hosts",
-            hint=f"take a multiple of {hosts} with -n, or fewer hosts: --set launch.hosts=1",
+            hint=f"take a multiple of {hosts}, or fewer hosts: launch.hosts=1",
         )
     return replace(spec, launch=replace(spec.launch, launcher=detected.launcher, hosts=hosts))
 
@@ -93,8 +93,8 @@ def check_restarts(spec: RunSpec) -> None:
     launcher = spec.launch.launcher.partition(":")[0]
     if spec.launch.max_restarts and launcher in NO_RESTARTS:
         raise BadInput(
-            f"launch.max_restarts has no effect with --launcher {launcher}: {NO_RESTARTS[launcher]}",
-            hint="leave it out; --resume RUN continues from the last checkpoint",
+            f"launch.max_restarts has no effect with launcher {launcher}: {NO_RESTARTS[launcher]}",
+            hint="leave it out; the run can be resumed from its last checkpoint",
         )
 
 

@@ -222,7 +222,7 @@ def _bindable(path: Path) -> str:
     if ":" in text or "," in text:
         raise BadInput(
             f"{text} cannot be shown to a container: its runtime splits paths at ':' and ','",
-            hint="give a place without them with --out",
+            hint="choose a folder for runs without them (--out)",
         )
     return text
 

@@ -112,7 +112,7 @@ def prepare(
         str(out).encode()
     except UnicodeEncodeError:
         raise BadInput(
-            f"the name of the folder {str(out)!a} is not UTF-8", hint="give another place with --out"
+            f"the name of the folder {str(out)!a} is not UTF-8", hint="choose another folder for runs (--out)"
         ) from None
     prospective = prospect(spec, kind=kind, module=module, program=program, command=command, out=out, options=options)
     indices = array.indices(spec.slurm.array) if spec.launch.launcher == "slurm" else ()
@@ -125,7 +125,8 @@ def prepare(
     except OSError as error:
         place = error.filename or out
         raise BadInput(
-            f"cannot write a run directory in {out}: {error.strerror} ({place})", hint="give another place with --out"
+            f"cannot write a run directory in {out}: {error.strerror} ({place})",
+            hint="choose another folder for runs (--out)",
         ) from error
 
 
@@ -173,7 +174,7 @@ def _fresh(out: Path, name: str) -> Path:
         except FileExistsError:
             continue
         return directory.resolve()
-    raise BadInput(f"{out} already holds 999 runs called {name}", hint="give another place with --out")
+    raise BadInput(f"{out} already holds 999 runs called {name}", hint="choose another folder for runs (--out)")
 
 
 def _job_file(job: Job) -> JobFile:

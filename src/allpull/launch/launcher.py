@@ -59,5 +59,5 @@ def choose(text: str) -> Launcher:
     if inspect.signature(kind).parameters:
         return cast("Launcher", kind(argument))
     if colon:
-        raise BadInput(f"launcher '{name}' takes no argument", hint=f"write --launcher {name}")
+        raise BadInput(f"launcher '{name}' takes no argument", hint=f"write {name}")
     return cast("Launcher", kind())

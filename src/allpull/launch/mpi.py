@@ -226,7 +226,7 @@ def first_host(hostfile: str, environ: Mapping[str, str]) -> str:
     """
     hosts = hosts_of(hostfile, environ)
     if not hosts:
-        raise BadInput("launcher mpi: nothing says which hosts there are", hint="name them: --launcher mpi:HOSTFILE")
+        raise BadInput("launcher mpi: nothing says which hosts there are", hint="name them: launcher mpi:HOSTFILE")
     return hosts[0]
 
 

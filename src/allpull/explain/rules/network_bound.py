@@ -6,9 +6,9 @@ What it is
 
 How it is found
     Ranks are blocked after the last of them has arrived, while the connections between hosts have data in flight for
-    most of that time. Within one host the blocked time must be at least a quarter of a step. No host and no group of
-    hosts stands out; those are `slow-link` and `shared-uplink`. Where connections were observed and are idle meanwhile,
-    the network does not take the time, and this rule reports nothing.
+    most of that time. Within one host whose CPUs compute, the blocked time has to be a quarter of a step. No host and
+    no group of hosts stands out; those are `slow-link` and `shared-uplink`. Where connections were observed and are
+    idle meanwhile, the network does not take the time, and this rule reports nothing.
 
 What it costs
     The replay without the network's share of every transfer, in which hosts take as long as in `slow-link`.
@@ -90,7 +90,7 @@ def _seen(part: float, busy: float | None) -> tuple[Evidence, ...]:
 def _least(facts: Facts) -> float:
     """The least share of a step that can be distinguished from the time of the hosts themselves."""
     if len(facts.machine.host_names) < 2:
-        return WITHIN
+        return WITHIN if facts.on_cpus else CERTAIN
     busy = facts.network.usually_busy
     if busy is None or busy < BUSY:
         return CERTAIN

@@ -22,7 +22,8 @@ What it costs
 
 What to do
     Check what differs on that host: clocks and temperature (`nvidia-smi -q -d CLOCK,PERFORMANCE`), other processes
-    (`top`), binding to cores and memory. Until it is repaired, exclude it: `sbatch --exclude=HOST`.
+    (`top`), binding to cores and memory. Until it is repaired, exclude it: `sbatch --exclude=HOST`. If it is rank 0,
+    and late outside of forward and backward, look for what only rank 0 does: logging, metrics, saving.
 
 When it is wrong
     Where the data of one rank are harder, such as longer sentences or larger images, the rank is slow because of its
@@ -43,20 +44,13 @@ from allpull.explain.evidence.cpu_waiting import COMPUTING, per_step, shortened
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.grouping import Group, groups, named
 from allpull.explain.evidence.outliers import by_phase
-from allpull.explain.remedy_text import clocks, leave_out, quoted
+from allpull.explain.remedy_text import WHERE, clocks, leave_out, quoted
 from allpull.replay.whatif.balanced import like_median
 from allpull.replay.whatif.work import scaled
 from allpull.schema.explained import Evidence
 
-WHERE = {
-    "copy": "copying to the device",
-    "forward": "in forward",
-    "backward": "in backward",
-    "optimizer": "in the optimizer",
-    "host": "issuing work",
-    "other": "between its phases",
-    "input": "in its loader",
-}
+OF_RANK_0 = ("optimizer", "host", "other")
+"""Phases in which programs do what only rank 0 does."""
 
 
 def find(facts: Facts) -> list[Candidate]:
@@ -83,7 +77,7 @@ def _suspect(group: Group, facts: Facts, excess: Mapping[str, Floats], where: st
         rule="slow-rank",
         kind="late",
         title=f"{compute} {group.span()} per step longer than the others{often}, most of it {WHERE[where]}",
-        remedy=_remedy_one(ranks[0], facts) if is_one else _remedy_many(ranks, facts),
+        remedy=_remedy_one(ranks[0], facts, where) if is_one else _remedy_many(ranks, facts),
         evidence=(
             seconds(f"time that {which} computes beyond the median of the others", group.size, facts.span),
             *(
@@ -99,7 +93,12 @@ def _suspect(group: Group, facts: Facts, excess: Mapping[str, Floats], where: st
     )
 
 
-def _remedy_one(rank: int, facts: Facts) -> str:
+def _remedy_one(rank: int, facts: Facts, where: str) -> str:
+    if rank == 0 and where in OF_RANK_0:
+        return (
+            "look for work that only rank 0 has, under `if rank == 0`: logging, progress bars, metrics, saving; do it "
+            "less often, or in a thread. It goes with rank 0 to any host"
+        )
     host = facts.machine.hosts[rank]
     return (
         f"check what differs on {quoted([host]) if host else 'its host'}: {clocks(facts.machine, host)} for clocks "

@@ -104,18 +104,18 @@ def as_rank(arguments: Sequence[str], *, check_files: bool) -> tuple[str, ...]:
         BadInput: it is no such command, or its script does not exist.
     """
     if not arguments:
-        raise BadInput("no command was given", hint="allpull run -n 4 -- train.py")
+        raise BadInput("no command was given", hint="give one, such as train.py")
     if is_python(arguments[0]):
         ready, call = (PYTHON if _is_our_python(arguments[0]) else arguments[0], *arguments[1:]), python_call(arguments)
     elif arguments[0].endswith(".py") or arguments[0] == "-m" or _is_python_script(Path(arguments[0])):
         ready = (PYTHON, *arguments)
         call = python_call(ready)
     else:
-        raise BadInput(f"with -n, {arguments[0]!r} cannot be started as ranks: {_RANK_COMMANDS}", hint=_hint(arguments))
+        raise BadInput(f"{arguments[0]!r} cannot be started as ranks: {_RANK_COMMANDS}", hint=_hint(arguments))
     target = ready[call.place] if call.place < len(ready) else ""
     if not target or call.kind == "nothing" or (call.kind == "module" and target.startswith(_STARTER_MODULES)):
         raise BadInput(
-            f"with -n, {' '.join(arguments[:4])!r} cannot be started as ranks: {_RANK_COMMANDS}", hint=_hint(arguments)
+            f"{' '.join(arguments[:4])!r} cannot be started as ranks: {_RANK_COMMANDS}", hint=_hint(arguments)
         )
     if call.kind == "script" and check_files and not Path(target).exists():
         raise BadInput(f"no such file: {target}", hint="give the path of the script, from here")
@@ -127,7 +127,7 @@ _RANK_COMMANDS = "a rank is a script, `python script` or `-m module`"
 
 def _hint(arguments: Sequence[str]) -> str:
     starts = Path(arguments[0]).name in _STARTERS or any(word.startswith(_STARTER_MODULES) for word in arguments)
-    return ("it starts ranks itself: " if starts else "") + "omit -n, and it runs unchanged, observed"
+    return ("it starts ranks itself: " if starts else "") + "omit the number of ranks (-n), and it runs unchanged"
 
 
 def _is_our_python(word: str) -> bool:

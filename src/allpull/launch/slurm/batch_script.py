@@ -38,7 +38,7 @@ def sbatch_script(job: Job) -> str:
         if any(unicodedata.category(character) in {"Cc", "Zl", "Zp", "Cs"} for character in text):
             raise BadInput(
                 f"{text!r} cannot stand in a job script: it has a line break or control character in it",
-                hint="give a path without one with --out, or change the option",
+                hint="choose a folder for runs without one (--out), or change the option",
             )
     parts = [
         ["#!/bin/bash", made_for(job), *(f"#SBATCH {line}" for line in directives(job))],
@@ -123,7 +123,9 @@ def _log_path(job: Job) -> str:
     """
     path = str(job.directory)
     if "\\" in path:
-        raise BadInput(f"Slurm cannot write to {path}: it has a backslash in it", hint="give another place with --out")
+        raise BadInput(
+            f"Slurm cannot write to {path}: it has a backslash in it", hint="choose another folder for runs (--out)"
+        )
     whole = path.replace("%", "%%")
     return f"{Path(whole) / array.folder(Path(whole), '%a') if job.spec.slurm.array else whole}/{layout.SLURM_LOG}"
 

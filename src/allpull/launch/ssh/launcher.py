@@ -211,7 +211,8 @@ def divide(ranks: int, names: Sequence[str]) -> int:
     if ranks % len(names):
         nearest = len(names) * max(1, ranks // len(names))
         raise BadInput(
-            f"{ranks} ranks cannot be divided evenly over {len(names)} hosts", hint=f"take a multiple: -n {nearest}"
+            f"{ranks} ranks cannot be divided evenly over {len(names)} hosts",
+            hint=f"take a multiple: {nearest}",
         )
     return ranks // len(names)
 
@@ -242,7 +243,7 @@ def read_hosts(text: str) -> list[str]:
         BadInput: nothing was given, the file cannot be read, a list does not parse, or a host is named twice.
     """
     if not text:
-        raise BadInput("--launcher ssh needs hosts", hint="write --launcher ssh:node[01-04], or ssh:HOSTFILE")
+        raise BadInput("launcher ssh needs hosts", hint="write ssh:node[01-04], or ssh:HOSTFILE")
     is_file = os.path.isfile(text)  # noqa: PTH113  says no where pathlib raises: a list longer than a path may be
     names = [name for entry in entries(text) for name in expand(entry)] if is_file else expand(text)
     twice = sorted(name for name, count in Counter(names).items() if count > 1)
