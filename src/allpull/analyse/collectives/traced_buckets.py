@@ -104,9 +104,9 @@ def summary(windows: BucketWindows, steps: pl.DataFrame) -> list[BucketTime]:
     ]
 
 
-def bucket_sizes(logs: Iterable[EventLog], step: int, buckets: int) -> list[int] | None:
-    """Bytes of ``buckets`` buckets as DDP cut them at ``step``: as last recorded before it, or else first after it."""
-    cuts = [one for log in logs for one in log.buckets if len(one.sizes_bytes) == buckets]
+def bucket_sizes(logs: Iterable[EventLog], step: int, buckets: int, network: int = 0) -> list[int] | None:
+    """Bytes of ``buckets`` buckets as DDP cut a network's at ``step``: as recorded last before it, or first after."""
+    cuts = [one for log in logs for one in log.buckets if len(one.sizes_bytes) == buckets and one.network == network]
     before = [one for one in cuts if one.step <= step]
     cut = max(before, key=attrgetter("step")) if before else min(cuts, key=attrgetter("step"), default=None)
     return None if cut is None else cut.sizes_bytes
