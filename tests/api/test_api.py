@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import allpull
 from allpull.api import comparison, frames, jobs, verbs
 from allpull.api.jobs import _origin, _sets
 from allpull.errors import BadInput
+from allpull.schema.run import Exit
 
 RUNS = Path(__file__).resolve().parents[1] / "runs"
 
@@ -116,6 +118,59 @@ def test_a_report_of_several_is_one_file(runs: Path, tmp_path: Path) -> None:
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
+def test_a_run_outlives_a_change_of_the_working_directory(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(runs.parent)
+    run = allpull.open_run("runs/v1.3")
+    (runs.parent / "sub").mkdir()
+    monkeypatch.chdir("sub")
+    run.explain()
+    assert not list(Path().iterdir())
+    assert (run.directory / "derived" / "explain.json").is_file()
+    assert run.metrics().directory == "runs/v1.3"  # results name it as it was given
+    assert allpull.compare(runs / "v1.2", run, anyway=True).after[0].directory == "runs/v1.3"
+
+
+def test_a_run_that_was_deleted_is_not_begun_anew(run: allpull.Run) -> None:
+    run.metrics()
+    shutil.rmtree(run.directory)
+    run.explain()
+    assert not run.directory.exists()
+
+
+def test_a_run_has_one_list_of_gaps(run: allpull.Run) -> None:
+    assert run.gaps == tuple(run.metrics().gaps)
+    assert len(run.gaps) > len(run.data.gaps)
+    assert f"{len(run.gaps)} gap" in repr(run)
+
+
+def test_what_a_run_is_called_cannot_act_on_a_terminal(run: allpull.Run) -> None:
+    record = run.data.record.model_copy(update={"id": "a\x1b]0;title\x07b"})
+    assert repr(allpull.Run(replace(run.data, record=record))).startswith("Run ab: ")
+
+
+def test_results_can_be_sent_to_another_process(run: allpull.Run, runs: Path) -> None:
+    compared = allpull.compare(runs / "v1.2", run, anyway=True)
+    for result in (run.metrics(), run.explain(runs / "v1.2"), allpull.scaling(runs), compared):
+        received = pickle.loads(pickle.dumps(result))
+        assert received == result
+        assert received._repr_html_() == result._repr_html_()
+
+
+def test_one_metric_and_one_gate_need_no_list(runs: Path) -> None:
+    compared = allpull.compare(
+        runs / "v1.2", runs / "v1.3", metrics="throughput", fail_if="throughput < -30%", between_run=0.01, anyway=True
+    )
+    assert [change.metric for change in compared.metrics] == ["throughput"]
+    assert [gate.outcome for gate in compared.gates] == ["passed"]
+    with pytest.raises(BadInput, match="not between 0 and 100 %"):
+        allpull.compare(runs / "v1.2", runs / "v1.3", between_run=1.5)
+
+
+def test_no_place_is_no_run() -> None:
+    with pytest.raises(BadInput, match="no run was given"):
+        allpull.open_runs([])
+
+
 def test_a_folder_of_several_runs_is_no_run(runs: Path) -> None:
     with pytest.raises(BadInput, match="2 runs"):
         allpull.open_run(runs)
@@ -165,6 +220,35 @@ def test_what_cannot_be_started_is_an_error_at_once(tmp_path: Path) -> None:
         allpull.run("no-such-program --fast", out=tmp_path)
 
 
+def test_a_command_line_that_does_not_end_is_named() -> None:
+    with pytest.raises(BadInput, match="'python \"x' cannot be split into words: no closing quotation"):
+        allpull.run('python "x')
+
+
+@pytest.mark.torch
+def test_a_start_that_takes_too_long_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "START_S", 0.0)
+    with pytest.raises(allpull.AllpullError, match="did not start within"):
+        allpull.train("digits", out=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("status", "exit_", "code", "shown"),
+    [
+        ("cancelled", Exit(code=143), 143, "the job was cancelled"),
+        ("cancelled", Exit(code=143, reason="no host answers"), 143, "the job was cancelled: no host answers"),
+        ("failed", Exit(code=3), 3, "the job failed: exit code 3"),
+        ("failed", Exit(code=137, rank=1, host="n1", signal="SIGKILL"), 137, "rank 1 on n1 was ended by SIGKILL"),
+        ("running", None, -9, "the job failed: SIGKILL ended its process"),
+    ],
+)
+def test_the_record_says_how_a_job_ended(
+    run: allpull.Run, status: str, exit_: Exit | None, code: int, shown: str
+) -> None:
+    record = run.data.record.model_copy(update={"status": status, "exit": exit_})
+    assert jobs._ending(record, code).removeprefix("the job failed: ") == shown.removeprefix("the job failed: ")
+
+
 @pytest.mark.ranks
 def test_a_training_is_followed_and_opened(tmp_path: Path) -> None:
     lines: list[str] = []
@@ -190,4 +274,6 @@ def test_a_job_can_be_cancelled(tmp_path: Path) -> None:
     job = allpull.train("digits", ranks=1, out=tmp_path, train__epochs=1000)
     job.cancel()
     assert job.done
+    with pytest.raises(allpull.JobFailed, match=r"the job was cancelled$"):
+        job.wait()
     assert allpull.open_run(job.directory).status == "cancelled"

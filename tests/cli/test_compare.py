@@ -196,7 +196,7 @@ def test_an_answer_that_was_kept_is_a_figure(compare: Callable[..., Done], tmp_p
         (("before", "--with", "after", "--fail-if", "throughput"), "cannot be read"),
         (("before", "--with", "after", "--metric", "thruput"), "did you mean 'throughput'?"),
         (("before", "--with", "after", "--metric", "efficiency.global"), "not measured on both sides"),
-        (("before", "--with", "after", "--between-run", "1"), "write --between-run 1%"),
+        (("before", "--with", "after", "--between-run", "1"), "write 1%"),
         (("before", "--with", "after", "--fail-if"), "--fail-if"),
     ],
 )

@@ -61,6 +61,7 @@ def ring(
         Connection(
             source=f"node{one + 1}",
             target=f"node{other + 1}",
+            seconds=1.0,
             sent_bytes=10**9,
             bytes_per_s=(rates or {}).get((one, other), 100e6),
             busy_share=busy_share,

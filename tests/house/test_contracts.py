@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 
 import pytest
 
@@ -31,6 +33,7 @@ NEEDS_TORCH = (
     "allpull.observe.agent.__main__",
     "allpull.train.__main__",
 )
+TORCH_ROOMS = {"backend", "observe", "train", "probe", "rehearse"}  # of rehearse, only its ranks
 NOT_IN_RANKS = ("pydantic", "polars", "typer", "rich", "altair", "psutil", "click", "jinja2")
 
 BLOCKED = """
@@ -53,6 +56,29 @@ def test_floors_import_only_lower_ones(python: Python) -> None:
     done = python("-c", code)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 broken" in done.stdout  # not merely that nothing was checked
+
+
+def test_the_architecture_page_numbers_the_floors_as_the_contract_orders_them(root: Path) -> None:
+    page = (root / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \| `(\w+)(?:\.py)?` \|", page, re.MULTILINE)
+    layers = contract(root, "layers")["layers"]
+    built = [{room for room in layer.split(" | ") if not room.startswith("(")} for layer in reversed(layers)]
+    floors = enumerate(rooms for rooms in built if rooms)
+    assert {(int(floor), room) for floor, room in rows} == {(floor, room) for floor, rooms in floors for room in rooms}
+
+
+def test_every_room_may_import_torch_or_is_forbidden_to(root: Path) -> None:
+    rooms = {path.stem for path in (root / "src" / "allpull").glob("[a-z]*") if path.suffix in {"", ".py"}}
+    forbidden = {name.split(".")[1] for name in contract(root, "forbidden")["source_modules"]}
+    assert rooms - forbidden == TORCH_ROOMS - {"rehearse"}
+
+
+def contract(root: Path, kind: str) -> dict[str, Any]:
+    """The first contract of ``kind``: of forbidden imports, that about torch."""
+    contracts = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
+    return next(one for one in contracts if one["type"] == kind)
 
 
 @pytest.mark.slow

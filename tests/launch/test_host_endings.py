@@ -19,6 +19,10 @@ def write(directory: Path, name: str, *records: dict[str, Any]) -> None:
     path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
 
 
+def header(rank: int, host: str, **fields: Any) -> dict[str, Any]:
+    return {"rank": rank, "ranks": rank + 1, "host": host, "pid": 1, **fields}
+
+
 def raised(message: str, t_ns: int) -> dict[str, Any]:
     return {"kind": "exception", "type": "ValueError", "message": message, "t_ns": t_ns}
 
@@ -67,7 +71,7 @@ def test_versions_are_those_that_ranks_had_and_not_those_of_whoever_started_them
 
 def test_under_mpirun_the_blamed_rank_and_those_that_raised_failed_and_no_others(tmp_path):
     for rank, host in enumerate(["n1", "n1", "n2", "n2"]):
-        write(tmp_path, layout.steps_file(rank), {"host": host})
+        write(tmp_path, layout.steps_file(rank), header(rank, host))
     write(tmp_path, layout.events_file(1), {}, raised("connection closed", 50))
     write(tmp_path, layout.events_file(3), {}, raised("no such label", 40))
     ended = endings_from_ranks(tmp_path, 4, 1, first=(3, 1), log_tail=("mpirun says",))
@@ -89,7 +93,7 @@ def test_the_hint_of_the_exception_that_ended_the_job_comes_with_it(tmp_path):
 
 
 def test_when_all_went_well_an_exception_that_was_caught_is_no_failure(tmp_path):
-    write(tmp_path, layout.steps_file(0), {"host": "n1"})
+    write(tmp_path, layout.steps_file(0), header(0, "n1"))
     write(tmp_path, layout.events_file(0), {}, raised("caught", 1))
     (host,) = endings_from_ranks(tmp_path, 1, 0, first=None, log_tail=())
     assert (host.host, host.code, host.failures) == ("n1", 0, ())
@@ -106,7 +110,7 @@ def test_between_hosts_the_earlier_failure_is_told_by_real_time(tmp_path):
     day_ns = 86_400 * 10**9
     for rank, (host, boot, monotonic_ns) in enumerate([("n1", "a", day_ns), ("n2", "b", 0), ("n2", "b", 0)]):
         clock = {"monotonic_ns": monotonic_ns, "realtime_ns": 5 * day_ns}
-        write(tmp_path, layout.steps_file(rank), {"host": host, "boot_id": boot, "clock": clock})
+        write(tmp_path, layout.steps_file(rank), header(rank, host, boot_id=boot, clock=clock))
     write(tmp_path, layout.events_file(0), {}, raised("the cause", day_ns + 10))
     write(tmp_path, layout.events_file(1), {}, raised("connection closed", 11))
     write(tmp_path, layout.events_file(2), {}, raised("connection closed", 12))
@@ -117,6 +121,6 @@ def test_on_one_boot_the_monotonic_clock_decides_whatever_wall_clocks_say(tmp_pa
     """As between rehearsed hosts whose wall clocks are set apart."""
     for rank, ahead_ns in enumerate([5 * 10**9, 0]):
         clock = {"monotonic_ns": 0, "realtime_ns": ahead_ns}
-        write(tmp_path, layout.steps_file(rank), {"host": f"n{rank}", "boot_id": "a", "clock": clock})
+        write(tmp_path, layout.steps_file(rank), header(rank, f"n{rank}", boot_id="a", clock=clock))
         write(tmp_path, layout.events_file(rank), {}, raised("x", 10 + rank))
     assert exit_of(endings_from_ranks(tmp_path, 2, 1, first=None, log_tail=())).rank == 0

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from allpull.errors import BadInput
 from allpull.launch.code_versions import git_state
 from allpull.launch.execute import execute
-from allpull.launch.host_endings import HostEnding, RankFailure, log_tail
+from allpull.launch.host_endings import HostEnding, RankFailure
 from allpull.launch.job import prepare, prospect
 from allpull.launch.outcome import exit_of, first_failure
 from allpull.schema.spec import RunSpec, SlurmSpec
@@ -60,15 +60,6 @@ def test_signals_become_shell_codes():
     assert (exit_.code, exit_.signal) == (139, "SIGSEGV")
     assert exit_of([HostEnding(host="n1", code=0)]).code == 0
     assert exit_of([HostEnding(host="n1", code=0), HostEnding(host="n2", code=4)]).code == 4
-
-
-def test_a_log_tail_is_bounded_and_masked(tmp_path):
-    path = tmp_path / "log"
-    path.write_bytes(b"x" * 100_000 + b"\n" + b"\xff\n" * 30 + b"HF_TOKEN=abc\n")
-    tail = log_tail(path)
-    assert len(tail) == 20
-    assert tail[-1] == "HF_TOKEN=[redacted]"
-    assert log_tail(tmp_path / "none") == ()
 
 
 def test_a_prepared_job_is_private_complete_and_without_secrets(tmp_path, monkeypatch):

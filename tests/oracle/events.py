@@ -17,26 +17,31 @@ class World:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self._due: list[tuple[float, int, Process]] = []
+        self._due: list[tuple[float, int, Process | Moment]] = []
         self._order = count()  # who came first goes first
 
-    def start(self, process: Process, after: float = 0.0) -> None:
-        heapq.heappush(self._due, (self.now + after, next(self._order), process))
+    def start(self, due: Process | Moment, after: float = 0.0) -> None:
+        heapq.heappush(self._due, (self.now + after, next(self._order), due))
 
     def run(self) -> None:
         """Until nothing is due."""
         while self._due:
-            self.now, _, process = heapq.heappop(self._due)
-            self._resume(process)
+            self.now, _, due = heapq.heappop(self._due)
+            if isinstance(due, Moment):
+                due.at = self.now
+                for process in due.waiting:
+                    self._resume(process)
+                due.waiting.clear()
+            else:
+                self._resume(due)
 
     def _resume(self, process: Process) -> None:
         for awaited in process:
-            if isinstance(awaited, Moment):
-                if awaited.at is None:
-                    awaited.waiting.append(process)
-                    return
-            else:
+            if not isinstance(awaited, Moment):
                 self.start(process, awaited)
+                return
+            if awaited.at is None:
+                awaited.waiting.append(process)
                 return
 
 
@@ -49,15 +54,7 @@ class Moment:
         self.waiting: list[Process] = []
 
     def happen(self, after: float = 0.0) -> None:
-        self.world.start(self._now(), after)
-
-    def _now(self) -> Process:
-        self.at = self.world.now
-        for process in self.waiting:
-            self.world.start(process)
-        self.waiting.clear()
-        return
-        yield
+        self.world.start(self, after)
 
 
 class Queue:
@@ -70,7 +67,8 @@ class Queue:
 
     def put(self, item: Any) -> None:
         self._items.append(item)
-        self._filled.happen()
+        if self._filled.waiting:
+            self._filled.happen()
 
     def take(self) -> Generator[Moment, None, Any]:
         while not self._items:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.oracle.records import Recording, write
-from tests.oracle.training import Training, simulate
+from tests.oracle.simulator import simulate
+from tests.oracle.training import Training
 
 import allpull
 from allpull.schema.explained import ExplainResult, Finding

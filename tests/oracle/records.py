@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.oracle.training import CallLog, History, StepLog
+from tests.oracle.simulator import CallLog, History, PassLog, StepLog
+from tests.oracle.training import Training
 
-VERSION = "1.3"
+VERSION = "1.4"
 BUDGET = 1 << 30
 START_S = 1000.0  # of the first step, on the clock of the first host
 REALTIME_S = 1_795_000_000.0
-SAMPLE_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,29 +28,25 @@ class Link:
 
 @dataclass(frozen=True, kw_only=True)
 class Recording:
-    """What is recorded, and how wrong its clocks are.
-
-    ``buckets``: the moments at which buckets were ready. ``offsets_s``: by how much each host's clock is ahead of the
-    first. ``there_s``, ``back_s``: how long pings take either way: their difference is an error that nobody sees.
-    ``device_error_s``, ``device_bound_s``: by how much moments of each rank's device are wrong, and may be.
-    ``queued_s``: time that the training thread waits for a CPU in each step of each rank.
-    ``drift``: by how much each host's clock is faster than the first.
-    """
+    """What is recorded, and how wrong its clocks are."""
 
     warmup: int = 2
-    buckets: bool = True
-    offsets_s: tuple[float, ...] = ()
-    drift: tuple[float, ...] = ()
-    there_s: float = 50e-6
+    samples: tuple[int, ...] = ()  # of each rank, per step
+    buckets: bool = True  # when each was ready, not only the last gradient
+    reductions: bool = True  # all of a step, not only the last one
+    queued_s: tuple[float, ...] = ()  # for which the thread of each rank waits for a CPU, per step
+
+    offsets_s: tuple[float, ...] = ()  # by how much the clock of each host is ahead of the first
+    drift: tuple[float, ...] = ()  # by how much it is faster
+    there_s: float = 50e-6  # how long pings take either way: nobody sees half of the difference
     back_s: float = 50e-6
-    device_error_s: tuple[float, ...] = ()
-    device_bound_s: float = 20e-6
-    queued_s: tuple[float, ...] = ()
-    links: dict[tuple[int, int], Link] | None = None
-    samples: tuple[int, ...] = ()
-    sample_s: float = SAMPLE_S
-    gpu: Callable[[int, float], dict[str, Any]] | None = None
-    sampled_ranks: Callable[[int, float], dict[str, Any]] | None = None
+    device_error_s: tuple[float, ...] = ()  # by how much moments of each rank's device are wrong
+    device_bound_s: float = 20e-6  # and may be, as recorded
+
+    sample_s: float = 1.0  # between the samples of a host
+    links: dict[tuple[int, int], Link] | None = None  # TCP from host to host
+    gpu: Callable[[int, float], dict[str, Any]] | None = None  # rank, moment → what its driver says
+    usage: Callable[[int, float], dict[str, Any]] | None = None  # rank, moment → what its processes used
 
 
 Clock = Callable[[float], int]
@@ -190,23 +186,43 @@ def _step(history: History, recording: Recording, rank: int, step: int, log: Ste
         "tags": tags,
         "backward_passes": len(training.passes),
     }
+    if log.calls:
+        record["collectives"] = _calls(history, rank, step, clock)
     if history.devices:
         return record  # what the host knows of collectives is only when it issued them
     reduced = [one for one in log.passes if one.ready]
     if reduced:
         record |= {"arrival_ns": clock(reduced[-1].arrival), "done_ns": clock(reduced[-1].done)}
         if recording.buckets:
-            record["ready_ns"] = [clock(moment) for moment in reduced[-1].ready]
-            record["ready_ns"][-1] = record["arrival_ns"]
+            record["ready_ns"] = _ready(reduced[-1], recording, clock)
+    if recording.reductions and (len(log.passes) > 1 or any(one.network for one in training.passes)):
+        record["reductions"] = [_reduction(training, one, recording, clock) for one in reduced]
     if log.calls:
         record["collective_ns"] = _ns(sum(call.end - call.begin for call in log.calls))
-        record["collectives"] = [_call(history, call, clock) for call in log.calls]
     return record
 
 
-def _call(history: History, call: CallLog, clock: Clock) -> list[int]:
-    begin, end = clock(call.begin), clock(call.end)
-    return [_kinds(history).index(_kind(call)), call.sequence, begin, end - begin, end]
+def _ready(one: PassLog, recording: Recording, clock: Clock) -> list[int]:
+    """When each bucket was ready, counting the last gradient of all for the last one."""
+    return [*(clock(moment) for moment in one.ready[:-1] if recording.buckets), clock(one.arrival)]
+
+
+def _reduction(training: Training, one: PassLog, recording: Recording, clock: Clock) -> list[int]:
+    spent = [_ns(one.spent.get(name, 0.0)) for name in ("input", "copy", "forward", "backward", "optimizer")]
+    network = training.passes[one.number].network
+    return [network, clock(one.begin), clock(one.done), *spent, *_ready(one, recording, clock)]
+
+
+def _calls(history: History, rank: int, step: int, clock: Clock) -> list[list[int | None]]:
+    """The calls of a step; on a device run the thread never waits for one."""
+    log = history.hosts[rank][step]
+    first = sum(len(earlier.calls) for earlier in history.hosts[rank][:step])
+    entries: list[list[int | None]] = []
+    for number, call in enumerate(log.calls):
+        begin, end = clock(call.begin), clock(call.end)
+        blocked = [None, None] if history.devices else [end - begin, end]
+        entries.append([_kinds(history).index(_kind(call)), first + number, begin, *blocked])
+    return entries
 
 
 def _kind(call: CallLog) -> tuple[Any, ...]:
@@ -227,10 +243,10 @@ def _events(history: History, recording: Recording, rank: int, clock: Clock) -> 
     for number, (op, size, root, inside) in enumerate(_kinds(history)):
         named = {"op": op, "size_bytes": size, "dtype": "float32", "group": "0", "group_ranks": training.ranks}
         yield {"kind": "collective_kind", "id": number, **named, "root": root, "inside": inside, "t_ns": clock(0.0)}
-    sizes = [bucket.bytes for one in training.passes if one.reduces for bucket in one.buckets]
-    sizes = [bucket.bytes for bucket in training.passes[-1].buckets] if sizes else []
-    if sizes:
-        yield {"kind": "buckets", "step": 0, "sizes_bytes": sizes, "t_ns": clock(0.0)}
+    cuts = {one.network: one.buckets for one in training.passes if one.reduces}
+    for network, buckets in cuts.items():
+        sizes = {"sizes_bytes": [bucket.bytes for bucket in buckets], "network": network}
+        yield {"kind": "buckets", "step": 0, **sizes, "t_ns": clock(0.0)}
     per_epoch = training.steps_per_epoch or training.steps
     for step, log in enumerate(logs):
         if step % per_epoch == 0:
@@ -289,9 +305,9 @@ def _counters(history: History, recording: Recording, number: int, clock: Clock)
     for sample in range(int(seconds / recording.sample_s) + 2):
         at = sample * recording.sample_s
         record: dict[str, Any] = {"t_ns": clock(at), "cpu_ns": _ns(at), "idle_ns": _ns(63 * at), "ranks": {}}
-        if recording.sampled_ranks:
+        if recording.usage:
             mine = [rank for rank in range(training.ranks) if training.host(rank) == number]
-            record["ranks"] = {str(rank): recording.sampled_ranks(rank, at) for rank in mine}
+            record["ranks"] = {str(rank): recording.usage(rank, at) for rank in mine}
         if recording.gpu:
             local = [rank for rank in range(training.ranks) if training.host(rank) == number]
             record["gpus"] = {str(index): recording.gpu(rank, at) for index, rank in enumerate(local)}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.oracle.conftest import Judge
 from tests.oracle.judged import assert_priced
-from tests.oracle.training import Device, even, simulate
+from tests.oracle.simulator import simulate
+from tests.oracle.training import Device, even
 
 PLACES = pytest.mark.parametrize("device", [None, Device()], ids=["cpu", "device"])
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 from tests.oracle.records import write
-from tests.oracle.training import Device, even, simulate
+from tests.oracle.simulator import simulate
+from tests.oracle.training import Device, even
 
 import allpull
 

@@ -8,7 +8,8 @@ import pytest
 from tests.oracle.conftest import Judge
 from tests.oracle.judged import assert_priced
 from tests.oracle.records import Link, Recording
-from tests.oracle.training import Device, Training, Wire, even, simulate, spread
+from tests.oracle.simulator import simulate
+from tests.oracle.training import Device, Training, Wire, even, spread
 
 HOSTS = 4
 GRADIENTS = 400 << 20
@@ -41,28 +42,10 @@ CONTROL = {
     # The control connections of one host are slow: a firewall, a management port.
     "one slow": {pair: Link(sent_bytes=2e6, busy_share=0.4 if 2 in pair else 0.02) for pair in PAIRS},
 }
-SAID = {
-    ("quiet", "cpu"): "nothing",
-    ("quiet", "device"): "nothing",
-    ("store", "cpu"): "network-bound 1.42 (1.32 to 1.42)",
-    ("store", "device"): "network-bound 1.429 (1.000 to 1.429)",
-    ("one slow", "cpu"): "slow-link of ranks 4 and 5, 1.527 (1.356 to 1.527), and --exclude=node3",
-    ("one slow", "device"): "slow-link of ranks 4 and 5, 1.505 (1.000 to 1.505), and --exclude=node3",
-}
 
 
-@pytest.mark.parametrize(
-    ("traffic", "place"),
-    [
-        pytest.param(
-            *case,
-            marks=pytest.mark.xfail(
-                strict=True, raises=AssertionError, reason=f"issue item 4: network-bound, truth 1.54; said: {said}"
-            ),
-        )
-        for case, said in SAID.items()
-    ],
-)
+@pytest.mark.parametrize("place", ["cpu", "device"])
+@pytest.mark.parametrize("traffic", CONTROL)
 def test_control_traffic_beside_another_network(judge: Judge, traffic: str, place: str) -> None:
     training = exchanging(Device() if place == "device" else None)
     judged = judge(training, without_network(training), Recording(links=CONTROL[traffic]))

@@ -21,6 +21,13 @@ def evaluated(training: Training, seconds: float) -> Training:
     return dataclasses.replace(longer, steps_per_epoch=20)
 
 
+def adversarial() -> Training:
+    """A discriminator with a network of its own, then a generator."""
+    both = even(passes=2, forward_s=0.020, backward_s=0.030, seed=29)
+    discriminator = dataclasses.replace(both.passes[0], network=1, buckets=spread(total=16 * MIB, count=2))
+    return dataclasses.replace(both, passes=(discriminator, both.passes[1]))
+
+
 HEALTHY: dict[str, tuple[Training, Recording]] = {
     "two ranks": (even(ranks=2, seed=11), Recording()),
     "four ranks": (even(seed=12), Recording()),
@@ -28,11 +35,11 @@ HEALTHY: dict[str, tuple[Training, Recording]] = {
         even(ranks=8, hosts=4, seed=13),
         Recording(offsets_s=(0.0, 40.0, -7.0, 1e-3), drift=(0.0, 2e-5, -1e-5, 0.0)),
     ),
-    "sixteen ranks": (even(ranks=16, hosts=2, steps=30, seed=14), Recording()),
+    "sixteen ranks": (even(ranks=16, hosts=2, steps=24, seed=14), Recording()),
     "noisy": (even(steps=60, jitter=0.03, seed=15), Recording()),
     "short steps": (
         even(
-            steps=200,
+            steps=120,
             forward_s=0.001,
             backward_s=0.002,
             optimizer_s=2e-4,
@@ -49,6 +56,8 @@ HEALTHY: dict[str, tuple[Training, Recording]] = {
         even(passes=4, reduces=(False, False, False, True), forward_s=0.010, backward_s=0.020, seed=18),
         Recording(),
     ),
+    "four reducing passes": (even(passes=4, forward_s=0.010, backward_s=0.020, seed=28), Recording()),
+    "two networks in turn": (adversarial(), Recording()),
     "evaluation shared by all": (evaluated(even(steps=90, seed=19), 0.15), Recording()),
     "broadcast buffers": (even(calls=BROADCAST, wire=FAST, seed=20), Recording()),
     "synchronised batch norm": (even(calls=GATHERS, wire=FAST, seed=21, jitter=0.005), Recording()),

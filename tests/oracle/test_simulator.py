@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from tests.oracle.records import Recording, write
-from tests.oracle.training import Bucket, Call, Device, Training, Wire, even, simulate, spread
+from tests.oracle.simulator import simulate
+from tests.oracle.training import Bucket, Call, Device, Training, Wire, even, spread
 
 from allpull import open_run
 

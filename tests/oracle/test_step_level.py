@@ -37,35 +37,7 @@ def test_with_bucket_times_the_price_is_exact(judge: Judge, lane_s: float) -> No
         assert_priced(judged.finding("slow-rank", ranks=[2]), judged.truth)
 
 
-@pytest.mark.parametrize(
-    "lane_s",
-    [
-        pytest.param(
-            0.096,
-            marks=pytest.mark.xfail(
-                strict=True,
-                raises=AssertionError,
-                reason="issue item 3: truth 1.235; said 1.236 (1.234 to 1.238), no bound",
-            ),
-        ),
-        pytest.param(
-            0.112,
-            marks=pytest.mark.xfail(
-                strict=True,
-                raises=AssertionError,
-                reason="issue item 3: truth 1.162; said 1.233 (1.231 to 1.235), no bound",
-            ),
-        ),
-        pytest.param(
-            0.200,
-            marks=pytest.mark.xfail(
-                strict=True,
-                raises=AssertionError,
-                reason="issue item 3: truth 1.018; said 1.169 (1.168 to 1.171), no bound, and first",
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize("lane_s", TRUE_COST_MS)
 @pytest.mark.parametrize("place", ["cpu", "device"])
 def test_without_them_it_is_an_upper_bound(judge: Judge, lane_s: float, place: str) -> None:
     healthy = busy_lane(lane_s) if place == "cpu" else on_device(busy_lane(lane_s))

@@ -1,25 +1,21 @@
-"""Synchronous data-parallel training as it happens: ranks, their devices, and one lane of collectives each.
+"""Synchronous data-parallel training as a plan: what each rank does in each step, and how long each part takes.
 
-Nothing here knows how allpull replays. A step of a rank is a list of phases; a phase is a list of parts: seconds of
-work, a bucket that is ready, a collective that is called, or the wait for all buckets. A CPU rank does the parts
-itself; the host of a device issues them, and the device does them in order.
+A step of a rank is a list of phases; a phase is a list of parts: seconds of work, a bucket that is ready, a collective
+that is called, or the wait for all buckets. ``simulator`` lets it happen.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from tests.oracle.events import Moment, Process, Queue, World
 
 Times = NDArray[np.float64]
 """Seconds, a row per rank and a column per step."""
-
-HOST_PHASES = ("input", "other", "checkpoint")  # the rest runs on the device, where there is one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,309 +118,6 @@ def _longer(times: Times, seconds: float | Times, rank: int | slice, steps: int 
     return longer
 
 
-@dataclass(kw_only=True)
-class PassLog:
-    """When the gradients of one pass were ready, all of them, and reduced."""
-
-    number: int
-    begin: float
-    ready: list[float] = field(default_factory=list)
-    arrival: float | None = None
-    done: float | None = None
-
-
-@dataclass(kw_only=True)
-class CallLog:
-    """One called collective, on the thread or stream that it blocked."""
-
-    call: Call
-    sequence: int
-    begin: float
-    end: float
-
-
-@dataclass(kw_only=True)
-class StepLog:
-    """One step of one rank, on its thread or on its device."""
-
-    begin: float
-    end: float = 0.0
-    phases: dict[str, float] = field(default_factory=dict)
-    spans: list[tuple[str, float, float]] = field(default_factory=list)
-    passes: list[PassLog] = field(default_factory=list)
-    calls: list[CallLog] = field(default_factory=list)
-    paced: float = 0.0
-
-    def spent(self, phase: str, begin: float, end: float, blocked: float = 0.0) -> None:
-        self.phases[phase] = self.phases.get(phase, 0.0) + end - begin - blocked
-        self.spans.append((phase, begin, end))
-
-
-@dataclass(frozen=True, kw_only=True)
-class History:
-    """What happened: by rank and step, on hosts and (if there are any) on devices."""
-
-    training: Training
-    hosts: list[list[StepLog]]
-    devices: list[list[StepLog]]
-
-    def seconds(self, first: int = 0) -> float:
-        """From the end of the step before ``first`` to the end of the last one."""
-        ends = [[log.end for log in logs] for logs in (self.devices or self.hosts)]
-        return max(row[-1] for row in ends) - (max(row[first - 1] for row in ends) if first else 0.0)
-
-
-# What a step consists of
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ready:
-    """A bucket's last gradient."""
-
-    bucket: Bucket
-
-
-class Join:
-    """Backward returns when all buckets are back."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Phase:
-    name: str
-    parts: list[float | Ready | Call | Join]
-    number: int | None = None  # of the pass
-
-
-def phases(training: Training, rank: int, step: int) -> Iterator[Phase]:
-    """What ``rank`` does in ``step``; what happens between two steps belongs to the later one."""
-    for name in ("evaluation", "checkpoint", "input", "copy", "other"):
-        seconds = float(getattr(training, name)[rank, step])
-        if seconds:
-            yield Phase(name=name, parts=[seconds])
-    for number, one in enumerate(training.passes):
-        calls = [*training.calls, *one.calls]
-        stops = [(call.at, call) for call in calls if call.phase == "forward"]
-        yield Phase(name="forward", parts=_cut(float(one.forward[rank, step]), stops), number=number)
-        stops = [(call.at, call) for call in calls if call.phase == "backward"]
-        if one.reduces:
-            stops += [(bucket.ready, Ready(bucket=bucket)) for bucket in one.buckets]
-        parts = _cut(float(one.backward[rank, step]), stops)
-        yield Phase(name="backward", parts=[*parts, Join()] if one.reduces else parts, number=number)
-    yield Phase(name="optimizer", parts=[float(training.optimizer[rank, step])])
-
-
-def _cut(seconds: float, stops: list[tuple[float, Ready | Call]]) -> list[float | Ready | Call | Join]:
-    parts: list[float | Ready | Call | Join] = []
-    done = 0.0
-    for share, stop in sorted(stops, key=lambda pair: pair[0]):
-        parts += [(share - done) * seconds, stop]
-        done = share
-    parts.append((1.0 - done) * seconds)
-    return [part for part in parts if not isinstance(part, float) or part > 0]
-
-
-# Collectives
-
-
-class Meeting:
-    """One collective of all ranks, from the last that joins; a rooted one from its root."""
-
-    def __init__(self, world: World, ranks: int, seconds: float, root: int | None) -> None:
-        self.done = [Moment(world) for _ in range(ranks)]
-        self._world, self._seconds, self._root = world, seconds, root
-        self._joined: set[int] = set()
-
-    def join(self, rank: int) -> None:
-        self._joined.add(rank)
-        if self._root is None:
-            complete = len(self._joined) == len(self.done)
-            released = range(len(self.done)) if complete else ()
-        elif rank == self._root:
-            released = self._joined
-        else:
-            released = (rank,) if self._root in self._joined else ()
-        for one in released:
-            self.done[one].happen(self._seconds)
-
-
-class Network:
-    """One lane per rank: its collectives run one after the other, in the order in which it asked for them."""
-
-    def __init__(self, world: World, training: Training) -> None:
-        self._world, self._training = world, training
-        self._meetings: list[Meeting] = []
-        self._asked = [0] * training.ranks
-        self._lanes = [Queue(world) for _ in range(training.ranks)]
-        for rank in range(training.ranks):
-            world.start(self._lane(rank))
-
-    def ask(self, rank: int, size: int, step: int, root: int | None = None) -> Moment:
-        """Queue the next collective of ``rank``; when it is done there."""
-        if self._asked[rank] == len(self._meetings):
-            seconds = self._training.wire.seconds(size) * float(self._training.wire_factor[0, step])
-            self._meetings.append(Meeting(self._world, self._training.ranks, seconds, root))
-        meeting = self._meetings[self._asked[rank]]
-        self._asked[rank] += 1
-        self._lanes[rank].put(meeting)
-        return meeting.done[rank]
-
-    def _lane(self, rank: int) -> Process:
-        while True:
-            meeting = yield from self._lanes[rank].take()
-            meeting.join(rank)
-            yield meeting.done[rank]
-
-
-class Doer:
-    """Does the parts of phases in order, and logs them: the thread of a CPU rank, or the stream of a device."""
-
-    def __init__(self, world: World, network: Network, rank: int) -> None:
-        self.world, self.network, self.rank = world, network, rank
-        self.steps: list[StepLog] = []
-        self._called = 0
-        self._last: Moment | None = None
-
-    def begin(self, step: int) -> None:
-        self.steps.append(StepLog(begin=self.steps[-1].end if self.steps else self.world.now))
-
-    def enter(self, phase: Phase) -> None:
-        if phase.name == "backward":
-            self.steps[-1].passes.append(PassLog(number=phase.number or 0, begin=self.world.now))
-
-    def do(self, part: float | Ready | Call | Join) -> Process:
-        log, step = self.steps[-1], len(self.steps) - 1
-        match part:
-            case float():
-                yield part
-            case Ready():
-                log.passes[-1].ready.append(self.world.now)
-                self._last = self.network.ask(self.rank, part.bucket.bytes, step)
-            case Join():
-                log.passes[-1].arrival = self.world.now
-                if self._last is not None:
-                    yield self._last
-                log.passes[-1].done = self.world.now
-            case Call():
-                begin = self.world.now
-                yield self.network.ask(self.rank, part.bytes, step, part.root)
-                log.calls.append(CallLog(call=part, sequence=self._called, begin=begin, end=self.world.now))
-                self._called += 1
-
-    def blocked_since(self, begin: float) -> float:
-        return sum(call.end - call.begin for call in self.steps[-1].calls if call.begin >= begin)
-
-
-def cpu_rank(training: Training, doer: Doer) -> Process:
-    """A rank that computes on its own thread."""
-    for step in range(training.steps):
-        doer.begin(step)
-        for phase in phases(training, doer.rank, step):
-            begin = doer.world.now
-            doer.enter(phase)
-            for part in phase.parts:
-                yield from doer.do(part)
-            doer.steps[-1].spent(phase.name, begin, doer.world.now, doer.blocked_since(begin))
-        doer.steps[-1].end = doer.world.now
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepEnds:
-    reached: Moment
-
-
-@dataclass(kw_only=True)
-class Issued:
-    """A phase that the host is issuing: its parts follow one by one."""
-
-    phase: Phase
-    parts: Queue
-    complete: float | None = None  # when its last part was issued
-
-
-def device_host(training: Training, doer: Doer, stream: Queue, logs: list[StepLog]) -> Process:
-    """The thread of a rank with a device: it works on its own phases, and issues the others."""
-    device = training.device
-    assert device is not None
-    ends: list[Moment] = []
-    world = doer.world
-    for step in range(training.steps):
-        log = StepLog(begin=logs[-1].end if logs else world.now)
-        logs.append(log)
-        if step >= device.ahead:
-            yield ends[step - device.ahead]
-        for phase in phases(training, doer.rank, step):
-            begin = world.now
-            if phase.name in HOST_PHASES:
-                yield sum(part for part in phase.parts if isinstance(part, float))
-            else:
-                yield from _issue(device, phase, stream, world)
-            log.spent(phase.name, begin, world.now)
-        ends.append(Moment(world))
-        stream.put(StepEnds(reached=ends[-1]))
-        if device.sync:
-            yield ends[-1]
-        log.end = world.now
-
-
-def _issue(device: Device, phase: Phase, stream: Queue, world: World) -> Process:
-    issued = Issued(phase=phase, parts=Queue(world))
-    stream.put(issued)
-    for part in phase.parts:
-        for piece in [part / device.pieces] * device.pieces if isinstance(part, float) else [part]:
-            yield piece * device.issue_share if isinstance(piece, float) else 0.0
-            issued.parts.put(piece)
-    issued.complete = world.now
-    issued.parts.put(None)
-
-
-def device_stream(training: Training, doer: Doer, stream: Queue, host: list[StepLog]) -> Process:
-    """The stream of a device: it does what was issued, in order."""
-    world = doer.world
-    for step in range(training.steps):
-        doer.begin(step)
-        idle_from = doer.steps[-1].begin
-        while not isinstance(issued := (yield from stream.take()), StepEnds):
-            _gap(doer.steps[-1], host[step], idle_from, world.now)
-            begin = world.now
-            doer.enter(issued.phase)
-            while (part := (yield from issued.parts.take())) is not None:
-                yield from doer.do(part)
-            idle_from = world.now
-            doer.steps[-1].spent(issued.phase.name, begin, world.now, doer.blocked_since(begin))
-            doer.steps[-1].paced += max(0.0, min(issued.complete, world.now) - begin)
-        doer.steps[-1].end = world.now
-        issued.reached.happen()
-
-
-def _gap(log: StepLog, host: StepLog, begin: float, end: float) -> None:
-    """What the host did while the device had nothing to do."""
-    for phase, host_begin, host_end in host.spans:
-        if phase in HOST_PHASES:
-            overlap = min(end, host_end) - max(begin, host_begin)
-            if overlap > 0:
-                log.phases[phase] = log.phases.get(phase, 0.0) + overlap
-
-
-def simulate(training: Training) -> History:
-    """Let it happen."""
-    world = World()
-    network = Network(world, training)
-    doers = [Doer(world, network, rank) for rank in range(training.ranks)]
-    hosts: list[list[StepLog]] = [[] for _ in doers]
-    for doer, logs in zip(doers, hosts, strict=True):
-        if training.device is None:
-            world.start(cpu_rank(training, doer))
-        else:
-            stream = Queue(world)
-            world.start(device_host(training, doer, stream, logs))
-            world.start(device_stream(training, doer, stream, logs))
-    world.run()
-    recorded = [doer.steps for doer in doers]
-    if training.device is None:
-        return History(training=training, hosts=recorded, devices=[])
-    return History(training=training, hosts=hosts, devices=recorded)
-
-
 def even(
     *,
     ranks: int = 4,
@@ -477,3 +170,52 @@ def even(
 def spread(*, total: int, count: int, last: float = 1.0) -> tuple[Bucket, ...]:
     """Equal buckets of gradients that become ready evenly over backward, up to its share ``last``."""
     return tuple(Bucket(bytes=total // count, ready=last * (number + 1) / count) for number in range(count))
+
+
+# What a step consists of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ready:
+    """A bucket's last gradient."""
+
+    bucket: Bucket
+
+
+class Join:
+    """Backward returns when all buckets are back."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    name: str
+    parts: list[float | Ready | Call | Join]
+    number: int | None = None  # of the pass
+
+
+def phases(training: Training, rank: int, step: int) -> Iterator[Phase]:
+    """What ``rank`` does in ``step``; what happens between two steps belongs to the later one."""
+    for name in ("evaluation", "checkpoint", "input", "copy", "other"):
+        seconds = float(getattr(training, name)[rank, step])
+        if seconds:
+            yield Phase(name=name, parts=[seconds])
+    for number, one in enumerate(training.passes):
+        calls = [*training.calls, *one.calls]
+        stops = [(call.at, call) for call in calls if call.phase == "forward"]
+        yield Phase(name="forward", parts=_cut(float(one.forward[rank, step]), stops), number=number)
+        stops = [(call.at, call) for call in calls if call.phase == "backward"]
+        if one.reduces:
+            stops += [(bucket.ready, Ready(bucket=bucket)) for bucket in one.buckets]
+        parts = _cut(float(one.backward[rank, step]), stops)
+        yield Phase(name="backward", parts=[*parts, Join()] if one.reduces else parts, number=number)
+    yield Phase(name="optimizer", parts=[float(training.optimizer[rank, step])])
+
+
+def _cut(seconds: float, stops: list[tuple[float, Ready | Call]]) -> list[float | Ready | Call | Join]:
+    parts: list[float | Ready | Call | Join] = []
+    done = 0.0
+    for share, stop in sorted(stops, key=lambda pair: pair[0]):
+        parts += [(share - done) * seconds, stop]
+        done = share
+    parts.append((1.0 - done) * seconds)
+    return [part for part in parts if not isinstance(part, float) or part > 0]

@@ -79,7 +79,7 @@ def window(
         odd: (steps,); None: the steps with an evaluation or a checkpoint.
         bound_s: how wrong moments of two ranks compare.
         recorded_s: ends of steps to take as the recorded ones; None: what the oracle says, which takes its time.
-        work: seconds of each phase of ``analyse.window.WORK``; with none: forward 10 ms, backward 20, optimizer 2.
+        work: seconds of each phase of ``replay.window.WORK``; with none: forward 10 ms, backward 20, optimizer 2.
     """
     assert set(work) <= set(WORK), set(work) - set(WORK)
     done = {name: grid(value, steps, ranks) for name, value in (work or _USUAL).items()}

@@ -90,7 +90,7 @@ class World:
 
 @dataclass
 class Place:
-    """``train.ranks.Ranks`` and the store, as one rank of the world sees them; each question may be held up."""
+    """``train.parallel.ranks.Ranks`` and the store, as one rank sees them; each question may be held up."""
 
     world: World
     rank: int

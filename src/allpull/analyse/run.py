@@ -20,7 +20,6 @@ from allpull.analyse.steps.grid import arrange, of_steps
 from allpull.analyse.steps.pauses import pauses, waits
 from allpull.analyse.steps.steady import NOT_ON_ALL_RANKS, SteadySteps
 from allpull.rundir.read.run import RunData
-from allpull.rundir.safe_open import shown_path
 from allpull.schema.gap import Gap, texts
 from allpull.schema.results import CollectiveUse, Pause, RunDetail, RunMetrics, Steady
 
@@ -40,7 +39,7 @@ def metrics(aligned: AlignedRun) -> RunMetrics:
     return RunMetrics(
         run=run.record.id,
         name=run.record.name,
-        directory=shown_path(run.directory),
+        directory=run.shown_directory,
         status=run.record.status,
         ranks=ranks,
         hosts=len({header.host for header in run.headers.values()} or set(run.record.hosts)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 from allpull.api.explanation import kept_explanation
 from allpull.api.results import Shown
@@ -38,9 +39,9 @@ def compare(
     before: Run | Place | Iterable[Run | Place],
     after: Run | Place | Iterable[Run | Place],
     *,
-    metrics: Sequence[str] = (),
-    fail_if: Sequence[str] = (),
-    between_run: str | None = None,
+    metrics: str | Sequence[str] = (),
+    fail_if: str | Sequence[str] = (),
+    between_run: str | Path | float | None = None,
     anyway: bool = False,
     skip_damaged: bool = False,
 ) -> Comparison:
@@ -49,10 +50,10 @@ def compare(
     Args:
         before: runs, run directories, or folders of them; three or more show how much such runs vary.
         after: the same.
-        metrics: compare only these; the first one decides. Empty: all, and throughput decides.
-        fail_if: gates such as ``throughput < -3%``; each becomes one of ``Comparison.gates``.
-        between_run: how much such runs vary, for fewer than three per side: a standard deviation such as ``0.8%``, or
-            the path of a stored answer.
+        metrics: compare only this one or these; the first one decides. Empty: all, and throughput decides.
+        fail_if: one or several gates such as ``throughput < -3%``; each becomes one of ``Comparison.gates``.
+        between_run: how much such runs vary, for fewer than three per side: a standard deviation such as ``0.8%`` or
+            0.008, or the path of a stored answer.
         anyway: compare even runs that differ in what a fair comparison needs.
         skip_damaged: leave out lines of records that cannot be read.
 
@@ -60,8 +61,8 @@ def compare(
         BadInput: a side is empty, a run stands on it twice, key facts do not agree, or a metric was not measured.
     """
     options = comparison.Options(
-        metrics=[gate.find_metric(name).name for name in metrics],
-        gates=[gate.parse_gate(text) for text in fail_if],
+        metrics=[gate.find_metric(name).name for name in _each(metrics)],
+        gates=[gate.parse_gate(text) for text in _each(fail_if)],
         known_variation=known_variation.parse_known_variation(between_run) if between_run is not None else None,
         anyway=anyway,
     )
@@ -70,3 +71,8 @@ def compare(
     return Comparison.of(
         comparison.compare(comparison.Sides(before=sides[0], after=sides[1], explained=explained), options)
     )
+
+
+def _each(texts: str | Sequence[str]) -> Sequence[str]:
+    """One text, or each of several."""
+    return [texts] if isinstance(texts, str) else texts

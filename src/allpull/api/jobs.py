@@ -12,24 +12,28 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from allpull.analyse.job_health import assess
 from allpull.api.runs import Place, Run, open_run
-from allpull.errors import AllpullError
+from allpull.errors import AllpullError, BadInput
 from allpull.rundir.live.snapshot import job_snapshot
 from allpull.rundir.safe_open import shown_path
 from allpull.schema.results import WatchResult
+from allpull.schema.run import RunRecord
 from allpull.units import counted, show_count, show_time
 
 START_S = 120.0  # a first import of torch's neighbours from a cold network disk
-CANCEL_AGAIN_S = 1.0
+END_S = 10.0  # for a process that has started nothing
+MAX_SHOWN = 200  # characters of a command in a message
+CANCEL_AGAIN_S = 60.0  # several times the grace that ranks have by default
 
 
 class JobFailed(AllpullError):
-    """A job ended with an exit code other than 0; ``directory`` is its run directory."""
+    """A job failed or was cancelled; ``directory`` is its run directory."""
 
     exit_code = 1
 
@@ -73,7 +77,7 @@ class Job:
         self._answers = answers
         self._begun_s = time.monotonic()
         self.directory = directory
-        """The run directory, which grows while the job runs."""
+        """The run directory, absolute; it grows while the job runs."""
 
     @property
     def done(self) -> bool:
@@ -105,7 +109,7 @@ class Job:
             every_s: seconds between two calls.
 
         Raises:
-            JobFailed: the job ended with an exit code other than 0; ``allpull.open_run`` of its directory still works.
+            JobFailed: the job failed or was cancelled; ``allpull.open_run`` of its directory still works.
         """
         try:
             while not self.done:
@@ -122,10 +126,8 @@ class Job:
             progress(self.progress())
         code, run = self._process.returncode, open_run(self.directory)
         if code:
-            exit_ = run.data.record.exit
-            reason = f"exit code {code}" + (f": {exit_.describe()}" if exit_ else "")
             where = shown_path(self.directory)
-            raise JobFailed(f"the job failed: {reason}", self.directory, hint=f"its records and logs are in {where}")
+            raise JobFailed(_ending(run.data.record, code), self.directory, hint=f"its records and logs are in {where}")
         return run
 
     def cancel(self) -> None:
@@ -133,7 +135,7 @@ class Job:
         while not self.done:
             self._process.send_signal(signal.SIGTERM)
             try:
-                self._process.wait(max(CANCEL_AGAIN_S, 60.0))
+                self._process.wait(CANCEL_AGAIN_S)
             except subprocess.TimeoutExpired:
                 continue
 
@@ -161,7 +163,8 @@ def train(
         overrides: options of the recipe, with two underscores for the dot: ``train__epochs=3``.
 
     Raises:
-        AllpullError: the job cannot be started; every fault is listed.
+        BadInput: a fault in what was given; every fault is listed.
+        AllpullError: the job cannot be started.
     """
     options: dict[str, Any] = {
         "recipe": str(recipe),
@@ -195,9 +198,10 @@ def run(
         overrides: options such as ``observe__counters=False``, with two underscores for the dot.
 
     Raises:
-        AllpullError: the job cannot be started; every fault is listed.
+        BadInput: a fault in what was given; every fault is listed.
+        AllpullError: the job cannot be started.
     """
-    words = shlex.split(command) if isinstance(command, str) else [str(word) for word in command]
+    words = _words(command) if isinstance(command, str) else [str(word) for word in command]
     options = {"command": words, "ranks": ranks, "launcher": launcher, "name": name, "sets": _sets(overrides)}
     origin = ["allpull", "run", *_origin(options, {"--name": name}), "--", *words]
     return _start("run", options, Path(out), origin)
@@ -227,7 +231,7 @@ def _start(kind: str, options: Mapping[str, Any], out: Path, origin: Sequence[st
     """Start the process of a job, and wait until it has made its run directory.
 
     Raises:
-        AllpullError: it cannot be started.
+        AllpullError: it cannot be started, or takes longer than ``START_S``.
     """
     reading, writing = os.pipe()
     process = subprocess.Popen(
@@ -240,12 +244,18 @@ def _start(kind: str, options: Mapping[str, Any], out: Path, origin: Sequence[st
     answers = _Answers(reading)
     request = {"kind": kind, "options": options, "out": str(out), "origin": list(origin), "answers": writing}
     assert process.stdin is not None
-    with process.stdin as stdin:
+    with suppress(BrokenPipeError), process.stdin as stdin:  # where it has ended, its exit code says more
         stdin.write(json.dumps(request).encode() + b"\n")
     try:
         first = answers.first.get(timeout=START_S)
-    except (queue.Empty, KeyboardInterrupt):
-        process.terminate()
+    except queue.Empty:
+        _end(process)
+        raise AllpullError(
+            "; ".join([f"the job did not start within {show_time(START_S)}", *answers.notes]),
+            hint="a first import from a network disk may take minutes: try again",
+        ) from None
+    except BaseException:  # Ctrl-C
+        _end(process)
         raise
     if "directory" in first:
         return Job(process, answers, Path(first["directory"]))
@@ -254,6 +264,44 @@ def _start(kind: str, options: Mapping[str, Any], out: Path, origin: Sequence[st
         raise AllpullError(first["error"], hint=first["hint"])
     reason = "; ".join(answers.notes) or f"exit code {process.returncode}"
     raise AllpullError(f"the job could not be started: {reason}", hint="its messages are on standard error")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a job that has not started, in order where it can."""
+    process.terminate()
+    try:
+        process.wait(END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _ending(record: RunRecord, code: int) -> str:
+    """How a job ended that did not complete: as its record says, or else its process."""
+    exit_ = record.exit
+    if record.status == "cancelled":
+        return "the job was cancelled" + (f": {exit_.reason}" if exit_ and exit_.reason else "")
+    if exit_ and (exit_.rank is not None or exit_.reason):
+        return f"the job failed: {exit_.describe()}"
+    return "the job failed: " + (f"exit code {code}" if code > 0 else f"{signal.Signals(-code).name} ended its process")
+
+
+def _words(line: str) -> list[str]:
+    """The words of a command line, as a shell splits it.
+
+    Raises:
+        BadInput: a quotation is not closed.
+
+    >>> _words("python train.py --name 'two words'")
+    ['python', 'train.py', '--name', 'two words']
+    """
+    try:
+        return shlex.split(line)
+    except ValueError as error:
+        raise BadInput(
+            f"the command {line[:MAX_SHOWN]!r} cannot be split into words: {str(error).lower()}",
+            hint="close the quotation, or give the command as a list of words",
+        ) from None
 
 
 def _sets(overrides: Mapping[str, object]) -> list[str]:

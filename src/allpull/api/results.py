@@ -28,6 +28,8 @@ class Shown(Record):
 
     _sections: tuple[str, ...] = PrivateAttr(default=())
     _report: Callable[[], ScalingReport] | None = PrivateAttr(default=None)
+    """Makes what is drawn, which may take reading runs; called at most once."""
+    _drawn: ScalingReport | None = PrivateAttr(default=None)
 
     def _lines(self) -> Iterator[str]:
         raise NotImplementedError
@@ -42,16 +44,24 @@ class Shown(Record):
         from allpull.report.html.fragment import fragment  # noqa: PLC0415  charts take long to import
         from allpull.report.sections import SECTIONS  # noqa: PLC0415  as above
 
-        report = self._report() if self._report else None
-        blocks = [SECTIONS.load(name)(report) for name in self._sections] if report else []
+        self._draw()
+        blocks = [SECTIONS.load(name)(self._drawn) for name in self._sections] if self._drawn else []
         return fragment([block for block in blocks if block is not None], title="\n".join(self._lines()))
 
+    def __getstate__(self) -> dict[Any, Any]:
+        self._draw()  # a function that holds whole runs is not sent along, what it makes is
+        return super().__getstate__()
 
-def _shown(kind: type[Kind], record: Record, report: Callable[[], ScalingReport], *sections: str) -> Kind:
-    """``record`` as one that shows itself by these ``sections`` of ``report()``."""
-    fields = {name: getattr(record, name) for name in type(record).model_fields}
+    def _draw(self) -> None:
+        if self._report is not None:
+            self._drawn, self._report = self._report(), None
+
+
+def _shown(kind: type[Kind], record: Record, sections: tuple[str, ...], **more: Any) -> Kind:
+    """``record`` with the fields ``more``, as one that shows itself by ``sections`` of the report."""
+    fields = {name: getattr(record, name) for name in type(record).model_fields} | more
     made = cast("Kind", kind.model_construct(**fields))  # pydantic's plugin for mypy forgets which class it is
-    made._sections, made._report = sections, report
+    made._sections = sections
     return made
 
 
@@ -62,8 +72,9 @@ class Metrics(Shown, RunMetrics):
     def of(cls, metrics: RunMetrics) -> Metrics:
         """``metrics`` as they show themselves."""
         show = ShowResult(schema=tag("show"), runs=[metrics], reference=None, scaling=None, notes=[])
-        report = ScalingReport(schema=tag("report"), show=show, words=[], details=[])
-        return _shown(cls, metrics, lambda: report, "phases")
+        made = _shown(cls, metrics, ("phases",))
+        made._drawn = ScalingReport(schema=tag("report"), show=show, words=[], details=[])
+        return made
 
     def _lines(self) -> Iterator[str]:
         step = show_time(self.step_s.median) if self.step_s else ABSENT
@@ -87,9 +98,8 @@ class Scaling(Shown, ShowResult):
     @classmethod
     def of(cls, report: ScalingReport) -> Scaling:
         """The scaling table of ``report`` as it shows itself."""
-        fields: dict[str, Any] = {name: getattr(report.show, name) for name in ShowResult.model_fields}
-        made = cls.model_construct(words=report.words, **fields)
-        made._sections, made._report = ("throughput", "phases"), lambda: report
+        made = _shown(cls, report.show, ("throughput", "phases"), words=report.words)
+        made._drawn = report
         return made
 
     def _lines(self) -> Iterator[str]:
@@ -108,7 +118,9 @@ class Explanation(Shown, ExplainResult):
     @classmethod
     def of(cls, result: ExplainResult, report: Callable[[], ScalingReport]) -> Explanation:
         """``result`` as it shows itself; ``report`` has it, and the run and its reference where there is one."""
-        return _shown(cls, result, report, "losses", "findings")
+        made = _shown(cls, result, ("losses", "findings"))
+        made._report = report
+        return made
 
     def _lines(self) -> Iterator[str]:
         yield explained.headline(self)

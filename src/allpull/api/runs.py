@@ -16,9 +16,10 @@ from allpull.api.explanation import explain_run
 from allpull.api.reporting import with_explanation, write_report
 from allpull.api.results import Explanation, Metrics
 from allpull.errors import BadInput
+from allpull.report.printable import short
+from allpull.report.wording import NAME_CHARACTERS
 from allpull.rundir.read.run import RunData, find_runs, read_run
 from allpull.rundir.safe_open import shown_path
-from allpull.schema.gap import texts
 from allpull.units import counted
 
 Place: TypeAlias = str | Path
@@ -53,7 +54,7 @@ class Run:
 
     @property
     def directory(self) -> Path:
-        """The run directory."""
+        """The run directory, absolute."""
         return self.data.directory
 
     @property
@@ -68,8 +69,8 @@ class Run:
 
     @property
     def gaps(self) -> tuple[str, ...]:
-        """What is missing from the records, a sentence each."""
-        return tuple(texts(self.data.gaps))
+        """What is missing from the records or could not be used, a sentence each: those of `metrics`."""
+        return tuple(self._metrics.gaps)
 
     @cached_property
     def steps(self) -> pl.DataFrame:
@@ -122,7 +123,7 @@ class Run:
 
     def __repr__(self) -> str:
         shown = self.metrics()
-        return f"Run {self.id}: {self.status}\n{shown!r}"
+        return f"Run {short(self.id, NAME_CHARACTERS)}: {self.status}\n{shown!r}"
 
     def _repr_html_(self) -> str:
         return self.metrics()._repr_html_()
@@ -156,7 +157,8 @@ def open_runs(places: Place | Iterable[Place], *, skip_damaged: bool = False) ->
         skip_damaged: leave out lines that cannot be read, and count them in ``Run.gaps``.
 
     Raises:
-        RunDirError: there is no run, or one of them cannot be read.
+        RunDirError: there is no run at a place, or one of them cannot be read.
+        BadInput: no place was given.
     """
     runs = each_run([places] if isinstance(places, str | Path) else places, skip_damaged=skip_damaged)
     return sorted(runs, key=lambda run: (run.ranks, run.data.record.created_utc, run.id))
@@ -166,7 +168,8 @@ def each_run(places: Iterable[Place], *, skip_damaged: bool = False) -> list[Run
     """All runs at ``places`` as `open_runs`, in the order in which they are given.
 
     Raises:
-        RunDirError: there is no run, or one of them cannot be read.
+        RunDirError: there is no run at a place, or one of them cannot be read.
+        BadInput: no place was given.
     """
     return [Run(read_run(path, skip_damaged=skip_damaged)) for path in run_directories(places)]
 
@@ -176,9 +179,12 @@ def run_directories(places: Iterable[Place]) -> list[Path]:
 
     Raises:
         RunDirError: a place is neither.
+        BadInput: no place was given.
     """
-    found = (directory for place in places for directory in find_runs(Path(place)))
-    return list({directory.resolve(): directory for directory in found}.values())
+    directories = {path.resolve(): path for place in places for path in find_runs(Path(place))}
+    if not directories:
+        raise BadInput("no run was given", hint="give a run directory, or a folder of them")
+    return list(directories.values())
 
 
 def as_runs(runs: Run | Place | Iterable[Run | Place], *, skip_damaged: bool = False) -> list[Run]:

@@ -29,7 +29,7 @@ def report(runs: Runs, output: Output = None, figures: Figures = None, skip_dama
 
     opened = each_run(runs, skip_damaged=skip_damaged)
     result = with_explanation([run.aligned for run in opened])
-    path = write_report(result, output or opened[0].directory.resolve().parent / "report.html")
+    path = write_report(result, output or opened[0].directory.parent / "report.html")
     if figures is not None:
         from allpull.report.html.figures import write_figures  # noqa: PLC0415
 

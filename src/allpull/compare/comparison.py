@@ -17,7 +17,6 @@ from allpull.compare.metrics import METRICS, Measures, Metric, measures
 from allpull.compare.remedy_follow_up import follow_up
 from allpull.errors import BadInput
 from allpull.rundir.read.run import RunData
-from allpull.rundir.safe_open import shown_path
 from allpull.schema.base import tag
 from allpull.schema.compared import Change, ComparedRun, CompareResult, Decision
 from allpull.schema.explained import ExplainResult
@@ -113,7 +112,7 @@ def check_repeats(sides: Sides) -> None:
     for name, side in (("before", sides.before), ("after", sides.after)):
         ids = [run.data.record.id for run in side]
         if not ids:
-            raise BadInput(f"no run {name} was given", hint="allpull compare BEFORE… --with AFTER…")
+            raise BadInput(f"no run {name} was given", hint="give runs, or folders of them, on both sides")
         repeated = next((id_ for id_ in ids if ids.count(id_) > 1), None)
         if repeated is not None:
             raise BadInput(f"{repeated} is given twice as a run {name}", hint="give every repeat its own run")
@@ -202,7 +201,7 @@ def _compared_run(run: RunData, measures: Measures) -> ComparedRun:
     return ComparedRun(
         run=record.id,
         name=record.name,
-        directory=shown_path(run.directory),
+        directory=run.shown_directory,
         created_utc=record.created_utc,
         status=record.status,
         ranks=record.ranks,

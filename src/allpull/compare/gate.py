@@ -33,7 +33,7 @@ class Gate:
 
 
 def parse_gate(text: str) -> Gate:
-    """Parse one ``--fail-if``.
+    """Parse one gate, such as ``throughput < -3%``.
 
     Raises:
         BadInput: wrong form, unknown metric, or a unit that the metric is not compared in.
@@ -44,11 +44,11 @@ def parse_gate(text: str) -> Gate:
     """
     match = _GATE.fullmatch(text) if len(text) <= MAX_TEXT else None
     if match is None:
-        raise BadInput(f"--fail-if {text[:MAX_TEXT]!r} cannot be read", hint=f"write METRIC < NUMBER, {EXAMPLES}")
+        raise BadInput(f"gate {text[:MAX_TEXT]!r} cannot be read", hint=f"write METRIC < NUMBER, {EXAMPLES}")
     name, relation, sign, digits, unit = match.groups()
     if relation not in {"<", ">"}:
         raise BadInput(
-            f"--fail-if {text!r}: '{relation}' is not supported",
+            f"gate {text!r}: '{relation}' is not supported",
             hint=f"an interval lies below a threshold or above it: write < or >, {EXAMPLES}",
         )
     metric = find_metric(name)
@@ -101,7 +101,7 @@ def _number(digits: str, text: str) -> float:
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise BadInput(f"--fail-if {text!r}: '{digits}' is not a number", hint=EXAMPLES)
+        raise BadInput(f"gate {text!r}: '{digits}' is not a number", hint=EXAMPLES)
     return number
 
 
@@ -123,9 +123,9 @@ def _threshold(metric: Metric, number: float, unit: str, text: str) -> float:
     fits = unit == kind if kind != "time" else unit not in {"", "%", "pp"}
     if not fits:
         how = f"in '{unit}'" if unit else "without a unit"
-        raise BadInput(f"--fail-if {text!r}: {metric.name} cannot be compared {how}", hint=f"give {_KINDS[kind]}")
+        raise BadInput(f"gate {text!r}: {metric.name} cannot be compared {how}", hint=f"give {_KINDS[kind]}")
     if kind == "time":
         return parse_time_s(f"{number!r} {unit}")
     if kind == "%" and number <= -100:
-        raise BadInput(f"--fail-if {text!r}: nothing can fall by 100 % or more", hint=EXAMPLES)
+        raise BadInput(f"gate {text!r}: nothing can fall by 100 % or more", hint=EXAMPLES)
     return 1 + number / 100 if kind == "%" else number / 100

@@ -32,31 +32,37 @@ class KnownVariation:
         return self.by_metric.get(metric.name, self.of_ratios if metric.scale == "ratio" else None)
 
 
-def parse_known_variation(text: str) -> KnownVariation:
-    """Parse ``--between-run``: ``0.8%``, or the path of a result of `allpull compare --json`.
+def parse_known_variation(given: str | Path | float) -> KnownVariation:
+    """The variation between runs: ``0.8%``, the same as a number (0.008), or the path of a result of `allpull compare`.
 
     Raises:
-        BadInput: neither of these, or the result rests on too few runs to show how they vary.
+        BadInput: none of these, or the result rests on too few runs to show how they vary.
 
-    >>> parse_known_variation("0.8%").of(METRICS["throughput"]).sd
-    0.008
+    >>> parse_known_variation("0.8%").of(METRICS["throughput"]).sd, parse_known_variation(0.25).of_ratios.sd
+    (0.008, 0.25)
     """
+    if isinstance(given, int | float):
+        return _of_percent(given * 100, f"{given:g}")
+    text = str(given)
     match = _PERCENT.fullmatch(text)
     if match:
-        percent = float(match.group(1))
-        if not 0 < percent <= MAX_PERCENT:
-            raise BadInput(f"--between-run {text!r}: not between 0 and 100 %", hint="such as --between-run 0.8%")
-        return KnownVariation(of_ratios=Spread(sd=percent / 100, freedom=None), by_metric={})
+        return _of_percent(float(match.group(1)), repr(text))
     if _NUMBER.fullmatch(text):
-        raise BadInput(f"--between-run {text!r} has no unit", hint=f"write --between-run {text.strip()}%")
+        raise BadInput(f"between-run variation {text!r} has no unit", hint=f"write {text.strip()}%")
     return _stored(Path(text))
+
+
+def _of_percent(percent: float, shown: str) -> KnownVariation:
+    if not 0 < percent <= MAX_PERCENT:
+        raise BadInput(f"between-run variation {shown} is not between 0 and 100 %", hint="such as 0.8%")
+    return KnownVariation(of_ratios=Spread(sd=percent / 100, freedom=None), by_metric={})
 
 
 def _stored(path: Path) -> KnownVariation:
     where = safe_open.shown_path(path)
     if not path.is_file():
         raise BadInput(
-            f"--between-run {where}: no such file, and no percentage",
+            f"between-run variation {where}: no such file, and no percentage",
             hint="write a standard deviation such as 0.8%, or give a file that `allpull compare --json` printed",
         )
     root = safe_open.checked_directory(path.parent)
@@ -65,7 +71,7 @@ def _stored(path: Path) -> KnownVariation:
     usable = {name: spread for name, spread in known.items() if spread is not None and _is_enough(spread)}
     if not usable:
         raise BadInput(
-            f"--between-run {where}: it compared too few runs to show how they vary",
+            f"between-run variation {where}: it compared too few runs to show how they vary",
             hint=f"compare {MIN_RUNS} or more repeats on one side, and keep that result",
         )
     return KnownVariation(of_ratios=None, by_metric=usable)

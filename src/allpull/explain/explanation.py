@@ -48,7 +48,7 @@ def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = ()) -> Expla
     if isinstance(recorded, NoWindow):
         return Explanation(result=_without_window(aligned, recorded))
     machine = machine_of(run, recorded.steps)
-    network = network_of(machine)
+    network = network_of(machine, recorded)
     window = with_links(recorded, None if network.busy_share is None else network.busy_share * step_s(recorded))
     compared = [(one.data, seen) for one in references if isinstance(seen := record_window(one), Window)]
     others = [found for one, seen in compared if (found := other_run(one, seen)) is not None]
@@ -172,6 +172,11 @@ def _about(facts: Facts, grown: TreeResult) -> list[str]:
         notes.append(
             "a replay with the transfers of other steps misses the measured time by "
             f"{percent(grown.simulation_error, 1)}: all of this is indicative"
+        )
+    if facts.network.carries_other:
+        notes.append(
+            "the TCP connections between hosts carry less than half of the gradients: these take another way, or are "
+            "compressed, and nothing is known about its links"
         )
     queued = facts.machine.queued_s
     if facts.machine.is_rehearsal and queued is not None and float(np.median(queued)) >= CROWDED:

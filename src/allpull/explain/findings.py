@@ -148,9 +148,12 @@ def _finding(one: Candidate, found: Price | None, facts: Facts) -> Finding:
     if found is not None and found.alone_s < HIDDEN * found.loss_s:
         source = f"a replay of {facts.span} without this alone"
         evidence.append(seconds("gain per step if only this is fixed", max(found.alone_s, 0.0), source))
+    title = one.title
+    if found is not None and one.bounds is None and found.gain.is_at_most:
+        title = f"{title}: this costs at most {show_time(found.loss_s)} per step"
     return Finding(
         rule=one.rule,
-        title=one.title,
+        title=title,
         ranks=list(one.ranks),
         hosts=hosts,
         loss_s_per_step=None if found is None else found.loss_s,

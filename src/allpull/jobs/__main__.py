@@ -29,7 +29,7 @@ def main() -> int:
         channel.flush()
 
     def begun(directory: Path) -> None:
-        answer(directory=str(directory))
+        answer(directory=str(directory.resolve()))
 
     def notify(text: str) -> None:
         answer(note=text)

@@ -37,7 +37,7 @@ RECORDED_VARIABLES = (
 """Prefixes of variables that change how ranks run; no other environment variable is recorded."""
 
 WARNED = 128 + signal.SIGUSR1
-"""The exit code of a job whose ranks stopped at a warning (``train.stop``), as if that signal had ended the program."""
+"""The exit code of a job whose ranks stopped at a warning (``train.preemption``): as if the signal had ended it."""
 
 Kind = Literal["train", "run", "probe", "rehearse"]
 

@@ -21,7 +21,7 @@ import psutil
 from allpull.errors import BadInput, MissingPart
 from allpull.launch import container
 from allpull.launch.echo import STDERR, Log
-from allpull.launch.host_endings import HostEnding, endings_from_ranks, log_tail
+from allpull.launch.host_endings import HostEnding, endings_from_ranks
 from allpull.launch.hostfile import entries
 from allpull.launch.hostlist import expand
 from allpull.launch.job import RECORDED_VARIABLES, Job, environment
@@ -31,6 +31,7 @@ from allpull.launch.process_tree import ProcessTree
 from allpull.launch.running import Running
 from allpull.launch.shell_script import python_of, shell_script
 from allpull.rundir import layout
+from allpull.rundir.read.lenient import log_tail
 
 CANCEL_EXTRA_S = 5.0
 PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "ALLPULL_RESUME")
@@ -95,24 +96,24 @@ class MpiJob(Running):
     def __init__(self, job: Job, site: Site, inside: Mapping[str, str | None]) -> None:
         self._job = job
         self._inside = inside
-        self._log = job.directory / layout.MPIRUN_LOG
+        log = job.directory / layout.MPIRUN_LOG
         shown = () if job.program is None else ("stdout",)
-        self.output = [Log(path=self._log, stream=STDERR)] if shown else []
+        self.output = [Log(path=log, stream=STDERR)] if shown else []
         variables_of_rank = variables(job, site, os.environ)
-        self._mpirun = ProcessTree(command(job, site), log=self._log, environment=variables_of_rank, shown=shown)
+        self._mpirun = ProcessTree(command(job, site), log=log, environment=variables_of_rank, shown=shown)
 
     def poll(self) -> list[HostEnding] | None:
         """How each host ended, or None while mpirun runs."""
         code = self._mpirun.poll()
         if code is None:
             return None
-        log = "\n".join(log_tail(self._log, lines=200))
+        log = "\n".join(log_tail(self._job.directory, layout.MPIRUN_LOG, lines=200))
         ended = endings_from_ranks(
             self._job.directory,
             self._job.spec.launch.ranks,
             code,
             first=blamed(log),
-            log_tail=log_tail(self._log),
+            log_tail=log_tail(self._job.directory, layout.MPIRUN_LOG),
         )
         return [replace(host, versions=self._inside) for host in ended]
 

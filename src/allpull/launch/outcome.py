@@ -7,6 +7,7 @@ any other.
 
 from __future__ import annotations
 
+import fnmatch
 import signal
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 from allpull.launch.host_endings import HostEnding, RankFailure
 from allpull.launch.job import WARNED
 from allpull.rundir import layout
+from allpull.rundir.read.lenient import file_names
 from allpull.schema.run import Exit, RunRecord, Status
 
 
@@ -36,7 +38,8 @@ def versions_of(record: RunRecord, ended: Sequence[HostEnding]) -> dict[str, str
 
 def _warned(directory: Path) -> str:
     """The reason of a run that a warning ended."""
-    saved = max((path.name for path in (directory / layout.CHECKPOINTS).glob("*.pt")), default=None)
+    names = file_names(directory, layout.CHECKPOINTS, "")
+    saved = max(fnmatch.filter(names, layout.CHECKPOINT_NAMES), default=None)
     goes_on = f"; --resume {directory} goes on from {saved}" if saved else ", with no checkpoint yet"
     return f"stopped at a warning (SIGUSR1){goes_on}"
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from allpull.errors import AllpullError, BadInput, MissingPart
 from allpull.launch.echo import STDERR, Log
-from allpull.launch.host_endings import HostEnding, log_tail, read_host_ending
+from allpull.launch.host_endings import HostEnding, read_host_ending
 from allpull.launch.job import Job, environment
 from allpull.launch.running import Running
 from allpull.rehearse import shell_script
@@ -27,6 +27,8 @@ from allpull.rehearse.host.truth import not_struck
 from allpull.rehearse.job_plan import make_order
 from allpull.rehearse.machine_check import check_machine, idle_kinds, tell, too_fast
 from allpull.rundir import layout
+from allpull.rundir.read.endings import agent_ending
+from allpull.rundir.read.lenient import log_tail
 from allpull.rundir.write import whole_json
 
 ACCELERATOR = "allpull.rehearse.ranks"  # programs below it are the virtual accelerator's
@@ -141,7 +143,7 @@ class RehearsedJob(Running):
         self._end_everything()
         self._say_what_never_struck()
         code = 128 - code if code < 0 else code
-        tail = log_tail(self._log)
+        tail = log_tail(self._job.directory, layout.CLUSTER_LOG)
         ended = [self._ending(host, code, tail) for host in self._hosts]
         if code == 0 or any(host.failures for host in ended):
             return ended
@@ -180,7 +182,7 @@ class RehearsedJob(Running):
             return
         if "error" in report:
             raise (MissingPart if report["missing"] else AllpullError)(report["error"], hint=report["hint"])
-        tail = log_tail(self._log)
+        tail = log_tail(self._job.directory, layout.CLUSTER_LOG)
         raise AllpullError(
             f"the virtual cluster could not be made: {tail[-1] if tail else 'its keeper remarks nothing'}",
             hint=f"more in {self._log}",
@@ -202,11 +204,7 @@ class RehearsedJob(Running):
 
         ``code`` is the keeper's, for a host that was killed before it could write its own.
         """
-        try:
-            written = json.loads((self._job.directory / layout.ended_file(host)).read_text(encoding="utf-8"))
-            code = int(written["code"])
-        except (OSError, ValueError, KeyError, TypeError):
-            pass
-        ended = read_host_ending(self._job.directory, host, code)
+        written = agent_ending(self._job.directory, host)
+        ended = read_host_ending(self._job.directory, host, code if written is None else written.code)
         failures = tuple(one if one.log_tail else replace(one, log_tail=tail) for one in ended.failures)
         return replace(ended, failures=failures, log_tail=tail)

@@ -22,12 +22,16 @@ ATTEMPTS = "attempts"
 """Records of earlier attempts of a job that was started again: ``attempts/<number>/`` holds ``ATTEMPT_FOLDERS``."""
 DERIVED = "derived"
 
+CHECKPOINT_NAMES = "step-*.pt"
+"""Pattern of the names of checkpoints in their folder; a later one sorts after an earlier one."""
+
 SCRIPT = f"{JOB}/script.sh"
 SPEC = f"{JOB}/spec.json"
 LOGS = f"{JOB}/logs"
 ENDED = f"{JOB}/ended"
 QUEUE = f"{JOB}/slurm-job"
 PROCESSES = f"{JOB}/processes"
+TRAPS = f"{JOB}/traps"
 CLOCK = f"{JOB}/clock.json"
 HOOK = f"{JOB}/hook"
 LIVE = f"{JOB}/live"
@@ -35,6 +39,9 @@ LIVE = f"{JOB}/live"
 AGENT_LOG = f"{LOGS}/agent.log"
 SLURM_LOG = f"{LOGS}/slurm.log"
 MPIRUN_LOG = f"{LOGS}/mpirun.log"
+STORE_LOG = f"{LOGS}/store.log"
+BAD_SAMPLES = f"{LOGS}/odd-*.jsonl"
+"""Pattern of the lists of samples that ranks could not use unchanged."""
 
 CLUSTER_LOG = f"{LOGS}/cluster.log"
 CLUSTER_ORDER = f"{JOB}/order.json"
@@ -90,9 +97,9 @@ def log_file(rank: int) -> str:
     return f"{LOGS}/rank-{rank:05d}.log"
 
 
-def odd_file(rank: int) -> str:
+def bad_samples_file(rank: int) -> str:
     """Samples that ``rank`` could not use unchanged."""
-    return f"{LOGS}/odd-{rank:05d}.jsonl"
+    return BAD_SAMPLES.replace("*", f"{rank:05d}")
 
 
 def counters_file(host: str) -> str:
@@ -130,6 +137,15 @@ def flight_recorder_file(rank: int, number: int, ending: str) -> str:
     return f"{TRACES}/rank-{rank:05d}-flight-recorder-{number}.{ending}"
 
 
+def checkpoint_name(step: int) -> str:
+    """The name of the checkpoint after ``step`` steps, in the folder of checkpoints.
+
+    >>> checkpoint_name(12)
+    'step-0000000012.pt'
+    """
+    return CHECKPOINT_NAMES.replace("*", f"{step:010d}")
+
+
 def probe_file(name: str) -> str:
     """The results of the probe ``name``."""
     return f"{PROBES}/{name}.json"
@@ -138,6 +154,16 @@ def probe_file(name: str) -> str:
 def agent_log(host: str) -> str:
     """What the agent of the remote ``host`` printed."""
     return f"{LOGS}/agent-{slug(host)}.log"
+
+
+def torch_log(host: str) -> str:
+    """What torch's agent said on ``host``, where the output is the user's command's."""
+    return f"{LOGS}/torch-{slug(host)}.log"
+
+
+def sidecar_log(host: str) -> str:
+    """What the sidecar of ``host`` printed, where the output is the user's command's."""
+    return f"{LOGS}/sidecar-{slug(host)}.log"
 
 
 def slug(name: str) -> str:

@@ -15,7 +15,7 @@ from allpull.errors import AllpullError
 from allpull.rundir import layout
 from allpull.rundir.job_file import JobFile
 from allpull.schema.spec import RunSpec, from_plain
-from allpull.train.checkpoint.save_restore import PATTERN
+from allpull.train.checkpoint.save_restore import checkpoint_files
 from allpull.train.loop import train
 from allpull.train.numerics.precision import bf16_emulation
 from allpull.train.parallel.ranks import join, leave
@@ -55,7 +55,7 @@ def with_resume(spec: RunSpec, directory: Path) -> RunSpec:
     A job script sets it when a queue requeued the job. Steps after the newest checkpoint are repeated; there are none
     if the job was warned in time.
     """
-    if not os.environ.get("ALLPULL_RESUME") or not any((directory / layout.CHECKPOINTS).glob(PATTERN)):
+    if not os.environ.get("ALLPULL_RESUME") or not checkpoint_files(directory / layout.CHECKPOINTS):
         return spec
     return replace(spec, train=replace(spec.train, resume=str(directory)))
 

@@ -27,7 +27,7 @@ class BadSampleReport:
 
     def __init__(self, samples: Mapping[str, BadSamples], ranks: Ranks, directory: Path, limit: float) -> None:
         self._samples, self._ranks, self._limit = samples, ranks, limit
-        self._list = directory / layout.odd_file(ranks.rank)
+        self._list = directory / layout.bad_samples_file(ranks.rank)
         self._reported = dict.fromkeys(samples, NONE)
         self._last_message = ""
 
@@ -50,7 +50,7 @@ class BadSampleReport:
                 marks.metric(f"{lead}samples_{name}", getattr(counts, name), step)
         message = "; ".join(filter(None, (_summary(part, counts) for part, counts in new_counts.items())))
         if message and message != self._last_message and self._ranks.rank == 0:
-            marks.remark(f"epoch {epoch + 1}: {message}; see {layout.odd_file(0).replace('00000', '*')}")
+            marks.remark(f"epoch {epoch + 1}: {message}; see {layout.BAD_SAMPLES}")
         self._last_message = message
         for part, counts in new_counts.items():
             lost = counts.left_out + counts.replaced

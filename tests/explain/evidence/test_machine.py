@@ -86,8 +86,14 @@ def test_a_way_between_hosts_has_the_rate_that_it_gave_while_it_was_busy(tmp_pat
     machine = machine_of(run(tmp_path, links=links), np.arange(10))
     there, back = machine.connections
     assert there == Connection(
-        source="node1", target="node2", sent_bytes=50 * 10**6, bytes_per_s=1e7, busy_share=0.5, retransmits=1
-    )
+        source="node1",
+        target="node2",
+        seconds=10.0,
+        sent_bytes=50 * 10**6,
+        bytes_per_s=1e7,
+        busy_share=0.5,
+        retransmits=1,
+    )  # fmt: skip
     assert (back.source, back.target, back.bytes_per_s) == ("node2", "node1", 1e7)
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from tests.explain.made import hosts_of, ring
+from tests.replay.windows import window
 
 from allpull.explain.evidence.machine import Connection, Machine
 from allpull.explain.evidence.network import network_of
@@ -51,11 +52,26 @@ def test_two_hosts_have_nothing_to_compare_with() -> None:
 
 def test_a_connection_that_carries_only_control_says_nothing() -> None:
     control = Connection(
-        source="node1", target="node3", sent_bytes=10**6, bytes_per_s=1e3, busy_share=0.9, retransmits=0
+        source="node1", target="node3", seconds=1.0, sent_bytes=10**6, bytes_per_s=1e3, busy_share=0.9, retransmits=0
     )
     machine = Machine(hosts=hosts_of(8), connections=(*ring(4), control))
     assert network_of(machine).slow == ()
     assert len(network_of(machine).connections) == 4
+
+
+@pytest.mark.parametrize(("sent", "counts"), [(1.0, True), (0.5, True), (0.4, False), (0.001, False)])
+def test_connections_that_do_not_carry_the_gradients_say_nothing(sent: float, counts: bool) -> None:
+    """Four hosts send 2·3/4 of 40 MB in each step of 160 ms, or half of it in 16 bits; torchrun's store sends less."""
+    one = window(8, 50, backward=0.1, bucket_s=[0.06], lead_s=[0.0], sizes=[40 * 10**6])
+    sends_bytes_per_s = 1.5 * 40e6 / 0.16
+    connections = tuple(
+        replace(connection, sent_bytes=int(sent * sends_bytes_per_s), bytes_per_s=rate)
+        for connection, rate in zip(ring(4), [1e6, 1e8, 1e8, 1e6], strict=True)
+    )
+    network = network_of(Machine(hosts=hosts_of(8), connections=connections), one)
+    assert (network.slow_host == "node1") == counts
+    assert (network.busy_share is not None) == counts
+    assert network.carries_other != counts
 
 
 def test_without_records_of_links_nothing_is_known() -> None:

@@ -142,7 +142,7 @@ PLANTED = (
     Planted(rule="network-bound", made=lambda: job(8, bucket_s=(0.030, 0.040, 0.020))),
     Planted(
         rule="latency-bound",
-        made=lambda: job(8, bucket_s=(0.028,) * 3, sizes=(10**6,) * 3),
+        made=lambda: job(8, bucket_s=(0.020,) * 8, sizes=(10**6,) * 8),
         machine=replace(EIGHT, round_trip_s=0.004, connections=ring(4, busy_share=0.05)),
     ),
     Planted(

@@ -130,7 +130,7 @@ def align(
     """The clocks of ``hosts`` on that of the host which the others pinged.
 
     Args:
-        pings: columns of ``rundir.read.events.PINGS_SCHEMA``, in any order; impossible pings are left out.
+        pings: columns of ``rundir.read.counters.PINGS_SCHEMA``, in any order; impossible pings are left out.
         hosts: all hosts of the job. A single one is its own reference.
         clock: which of each host's clocks is meant.
     """

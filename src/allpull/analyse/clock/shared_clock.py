@@ -70,7 +70,7 @@ def shared_clock(headers: Mapping[int, StepsHeader], pings: pl.DataFrame, steps:
 
     Args:
         headers: by rank.
-        pings: columns of ``rundir.read.events.PINGS_SCHEMA``.
+        pings: columns of ``rundir.read.counters.PINGS_SCHEMA``.
         steps: columns rank and begin_ns: the times at which moments are compared, for the bound on their error.
     """
     if share_a_clock(headers.values()):

@@ -43,7 +43,7 @@ KIND_SCHEMA: dict[str, pl.DataType] = {
 class Matched:
     """Every call of a collective, and what it cost its rank.
 
-    ``calls`` has one row each, with the columns of ``rundir.collectives.SCHEMA`` and:
+    ``calls`` has one row each, with the columns of ``rundir.read.collectives.SCHEMA`` and:
     ``use`` (row of ``uses``; null: its kind is not known), ``match`` (equal for calls of one collective; null:
     unmatched), ``last_ns`` (L; the own start where a rank of a rooted call waited for nobody), ``wait_ns`` and
     ``transfer_ns`` (null where unmatched or never waited for).
@@ -68,8 +68,8 @@ class Matched:
 def match(calls: pl.DataFrame, events: Mapping[int, EventLog], *, slack_ns: int) -> Matched:
     """Match ``calls``, whose moments are all of one clock up to ``slack_ns``.
 
-    ``calls`` has the columns of ``rundir.collectives.SCHEMA``. Calls that contradict each other, in that a rank was
-    blocked and left before one arrived without whom it cannot leave, are not matched.
+    ``calls`` has the columns of ``rundir.read.collectives.SCHEMA``. Calls that contradict each other, in that a rank
+    was blocked and left before one arrived without whom it cannot leave, are not matched.
     """
     kinds = _kinds(events)
     uses = kinds.select(USE).unique(maintain_order=True).with_row_index("use")

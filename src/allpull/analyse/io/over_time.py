@@ -63,7 +63,7 @@ def io_series(counters: pl.DataFrame, alignment: Alignment | None = None) -> IoS
     """Rates between the samples of the host that has most of them; other hosts' counters are interpolated there.
 
     Args:
-        counters: columns of ``rundir.read.events.COUNTERS_SCHEMA``, each host's times on its own monotonic clock.
+        counters: columns of ``rundir.read.counters.COUNTERS_SCHEMA``, each host's times on its own monotonic clock.
         alignment: aligns them to one clock; None: they share one already.
     """
     curves: dict[str, list[tuple[Times, dict[str, Floats]]]] = {}
@@ -114,7 +114,7 @@ def energy_of_epochs(gpus: pl.DataFrame, epochs: pl.DataFrame) -> list[EpochEner
     From each device's own energy counter, else from its power, interpolated linearly between samples.
 
     Args:
-        gpus: columns of ``rundir.read.events.GPUS_SCHEMA``.
+        gpus: columns of ``rundir.read.counters.GPUS_SCHEMA``.
         epochs: as ``epoch_spans`` gives them.
     """
     used_of_epoch: dict[int, list[float]] = {}

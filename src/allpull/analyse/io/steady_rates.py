@@ -12,7 +12,7 @@ def reading(counters: pl.DataFrame, windows: pl.DataFrame, ranks: int) -> Io:
     """What a job of ``ranks`` ranks read per second, summed over ranks.
 
     Args:
-        counters: columns of ``rundir.read.events.COUNTERS_SCHEMA``; times are of each host's monotonic clock.
+        counters: columns of ``rundir.read.counters.COUNTERS_SCHEMA``; times are of each host's monotonic clock.
         windows: columns ``rank``, ``begin_ns``, ``end_ns``: the span of each rank's steady steps, on the same clock.
         ranks: how many ranks the job has.
 

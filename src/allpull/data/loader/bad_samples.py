@@ -11,6 +11,7 @@ import numpy as np
 
 from allpull.data.loader.order import Indices
 from allpull.errors import BadInput
+from allpull.rundir import layout
 
 MAX_LISTED = 10_000  # if everything is bad, the counts suffice
 SKIPPED = -1  # instead of a record number
@@ -106,6 +107,6 @@ def too_many(lost: int, samples: int, limit: float, part: str, *, so_far: bool =
     count = f"{lost:,}{' or more' * so_far} of {samples:,} {PARTS[part]} samples"
     return BadInput(
         f"{count} could not be decoded, more than data.odd_limit = {limit:.3g}",
-        hint="job/logs/odd-*.jsonl in the run directory lists them, and allpull pack verify names damaged ones;"
+        hint=f"{layout.BAD_SAMPLES} in the run directory lists them, and allpull pack verify names damaged ones;"
         " or increase data.odd_limit to train without them",
     )

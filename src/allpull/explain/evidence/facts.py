@@ -119,7 +119,7 @@ def gather(
         machine=machine,
         replayed=replay(window),
         late=late_ranks(window, machine),
-        network=network_of(machine) if network is None else network,
+        network=network_of(machine, window) if network is None else network,
         first=np.zeros(window.steps.size, dtype=np.bool_) if first is None else first,
         blame=blame,
         other_runs=tuple(other_runs),

@@ -18,7 +18,7 @@ from allpull.units import NS_PER_S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """The TCP connections from one host to another, over a window.
+    """The TCP connections from one host to another, over the ``seconds`` of a window that were sampled.
 
     ``bytes_per_s``: sent ÷ time in which data was sent and not yet acknowledged. Several connections at once share a
     link and are each counted, so it is at most the rate of the link.
@@ -26,6 +26,7 @@ class Connection:
 
     source: str
     target: str
+    seconds: float
     sent_bytes: int
     bytes_per_s: float
     busy_share: float
@@ -186,6 +187,7 @@ def _connections(links: pl.DataFrame, spans: Mapping[str, tuple[int, int]]) -> t
             Connection(
                 source=source,
                 target=target,
+                seconds=growth["t_ns"] / NS_PER_S,
                 sent_bytes=growth["sent_bytes"],
                 bytes_per_s=growth["sent_bytes"] * NS_PER_S / growth["busy_ns"],
                 busy_share=growth["busy_ns"] / growth["t_ns"],

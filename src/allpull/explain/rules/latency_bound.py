@@ -1,81 +1,81 @@
 """Many small messages: the time of each bucket is network latency, not bandwidth.
 
 What it is
-    A ring all-reduce among N ranks sends 2(N−1) messages in sequence for every bucket. With many ranks, small buckets
-    and a distant network these latencies add up, whatever the bandwidth.
+    A ring all-reduce sends 2(N−1) messages in sequence for every bucket, and each piece of it crosses from host to host
+    at least 2(H−1) times. With many hosts, small buckets and a distant network these latencies add up, whatever the
+    bandwidth.
 
 How it is found
-    By the fastest round trip between hosts, measured by pings: a ring takes at least N−1 of them per bucket (Patarasuk
-    & Yuan 2009). They must make up at least half of the time of the buckets.
+    By the fastest round trip between hosts, measured by pings: a bucket takes at least H−1 of them in a ring over H
+    hosts (Patarasuk & Yuan 2009). They must make up at least half of the time of the buckets, and no bucket may take
+    less: then gradients travel another way than the pings, or by another algorithm. It takes the times of buckets, so
+    nothing is reported at the level of steps, nor where the connections observed between hosts do not carry the
+    gradients.
 
 What it costs
-    The replay without that latency. The evidence also gives the gain of larger buckets alone.
+    The replay with larger buckets, the best of twice, four and eight times the largest one: each bucket saves its
+    latency, and what is in it starts only when the last gradient of it is ready. The latency that remains is not
+    counted.
 
 What to do
     Larger buckets: `DDP(model, bucket_cap_mb=100)`, or `HOROVOD_FUSION_THRESHOLD=134217728` (its fusion buffer);
     hosts that are near each other (`sbatch --switches=1`); an algorithm with fewer hops (`NCCL_ALGO=Tree`).
 
 When it is wrong
-    NCCL uses trees where they are faster, which need 2 log₂ N messages: then this is too much by that factor.
+    NCCL uses trees where they are faster, which cross between hosts 2 log₂ H times: then the latency is too large by
+    that factor.
 """
 
 from __future__ import annotations
 
 from functools import partial
 
+import numpy as np
+
 from allpull.explain.candidate import Candidate, count, seconds, size
 from allpull.explain.evidence.facts import Facts
 from allpull.replay.engine import replay
-from allpull.replay.whatif.network import with_buckets, with_network
-from allpull.schema.explained import Evidence
+from allpull.replay.whatif.network import with_buckets
 from allpull.units import show_time
 
 MOST = 0.5  # of the time of the buckets: otherwise bandwidth is the limit
-LARGER = 4  # times the largest bucket: DDP's default of 25 MB becomes the 100 MB that its manual suggests
+LARGER = (2, 4, 8)  # times the largest bucket: DDP's default of 25 MiB becomes up to 200 MiB
+MIB = 1 << 20
 
 
 def find(facts: Facts) -> list[Candidate]:
     """The job, where latency is most of the time of the buckets."""
-    lane, round_trip_s = facts.window.reductions, facts.machine.round_trip_s
-    if lane is None or round_trip_s is None or len(facts.machine.host_names) < 2 or not lane.seconds.size:
+    lane, round_trip_s, hosts = facts.window.reductions, facts.machine.round_trip_s, len(facts.machine.host_names)
+    if lane is None or round_trip_s is None or hosts < 2 or facts.window.level != "bucket" or not lane.seconds.size:
         return []
-    each_s = (facts.window.ranks - 1) * round_trip_s
-    per_step_s = each_s * lane.buckets
-    taken_s = float(lane.seconds.sum()) / lane.seconds.shape[0]
-    if per_step_s < MOST * taken_s:
+    if lane.size_bytes is None or lane.size_bytes.sum() <= 0 or facts.network.carries_other:
         return []
+    each_s = (hosts - 1) * round_trip_s
+    bucket_s = np.median(lane.seconds, axis=0)
+    if each_s * lane.buckets < MOST * float(bucket_s.sum()) or each_s > float(bucket_s.min()):
+        return []
+    largest = int(lane.size_bytes.max())
+    total_s = {
+        cap: replay(with_buckets(facts.window, cap, latency_s=each_s)).total_s
+        for cap in (times * largest for times in LARGER)
+    }
+    cap = min(total_s, key=lambda one: total_s[one])
     return [
         Candidate(
             rule="latency-bound",
             kind="job",
             title=f"{'Each bucket' if lane.buckets > 1 else 'The one bucket'} of a step takes at least "
             f"{show_time(each_s)} of network latency",
-            remedy="larger buckets: DDP(model, bucket_cap_mb=100), or HOROVOD_FUSION_THRESHOLD=134217728; hosts near "
-            "each other: sbatch --switches=1",
+            remedy=f"larger buckets: DDP(model, bucket_cap_mb={max(1, round(cap / MIB))}), or "
+            f"HOROVOD_FUSION_THRESHOLD={cap}; hosts near each other: sbatch --switches=1",
             options=("HOROVOD_FUSION_THRESHOLD",),
             evidence=(
-                seconds("latency of the buckets of a step, at least", per_step_s, "pings between hosts"),
+                seconds("latency of the buckets of a step, at least", each_s * lane.buckets, "pings between hosts"),
                 seconds("the fastest round trip between hosts", round_trip_s, "pings between hosts"),
-                seconds("time of all buckets of a step", taken_s, facts.span),
+                seconds("time of all buckets of a step", float(bucket_s.sum()), facts.span),
                 count("buckets of a step", lane.buckets, "buckets of DDP"),
-                *_larger(facts, each_s),
+                size("the largest bucket", largest, "buckets of DDP"),
             ),
-            without=partial(with_network, latency_now_s=each_s),
+            without=partial(with_buckets, cap_bytes=cap, latency_s=each_s),
         )
     ]
-
-
-def _larger(facts: Facts, latency_s: float) -> tuple[Evidence, ...]:
-    lane = facts.window.reductions
-    if lane is None or lane.size_bytes is None or lane.size_bytes.sum() <= 0:
-        return ()
-    cap = LARGER * int(lane.size_bytes.max())
-    gained_s = facts.replayed.total_s - replay(with_buckets(facts.window, cap, latency_s=latency_s)).total_s
-    return (
-        size("the largest bucket", float(lane.size_bytes.max()), "buckets of DDP"),
-        seconds(
-            f"gain per step with buckets {LARGER} times as large",
-            gained_s / max(1, facts.window.steps.size),
-            f"a replay of {facts.span}",
-        ),
-    )

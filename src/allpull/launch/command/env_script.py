@@ -65,7 +65,7 @@ def lines(job: Job, shell: str, environ: Mapping[str, str]) -> str:
         return "\n".join(exports.values())
     current, hook = shlex.quote(environ.get("PYTHONPATH", "")), shlex.quote(str(job.directory / layout.HOOK))
     exports["PYTHONPATH"] = _PATH.format(now=current, same=exports["PYTHONPATH"], hook=hook)
-    return "\n".join([*exports.values(), _FINISH.format(python=shlex.quote(sys.executable))])
+    return "\n".join([*exports.values(), _FINISH.format(python=shlex.quote(sys.executable), traps=layout.TRAPS)])
 
 
 def unobserved(environ: Mapping[str, str]) -> dict[str, str]:
@@ -154,8 +154,8 @@ else export PYTHONPATH={hook}"${{PYTHONPATH:+:$PYTHONPATH}}"; fi ;;
 esac"""
 """Shell: prepend the hook to PYTHONPATH, once; the hook of another run, which ALLPULL_JOB shows, is replaced."""
 
-_FINISH = """trap > "$ALLPULL_RUN/job/traps"
-case "$(cat "$ALLPULL_RUN/job/traps")" in
+_FINISH = """trap > "$ALLPULL_RUN/{traps}"
+case "$(cat "$ALLPULL_RUN/{traps}")" in
 *'--finish "$ALLPULL_RUN"'*) ;;
 *EXIT*) echo 'allpull: this script has an EXIT trap; let it run: allpull env --finish "$ALLPULL_RUN" --code $?' >&2 ;;
 *) trap 'allpull_code=$?

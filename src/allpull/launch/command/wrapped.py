@@ -26,7 +26,8 @@ from allpull.observe.host import describe_host
 from allpull.observe.sidecar.start import await_end, start_detached
 from allpull.rundir import layout
 from allpull.rundir.job_file import JobFile
-from allpull.rundir.read.headers import has_ended, rank_headers
+from allpull.rundir.read.endings import has_ended
+from allpull.rundir.read.headers import rank_headers
 from allpull.rundir.write import whole_json
 
 LAUNCHER = "command"

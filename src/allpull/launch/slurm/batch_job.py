@@ -11,13 +11,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from allpull.launch.echo import STDOUT, Log
-from allpull.launch.host_endings import HostEnding, log_tail, read_host_endings
+from allpull.launch.host_endings import HostEnding, read_host_endings
 from allpull.launch.job import Job
 from allpull.launch.running import Running
 from allpull.launch.slurm.array import indices
 from allpull.launch.slurm.commands import NEAR_END_S, SlurmHandle
 from allpull.launch.slurm.outcome import JobFacts, decide_endings, describe_state
 from allpull.rundir import layout
+from allpull.rundir.read.lenient import file_names, log_tail
 
 FIRST_LOOK_S, LONGEST_LOOK_S, SLOWER = 1.0, 15.0, 1.3  # sites ask users not to poll often
 PEEK_S = 1.0  # between looks at what hosts have written
@@ -84,15 +85,15 @@ class BatchJob(Running):
         if now < self._peek_at or self.facts.state != "RUNNING":
             return False
         self._peek_at = now + PEEK_S
-        return any((self._job.directory / layout.ENDED).iterdir())
+        return bool(file_names(self._job.directory, layout.ENDED, ".json"))
 
     def _is_settled(self, endings: Sequence[HostEnding], since_s: float) -> bool:
         is_known = len(endings) == self._job.spec.launch.hosts or any(host.failures for host in endings)
-        has_begun = self.facts.state == "COMPLETED" or any((self._job.directory / layout.HOSTS).iterdir())
+        has_begun = self.facts.state == "COMPLETED" or file_names(self._job.directory, layout.HOSTS, ".json")
         return is_known or not has_begun or self.facts.state not in {"COMPLETED", "FAILED"} or since_s > SETTLE_S
 
     def _endings(self, endings: Sequence[HostEnding]) -> list[HostEnding]:
-        tail = log_tail(self._job.directory / layout.SLURM_LOG)
+        tail = log_tail(self._job.directory, layout.SLURM_LOG)
         return decide_endings(self.facts, endings, hosts=self._job.spec.launch.hosts, log_tail=tail)
 
 

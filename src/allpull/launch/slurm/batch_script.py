@@ -162,9 +162,9 @@ def _next_attempt() -> Iterator[str]:
     yield "# Records are never appended to: those of the attempt before move aside; its newest checkpoint is taken up."
     yield 'if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then'
     yield "  attempts=0  # not Slurm's count: ranks may have been started again in place"
-    yield '  while [ -e "$run/attempts/$attempts" ]; do attempts=$((attempts + 1)); done'
-    yield '  before="$run/attempts/$attempts"'
-    yield '  mkdir -p "$before/job"'
+    yield f'  while [ -e "$run/{layout.ATTEMPTS}/$attempts" ]; do attempts=$((attempts + 1)); done'
+    yield f'  before="$run/{layout.ATTEMPTS}/$attempts"'
+    yield f'  mkdir -p "$before/{layout.JOB}"'
     yield f"  for folder in {' '.join(layout.ATTEMPT_FOLDERS)}; do"
     yield '    mv "$run/$folder" "$before/$folder"'
     yield '    mkdir "$run/$folder"'

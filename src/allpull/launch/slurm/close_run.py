@@ -13,12 +13,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from allpull.errors import AllpullError, BadInput
-from allpull.launch.host_endings import HostEnding, log_tail, read_host_endings
+from allpull.launch.host_endings import HostEnding, read_host_endings
 from allpull.launch.outcome import outcome, versions_of
 from allpull.launch.slurm.batch_job import SETTLE_S
 from allpull.launch.slurm.commands import SlurmHandle
 from allpull.launch.slurm.outcome import JobFacts, decide_endings, describe_state
 from allpull.rundir import layout, safe_open
+from allpull.rundir.read.lenient import file_names, log_tail
 from allpull.rundir.read.unfinished import QUEUED, job_number
 from allpull.rundir.run_record import read_record, seal, write_record
 from allpull.schema.run import RunRecord
@@ -51,7 +52,7 @@ def close(directory: Path, code: int | None = None) -> RunRecord:
     hosts, number = _hosts(record), job_number(root, record)
     endings = _settled_endings(root, hosts) if code is not None else read_host_endings(root)
     facts = _facts_of_job(number, endings, hosts) if code is None else _facts_of_code(code)
-    decided = decide_endings(facts, endings, hosts=hosts, log_tail=log_tail(root / layout.SLURM_LOG))
+    decided = decide_endings(facts, endings, hosts=hosts, log_tail=log_tail(root, layout.SLURM_LOG))
     status, exit_ = outcome(decided, root, trains=record.kind != "run")
     changes = {"status": status, "exit": exit_, "ended_utc": _end_utc(root), "hosts": [host.host for host in decided]}
     closed = record.model_copy(update={**changes, "job": number, "versions": versions_of(record, decided)})
@@ -102,7 +103,7 @@ def _facts_of_job(number: str | None, endings: Sequence[HostEnding], hosts: int)
 
 def _end_utc(root: Path) -> str:
     """When the last host wrote how it ended; now if none did."""
-    times_s = [path.stat().st_mtime for path in (root / layout.ENDED).glob("*.json")]
+    times_s = [(root / layout.ENDED / name).stat().st_mtime for name in file_names(root, layout.ENDED, ".json")]
     return f"{datetime.fromtimestamp(max(times_s, default=time.time()), UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from allpull.errors import BadInput, MissingPart
 from allpull.launch.detect import in_allocation
 from allpull.launch.echo import STDERR, Log
-from allpull.launch.host_endings import HostEnding, log_tail, read_host_endings
+from allpull.launch.host_endings import HostEnding, read_host_endings
 from allpull.launch.hostlist import compress, expand
 from allpull.launch.job import Job, environment
 from allpull.launch.ports import port_of
@@ -28,6 +28,7 @@ from allpull.launch.slurm.batch_script import sbatch_script, srun_options
 from allpull.launch.slurm.commands import ANSWER_S, CANCEL_EXTRA_S, NEAR_END_S, ask
 from allpull.launch.slurm.outcome import JobFacts, decide_endings
 from allpull.rundir import layout
+from allpull.rundir.read.lenient import log_tail
 from allpull.rundir.write import private_folder, whole_file
 
 KEPT_VARIABLES = frozenset({"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT"})
@@ -92,7 +93,7 @@ class StepJob(Running):
         if code is None:
             return None
         facts = JobFacts(state="FAILED" if code else "COMPLETED", exit_code=code)
-        tail = log_tail(self._job.directory / layout.SLURM_LOG)
+        tail = log_tail(self._job.directory, layout.SLURM_LOG)
         return decide_endings(
             facts, read_host_endings(self._job.directory), hosts=self._job.spec.launch.hosts, log_tail=tail
         )

@@ -56,7 +56,7 @@ def main(job_file: str, place: JobHost) -> int:
             reason = f"cannot listen on {place.master} port {place.port}: {error.strerror}"
             return give_up(job, place, PORT_TAKEN, reason)
     if job.command:
-        redirect_log(os.path.join(job.directory, layout.LOGS, f"torch-{layout.slug(place.name)}.log"))
+        redirect_log(os.path.join(job.directory, layout.torch_log(place.name)))
     os.environ[HOST_VARIABLE] = place.name
     record = describe_host(job.directory, host=place.name)
     whole_json(os.path.join(job.directory, layout.host_file(place.name)), record)

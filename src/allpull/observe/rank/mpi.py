@@ -95,7 +95,7 @@ def start_store(directory: str) -> None:
     """Start a process that serves the store of the process group on rank 0's host, for a wrapped command."""
     where = [os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]]
     command = [sys.executable, "-m", "allpull.observe.store", *where]
-    with open(os.path.join(directory, layout.LOGS, "store.log"), "ab") as log:
+    with open(os.path.join(directory, layout.STORE_LOG), "ab") as log:
         subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
 

@@ -66,7 +66,7 @@ def start_detached(
     """
     if not job.counters:
         return None
-    with open(os.path.join(job.directory, layout.LOGS, f"sidecar-{layout.slug(host)}.log"), "ab") as log:
+    with open(os.path.join(job.directory, layout.sidecar_log(host)), "ab") as log:
         streams: Dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
         return start(job, host, watch=watch, clock=clock, start_new_session=True, **streams)
 

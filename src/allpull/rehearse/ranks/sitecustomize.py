@@ -1,7 +1,7 @@
 """Adjust a user's program to a wrong wall clock: Python runs this first, then the user's own sitecustomize.
 
-It does what ``rehearse.clock.settle_in`` does in our own processes: it corrects sleeping, and gives programs that
-the program executes the right clock. It is copied into the run directory and uses only the standard library.
+It does what ``rehearse.host.fake_clock.settle_in`` does in our own processes: it corrects sleeping, and gives programs
+that the program executes the right clock. It is copied into the run directory and uses only the standard library.
 """
 
 from __future__ import annotations

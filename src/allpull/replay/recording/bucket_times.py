@@ -119,12 +119,15 @@ def leads(inside: pl.DataFrame, worked_s: Floats, least: int = 2) -> Leads | Non
     return Leads(seconds=np.minimum(of_rank.transpose(1, 2, 0), most_s, order="C"), missing=missing)
 
 
-def sizes(events: Mapping[int, EventLog], step: int, buckets: int, network: int = 0) -> Ints | None:
-    """Bytes of ``buckets`` buckets as DDP cut a network's at ``step``; None where they are unknown or impossible."""
+def sizes(events: Mapping[int, EventLog], step: int, buckets: int | None, network: int = 0) -> Ints | None:
+    """Bytes of ``buckets`` buckets as DDP cut a network's at ``step``; None where they are unknown or impossible.
+
+    Where ``buckets`` is None, as one: the sum over all of them.
+    """
     size_bytes = bucket_sizes(events.values(), step, buckets, network)
-    if size_bytes is None or min(size_bytes) < 0 or max(size_bytes) >= 2**53:
+    if not size_bytes or min(size_bytes) < 0 or sum(size_bytes) >= 2**53:
         return None
-    return np.array(size_bytes, dtype=np.int64)
+    return np.array([sum(size_bytes)] if buckets is None else size_bytes, dtype=np.int64)
 
 
 def single(events: Iterable[EventLog], network: int = 0) -> bool:

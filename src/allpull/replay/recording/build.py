@@ -219,7 +219,7 @@ def _of_networks(
     if len(whole) < len(numbers):
         is_single = len(numbers) == 1 and bucket_times.single(run.events.values(), numbers[0])
         lead_s = np.zeros((stand_s.shape[0], 1, stand_s.shape[1]))
-        sizes = bucket_times.sizes(run.events, first, 1, numbers[0]) if len(numbers) == 1 else None
+        sizes = bucket_times.sizes(run.events, first, None, numbers[0]) if len(numbers) == 1 else None
         lane = bucket_times.solve_reductions(stand_s, leave_s, lead_s, sizes)
         return lane, "bucket" if is_single else "step", []
     lead_s = np.concatenate([one.seconds for one in whole], axis=1)

@@ -12,7 +12,7 @@ import numpy as np
 
 from allpull.analyse.steps.grid import Floats
 from allpull.replay.engine import lane_s
-from allpull.replay.window import CALL, REDUCE, Reductions, Window
+from allpull.replay.window import CALL, REDUCE, Bools, Reductions, Window
 
 
 def without_transfer(window: Window) -> Window:
@@ -81,6 +81,25 @@ def overlapped(window: Window) -> Window:
         size_bytes=None if lane.size_bytes is None else np.array([lane.size_bytes.sum(), 0], dtype=np.int64),
     )
     return replace(window, reductions=hidden)
+
+
+def without_reductions(window: Window, needless: Bools) -> Window:
+    """The reductions ``needless``, (reductions,), do not take place: ranks neither meet nor send there."""
+    lane = window.reductions
+    if lane is None or needless.shape != lane.seconds.shape[:1] or not needless.any():
+        return window
+    kind = window.kind.copy()
+    kind[np.flatnonzero(kind == REDUCE)[needless]] = CALL  # in which no rank takes part
+    kept = ~needless
+    left = replace(
+        lane,
+        lead_s=lane.lead_s[kept],
+        seconds=lane.seconds[kept],
+        tail_s=lane.tail_s[kept],
+        networks=None if lane.networks is None else lane.networks[kept],
+        own=None if lane.own is None else lane.own[kept],
+    )
+    return replace(window, kind=kind, reductions=left)
 
 
 def with_buckets(window: Window, cap_bytes: int, *, first_bytes: int | None = None, latency_s: float = 0.0) -> Window:

@@ -147,7 +147,7 @@ def buckets(sheet: Sheet, rank: int, rows: pl.DataFrame) -> Iterator[str]:
 
 
 def counters(sheet: Sheet, rank: int, rows: pl.DataFrame) -> Iterator[str]:
-    """Rates between samples of the rank and its loader workers: columns of ``rundir.read.events.COUNTERS_SCHEMA``."""
+    """Rates between samples of the rank and its loader workers: columns of ``rundir.read.counters.COUNTERS_SCHEMA``."""
     yield from _rates(sheet, rank, rows, COUNTERS)
 
 

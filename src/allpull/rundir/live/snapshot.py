@@ -6,21 +6,21 @@ read is left out; a later snapshot includes it.
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from allpull.rundir import layout, safe_open
 from allpull.rundir.live.activity import ARRIVED_NS, NOTHING, OPERATION, OPERATIONS, PLACE, SINCE_NS, STEP, read_live
+from allpull.rundir.read.endings import shows_end
+from allpull.rundir.read.headers import rank_header, recorded_ranks
+from allpull.rundir.read.lenient import last_records
 from allpull.rundir.run_record import read_record
 from allpull.schema.run import RunRecord
 from allpull.schema.steps import PHASES
 
-HEADER_BYTES = 1 << 16
 TAIL_BYTES = 1 << 15  # about a hundred steps
 MAX_RANKS = 4096  # that one snapshot reads
 FRESH_S = 3.0  # records are written every second: a rank that wrote so recently is alive, even under another pid
@@ -96,13 +96,11 @@ def job_snapshot(directory: Path) -> JobSnapshot:
     """
     root = safe_open.checked_directory(directory)
     record = read_record(root)
-    names = safe_open.file_names(root, layout.STEPS, ".jsonl")[:MAX_RANKS]
-    ranks = [rank for rank in map(layout.rank_of, names) if rank is not None]
     begins_later = _first_step(record) > 0
-    snapshots = [_rank(root, rank, begins_later=begins_later) for rank in ranks]
+    snapshots = [_rank(root, rank, begins_later=begins_later) for rank in recorded_ranks(root)[:MAX_RANKS]]
     metrics = {
         str(event["name"]): float(event["value"])
-        for event in _tail(root, layout.events_file(0))
+        for event in last_records(root, layout.events_file(0), TAIL_BYTES)
         if event.get("kind") == "metric" and isinstance(event.get("value"), int | float) and "name" in event
     }
     return JobSnapshot(record=record, ranks=tuple(rank for rank in snapshots if rank is not None), metrics=metrics)
@@ -116,25 +114,24 @@ def _first_step(record: RunRecord) -> int:
 
 
 def _rank(root: Path, rank: int, *, begins_later: bool) -> RankSnapshot | None:
-    path = root / layout.steps_file(rank)
-    try:
-        with path.open("rb") as file:
-            header = json.loads(file.readline(HEADER_BYTES))
-        pid, host, boot = int(header["pid"]), str(header["host"]), header.get("boot_id")
-        idle_s = time.time() - path.stat().st_mtime
-    except (OSError, ValueError, KeyError, TypeError):
+    header = rank_header(root, rank)
+    if header is None or header.pid is None:
         return None
-    is_here = boot is not None and boot == _boot_id()
-    events = list(_tail(root, layout.events_file(rank)))
-    ended = any(event.get("kind") in {"end", "exception"} for event in events)
+    try:
+        idle_s = time.time() - (root / layout.steps_file(rank)).stat().st_mtime
+    except OSError:
+        return None
+    is_here = header.boot_id is not None and header.boot_id == _boot_id()
+    steps = last_records(root, layout.steps_file(rank), TAIL_BYTES)
+    events = last_records(root, layout.events_file(rank), TAIL_BYTES)
     switched = [bool(event.get("on")) for event in events if event.get("kind") == "watching"]
     return RankSnapshot(
         rank=rank,
-        host=host,
-        pid=pid,
-        alive=(_alive(pid) or (None if idle_s < FRESH_S else False)) if is_here else None,
-        ended=ended,
-        steps=tuple(step for step in map(_step, _tail(root, layout.steps_file(rank))) if step is not None),
+        host=header.host,
+        pid=header.pid,
+        alive=(_alive(header.pid) or (None if idle_s < FRESH_S else False)) if is_here else None,
+        ended=shows_end(events),
+        steps=tuple(step for step in map(_step, steps) if step is not None),
         activity=_activity(root, rank),
         idle_s=max(0.0, idle_s),
         now_ns=time.monotonic_ns() if is_here else None,
@@ -181,24 +178,6 @@ def _step(record: dict[str, Any]) -> StepSnapshot | None:
         blocked_ns=number("collective_ns") + in_backward,
         is_odd=bool(record.get("tags")),
     )
-
-
-def _tail(root: Path, relative: str) -> Iterator[dict[str, Any]]:
-    """The last whole lines of a file that are JSON objects."""
-    try:
-        with (root / relative).open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            file.seek(max(0, size - TAIL_BYTES))
-            lines = file.read(TAIL_BYTES).split(b"\n")[:-1]
-    except OSError:
-        return
-    for line in lines[1:] if size > TAIL_BYTES else lines:
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(value, dict):
-            yield value
 
 
 def _alive(pid: int) -> bool:

@@ -33,15 +33,13 @@ def of_steps(record: RunRecord, files: Mapping[int, StepsFile], events: Mapping[
         names = named_ranks(missing, record.ranks - len(files))
         yield Gap(
             kind="step records",
-            text=f"{names} left no step records (run.json says {counted(record.ranks, 'rank')})",
+            text=f"{names} left no step records ({layout.RUN_JSON} says {counted(record.ranks, 'rank')})",
             ranks=tuple(islice((rank for rank in range(record.ranks) if rank not in files), NAMED_RANKS)),
         )
     other_size = [rank for rank, file in files.items() if file.header.ranks != record.ranks]
     if other_size:
-        said = files[other_size[0]].header.ranks
-        yield of_ranks(
-            "rank count", other_size, f": recorded in a job of {counted(said, 'rank')}; run.json says {record.ranks:,}"
-        )
+        recorded = f"recorded in a job of {counted(files[other_size[0]].header.ranks, 'rank')}"
+        yield of_ranks("rank count", other_size, f": {recorded}; {layout.RUN_JSON} says {record.ranks:,}")
     cut_off = [rank for rank, file in files.items() if file.cut_off]
     if cut_off:
         yield of_ranks("step records", cut_off, ": the last line of the step records is cut off; it was left out")

@@ -11,27 +11,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from allpull.errors import RunDirError
-from allpull.rundir import layout, safe_open
+from allpull.rundir import layout
+from allpull.rundir.read.lenient import file_names, first_record, json_object
 from allpull.schema.run import RunRecord
 
 USER_STARTED = frozenset({"command", "script"})
 """Launchers under which the user's own program starts the ranks: an unchanged command, or a script with our lines."""
 
 MAX_RANKS = 1_000_000
-MAX_LINE_BYTES = 1 << 16
 MAX_PROCESSES = 10_000  # that are read
 VERSIONS = ("python", "torch", "torch_cpu")  # fields of a process record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankHeader:
-    """The header of one rank's steps; ``ranks`` is its world size."""
+    """The header of one rank's steps; ``ranks`` is its world size.
+
+    ``boot_id`` is that of its monotonic clock; real time was ``realtime_ahead_ns`` ahead of that clock.
+    """
 
     rank: int
     ranks: int
     host: str
     pid: int | None
+    boot_id: str | None = None
+    realtime_ahead_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,35 +56,32 @@ class ProcessRecord:
 
 def rank_headers(root: Path) -> list[RankHeader]:
     """The headers of the ranks that have recorded steps in the resolved run directory ``root``, by rank."""
-    headers = []
-    for name in _names(root, layout.STEPS, ".jsonl"):
-        rank = _rank(_first_line(root, f"{layout.STEPS}/{name}"))
-        if rank is not None and rank.rank == layout.rank_of(name):
-            headers.append(rank)
-    return sorted(headers, key=lambda rank: rank.rank)
+    headers = (rank_header(root, rank) for rank in recorded_ranks(root))
+    return [header for header in headers if header is not None]
 
 
-def has_ended(root: Path, rank: int) -> bool:
-    """Whether ``rank`` of the resolved run directory ``root`` recorded its end, regular or by an exception."""
-    try:
-        with safe_open.opened(root, layout.events_file(rank)) as (file, size):
-            file.seek(max(0, size - MAX_LINE_BYTES))
-            lines = file.read(MAX_LINE_BYTES).splitlines()
-    except RunDirError:
-        return False
-    return any(_value(line).get("kind") in {"end", "exception"} for line in lines if b'"kind"' in line)
+def recorded_ranks(root: Path) -> list[int]:
+    """The ranks with a file of steps in the resolved run directory ``root``, in order."""
+    ranks = map(layout.rank_of, file_names(root, layout.STEPS, ".jsonl"))
+    return sorted({rank for rank in ranks if rank is not None})
+
+
+def rank_header(root: Path, rank: int) -> RankHeader | None:
+    """The header of the steps of ``rank`` in the resolved run directory ``root``; None: none that makes sense."""
+    header = _rank(first_record(root, layout.steps_file(rank)))
+    return header if header is not None and header.rank == rank else None
 
 
 def process_records(root: Path) -> list[ProcessRecord]:
     """The processes that left a record, at most ``MAX_PROCESSES``."""
-    names = _names(root, layout.PROCESSES, ".json")[:MAX_PROCESSES]
-    processes = (_process(_whole(root, f"{layout.PROCESSES}/{name}")) for name in names)
+    names = file_names(root, layout.PROCESSES, ".json")[:MAX_PROCESSES]
+    processes = (_process(json_object(root, f"{layout.PROCESSES}/{name}")) for name in names)
     return [process for process in processes if process is not None]
 
 
 def rank_files(root: Path) -> int:
     """How many files of steps there are: a quick check for new ranks."""
-    return len(_names(root, layout.STEPS, ".jsonl"))
+    return len(file_names(root, layout.STEPS, ".jsonl"))
 
 
 def with_recorded_ranks(record: RunRecord, root: Path) -> RunRecord:
@@ -103,7 +104,21 @@ def _rank(header: dict[str, Any]) -> RankHeader | None:
         return None
     if not 0 <= rank < MAX_RANKS or not 1 <= ranks <= MAX_RANKS:
         return None
-    return RankHeader(rank=rank, ranks=ranks, host=host[:255], pid=pid if type(pid) is int else None)
+    boot_id = header.get("boot_id")
+    return RankHeader(
+        rank=rank,
+        ranks=ranks,
+        host=host[:255],
+        pid=pid if type(pid) is int else None,
+        boot_id=boot_id if isinstance(boot_id, str) else None,
+        realtime_ahead_ns=_realtime_ahead_ns(header.get("clock")),
+    )
+
+
+def _realtime_ahead_ns(clock: object) -> int:
+    fields = clock if isinstance(clock, dict) else {}
+    monotonic_ns, realtime_ns = fields.get("monotonic_ns"), fields.get("realtime_ns")
+    return realtime_ns - monotonic_ns if type(monotonic_ns) is int and type(realtime_ns) is int else 0
 
 
 def _process(fields: dict[str, Any]) -> ProcessRecord | None:
@@ -121,34 +136,3 @@ def _process(fields: dict[str, Any]) -> ProcessRecord | None:
         reason=reason[:500] if isinstance(reason, str) else None,
         refused_rank=refused if type(refused) is int else None,
     )
-
-
-def _names(root: Path, folder: str, suffix: str) -> list[str]:
-    try:
-        return safe_open.file_names(root, folder, suffix)
-    except RunDirError:
-        return []
-
-
-def _first_line(root: Path, relative: str) -> dict[str, Any]:
-    try:
-        with safe_open.opened(root, relative) as (file, _):
-            line = file.readline(MAX_LINE_BYTES)
-    except RunDirError:
-        return {}
-    return _value(line)
-
-
-def _whole(root: Path, relative: str) -> dict[str, Any]:
-    try:
-        return _value(safe_open.read_whole(root, relative, MAX_LINE_BYTES))
-    except RunDirError:
-        return {}
-
-
-def _value(blob: bytes) -> dict[str, Any]:
-    try:
-        value = safe_open.parsed(blob)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}

@@ -42,7 +42,8 @@ MAX_HOST_JSON_BYTES = 1 << 20
 class RunData:
     """One run as it stands on disk.
 
-    ``steps`` has the columns of ``records.SCHEMA``, sorted by rank and step; ``collectives`` those of
+    ``directory`` is absolute, and outlives a change of the working directory; ``place`` is as the caller gave it.
+    ``steps`` has the columns of ``steps.SCHEMA``, sorted by rank and step; ``collectives`` those of
     ``collectives.SCHEMA``, ``ready``, ``reductions`` (of steps that list them) and ``named`` those of their schemas, in
     the same order; ``counters``, ``pings``, ``gpus``, ``nics`` and ``links`` those of the schemas in ``counters``.
     ``headers`` and ``events`` go by rank; ranks that left none are absent. ``gaps``: what is missing or was left out.
@@ -64,6 +65,12 @@ class RunData:
     gpus: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=GPUS_SCHEMA))
     nics: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=NICS_SCHEMA))
     links: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=LINKS_SCHEMA))
+    place: Path | None = None
+
+    @property
+    def shown_directory(self) -> str:
+        """The run directory as results name it: as the caller gave it."""
+        return safe_open.shown_path(self.place or self.directory)
 
 
 def find_runs(path: Path) -> list[Path]:
@@ -110,7 +117,8 @@ def read_run(directory: Path, *, skip_damaged: bool = False) -> RunData:
     found += gaps.of_events(record, set(steps), events)
     found += gaps.of_hosts(record, hosts, counters)
     return RunData(
-        directory=directory,
+        directory=root,
+        place=directory,
         record=record,
         hosts=hosts,
         steps=_together([file.frame for file in steps.values()], SCHEMA),

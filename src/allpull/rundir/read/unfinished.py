@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from allpull.errors import RunDirError
 from allpull.rundir import layout, safe_open
+from allpull.rundir.read.lenient import file_names
 from allpull.schema.run import RunRecord
 
 QUEUED = "slurm"
@@ -36,17 +36,9 @@ def why(root: Path, record: RunRecord) -> str:
     number = job_number(root, record) if record.launcher == QUEUED else None
     job = f"Slurm job {number.partition(';')[0]}" if number else "the job"
     close = "; `allpull env --finish RUN` closes the run" if record.launcher == QUEUED else ""
-    began, ended = _hosts(root, layout.HOSTS), _hosts(root, layout.ENDED)
+    began, ended = (set(file_names(root, folder, ".json")) for folder in (layout.HOSTS, layout.ENDED))
     if ended and began <= ended:
         return f"{says}, but every host of {job} has ended: its launcher was gone{close}"
     if record.status == "created" and not number and not began:
         return f"{says}: no job has begun, or its launcher was killed"
     return f"{says}: {job} has not ended, or its launcher was killed{close and close + ' then'}"
-
-
-def _hosts(root: Path, folder: str) -> set[str]:
-    """Hosts that have a file in ``folder``; none where it cannot be read, which ``read.run`` reports."""
-    try:
-        return set(safe_open.file_names(root, folder, ".json"))
-    except RunDirError:
-        return set()

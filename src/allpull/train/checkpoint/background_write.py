@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from allpull.errors import BadInput
+from allpull.rundir import layout
 from allpull.rundir.write import private_folder
 from allpull.units import show_bytes
 
@@ -65,7 +66,8 @@ def write_whole(path: Path, content: dict[str, Any]) -> None:
     scratch = path.with_suffix(SCRATCH)
     try:
         private_folder(str(path.parent))
-        for unfinished in path.parent.glob(f"step-*{SCRATCH}"):  # left by a killed training
+        of_killed_trainings = Path(layout.CHECKPOINT_NAMES).with_suffix(SCRATCH).name
+        for unfinished in path.parent.glob(of_killed_trainings):
             unfinished.unlink(missing_ok=True)
         # torch writes to a file opened by Python without the GIL, so training continues
         with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:

@@ -23,9 +23,8 @@ from allpull.train.parallel.gather import gather_named, global_min
 from allpull.train.parallel.ranks import Ranks
 from allpull.train.parallel.strategy import SharedModel
 
-__all__ = ["PATTERN", "Checkpoints", "EpochFingerprint", "Progress", "TrainingState"]
+__all__ = ["Checkpoints", "EpochFingerprint", "Progress", "TrainingState", "checkpoint_files"]
 
-PATTERN = "step-*.pt"
 FINGERPRINT_FIELDS = {
     "global_batch": ("the global batch", "train.global_batch, or the ranks and train.batch,"),
     "samples": ("the number of samples", "the data set and data.limit"),
@@ -176,9 +175,9 @@ class Checkpoints:
 
     def _write(self, stored: Checkpoint) -> None:
         """Write ``stored`` and delete the oldest. Newer files stay: unreadable ones, or those of another training."""
-        path = self.folder / f"step-{stored.progress.step:010d}.pt"
+        path = self.folder / layout.checkpoint_name(stored.progress.step)
         write_whole(path, stored.content())
-        older = sorted(one for one in self.folder.glob(PATTERN) if one.name < path.name)
+        older = [file for file in checkpoint_files(self.folder) if file.name < path.name]
         for old in older[: max(0, len(older) - self.keep + 1)]:
             old.unlink(missing_ok=True)
 
@@ -261,7 +260,7 @@ class _NewestFirst:
     """Readable checkpoints of ``source``, newest first; ``problem``: the last unreadable one, and why."""
 
     def __init__(self, source: Path) -> None:
-        self._left = [source] if source.is_file() else sorted((source / layout.CHECKPOINTS).glob(PATTERN), reverse=True)
+        self._left = [source] if source.is_file() else checkpoint_files(source / layout.CHECKPOINTS)[::-1]
         self.problem = "" if self._left else "no checkpoint there"
 
     def before(self, step: int | None = None) -> tuple[Checkpoint, Path] | None:
@@ -276,6 +275,11 @@ class _NewestFirst:
             if step is None or stored.progress.step < step:
                 return stored, path
         return None
+
+
+def checkpoint_files(folder: Path) -> list[Path]:
+    """The complete checkpoints in ``folder``, oldest first."""
+    return sorted(folder.glob(layout.CHECKPOINT_NAMES))
 
 
 def _rank_state(own: dict[str, Tensor]) -> RankState:
