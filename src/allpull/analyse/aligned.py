@@ -107,14 +107,24 @@ class AlignedRun:
     @cached_property
     def reduction_gaps(self) -> tuple[Gap, ...]:
         """What is not known of reductions of gradients before the last one of a step."""
-        several = self.data.reductions.filter(pl.col("reduction") > 0).select("rank", "step").n_unique()
-        if not (self.on_device and several):
-            return ()
-        text = (
-            f"in {several:,} rank-steps gradients were reduced several times, and the accelerator's time is known of "
-            "the last only: 'backward' holds the waiting in the others"
+        listed = self.data.reductions
+        several = listed.filter(pl.col("reduction") > 0).select("rank", "step").n_unique()
+        if self.on_device and several:
+            text = (
+                f"in {several:,} rank-steps gradients were reduced several times, and the accelerator's time is known "
+                "of the last only: 'backward' holds the waiting in the others"
+            )
+            return (Gap(kind="earlier reductions", text=text),)
+        unlisted = self.steps.filter(pl.col("backward_passes") > 1, pl.col("arrival_ns").is_not_null()).join(
+            listed.select("rank", "step").unique(), on=["rank", "step"], how="anti"
         )
-        return (Gap(kind="reductions", text=text),)
+        if self.data.record.kind != "run" or unlisted.is_empty():
+            return ()  # our trainer and rehearsals reduce in the last pass alone
+        text = (
+            f"in {unlisted.height:,} rank-steps with several backward passes only the last reduction was recorded: "
+            "if others reduced, 'backward' holds the waiting in them"
+        )
+        return (Gap(kind="earlier reductions", text=text),)
 
 
 def _reduces(run: RunData) -> bool:
