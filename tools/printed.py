@@ -101,7 +101,7 @@ def _figures(results: dict[str, Stored]) -> Iterator[tuple[str, str, str]]:
         cost = results["recording_cost"]["result"]
         yield "writing one step record, in the rank", _microseconds(cost["step_record_us"]), "recording_cost"
         yield (
-            "all that observation adds to a step of four phases, in a row",
+            "all that observation adds to a step of four phases, in a tight loop",
             _microseconds(cost["whole_step_us"]),
             "recording_cost",
         )
@@ -132,10 +132,10 @@ def _figures(results: dict[str, Stored]) -> Iterator[tuple[str, str, str]]:
             yield f"top-1 accuracy of the recipe `{study['recipe']}`", printed_accuracy.means(study), name
     for name, weight in (("loader_peers", "light"), ("loader_peers_heavy", "as heavy as ImageNet's")):
         if name in results:
-            what = f"samples of the loader per CPU second, JPEGs as they are ({weight})"
+            what = f"samples of the loader per CPU second, JPEGs unchanged ({weight})"
             yield what, printed_loader.short(results[name]["result"]), name
     if "trainer_peers" in results:
-        what = "images/s of a trainer ÷ those of PyTorch's example as it stands, bf16 on a CPU, pictures"
+        what = "images/s of a trainer ÷ those of PyTorch's unmodified example, bf16 on a CPU, reading images"
         yield what, printed_trainer.short(results["trainer_peers"]["result"]), "trainer_peers"
 
 

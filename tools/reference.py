@@ -141,10 +141,10 @@ def python_api() -> str:
     lines = [
         "# The Python API",
         "",
-        "What `import allpull` offers, and what the command line stands on. Times are float",
+        "What `import allpull` offers, and what the command line is built on. Times are float",
     ]
     lines += ["seconds, sizes are bytes; a name ends in its unit. See also [in a notebook](../how-to/notebook.md).", ""]
-    lines += ["## Marks", "", "For any training loop; they cost nothing when nobody observes it.", ""]
+    lines += ["## Marks", "", "For any training loop; they cost nothing while it is not observed.", ""]
     for name in ("phase", "step", "epoch", "metric"):
         lines += _member(f"allpull.{name}", getattr(allpull, name))
     lines += ["## Functions", ""]
@@ -225,11 +225,11 @@ EXIT_CODES = [
     "",
     "| code | meaning |",
     "|---|---|",
-    "| 0 | done |",
-    "| 2 | what was asked for cannot be done as it stands: an error says what, where, and what to do |",
-    "| 3 | a gate that the user set was not passed: `compare --fail-if` |",
+    "| 0 | success |",
+    "| 2 | invalid input: the error says what, where, and what to do |",
+    "| 3 | a gate failed: `compare --fail-if`, `pack verify` |",
     "| 125 | allpull itself failed; `ALLPULL_DEBUG=1` shows where |",
-    "| other | `demo` and `train`: the code of the rank that failed first; 128 + n where signal n ended it |",
+    "| other | `demo` and `train`: the code of the rank that failed first; 128 + n if signal n ended it |",
 ]
 
 
@@ -278,11 +278,11 @@ def _flat(plain: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
 
 
 def field_tables() -> str:
-    """Every field of every record, by the file that it stands in."""
+    """Every field of every record, by file."""
     lines = ["# Fields of the records", ""]
     lines += ["Names that end in `_ns` are integer nanoseconds: durations, or moments of the host's monotonic clock;"]
     lines += ["only `realtime_ns` counts from 1970. `null` (None in Python) means not measured, never 0. What each"]
-    lines += ["file is for stands in [the run directory](run-directory.md).", ""]
+    lines += ["file is for is described in [the run directory](run-directory.md).", ""]
     described: set[type] = set()
     for stem, kind in DOCUMENTED.items():
         lines += [f"## {stem}", "", f"JSON Schema: [{stem}.json](schema/{stem}.json).", ""]
@@ -320,8 +320,8 @@ def _field_row(name: str, field: FieldInfo) -> tuple[str, ...]:
 def rules() -> str:
     """The manual of the rules of `allpull explain`, from their docstrings."""
     lines = ["# What `allpull explain` can find", ""]
-    lines += ["Each rule is a file of `src/allpull/explain/rules/`; this is what it says of itself. On a terminal:"]
-    lines += ["`allpull explain --rule SLUG`.", ""]
+    lines += ["Each rule is a file of `src/allpull/explain/rules/`, and this page is made from their docstrings. On a"]
+    lines += ["terminal: `allpull explain --rule SLUG`.", ""]
     lines += [*table(("rule", "what it is"), [(f"[{slug}](#{slug})", manual.summary(slug)) for slug in names()]), ""]
     for slug in names():
         lines += [f"## {slug}", "", manual.summary(slug), ""]

@@ -1,6 +1,6 @@
 """allpull: run, measure, explain and predict synchronous data-parallel training.
 
-Marks for any training loop, free when nobody observes it::
+Marks for any training loop, at no cost while it is not observed::
 
     import allpull
     with allpull.phase("augment"): ...
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from allpull.api.verbs import report as report
     from allpull.api.verbs import scaling as scaling
     from allpull.errors import AllpullError as AllpullError
+    from allpull.errors import BadInput as BadInput
+    from allpull.errors import RunDirError as RunDirError
 
 API = {
     "open_run": "allpull.api.runs",
@@ -63,6 +65,8 @@ API = {
     "Explanation": "allpull.api.results",
     "Comparison": "allpull.api.comparison",
     "AllpullError": "allpull.errors",
+    "BadInput": "allpull.errors",
+    "RunDirError": "allpull.errors",
 }
 """Name → module, imported when the name is first used: marks need the standard library alone, and come at once."""
 

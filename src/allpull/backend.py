@@ -51,8 +51,10 @@ class Census:
     fit: int
 
 
-def join(asked: str) -> JoinedRank:
-    """Join the process group of the ranks that torchrun, or an equivalent, started; ``asked``: ``parallel.backend``.
+def join(requested: str) -> JoinedRank:
+    """Join the process group of the ranks that torchrun, or an equivalent, started.
+
+    ``requested``: the option ``parallel.backend``.
 
     Raises:
         MissingPart: torch or a host lacks the requested backend.
@@ -63,14 +65,14 @@ def join(asked: str) -> JoinedRank:
     is_fit = device.type == "cuda" and dist.is_nccl_available()
     if ranks == 1:
         on_gpu = int(device.type == "cuda")
-        choose_backend(asked, Census(ranks=1, on_gpu=on_gpu, own_gpu=on_gpu, fit=int(is_fit)))
+        choose_backend(requested, Census(ranks=1, on_gpu=on_gpu, own_gpu=on_gpu, fit=int(is_fit)))
         return JoinedRank(rank=rank, ranks=ranks, device=device, backend="", gpus=bool(on_gpu))
     store, rank, ranks = next(rendezvous("env://"))
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     census = take_census(PrefixStore(f"allpull/backend/{attempt}", store), ranks, gpu_name(device), can_nccl=is_fit)
-    backend = choose_backend(asked, census)
+    backend = choose_backend(requested, census)
     dist.init_process_group(backend, store=PrefixStore("default_pg", store), rank=rank, world_size=ranks)
-    remark = gloo_remark(asked, backend, census) if rank == 0 else ""
+    remark = gloo_remark(requested, backend, census) if rank == 0 else ""
     return JoinedRank(rank=rank, ranks=ranks, device=device, backend=backend, gpus=census.on_gpu > 0, remark=remark)
 
 
@@ -111,8 +113,8 @@ def take_census(store: Store, ranks: int, gpu: str, *, can_nccl: bool) -> Census
     return Census(ranks=ranks, **{name: store.add(name, 0) for name in counted})
 
 
-def choose_backend(asked: str, census: Census) -> str:
-    """The backend for the ranks of ``census``, where ``asked`` (auto, nccl or gloo) was requested.
+def choose_backend(requested: str, census: Census) -> str:
+    """The backend for the ranks of ``census``, for the option ``requested``: auto, nccl or gloo.
 
     >>> choose_backend("auto", Census(ranks=4, on_gpu=4, own_gpu=4, fit=4))
     'nccl'
@@ -123,9 +125,9 @@ def choose_backend(asked: str, census: Census) -> str:
         MissingPart: torch or a host lacks the requested backend.
         BadInput: ranks would share a GPU through NCCL.
     """
-    if asked == NCCL and census.fit < census.ranks:
+    if requested == NCCL and census.fit < census.ranks:
         _refuse_nccl(census)
-    backend = NCCL if asked != GLOO and census.fit == census.ranks else GLOO
+    backend = NCCL if requested != GLOO and census.fit == census.ranks else GLOO
     if backend == GLOO and census.ranks > 1 and not dist.is_gloo_available():
         raise MissingPart(
             f"ranks would exchange through Gloo, and torch {torch.__version__} was built without it",
@@ -155,7 +157,7 @@ def _refuse_nccl(census: Census) -> None:
     )
 
 
-def gloo_remark(asked: str, backend: str, census: Census) -> str:
+def gloo_remark(requested: str, backend: str, census: Census) -> str:
     """The remark on ranks with GPUs that use Gloo; "" if none is due."""
     if backend != GLOO or not census.on_gpu:
         return ""
@@ -163,7 +165,7 @@ def gloo_remark(asked: str, backend: str, census: Census) -> str:
         why = f"{census.on_gpu} ranks share {census.own_gpu} GPU{'s' * (census.own_gpu > 1)}"
     elif census.on_gpu < census.ranks:
         why = f"only {census.on_gpu} of {census.ranks} ranks have a GPU"
-    elif asked == GLOO:
+    elif requested == GLOO:
         return ""
     else:
         why = "torch was built without NCCL"

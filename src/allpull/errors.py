@@ -14,7 +14,8 @@ fails is not an error of allpull: its exit code is passed on.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 
 class AllpullError(Exception):
@@ -29,6 +30,9 @@ class AllpullError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+
+    def __reduce__(self) -> tuple[Any, ...]:  # that of Exception calls the class with the message alone
+        return _rebuilt, (type(self), self.message, vars(self))
 
 
 class BadInput(AllpullError):
@@ -73,3 +77,31 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     """
     matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return matches[0] if matches else None
+
+
+TREE = {kind.__name__: kind for kind in (AllpullError, BadInput, ConfigError, RunDirError, UnknownName, MissingPart)}
+
+
+def to_plain(error: AllpullError) -> dict[str, Any]:
+    """``error`` as JSON holds it. A class of another module becomes its nearest one here.
+
+    >>> from_plain(to_plain(ConfigError("job.toml", ["x: no such option"]))).faults
+    ('x: no such option',)
+    """
+    kind = next(kind.__name__ for kind in type(error).__mro__ if kind in TREE.values())
+    return {"kind": kind, "message": error.message, "hint": error.hint, "faults": list(getattr(error, "faults", ()))}
+
+
+def from_plain(plain: Mapping[str, Any]) -> AllpullError:
+    """The error that ``plain`` was made from by `to_plain`."""
+    kind, fields = TREE[plain["kind"]], {"message": plain["message"], "hint": plain["hint"]}
+    if kind is ConfigError:
+        fields["faults"] = tuple(plain["faults"])
+    return _rebuilt(kind, plain["message"], fields)
+
+
+def _rebuilt(kind: type[AllpullError], message: str, fields: Mapping[str, Any]) -> AllpullError:
+    """An error of ``kind`` with all its ``fields``, whatever its class takes to make one."""
+    error = kind.__new__(kind, message)
+    vars(error).update(fields)
+    return error

@@ -51,12 +51,12 @@ class Tree:
 
     def fields(self, path: str) -> Dict[str, str]:
         """``key: value`` lines; the first value of each key counts, so the first CPU represents all."""
-        found: Dict[str, str] = {}
+        fields: Dict[str, str] = {}
         for line in self.read(path).splitlines():
             key, colon, value = line.partition(":")
             if colon:
-                found.setdefault(key.strip(), value.strip())
-        return found
+                fields.setdefault(key.strip(), value.strip())
+        return fields
 
     def number(self, path: str) -> Optional[float]:
         """The number that a file begins with; None: there is none."""

@@ -17,8 +17,8 @@ import pytest
 
 import allpull
 from allpull.api import comparison, frames, jobs, verbs
-from allpull.api.jobs import _origin, _sets
-from allpull.errors import BadInput
+from allpull.api.jobs import _origin
+from allpull.errors import BadInput, ConfigError, UnknownName
 from allpull.schema.run import Exit
 
 RUNS = Path(__file__).resolve().parents[1] / "runs"
@@ -51,6 +51,14 @@ def test_frames_have_the_documented_columns_in_float_seconds(run: allpull.Run, n
     assert frame.columns == list(columns)
     assert frame.height
     assert {frame.schema[column] for column in columns if column.endswith("_s")} == {pl.Float64()}
+
+
+def test_a_frame_becomes_one_of_pandas(run: allpull.Run) -> None:
+    pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    steps = run.steps.to_pandas()
+    assert list(steps.columns) == run.steps.columns
+    assert steps["step_s"].mean() == pytest.approx(run.steps["step_s"].mean())
 
 
 def test_phases_are_those_of_the_metrics_and_sum_to_the_steps(run: allpull.Run) -> None:
@@ -171,6 +179,17 @@ def test_no_place_is_no_run() -> None:
         allpull.open_runs([])
 
 
+def test_every_verb_can_leave_out_damaged_lines(runs: Path, tmp_path: Path) -> None:
+    with (runs / "v1.3/steps/rank-00001.jsonl").open("a") as file:
+        file.write("damaged\n{}\n")
+    with pytest.raises(allpull.RunDirError, match="rank-00001"):
+        allpull.scaling(runs)
+    assert len(allpull.scaling(runs, skip_damaged=True).runs) == 2
+    assert allpull.explain(runs / "v1.3", runs / "v1.2", skip_damaged=True).ranks == 2
+    assert allpull.open_run(runs / "v1.2").explain(runs / "v1.3", skip_damaged=True).ranks == 2
+    assert allpull.report(runs, tmp_path / "report.html", skip_damaged=True).is_file()
+
+
 def test_a_folder_of_several_runs_is_no_run(runs: Path) -> None:
     with pytest.raises(BadInput, match="2 runs"):
         allpull.open_run(runs)
@@ -204,18 +223,21 @@ def test_a_package_with_the_name_of_a_function_is_called_like_it(function: Calla
         offered()
 
 
-def test_overrides_and_origin_are_those_of_the_command_line() -> None:
-    sets = _sets({"train__epochs": 3, "data__name": "digits"})
-    assert sets == ["train.epochs=3", 'data.name="digits"']
-    assert _origin({"ranks": 2, "launcher": None, "sets": sets[:1]}, {"--name": "n"}) == [
+def test_the_origin_is_a_command_line() -> None:
+    assert _origin({"ranks": 2, "launcher": None, "sets": ["train.epochs=3"]}, {"--name": "n"}) == [
         "--ranks", "2", "--name", "n", "--set", "train.epochs=3"
     ]  # fmt: skip
 
 
 @pytest.mark.torch
 def test_what_cannot_be_started_is_an_error_at_once(tmp_path: Path) -> None:
-    with pytest.raises(allpull.AllpullError, match="did you mean 'digits'"):
+    with pytest.raises(UnknownName, match="did you mean 'digits'"):
         allpull.train("digts", out=tmp_path)
+    with pytest.raises(ConfigError, match="set by ranks=-1") as caught:
+        allpull.train("digits", ranks=-1, out=tmp_path, train__epoch=3)
+    assert any("did you mean 'train.epochs'? (set by train__epoch=3)" in fault for fault in caught.value.faults)
+    with pytest.raises(allpull.BadInput, match="launcher slurm without a number of ranks"):
+        allpull.run("train.py", launcher="slurm", out=tmp_path)
     with pytest.raises(allpull.AllpullError, match="command not found"):
         allpull.run("no-such-program --fast", out=tmp_path)
 

@@ -67,7 +67,7 @@ def test_more_hosts_than_the_allocation_has_is_one_clear_error(run_cli, tmp_path
     options = ("--launcher", "slurm", "--set", "launch.hosts=4", "--dry-run")
     done = run_cli("train", "digits", "-n", "4", *options, cwd=tmp_path, **INSIDE)
     assert done.returncode == 2
-    assert "launch.hosts: 4 asked for, and Slurm job 12 has 2" in done.stderr
+    assert "launch.hosts: 4 requested, and Slurm job 12 has 2" in done.stderr
     assert "Traceback" not in done.stderr
 
 

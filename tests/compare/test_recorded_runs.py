@@ -324,7 +324,7 @@ def test_repeats_must_be_repeats(make_run: Callable[..., RunData], repeats: Call
 
 def test_caveats_name_what_else_may_have_changed(make_run: Callable[..., RunData]) -> None:
     blocks = sides_of(before=[make_run(k) for k in range(3)], after=[make_run(k) for k in range(3, 6)])
-    assert any("take turns" in line for line in compare(blocks, Options()).notes)
+    assert any("alternate the sides" in line for line in compare(blocks, Options()).notes)
     turns = sides_of(before=[make_run(k) for k in (0, 2, 4)], after=[make_run(k) for k in (1, 3, 5)])
     assert compare(turns, Options()).notes == []
     one_side = compare(sides_of(before=[make_run(k) for k in (0, 2, 4)], after=[make_run(1)]), Options())

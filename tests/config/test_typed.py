@@ -181,7 +181,7 @@ def test_text_is_bounded_and_shown_short() -> None:
 
 
 def test_a_fault_of_an_override_names_the_override() -> None:
-    origins = {"train.epochs": "train.epochs=0"}
+    origins = {"train.epochs": "--set train.epochs=0"}
     faults = find_faults(RunSpec, {"train": {"epochs": 0, "lr": 0}}, origins=origins)
     assert [fault.endswith(" (set by --set train.epochs=0)") for fault in faults] == [True, False]
 

@@ -22,7 +22,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     ("options", "command", "fault"),
     [
         ({}, [], "no command was given"),
-        ({"launcher": "local"}, ["a.out"], "--launcher local without -n"),
+        ({"launcher": "local"}, ["a.out"], "launcher local without a number of ranks"),
         ({"sets": ("launch.threads=4",)}, ["a.out"], "launch.threads: it is for ranks that allpull starts"),
         ({"sets": ("train.lr=3",)}, ["a.out"], "train.lr: an option of allpull's own trainer"),
         ({"sets": ("observe.counter=1",)}, ["a.out"], "did you mean 'observe.counters'"),

@@ -285,7 +285,7 @@ def test_clocks_are_compared_without_psutil_too(tmp_path, serving, monkeypatch):
     asking.terminate()
     end(asking)
     header, samples = records(tmp_path, "second")
-    assert sidecar.NO_PSUTIL in header.sources
+    assert header.no_counters == sidecar.NO_PSUTIL
     file = read_counters(tmp_path, "counters/second.jsonl", 1, skip_damaged=False)
     said = list(gaps.of_hosts(SimpleNamespace(hosts=[]), (), [file]))
     assert texts(said) == ["no counters of host second: psutil is not installed there"]
@@ -302,7 +302,7 @@ def test_it_runs_from_a_folder_of_its_own_beside_nothing_else(tmp_path):
     done = subprocess.run([sys.executable, *command], env=environ, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     (line,) = (tmp_path / "counters/node.jsonl").read_text().splitlines()
-    assert json.loads(line)["sources"] == [sidecar.NO_PSUTIL]
+    assert json.loads(line)["no_counters"] == sidecar.NO_PSUTIL
 
 
 FROM_A_RANK = """

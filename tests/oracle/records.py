@@ -279,12 +279,23 @@ def _device_step(history: History, recording: Recording, rank: int, step: int, c
         "collective_ns": _ns(sum(call.end - call.begin for call in log.calls)),
         "arrival_ns": moment(reduced[-1].arrival) if reduced else None,
         "done_ns": moment(reduced[-1].done) if reduced else None,
-        "busy_ns": None if log.paced else _ns(sum(log.phases.get(name, 0.0) for name in names[1:6])),
+        "busy_ns": _busy_ns(log),
         "paced_ns": _ns(log.paced),
         "bound_ns": _ns(recording.device_bound_s),
         "t_ns": clock(log.end + 0.001),
     }
     return record
+
+
+def _busy_ns(log: StepLog) -> int | None:
+    """Not known where the device may have been idle for a tenth of the step."""
+    host_alone = sum(log.phases.get(name, 0.0) for name in ("input", "checkpoint"))
+    unknown = log.paced + max(0.0, log.gaps - host_alone)
+    if unknown > 0.1 * (log.end - log.begin):
+        return None
+    copied = sum(log.phases.get(name, 0.0) for name in ("copy", "evaluation"))
+    called = sum(call.end - call.begin for call in log.calls)
+    return _ns(log.end - log.begin - host_alone - copied - called)
 
 
 # Hosts

@@ -45,7 +45,8 @@ class StepLog:
     spans: list[tuple[str, float, float]] = field(default_factory=list)
     passes: list[PassLog] = field(default_factory=list)
     calls: list[CallLog] = field(default_factory=list)
-    paced: float = 0.0
+    paced: float = 0.0  # in phases of the device, while the host was still issuing them
+    gaps: float = 0.0  # between phases of the device
 
     def spent(self, phase: str, begin: float, end: float, blocked: float = 0.0) -> None:
         self.phases[phase] = self.phases.get(phase, 0.0) + end - begin - blocked
@@ -239,13 +240,20 @@ def device_stream(training: Training, doer: Doer, stream: Queue, host: list[Step
                 yield from doer.do(part)
             idle_from = world.now
             doer.leave(issued.phase, begin)
-            doer.steps[-1].paced += max(0.0, min(issued.complete, world.now) - begin)
+            doer.steps[-1].paced += _paced(doer.steps[-1], begin, min(issued.complete, world.now))
         doer.steps[-1].end = world.now
         issued.reached.happen()
 
 
+def _paced(log: StepLog, begin: float, end: float) -> float:
+    """From ``begin`` to ``end``, without the collectives that were called meanwhile."""
+    called = sum(max(0.0, min(call.end, end) - call.begin) for call in log.calls if call.begin >= begin)
+    return max(0.0, end - begin - called)
+
+
 def _gap(log: StepLog, host: StepLog, begin: float, end: float) -> None:
     """What the host did while the device had nothing to do."""
+    log.gaps += end - begin
     for phase, host_begin, host_end in host.spans:
         if phase in HOST_PHASES:
             overlap = min(end, host_end) - max(begin, host_begin)

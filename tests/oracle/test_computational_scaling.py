@@ -13,26 +13,7 @@ import allpull
 
 
 @pytest.mark.parametrize("device", [None, Device()], ids=["cpu", "device"])
-@pytest.mark.parametrize(
-    ("scaling", "phase"),
-    [
-        pytest.param(
-            0.636,
-            "backward",
-            marks=pytest.mark.xfail(
-                strict=True, raises=AssertionError, reason="issue item 7: said healthy at a scaling of 0.636"
-            ),
-        ),
-        pytest.param(
-            0.85,
-            "forward",
-            marks=pytest.mark.xfail(
-                strict=True, raises=AssertionError, reason="issue item 7: said healthy at a scaling of 0.85"
-            ),
-        ),
-        (1.0, ""),
-    ],
-)
+@pytest.mark.parametrize(("scaling", "phase"), [(0.636, "backward"), (0.85, "forward"), (1.0, "")])
 def test_computation_that_grew(tmp_path: Path, device: Device | None, scaling: float, phase: str) -> None:
     """All of the growth is in one phase, which the finding names."""
     small, big = even(ranks=1, device=device), even(ranks=8, device=device)

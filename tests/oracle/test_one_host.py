@@ -13,9 +13,6 @@ from tests.oracle.training import Device, Wire, even
 MIB = 1 << 20
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="issue item 12: truths 1.16 to 1.31; said only that it is uncertain"
-)
 @pytest.mark.parametrize("lane_s", [0.060, 0.075])
 def test_a_slow_network_inside_one_host(judge: Judge, lane_s: float) -> None:
     """Eight devices without a fast way to each other: less than a quarter of a step."""

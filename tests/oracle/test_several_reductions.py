@@ -8,7 +8,7 @@ import pytest
 from tests.oracle.conftest import Judge
 from tests.oracle.judged import assert_priced
 from tests.oracle.records import Recording
-from tests.oracle.training import Training, Wire, even, spread
+from tests.oracle.training import Device, Training, Wire, even, spread
 
 MIB = 1 << 20
 LATE_S = 0.030
@@ -43,6 +43,17 @@ def test_where_only_the_last_was_recorded_nothing_is_called_healthy(judge: Judge
     judged = judge(late_in_three(accumulating(), rank=1), recording=Recording(reductions=False))
     assert judged.explained.healthy is None
     assert judged.explained.notes
+
+
+def test_a_device_of_which_only_the_last_was_recorded(judge: Judge) -> None:
+    healthy = dataclasses.replace(accumulating(), device=Device())
+    judged = judge(late_in_three(healthy, rank=1), healthy)
+    late = [finding for finding in judged.priced if finding.ranks == [1]]
+    if late:
+        assert_priced(late[0], judged.truth)
+    else:
+        assert judged.explained.healthy is None
+        assert judged.explained.notes
 
 
 def test_two_ranks_that_are_late_in_different_passes(judge: Judge) -> None:

@@ -371,7 +371,9 @@ def asked(tmp_path: Path, text: str, ranks: int, **launch: Any) -> None:
 
 
 def test_a_job_of_another_size_is_one_clear_error(tmp_path):
-    with pytest.raises(BadInput, match=r"the job has 3 ranks and cluster 'two-by-two' 4 \(2 hosts of 2\)") as caught:
+    with pytest.raises(
+        BadInput, match=r"the job has 3 ranks, and cluster 'two-by-two' has 4 \(2 hosts of 2\)"
+    ) as caught:
         asked(tmp_path, TWO_HOSTS, 3)
     assert "-n 4" in caught.value.hint
     with pytest.raises(BadInput, match=r"launch\.hosts is 4"):
@@ -380,7 +382,7 @@ def test_a_job_of_another_size_is_one_clear_error(tmp_path):
 
 @pytest.mark.parametrize("launch", [{"bind": "cores"}, {"interface": "ib0"}, {"max_restarts": 1}])
 def test_what_a_virtual_cluster_cannot_do_is_refused_and_not_passed_over(tmp_path, launch):
-    with pytest.raises(BadInput, match=f"launch.{next(iter(launch))} says nothing on a virtual cluster"):
+    with pytest.raises(BadInput, match=f"launch.{next(iter(launch))} has no effect on a virtual cluster"):
         asked(tmp_path, TWO_HOSTS, 4, **launch)
 
 
@@ -403,7 +405,7 @@ def test_the_model_of_the_virtual_accelerator_counts_as_memory_of_every_rank(tmp
     monkeypatch.setattr(machine_check, "RANK_BYTES", 0)
     monkeypatch.setattr(machine_check.psutil, "virtual_memory", lambda: SimpleNamespace(available=4 * 8 * 138_357_544))
     machine_check.check_memory(cluster, accelerated=False)
-    with pytest.raises(BadInput, match="of a rank for vgg16") as caught:
+    with pytest.raises(BadInput, match="per rank for vgg16") as caught:
         machine_check.check_memory(cluster, accelerated=True)
     assert "up to 2 ranks fit; a larger shrink" in caught.value.hint
 

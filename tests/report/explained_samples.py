@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from typing import Any
 
@@ -27,13 +28,11 @@ def interval(value: float, share: float = 0.01) -> dict[str, float]:
     return {"value": value, "low": value * (1 - share), "high": min(1.0, value * (1 + share))}
 
 
-def efficiency() -> dict[str, Any]:
-    """A tree whose product is exact."""
-    whole = 1.0
-    for value in FACTORS.values():
-        whole *= value
-    factors = {name: interval(value) for name, value in FACTORS.items()}
-    return {"parallel": interval(whole), **factors, "computational": None, "global": None}
+def efficiency(**changes: float) -> dict[str, Any]:
+    """A tree whose product is exact; ``changes`` are of its factors."""
+    values = {**FACTORS, **changes}
+    factors = {name: interval(value) for name, value in values.items()}
+    return {"parallel": interval(math.prod(values.values())), **factors, "computational": None, "global": None}
 
 
 def finding(rule: str, title: str, loss_s: float, **changes: Any) -> dict[str, Any]:
@@ -103,9 +102,9 @@ def explained(**changes: Any) -> ExplainDetail:
     )
 
 
-def against_one_rank(*, speedup: float | None = 1.18, computational: float = 0.5) -> ScalingReport:
+def against_one_rank(*, speedup: float | None = 1.18, computational: float = 0.5, **factors: float) -> ScalingReport:
     """The largest of three runs explained against the smallest; ``speedup`` is what its metrics say."""
-    tree = efficiency()
+    tree = efficiency(**factors)
     values = {"computational": computational, "global": tree["parallel"]["value"] * computational}
     scale = {name: {"value": value, "low": None, "high": None} for name, value in values.items()}
     made = three()

@@ -77,6 +77,24 @@ def ratio_error(numerator: Floats, denominator: Floats, *, seed: int = 0) -> tup
     return float(ratios.std(ddof=1)) * math.sqrt(blocks / (blocks - 1)), blocks - 1
 
 
+def change_point(series: Floats) -> int | None:
+    """Where the level of ``series``, shape (n,), changes most: the first index after the change.
+
+    It is the cut with the least variance on both sides (Bai 1997, Review of Economics and Statistics 79), at least
+    ``MIN_POINTS`` from either end; None where the series is too short for one.
+
+    >>> change_point(np.array([0.0, 0.1] * 8 + [5.0, 4.0] * 8))
+    16
+    """
+    n = series.size
+    if n < 2 * MIN_POINTS:
+        return None
+    cuts = np.arange(MIN_POINTS, n - MIN_POINTS + 1)
+    sums = np.cumsum(series)
+    apart = sums[cuts - 1] / cuts - (sums[-1] - sums[cuts - 1]) / (n - cuts)
+    return int(cuts[(cuts * (n - cuts) * apart**2).argmax()])
+
+
 def block_length(series: Floats) -> float:
     """Mean block length that the stationary bootstrap needs for the mean of ``series``, shape (n,); at least 1.
 

@@ -1,1 +1,1 @@
-"""The public API: what ``import allpull`` offers, and what the command line stands on."""
+"""The public API: what ``import allpull`` offers, and what the command line is built on."""

@@ -45,20 +45,23 @@ def compare(
     anyway: bool = False,
     skip_damaged: bool = False,
 ) -> Comparison:
-    """Say what changed from the runs ``before`` to the runs ``after``, with intervals.
+    """Compare the runs ``before`` a change with the runs ``after`` it, with intervals.
 
     Args:
-        before: runs, run directories, or folders of them; three or more show how much such runs vary.
+        before: runs, run directories, or folders of them; three or more show the run-to-run variation.
         after: the same.
         metrics: compare only this one or these; the first one decides. Empty: all, and throughput decides.
         fail_if: one or several gates such as ``throughput < -3%``; each becomes one of ``Comparison.gates``.
-        between_run: how much such runs vary, for fewer than three per side: a standard deviation such as ``0.8%`` or
-            0.008, or the path of a stored answer.
-        anyway: compare even runs that differ in what a fair comparison needs.
-        skip_damaged: leave out lines of records that cannot be read.
+        between_run: run-to-run variation, for fewer than three runs per side: a standard deviation such as ``0.8%`` or
+            0.008, or the path of a file with the output of ``allpull compare --json``.
+        anyway: compare the runs even if they differ in facts that must agree.
+        skip_damaged: skip lines of records that cannot be read.
 
     Raises:
-        BadInput: a side is empty, a run stands on it twice, key facts do not agree, or a metric was not measured.
+        RunDirError: one of the runs cannot be read.
+        UnknownName: there is no such metric.
+        BadInput: a side is empty, a run is given twice on one side, key facts do not agree, a metric was not measured,
+            or ``fail_if`` or ``between_run`` cannot be parsed.
     """
     options = comparison.Options(
         metrics=[gate.find_metric(name).name for name in _each(metrics)],

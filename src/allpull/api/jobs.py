@@ -19,14 +19,15 @@ from typing import Any
 
 from allpull.analyse.job_health import assess
 from allpull.api.runs import Place, Run, open_run
-from allpull.errors import AllpullError, BadInput
+from allpull.errors import AllpullError, BadInput, from_plain
+from allpull.jobs.arguments import assignments
 from allpull.rundir.live.snapshot import job_snapshot
 from allpull.rundir.safe_open import shown_path
 from allpull.schema.results import WatchResult
 from allpull.schema.run import RunRecord
 from allpull.units import counted, show_count, show_time
 
-START_S = 120.0  # a first import of torch's neighbours from a cold network disk
+START_S = 120.0  # the first import of torch and its dependencies from a cold network disk
 END_S = 10.0  # for a process that has started nothing
 MAX_SHOWN = 200  # characters of a command in a message
 CANCEL_AGAIN_S = 60.0  # several times the grace that ranks have by default
@@ -86,7 +87,7 @@ class Job:
 
     @property
     def notes(self) -> list[str]:
-        """What the launcher said so far, such as the place of the job in a queue; a sentence each."""
+        """The launcher's messages so far, such as the place of the job in a queue; a sentence each."""
         return list(self._answers.notes)
 
     def progress(self) -> Progress:
@@ -163,7 +164,7 @@ def train(
         overrides: options of the recipe, with two underscores for the dot: ``train__epochs=3``.
 
     Raises:
-        BadInput: a fault in what was given; every fault is listed.
+        BadInput: the request is invalid; every fault is listed.
         AllpullError: the job cannot be started.
     """
     options: dict[str, Any] = {
@@ -171,7 +172,7 @@ def train(
         "ranks": ranks,
         "launcher": launcher,
         "resume": None if resume is None else str(resume),
-        "sets": _sets(overrides),
+        "sets": assignments(overrides),
     }
     origin = ["allpull", "train", str(recipe), *_origin(options, {"--resume": options["resume"]})]
     return _start("train", options, Path(out), origin)
@@ -190,7 +191,7 @@ def run(
 
     Args:
         command: a list of words, or one line that is split as a shell does. With ``ranks`` it is a script,
-            ``python script`` or ``-m module``; without, it runs as it is, such as ``torchrun …``.
+            ``python script`` or ``-m module``; without, it runs unchanged, such as ``torchrun …``.
         ranks: start the command as this many ranks; None: it starts its own.
         launcher: with ``ranks``, where they run; None: as found here.
         out: folder in which the run directory is made.
@@ -198,21 +199,21 @@ def run(
         overrides: options such as ``observe__counters=False``, with two underscores for the dot.
 
     Raises:
-        BadInput: a fault in what was given; every fault is listed.
+        BadInput: the request is invalid; every fault is listed.
         AllpullError: the job cannot be started.
     """
-    words = _words(command) if isinstance(command, str) else [str(word) for word in command]
-    options = {"command": words, "ranks": ranks, "launcher": launcher, "name": name, "sets": _sets(overrides)}
-    origin = ["allpull", "run", *_origin(options, {"--name": name}), "--", *words]
+    arguments = _split(command) if isinstance(command, str) else [str(word) for word in command]
+    options = {"command": arguments, "ranks": ranks, "launcher": launcher, "name": name, "sets": assignments(overrides)}
+    origin = ["allpull", "run", *_origin(options, {"--name": name}), "--", *arguments]
     return _start("run", options, Path(out), origin)
 
 
 class _Answers:
-    """What the process of a job says on its channel, read by a thread so that the channel never fills."""
+    """Messages of a job's process on its channel, read by a thread so that the channel never fills."""
 
     def __init__(self, descriptor: int) -> None:
         self.notes: list[str] = []
-        self.first: queue.Queue[dict[str, str]] = queue.Queue()
+        self.first: queue.Queue[dict[str, Any]] = queue.Queue()
         self._file = os.fdopen(descriptor, encoding="utf-8")
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -261,7 +262,7 @@ def _start(kind: str, options: Mapping[str, Any], out: Path, origin: Sequence[st
         return Job(process, answers, Path(first["directory"]))
     process.wait()
     if "error" in first:
-        raise AllpullError(first["error"], hint=first["hint"])
+        raise from_plain(first["error"])
     reason = "; ".join(answers.notes) or f"exit code {process.returncode}"
     raise AllpullError(f"the job could not be started: {reason}", hint="its messages are on standard error")
 
@@ -286,13 +287,13 @@ def _ending(record: RunRecord, code: int) -> str:
     return "the job failed: " + (f"exit code {code}" if code > 0 else f"{signal.Signals(-code).name} ended its process")
 
 
-def _words(line: str) -> list[str]:
+def _split(line: str) -> list[str]:
     """The words of a command line, as a shell splits it.
 
     Raises:
         BadInput: a quotation is not closed.
 
-    >>> _words("python train.py --name 'two words'")
+    >>> _split("python train.py --name 'two words'")
     ['python', 'train.py', '--name', 'two words']
     """
     try:
@@ -304,17 +305,8 @@ def _words(line: str) -> list[str]:
         ) from None
 
 
-def _sets(overrides: Mapping[str, object]) -> list[str]:
-    """Overrides as ``--set`` has them.
-
-    >>> _sets({"train__epochs": 3, "data__name": "digits", "parallel__overlap": False})
-    ['train.epochs=3', 'data.name="digits"', 'parallel.overlap=false']
-    """
-    return [f"{name.replace('__', '.')}={json.dumps(value, default=str)}" for name, value in overrides.items()]
-
-
 def _origin(options: Mapping[str, Any], given: Mapping[str, str | None]) -> list[str]:
     """The options of the command line that would start the same job."""
     named = {"--ranks": options["ranks"], "--launcher": options["launcher"], **given}
-    words = [word for name, value in named.items() if value is not None for word in (name, str(value))]
-    return [*words, *(word for text in options["sets"] for word in ("--set", text))]
+    arguments = [word for name, value in named.items() if value is not None for word in (name, str(value))]
+    return [*arguments, *(word for text in options["sets"] for word in ("--set", text))]

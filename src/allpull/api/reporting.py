@@ -1,4 +1,4 @@
-"""What `show` and `report` say of one or several runs, and the page of it."""
+"""The results that `show` and `report` present for one or several runs, the report page, and its figures."""
 
 from __future__ import annotations
 
@@ -45,13 +45,14 @@ def with_explanation(runs: Sequence[AlignedRun]) -> ScalingReport:
     return result.model_copy(update={"explained": [drawn(made.result, made.window, made.blame)]})
 
 
-def write_report(result: ScalingReport, path: Path) -> Path:
-    """Write the page of ``result`` to ``path``; the whole path.
+def write_report(result: ScalingReport, path: Path, figures: Path | None = None) -> list[Path]:
+    """Write the page of ``result`` to ``path``, and each chart into the folder ``figures``; every path, the page first.
 
     Raises:
-        BadInput: it cannot be written.
+        BadInput: ``path`` or ``figures`` cannot be written.
     """
-    from allpull.report.html.page import write  # noqa: PLC0415  charts take long to import
+    from allpull.report.html.figures import write_figures  # noqa: PLC0415  charts take long to import
+    from allpull.report.html.page import write  # noqa: PLC0415  as above
 
     write(result, path)
-    return path.resolve()
+    return [path.resolve(), *(write_figures(result, figures) if figures is not None else ())]

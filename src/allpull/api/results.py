@@ -1,4 +1,4 @@
-"""What the API answers: the records of ``--json``, with a ``repr`` of a few lines, and a figure in a notebook."""
+"""The results of the API: the records of ``--json``, with a ``repr`` of a few lines and a figure in a notebook."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Run:
 
     @property
     def data(self) -> RunData:
-        """All records as they stand on disk, in integer nanoseconds; its form may change between versions."""
+        """All records as stored on disk, in integer nanoseconds; its form may change between versions."""
         return self.aligned.data
 
     @property
@@ -100,26 +100,29 @@ class Run:
     def _metrics(self) -> Metrics:
         return Metrics.of(metrics(self.aligned))
 
-    def explain(self, reference: Run | Place | Iterable[Run | Place] | None = None) -> Explanation:
+    def explain(
+        self, reference: Run | Place | Iterable[Run | Place] | None = None, *, skip_damaged: bool = False
+    ) -> Explanation:
         """The efficiency tree, the findings and their remedies, as ``allpull explain`` gives them.
 
         Args:
             reference: runs of the same training on other numbers of ranks; efficiency is measured against the one
                 with the fewest.
+            skip_damaged: leave out lines of their records that cannot be read.
 
         Raises:
             RunDirError: a reference cannot be read.
         """
-        references = [] if reference is None else as_runs(reference)
+        references = [] if reference is None else as_runs(reference, skip_damaged=skip_damaged)
         return explain_run(self.aligned, [one.aligned for one in references])
 
     def report(self, path: Place) -> Path:
-        """Write one self-contained HTML report of this run to ``path``; the whole path.
+        """Write one self-contained HTML report of this run to ``path``; returns its path.
 
         Raises:
             BadInput: ``path`` cannot be written.
         """
-        return write_report(with_explanation([self.aligned]), Path(path))
+        return write_report(with_explanation([self.aligned]), Path(path))[0]
 
     def __repr__(self) -> str:
         shown = self.metrics()
@@ -188,7 +191,7 @@ def run_directories(places: Iterable[Place]) -> list[Path]:
 
 
 def as_runs(runs: Run | Place | Iterable[Run | Place], *, skip_damaged: bool = False) -> list[Run]:
-    """Every run that is given, or stands at a place that is given; each place is opened as by `each_run`."""
+    """Every given run, and the runs at every given place, which is opened as by `each_run`."""
     if isinstance(runs, Run):
         return [runs]
     if isinstance(runs, str | Path):

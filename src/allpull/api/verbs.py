@@ -13,20 +13,25 @@ from allpull.api.runs import Place, Run, as_runs
 from allpull.errors import BadInput
 
 
-def scaling(runs: Run | Place | Iterable[Run | Place]) -> Scaling:
+def scaling(runs: Run | Place | Iterable[Run | Place], *, skip_damaged: bool = False) -> Scaling:
     """The scaling table of several runs: throughput, speed-up and efficiency against the one with the fewest ranks.
 
     Args:
         runs: runs, run directories, or folders of them.
+        skip_damaged: leave out lines of records that cannot be read.
 
     Raises:
         RunDirError: one of them cannot be read.
+        BadInput: no run was given.
     """
-    return Scaling.of(scaling_report([run.aligned for run in as_runs(runs)]))
+    return Scaling.of(scaling_report([run.aligned for run in as_runs(runs, skip_damaged=skip_damaged)]))
 
 
 def explain(
-    runs: Run | Place | Iterable[Run | Place], reference: Run | Place | Iterable[Run | Place] | None = None
+    runs: Run | Place | Iterable[Run | Place],
+    reference: Run | Place | Iterable[Run | Place] | None = None,
+    *,
+    skip_damaged: bool = False,
 ) -> Explanation:
     """Explain the run with the most ranks: its efficiency tree, its findings, and what each remedy gains.
 
@@ -36,35 +41,38 @@ def explain(
         runs: runs, run directories, or folders of them; the others are references.
         reference: more runs of the same training on other numbers of ranks; efficiency is measured against the one
             with the fewest ranks.
+        skip_damaged: leave out lines of records that cannot be read.
 
     Raises:
         RunDirError: one of them cannot be read.
         BadInput: no run was given.
     """
-    given = [run.aligned for run in as_runs(runs)]
+    given = [run.aligned for run in as_runs(runs, skip_damaged=skip_damaged)]
     if not given:
         raise BadInput("no run was given", hint="give a run directory, or a folder of them")
     run = in_order(given)[-1]
-    references = [] if reference is None else [one.aligned for one in as_runs(reference)]
-    return explain_run(run, [*(one for one in given if one is not run), *references])
+    more = [] if reference is None else as_runs(reference, skip_damaged=skip_damaged)
+    return explain_run(run, [*(one for one in given if one is not run), *(one.aligned for one in more)])
 
 
-def report(runs: Run | Place | Iterable[Run | Place], path: Place, *, figures: Place | None = None) -> Path:
-    """Write one self-contained HTML report of one or several runs; the whole path of the page.
+def report(
+    runs: Run | Place | Iterable[Run | Place],
+    path: Place,
+    *,
+    figures: Place | None = None,
+    skip_damaged: bool = False,
+) -> Path:
+    """Write one self-contained HTML report of one or several runs; returns the path of the page.
 
     Args:
         runs: runs, run directories, or folders of them.
         path: file to write; it is replaced once the page is complete.
         figures: folder for each chart as PNG, SVG and PDF; None: no such files.
+        skip_damaged: leave out lines of records that cannot be read.
 
     Raises:
         RunDirError: one of the runs cannot be read.
         BadInput: no run was given, or ``path`` or ``figures`` cannot be written.
     """
-    result = with_explanation([run.aligned for run in as_runs(runs)])
-    written = write_report(result, Path(path))
-    if figures is not None:
-        from allpull.report.html.figures import write_figures  # noqa: PLC0415  charts take long to import
-
-        write_figures(result, Path(figures))
-    return written
+    result = with_explanation([run.aligned for run in as_runs(runs, skip_damaged=skip_damaged)])
+    return write_report(result, Path(path), None if figures is None else Path(figures))[0]

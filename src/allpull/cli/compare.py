@@ -1,4 +1,4 @@
-"""``allpull compare``: is B different from A, with statistics; a gate for CI."""
+"""``allpull compare``: whether a change made a difference, with statistics; a gate for CI."""
 
 from __future__ import annotations
 
@@ -45,13 +45,14 @@ BetweenRun = Annotated[
     typer.Option(
         "--between-run",
         metavar="PERCENT|FILE",
-        help="How much such runs vary, for fewer than three per side: a standard deviation (0.8%), or a stored answer.",
+        help="Run-to-run variation, for fewer than three runs per side: a standard deviation (0.8%), or a file with "
+        "the output of an earlier `allpull compare --json`.",
     ),
 ]
 Metrics = Annotated[
     list[str] | None,
     typer.Option(
-        "--metric", metavar="NAME", help="Show only this metric, and decide on it; may be given several times."
+        "--metric", metavar="NAME", help="Show only this metric, and decide by it; may be given several times."
     ),
 ]
 
@@ -96,7 +97,7 @@ def compare(  # noqa: PLR0917  one parameter an option, called by typer alone
     between_run: BetweenRun = None,
     metric: Metrics = None,
     anyway: Annotated[
-        bool, typer.Option("--anyway", help="Compare even runs that differ in what a fair comparison needs.")
+        bool, typer.Option("--anyway", help="Compare the runs even if they differ in facts that must agree.")
     ] = False,
     strict: Annotated[
         bool, typer.Option("--strict", help="With --fail-if: also fail where the data cannot tell.")
@@ -104,9 +105,9 @@ def compare(  # noqa: PLR0917  one parameter an option, called by typer alone
     as_json: AsJson = False,
     skip_damaged: SkipDamaged = False,
 ) -> None:
-    """Say what changed between two sides of runs.
+    """Compare runs before and after a change.
 
-    Every change has a 95 % interval. With --fail-if it is a gate for CI: exit code 3 where the gate fails.
+    Every difference has a 99 % interval. With --fail-if it is a gate for CI: exit code 3 if the gate fails.
     """
     from allpull.api.comparison import compare as compare_runs  # noqa: PLC0415  polars is not needed for --help
 

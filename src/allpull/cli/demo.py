@@ -52,7 +52,7 @@ def demo(
         directories.append(job.directory)
     result = with_explanation([run.aligned for run in open_runs(directories)])
     show_result(page(result))
-    written = write_report(result, out / "report.html")
+    written, *_ = write_report(result, out / "report.html")
     answer(f"report: {written}")
     if open_page and sys.stdout.isatty() and _has_desktop():
         webbrowser.open(written.as_uri())

@@ -52,10 +52,10 @@ def print_checks(checks: list[Check]) -> None:
     table = Table.grid(padding=(0, 2))
     for check in checks:
         sign, colour = SIGNS[check.state]
-        found = Text(printable(check.found))
+        finding = Text(printable(check.found))
         if check.advice:
-            found.append(f"\n→ {printable(check.advice)}", style="italic")
-        table.add_row(Text(sign, style=colour), Text(check.name), found)
+            finding.append(f"\n→ {printable(check.advice)}", style="italic")
+        table.add_row(Text(sign, style=colour), Text(check.name), finding)
     console = Console(highlight=False)
     console.print(table)
     troubles = sum(check.state in ("warn", "bad") for check in checks)

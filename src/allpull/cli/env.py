@@ -1,4 +1,4 @@
-"""``allpull env``: the lines to paste into a batch script that cannot be wrapped, and what closes its run."""
+"""``allpull env``: the lines to paste into a batch script that cannot be wrapped, and the end of its run."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ EXAMPLE = 'eval "$(allpull env --out runs)"'
 def env(  # noqa: PLR0917  one parameter an option, called by typer alone
     out: Out = Path("runs"),
     shell: Annotated[str, typer.Option("--shell", help="Shell of the script: sh (bash, zsh), csh or fish.")] = "sh",
-    name: Annotated[
-        str | None, typer.Option("--name", help="Name of the run. [default: that of the batch job]")
-    ] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Name of the run. [default: the batch job's]")] = None,
     trace: Trace = None,
     steps: RecordedSteps = None,
     sets: EnvSets = None,
@@ -27,14 +25,14 @@ def env(  # noqa: PLR0917  one parameter an option, called by typer alone
         typer.Option(
             "--finish",
             metavar="RUN",
-            help="Close a run that these lines opened, or that of a Slurm job whose launcher is gone.",
+            help="Close a run that these lines opened, or the run of a Slurm job whose launcher is gone.",
         ),
     ] = None,
     code: Annotated[int, typer.Option("--code", help="With --finish: the exit code of the script.")] = 0,
 ) -> None:
-    """Print lines for a batch script to be observed.
+    """Print lines that make a batch script record a run.
 
-    They open a run directory, and set what the programs of the script need to record into it.
+    They open a run directory and set the variables with which the programs of the script record into it.
     """
     from allpull.jobs.command import CommandRequest, open_script  # noqa: PLC0415  pydantic is not needed for --help
     from allpull.launch.command import env_script  # noqa: PLC0415

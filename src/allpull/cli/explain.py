@@ -47,12 +47,10 @@ def explain(  # noqa: PLR0917  typer reads the options
         return
     if run is None:
         raise BadInput("no run is named", hint="allpull explain RUN; or --rules for what can be found")
-    from allpull.api.explanation import explain_run  # noqa: PLC0415  polars is not needed for --help
-    from allpull.api.runs import open_run  # noqa: PLC0415
+    from allpull.api.runs import open_run  # noqa: PLC0415  polars is not needed for --help
 
-    data = open_run(run, skip_damaged=skip_damaged)
-    references = [open_run(one, skip_damaged=skip_damaged).aligned for one in reference or []]
-    result = explain_run(data.aligned, references)
+    opened, *references = [open_run(one, skip_damaged=skip_damaged) for one in (run, *(reference or ()))]
+    result = opened.explain(references)
     if as_json:
         answer(result.model_dump_json(by_alias=True, indent=1))
         return

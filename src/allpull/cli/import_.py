@@ -20,8 +20,8 @@ Files = Annotated[
         metavar="FILES…",
     ),
 ]
-Out = Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder in which the run directory is made.")]
-Name = Annotated[str | None, typer.Option("--name", help="Name of the run. [default: that of the folder]")]
+Out = Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder for the run directory.")]
+Name = Annotated[str | None, typer.Option("--name", help="Name of the run. [default: the folder's]")]
 
 
 def import_(files: Files, out: Out = Path("runs"), name: Name = None) -> None:
@@ -29,7 +29,7 @@ def import_(files: Files, out: Out = Path("runs"), name: Name = None) -> None:
     from allpull.importers.assemble import import_traces  # noqa: PLC0415  numpy is not needed for --help
     from allpull.rundir.safe_open import shown_path  # noqa: PLC0415
 
-    done = import_traces(files, out=out, name=name, told=note)
+    done = import_traces(files, out=out, name=name, notify=note)
     note(done.summary)
     for gap in done.gaps[:SHOWN_GAPS]:
         note(f"note: {gap}" if gap != done.unmatched else f"warning: {gap}")

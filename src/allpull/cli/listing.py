@@ -12,21 +12,21 @@ from allpull.schema.base import tag
 
 def listing(*, recipes: bool, models: bool, data: bool, as_json: bool) -> str:
     """The chosen lists, as text for people or as one JSON object."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    lists: dict[str, list[dict[str, Any]]] = {}
     if recipes:
-        found["recipes"] = recipe_list()
+        lists["recipes"] = recipe_list()
     if models:
-        found["models"] = model_list()
+        lists["models"] = model_list()
     if data:
-        found["data"] = [{"name": name} for name in open_feed.known()]
+        lists["data"] = [{"name": name} for name in open_feed.known()]
     if as_json:
-        return json.dumps({"schema": tag("list"), **found}, indent=1)
-    return "\n".join("  ".join(_words(item)).rstrip() for items in found.values() for item in items)
+        return json.dumps({"schema": tag("list"), **lists}, indent=1)
+    return "\n".join("  ".join(_columns(item)).rstrip() for items in lists.values() for item in items)
 
 
-def _words(item: dict[str, Any]) -> list[str]:
-    name, *rest = item.values()
-    return [f"{name:20}", *(f"{value:,} trainable parameters" if isinstance(value, int) else value for value in rest)]
+def _columns(item: dict[str, Any]) -> list[str]:
+    name, *values = item.values()
+    return [f"{name:20}", *(f"{value:,} trainable parameters" if isinstance(value, int) else value for value in values)]
 
 
 def recipe_names() -> list[str]:

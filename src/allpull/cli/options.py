@@ -1,4 +1,4 @@
-"""Options that several verbs share, and what is said of a job on its way: its origin, its script, its end."""
+"""Options that several verbs share, and the messages about a job: its origin, its script, its end."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _PAIR = re.compile(r"(every|steps|first)=([0-9]{1,12})")
 _RANGE = re.compile(r"([0-9]{0,18}):([0-9]{0,18})")
 
 Runs = Annotated[list[Path], typer.Argument(help="Run directories, or folders of them.", metavar="RUN…")]
-SkipDamaged = Annotated[bool, typer.Option("--skip-damaged", help="Leave out damaged lines, and count them.")]
+SkipDamaged = Annotated[bool, typer.Option("--skip-damaged", help="Skip damaged lines, and count them.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
-Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder in which the run directory is made.")]
+Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the run directory.")]
 Sets = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change one option of the recipe, such as train.epochs=3."),
@@ -52,7 +52,7 @@ Trace = Annotated[
     typer.Option(
         "--trace",
         metavar="every=N[,steps=N][,first=N]",
-        help="Record windows with torch's profiler: every N steps, this many steps long.",
+        help="Record a window of torch's profiler every N steps, steps=N long, the first at step first=N.",
     ),
 ]
 RecordedSteps = Annotated[
@@ -61,7 +61,7 @@ RecordedSteps = Annotated[
 
 
 def step_range(text: str | None, verb: str) -> tuple[int, int | None]:
-    """The first step and the one after the last (None: no end) that ``--steps`` names; ``verb`` is what it does.
+    """The first step of ``--steps``, and the one after its last (None: no end); ``verb`` says what happens to them.
 
     >>> step_range("100:200", "draws"), step_range("100:", "draws"), step_range(":50", "draws")
     ((100, 200), (100, None), (0, 50))
@@ -81,7 +81,7 @@ def step_range(text: str | None, verb: str) -> tuple[int, int | None]:
 
 
 def trace_options(text: str | None) -> list[str]:
-    """The overrides that ``--trace`` stands for.
+    """The overrides equivalent to ``--trace``.
 
     >>> trace_options("every=500,steps=3")
     ['watch.trace_every=500', 'watch.trace_steps=3']
@@ -99,7 +99,7 @@ def trace_options(text: str | None) -> list[str]:
 
 
 def step_options(text: str | None) -> list[str]:
-    """The overrides that ``--steps`` of a command stands for; an end that is left out is the program's own.
+    """The overrides equivalent to ``--steps`` of a command; an omitted end is that of the program.
 
     >>> step_options("100:200"), step_options("100:")
     (['watch.first_step=100', 'watch.last_step=200'], ['watch.first_step=100'])

@@ -53,7 +53,7 @@ pack = typer.Typer(
     cls=PackVerbs,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Store a data set as a few large files.\n\n`pack SRC DST` stands for `pack make SRC DST`.",
+    help="Store a data set as a few large files.\n\n`pack SRC DST` is short for `pack make SRC DST`.",
     epilog=example("allpull pack imagenet/train packs/train"),
 )
 
@@ -66,10 +66,12 @@ Kind = Annotated[
 ]
 SourceName = Annotated[
     str | None,
-    typer.Option("--source", help="imagefolder, tar, idx, bigearthnet or arrays. [default: by what is in SRC]"),
+    typer.Option("--source", help="imagefolder, tar, idx, bigearthnet or arrays. [default: from what SRC contains]"),
 ]
-Classes = Annotated[int | None, typer.Option("--classes", min=1, help="Number of classes: BigEarthNet has 43, or 19.")]
-Side = Annotated[int | None, typer.Option("--side", min=1, max=65535, help="Largest shorter side in pixels.")]
+Classes = Annotated[int | None, typer.Option("--classes", min=1, help="Number of classes; BigEarthNet: 43 or 19.")]
+Side = Annotated[
+    int | None, typer.Option("--side", min=1, max=65535, help="Upper limit of the shorter side, in pixels.")
+]
 Quality = Annotated[int, typer.Option("--quality", min=1, max=100, help="Quality of re-encoded JPEGs.")]
 Workers = Annotated[int | None, typer.Option("--workers", min=1, max=1024, help="Processes. [default: one per core]")]
 ShardSize = Annotated[str, typer.Option("--shard-size", help="Largest size of a file.")]
@@ -77,7 +79,7 @@ Seed = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Seed of
 KeepOrder = Annotated[bool, typer.Option("--keep-order", help="Do not shuffle: keep the order of the source.")]
 Only = Annotated[
     Path | None,
-    typer.Option("--only", metavar="FILE", help="Names of samples to take, one per line."),
+    typer.Option("--only", metavar="FILE", help="File with the names of the samples to take, one per line."),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print how large the pack would be; write nothing.")]
 
@@ -137,8 +139,8 @@ def info(directory: Directory, as_json: AsJson = False) -> None:
     """Describe what a pack holds, and how it was made."""
     from allpull.data.pack.info import describe, lines  # noqa: PLC0415
 
-    found = describe(directory)
-    answer(json.dumps(found, indent=1) if as_json else "\n".join(lines(found)))
+    description = describe(directory)
+    answer(json.dumps(description, indent=1) if as_json else "\n".join(lines(description)))
 
 
 @pack.command(cls=Verb, epilog=example("allpull pack verify packs/train"))
@@ -186,23 +188,23 @@ def _listing(path: Path, name: str | None, classes: int | None, only: Path | Non
     from allpull.data.sources import SOURCES, guess, only_these  # noqa: PLC0415
 
     word = name or guess(path)
-    found: Listing = SOURCES.load(word)(path, classes)
-    count = len(found.source.classes)
+    listing: Listing = SOURCES.load(word)(path, classes)
+    count = len(listing.source.classes)
     if only is not None:
-        found = replace(found, entries=only_these(found.entries, only))
-    note(f"{path}: {word}, {counted(len(found.entries), 'sample')}, {count:,} classes")
-    if empty := _without_samples(found):
+        listing = replace(listing, entries=only_these(listing.entries, only))
+    note(f"{path}: {word}, {counted(len(listing.entries), 'sample')}, {count:,} classes")
+    if empty := _without_samples(listing):
         more = f" and {len(empty) - SHOWN_CLASSES:,} more" if len(empty) > SHOWN_CLASSES else ""
         note(f"warning: classes without a sample: {', '.join(empty[:SHOWN_CLASSES])}{more}")
-    return found
+    return listing
 
 
-def _without_samples(found: Listing) -> list[str]:
+def _without_samples(listing: Listing) -> list[str]:
     """Classes without a sample; empty where samples have several labels, and the data set lists its classes itself."""
-    if found.source.multi_label:
+    if listing.source.multi_label:
         return []
-    used = {label for entry in found.entries for label in entry.labels}
-    return [name for label, name in enumerate(found.source.classes) if label not in used]
+    used = {label for entry in listing.entries for label in entry.labels}
+    return [name for label, name in enumerate(listing.source.classes) if label not in used]
 
 
 def _forecast_line(expected: Forecast, samples: int, cores: int) -> str:

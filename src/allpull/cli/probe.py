@@ -61,16 +61,16 @@ def allreduce(  # noqa: PLR0917  one parameter an option, called by typer alone
     if spec.launch.ranks == 1:
         raise BadInput("-n 1: a single rank has nothing to reduce", hint="such as -n 2")
     record, directory = measure("allreduce", spec, out, {"sizes": parse_sizes(sizes)})
-    found = read_probe(directory, "allreduce", AllreduceAnswer)
+    measured = read_probe(directory, "allreduce", AllreduceAnswer)
     result = AllreduceResult(
         schema=tag("allreduce"),
         run=record.id,
-        ranks=found.ranks,
+        ranks=measured.ranks,
         hosts=len(record.hosts),
-        backend=found.backend,
-        device=found.device,
-        results=[rates(one.size_bytes, one.times_s, found.ranks) for one in found.results],
-        fit=ring_fit({one.size_bytes: one.times_s for one in found.results}, found.ranks),
+        backend=measured.backend,
+        device=measured.device,
+        results=[rates(one.size_bytes, one.times_s, measured.ranks) for one in measured.results],
+        fit=ring_fit({one.size_bytes: one.times_s for one in measured.results}, measured.ranks),
     )
     answer(result.model_dump_json(by_alias=True, indent=1) if as_json else allreduce_table(result))
 
@@ -97,9 +97,9 @@ def clock(  # noqa: PLR0917  as above
     seconds = parse_seconds(duration)
     request = ProbeRequest(name="clock", ranks=ranks, launcher=launcher, sets=sets or ())
     record, directory = measure("clock", specification(request, notify=note), out, {"seconds": seconds})
-    found = read_probe(directory, "clock", ClockAnswer)
-    offsets = [offset for one in found.against for offset in compare_host(one.host, one.pings, record.hosts)]
-    result = ClockResult(schema=tag("clock"), run=record.id, hosts=found.hosts, offsets=offsets)
+    measured = read_probe(directory, "clock", ClockAnswer)
+    offsets = [offset for one in measured.against for offset in compare_host(one.host, one.pings, record.hosts)]
+    result = ClockResult(schema=tag("clock"), run=record.id, hosts=measured.hosts, offsets=offsets)
     answer(result.model_dump_json(by_alias=True, indent=1) if as_json else clock_table(result))
 
 
@@ -133,17 +133,17 @@ def compare_host(host: int, pings: list[list[int]], names: list[str]) -> list[Cl
     offsets: list[ClockOffset] = []
     kinds: tuple[tuple[Literal["monotonic", "realtime"], int], ...] = (("monotonic", 0), ("realtime", 4))
     for kind, first in kinds:
-        theirs = compare([row[first : first + 4] for row in pings])
+        estimate = compare([row[first : first + 4] for row in pings])
         offsets.append(
             ClockOffset(
                 host=names[host] if host < len(names) else str(host),
                 against=names[0] if names else "0",
                 clock=kind,
-                offset_s=-theirs.offset_s,  # they pinged host 0, so theta is host 0's clock minus theirs
-                offset_bound_s=theirs.offset_bound_s,
-                drift_ppm=None if theirs.drift is None else -1e6 * theirs.drift,
-                drift_bound_ppm=None if theirs.drift_bound is None else 1e6 * theirs.drift_bound,
-                round_trip_s=theirs.round_trip_s,
+                offset_s=-estimate.offset_s,  # they pinged host 0, so theta is host 0's clock minus theirs
+                offset_bound_s=estimate.offset_bound_s,
+                drift_ppm=None if estimate.drift is None else -1e6 * estimate.drift,
+                drift_bound_ppm=None if estimate.drift_bound is None else 1e6 * estimate.drift_bound,
+                round_trip_s=estimate.round_trip_s,
             )
         )
     return offsets

@@ -32,13 +32,13 @@ USED = tuple(
 
 Model = Annotated[str, typer.Argument(help="A model of allpull train --list-models, torchvision:NAME or timm:NAME.")]
 Batches = Annotated[str, typer.Option("--batch", help="Batch sizes, such as 1,2,4,8.")]
-Precisions = Annotated[str, typer.Option("--precision", help="Arithmetic: fp32, tf32, bf16 or fp16, or several.")]
+Precisions = Annotated[str, typer.Option("--precision", help="One or several of fp32, tf32, bf16 and fp16.")]
 Threads = Annotated[
     str | None, typer.Option("--threads", help="Threads of torch, such as 1,2. [default: all cores of this machine]")
 ]
-Size = Annotated[int, typer.Option("--size", min=1, max=MOST_SIZE, help="Pixels of a side; Inception-v3 has 299.")]
+Size = Annotated[int, typer.Option("--size", min=1, max=MOST_SIZE, help="Pixels per side; Inception-v3 takes 299.")]
 Channels = Annotated[int, typer.Option("--channels", min=1, max=MOST_CHANNELS, help="Channels of an image.")]
-Classes = Annotated[int, typer.Option("--classes", min=1, max=MOST_CLASSES, help="Classes that it tells apart.")]
+Classes = Annotated[int, typer.Option("--classes", min=1, max=MOST_CLASSES, help="Number of classes.")]
 BucketSize = Annotated[str, typer.Option("--bucket-size", help="Largest size of a bucket of gradients.")]
 
 
@@ -106,7 +106,7 @@ def compute_table(result: ComputeResult) -> str:
     issued = any(one.issue_s is not None for one in result.points)
     head = ["precision", "threads", "batch", "step", "9 in 10", "forward", "backward", "optimizer"]
     head += [*(["issue"] if issued else []), "images/s", "FLOP/s", "of matmul"]
-    return "\n".join([table(head, [row(one, issued=issued) for one in result.points]), "", *words(result)])
+    return "\n".join([table(head, [row(one, issued=issued) for one in result.points]), "", *sentences(result)])
 
 
 def row(one: ComputePoint, *, issued: bool) -> list[str]:
@@ -125,22 +125,22 @@ def row(one: ComputePoint, *, issued: bool) -> list[str]:
     ]
 
 
-def words(result: ComputeResult) -> Iterator[str]:
+def sentences(result: ComputeResult) -> Iterator[str]:
     """One sentence a line."""
     yield (
         f"{result.model} on {result.device}: {result.parameters:,} parameters, {result.channels} × {result.size} × "
         f"{result.size} pixels, {result.classes:,} classes."
     )
-    yield from (fit_words(one) for one in result.fits if one.part == "step")
-    for found in result.buckets:
-        yield bucket_words(found)
+    yield from (fit_sentence(one) for one in result.fits if one.part == "step")
+    for timing in result.buckets:
+        yield bucket_sentence(timing)
     worst = max(one.p95_over_fastest for one in result.noise)
     busy = "; it is busy, so the results are uncertain" if worst > NOISY else ""
     yield f"Noise of the machine: the same work takes up to {worst:.2f} times as long as at best (95 %){busy}."
     yield from (f"Left out: {reason}." for reason in result.left_out)
 
 
-def fit_words(fit: ComputeFit) -> str:
+def fit_sentence(fit: ComputeFit) -> str:
     """What the line says, with how well it holds."""
     where = f"{fit.precision}, {fit.threads} thread{'s' * (fit.threads != 1)}"
     line = f"{shown_time(fit.fixed_s)} + {shown_time(fit.per_sample_s)} per sample"
@@ -160,10 +160,10 @@ def shown_time(one: Interval) -> str:
     return f"{show_time(one.value)} ({show_time(one.low)} to {show_time(one.high)})"
 
 
-def bucket_words(found: ComputeBuckets) -> str:
+def bucket_sentence(timing: ComputeBuckets) -> str:
     """When each bucket is ready."""
-    each = ", ".join(f"{show_bytes(one.size_bytes)} at {percent(one.ready_share)}" for one in found.buckets)
+    each = ", ".join(f"{show_bytes(one.size_bytes)} at {percent(one.ready_share)}" for one in timing.buckets)
     return (
-        f"Buckets ({found.precision}, batch {found.batch}): {each} of backward, which takes "
-        f"{show_time(found.backward_s.median)}."
+        f"Buckets ({timing.precision}, batch {timing.batch}): {each} of backward, which takes "
+        f"{show_time(timing.backward_s.median)}."
     )

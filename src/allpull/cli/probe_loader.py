@@ -34,7 +34,7 @@ Threads = Annotated[
     str | None, typer.Option("--threads", help="Threads per rank, such as 1,2,4. [default: 1, 2, 4 … all cores]")
 ]
 States = Annotated[
-    str, typer.Option("--states", help="Page cache: empty (cold), as that leaves it (warm), full (cached).")
+    str, typer.Option("--states", help="Page cache: empty (cold), as the cold pass leaves it (warm), full (cached).")
 ]
 Batch = Annotated[int, typer.Option("--batch", min=1, max=MOST_BATCH, help="Samples per rank and batch.")]
 Size = Annotated[
@@ -43,7 +43,7 @@ Size = Annotated[
 ]
 Block = Annotated[int, typer.Option("--block", min=1, help="Shuffle blocks of this many neighbouring records.")]
 Mixed = Annotated[int, typer.Option("--mixed", min=1, help="Blocks whose records are shuffled together.")]
-ByFiles = Annotated[bool, typer.Option("--by-files", help="Each rank opens only files of its own.")]
+ByFiles = Annotated[bool, typer.Option("--by-files", help="Each rank opens only its own files.")]
 
 
 def loader(  # noqa: PLR0917  one parameter an option, called by typer alone
@@ -76,9 +76,12 @@ def loader(  # noqa: PLR0917  one parameter an option, called by typer alone
     from allpull.schema.trainspec import DataSpec  # noqa: PLC0415
 
     in_memory = not Path(data).exists() and data in DATASETS.names()
-    asked = {"size": size or 0, "block": block, "mixed": mixed, "by_files": by_files}
+    data_options = {"size": size or 0, "block": block, "mixed": mixed, "by_files": by_files}
     plain = asdict(DataSpec())
-    sets = [*(sets or []), *(f"data.{key}={value}".lower() for key, value in asked.items() if value != plain[key])]
+    sets = [
+        *(sets or []),
+        *(f"data.{key}={value}".lower() for key, value in data_options.items() if value != plain[key]),
+    ]
     accepts = [f"data.{name}" for name in (USED_IN_MEMORY if in_memory else USED_OF_PACKS)]
     request = ProbeRequest(name="loader", ranks=ranks, launcher=launcher, sets=sets, accepts=accepts, min_ranks=1)
     spec = specification(request, notify=note)
@@ -112,7 +115,7 @@ def loader_table(result: LoaderResult) -> str:
         )
         for one in result.points
     ]
-    return "\n".join([table(head, rows), "", *words(result)])
+    return "\n".join([table(head, rows), "", *sentences(result)])
 
 
 def range_of(spread: Spread) -> str:
@@ -120,7 +123,7 @@ def range_of(spread: Spread) -> str:
     return f"{show_count(spread.low)} to {show_count(spread.high)}"
 
 
-def words(result: LoaderResult) -> Iterator[str]:
+def sentences(result: LoaderResult) -> Iterator[str]:
     """One sentence a line."""
     resized = f", resized by {result.resizer}" if result.resizer else ""
     yield (

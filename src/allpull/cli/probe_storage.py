@@ -26,7 +26,7 @@ MOST_THREADS = 1024
 PAGE_BYTES, MOST_READ_BYTES = 4096, 1 << 26
 LEAST_FILE_BYTES, MOST_FILE_BYTES = 1 << 22, 1 << 40
 
-Place = Annotated[Path, typer.Argument(help="A folder on the storage that is to be measured.", metavar="PATH")]
+Place = Annotated[Path, typer.Argument(help="A folder on the storage to measure.", metavar="PATH")]
 Hosts = Annotated[
     int | None,
     typer.Option(
@@ -112,7 +112,7 @@ def storage_table(result: StorageResult) -> str:
     several = result.hosts > 1
     head = ["operation", "size", "hosts", "ranks", "threads", "per second", "9 in 10", "bytes/s", "per host"]
     head += ["of a lone host"] if several else []
-    return "\n".join([table(head, [row(one, several=several) for one in result.points]), "", *words(result)])
+    return "\n".join([table(head, [row(one, several=several) for one in result.points]), "", *sentences(result)])
 
 
 def row(one: StoragePoint, *, several: bool) -> list[str]:
@@ -132,7 +132,7 @@ def row(one: StoragePoint, *, several: bool) -> list[str]:
     ]
 
 
-def words(result: StorageResult) -> Iterator[str]:
+def sentences(result: StorageResult) -> Iterator[str]:
     """One sentence a line."""
     kind = f" ({result.file_system})" if result.file_system else ""
     yield f"{result.path}{kind}: a file of {show_bytes(result.file_bytes)} per rank, which has been removed."

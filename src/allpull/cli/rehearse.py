@@ -18,7 +18,7 @@ def rehearse(
     steps: Annotated[int, typer.Option("--steps", help="Steps to train.")] = 60,
     unshaped: Annotated[
         bool,
-        typer.Option("--unshaped", help="Start the same ranks without virtual hosts and links, nor their faults."),
+        typer.Option("--unshaped", help="Start the same ranks without virtual hosts, links and their faults."),
     ] = False,
     out: Out = Path("runs"),
     dry_run: DryRun = False,

@@ -14,7 +14,7 @@ EXAMPLE = "allpull report runs --output report.html --figures figures"
 
 Output = Annotated[
     Path | None,
-    typer.Option("--output", "-o", metavar="FILE", help="File to write. [default: report.html beside the runs]"),
+    typer.Option("--output", "-o", metavar="FILE", help="File to write. [default: report.html next to the runs]"),
 ]
 Figures = Annotated[
     Path | None,
@@ -29,10 +29,7 @@ def report(runs: Runs, output: Output = None, figures: Figures = None, skip_dama
 
     opened = each_run(runs, skip_damaged=skip_damaged)
     result = with_explanation([run.aligned for run in opened])
-    path = write_report(result, output or opened[0].directory.parent / "report.html")
-    if figures is not None:
-        from allpull.report.html.figures import write_figures  # noqa: PLC0415
-
-        for figure in write_figures(result, figures):
-            note(f"figure: {figure}")
-    answer(str(path))
+    page, *charts = write_report(result, output or opened[0].directory.parent / "report.html", figures)
+    for chart in charts:
+        note(f"figure: {chart}")
+    answer(str(page))

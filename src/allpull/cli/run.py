@@ -30,14 +30,14 @@ SETTINGS = {"allow_interspersed_args": False}
 
 Command = Annotated[
     list[str] | None,
-    typer.Argument(metavar="COMMAND…", help="What to run, after `--`, with its arguments.", show_default=False),
+    typer.Argument(metavar="COMMAND…", help="Command to run and its arguments, after `--`.", show_default=False),
 ]
 Ranks = Annotated[
     int | None,
     typer.Option(
         "-n",
         "--ranks",
-        help="Start COMMAND (script.py, python script.py or -m module) as this many ranks. [default: run it as it is]",
+        help="Start COMMAND (script.py, python script.py or -m module) as this many ranks. [default: run it unchanged]",
     ),
 ]
 Launch = Annotated[
@@ -48,7 +48,7 @@ Launch = Annotated[
         help="With -n, where ranks run: local, ssh:HOSTS, slurm, mpi[:HOSTFILE], rehearse:CLUSTER.toml.",
     ),
 ]
-Name = Annotated[str | None, typer.Option("--name", help="Name of the run. [default: that of the script]")]
+Name = Annotated[str | None, typer.Option("--name", help="Name of the run. [default: the script's]")]
 
 
 def run(  # noqa: PLR0917  one parameter an option, called by typer alone

@@ -19,11 +19,11 @@ EXAMPLE = "allpull watch runs"
 
 def watch(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory, or a folder of them: the newest.")],
-    once: Annotated[bool, typer.Option("--once", help="Look once and stop.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print one snapshot and stop.")] = False,
     as_json: AsJson = False,
-    interval: Annotated[float, typer.Option("--interval", min=0.1, max=3600, help="Seconds between looks.")] = 1.0,
+    interval: Annotated[float, typer.Option("--interval", min=0.1, max=3600, help="Seconds between snapshots.")] = 1.0,
     stacks: Annotated[
-        bool, typer.Option("--stacks/--no-stacks", help="Ask py-spy, where it is installed, where a rank hangs.")
+        bool, typer.Option("--stacks/--no-stacks", help="Show where a rank hangs, if py-spy is installed.")
     ] = True,
 ) -> None:
     """Watch a running job: its progress, and slow, dead or hung ranks."""

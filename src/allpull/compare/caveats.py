@@ -75,8 +75,8 @@ def _order_caveats(before: Side, after: Side) -> Iterator[str]:
     first, last = ([run.record.created_utc for run in side.runs] for side in (before, after))
     if max(first) < min(last) or max(last) < min(first):
         yield (
-            "all runs of one side were made before all runs of the other, so the difference includes whatever else "
-            "changed meanwhile; take turns (A B A B …)"
+            "all runs of one side were made before all runs of the other, so the difference includes anything else "
+            "that changed meanwhile; alternate the sides (A B A B …)"
         )
 
 

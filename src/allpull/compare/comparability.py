@@ -107,7 +107,7 @@ def check_comparable(
     if conflicts and not anyway:
         raise BadInput(
             "\n  ".join(["these runs differ in facts that a fair comparison needs to agree:", *_first(conflicts)]),
-            hint="compare runs that differ only in what you changed; if this is what you changed, add --anyway",
+            hint="compare runs that differ only in what you changed; if that is this: --anyway, anyway=True",
         )
     return [*(f"differs, and compared anyway: {line}" for line in _first(conflicts)), *_repeat_notes(before, after)]
 
@@ -154,14 +154,14 @@ def _program(command: Sequence[str]) -> tuple[str, dict[str, str]]:
     >>> _program(["src/allpull/__main__.py", "run", "-n", "2", "train.py"])
     ('train.py', {})
     """
-    words = _user_command(command)
-    if not words:
+    arguments = _user_command(command)
+    if not arguments:
         return "", {}
-    scripts = [index for index, word in enumerate(words) if word.endswith(".py")]
-    modules = [index + 1 for index, word in enumerate(words[:-1]) if word == "-m"]
+    scripts = [index for index, word in enumerate(arguments) if word.endswith(".py")]
+    modules = [index + 1 for index, word in enumerate(arguments[:-1]) if word == "-m"]
     position = (scripts or modules or [0])[0]
-    started_by = {"started by": " ".join(words[:position])} if position else {}
-    return PurePath(words[position]).name, {**started_by, **_options(words[position + 1 :])}
+    started_by = {"started by": " ".join(arguments[:position])} if position else {}
+    return PurePath(arguments[position]).name, {**started_by, **_options(arguments[position + 1 :])}
 
 
 def _user_command(command: Sequence[str]) -> list[str]:
@@ -181,11 +181,11 @@ def _user_command(command: Sequence[str]) -> list[str]:
     return []
 
 
-def _options(words: Sequence[str]) -> dict[str, str]:
+def _options(arguments: Sequence[str]) -> dict[str, str]:
     """Options with their values; a flag has the value "given", and words without an option are "arguments"."""
     values: dict[str, list[str]] = {}
     last = None
-    for word in words:
+    for word in arguments:
         name, equals, value = word.partition("=")
         if _OPTION.fullmatch(name):
             values.setdefault(name, []).append(value if equals else "given")

@@ -91,8 +91,8 @@ def judge(gate: Gate, change: Change | None) -> GateResult:
     return _result(gate, "unknown", "the threshold lies within the interval: more or longer runs would narrow it")
 
 
-def _result(gate: Gate, outcome: Outcome, words: str) -> GateResult:
-    return GateResult(gate=gate.text, metric=gate.metric, threshold=gate.threshold, outcome=outcome, words=words)
+def _result(gate: Gate, outcome: Outcome, reason: str) -> GateResult:
+    return GateResult(gate=gate.text, metric=gate.metric, threshold=gate.threshold, outcome=outcome, words=reason)
 
 
 def _number(digits: str, text: str) -> float:

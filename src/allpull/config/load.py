@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from allpull.config.checks import find_contradictions
 from allpull.config.typed import MAX_TEXT, TEXTS, build, find_faults, show, show_text, type_at
@@ -26,21 +26,34 @@ MAX_LINE = MAX_TEXT + 256  # characters; tomllib takes time that grows as the sq
 _KEY = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+){0,15}")
 _COMMENT = re.compile(r"#+\s*(.*)")
 
+Spelling: TypeAlias = Callable[[str], str]
+"""How a user writes the override ``train.epochs=3``: ``--set`` on a command line, an argument in Python."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Override:
-    """One ``--set``: ``text`` as given, shown safely, ``path`` to the option and its ``value``."""
+    """One override: ``text`` as the user wrote it, shown safely, ``path`` to the option and its ``value``."""
 
     text: str
     path: tuple[str, ...]
     value: Any
 
 
-def load_spec(recipe: str, overrides: Sequence[str] = ()) -> RunSpec:
+def as_set_option(assignment: str) -> str:
+    """How the command line writes an override.
+
+    >>> as_set_option("train.epochs=3")
+    '--set train.epochs=3'
+    """
+    return f"--set {assignment}"
+
+
+def load_spec(recipe: str, overrides: Sequence[str] = (), *, spelling: Spelling = as_set_option) -> RunSpec:
     """The specification of ``recipe`` with ``overrides`` (``train.epochs=3``) applied in order.
 
     ``recipe`` is the name of a shipped recipe, or else the path of a TOML file. The value of an override is read
-    as TOML; what is not TOML is plain text, so ``--set data.name=digits`` needs no quotes.
+    as TOML; what is not TOML is plain text, so ``data.name=digits`` needs no quotes. Faults name an
+    override in the user's ``spelling``.
 
     Raises:
         UnknownName: ``recipe`` is neither a shipped name nor a path.
@@ -49,19 +62,19 @@ def load_spec(recipe: str, overrides: Sequence[str] = ()) -> RunSpec:
     """
     source, text = _read(recipe)
     plain, faults = _parse(text)
-    return _checked(source, plain, faults, overrides)
+    return _checked(source, plain, faults, [_parse_override(text, spelling) for text in overrides])
 
 
-def bare_spec(overrides: Sequence[str] = ()) -> RunSpec:
+def bare_spec(overrides: Sequence[str] = (), *, spelling: Spelling = as_set_option) -> RunSpec:
     """The specification that ``overrides`` define without a recipe.
 
     Raises:
         ConfigError: with a line for every fault.
     """
-    return _checked("options", {}, [], overrides)
+    return _checked("options", {}, [], [_parse_override(text, spelling) for text in overrides])
 
 
-def _checked(source: str, plain: dict[str, Any], faults: list[str], overrides: Sequence[str]) -> RunSpec:
+def _checked(source: str, plain: dict[str, Any], faults: list[str], overrides: Sequence[_Override | str]) -> RunSpec:
     applied, override_faults = _apply(plain, overrides)
     faults += override_faults + find_faults(RunSpec, plain, origins=applied)
     if faults:
@@ -147,12 +160,11 @@ def _syntax_fault(message: str) -> str:
     return f"{place.rstrip(')')}: {problem}"
 
 
-def _apply(plain: dict[str, Any], overrides: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+def _apply(plain: dict[str, Any], overrides: Sequence[_Override | str]) -> tuple[dict[str, str], list[str]]:
     """Apply overrides to ``plain``; returns the option that each set (path → text), and the faults of invalid ones."""
     applied: dict[str, str] = {}
     faults = []
-    for text in overrides:
-        override = _parse_override(text)
+    for override in overrides:
         if isinstance(override, str):
             faults.append(override)
             continue
@@ -160,7 +172,7 @@ def _apply(plain: dict[str, Any], overrides: Sequence[str]) -> tuple[dict[str, s
         for name in override.path[:-1]:
             table = table.setdefault(name, {})
             if not isinstance(table, dict):
-                faults.append(f"--set {override.text}: '{name}' is {show(table)} here, not a table")
+                faults.append(f"{override.text}: '{name}' is {show(table)} here, not a table")
                 break
         else:
             table[override.path[-1]] = override.value
@@ -168,21 +180,21 @@ def _apply(plain: dict[str, Any], overrides: Sequence[str]) -> tuple[dict[str, s
     return applied, faults
 
 
-def _parse_override(text: str) -> _Override | str:
+def _parse_override(text: str, spelling: Spelling) -> _Override | str:
     """One override, or the fault in it."""
     key, equals, raw = text.partition("=")
     key, raw = key.strip(), raw.strip()
-    shown = show_text(text)
+    shown = spelling(show_text(text))
     if len(text) > MAX_LINE:
-        return f"--set {shown}: {len(text):,} characters; at most {MAX_LINE:,} are read"
+        return f"{shown}: {len(text):,} characters; at most {MAX_LINE:,} are read"
     if not equals or not _KEY.fullmatch(key):
-        return f"--set {shown}: write it as table.option=value, such as train.epochs=3"
+        return f"{shown}: write it as table.option=value, such as train.epochs=3"
     path = tuple(key.split("."))
     value = _parse_value(raw)
     if isinstance(value, dict):
-        return f"--set {shown}: set the options of a table one by one, such as train.epochs=3"
+        return f"{shown}: set the options of a table one by one, such as train.epochs=3"
     if type_at(RunSpec, path) in (str, TEXTS) and not isinstance(value, str | list):
-        value = raw  # `--set name=2026` means the text
+        value = raw  # `name=2026` means the text
     return _Override(text=shown, path=path, value=value)
 
 

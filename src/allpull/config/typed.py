@@ -256,4 +256,4 @@ def _blame(path: tuple[object, ...], origins: Mapping[str, str]) -> str:
     names = [str(part) for part in path]
     paths = [".".join(names[:length]) for length in range(len(names), 0, -1)]
     blamed = next((origins[option] for option in paths if option in origins), None)
-    return f" (set by --set {blamed})" if blamed else ""
+    return f" (set by {blamed})" if blamed else ""

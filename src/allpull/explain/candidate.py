@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from allpull.replay.window import Window
+from allpull.replay.window import Bools, Window
 from allpull.schema.explained import Evidence
 from allpull.schema.results import Interval
 
@@ -32,6 +32,9 @@ class Candidate:
 
     ``bounds``: where ``without`` is an estimate, the certain removal and the largest possible one. The interval of the
     gain then reaches from the one to the other; where the second is ``without`` itself, its value is the upper end.
+
+    ``rare``, (steps,): the few steps in which the fault is. The interval takes their number as it is, and resamples
+    them among themselves; None: the steps with an evaluation, a checkpoint or a first batch.
     """
 
     rule: str
@@ -45,6 +48,7 @@ class Candidate:
     hosts: tuple[str, ...] = ()
     least_share: float = MIN_SHARE
     bounds: tuple[Removal, Removal] | None = None
+    rare: Bools | None = None
 
 
 def as_recorded(window: Window) -> Window:

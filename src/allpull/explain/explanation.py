@@ -27,6 +27,7 @@ from allpull.units import percent, show_time
 
 INDICATIVE = 0.05  # of the measured time: with a larger error the replay is not this run
 BUSY = 0.8  # POP: acceptable; a run that computes less is not healthy, even without a finding
+SCALES = 0.9  # of the speed on fewer ranks: a run that computes more slowly is not healthy, whatever the reason
 BLIND = 0.1  # of a step: a run in which a rank could be later than that unnoticed is not called healthy
 CORES = "healthy cores of one machine differ by nearly that much"
 NAMES = (*WORK, "wait", "transfer")
@@ -137,7 +138,8 @@ def _healthy(efficiency: Efficiency | None, facts: Facts, answers: Findings) -> 
     floor_s = facts.floor_s
     is_blind = floor_s is not None and floor_s > BLIND * facts.step_s
     is_blind |= any(gap.kind == "earlier reductions" for gap in facts.window.gaps)
-    if any(not one.advice for one in answers.findings) or facts.is_too_short or is_blind:
+    grew = efficiency is not None and efficiency.computational is not None and efficiency.computational.value < SCALES
+    if any(not one.advice for one in answers.findings) or facts.is_too_short or is_blind or grew:
         return None
     above = "" if floor_s is None else f" above the noise of {show_time(_named_from_s(floor_s, facts))} per step"
     doubts = ", although the notes name losses that are uncertain" if answers.undecided else ""

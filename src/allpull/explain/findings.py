@@ -29,6 +29,7 @@ from allpull.schema.explained import Finding
 from allpull.units import counted, percent, show_time
 
 HIDDEN = 0.5  # of a loss: where its own removal saves less, other faults have to be removed with it
+SMALL = 0.005  # of a step: a loss below it is not worth a note
 MOST_PER_RULE = 8  # candidates of one rule that are priced, the largest: each costs replays
 
 
@@ -69,7 +70,7 @@ def findings(facts: Facts) -> Findings:
         if one.kind in ("late", "rest"):
             others = [other.without for other in late if other is not one and other.without is not None]
             base = without_all(corrected, others)
-        found = price(facts, one.without, base)
+        found = price(facts, one.without, base, one.rare)
         doubt = _doubt(one, found, facts)
         if doubt is None:
             kept.append(_finding(one, bounded(one, found, facts, base), facts))
@@ -126,6 +127,8 @@ def _doubt(one: Candidate, found: Price, facts: Facts) -> _Doubt | None:
     costs = f"{show_time(max(found.loss_s, 0.0))} per step"
     may = f"{one.title}: it may cost {costs}, {percent(found.loss_s / facts.step_s, 1)}"
     if found.loss_s < min(MIN_SHARE * facts.step_s, resolvable_s):
+        if found.loss_s >= SMALL * facts.step_s and found.gain.low is not None and found.gain.low > 1:
+            return _Doubt(note=f"{one.title}: a small loss of {costs}, {percent(found.loss_s / facts.step_s, 1)}")
         hidden = f"{one.title}: it costs nothing now ({costs}), because other slow parts hide it"
         return _Doubt(note=hidden if own_s >= resolvable_s else None)
     if found.loss_s < resolvable_s:

@@ -1,4 +1,4 @@
-"""Text that remedies share: names that are safe to paste into a shell, and tools that the hosts have.
+"""Text that titles and remedies share: phases, names that are safe to paste into a shell, tools that the hosts have.
 
 Names of hosts come from run directories, which are untrusted input.
 """
@@ -9,6 +9,17 @@ import shlex
 from collections.abc import Iterable
 
 from allpull.explain.evidence.machine import Machine
+
+WHERE = {
+    "copy": "copying to the device",
+    "forward": "in forward",
+    "backward": "in backward",
+    "optimizer": "in the optimizer",
+    "host": "issuing work",
+    "other": "between its phases",
+    "input": "in its loader",
+}
+"""Phase → where the time is lost, in a sentence."""
 
 
 def quoted(names: Iterable[str]) -> str:

@@ -46,18 +46,18 @@ class Imported:
 
 
 def import_traces(
-    places: Sequence[Path], *, out: Path, name: str | None = None, told: Callable[[str], None] | None = None
+    places: Sequence[Path], *, out: Path, name: str | None = None, notify: Callable[[str], None] | None = None
 ) -> Imported:
     """Convert all traces and dumps in ``places``, files or folders, to one run directory below ``out``.
 
-    ``told`` is called with a message before each file that takes long.
+    ``notify`` is called with a message before each file that takes long.
 
     Raises:
         BadInput: there is no trace, none of them can be used, they belong to several jobs, or the directory cannot
             be written.
     """
     messages: list[str] = []
-    parts = _read(find(places, messages), told or _ignored)
+    parts = _read(find(places, messages), notify or _ignored)
     one_job.check(parts)
     joined = join(parts)
     if not joined.ranks:
@@ -81,13 +81,13 @@ def _ignored(_: str) -> None:
     """Drop a progress message."""
 
 
-def _read(sources: Sequence[Source], told: Callable[[str], None]) -> list[Part]:
+def _read(sources: Sequence[Source], notify: Callable[[str], None]) -> list[Part]:
     """All files in order; the collectives of a step, found in one file, also cut the files after it."""
     pattern = None
     parts = []
     for number, source in enumerate(sources):
         if source.size_bytes > LARGE_BYTES:
-            told(f"reading {source.shown} ({show_bytes(source.size_bytes)}; {number + 1:,} of {len(sources):,})")
+            notify(f"reading {source.shown} ({show_bytes(source.size_bytes)}; {number + 1:,} of {len(sources):,})")
         part = read_part(source, pattern)
         pattern = pattern or part.pattern
         parts.append(part)
@@ -116,7 +116,7 @@ def _name(places: Sequence[Path]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveCounts:
-    """How many collectives were recorded at all, on more than one rank, and on every participating rank.
+    """How many collectives were recorded in total, on more than one rank, and on every participating rank.
 
     Only for the last can the analysis tell which rank waited for which.
     """

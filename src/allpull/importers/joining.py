@@ -75,11 +75,12 @@ def join(parts: Sequence[Part]) -> Joined:
     size = _size(by_rank, gaps)
     by_rank = _sized(by_rank, size)
     merged = {
-        stated_rank: usable for stated_rank, its in by_rank.items() if (usable := _merged(stated_rank, its, gaps))
+        stated_rank: usable for stated_rank, files in by_rank.items() if (usable := _merged(stated_rank, files, gaps))
     }
     numbers = _numbers({stated_rank: steps for stated_rank, (_, steps) in merged.items()}, gaps)
     hosts = {
-        stated_rank: next((part.host for part in its if part.host), None) for stated_rank, (its, _) in merged.items()
+        stated_rank: next((part.host for part in files if part.host), None)
+        for stated_rank, (files, _) in merged.items()
     }
     gaps += _gaps_of_ranks(list(merged), size, hosts)
     is_dense = sorted(merged) == list(range(len(merged)))
@@ -88,14 +89,14 @@ def join(parts: Sequence[Part]) -> Joined:
             rank=stated_rank if is_dense else place,
             stated_rank=stated_rank,
             host=hosts[stated_rank] or f"host-of-rank-{stated_rank}",
-            pid=next((part.pid for part in its if part.pid), 0),
+            pid=next((part.pid for part in files if part.pid), 0),
             steps=tuple(zip(numbers[stated_rank], steps, strict=True)),
-            windows=tuple(_windows([part for part in its if not part.is_dump], steps, numbers[stated_rank])),
+            windows=tuple(_windows([part for part in files if not part.is_dump], steps, numbers[stated_rank])),
             dumps=tuple(part for part in by_rank[stated_rank] if part.is_dump),
-            boundary=", ".join(sorted({part.boundary for part in its if part.boundary})),
-            sources=tuple(dict.fromkeys(source for part in its for source in part.sources)),
+            boundary=", ".join(sorted({part.boundary for part in files if part.boundary})),
+            sources=tuple(dict.fromkeys(source for part in files for source in part.sources)),
         )
-        for place, (stated_rank, (its, steps)) in enumerate(sorted(merged.items()))
+        for place, (stated_rank, (files, steps)) in enumerate(sorted(merged.items()))
     ]
     versions = {name: version for part in parts for name, version in part.versions.items()}
     return Joined(ranks=tuple(ranks), size=size, versions=versions, gaps=tuple(gaps))

@@ -57,7 +57,7 @@ class Source:
 def find(places: Sequence[Path], messages: list[str]) -> list[Source]:
     """The traces and dumps in ``places``, files or folders, in order.
 
-    Messages about files that were left out, with the reason, are appended to ``said``.
+    Messages about files that were left out, with the reason, are appended to ``messages``.
 
     Raises:
         BadInput: a place does not exist or cannot be read, or none of them contains anything to import.

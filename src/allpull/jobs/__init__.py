@@ -1,1 +1,1 @@
-"""From what a user asks for to a finished run directory: what ``train``, ``run``, ``rehearse`` and probes share."""
+"""From a user's request to a finished run directory: what ``train``, ``run``, ``rehearse`` and probes share."""

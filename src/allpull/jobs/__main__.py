@@ -12,8 +12,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from allpull.errors import AllpullError
+from allpull.errors import AllpullError, to_plain
 from allpull.jobs import command, training
+from allpull.jobs.arguments import as_argument
 from allpull.launch.execute import execute
 from allpull.launch.launcher import choose
 
@@ -28,27 +29,27 @@ def main() -> int:
         channel.write(json.dumps(fields) + "\n")
         channel.flush()
 
-    def begun(directory: Path) -> None:
+    def on_directory(directory: Path) -> None:
         answer(directory=str(directory.resolve()))
 
     def notify(text: str) -> None:
         answer(note=text)
 
     out, origin = Path(request["out"]), request["origin"]
-    options: dict[str, Any] = {**request["options"], "sets": tuple(request["options"]["sets"])}
+    options: dict[str, Any] = {**request["options"], "sets": tuple(request["options"]["sets"]), "spelling": as_argument}
     try:
         if request["kind"] == "run":
-            asked = command.CommandRequest(**{**options, "command": tuple(options["command"])})
-            observed = command.resolve(asked, notify=notify)
-            return command.observe(observed, out, origin, notify=notify, begun=begun)
+            options["command"] = tuple(options["command"])
+            observed = command.resolve(command.CommandRequest(**options), notify=notify)
+            return command.observe(observed, out, origin, notify=notify, on_directory=on_directory)
         resume = options.pop("resume")
         spec = training.resolve(
             training.TrainingRequest(**options, resume=Path(resume) if resume else None), notify=notify
         )
         job = training.training_job(spec, out, origin)
-        record = execute(job, choose(spec.launch.launcher), lambda: None, notify, lambda: begun(job.directory))
+        record = execute(job, choose(spec.launch.launcher), lambda: None, notify, lambda: on_directory(job.directory))
     except AllpullError as error:
-        answer(error=error.message, hint=error.hint)
+        answer(error=to_plain(error))
         return error.exit_code
     return record.exit.code if record.exit else 0
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from allpull.config.load import bare_spec
+from allpull.config.load import Spelling, as_set_option, bare_spec
 from allpull.errors import BadInput, MissingPart
 from allpull.jobs.placement import Notify, check_restarts, check_submittable, need_torch, place_ranks
 from allpull.launch import detect
@@ -29,16 +29,16 @@ from allpull.schema.spec import RunSpec, to_plain
 
 RANK_OPTIONS = ("launch", "ssh", "slurm", "container")  # parts of a specification that need -n
 TRAINER_OPTIONS = ("data", "model", "train")
-SETTABLE = "--set takes observe.… and watch.… here; with -n also launch.…, ssh.…, slurm.… and container.…"
-NO_RANKS = "leave -n out, and the command runs as it is"
-OTHER_TORCH = "with the torch of another environment: allpull run -- torchrun --nproc-per-node N train.py, from there"
+SETTABLE = "options here: observe.… and watch.…; with a number of ranks (-n) also launch.…, ssh.…, slurm.…, container.…"
+NO_RANKS = "omit the number of ranks (-n), and the command runs unchanged"
+OTHER_TORCH = "with the torch of another environment, run torchrun --nproc-per-node N train.py from there, without -n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandRequest:
     """A command as a user asks for it; ``sets`` are overrides such as ``observe.counters=false``.
 
-    ``ranks`` None: the command runs as it is, and starts its own ranks.
+    ``ranks`` None: the command runs unchanged and starts its own ranks. ``spelling``: how messages name an override.
     """
 
     command: tuple[str, ...]
@@ -46,6 +46,7 @@ class CommandRequest:
     launcher: str | None = None
     name: str | None = None
     sets: tuple[str, ...] = ()
+    spelling: Spelling = as_set_option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +63,11 @@ def resolve(request: CommandRequest, *, notify: Notify = lambda _: None) -> Obse
 
     Raises:
         BadInput: it makes no sense, or cannot work here; nothing was started.
-        MissingPart: ranks are requested, and torch is not installed beside allpull.
+        MissingPart: ranks are requested, and torch is not installed in allpull's environment.
     """
     command = request.command
     if not command:
-        raise BadInput("no command was given", hint="allpull run -- torchrun --nproc-per-node 4 train.py")
+        raise BadInput("no command was given", hint="give one, such as torchrun --nproc-per-node 4 train.py")
     check_unobserved(os.environ)
     spec = specification(request)
     if request.ranks is None:
@@ -75,7 +76,7 @@ def resolve(request: CommandRequest, *, notify: Notify = lambda _: None) -> Obse
         need_torch()
     except MissingPart:
         raise MissingPart(
-            "-n starts ranks with torch's own agent, and torch is not installed beside allpull", hint=OTHER_TORCH
+            "torch's own agent starts the ranks, and torch is not installed in allpull's environment", hint=OTHER_TORCH
         ) from None
     spec = place_ranks(spec, os.environ, request.sets, notify=notify)
     check_restarts(spec)
@@ -101,7 +102,7 @@ def specification(request: CommandRequest) -> RunSpec:
     overrides = [f"{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
     if request.ranks is not None:
         overrides.append(f"launch.ranks={request.ranks}")
-    spec = bare_spec([*request.sets, *overrides])
+    spec = bare_spec([*request.sets, *overrides], spelling=request.spelling)
     _refuse(spec, TRAINER_OPTIONS, "an option of allpull's own trainer has no effect on your command")
     if any(text.partition("=")[0].strip() == "name" for text in [*request.sets, *overrides]):
         return spec
@@ -117,15 +118,15 @@ def unlaunched(spec: RunSpec, launcher: str) -> RunSpec:
     """
     if spec.launch.launcher != detect.AUTO:
         raise BadInput(
-            f"--launcher {spec.launch.launcher} without -n: only ranks that allpull starts have a launcher",
-            hint="give -n RANKS; or leave --launcher out, and the command runs as it is",
+            f"launcher {spec.launch.launcher} without a number of ranks: only ranks started by allpull have a launcher",
+            hint="give a number of ranks (-n); or omit the launcher, and the command runs unchanged",
         )
-    _refuse(spec, RANK_OPTIONS, "it is for ranks that allpull starts; give -n RANKS, or leave it out")
+    _refuse(spec, RANK_OPTIONS, "it is for ranks that allpull starts; give their number (-n), or leave it out")
     return replace(spec, launch=replace(spec.launch, launcher=launcher))
 
 
 def check_unobserved(environ: Mapping[str, str]) -> None:
-    """Check that nobody else observes the command, and that allpull was started once, not once per rank.
+    """Check that the command is not observed already, and that allpull was started once, not once per rank.
 
     Raises:
         BadInput: it is not so.
@@ -152,7 +153,7 @@ def command_plan(observed: ObservedCommand, out: Path, command: Sequence[str]) -
 
 
 def command_script(observed: ObservedCommand, out: Path, command: Sequence[str]) -> Path:
-    """Make a run directory with a batch script in it, for submission by hand; the script's path.
+    """Make a run directory with a batch script in it, for manual submission; returns the script's path.
 
     Raises:
         BadInput: the launcher is not Slurm, or the script cannot be made.
@@ -168,11 +169,11 @@ def observe(
     command: Sequence[str],
     *,
     notify: Notify,
-    begun: Callable[[Path], None] = lambda _: None,
+    on_directory: Callable[[Path], None] = lambda _: None,
 ) -> int:
     """Run a command to its end, observed; its exit code. ``command`` is recorded as the origin of the run.
 
-    ``begun`` receives the run directory before the command starts.
+    ``on_directory`` receives the run directory before the command starts.
 
     Raises:
         AllpullError: it could not be started.
@@ -182,7 +183,7 @@ def observe(
         return _not_started(CannotStart(observed.program[0], _missing_program(observed.program[0])), notify)
     job = prepare(observed.spec, kind="run", program=observed.program, command=command, out=out)
     try:
-        record = execute(job, launcher, lambda: None, notify, lambda: begun(job.directory))
+        record = execute(job, launcher, lambda: None, notify, lambda: on_directory(job.directory))
     except CannotStart as error:
         code = _not_started(error, notify)
     else:

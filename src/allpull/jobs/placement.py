@@ -47,7 +47,7 @@ def is_here(spec: RunSpec) -> bool:
 def place_ranks(
     spec: RunSpec, environ: Mapping[str, str], sets: Sequence[str] = (), *, notify: Notify = lambda _: None
 ) -> RunSpec:
-    """``spec`` with the launcher that ``auto`` stands for here, and with the number of hosts that were found.
+    """``spec`` with the launcher that ``auto`` means here, and with the number of hosts that were found.
 
     ``sets`` are the user's ``key=value`` overrides: ``launch.hosts`` among them limits the hosts that are used.
 
@@ -55,21 +55,21 @@ def place_ranks(
         BadInput: the ranks cannot be divided evenly over the hosts, or several copies of allpull were started.
     """
     detect.check_alone(environ)
-    found = find_hosts(spec.launch.launcher, environ)
-    if found.reason:
-        notify(f"launcher {found.launcher}: {found.reason}")
+    detected = find_hosts(spec.launch.launcher, environ)
+    if detected.reason:
+        notify(f"launcher {detected.launcher}: {detected.reason}")
     given = spec.launch.hosts > 1 or any(text.partition("=")[0].strip() == "launch.hosts" for text in sets)
-    hosts = spec.launch.hosts if given else found.hosts
+    hosts = spec.launch.hosts if given else detected.hosts
     if spec.launch.ranks % hosts:
         raise BadInput(
             f"{spec.launch.ranks} rank{'s' * (spec.launch.ranks != 1)} cannot be divided evenly over {hosts} hosts",
-            hint=f"take a multiple of {hosts} with -n, or fewer hosts: --set launch.hosts=1",
+            hint=f"take a multiple of {hosts}, or fewer hosts: launch.hosts=1",
         )
-    return replace(spec, launch=replace(spec.launch, launcher=found.launcher, hosts=hosts))
+    return replace(spec, launch=replace(spec.launch, launcher=detected.launcher, hosts=hosts))
 
 
 def find_hosts(launcher: str, environ: Mapping[str, str]) -> detect.DetectedLauncher:
-    """What ``launcher`` stands for here, and its number of hosts: those of the surrounding job, or of its host file.
+    """What ``launcher`` means here, and its number of hosts: those of the surrounding job, or of its host file.
 
     Raises:
         BadInput: its host file cannot be read, or names no host.
@@ -93,13 +93,13 @@ def check_restarts(spec: RunSpec) -> None:
     launcher = spec.launch.launcher.partition(":")[0]
     if spec.launch.max_restarts and launcher in NO_RESTARTS:
         raise BadInput(
-            f"launch.max_restarts has no effect with --launcher {launcher}: {NO_RESTARTS[launcher]}",
-            hint="leave it out; --resume RUN continues from the last checkpoint",
+            f"launch.max_restarts has no effect with launcher {launcher}: {NO_RESTARTS[launcher]}",
+            hint="leave it out; the run can be resumed from its last checkpoint",
         )
 
 
 def check_submittable(job: Job) -> None:
-    """Check that ``job`` can be submitted by hand, before anything is written.
+    """Check that ``job`` can be submitted manually, before anything is written.
 
     Raises:
         BadInput: its launcher is not Slurm, or no batch script can be made of it.

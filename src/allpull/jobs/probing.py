@@ -59,8 +59,8 @@ def specification(request: ProbeRequest, *, notify: Notify = lambda _: None) -> 
     limit = given.get("launch.hosts", "")
     hosts = int(limit[:9]) if limit.isdecimal() else find_hosts(launcher, os.environ).hosts
     count = count_ranks(ranks, launcher, hosts, least=request.min_ranks)
-    ours = [f"launch.ranks={count}", f"launch.launcher={json.dumps(launcher)}"]
-    spec = place_ranks(bare_spec([f"name=probe-{request.name}", *sets, *ours]), os.environ, sets, notify=notify)
+    own_sets = [f"launch.ranks={count}", f"launch.launcher={json.dumps(launcher)}"]
+    spec = place_ranks(bare_spec([f"name=probe-{request.name}", *sets, *own_sets]), os.environ, sets, notify=notify)
     choose(spec.launch.launcher)
     check_restarts(spec)
     return spec

@@ -1,4 +1,4 @@
-"""Ask py-spy where a process of this machine is, for a few seconds at most, and without a fuss if it cannot tell."""
+"""Get the stack of a process of this machine from py-spy, in a few seconds at most; none if py-spy fails."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from allpull.schema.results import Trouble, WatchResult
 
 ANSWER_S = 5.0
 DEEPEST = 12  # frames, the innermost
-MOST = 3  # ranks that are asked in one look
-AGAIN_S = 10.0  # a rank is stopped for a moment by each look into it
+MOST = 3  # ranks per snapshot
+AGAIN_S = 10.0  # py-spy stops a rank for a moment each time
 
 _FRAME = re.compile(r"^\s{4,}(\S.*\(.*\))\s*$")
 _known: dict[int, tuple[float, list[str]]] = {}
 
 
 def with_stacks(result: WatchResult) -> WatchResult:
-    """The same with the stacks of ranks that hang on this machine, where py-spy is installed and may look."""
+    """``result`` with the stacks of ranks that hang on this machine, if py-spy is installed and has permission."""
     local = {rank.pid for rank in result.ranks if rank.alive}
-    asked = [trouble for trouble in result.troubles if trouble.kind == "hung" and trouble.pid in local][:MOST]
-    if not asked or shutil.which("py-spy") is None:
+    hung = [trouble for trouble in result.troubles if trouble.kind == "hung" and trouble.pid in local][:MOST]
+    if not hung or shutil.which("py-spy") is None:
         return result
-    troubles = [_with_stack(trouble) if trouble in asked else trouble for trouble in result.troubles]
+    troubles = [_with_stack(trouble) if trouble in hung else trouble for trouble in result.troubles]
     return result.model_copy(update={"troubles": troubles})
 
 
 def _with_stack(trouble: Trouble) -> Trouble:
-    asked_at, frames = _known.get(trouble.pid, (0.0, []))
-    if not asked_at or time.monotonic() - asked_at > AGAIN_S:
+    taken_at_s, frames = _known.get(trouble.pid, (0.0, []))
+    if not taken_at_s or time.monotonic() - taken_at_s > AGAIN_S:
         frames = stack(trouble.pid)
         _known[trouble.pid] = (time.monotonic(), frames)
     return trouble.model_copy(update={"stack": frames})
 
 
 def stack(pid: int) -> list[str]:
-    """Frames of the main thread of process ``pid``, outermost first; none where they cannot be had."""
+    """Frames of the main thread of process ``pid``, outermost first; empty if they are not available."""
     try:
-        told = subprocess.run(
+        done = subprocess.run(
             ["py-spy", "dump", "--nonblocking", "--pid", str(pid)],
             capture_output=True,
             text=True,
@@ -49,11 +49,11 @@ def stack(pid: int) -> list[str]:
         )
     except (OSError, subprocess.TimeoutExpired):
         return []
-    return frames_of(told.stdout)
+    return frames_of(done.stdout)
 
 
 def frames_of(dump: str) -> list[str]:
-    """The frames of the main thread in what ``py-spy dump`` prints, outermost first.
+    """The frames of the main thread in the output of ``py-spy dump``, outermost first.
 
     >>> frames_of('Thread 7 (idle): "MainThread"\\n    inner (a.py:2)\\n    outer (a.py:9)\\nThread 8 (idle)\\n')
     ['outer (a.py:9)', 'inner (a.py:2)']

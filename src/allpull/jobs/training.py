@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from allpull.config.load import load_spec
+from allpull.config.load import Spelling, as_set_option, load_spec
 from allpull.data.loader import open_feed
 from allpull.errors import BadInput, UnknownName
 from allpull.jobs.placement import Notify, check_restarts, check_submittable, is_here, need_torch, place_ranks
@@ -25,6 +25,7 @@ class TrainingRequest:
     """A training as a user asks for it: a recipe, and what to change. None: as the recipe says.
 
     ``sets`` are overrides such as ``train.epochs=3``; ``resume`` is the run directory whose last checkpoint to use.
+    ``spelling``: how messages name an override.
     """
 
     recipe: str
@@ -32,6 +33,7 @@ class TrainingRequest:
     ranks: int | None = None
     launcher: str | None = None
     resume: Path | None = None
+    spelling: Spelling = as_set_option
 
 
 def resolve(request: TrainingRequest, *, notify: Notify = lambda _: None) -> RunSpec:
@@ -40,7 +42,7 @@ def resolve(request: TrainingRequest, *, notify: Notify = lambda _: None) -> Run
     Raises:
         BadInput: unknown recipe, option, launcher or data set, with every fault listed.
     """
-    spec = load_spec(request.recipe, [*request.sets, *_overrides(request)])
+    spec = load_spec(request.recipe, [*request.sets, *_overrides(request)], spelling=request.spelling)
     spec = place_ranks(spec, os.environ, request.sets, notify=notify)
     choose(spec.launch.launcher)
     check_restarts(spec)
@@ -64,7 +66,7 @@ def check_inputs(spec: RunSpec) -> None:
             f"model.weights: no file {spec.model.weights}", hint="give a state_dict with torchvision's names, or none"
         )
     if spec.train.precision == "tf32" and is_here(spec):
-        from allpull.train.numerics.precision import check_here  # noqa: PLC0415  torch takes seconds, and few ask for tf32
+        from allpull.train.numerics.precision import check_here  # noqa: PLC0415  torch takes seconds, and few request tf32
 
         check_here(spec.train.precision)
     if spec.train.resume and not Path(spec.train.resume).exists():
@@ -101,7 +103,7 @@ def training_plan(spec: RunSpec, out: Path, command: Sequence[str]) -> str:
 
 
 def training_script(spec: RunSpec, out: Path, command: Sequence[str]) -> Path:
-    """Make the run directory of a training with a batch script in it, for submission by hand; the script's path.
+    """Make the run directory of a training with a batch script in it, for manual submission; returns the script's path.
 
     Raises:
         BadInput: the launcher is not Slurm, or the script cannot be made.

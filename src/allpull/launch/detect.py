@@ -44,7 +44,7 @@ def find(environ: Mapping[str, str]) -> DetectedLauncher:
     if "PBS_NODEFILE" in environ:
         return DetectedLauncher(
             launcher="local",
-            reason="inside a PBS job: this host only; --launcher ssh:$PBS_NODEFILE takes all of its hosts",
+            reason="inside a PBS job: this host only; launcher ssh:$PBS_NODEFILE takes all of its hosts",
         )
     return DetectedLauncher(launcher="local", reason="")
 
@@ -71,7 +71,7 @@ def check_alone(environ: Mapping[str, str]) -> None:
         if copies > 1 and not stale:
             raise BadInput(
                 f"allpull itself was started {copies} times by {command}",
-                hint=f"start it once, it starts the ranks: allpull train … -n {copies}",
+                hint=f"start it once, with {copies} ranks (-n {copies}): it starts them itself",
             )
 
 

@@ -40,13 +40,13 @@ def execute(
     launcher: Launcher,
     look: Callable[[], None],
     say: Callable[[str], None] = lambda _: None,
-    begun: Callable[[], None] = lambda: None,
+    on_start: Callable[[], None] = lambda: None,
 ) -> RunRecord:
     """Start ``job`` with ``launcher``, call ``look`` regularly while it runs, and return its final record.
 
     ``say`` gets the state of a queued job each time that it changes. Of an array, all runs are waited for; the record
-    is that of the first run that failed, or else of the first run. ``begun`` is called once, as soon as a signal ends
-    the job in order and not this process alone.
+    is that of the first run that failed, or else of the first run. ``on_start`` is called once, as soon as
+    a signal ends the whole job in order and not only this process.
 
     Ctrl-C, SIGTERM and SIGHUP end every process of the job; the record then says ``cancelled``. So does SIGUSR1, but
     if the launcher can pass it on, ranks write a checkpoint before they end.
@@ -58,7 +58,7 @@ def execute(
     with _signals_raise() as signals:
         running: Running | None = None
         try:
-            begun()
+            on_start()
             script = launcher.plan(job)
             for run in runs.all:
                 write_script(run.directory, script)
@@ -158,7 +158,7 @@ class _Runs:
 
 
 def _cancel(running: Running | None, grace_s: float) -> None:
-    """End every process of the job; at once if the user asks again meanwhile."""
+    """End every process of the job; at once if the user requests it again meanwhile."""
     if running is None:
         return
     try:

@@ -1,6 +1,6 @@
 """Host lists as Slurm writes them: ``node[01-03,7],gpu-[1-2]-ib,x`` and back.
 
-``python -m allpull.launch.hostlist LIST [--first]`` prints the names, a line each: job scripts use it, because
+``python -m allpull.launch.hostlist LIST [--first]`` prints the names, one per line: job scripts use it, because
 ``scontrol`` is missing inside containers. Standard library only.
 """
 
@@ -36,7 +36,7 @@ def expand(text: str) -> list[str]:
     if len(text) > MAX_TEXT:
         raise BadInput(f"a host list of {len(text):,} characters; at most {MAX_TEXT:,} are read", hint=HINT)
     names: list[str] = []
-    for word in _words(text):
+    for word in _entries(text):
         literals, choices = _parts(word, text, MAX_NAMES - len(names))
         for numbers in product(*choices):
             middle = "".join(number + literal for number, literal in zip(numbers, literals[1:], strict=True))
@@ -70,8 +70,8 @@ def compress(names: Sequence[str]) -> str:
     )
 
 
-def _words(text: str) -> Iterator[str]:
-    """What stands between commas outside brackets."""
+def _entries(text: str) -> Iterator[str]:
+    """The entries between commas outside brackets."""
     start = depth = 0
     for place, character in enumerate(text):
         depth += (character == "[") - (character == "]")

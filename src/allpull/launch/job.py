@@ -86,9 +86,9 @@ def prospect(
     record = _record(spec, name, kind=kind, command=command, created=now)
     if program is not None:
         record = of_program(record, os.environ)
-    words = None if program is None else tuple(program)
     place = out.resolve() / name
-    return Job(directory=place, spec=spec, record=record, module=module, program=words, options=options)
+    own_program = None if program is None else tuple(program)
+    return Job(directory=place, spec=spec, record=record, module=module, program=own_program, options=options)
 
 
 def prepare(
@@ -112,7 +112,7 @@ def prepare(
         str(out).encode()
     except UnicodeEncodeError:
         raise BadInput(
-            f"the name of the folder {str(out)!a} is not UTF-8", hint="give another place with --out"
+            f"the name of the folder {str(out)!a} is not UTF-8", hint="choose another folder for runs (--out)"
         ) from None
     prospective = prospect(spec, kind=kind, module=module, program=program, command=command, out=out, options=options)
     indices = array.indices(spec.slurm.array) if spec.launch.launcher == "slurm" else ()
@@ -125,7 +125,8 @@ def prepare(
     except OSError as error:
         place = error.filename or out
         raise BadInput(
-            f"cannot write a run directory in {out}: {error.strerror} ({place})", hint="give another place with --out"
+            f"cannot write a run directory in {out}: {error.strerror} ({place})",
+            hint="choose another folder for runs (--out)",
         ) from error
 
 
@@ -173,7 +174,7 @@ def _fresh(out: Path, name: str) -> Path:
         except FileExistsError:
             continue
         return directory.resolve()
-    raise BadInput(f"{out} already holds 999 runs called {name}", hint="give another place with --out")
+    raise BadInput(f"{out} already holds 999 runs called {name}", hint="choose another folder for runs (--out)")
 
 
 def _job_file(job: Job) -> JobFile:
@@ -198,8 +199,8 @@ def _job_file(job: Job) -> JobFile:
 
 
 def _record(spec: RunSpec, name: str, *, kind: Kind, command: Sequence[str], created: datetime) -> RunRecord:
-    ours = environment(spec, os.environ)
-    variables = {key: value for key, value in sorted(ours.items()) if key.startswith(RECORDED_VARIABLES)}
+    variables_set = environment(spec, os.environ)
+    variables = {key: value for key, value in sorted(variables_set.items()) if key.startswith(RECORDED_VARIABLES)}
     git, in_git = git_state(Path.cwd())
     record = RunRecord(
         schema=tag("run"),

@@ -1,4 +1,4 @@
-"""What a launcher is, and the table of those there are."""
+"""The launcher interface, and the table of launchers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ LAUNCHERS = Table(
 
 
 def choose(text: str) -> Launcher:
-    """The launcher that ``text`` asks for: a name, or a name and its argument, as in ``ssh:node[01-04]``.
+    """The launcher that ``text`` names: a name, or a name and its argument, as in ``ssh:node[01-04]``.
 
     Raises:
         UnknownName: no such launcher.
@@ -59,5 +59,5 @@ def choose(text: str) -> Launcher:
     if inspect.signature(kind).parameters:
         return cast("Launcher", kind(argument))
     if colon:
-        raise BadInput(f"launcher '{name}' takes no argument", hint=f"write --launcher {name}")
+        raise BadInput(f"launcher '{name}' takes no argument", hint=f"write {name}")
     return cast("Launcher", kind())

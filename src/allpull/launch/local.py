@@ -78,7 +78,7 @@ def command(job: Job) -> list[str]:
     if launch.hosts > 1:
         raise BadInput(
             f"launch.hosts: launcher local is this one host, not {launch.hosts}",
-            hint="choose one that has several: --launcher ssh:HOSTS, slurm or mpi:HOSTFILE",
+            hint="choose one that has several: ssh:HOSTS, slurm or mpi:HOSTFILE",
         )
     python = container.guarded(job.spec.container, python_of(job))
     return [*python, "-m", "allpull.observe.agent", str(job.file), "--port", str(launch.port)]

@@ -26,5 +26,5 @@ def check_memory(job: Job) -> None:
     needed = f"{ranks:,} ranks need at least {show_bytes(ranks * RANK_BYTES)} of memory on this host"
     raise BadInput(
         f"{needed}; {show_bytes(available)} are free",
-        hint=f"up to {max(1, available // RANK_BYTES)} may fit; several hosts hold more: --launcher ssh:HOSTS or slurm",
+        hint=f"up to {max(1, available // RANK_BYTES)} may fit; several hosts hold more: launcher ssh:HOSTS or slurm",
     )

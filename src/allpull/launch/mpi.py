@@ -212,10 +212,10 @@ def hosts_of(hostfile: str, environ: Mapping[str, str]) -> list[str]:
         return []
     names = (entry.partition(":")[0] for entry in entries(path))  # hydra writes host:slots
     # other hosts have a localhost of their own
-    names_found = list(dict.fromkeys(socket.gethostname() if name == "localhost" else name for name in names if name))
-    if not names_found:
+    hosts = list(dict.fromkeys(socket.gethostname() if name == "localhost" else name for name in names if name))
+    if not hosts:
         raise BadInput(f"the host file {path} names no host", hint="a host a line, such as node1 slots=2")
-    return names_found
+    return hosts
 
 
 def first_host(hostfile: str, environ: Mapping[str, str]) -> str:
@@ -226,7 +226,7 @@ def first_host(hostfile: str, environ: Mapping[str, str]) -> str:
     """
     hosts = hosts_of(hostfile, environ)
     if not hosts:
-        raise BadInput("launcher mpi: nothing says which hosts there are", hint="name them: --launcher mpi:HOSTFILE")
+        raise BadInput("launcher mpi: nothing says which hosts there are", hint="name them: launcher mpi:HOSTFILE")
     return hosts[0]
 
 

@@ -24,8 +24,8 @@ def outcome(ended: Sequence[HostEnding], directory: Path, *, trains: bool) -> tu
     exit_ = exit_of(ended)
     if exit_.code == WARNED and trains:
         exit_ = Exit(code=WARNED, reason=_warned(directory))
-    was_asked = exit_.code == WARNED or any(host.stopped for host in ended)
-    return "completed" if exit_.code == 0 else "cancelled" if was_asked else "failed", exit_
+    was_requested = exit_.code == WARNED or any(host.stopped for host in ended)
+    return "completed" if exit_.code == 0 else "cancelled" if was_requested else "failed", exit_
 
 
 def versions_of(record: RunRecord, ended: Sequence[HostEnding]) -> dict[str, str | None]:
@@ -40,8 +40,8 @@ def _warned(directory: Path) -> str:
     """The reason of a run that a warning ended."""
     names = file_names(directory, layout.CHECKPOINTS, "")
     saved = max(fnmatch.filter(names, layout.CHECKPOINT_NAMES), default=None)
-    goes_on = f"; --resume {directory} goes on from {saved}" if saved else ", with no checkpoint yet"
-    return f"stopped at a warning (SIGUSR1){goes_on}"
+    resumable = f"; --resume {directory} continues from {saved}" if saved else ", with no checkpoint yet"
+    return f"stopped at a warning (SIGUSR1){resumable}"
 
 
 def first_failure(failures: Iterable[RankFailure]) -> RankFailure | None:

@@ -1,4 +1,4 @@
-"""Tables of real networks, one family a file, and of what real devices make of them. Standard library only."""
+"""Tables of real networks, one family per file, and of the speed of real devices on them. Standard library only."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""What named devices achieve in training, and the time of each layer that follows from it.
+"""The training speed of named devices, and the time of each layer that follows from it.
 
 The figures are measured throughputs with their source, never peaks: a V100 reaches a quarter of its tensor cores'
-peak. From a throughput, the work of the network and two small terms follows the achieved rate (``flops_per_s``), and
-from that the time of a layer:
+peak. A throughput, the work of the network and two small terms give the achieved rate (``flops_per_s``), and that gives
+the time of a layer:
 
     forward = LAUNCH_S + batch · FLOPs / rate        backward = LAUNCH_S + 2 · batch · FLOPs / rate
 
-so that a step at the batch of the measurement takes exactly the time that was measured. Good for whole networks;
-single layers are rough, because normalisation and activations have no FLOPs here and their time is spread over the
+so that a step with the batch of the measurement takes exactly the measured time. This is good for whole networks and
+rough for single layers, because normalisation and activations have no FLOPs here and their time is spread over the
 convolutions. A network that was not measured on a device borrows the rate of ResNet-50. On the P100, where both are
 known, that makes Inception-v3 10 % too fast, and VGG-16, whose large plain convolutions run at 2.7 times the rate,
 far too slow: give its times yourself, or a device that has a row for it.

@@ -47,9 +47,9 @@ def _unit(
     return draft.norm(f"{place}.bn", y)
 
 
-def _joined(first: Map, *rest: Map) -> Map:
-    """Branches side by side: their channels add up."""
-    channels = first.channels + sum(other.channels for other in rest)
+def _joined(first: Map, *others: Map) -> Map:
+    """Parallel branches, concatenated: their channels add up."""
+    channels = first.channels + sum(other.channels for other in others)
     return Map(channels=channels, height=first.height, width=first.width)
 
 

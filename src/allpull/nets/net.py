@@ -15,14 +15,14 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """One tensor that is learnt: ``name`` within its layer, and its shape as in torch."""
+    """One trainable tensor: ``name`` within its layer, and its shape as in torch."""
 
     name: str
     shape: tuple[int, ...]
 
     @property
     def elements(self) -> int:
-        """Numbers in it."""
+        """The number of its elements."""
         return math.prod(self.shape)
 
 
@@ -49,7 +49,7 @@ class Net:
 
     @property
     def parameters(self) -> int:
-        """Numbers that are learnt."""
+        """The number of trainable parameters."""
         return sum(parameter.elements for layer in self.layers for parameter in layer.parameters)
 
     @property
@@ -60,14 +60,14 @@ class Net:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Map:
-    """What flows between layers: so many channels of so many rows and columns."""
+    """The shape of the activations between two layers, per sample."""
 
     channels: int
     height: int
     width: int
 
     def pooled(self, kernel: int, stride: int, padding: int = 0) -> Map:
-        """After a pooling or a convolution of this kernel; partial windows are dropped.
+        """The shape after a pooling or a convolution with this kernel; partial windows are dropped.
 
         >>> Map(channels=3, height=224, width=224).pooled(7, 2, 3)
         Map(channels=3, height=112, width=112)
@@ -79,7 +79,7 @@ class Map:
 
 @dataclass(slots=True)
 class Draft:
-    """A network being written down: each call appends a layer and returns what comes out of it."""
+    """Builds the table of a network: each call appends a layer and returns the shape of its output."""
 
     layers: list[Layer] = field(default_factory=list)
 

@@ -1,6 +1,6 @@
 """VGG: Simonyan & Zisserman, "Very Deep Convolutional Networks" (2014), table 1, column D, without normalisation.
 
-Nine tenths of its parameters stand in three linear layers, which are the first to have their gradients: the classic
+Nine tenths of its parameters are in three linear layers, whose gradients are ready first: the classic
 test of an all-reduce.
 """
 

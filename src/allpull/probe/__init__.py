@@ -1,4 +1,1 @@
-"""Find out what a machine is fit for.
-
-``doctor`` judges ``facts`` about it, which ``surroundings`` reads.
-"""
+"""Micro-benchmarks of what limits a job, and ``doctor``, which judges the facts that ``machine_facts`` reads."""

@@ -1,4 +1,4 @@
-"""From a job and a cluster to the keeper's order: shrunk rates, ranks and clocks by host, faults as timed changes."""
+"""Turn a job and a cluster into the keeper's order: shrunk rates, ranks and clocks by host, faults as timed changes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from allpull.rehearse.host.network import MASTER_PORT, MIN_BITS_PER_S, Change, T
 from allpull.rehearse.host.order import HostOrder, Order
 from allpull.rundir import layout
 
-STEPLESS = "allpull.probe"  # programs below it make no steps
+STEPLESS = "allpull.probe"  # programs below it have no steps
 
 _RATES = ("throttle", "throttle-uplink")
 
@@ -53,7 +53,7 @@ def make_order(job: Job, cluster: Cluster, *, cluster_id: str, state_file: Path)
 
 
 def topology(cluster: Cluster) -> Topology:
-    """The links of ``cluster`` as they are at the start, divided by ``shrink``; latency is not.
+    """The links of ``cluster`` at the start, their rates divided by ``shrink``; latency is not divided.
 
     Raises:
         BadInput: a link becomes slower than can be shaped.
@@ -74,7 +74,7 @@ def topology(cluster: Cluster) -> Topology:
 
 
 def changes(cluster: Cluster) -> list[Change]:
-    """What happens to links, hosts and ranks while the job runs; a rate that differs from the start is no change."""
+    """What happens to links, hosts and ranks while the job runs; a rate that is low from the start is no change."""
     return [change for change in _every_change(cluster) if change.at_s > 0 or change.kind not in _RATES]
 
 

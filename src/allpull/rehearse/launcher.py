@@ -1,4 +1,4 @@
-"""The launcher of a virtual cluster: check that this machine can hold it, start its keeper, and wait for the end."""
+"""The launcher of a virtual cluster: check that this machine can run it, start its keeper, and wait for the end."""
 
 from __future__ import annotations
 
@@ -38,10 +38,11 @@ KEEPER_EXTRA_S = 10.0  # the keeper waits for the fork server, which gives its r
 
 
 class Rehearse:
-    """The launcher of the cluster file at ``path``; ``say`` gets what will not be, or was not, as the file says.
+    """The launcher of the cluster file at ``path``; ``say`` is called with each deviation from the file, a sentence.
 
     Raises:
-        BadInput: the file cannot be read, or holds faults, all of which are listed.
+        BadInput: the file cannot be read.
+        ConfigError: with one line for each error in the file.
     """
 
     def __init__(self, path: str | Path, *, say: Callable[[str], None] = tell) -> None:
@@ -52,31 +53,32 @@ class Rehearse:
 
     @property
     def ranks(self) -> int:
-        """Ranks that the cluster has room for; a job must have as many."""
+        """The number of ranks of the cluster; a job must have as many."""
         return self.cluster.ranks
 
     def plan(self, job: Job) -> str:
         """The network and the ranks, as shell lines.
 
         Raises:
-            BadInput, MissingPart: as ``submit``, before anything is made.
+            BadInput, MissingPart: as ``submit``; nothing was started.
         """
         check_machine(self.cluster, job.spec, accelerated=_is_accelerated(job))
         order = make_order(job, self.cluster, cluster_id="", state_file=Path())
         return shell_script.show(order, self._remarks(job))
 
     def submit(self, job: Job) -> RehearsedJob:
-        """Make the cluster and start ``job`` on it; remains of dead owners are removed first.
+        """Make the cluster and start ``job`` on it; what dead owners left is removed first.
 
         Raises:
             BadInput: the job has another number of ranks, or more than this machine can hold.
             MissingPart: a program, or the right to make namespaces, is missing; nothing is left behind.
+            AllpullError: the virtual network could not be made; nothing is left behind.
         """
         accelerated = _is_accelerated(job)
         check_machine(self.cluster, job.spec, accelerated=accelerated)
         ownership.clean_dead()
         if job.program is not None and any(host.clock_offset_s or host.clock_drift_ppm for host in self.cluster.hosts):
-            fake_clock.mend_programs(job.directory)
+            fake_clock.install_sitecustomize(job.directory)
         acting = Fault if accelerated else MachineFault
         whole_json(str(job.directory / layout.CLUSTER_TRUTH), truth(self.cluster, acting=acting))
         running = RehearsedJob(job, self.cluster, self._say)
@@ -114,8 +116,8 @@ class RehearsedJob(Running):
             self._state = ownership.claim(self._id, job.directory)
         except OSError as error:
             raise BadInput(
-                f"cannot note who owns the virtual cluster: {error.strerror} ({error.filename})",
-                hint="this folder must be yours and writable",
+                f"cannot record the owner of the virtual cluster: {error.strerror} ({error.filename})",
+                hint="this folder must belong to you and be writable",
             ) from error
         ready, tell = os.pipe()
         try:
@@ -135,13 +137,13 @@ class RehearsedJob(Running):
                 os.close(descriptor)
 
     def poll(self) -> list[HostEnding] | None:
-        """How each host ended, or None while ranks run."""
+        """How each host ended; None while ranks run."""
         assert self._keeper is not None
         code = self._keeper.poll()
         if code is None:
             return None
         self._end_everything()
-        self._say_what_never_struck()
+        self._report_missed_faults()
         code = 128 - code if code < 0 else code
         tail = log_tail(self._job.directory, layout.CLUSTER_LOG)
         ended = [self._ending(host, code, tail) for host in self._hosts]
@@ -151,7 +153,7 @@ class RehearsedJob(Running):
         return [replace(host, reason=reason) for host in ended]
 
     def cancel(self, grace_s: float) -> None:
-        """Ask the keeper to end all hosts; a little after ``grace_s`` seconds, kill what is left."""
+        """Ask the keeper to end all hosts; kill what is left ``KEEPER_EXTRA_S`` after the grace time, at once for 0."""
         assert self._keeper is not None
         if self._keeper.poll() is None and grace_s > 0:
             self._keeper.terminate()
@@ -165,17 +167,17 @@ class RehearsedJob(Running):
             return subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                stdout=log if self._job.program is None else None,  # what the user's command prints is the user's
+                stdout=log if self._job.program is None else None,  # the user sees what the command prints
                 stderr=log,
                 env={**environment(self._job.spec, os.environ), ownership.TAG: self._id},
                 pass_fds=(tell,),
-                start_new_session=True,  # Ctrl-C is ours to pass on, once, and politely
+                start_new_session=True,  # we pass Ctrl-C on, once, as SIGTERM
             )
 
     def _wait_until_ready(self, ready: int) -> None:
-        heard, _, _ = select.select([ready], [], [], READY_S)
+        readable, _, _ = select.select([ready], [], [], READY_S)
         try:
-            report = json.loads(os.read(ready, 65536)) if heard else {}
+            report = json.loads(os.read(ready, 65536)) if readable else {}
         except ValueError:
             report = {}
         if "hosts" in report:
@@ -184,8 +186,8 @@ class RehearsedJob(Running):
             raise (MissingPart if report["missing"] else AllpullError)(report["error"], hint=report["hint"])
         tail = log_tail(self._job.directory, layout.CLUSTER_LOG)
         raise AllpullError(
-            f"the virtual cluster could not be made: {tail[-1] if tail else 'its keeper remarks nothing'}",
-            hint=f"more in {self._log}",
+            f"the virtual cluster could not be made: {tail[-1] if tail else 'its keeper printed nothing'}",
+            hint=f"see {self._log}",
         )
 
     def _end_everything(self) -> None:
@@ -194,15 +196,15 @@ class RehearsedJob(Running):
             self._keeper.wait()
         ownership.release(self._state)
 
-    def _say_what_never_struck(self) -> None:
+    def _report_missed_faults(self) -> None:
         missed = [one["kind"] for one in not_struck(self._job.directory / layout.CLUSTER_TRUTH, self._changes)]
         if missed:
             self._say(f"the job ended before these faults were to strike: {', '.join(missed)}")
 
     def _ending(self, host: str, code: int, tail: tuple[str, ...]) -> HostEnding:
-        """How ``host`` ended; ranks that failed before they had a log get the end of the cluster's.
+        """How ``host`` ended; ranks that failed before they had a log get the end of the cluster's log, ``tail``.
 
-        ``code`` is the keeper's, for a host that was killed before it could write its own.
+        ``code`` is the keeper's exit code, for a host that was killed before it could write its own.
         """
         written = agent_ending(self._job.directory, host)
         ended = read_host_ending(self._job.directory, host, code if written is None else written.code)

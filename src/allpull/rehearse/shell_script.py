@@ -1,4 +1,4 @@
-"""What a rehearsal makes and starts, as shell lines to read, or to run one by one as root."""
+"""Write a rehearsal as a shell script, to read or to run line by line as root."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ ZEROS = {"first-step": "every rank has made its first step", "start": "all ranks
 
 
 def show(order: Order, remarks: Iterable[str] = ()) -> str:
-    """Namespaces, links and ranks of ``order``, after ``remarks``. allpull makes the same in a namespace of its own."""
+    """Namespaces, links and ranks of ``order``, after ``remarks``. allpull makes the same inside its own namespace."""
     comments = (f"# {line}" for line in remarks)
     return "\n".join(["#!/bin/sh", *comments, *_hosts(order), *_links(order), *_changes(order), *_ranks(order), ""])
 
 
 def _hosts(order: Order) -> Iterator[str]:
-    yield "# Hosts: one network namespace each, all inside one of our own (unshare --net --mount)."
+    yield "# Hosts: one network namespace each, all inside an outer one (unshare --net --mount)."
     for host in order.hosts:
         yield f"ip netns add {host.name}"
 
@@ -28,7 +28,7 @@ def _links(order: Order) -> Iterator[str]:
     yield "# Links, shaped at both ends."
     yield from _lines(order, network.plan(order.topology))
     if order.topology.latency_s > 0:
-        yield f"# Between two hosts {order.topology.latency_s * 1e6:g} µs are added, by netem or what stands in for it."
+        yield f"# Between two hosts {order.topology.latency_s * 1e6:g} µs are added, by netem or its replacement."
 
 
 def _changes(order: Order) -> Iterator[str]:
@@ -42,7 +42,7 @@ def _kill(change: network.Change) -> Iterator[str]:
 
 
 def _ranks(order: Order) -> Iterator[str]:
-    yield "# Ranks: torch is imported once and all of them are forked; as programs of their own they would be"
+    yield "# Ranks: allpull imports torch once and forks all of them; as separate programs they would be"
     for index, host in enumerate(order.hosts):
         if host.has_own_clock:
             yield f"# (wall clock of {host.name}: {host.clock_offset_s:+g} s, {host.clock_drift_ppm:+g} ppm)"

@@ -13,15 +13,15 @@ from allpull.rundir.run_record import write_record
 from allpull.schema.spec import LaunchSpec, RunSpec
 from allpull.schema.trainspec import TrainSpec
 
-_RECORDED = ("name", "launch", "observe", "rehearsal")  # the other parts are of trainings that compute
+_RECORDED = ("name", "launch", "observe", "rehearsal")  # the other parts belong to trainings that compute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsal:
-    """What is rehearsed. Planted faults enter only by ``sha256``, the cluster file's, so that no analysis can see them.
+    """What is rehearsed. Planted faults enter only by ``sha256``, the file's hash, so that no analysis can see them.
 
-    ``accelerator`` is ``cluster.to_plain``'s; ``network`` has the rates of the file, before they are divided by
-    ``shrink``, and is None where nothing is shaped.
+    ``accelerator`` is that of ``cluster.to_plain``; ``network`` has the rates of the file, before they are divided by
+    ``shrink``, and is None if nothing is shaped.
     """
 
     sha256: str
@@ -33,15 +33,15 @@ class Rehearsal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RehearsalSpec(RunSpec):
-    """The specification of a rehearsal; of a training it has the batch, and the epochs that its steps make."""
+    """The specification of a rehearsal; ``train`` has only the batch and the number of epochs."""
 
     rehearsal: Rehearsal
 
 
 def specification(cluster: Cluster, *, steps: int, source: str, shaped: bool) -> RehearsalSpec:
-    """The specification of ``steps`` steps on ``cluster``, which has an accelerator and comes from file ``source``.
+    """The specification of ``steps`` steps on ``cluster``, which has an accelerator and was read from ``source``.
 
-    ``shaped``: on virtual hosts; else all ranks are this machine's.
+    ``shaped``: on virtual hosts; else all ranks run directly on this machine.
     """
     accelerator = cluster.accelerator
     assert accelerator is not None
@@ -69,7 +69,7 @@ def options(cluster: Cluster, steps: int) -> Mapping[str, Any]:
 
 
 def recorded(job: Job) -> Job:
-    """``job``, prepared, with a record that holds the rehearsal's options and none of a real training.
+    """``job``, prepared, with a record of the rehearsal's options only: none of a real training, and no seed.
 
     Raises:
         OSError: it cannot be written.

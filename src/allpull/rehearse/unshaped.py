@@ -1,4 +1,4 @@
-"""The launcher of `rehearse --unshaped`: the same accelerators as ranks of this machine, without hosts and links."""
+"""The launcher of `rehearse --unshaped`: the same accelerators on this machine, without virtual hosts and links."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Unshaped:
         self._local = Local()
 
     def plan(self, job: Job) -> str:
-        """The command of the ranks' agent, after what does not act.
+        """The command of the ranks' agent, after a comment that names faults without effect.
 
         Raises:
             BadInput: this machine cannot hold the ranks.

@@ -82,7 +82,8 @@ class Window:
     ``queued_s`` (steps, ranks): how long the training thread was runnable and had no CPU; None: not known of all steps.
     ``measured_s``: from the first begin to the last end, as recorded. ``level``: "bucket" where the buckets are known.
     ``bound_s``: how wrong the time between two ranks may be. ``gaps``: what could not be used. ``complete``:
-    these are all ranks of the job; otherwise, ranks that were not recorded may have arrived later.
+    these are all ranks of the job; otherwise, ranks that were not recorded may have arrived later. ``on_device``: an
+    accelerator computes, and the phases are its own.
     """
 
     steps: NDArray[np.int64]
@@ -106,6 +107,7 @@ class Window:
     queued_s: Floats | None = None
     gaps: tuple[Gap, ...] = ()
     complete: bool = True
+    on_device: bool = False
 
     @property
     def ranks(self) -> int:

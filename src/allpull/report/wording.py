@@ -22,13 +22,13 @@ SCALING_WORDS: dict[Scaling, str] = {
 }
 
 
-def joined(words: Sequence[str]) -> str:
+def joined(items: Sequence[str]) -> str:
     """A list as part of a sentence.
 
     >>> joined(["copy"]), joined(["copy", "host", "other"])
     ('copy', 'copy, host and other')
     """
-    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
+    return " and ".join([", ".join(items[:-1]), items[-1]]) if len(items) > 1 else "".join(items)
 
 
 def percent(share: float | None) -> str:
@@ -66,7 +66,7 @@ def ranged(interval: Interval | None) -> str:
     if interval is None or interval.low is None or interval.high is None:
         return times(None if interval is None else interval.value)
     if interval.is_at_most and interval.value > 1:
-        return f"{bounded(interval)}{sure(interval)}"
+        return f"{bounded(interval)}{certain_part(interval)}"
     for digits in range(2 if abs(interval.value) < 10 else 1, 5):
         shown = [f"{bound:,.{digits}f}×" for bound in (interval.low, interval.high)]
         if shown[0] != shown[1]:
@@ -83,11 +83,11 @@ def bounded(bound: Interval) -> str:
     return f"at most {times(bound.value)}"
 
 
-def sure(bound: Interval) -> str:
+def certain_part(bound: Interval) -> str:
     """The certain part of a ratio that is an upper bound, as text to follow it; empty if that is no gain.
 
-    >>> sure(Interval(value=2.44, low=1.31, high=2.44)), sure(Interval(value=2.44, low=1.001, high=2.44))
-    (' (surely 1.31×)', '')
+    >>> [certain_part(Interval(value=2.44, low=low, high=2.44)) for low in (1.31, 1.001)]
+    [' (surely 1.31×)', '']
     """
     return f" (surely {times(bound.low)})" if bound.low is not None and round(bound.low, 2) > 1 else ""
 

@@ -30,7 +30,7 @@ def cache_explanation(directory: Path, record: RunRecord, result: ExplainResult)
         return  # a link would lead out of the run directory
     text = result.model_dump_json(by_alias=True, indent=1) + "\n"
     try:
-        root = safe_open.checked_directory(directory)  # or a run that was deleted meanwhile would begin anew
+        root = safe_open.checked_directory(directory)  # else a run that was deleted meanwhile would reappear
         private_folder(str(path.parent))
         whole_file(str(path), text)
         whole_file(str(key), _key(root, text.encode()) + "\n")
@@ -55,10 +55,11 @@ def cached_explanation(directory: Path, record: RunRecord) -> ExplainResult | No
             root, blob
         ):
             return None
-        found = safe_open.document(ExplainResult, "explain", blob, f"{safe_open.shown_path(root)}/{layout.EXPLANATION}")
+        where = f"{safe_open.shown_path(root)}/{layout.EXPLANATION}"
+        result = safe_open.document(ExplainResult, "explain", blob, where)
     except RunDirError:
         return None
-    return found if found.run == record.id and found.reference is None else None
+    return result if result.run == record.id and result.reference is None else None
 
 
 def _key(root: Path, blob: bytes) -> str:

@@ -1,7 +1,7 @@
 """The job file: what each process of a job reads about it, as one record with one reader and one writer.
 
 ``launch`` writes it before anything starts; agents, ranks, sidecars and the start-up hook read it. Standard library
-only, for Python 3.9 and newer: it is carried into the environment of the observed program.
+only, for Python 3.9 and newer: it is copied into the environment of the observed program.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class WatchOptions:
     trace_first: int = 5
     """The step in which the first profiler window begins."""
     steps: Optional[Tuple[int, Optional[int]]] = None
-    """The first step that is recorded and the first that is not any more (None: to the end); None: every step."""
+    """The first recorded step, and the first after it that is not recorded (None: to the end); None: every step."""
 
 
 @dataclass(frozen=True)

@@ -60,9 +60,6 @@ FOLDERS = (JOB, LOGS, ENDED, *RECORDS, DERIVED)
 ATTEMPT_FOLDERS = (*RECORDS, ENDED)
 """Folders of one attempt's records."""
 
-NO_COUNTERS = "no counters: "
-"""Part of the format: the prefix of an entry in a counters file's `sources` that says why nothing was counted."""
-
 _RANK_FILE = re.compile(r"rank-([0-9]{5,7})\.jsonl")
 
 MAX_NAME = 48  # of a name inside a path; file systems allow 255 bytes, and hosts and suffixes need some
@@ -173,8 +170,8 @@ def slug(name: str) -> str:
     ('Grosse-b-x', 'unnamed', 'node01.cluster')
     """
     plain = unicodedata.normalize("NFKD", name.replace("ß", "ss")).encode("ascii", "ignore").decode()
-    words = [word.strip(".") for word in re.split(r"[^A-Za-z0-9._]+", plain)]
-    return "-".join(word for word in words if word)[:MAX_NAME].strip("-.") or "unnamed"
+    parts = [word.strip(".") for word in re.split(r"[^A-Za-z0-9._]+", plain)]
+    return "-".join(word for word in parts if word)[:MAX_NAME].strip("-.") or "unnamed"
 
 
 def run_name(utc: str, name: str, ranks: Optional[int], signature: str) -> str:

@@ -29,7 +29,7 @@ Kind = TypeVar("Kind", bound=Record)
 
 
 def shown_path(path: Path) -> str:
-    """``path`` as text that any encoding can carry: bytes that are not UTF-8 stand as ``\\xff``."""
+    """``path`` as text that any encoding can hold: bytes that are not UTF-8 appear as ``\\xff``."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
@@ -60,7 +60,7 @@ def opened(root: Path, relative: str) -> Iterator[tuple[BinaryIO, int]]:
     where = f"{shown_path(root)}/{relative}"
     path = _inside(root, relative)
     try:
-        # O_NONBLOCK: opening a pipe that nobody writes to must not hang
+        # O_NONBLOCK: opening a pipe without a writer must not hang
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
     except OSError as error:
         raise RunDirError(f"{where}: {_reason(error)}", hint="are you allowed to read it?") from error
@@ -72,7 +72,7 @@ def opened(root: Path, relative: str) -> Iterator[tuple[BinaryIO, int]]:
         try:
             yield file, status.st_size
         except OSError as error:
-            raise RunDirError(f"{where}: {_reason(error)}", hint="is the file system well?") from error
+            raise RunDirError(f"{where}: {_reason(error)}", hint="check the file system") from error
 
 
 def read_whole(root: Path, relative: str, limit_bytes: int) -> bytes:
@@ -104,8 +104,8 @@ def file_names(root: Path, folder: str, suffix: str) -> list[str]:
     names: list[str] = []
     try:
         with os.scandir(path) as entries:
-            for seen, entry in enumerate(entries):
-                if seen >= MAX_ENTRIES:
+            for number, entry in enumerate(entries):
+                if number >= MAX_ENTRIES:
                     raise RunDirError(f"{where}: more than {MAX_ENTRIES:,} files", hint="is this a run directory?")
                 if entry.name.endswith(suffix):
                     names.append(entry.name)
@@ -160,8 +160,8 @@ def document(kind: type[Kind], name: str, blob: bytes, where: str) -> Kind:
 
 def faults(error: ValidationError) -> str:
     """The first faults that pydantic found, each with its field, in one line."""
-    found = error.errors(include_url=False, include_context=False, include_input=False)
-    shown = [f"{'.'.join(str(part) for part in fault['loc'])[:80]}: {fault['msg']}" for fault in found]
+    errors = error.errors(include_url=False, include_context=False, include_input=False)
+    shown = [f"{'.'.join(str(part) for part in fault['loc'])[:80]}: {fault['msg']}" for fault in errors]
     more = len(shown) - MAX_SHOWN_FAULTS
     return "; ".join(shown[:MAX_SHOWN_FAULTS]) + (f"; and {more} more" if more > 0 else "")
 

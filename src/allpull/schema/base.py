@@ -11,7 +11,7 @@ Format history:
 - 1.3 (allpull 0.1.0): steps have how long the thread that trains waited for a CPU. Findings have the options that their
   remedy names.
 - 1.4 (allpull 0.1.0): steps list every reduction of gradients, where there may be several, and events say of which
-  network buckets are.
+  network buckets are. Headers of counters say why nothing is counted; before, an entry of their sources did.
 
 A minor version adds optional fields, so an older reader may ignore them; a major version comes with an upgrade
 function, and one real run of every past version stays in the tests.
@@ -45,15 +45,15 @@ def tag(kind: str) -> str:
     return f"allpull.{kind}/{VERSION}"
 
 
-def check_tag(found: object, kind: str, where: str) -> None:
+def check_tag(schema: object, kind: str, where: str) -> None:
     """Accept any minor version of our major one.
 
     Raises:
-        RunDirError: ``found`` is no tag of ``kind``, or of a newer major version; ``where`` names the file.
+        RunDirError: ``schema`` is no tag of ``kind``, or one of a newer major version; ``where`` names the file.
     """
-    match = _TAG.fullmatch(found) if isinstance(found, str) else None
+    match = _TAG.fullmatch(schema) if isinstance(schema, str) else None
     if match is None or match.group(1) != kind:
-        shown = repr(found)[:80]
+        shown = repr(schema)[:80]
         raise RunDirError(f"{where}: schema is {shown}, expected {tag(kind)}", hint="is this an allpull file?")
     if int(match.group(2)) > int(VERSION.split(".", maxsplit=1)[0]):
         raise RunDirError(

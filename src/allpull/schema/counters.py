@@ -1,4 +1,4 @@
-"""``counters/<host>.jsonl``: a header line, then one line per sample from the host's sidecar.
+"""``counters/<host>.jsonl``: a header line, then one line per sample of the host's sidecar.
 
 Everything that grows is cumulative, so that a lost sample loses resolution and no bytes.
 """
@@ -21,6 +21,9 @@ class CountersHeader(Record):
     clock: Clock
     interval_ns: int = Field(gt=0)
     sources: list[str] = Field(default_factory=list, description="sources of the numbers")
+    no_counters: str | None = Field(
+        None, description="why ranks and network interfaces are not counted, if they are not"
+    )
 
 
 class RankCounters(Record):

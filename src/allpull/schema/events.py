@@ -119,7 +119,7 @@ class CollectiveKind(Record):
 
 
 class Buckets(Record):
-    """How DDP cuts the gradients, as of a step; sizes in the order in which buckets are reduced."""
+    """How DDP divides the gradients into buckets, from a step on; sizes in the order of reduction."""
 
     kind: Literal["buckets"]
     step: int = Field(ge=0)

@@ -1,4 +1,4 @@
-"""What is missing from a run or could not be used: a kind for code to decide by, and a sentence for people."""
+"""What is missing from a run or could not be used: a kind that code decides by, and a sentence for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``run.json``: what was asked for, what ran, and how it ended."""
+"""``run.json``: what was requested, what ran, and how it ended."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Status = Literal["created", "running", "completed", "failed", "cancelled"]
 
 
 class Exit(Record):
-    """How a job ended. ``rank`` and below speak of the rank that failed first, and are None where none did."""
+    """How a job ended. ``rank`` and below describe the rank that failed first, and are None if none did."""
 
     code: int = Field(description="exit code passed on to the user; 128 + n for signal n")
     rank: int | None = Field(None, ge=0)

@@ -100,8 +100,8 @@ class StepRecord(Record):
     )
     ready_ns: list[int] | None = Field(
         None,
-        description="when the last gradient of each bucket and of those before it was ready, in the order of reduction"
-        " it: the last is arrival_ns. A single one: the buckets are not told apart",
+        description="for each bucket, in the order of reduction, when the last gradient of it and of all earlier ones"
+        " was ready; the last is arrival_ns. A single moment: the buckets are not distinguished",
     )
     reductions: list[Reduction] | None = Field(
         None,

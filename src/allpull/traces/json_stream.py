@@ -30,16 +30,16 @@ class Text:
         self._read = read
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")(errors="replace")
         self._values = json.JSONDecoder(parse_constant=lambda _: None, strict=False)
-        self._rest = ""
+        self._unread = ""
         self._place = 0
         self._is_over = False
 
     def peek(self, skipped: re.Pattern[str] = _SPACE) -> str:
         """The next character that is not ``skipped``, without consuming it; "" at the end."""
         while True:
-            self._place = _end(skipped.match(self._rest, self._place))
-            if self._place < len(self._rest):
-                return self._rest[self._place]
+            self._place = _end(skipped.match(self._unread, self._place))
+            if self._place < len(self._unread):
+                return self._unread[self._place]
             if not self._more():
                 return ""
 
@@ -49,9 +49,9 @@ class Text:
         Raises:
             ValueError: it is not ``expected``.
         """
-        found = self.peek()
-        if found != expected:
-            raise ValueError(f"{found!r} where {expected!r} was expected" if found else "it is truncated")
+        character = self.peek()
+        if character != expected:
+            raise ValueError(f"{character!r} where {expected!r} was expected" if character else "it is truncated")
         self._place += 1
 
     def value(self) -> Any:
@@ -62,12 +62,12 @@ class Text:
         """
         is_bare = self.peek() not in '{["'
         while True:
-            if is_bare and not _AFTER_BARE.search(self._rest, self._place):  # a number may continue in the next chunk
-                if len(self._rest) - self._place > MAX_VALUE or not self._more():
+            if is_bare and not _AFTER_BARE.search(self._unread, self._place):  # a number may continue in the next chunk
+                if len(self._unread) - self._place > MAX_VALUE or not self._more():
                     raise ValueError("it is truncated")
                 continue
             try:
-                value, end = self._values.raw_decode(self._rest, self._place)
+                value, end = self._values.raw_decode(self._unread, self._place)
             except json.JSONDecodeError as error:
                 self._extend_value(error)
                 continue
@@ -86,8 +86,8 @@ class Text:
         """
         self.take("[")
         yield from self._objects()
-        while (found := self.peek(_BETWEEN)) != "]":
-            if not found:
+        while (character := self.peek(_BETWEEN)) != "]":
+            if not character:
                 raise ValueError("it is truncated")
             yield self.value()
             yield from self._objects()
@@ -97,11 +97,11 @@ class Text:
         """Consecutive objects that are complete in what was read: nearly all elements of nearly all lists."""
         decode, between = self._values.raw_decode, _BETWEEN.match
         while True:
-            place = _end(between(self._rest, self._place))
-            if not self._rest.startswith("{", place):
+            place = _end(between(self._unread, self._place))
+            if not self._unread.startswith("{", place):
                 return
             try:
-                value, self._place = decode(self._rest, place)
+                value, self._place = decode(self._unread, place)
             except (ValueError, RecursionError):
                 return  # truncated by the end of the chunk, or damaged: ``value`` determines which
             yield value
@@ -112,17 +112,17 @@ class Text:
             return False
         blob = self._read(CHUNK)
         self._is_over = not blob
-        self._rest = self._rest[self._place :] + self._decoder.decode(blob, final=not blob)
+        self._unread = self._unread[self._place :] + self._decoder.decode(blob, final=not blob)
         self._place = 0
-        return bool(blob) or bool(self._rest)
+        return bool(blob) or bool(self._unread)
 
     def _extend_value(self, error: json.JSONDecodeError) -> None:
         """Read more where a value is incomplete; raise where it cannot be one."""
-        unused = len(self._rest) - self._place
+        unused = len(self._unread) - self._place
         if unused > MAX_VALUE:
             raise ValueError(f"a value of more than {MAX_VALUE:,} characters, or damage in it")
         if self._is_over:
-            raise ValueError("it is truncated" if error.pos >= len(self._rest) - 1 else error.msg)
+            raise ValueError("it is truncated" if error.pos >= len(self._unread) - 1 else error.msg)
         self._more()
 
 
@@ -141,11 +141,11 @@ def members(text: Text, lists: Collection[str]) -> Iterator[tuple[str, Any]]:
     if opening != "{":
         raise ValueError("it is empty" if not opening else "it is neither an object nor a list")
     text.take("{")
-    while (found := text.peek(_BETWEEN)) != "}":
-        if not found:
+    while (character := text.peek(_BETWEEN)) != "}":
+        if not character:
             raise ValueError("it is truncated")
-        if found != '"':
-            raise ValueError(f"{found!r} where the name of a member was expected")
+        if character != '"':
+            raise ValueError(f"{character!r} where the name of a member was expected")
         name = text.value()
         text.take(":")
         if name in lists and text.peek() == "[":

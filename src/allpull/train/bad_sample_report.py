@@ -54,22 +54,22 @@ class BadSampleReport:
         self._last_message = message
         for part, counts in new_counts.items():
             lost = counts.left_out + counts.replaced
-            if check_limit and lost > self._limit * counts.seen:
-                raise too_many(lost, counts.seen, self._limit, part)
+            if check_limit and lost > self._limit * counts.loaded:
+                raise too_many(lost, counts.loaded, self._limit, part)
 
     def _since(self) -> dict[str, Counts]:
         """The counts of all ranks since the last time."""
         now = {part: samples.totals() for part, samples in self._samples.items()}
         rows = [astuple(now[part]) for part in now], [astuple(self._reported[part]) for part in now]
-        ours = torch.tensor(rows, dtype=torch.int64, device=self._ranks.device)
+        own_counts = torch.tensor(rows, dtype=torch.int64, device=self._ranks.device)
         self._reported = now
         return {
             part: Counts(**dict(zip(asdict(NONE), row, strict=True)))
-            for part, row in zip(now, self._ranks.total(ours[0] - ours[1]).tolist(), strict=True)
+            for part, row in zip(now, self._ranks.total(own_counts[0] - own_counts[1]).tolist(), strict=True)
         }
 
     def write(self) -> None:
-        """Append this rank's new_entries to its list; another attempt of the job goes on in the same file."""
+        """Append this rank's new entries to its list; another attempt of the job continues in the same file."""
         lines = [
             json.dumps({"part": part, **{name: value for name, value in asdict(one).items() if value is not None}})
             for part, samples in self._samples.items()
@@ -84,4 +84,4 @@ class BadSampleReport:
 
 def _summary(part: str, counts: Counts) -> str:
     kinds = [f"{count:,} {label}" for name, label in LABELS.items() if (count := getattr(counts, name))]
-    return f"of {counts.seen:,} {PARTS[part]} samples, {', '.join(kinds)}" if kinds else ""
+    return f"of {counts.loaded:,} {PARTS[part]} samples, {', '.join(kinds)}" if kinds else ""

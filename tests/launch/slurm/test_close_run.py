@@ -102,7 +102,7 @@ def test_success_needs_the_word_of_every_host(job):
     ended(job, 0)
     record = close_run.close(job.directory, 0)
     assert record.status == "failed"
-    assert "1 of 2 hosts never said how their ranks ended" in record.exit.reason
+    assert "1 of 2 hosts did not report how their ranks ended" in record.exit.reason
 
 
 def test_a_host_that_could_not_take_part_says_why(job):

@@ -169,5 +169,5 @@ def test_a_step_runs_on_the_first_hosts_of_the_allocation(job):
     assert words[0] == "srun"
     assert "--nodelist=n[05-06]" in words
     assert words[-4:] == ["--master", "n05", "--port", "20001"]
-    with pytest.raises(BadInput, match="2 asked for, and Slurm job 70001 has 1"):
+    with pytest.raises(BadInput, match="2 requested, and Slurm job 70001 has 1"):
         step_command(job, {**environ, "SLURM_JOB_NODELIST": "n05"})

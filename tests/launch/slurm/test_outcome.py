@@ -61,7 +61,7 @@ def test_all_is_well_only_when_every_host_says_so() -> None:
     for told in ([], FINE[:1]):
         end = exit_of(decide_endings(JobFacts(state="COMPLETED"), told, hosts=2, log_tail=("bash: no such file",)))
         assert end.code == 1
-        assert f"{2 - len(told)} of 2 hosts never said" in (end.reason or "")
+        assert f"{2 - len(told)} of 2 hosts did not report" in (end.reason or "")
         assert end.log_tail == ["bash: no such file"]
 
 
@@ -116,5 +116,6 @@ def test_what_a_host_says_of_its_end_is_passed_on_also_where_another_says_nothin
     assert [host.reason for host in decide_endings(facts, told, hosts=1)] == ["host n9: cannot resolve n9"]
     (host,) = decide_endings(facts, told, hosts=2)
     assert host.reason == (
-        "host n9: cannot resolve n9; Slurm says FAILED with code 68, but 1 of 2 hosts never said how their ranks ended"
+        "host n9: cannot resolve n9; Slurm says FAILED with code 68, "
+        "but 1 of 2 hosts did not report how their ranks ended"
     )

@@ -189,7 +189,7 @@ def test_a_script_that_fails_before_the_ranks_shows_its_log(program):
     record = execute(job, Slurm(), lambda: None)
     assert record.exit is not None
     assert record.exit.code == 9
-    assert "never said how their ranks ended" in (record.exit.reason or "")
+    assert "did not report how their ranks ended" in (record.exit.reason or "")
     assert "this goes wrong" in record.exit.log_tail
 
 

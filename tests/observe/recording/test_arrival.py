@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import statistics
 import types
 from dataclasses import dataclass
 
@@ -49,7 +48,10 @@ dist.destroy_process_group()
 
 @pytest.mark.ranks
 def test_arrival_agrees_with_the_logger_of_ddp(tmp_path, monkeypatch):
-    """Per step and rank; the logger's moment is later by the copy of the last bucket, and it reads another clock."""
+    """In nearly every step, the logger's moment is just after ours: the last bucket has been copied.
+
+    Rank 0 waits for the sleep of rank 1: it arrives in the first half of a step, and rank 1 in the second.
+    """
     (tmp_path / "program.py").write_text(PROGRAM)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     spec = RunSpec(name="arrival", launch=LaunchSpec(ranks=2), observe=ObserveSpec(counters=False))
@@ -57,20 +59,25 @@ def test_arrival_agrees_with_the_logger_of_ddp(tmp_path, monkeypatch):
     record = execute(job, Local(), lambda: None)
     assert record.exit is not None
     assert record.exit.code == 0, record.exit.log_tail
-    arrivals = []
-    for rank in (0, 1):
+    for rank, is_late in ((0, False), (1, True)):
         header, *steps = [json.loads(line) for line in (job.directory / f"steps/rank-{rank:05d}.jsonl").open()]
         log = (job.directory / f"job/logs/rank-{rank:05d}.log").read_text().splitlines()
         told = json.loads(next(line for line in log if line.startswith("[")))
         to_real_ns = header["clock"]["realtime_ns"] - header["clock"]["monotonic_ns"]
-        arrived = [step["arrival_ns"] + to_real_ns for step in steps[:-1]]
-        differences_ms = sorted((theirs - ours) / 1e6 for ours, theirs in zip(arrived, told, strict=True) if theirs)
-        assert len(differences_ms) >= 10
-        assert -0.1 < differences_ms[len(differences_ms) // 2] < 5.0
-        assert all(step["done_ns"] > step["arrival_ns"] for step in steps)
-        arrivals.append([step["arrival_ns"] for step in steps])
-    lateness_ms = sorted((late - early) / 1e6 for early, late in zip(*arrivals, strict=True))
-    assert lateness_ms[len(lateness_ms) // 2] > 40  # the planted 50 ms, less what rank 1 gains elsewhere
+        logged = [(step, theirs - to_real_ns) for step, theirs in zip(steps[:-1], told, strict=True) if theirs]
+        assert len(logged) >= 10
+        assert mostly(step["arrival_ns"] <= theirs <= step["done_ns"] for step, theirs in logged)
+        assert mostly(
+            theirs - step["arrival_ns"] < 0.1 * (step["done_ns"] - step["begin_ns"]) for step, theirs in logged
+        )
+        assert all(step["arrival_ns"] < step["done_ns"] for step in steps)
+        assert mostly((2 * step["arrival_ns"] > step["begin_ns"] + step["done_ns"]) == is_late for step in steps)
+
+
+def mostly(facts):
+    """Whether more than three quarters of ``facts`` hold: neighbours may hold up some steps."""
+    every = list(facts)
+    return sum(every) > 0.75 * len(every)
 
 
 BUCKETS = """
@@ -111,7 +118,7 @@ dist.destroy_process_group()
 
 @pytest.mark.ranks
 def test_buckets_are_ready_when_ddp_hands_them_to_its_hook(tmp_path, monkeypatch):
-    """Each layer's backward takes 4 ms, so that buckets taken for each other would show."""
+    """Each layer's backward takes 4 ms, far longer than the way to the hook: a bucket's two moments are nearest."""
     (tmp_path / "program.py").write_text(BUCKETS)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     spec = RunSpec(name="buckets", launch=LaunchSpec(ranks=2), observe=ObserveSpec(counters=False))
@@ -123,13 +130,13 @@ def test_buckets_are_ready_when_ddp_hands_them_to_its_hook(tmp_path, monkeypatch
         _, *steps = [json.loads(line) for line in (job.directory / f"steps/rank-{rank:05d}.jsonl").open()]
         log = (job.directory / f"job/logs/rank-{rank:05d}.log").read_text().splitlines()
         told = json.loads(next(line for line in log if line.startswith("[")))
-        late_ms = []
+        are_nearest = []
         for step, handed in list(zip(steps, told, strict=True))[LEARN_STEPS:]:
             assert len(step["ready_ns"]) == len(handed) > 2
             assert step["ready_ns"][-1] == step["arrival_ns"]
-            late_ms += [(theirs - ours) / 1e6 for ours, theirs in zip(step["ready_ns"], handed, strict=True)]
-        assert abs(statistics.median(late_ms)) < 2
-        assert sorted(late_ms)[len(late_ms) // 10] > -2
+            for ours, theirs in zip(step["ready_ns"], handed, strict=True):
+                are_nearest.append(ours == min(step["ready_ns"], key=lambda ready: abs(ready - theirs)))
+        assert mostly(are_nearest)
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,7 +25,7 @@ needs_library = pytest.mark.skipif(LIBRARY is None, reason="no libfaketime here 
 LOOK = """
 import json, os, subprocess, sys, time
 from allpull.rehearse.host import fake_clock
-wrong = fake_clock.settle_in(os.environ)
+wrong = fake_clock.adapt_process(os.environ)
 def look(): return [time.time(), time.monotonic()]
 first = look()
 time.sleep(0.5)
@@ -86,10 +86,10 @@ def test_programs_that_it_executes_have_the_right_clock(tmp_path):
 def test_what_others_preload_stays(monkeypatch):
     monkeypatch.setattr(fake_clock.time, "sleep", time.sleep)  # to be as it was after the test
     environ = {"LD_PRELOAD": f"/x/{fake_clock.LIBRARY}:/y/libjemalloc.so", "FAKETIME": "+1"}
-    assert fake_clock.settle_in(environ)["LD_PRELOAD"] == f"/x/{fake_clock.LIBRARY}:/y/libjemalloc.so"
+    assert fake_clock.adapt_process(environ)["LD_PRELOAD"] == f"/x/{fake_clock.LIBRARY}:/y/libjemalloc.so"
     assert environ == {"LD_PRELOAD": "/y/libjemalloc.so", "FAKETIME": "+1"}
     environ = {"LD_PRELOAD": f"/x/{fake_clock.LIBRARY}"}
-    fake_clock.settle_in(environ)
+    fake_clock.adapt_process(environ)
     assert environ == {}
 
 

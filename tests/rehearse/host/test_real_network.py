@@ -25,11 +25,11 @@ PAYLOAD = payload_bytes_per_s(MBIT * 1e6)
 PRELUDE = """
 import json, os, socket, sys, threading, time
 from allpull.rehearse.host import keeper, network
-from allpull.rehearse.host.namespaces import enter_net, inside, leave_the_machine, new_net
+from allpull.rehearse.host.namespaces import enter_net, inside, enter_private_namespaces, new_net
 from allpull.rehearse.host.network import Change, Topology, Uplink, address, batches_of
 
 def build(topology):
-    leave_the_machine()
+    enter_private_namespaces()
     nets = [new_net() for _ in topology.links_bits_per_s]
     cables = "plain"
     if topology.latency_s:

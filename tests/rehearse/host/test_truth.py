@@ -64,7 +64,7 @@ def test_first_steps_are_made_when_the_last_rank_has_made_its_own(tmp_path):
     assert first_steps.are_made()
 
 
-@given(st.lists(st.dictionaries(st.sampled_from(["stands", "killed", "clock"]), st.integers() | st.text(max_size=9))))
+@given(st.lists(st.dictionaries(st.sampled_from(["ready", "killed", "clock"]), st.integers() | st.text(max_size=9))))
 def test_reports_arrive_whole_and_in_order(reports):
     ear, mouth = os.pipe()
     heard = Reports(ear)
@@ -84,7 +84,7 @@ def test_reports_arrive_whole_and_in_order(reports):
 def test_who_reports_to_a_keeper_that_has_gone_goes_on():
     ear, mouth = os.pipe()
     os.close(ear)
-    send(mouth, stands=0)
+    send(mouth, ready=0)
     os.close(mouth)
 
 

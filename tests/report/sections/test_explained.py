@@ -88,9 +88,15 @@ def test_global_efficiency_is_defined_where_it_stands():
 
 
 def test_the_largest_loss_may_be_that_each_rank_computes_slower():
-    assert "a sample takes more compute time than at the reference" in blocks(against_one_rank())["losses"].lead
+    lead = blocks(against_one_rank())["losses"].lead
+    assert lead.endswith("Most is lost because a sample takes more compute time than at the reference.")
     lead = blocks(against_one_rank(speedup=2.9, computational=0.99))["losses"].lead
-    assert "a few ranks evaluate or save, the others wait" in lead
+    assert lead.endswith("Most is lost because a few ranks evaluate or save, the others wait.")
+
+
+def test_a_loss_that_is_a_noun_follows_because_of():
+    made = against_one_rank(speedup=2.9, computational=0.99, input=0.5)
+    assert blocks(made)["losses"].lead.endswith("Most is lost because of waiting for data.")
 
 
 def test_ranks_that_compute_faster_than_the_reference_raise_the_waterfall_above_the_ideal():
@@ -128,7 +134,7 @@ def test_a_factor_that_was_not_measured_is_no_perfect_one():
 )
 def test_bars_always_close(ideal, factors, measured):
     steps = [Step(name=str(place), plain="", factor=factor) for place, factor in enumerate(factors)]
-    found = bars(ideal, steps, measured, rest="rest")
+    found = bars(ideal, steps, measured, unexplained="rest")
     assert ideal + sum(bar.change for bar in found[1:-1]) == pytest.approx(found[-1].end, rel=1e-6, abs=1e-6 * ideal)
     if measured is not None:
         assert found[-1].end == pytest.approx(measured, abs=2e-9 * ideal)
@@ -196,7 +202,7 @@ def test_a_healthy_run_has_that_on_its_first_screen():
     (first,) = parts(blocks(with_explanation(findings=[], healthy=healthy))["summary"], Callout)
     assert (first.title, first.price, first.remedy) == (healthy, "", "")
     assert not parts(blocks(with_explanation(findings=[], healthy=None))["summary"], Callout)
-    assert "could not be told" in blocks(with_explanation(findings=[], healthy=None))["findings"].lead
+    assert "the data cannot tell" in blocks(with_explanation(findings=[], healthy=None))["findings"].lead
 
 
 def test_the_tree_is_coloured_as_pop_does():

@@ -14,7 +14,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from allpull.report.terminal import table
-from allpull.report.terminal.show import seen
+from allpull.report.terminal.show import observations
 
 
 def printed(renderable, width=100):
@@ -27,7 +27,7 @@ def printed(renderable, width=100):
 
 
 def everything(show, sentences, width):
-    return "".join(printed(part, width) for part in (table.table(show), table.phases(show), table.words(sentences)))
+    return "".join(printed(part, width) for part in (table.table(show), table.phases(show), table.bullets(sentences)))
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 200])
@@ -150,14 +150,14 @@ def observed_run(**changes):
 @pytest.mark.parametrize("text", ["forward", HOSTILE])
 def test_what_was_seen_fits_the_terminal_and_steers_nothing(width, text):
     show = observed_run(text=text)
-    sent = printed(seen(show.runs[0]), width) + printed(table.phases(show), width)
+    sent = printed(observations(show.runs[0]), width) + printed(table.phases(show), width)
     assert max(cell_len(line) for line in sent.splitlines()) <= width
     assert {char for char in sent if unicodedata.category(char) in ("Cc", "Cf")} <= {"\n"}
 
 
 @pytest.mark.parametrize("width", [50, 100])
 def test_what_was_seen_is_said_in_numbers_with_units(width):
-    said = " ".join(printed(seen(observed_run().runs[0]), width).split())
+    said = " ".join(printed(observations(observed_run().runs[0]), width).split())
     for part in (
         "100 steps in 3 epochs, 6,400 samples; 103 steady",
         "2 steps skipped, because a gradient was not finite",
@@ -168,7 +168,7 @@ def test_what_was_seen_is_said_in_numbers_with_units(width):
         "5,200 J per epoch",
         "168 of 8,800 calls of collectives could not be matched",
         "The clocks of the hosts were aligned to within 35 µs",
-        "A step ends at forward; times from forward and gradients",
+        "Steps end at forward; times from forward and gradients",
         "broadcast in forward",
     ):
         assert part in said, part
@@ -176,12 +176,12 @@ def test_what_was_seen_is_said_in_numbers_with_units(width):
 
 def test_more_from_storage_than_was_asked_for_is_no_share():
     io = {"read_bytes_per_s": 2000.0, "reads_per_s": None, "storage_read_bytes_per_s": 20_000.0}
-    said = " ".join(printed(seen(observed_run(io=io).runs[0]), 200).split())
+    said = " ".join(printed(observations(observed_run(io=io).runs[0]), 200).split())
     assert "Ranks read 2 kB/s; storage gave 20 kB/s, which is read ahead, or through mapped files." in said
 
 
 def test_collectives_stand_in_a_table_where_there_is_room():
-    lines = printed(seen(observed_run().runs[0]), 100).splitlines()
+    lines = printed(observations(observed_run().runs[0]), 100).splitlines()
     (row,) = [line for line in lines if line.startswith("broadcast in forward")]
     assert " ".join(row.split()[3:]) == "6.02 KiB 1 15.4 ms 1.35 ms 4.57 MB/s 4.57 MB/s"
     (row,) = [line for line in lines if line.startswith("barrier")]
@@ -196,4 +196,4 @@ def test_a_wait_across_hosts_carries_its_bound():
 
 
 def test_of_a_run_without_anything_seen_nothing_is_said():
-    assert printed(seen(one().show.runs[0])) == ""
+    assert printed(observations(one().show.runs[0])) == ""

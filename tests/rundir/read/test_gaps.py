@@ -47,3 +47,14 @@ def test_steps_before_and_after_those_that_were_asked_for_are_counted(
     keep(root, kept, 188, *switches, first=first)
     says = (f"rank 0: observation was switched off for {off} steps",) if off else ()
     assert texts(read_run(root).gaps) == list(says)
+
+
+@pytest.mark.parametrize("field", [{"no_counters": "no psutil"}, {"sources": ["psutil", "no counters: no psutil"]}])
+def test_why_a_host_has_no_counters_is_read_from_its_field_or_from_old_sources(
+    make_run: MakeRun, field: dict[str, Any]
+) -> None:
+    root = make_run(ranks=1)
+    path = root / layout.counters_file("here")
+    header, *samples = path.read_text().splitlines()
+    path.write_text("\n".join([json.dumps({**json.loads(header), **field}), *samples]) + "\n")
+    assert texts(read_run(root).gaps) == ["no counters of host here: no psutil"]

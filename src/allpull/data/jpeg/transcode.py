@@ -131,15 +131,15 @@ def _lookup(codes: Codes, *, dc: bool) -> list[int]:
         else:
             entry = (bits + size) << 12 | (run + 1)
         table[code << (16 - bits) : (code + 1) << (16 - bits)] = entry
-    found: list[int] = table.tolist()
-    return found
+    entries: list[int] = table.tolist()
+    return entries
 
 
 def _walk(
     stream: bytes, begins: list[int], header: JpegHeader, tables: dict[tuple[int, int], Codes], count: int
 ) -> Blocks:
     padded = np.frombuffer(stream + b"\0" * SPARE_BYTES, np.uint8).astype(np.int64)
-    words: list[int] = (padded[:-2] << 16 | padded[1:-1] << 8 | padded[2:]).tolist()
+    windows: list[int] = (padded[:-2] << 16 | padded[1:-1] << 8 | padded[2:]).tolist()
     lookups = {
         (kind, number): _lookup(codes, dc=kind == 0) for (kind, number), codes in tables.items() if kind in (0, 1)
     }
@@ -151,22 +151,22 @@ def _walk(
         raise NotJpeg("restart markers are missing, or there are too many")
     for number in range(len(begins) - 1):
         inside = min(each, count - number * each)
-        _walk_segment(words, (8 * begins[number], 8 * begins[number + 1]), unit * inside, blocks)
+        _walk_segment(windows, (8 * begins[number], 8 * begins[number + 1]), unit * inside, blocks)
     return blocks
 
 
 def _walk_segment(
-    words: list[int], bounds: tuple[int, int], unit: list[tuple[list[int], list[int]]], blocks: Blocks
+    windows: list[int], bounds: tuple[int, int], unit: list[tuple[list[int], list[int]]], blocks: Blocks
 ) -> None:
     """Find the start of each block of one segment. The hot loop: local variables and no calls."""
     at, end = bounds
     dc_at, ac_at, end_at, difference = blocks.dc_at, blocks.ac_at, blocks.end_at, blocks.difference
     for dc, ac in unit:
         dc_at.append(at)
-        entry = dc[words[at >> 3] >> (8 - (at & 7)) & 0xFFFF]
+        entry = dc[windows[at >> 3] >> (8 - (at & 7)) & 0xFFFF]
         at += entry >> 12
         category = entry & 0xFFF
-        value = words[at >> 3] >> (24 - (at & 7) - category) & ((1 << category) - 1)
+        value = windows[at >> 3] >> (24 - (at & 7) - category) & ((1 << category) - 1)
         at += category
         difference.append(value if value >> (category - 1) else value - (1 << category) + 1) if category else (
             difference.append(0)
@@ -174,7 +174,7 @@ def _walk_segment(
         ac_at.append(at)
         number, moved = 1, entry
         while number < 64 and moved:
-            moved = ac[words[at >> 3] >> (8 - (at & 7)) & 0xFFFF]
+            moved = ac[windows[at >> 3] >> (8 - (at & 7)) & 0xFFFF]
             at += moved >> 12
             number += moved & 0xFFF
         if not moved or at > end or 64 < number < END_OF_BLOCK:
@@ -209,14 +209,14 @@ def _replace_tables(
     needed = _categories(wanted)
     if needed.max() > 11:
         raise NotJpeg("DC coefficients out of range")
-    lacking = {
+    missing = {
         one.dc_table
         for index, one in enumerate(header.components)
         if not set(np.unique(needed[of_component == index]).tolist()) <= set(tables[0, one.dc_table])
     }
-    for number in lacking:
+    for number in missing:
         tables[0, number] = _codes(*STANDARD_DC)
-    return [index for index, one in enumerate(header.components) if one.dc_table in lacking]
+    return [index for index, one in enumerate(header.components) if one.dc_table in missing]
 
 
 def _move_bits(

@@ -37,7 +37,7 @@ class BadSample:
 class Counts:
     """Samples loaded, and of these: left out, replaced by another record, decoded by Pillow."""
 
-    seen: int = 0
+    loaded: int = 0
     left_out: int = 0
     replaced: int = 0
     by_pillow: int = 0
@@ -71,7 +71,7 @@ class BadSamples:
         lost = int(np.count_nonzero(loaded != requested))
         one = self._counts
         self._counts = Counts(
-            seen=one.seen + counted,
+            loaded=one.loaded + counted,
             left_out=one.left_out + left_out,
             replaced=one.replaced + lost - left_out,
         )
@@ -82,7 +82,7 @@ class BadSamples:
         with self._lock:
             by_pillow = sum(count for (_, done), count in self.counts.items() if done == BY_PILLOW)
         one = self._counts
-        return Counts(seen=one.seen, left_out=one.left_out, replaced=one.replaced, by_pillow=by_pillow)
+        return Counts(loaded=one.loaded, left_out=one.left_out, replaced=one.replaced, by_pillow=by_pillow)
 
     def new_entries(self) -> list[BadSample]:
         """The samples listed since the previous call."""

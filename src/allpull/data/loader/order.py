@@ -92,7 +92,7 @@ class Quality:
 
 
 def block_order(samples: int, seed: int, epoch: int, *, block: int = 1, mixed: int = 1) -> Indices:
-    """A permutation of ``samples`` indices: blocks of ``block`` neighbours, ``mixed`` of them shuffled same_batch.
+    """A permutation of ``samples`` indices: blocks of ``block`` neighbours, ``mixed`` of them shuffled together.
 
     ``block`` 1 is the full shuffle of ``order.epoch_order``.
 

@@ -57,8 +57,8 @@ def listing(path: Path, classes: int | None = None) -> Listing:
     if classes not in (None, 19, 43):
         raise BadInput(f"BigEarthNet has 43 or 19 classes, not {classes}", hint="--classes 43 or --classes 19")
     root = path.resolve()
-    with os.scandir(root) as found:
-        patches = sorted(entry.name for entry in found if entry.is_dir(follow_symlinks=False))
+    with os.scandir(root) as listing:
+        patches = sorted(entry.name for entry in listing if entry.is_dir(follow_symlinks=False))
     entries: list[Entry] = []
     left_out: list[tuple[str, str]] = []
     for patch in patches:

@@ -41,8 +41,8 @@ def listing(path: Path, classes: int | None = None) -> Listing:
         BadInput: it has no class folders, no images, or not the requested number of classes.
     """
     root = path.resolve()
-    with os.scandir(root) as found:
-        folders = {entry.name: entry.is_symlink() for entry in found if Path(entry).is_dir()}
+    with os.scandir(root) as listing:
+        folders = {entry.name: entry.is_symlink() for entry in listing if Path(entry).is_dir()}
     names = sorted(name for name, is_link in folders.items() if not is_link)
     if folders and not names:
         raise BadInput(f"{path}: all {len(folders)} class folders are links", hint=LINKS_HINT)
@@ -84,8 +84,8 @@ def not_an_image(name: str) -> str:
 
 def _files(root: Path, relative: str, depth: int) -> Iterator[tuple[str, os.stat_result | None, str]]:
     """Path below ``root``, status, and the reason to leave it out, of all files below a folder, sorted by name."""
-    with os.scandir(root / relative) as found:
-        entries = sorted(found, key=lambda entry: entry.name)
+    with os.scandir(root / relative) as listing:
+        entries = sorted(listing, key=lambda entry: entry.name)
     for entry in entries:
         path = f"{relative}/{entry.name}"
         if entry.is_dir(follow_symlinks=False):

@@ -52,7 +52,7 @@ def listing(path: Path, classes: int | None = None) -> Listing:
     files = (path,) if path.is_file() else tuple(sorted(path.glob("*.tar")))
     images: dict[str, tuple[str, Member]] = {}
     labels: dict[str, Member] = {}
-    others: list[tuple[str, str, str]] = []  # part of a sample if an image of the same stem exists
+    pending: list[tuple[str, str, str]] = []  # part of a sample if an image of the same stem exists
     left_out: list[tuple[str, str]] = []
     for number, file in enumerate(files):
         for name, member, fault in _members(file, number):
@@ -63,7 +63,7 @@ def listing(path: Path, classes: int | None = None) -> Listing:
             elif suffix == ".cls":
                 labels[key] = member
             elif reason := not_an_image(name):
-                others.append((key, f"{file.name}:{name}", reason))
+                pending.append((key, f"{file.name}:{name}", reason))
             elif key in images:
                 left_out.append((f"{file.name}:{name}", "a second image of the same name"))
             else:
@@ -72,7 +72,7 @@ def listing(path: Path, classes: int | None = None) -> Listing:
                 raise BadInput(f"{path}: more than {MAX_RECORDS:,} images", hint="make several packs")
     if not images:
         raise BadInput(f"{path}: no images", hint=f"image names end in {' '.join(SUFFIXES)}")
-    left_out += [(name, reason) for key, name, reason in others if key not in images]
+    left_out += [(name, reason) for key, name, reason in pending if key not in images]
     left_out += [
         (f"{files[labels[key][0]].name}:{key.partition('/')[2]}.cls", NO_IMAGE)
         for key in sorted(labels.keys() - images)
@@ -145,16 +145,16 @@ def _label_name(files: tuple[Path, ...], member: Member | None, name: str) -> st
     return str(value)[:MAX_LABEL_BYTES]
 
 
-def _class_names(words: set[str], classes: int | None, path: Path) -> tuple[str, ...]:
+def _class_names(names: set[str], classes: int | None, path: Path) -> tuple[str, ...]:
     """Classes by name; if all are numbers, 0 to the largest (or the requested number)."""
-    if all(word.isascii() and word.isdigit() and len(word) < 8 for word in words):
-        count = classes or max(int(word) for word in words) + 1
-        if any(int(word) >= count for word in words):
+    if all(word.isascii() and word.isdigit() and len(word) < 8 for word in names):
+        count = classes or max(int(word) for word in names) + 1
+        if any(int(word) >= count for word in names):
             raise BadInput(f"{path}: labels beyond {count} classes", hint="increase --classes")
         return tuple(str(number) for number in range(count))
-    if classes is not None and classes != len(words):
-        raise BadInput(f"{path}: {len(words)} classes, not {classes}", hint="omit --classes")
-    return tuple(sorted(words))
+    if classes is not None and classes != len(names):
+        raise BadInput(f"{path}: {len(names)} classes, not {classes}", hint="omit --classes")
+    return tuple(sorted(names))
 
 
 def _read_at(file: Path, offset: int, size: int) -> bytes:

@@ -39,7 +39,7 @@ def per_step(window: Window, phases: list[str] | tuple[str, ...]) -> Floats:
 
 def is_known_per_step(window: Window, machine: Machine) -> bool:
     """Whether the waiting of the training thread is known step by step, and its time is the rank's."""
-    return window.queued_s is not None and not machine.is_rehearsal and "host" not in window.work
+    return window.queued_s is not None and not machine.is_rehearsal and not window.on_device
 
 
 def held_up(window: Window, machine: Machine) -> Floats | None:

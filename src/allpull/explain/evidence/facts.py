@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
@@ -18,6 +18,8 @@ from allpull.explain.evidence.machine import Machine
 from allpull.explain.evidence.network import Network, network_of
 from allpull.replay.blame import Blame
 from allpull.replay.engine import Replay, replay
+from allpull.replay.useful import COMPUTE
+from allpull.replay.whatif.work import lower_median
 from allpull.replay.window import Bools, Window
 from allpull.rundir.read.run import RunData
 
@@ -26,11 +28,15 @@ SLOW_ON_CPUS = 0.08  # of a step: cores of one machine differ by up to 7 % over 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherRun:
-    """Another run of the same training: its ranks, and samples/s of each (mean of the window)."""
+    """Another run of the same training: its ranks, and samples/s of each (mean of the window).
+
+    ``useful_s``: phase → seconds of computation per sample of a rank.
+    """
 
     run: str
     ranks: int
     samples_per_s: float
+    useful_s: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -71,7 +77,7 @@ class Facts:
     @property
     def on_cpus(self) -> bool:
         """Whether CPUs compute: neither accelerators, nor the virtual ones of a rehearsal."""
-        return not (self.machine.is_rehearsal or self.machine.accelerators or "host" in self.window.work)
+        return not (self.machine.is_rehearsal or self.machine.accelerators or self.window.on_device)
 
     @property
     def slow_share(self) -> float:
@@ -139,5 +145,17 @@ def other_run(run: RunData, window: Window) -> OtherRun | None:
     if not samples > 0 or not window.measured_s > 0:
         return None
     return OtherRun(
-        run=run.record.id, ranks=window.ranks, samples_per_s=samples / window.measured_s / max(1, window.ranks)
+        run=run.record.id,
+        ranks=window.ranks,
+        samples_per_s=samples / window.measured_s / max(1, window.ranks),
+        useful_s=useful_per_sample(window),
     )
+
+
+def useful_per_sample(window: Window) -> dict[str, float]:
+    """Phase → seconds of computation per sample, of the lower median rank; empty where samples are not known."""
+    samples = window.samples.sum(axis=0)
+    if not (samples > 0).all():
+        return {}
+    phases = {name: window.per_step(name).sum(axis=0) / samples for name in COMPUTE if name in window.work}
+    return {name: float(lower_median(seconds)) for name, seconds in phases.items()}

@@ -15,6 +15,8 @@ from allpull.analyse.steps.grid import Floats, of_steps
 from allpull.rundir.read.run import RunData
 from allpull.units import NS_PER_S
 
+SENSORS = ("clock_hz", "power_w", "temperature_c")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
@@ -40,12 +42,15 @@ class Machine:
     ``hosts``: of each rank. ``queued_s`` and ``cpu_s`` (ranks,): seconds per second that the threads of a rank and its
     helpers waited for a CPU, and that they had one. ``cpus`` are those of each host that ranks may use.
     ``started``: the largest number of processes of a rank, itself included. ``gpus``: host → names of its accelerators.
-    ``precision`` and ``compiled``: the arithmetic that allpull's own trainer was configured with, and compilation.
+    ``sensors``: clock_hz, power_w and temperature_c → median over accelerators in each step, (steps,), NaN where none
+    was sampled; those never sampled are absent. ``precision`` and ``compiled``: the arithmetic that allpull's own
+    trainer was configured with, and compilation.
     """
 
     hosts: tuple[str, ...]
     is_rehearsal: bool = False
     gpus: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    sensors: Mapping[str, Floats] = field(default_factory=dict)
     precision: str | None = None
     compiled: bool | None = None
     vector: tuple[str, ...] = ()
@@ -101,6 +106,7 @@ def machine_of(run: RunData, steps: NDArray[np.int64]) -> Machine:
         hosts=hosts,
         is_rehearsal=run.record.kind == "rehearse",
         gpus={host.host: tuple(host.gpus) for host in run.hosts},
+        sensors=_sensors(run, steps, hosts),
         precision=trained.get("precision"),
         compiled=None if compiled is None else compiled != "none",
         vector=tuple(sorted(set.intersection(*vectors))) if vectors else (),
@@ -127,6 +133,31 @@ def _inside(samples: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     """The samples of counters within each rank's span."""
     joined = samples.join(spans, on="rank")
     return joined.filter(pl.col("t_ns").is_between(pl.col("begin_ns"), pl.col("end_ns"))).sort("rank", "t_ns")
+
+
+def _sensors(run: RunData, steps: NDArray[np.int64], hosts: tuple[str, ...]) -> dict[str, Floats]:
+    """Sensor → its median over accelerators in each step, (steps,); a host's steps are those of its first rank."""
+    first = {host: rank for rank, host in reversed(list(enumerate(hosts)))}
+    rows = []
+    for host, samples in run.gpus.group_by("host"):
+        if host[0] not in first:
+            continue
+        begins = of_steps(run.steps, steps).filter(pl.col("rank") == first[str(host[0])]).sort("step")
+        end_ns = begins["end_ns"].max()
+        place = np.searchsorted(begins["begin_ns"].to_numpy(), samples["t_ns"].to_numpy(), side="right") - 1
+        placed = samples.with_columns(pl.Series("place", place))
+        rows.append(placed.filter(pl.col("place") >= 0, pl.col("t_ns") <= end_ns))
+    if not rows:
+        return {}
+    by_step = pl.concat(rows).group_by("place").agg(pl.col(SENSORS).median())
+    found = {}
+    for name in SENSORS:
+        known = by_step.drop_nulls(name)
+        if known.height:
+            values = np.full(steps.size, np.nan)
+            values[known["place"].to_numpy()] = known[name].to_numpy()
+            found[name] = values
+    return found
 
 
 def _rates(inside: pl.DataFrame, counter: str, ranks: int) -> Floats | None:

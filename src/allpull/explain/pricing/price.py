@@ -8,13 +8,13 @@ from functools import partial
 
 import numpy as np
 
-from allpull.analyse.statistics import MIN_POINTS
+from allpull.analyse.statistics import change_point
 from allpull.analyse.steps.grid import Floats
 from allpull.explain.candidate import Candidate, Removal
 from allpull.explain.evidence.facts import Facts
 from allpull.replay.engine import replay
 from allpull.replay.spread import resample
-from allpull.replay.window import Window
+from allpull.replay.window import Bools, Window
 from allpull.schema.results import Interval
 
 CERTAIN = 0.9  # of a loss: a price of which that much is certain is an estimate, not an upper bound
@@ -30,8 +30,11 @@ class Price:
     alone_s: float
 
 
-def price(facts: Facts, without: Removal, base: Window) -> Price:
-    """The price of a removal in ``base``: the window, or the window without the other late ranks."""
+def price(facts: Facts, without: Removal, base: Window, rare: Bools | None = None) -> Price:
+    """The price of a removal in ``base``: the window, or the window without the other late ranks.
+
+    ``rare``: as in ``Candidate``.
+    """
     recorded_s = facts.replayed.step_s
     is_recorded = base is facts.window
     before_s = recorded_s if is_recorded else replay(base).step_s
@@ -40,7 +43,7 @@ def price(facts: Facts, without: Removal, base: Window) -> Price:
     steps = max(1, recorded_s.size)
     return Price(
         loss_s=float((before_s - after_s).sum()) / steps,
-        gain=_speed_up(recorded_s, before_s, after_s, facts.window),
+        gain=_speed_up(recorded_s, before_s, after_s, facts.window.odd if rare is None else rare),
         alone_s=float((recorded_s - alone_s).sum()) / steps,
     )
 
@@ -91,17 +94,18 @@ def without_all(window: Window, removals: Sequence[Removal]) -> Window:
     return window
 
 
-def _speed_up(recorded_s: Floats, before_s: Floats, after_s: Floats, window: Window) -> Interval:
+def _speed_up(recorded_s: Floats, before_s: Floats, after_s: Floats, rare: Bools) -> Interval:
     """The speed-up T ÷ (T − loss), with its 95 % interval, from the increments of each step.
 
     Steps before and after the onset of a loss are resampled separately: a link that fails half-way is not random.
+    Without an onset the ``rare`` steps, (steps,), are: their number is taken as it is.
     """
     left_s = recorded_s - before_s + after_s
     total_s, rest_s = float(recorded_s.sum()), float(left_s.sum())
     if not (total_s > 0 and rest_s > 0):
         return Interval(value=1.0, low=None, high=None)
     since = onset(before_s - after_s)
-    apart = window.odd if since is None else np.arange(recorded_s.size) >= since
+    apart = rare if since is None else np.arange(recorded_s.size) >= since
     return resample(
         np.stack([recorded_s, left_s], axis=1),
         apart,
@@ -116,12 +120,8 @@ def onset(loss_s: Floats) -> int | None:
     >>> onset(np.array([0.0, 0.1] * 8 + [5.0, 4.0] * 8))
     16
     """
-    steps = loss_s.size
-    if steps < 2 * MIN_POINTS:
+    cut = change_point(loss_s)
+    if cut is None:
         return None
-    cuts = np.arange(MIN_POINTS, steps - MIN_POINTS + 1)
-    sums = np.cumsum(loss_s)
-    apart = sums[cuts - 1] / cuts - (sums[-1] - sums[cuts - 1]) / (steps - cuts)
-    cut = int(cuts[(cuts * (steps - cuts) * apart**2).argmax()])  # least variance on both sides (Bai 1997, RES 79)
     before, after = float(np.median(loss_s[:cut])), float(np.median(loss_s[cut:]))
     return cut if after > 0 and before < NOT_YET * after else None

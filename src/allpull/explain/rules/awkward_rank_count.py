@@ -5,14 +5,14 @@ What it is
     filled, or a batch or a shard does not divide evenly. Dell's measurements of twelve V100s showed it.
 
 How it is found
-    From the runs given with `--reference`: samples per second of a rank, here, with fewer ranks and with more. Both
-    neighbours must be better by several percent.
+    From the runs given with `--reference`: samples per second and rank of this run, with fewer ranks and with more.
+    Both neighbours must be better by several percent.
 
 What it costs
-    The replay does not price it, because it knows this run only; the evidence gives the rates of the neighbours.
+    The replay does not price it, because it has only this run; the evidence gives the rates of the neighbours.
 
 What to do
-    Choose a number of ranks that fills whole hosts and switches, most often a power of two: `sbatch --nodes=…`,
+    Choose a number of ranks that fills whole hosts and switches, usually a power of two: `sbatch --nodes=…`,
     `--ntasks-per-node=…`.
 
 When it is wrong

@@ -2,21 +2,21 @@
 
 What it is
     Another program on the host, ranks bound to the same cores, or more threads and loader workers than cores. The
-    computation is correct but slow, and seen from the collectives alone it looks like a slow network.
+    computation is correct but slow; the collectives alone would suggest a slow network.
 
 How it is found
     By the kernel's own count (`schedstat`) of how long the training thread was runnable without a CPU, step by step. It
     is subtracted from the computation of each rank before ranks are compared. A rank is named if its waiting stands out
     by a twentieth of the step, a quarter of which is certain to fall into its computation. Where at least half of the
-    ranks wait for a tenth of the time, the finding is of all ranks. In runs recorded without this count, with
+    ranks wait for a tenth of the time, the finding names all ranks. In runs recorded without this count, with
     accelerators, and in rehearsals, the sum over all threads of a rank, as its host counts them, takes its place: the
-    finding is a late rank that waited twice as long as the others, and for most of its lateness; or all ranks, from a
-    quarter of the time on.
+    finding names a late rank that waited twice as long as the others, and for most of its lateness; or all ranks, if
+    they waited for at least a quarter of the time.
 
 What it costs
-    The replay with computation shortened by the time waited. Where all ranks wait alike, that is an upper bound, and is
-    reported as one: the thread may also have been late to leave a collective, which is no computation; and in sums over
-    threads, helper threads may wait without delaying anything. With accelerators, only the time that they wait for
+    The replay with computation shortened by the time waited. Where all ranks wait, that is an upper bound, and is
+    reported as one: the thread may also have been late to leave a collective, which is not computation; and in sums
+    over threads, helper threads may wait without delaying anything. With accelerators, only the time that they wait for
     their hosts can become shorter.
 
 What to do
@@ -24,9 +24,9 @@ What to do
     `sbatch --exclusive`; or use fewer threads: `OMP_NUM_THREADS`, `num_workers`.
 
 When it is wrong
-    Threads on which the training thread waits (those of OpenMP, of the loader) may wait for a CPU, too: that cost
-    counts as computation of the rank, or as its loader. In a rehearsal all ranks share one machine, whose own
-    contention is no fault of the cluster: there only a rank that waits longer than the others is reported.
+    Threads on which the training thread waits (those of OpenMP or of the loader) may wait for a CPU, too: that cost
+    counts as computation or input of the rank. In a rehearsal all ranks share one machine, and its contention is not a
+    fault of the cluster: there only a rank that waits longer than the others is reported.
 """
 
 from __future__ import annotations

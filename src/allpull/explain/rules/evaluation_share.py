@@ -4,7 +4,8 @@ What it is
     A test set that is large compared with the training set, or that is evaluated often.
 
 How it is found
-    By evaluation in steps in which every rank evaluates: a fifth of the time, or more.
+    By evaluation in steps in which every rank evaluates, of the lower median rank: a fifth of the time, or more. What
+    one rank takes longer than the others is `uneven-evaluation`.
 
 What it costs
     The replay without it.
@@ -25,7 +26,8 @@ import numpy as np
 
 from allpull.explain.candidate import Candidate, count, seconds, share
 from allpull.explain.evidence.facts import Facts
-from allpull.replay.useful import useful
+from allpull.replay.useful import evaluated_by_all
+from allpull.replay.whatif.work import lower_median
 from allpull.replay.window import Window
 from allpull.units import percent
 
@@ -34,12 +36,10 @@ LARGE = 0.2  # of the time: below it, knowing the score is worth its price
 
 def find(facts: Facts) -> list[Candidate]:
     """The job, where evaluation on all ranks takes long."""
-    together_s = useful(facts.window).get("evaluation")
-    if together_s is None or not together_s.sum() > 0:
+    together = evaluated_by_all(facts.window)
+    if not together.any():
         return []
-    steps = facts.window.steps.size
-    each_s = float(together_s.sum(axis=0).mean()) / steps
-    times = np.unique(facts.window.step_of[together_s.max(axis=1) > 0]).size
+    each_s = float(lower_median(facts.window.per_step("evaluation"))[together].sum()) / together.size
     return [
         Candidate(
             rule="evaluation-share",
@@ -51,7 +51,7 @@ def find(facts: Facts) -> list[Candidate]:
             evidence=(
                 seconds("evaluation on all ranks, spread over all steps", each_s, facts.span),
                 share("of the time", each_s / facts.step_s, facts.span),
-                count("steps with an evaluation", int(times), facts.span),
+                count("steps with an evaluation", int(together.sum()), facts.span),
             ),
             without=_without,
             least_share=LARGE,
@@ -60,8 +60,7 @@ def find(facts: Facts) -> list[Candidate]:
 
 
 def _without(window: Window) -> Window:
-    """Without the evaluation that all ranks share; that of single ranks stays."""
-    together_s = useful(window).get("evaluation")
-    if together_s is None:
-        return window
-    return replace(window, work={**window.work, "evaluation": window.work["evaluation"] - together_s})
+    """Without the evaluation that all ranks have in common; what some of them take longer stays."""
+    together = evaluated_by_all(window)[window.step_of]
+    common_s = np.where(together, lower_median(window.work["evaluation"]), 0.0)[:, None]
+    return replace(window, work={**window.work, "evaluation": np.maximum(window.work["evaluation"] - common_s, 0.0)})

@@ -22,8 +22,8 @@ What to do
     hosts that are near each other (`sbatch --switches=1`); an algorithm with fewer hops (`NCCL_ALGO=Tree`).
 
 When it is wrong
-    NCCL uses trees where they are faster, which cross between hosts 2 log₂ H times: then the latency is too large by
-    that factor.
+    NCCL uses trees where they are faster. They cross between hosts 2 log₂ H times, so there the latency is too large by
+    a factor of (H−1) ÷ log₂ H.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ What it is
 
 How it is found
     Ranks are blocked after the last of them has arrived, while the connections between hosts have data in flight for
-    most of that time. Within one host the blocked time has to be a quarter of a step. No host and no group of hosts
-    stands out; those are `slow-link` and `shared-uplink`. Where connections were observed and are idle meanwhile, the
-    network does not take the time, and this rule reports nothing.
+    most of that time. Within one host whose CPUs compute, the blocked time has to be a quarter of a step. No host and
+    no group of hosts stands out; those are `slow-link` and `shared-uplink`. Where connections were observed and are
+    idle meanwhile, the network does not take the time, and this rule reports nothing.
 
 What it costs
     The replay without the network's share of every transfer, in which hosts take as long as in `slow-link`.
@@ -21,9 +21,9 @@ What to do
 When it is wrong
     Connections other than TCP are not observed, and then all blocked time counts as the network's. A host that is too
     busy to read from its network keeps the connection of its neighbour busy. The time of the hosts to forward gradients
-    is hidden behind a network that takes as long. Because of that the price is an upper bound outside of rehearsals,
-    and its interval begins where the last bucket takes as long as it did; where it is not known when buckets were
-    ready, the exchange is one bucket, and nothing is certain. Besides, no real network takes no time.
+    is hidden behind a network that takes as long. So the price is an upper bound outside of rehearsals, and its
+    interval begins where the last bucket takes as long as it did; where it is not known when buckets were ready, the
+    exchange counts as one bucket, and no part of the gain is certain. Also, every real network takes some time.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _seen(part: float, busy: float | None) -> tuple[Evidence, ...]:
 def _least(facts: Facts) -> float:
     """The least share of a step that can be distinguished from the time of the hosts themselves."""
     if len(facts.machine.host_names) < 2:
-        return WITHIN
+        return WITHIN if facts.on_cpus else CERTAIN
     busy = facts.network.usually_busy
     if busy is None or busy < BUSY:
         return CERTAIN

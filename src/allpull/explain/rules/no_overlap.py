@@ -8,15 +8,16 @@ How it is found
     By when each bucket was ready: most of the bytes become ready in the last tenth of the backward pass that reduces
     them. Models with less than
     1 MiB of gradients, which is the smallest bucket that DDP makes by default (`_DEFAULT_FIRST_BUCKET_BYTES`), are not
-    reported: below that, messages cost by their number. Nor are runs on CPUs that have no time left, for there an
-    exchange during backward would take its time from backward.
+    reported: below that, the cost depends on the number of messages. Nor are runs on CPUs without idle time: there, an
+    exchange during backward would take CPU time from backward.
 
 What it costs
     The replay in which the exchange overlaps all of backward, as far as that is long enough.
 
 What to do
     Smaller buckets: `DDP(model, bucket_cap_mb=25)`, or less for a small network. In other libraries the switch that
-    delays the exchange: apex `DistributedDataParallel(delay_allreduce=False)`, and no reduction by hand after backward.
+    delays the exchange: apex `DistributedDataParallel(delay_allreduce=False)`; and no explicit reduction after
+    backward.
 
 When it is wrong
     A network with nearly all parameters in its first layers has late gradients by nature. Overlap slows down

@@ -5,7 +5,7 @@ What it is
     memory and not the storage.
 
 How it is found
-    Ranks read a good deal, and next to nothing of it came from storage.
+    Ranks read much data, and almost none of it came from storage.
 
 What it costs
     Nothing, in this run. It is advice: do not conclude from this run how fast the storage is.

@@ -7,8 +7,10 @@ What it is
 
 How it is found
     By how much each rank deviates from its own usual step. In at least half of the steps the last rank must be behind
-    the median rank by 3 % of a step, and by 6 % where CPUs compute, whose own jitter is 1.5 to 3 %. Rare stalls,
-    however long, do not count. Where ranks wait for CPUs, that makes them late in turn, and is `cpu-contention`.
+    the median rank by 3 % of a step, and by 6 % where CPUs compute, whose own jitter is 1.5 to 3 %. Or ranks pause in
+    turn: in at least eight steps some rank is behind by a quarter of a step, not always the same one, and these pauses
+    add up to that share of the time. Fewer pauses, however long, do not count. Where ranks wait for CPUs, that makes
+    them late in turn, and is `cpu-contention`.
 
 What it costs
     The replay in which every rank deviates from its usual step as little as an undisturbed rank, estimated from the
@@ -17,7 +19,7 @@ What it costs
 What to do
     Give samples equal work (sort by length, pad to buckets), keep the machine quiet (`--set launch.bind=cores`,
     `sbatch --exclusive`, `export OMP_NUM_THREADS=…`), collect garbage in all ranks at the same step (`gc.freeze()`, and
-    `gc.collect()` every so many steps).
+    `gc.collect()` every N steps).
 
 When it is wrong
     Any two equal ranks are last in turn; with two ranks only the deviation of one from the other can be seen.
@@ -37,12 +39,13 @@ from allpull.explain.evidence.cpu_waiting import COMPUTING, all_wait, held_up, p
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.loader import common_input
 from allpull.explain.evidence.outliers import mean_interval
-from allpull.explain.rules.slow_rank import WHERE
-from allpull.replay.window import REDUCE, Window
+from allpull.explain.remedy_text import WHERE
+from allpull.replay.window import REDUCE, Bools, Window
 from allpull.units import show_time
 
 OF_CPUS = 0.06  # where CPUs compute, whose jitter is 1.5 to 3 % in healthy runs (benchmarks/real_faults.py)
 ROTATES = 0.03  # of a step, in the median step: below it, jitter of any machine looks the same
+PAUSE = 0.25  # of a step: longer than any jitter
 MIN_RANKS = 2
 
 
@@ -58,9 +61,14 @@ def find(facts: Facts) -> list[Candidate]:
     own_s = per_step(window, phases) - (0.0 if held_s is None else held_s)
     deviations = _deviations(own_s)[ordinary][:, equal]
     behind = deviations.max(axis=1) - np.median(deviations, axis=1)
-    if float(np.median(behind)) < (OF_CPUS if facts.on_cpus else ROTATES) * facts.step_s:
+    last_rank = np.array(equal)[deviations.argmax(axis=1)]
+    least_s = (OF_CPUS if facts.on_cpus else ROTATES) * facts.step_s
+    pauses = behind >= PAUSE * facts.step_s
+    in_each = float(np.median(behind)) >= least_s
+    in_turn = pauses.sum() >= MIN_POINTS and np.unique(last_rank[pauses]).size >= MIN_RANKS
+    if not in_each and not (in_turn and float(behind[pauses].sum()) >= least_s * behind.size):
         return []
-    last = np.bincount(np.array(equal)[deviations.argmax(axis=1)], minlength=window.ranks)
+    last = np.bincount(last_rank, minlength=window.ranks)
     spread = {name: float(_deviations(window.per_step(name))[ordinary].std()) for name in phases if name in window.work}
     where = max(spread, key=lambda name: spread[name])
     size = mean_interval(behind)
@@ -68,7 +76,7 @@ def find(facts: Facts) -> list[Candidate]:
         Candidate(
             rule="rotating-imbalance",
             kind="rest",
-            title=f"A different rank is late in each step, by {show_time(size.value)}, most of it {WHERE[where]}",
+            title=f"{_often(behind, pauses, in_each=in_each)}, most of it {WHERE[where]}",
             remedy="give samples equal work (sort by length, pad), and ranks a quiet machine: --set launch.bind=cores, "
             "sbatch --exclusive, gc.freeze() after the first epoch",
             options=("launch.bind",),
@@ -84,6 +92,14 @@ def find(facts: Facts) -> list[Candidate]:
             without=partial(undisturbed, phases=phases),
         )
     ]
+
+
+def _often(behind_s: Floats, pauses: Bools, *, in_each: bool) -> str:
+    """In which steps a rank is late, and by how much; both (steps,)."""
+    if in_each:
+        return f"A different rank is late in each step, by {show_time(float(behind_s.mean()))}"
+    often = f"{int(pauses.sum()):,} of {pauses.size:,} steps"
+    return f"Ranks pause in turn: in {often} one of them is late, by {show_time(float(behind_s[pauses].mean()))}"
 
 
 def undisturbed(window: Window, phases: tuple[str, ...]) -> Window:

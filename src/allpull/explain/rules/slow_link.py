@@ -6,12 +6,12 @@ What it is
 
 How it is found
     By the rates of TCP connections between hosts while they had data to send. The slow connections all begin or end at
-    one host, and are less than half as fast as any other. It takes three hosts: two have one connection between them.
+    one host, and are less than half as fast as any other. This needs three hosts: two have only one connection.
 
 What it costs
     The replay with transfers as fast as the other connections would make them. The time of the hosts themselves to
-    forward a bucket stays: in a rehearsal it follows from the CPU time of ranks. OtherRun it is not known, so that the
-    price is an upper bound, and its interval begins where the last bucket takes as long as it did.
+    forward a bucket stays: in a rehearsal it follows from the CPU time of ranks. Otherwise it is not known: the price
+    is then an upper bound, and its interval begins where the last bucket takes as long as it did.
 
 What to do
     `ethtool DEVICE` for its speed and `ethtool -S DEVICE` for errors, `ibstat` on InfiniBand; until it is repaired,
@@ -20,8 +20,7 @@ What to do
 When it is wrong
     Rates are those of TCP: traffic over InfiniBand verbs or shared memory is not observed. A host whose CPU cannot keep
     up with its link looks like one with a slow link. The time of the hosts to forward gradients is hidden while the
-    link is slow: as far as it is not known the price is wrong, by a few percent of a step, and its interval allows for
-    that.
+    link is slow: where it is not known the price is wrong by a few percent of a step, and its interval allows for that.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ How it is found
     that all ranks have in common is `input-bound`.
 
 What it costs
-    The replay with the input of this rank like the median of the others.
+    The replay with the input of this rank equal to the median of the others.
 
 What to do
     Check what that host reads from: `findmnt`, `iostat -x 1`, the number of workers. Stage the data on local disks, or

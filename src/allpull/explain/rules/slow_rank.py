@@ -8,19 +8,22 @@ How it is found
     By its own work: copies, forward, backward without the collectives in it, optimizer and time between phases,
     compared with that of the other ranks in each step. It stands out if that is more than its own steps vary by
     (Student's t, one false alarm in ten thousand runs of independent steps), or if its mean excess is larger than the
-    largest one when ranks are relabelled at random. Waiting of the others is not needed for that, so a delay inside
-    backward is not mistaken for a slow network, nor a slow network for a late rank. What more samples, a slow loader or
-    CPU contention explain is left to their own rules, and so is a host on which all ranks are slow. Three or more ranks
-    that are late by much the same and in one phase are one finding. Where CPUs compute, a slow rank has to cost 8 % of
-    the step: interrupts and other activity make cores differ by up to 7 %, and different ones in each run.
+    largest one when ranks are relabelled at random. The waiting of the others is not used, so a delay inside backward
+    is not mistaken for a slow network, nor a slow network for a late rank. Lateness that more samples, a slow loader or
+    CPU contention explain is reported by their own rules, and so is a host on which all ranks are slow. Three or more
+    ranks that are late by nearly the same time in the same phase are one finding. Where CPUs compute, a slow rank must
+    cost at least 8 % of the step: interrupts and other activity make cores differ by up to 7 %, and different ones in
+    each run.
 
 What it costs
-    The replay with this rank's work like the median of the others: less than the excess where a busy network hides part
-    of it. Ranks that are late at the same time hide each other; each is priced with the others corrected.
+    The replay with this rank's work equal to the median of the others. That is less than the excess where a busy
+    network hides part of it. Ranks that are late at the same time hide each other; each is priced with the others
+    corrected.
 
 What to do
     Check what differs on that host: clocks and temperature (`nvidia-smi -q -d CLOCK,PERFORMANCE`), other processes
-    (`top`), binding to cores and memory. Until it is repaired, leave it out: `sbatch --exclude=HOST`.
+    (`top`), binding to cores and memory. Until it is repaired, exclude it: `sbatch --exclude=HOST`. If it is rank 0,
+    and late outside of forward and backward, look for what only rank 0 does: logging, metrics, saving.
 
 When it is wrong
     Where the data of one rank are harder, such as longer sentences or larger images, the rank is slow because of its
@@ -41,20 +44,13 @@ from allpull.explain.evidence.cpu_waiting import COMPUTING, per_step, shortened
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.grouping import Group, groups, named
 from allpull.explain.evidence.outliers import by_phase
-from allpull.explain.remedy_text import clocks, leave_out, quoted
+from allpull.explain.remedy_text import WHERE, clocks, leave_out, quoted
 from allpull.replay.whatif.balanced import like_median
 from allpull.replay.whatif.work import scaled
 from allpull.schema.explained import Evidence
 
-WHERE = {
-    "copy": "copying to the device",
-    "forward": "in forward",
-    "backward": "in backward",
-    "optimizer": "in the optimizer",
-    "host": "issuing work",
-    "other": "between its phases",
-    "input": "in its loader",
-}
+OF_RANK_0 = ("optimizer", "host", "other")
+"""Phases in which programs do what only rank 0 does."""
 
 
 def find(facts: Facts) -> list[Candidate]:
@@ -81,7 +77,7 @@ def _suspect(group: Group, facts: Facts, excess: Mapping[str, Floats], where: st
         rule="slow-rank",
         kind="late",
         title=f"{compute} {group.span()} per step longer than the others{often}, most of it {WHERE[where]}",
-        remedy=_remedy_one(ranks[0], facts) if is_one else _remedy_many(ranks, facts),
+        remedy=_remedy_one(ranks[0], facts, where) if is_one else _remedy_many(ranks, facts),
         evidence=(
             seconds(f"time that {which} computes beyond the median of the others", group.size, facts.span),
             *(
@@ -97,7 +93,12 @@ def _suspect(group: Group, facts: Facts, excess: Mapping[str, Floats], where: st
     )
 
 
-def _remedy_one(rank: int, facts: Facts) -> str:
+def _remedy_one(rank: int, facts: Facts, where: str) -> str:
+    if rank == 0 and where in OF_RANK_0:
+        return (
+            "look for work that only rank 0 has, under `if rank == 0`: logging, progress bars, metrics, saving; do it "
+            "less often, or in a thread. It goes with rank 0 to any host"
+        )
     host = facts.machine.hosts[rank]
     return (
         f"check what differs on {quoted([host]) if host else 'its host'}: {clocks(facts.machine, host)} for clocks "

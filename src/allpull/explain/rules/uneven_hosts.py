@@ -8,11 +8,11 @@ How it is found
     Each of its ranks stands out as in `slow-rank`, while at least one other host has no rank that does.
 
 What it costs
-    The replay with the work of all its ranks like the median of the others.
+    The replay with the work of all its ranks equal to the median of the others.
 
 What to do
     Compare it with the others: `lscpu`, `cpupower frequency-info`, for GPUs `nvidia-smi -q -d CLOCK,PERFORMANCE`.
-    Request equal hosts (`sbatch --constraint=…`), or leave it out (`sbatch --exclude=HOST`).
+    Request equal hosts (`sbatch --constraint=…`), or exclude it (`sbatch --exclude=HOST`).
 
 When it is wrong
     With few ranks per host, two ranks that are slow for two reasons look like a slow host.

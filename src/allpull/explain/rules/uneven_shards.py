@@ -9,12 +9,12 @@ How it is found
 
 What it costs
     The replay in which the same samples are spread evenly over all ranks: forward and backward of this rank become
-    shorter by its share of samples, and those of the others a little longer. As many samples are trained as before, so
+    shorter by its share of samples, and those of the others a little longer. The number of samples stays the same, so
     the gain is one in samples per second.
 
 What to do
     Give every rank the same number: `DistributedSampler(dataset, drop_last=True)`, shards of equal length, or
-    `Join` where an uneven end of the data cannot be avoided.
+    `Join` where ranks cannot have the same number of batches.
 
 When it is wrong
     Where samples differ in size, equal counts are not equal work: batches by length are uneven by design, and then the

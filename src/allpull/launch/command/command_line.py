@@ -39,8 +39,8 @@ def is_python(word: str) -> bool:
     return _INTERPRETER.fullmatch(Path(word).name) is not None
 
 
-def python_call(words: Sequence[str]) -> PythonCall:
-    """What ``words``, the first of which is a Python, make it run (parsed as Python parses its command line).
+def python_call(arguments: Sequence[str]) -> PythonCall:
+    """What ``arguments``, the first of which is a Python, make it run (parsed as Python parses its command line).
 
     >>> python_call(["python", "-uI", "-Xdev", "-W", "error", "train.py", "-S"])
     PythonCall(flags='uI', kind='script', place=5)
@@ -48,8 +48,8 @@ def python_call(words: Sequence[str]) -> PythonCall:
     'module'
     """
     flags, place = "", 1
-    while place < len(words):
-        word = words[place]
+    while place < len(arguments):
+        word = arguments[place]
         if word == "--check-hash-based-pycs":
             place += 1
         elif word == "-" or not word.startswith("-"):
@@ -57,28 +57,28 @@ def python_call(words: Sequence[str]) -> PythonCall:
         elif not word.startswith("--"):
             letters = re.match(r"-([^cmWX]*)([cmWX]?)(.*)", word, re.DOTALL)
             assert letters is not None
-            plain, last, rest = letters.groups()
+            plain, last, attached = letters.groups()
             flags += plain
-            place += last in _WITH_VALUE and not rest
+            place += last in _WITH_VALUE and not attached
             if last in {"c", "m"}:
-                return PythonCall(flags=flags, kind={"c": "code", "m": "module"}[last], place=place + (not rest))
+                return PythonCall(flags=flags, kind={"c": "code", "m": "module"}[last], place=place + (not attached))
         place += 1
     return PythonCall(flags=flags, kind="nothing", place=place)
 
 
-def hook_blocking_flag(words: Sequence[str]) -> str | None:
-    """The flag that keeps every start-up hook out of the Python that ``words`` start, or None.
+def hook_blocking_flag(arguments: Sequence[str]) -> str | None:
+    """The flag that keeps every start-up hook out of the Python that ``arguments`` start, or None.
 
     >>> hook_blocking_flag(["python3", "-uI", "train.py"]), hook_blocking_flag(["python3", "train.py", "-I"])
     ('-I', None)
     """
-    if not words or not is_python(words[0]):
+    if not arguments or not is_python(arguments[0]):
         return None
-    return next((_HOOK_BLOCKING[flag] for flag in python_call(words).flags if flag in _HOOK_BLOCKING), None)
+    return next((_HOOK_BLOCKING[flag] for flag in python_call(arguments).flags if flag in _HOOK_BLOCKING), None)
 
 
-def title(words: Sequence[str]) -> str:
-    """The name of a run of ``words``: that of the first Python script in it, else of a module, else of a shell script.
+def title(arguments: Sequence[str]) -> str:
+    """The name of a run of ``arguments``: its first Python script, else its module, else its shell script.
 
     >>> title(["torchrun", "--nproc-per-node", "4", "src/train.py", "--lr", "0.1"]), title(["bash", "job.sh"])
     ('train', 'job')
@@ -86,16 +86,16 @@ def title(words: Sequence[str]) -> str:
     ('train', 'a')
     """
     for suffix in (".py", ".sh"):
-        script = next((word for word in words if word.endswith(suffix) and Path(word).stem), None)
+        script = next((word for word in arguments if word.endswith(suffix) and Path(word).stem), None)
         if script is not None:
             return Path(script).stem
-        modules = [after for word, after in pairwise(words) if word == "-m"]
+        modules = [after for word, after in pairwise(arguments) if word == "-m"]
         if modules:
             return modules[-1].rpartition(".")[2] or modules[-1]
-    return (Path(words[0]).stem if words else "") or "run"
+    return (Path(arguments[0]).stem if arguments else "") or "run"
 
 
-def as_rank(words: Sequence[str], *, check_files: bool) -> tuple[str, ...]:
+def as_rank(arguments: Sequence[str], *, check_files: bool) -> tuple[str, ...]:
     """The command of one rank: ``train.py …``, ``-m pkg.mod …`` or ``python train.py …``, made ready for ``start``.
 
     A Python other than ours keeps its name and options. ``check_files``: the script must exist here.
@@ -103,19 +103,19 @@ def as_rank(words: Sequence[str], *, check_files: bool) -> tuple[str, ...]:
     Raises:
         BadInput: it is no such command, or its script does not exist.
     """
-    if not words:
-        raise BadInput("no command was given", hint="allpull run -n 4 -- train.py")
-    if is_python(words[0]):
-        ready, call = (PYTHON if _is_our_python(words[0]) else words[0], *words[1:]), python_call(words)
-    elif words[0].endswith(".py") or words[0] == "-m" or _is_python_script(Path(words[0])):
-        ready = (PYTHON, *words)
+    if not arguments:
+        raise BadInput("no command was given", hint="give one, such as train.py")
+    if is_python(arguments[0]):
+        ready, call = (PYTHON if _is_our_python(arguments[0]) else arguments[0], *arguments[1:]), python_call(arguments)
+    elif arguments[0].endswith(".py") or arguments[0] == "-m" or _is_python_script(Path(arguments[0])):
+        ready = (PYTHON, *arguments)
         call = python_call(ready)
     else:
-        raise BadInput(f"with -n, {words[0]!r} cannot be started as ranks: {_RANK_COMMANDS}", hint=_hint(words))
+        raise BadInput(f"{arguments[0]!r} cannot be started as ranks: {_RANK_COMMANDS}", hint=_hint(arguments))
     target = ready[call.place] if call.place < len(ready) else ""
     if not target or call.kind == "nothing" or (call.kind == "module" and target.startswith(_STARTER_MODULES)):
         raise BadInput(
-            f"with -n, {' '.join(words[:4])!r} cannot be started as ranks: {_RANK_COMMANDS}", hint=_hint(words)
+            f"{' '.join(arguments[:4])!r} cannot be started as ranks: {_RANK_COMMANDS}", hint=_hint(arguments)
         )
     if call.kind == "script" and check_files and not Path(target).exists():
         raise BadInput(f"no such file: {target}", hint="give the path of the script, from here")
@@ -125,9 +125,9 @@ def as_rank(words: Sequence[str], *, check_files: bool) -> tuple[str, ...]:
 _RANK_COMMANDS = "a rank is a script, `python script` or `-m module`"
 
 
-def _hint(words: Sequence[str]) -> str:
-    starts = Path(words[0]).name in _STARTERS or any(word.startswith(_STARTER_MODULES) for word in words)
-    return ("it starts ranks itself: " if starts else "") + "leave -n out, and it is run and observed as it is"
+def _hint(arguments: Sequence[str]) -> str:
+    starts = Path(arguments[0]).name in _STARTERS or any(word.startswith(_STARTER_MODULES) for word in arguments)
+    return ("it starts ranks itself: " if starts else "") + "omit the number of ranks (-n), and it runs unchanged"
 
 
 def _is_our_python(word: str) -> bool:

@@ -75,10 +75,10 @@ def unobserved(environ: Mapping[str, str]) -> dict[str, str]:
     if not job_file:
         return clean
     run = os.path.dirname(os.path.dirname(job_file))  # noqa: PTH120  text as it was put there, not a path of ours
-    ours = {run, f"{run}/{layout.HOOK}", *CARRIED}
+    added = {run, f"{run}/{layout.HOOK}", *CARRIED}
     for name, sign in (("PYTHONPATH", os.pathsep), (MPI_LIST, ";"), *((name, ",") for name in BINDS)):
         if name in clean:
-            clean[name] = sign.join(part for part in clean[name].split(sign) if part not in ours)
+            clean[name] = sign.join(part for part in clean[name].split(sign) if part not in added)
     return clean
 
 

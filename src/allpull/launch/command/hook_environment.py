@@ -26,7 +26,7 @@ def hook_variables(job: Job, environ: Mapping[str, str]) -> dict[str, str]:
     return hooked
 
 
-def lists_variables(words: Sequence[str]) -> bool:
+def lists_variables(arguments: Sequence[str]) -> bool:
     """Whether OpenMPI may get variables by its list: a job that also uses -x would abort.
 
     >>> lists_variables(["mpirun", "-np", "4", "python", "train.py"]), lists_variables(["mpirun", "-x", "A", "a.out"])
@@ -34,4 +34,4 @@ def lists_variables(words: Sequence[str]) -> bool:
     >>> lists_variables(["bash", "job.sh"])
     False
     """
-    return bool(words) and Path(words[0]).name in OPENMPI and not {"-x", "--x"} & set(words)
+    return bool(arguments) and Path(arguments[0]).name in OPENMPI and not {"-x", "--x"} & set(arguments)

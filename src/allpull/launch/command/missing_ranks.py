@@ -30,7 +30,7 @@ class ProcessWatch:
     Without ``pid`` it only knows the command line, and what ranks recorded.
     """
 
-    def __init__(self, words: Sequence[str], directory: Path, *, pid: int | None = None) -> None:
+    def __init__(self, arguments: Sequence[str], directory: Path, *, pid: int | None = None) -> None:
         self._directory = directory
         self._hook = os.fspath(directory / layout.HOOK)
         self._closed: dict[str, str] = {}
@@ -39,7 +39,7 @@ class ProcessWatch:
         self._done = pid is None
         self._pause_s = FIRST_LOOK_S
         self._due = time.monotonic() + self._pause_s
-        self._judge(words, None)
+        self._judge(arguments, None)
 
     def look(self) -> None:
         """Look at the processes, if it is time."""
@@ -97,24 +97,25 @@ class ProcessWatch:
         except psutil.Error:
             return []
 
-    def _judge(self, words: Sequence[str], process: psutil.Process | None) -> None:
+    def _judge(self, arguments: Sequence[str], process: psutil.Process | None) -> None:
         """Note why a process would not be observed; ``process`` None: only its command line is known."""
-        if not words:
+        if not arguments:
             return
-        name = Path(words[0]).name
+        name = Path(arguments[0]).name
         if name in ELSEWHERE:
             self._elsewhere.add(name)
-        calls = [words] if process is not None else (words[at:] for at, word in enumerate(words) if is_python(word))
-        flag = next(
-            filter(None, map(hook_blocking_flag, calls)), None
-        )  # srun python -I …: that process may be out of sight
+        if process is not None:
+            calls = [arguments]
+        else:  # srun python -I …: that process may be out of sight
+            calls = [arguments[at:] for at, word in enumerate(arguments) if is_python(word)]
+        flag = next(filter(None, map(hook_blocking_flag, calls)), None)
         if flag is not None:
-            self._note(f"Python was started with {flag}, which keeps the start-up hook out", words)
+            self._note(f"Python was started with {flag}, which keeps the start-up hook out", arguments)
         elif not is_python(name):
             return
         elif process is not None and self._hook not in process.environ().get("PYTHONPATH", "").split(os.pathsep):
-            self._note("Python was started without our PYTHONPATH, which the command replaces or clears", words)
+            self._note("Python was started without our PYTHONPATH, which the command replaces or clears", arguments)
 
-    def _note(self, reason: str, words: Sequence[str]) -> None:
-        masked, _ = redact.arguments(words)
+    def _note(self, reason: str, arguments: Sequence[str]) -> None:
+        masked, _ = redact.arguments(arguments)
         self._closed.setdefault(reason, shlex.join(masked)[:SHOWN])

@@ -37,7 +37,7 @@ class BatchJob(Running):
         self.output = [] if job.program is None else [Log(path=job.directory / layout.SLURM_LOG, stream=STDOUT)]
         self._slurm = SlurmHandle(name)
         self.queue_numbers = [name]
-        self._ask = facts or self._slurm.facts
+        self._read_facts = facts or self._slurm.facts
         self.facts = JobFacts(state="PENDING")
         self._wait_s = FIRST_LOOK_S
         self._look_at = time.monotonic() + FIRST_LOOK_S
@@ -55,7 +55,7 @@ class BatchJob(Running):
             return None
         endings = read_host_endings(self._job.directory)
         before = self.facts
-        self.facts = self._ask() or before
+        self.facts = self._read_facts() or before
         if self.facts.is_over:
             self._over_since = self._over_since or now
             if self._is_settled(endings, now - self._over_since):
@@ -77,7 +77,7 @@ class BatchJob(Running):
 
     def is_over(self) -> bool:
         """Whether Slurm says, now, that the job has ended."""
-        facts = self._ask()
+        facts = self._read_facts()
         return facts is not None and facts.is_over
 
     def _end_shows(self, now: float) -> bool:

@@ -35,7 +35,7 @@ class SlurmHandle:
         if text is None or text:
             return from_scontrol(text) if text else None
         columns = ["--noheader", "--parsable2", "--allocations", "--format=State,ExitCode"]
-        sacct = ask(["sacct", *self.cluster, *columns, f"--jobs={self.number}"])
+        sacct = run_slurm(["sacct", *self.cluster, *columns, f"--jobs={self.number}"])
         facts = from_sacct(sacct.stdout) if sacct is not None and sacct.returncode == 0 else None
         return facts or JobFacts(state="COMPLETED", reason="Slurm has forgotten the job")
 
@@ -46,7 +46,7 @@ class SlurmHandle:
 
     def _show(self) -> str | None:
         """The output of ``scontrol show job``; empty: Slurm knows no such job; None: no answer."""
-        answer = ask(["scontrol", *self.cluster, "show", "job", self.number])
+        answer = run_slurm(["scontrol", *self.cluster, "show", "job", self.number])
         if answer is None or answer.returncode == 0:
             return (answer and answer.stdout) or None
         return (
@@ -55,16 +55,16 @@ class SlurmHandle:
 
     def signal(self, name: str) -> None:
         """Send a signal to the steps of the job, not to its script."""
-        ask(["scancel", *self.cluster, f"--signal={name}", self.number])
+        run_slurm(["scancel", *self.cluster, f"--signal={name}", self.number])
 
     def cancel(self, grace_s: float, is_over: Callable[[], bool]) -> None:
         """Cancel the job; after ``grace_s`` seconds kill it; returns when ``is_over``."""
-        ask(["scancel", *self.cluster, self.number])
+        run_slurm(["scancel", *self.cluster, self.number])
         started = time.monotonic()
         killed = False
         while time.monotonic() - started < grace_s + CANCEL_EXTRA_S and not is_over():
             if not killed and time.monotonic() - started >= grace_s:
-                ask(["scancel", *self.cluster, "--signal=KILL", "--full", self.number])
+                run_slurm(["scancel", *self.cluster, "--signal=KILL", "--full", self.number])
                 killed = True
             time.sleep(NEAR_END_S)
 
@@ -80,7 +80,7 @@ def by_index(text: str) -> dict[int, JobFacts]:
     return facts_of
 
 
-def ask(command: Sequence[str]) -> subprocess.CompletedProcess[str] | None:
+def run_slurm(command: Sequence[str]) -> subprocess.CompletedProcess[str] | None:
     """Run one of Slurm's commands; None: it is missing or does not answer."""
     environment = {**os.environ, "SLURM_BITSTR_LEN": "0"}  # else Slurm truncates long lists of indices
     try:

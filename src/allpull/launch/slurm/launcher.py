@@ -25,7 +25,7 @@ from allpull.launch.running import Running
 from allpull.launch.shell_script import python_of, shell_script
 from allpull.launch.slurm.batch_job import ArrayJob, BatchJob
 from allpull.launch.slurm.batch_script import sbatch_script, srun_options
-from allpull.launch.slurm.commands import ANSWER_S, CANCEL_EXTRA_S, NEAR_END_S, ask
+from allpull.launch.slurm.commands import ANSWER_S, CANCEL_EXTRA_S, NEAR_END_S, run_slurm
 from allpull.launch.slurm.outcome import JobFacts, decide_endings
 from allpull.rundir import layout
 from allpull.rundir.read.lenient import log_tail
@@ -58,7 +58,7 @@ class Slurm:
 
 
 def prepare_script(job: Job) -> Path:
-    """Write the batch script of a prepared ``job`` into its run directory, to be edited and submitted by hand.
+    """Write the batch script of a prepared ``job`` into its run directory, to be edited and submitted manually.
 
     Returns its path. Nothing in it is masked, so that it can run; secrets are masked when the run is closed.
 
@@ -101,7 +101,7 @@ class StepJob(Running):
     def warn(self) -> bool:
         """Have the ranks write a checkpoint and stop."""
         for step in self._steps():
-            ask(["scancel", "--signal=USR1", step])
+            run_slurm(["scancel", "--signal=USR1", step])
         return True
 
     def cancel(self, grace_s: float) -> None:
@@ -109,14 +109,14 @@ class StepJob(Running):
         deadline = time.monotonic() + grace_s
         if grace_s > 0:
             for step in self._steps():
-                ask(["scancel", "--signal=TERM", step])
+                run_slurm(["scancel", "--signal=TERM", step])
         while time.monotonic() < deadline and self._srun.poll() is None:
             time.sleep(NEAR_END_S)
         self._srun.cancel(CANCEL_EXTRA_S)
 
     def _steps(self) -> list[str]:
         """Numbers of the steps of our allocation that belong to this job."""
-        answer = ask(["squeue", "--noheader", "--steps", f"--jobs={self._allocation}", "--format=%i|%j"])
+        answer = run_slurm(["squeue", "--noheader", "--steps", f"--jobs={self._allocation}", "--format=%i|%j"])
         lines = answer.stdout.splitlines() if answer is not None else []
         return [number for number, _, name in (line.partition("|") for line in lines) if name == step_name(self._job)]
 
@@ -141,8 +141,8 @@ def step_command(job: Job, environ: Mapping[str, str]) -> list[str]:
     names = expand(environ.get("SLURM_JOB_NODELIST", ""))
     if len(names) < hosts:
         raise BadInput(
-            f"launch.hosts: {hosts} asked for, and Slurm job {environ.get('SLURM_JOB_ID')} has {len(names)}",
-            hint="ask for as many as the allocation has, or submit from outside of it",
+            f"launch.hosts: {hosts} requested, and Slurm job {environ.get('SLURM_JOB_ID')} has {len(names)}",
+            hint="request as many as the allocation has, or submit from outside of it",
         )
     options = [*srun_options(job.spec), f"--nodelist={compress(names[:hosts])}", f"--job-name={step_name(job)}"]
     agent = [*python_of(job), "-m", "allpull.observe.agent", str(job.file), "--from-slurm"]
@@ -184,7 +184,7 @@ def submit_script(script: str, environ: Mapping[str, str]) -> str:
             with contextlib.suppress(OSError, TimeoutError):
                 number = answer.result(ANSWER_S).stdout.strip()
                 if number:
-                    ask(["scancel", number.partition(";")[0]])
+                    run_slurm(["scancel", number.partition(";")[0]])
             raise
     if sbatch.returncode != 0:
         refusal = "; ".join(line.strip() for line in sbatch.stderr.splitlines() if line.strip()) or "no reason given"

@@ -28,15 +28,15 @@ ENDED_BY_SLURM = {
     "TIMEOUT": "Slurm ended the job at its time limit",
 }
 REMEDIES = {
-    "NODE_FAIL": "slurm.requeues = 1 would let it go on from its checkpoint",
-    "PREEMPTED": "slurm.requeues = 1 would let it go on from its checkpoint",
-    "TIMEOUT": "slurm.time is that limit; slurm.requeues would let it go on from its checkpoint",
+    "NODE_FAIL": "slurm.requeues = 1 would let it resume from its checkpoint",
+    "PREEMPTED": "slurm.requeues = 1 would let it resume from its checkpoint",
+    "TIMEOUT": "slurm.time is that limit; slurm.requeues would let it resume from its checkpoint",
 }
 STUCK = {
     "BadConstraints": "no host has what slurm.constraint asks for",
     "JobHeldAdmin": "held: only an administrator can release it",
     "JobHeldUser": "held: scontrol release lets it go",
-    "PartitionConfig": "its partition has no hosts like those that were asked for",
+    "PartitionConfig": "its partition has no hosts like the requested ones",
     "PartitionNodeLimit": "launch.hosts is outside of what its partition gives, or hosts are down",
     "PartitionTimeLimit": "slurm.time is longer than its partition allows",
 }
@@ -127,7 +127,7 @@ def decide_endings(
         return [replace(host, reason=memory) for host in endings]
     if len(endings) == hosts and memory is None:
         return [replace(h, log_tail=log_tail) for h in endings]
-    silent = f"{hosts - len(endings)} of {hosts} host{'s' * (hosts != 1)} never said how their ranks ended"
+    silent = f"{hosts - len(endings)} of {hosts} host{'s' * (hosts != 1)} did not report how their ranks ended"
     ended = f"Slurm says {facts.state}" + (f" with code {facts.exit_code}" if facts.exit_code else "")
     own_reason = next((f"{host.reason}; " for host in endings if host.reason), "")
     question = "" if endings else "; does every host see the run directory?"

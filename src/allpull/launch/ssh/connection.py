@@ -49,14 +49,14 @@ class Remote:
             BadInput: the host cannot be reached, refuses us, or lacks Python or allpull.
         """
         command = self.python_command({}, "-m", "allpull.observe.agent.remote_setup")
-        answer = self.ask(command, json.dumps(job.to_plain()).encode())
+        answer = self.run(command, json.dumps(job.to_plain()).encode())
         if answer.returncode != 0:
             raise BadInput(self._trouble(answer), hint=self._remedy(answer))
         try:
             reply: dict[str, Any] = json.loads(answer.stdout.splitlines()[-1])
         except (ValueError, IndexError):
             raise BadInput(
-                f"host {self.name} gave no sensible answer: {answer.stdout[:200].decode('utf-8', 'replace')!r}",
+                f"host {self.name} gave an unreadable answer: {answer.stdout[:200].decode('utf-8', 'replace')!r}",
                 hint="does its shell print something on start? it should be silent for ssh commands",
             ) from None
         return reply
@@ -78,17 +78,17 @@ class Remote:
 
     def clean_up(self, directory: str) -> None:
         """Remove the folder that ``set_up`` made."""
-        self.ask(self.python_command({}, "-m", "allpull.observe.agent.remote_setup", "--leave", directory), b"")
+        self.run(self.python_command({}, "-m", "allpull.observe.agent.remote_setup", "--leave", directory), b"")
 
     def warn(self, job_file: str) -> None:
         """Send SIGUSR1 to the agent of ``job_file`` there."""
-        self.ask(self.python_command({}, "-m", "allpull.observe.agent.warn", job_file), b"")
+        self.run(self.python_command({}, "-m", "allpull.observe.agent.warn", job_file), b"")
 
     def connection(self, command: str) -> list[str]:
         """The command line that runs ``command`` there, with our standard streams and no terminal."""
         return ["ssh", "-T", *OPTIONS, *KEEP_ALIVE, "--", self.name, command]
 
-    def ask(self, command: str, text: bytes, patience_s: float = ANSWER_S) -> subprocess.CompletedProcess[bytes]:
+    def run(self, command: str, text: bytes, patience_s: float = ANSWER_S) -> subprocess.CompletedProcess[bytes]:
         """Run ``command`` there with ``text`` on its standard input and wait for it.
 
         Ctrl-C does not reach it: a lost answer could leave a folder that is never removed.
@@ -96,10 +96,10 @@ class Remote:
         Raises:
             BadInput: ssh is not installed here, or there is no answer in time.
         """
-        words = self.connection(command)
+        arguments = self.connection(command)
         try:
             return subprocess.run(
-                words, input=text, capture_output=True, timeout=patience_s, check=False, start_new_session=True
+                arguments, input=text, capture_output=True, timeout=patience_s, check=False, start_new_session=True
             )
         except FileNotFoundError:
             raise BadInput("there is no ssh on this machine", hint="install OpenSSH's client") from None
@@ -117,7 +117,7 @@ class Remote:
             return f"no {self.python} there; name its Python with --set ssh.python=…"
         if b"No module named 'allpull'" in answer.stderr or b"No module named allpull" in answer.stderr:
             return "install allpull there, or ship it with --set ssh.ship=true"
-        return "see what the host said above"
+        return "see the host's message above"
 
 
 def shell_text(variables: Mapping[str, str], command: Sequence[str]) -> str:

@@ -98,7 +98,7 @@ class SshJob(Running):
     def missing_records(self) -> list[str]:
         """Which records could not be collected, and why: one sentence per host."""
         return [
-            f"records of host {host.remote.name} did not all come home ({trouble}): they are in {host.directory} there"
+            f"records of host {host.remote.name} were not all collected ({trouble}): they are in {host.directory} there"
             for host in self._hosts
             if (trouble := self._home.get(host.remote.name)) is not None
         ]
@@ -126,7 +126,7 @@ class SshJob(Running):
             self._close()
         for host in self._hosts:
             if not host.shared:
-                self._home.setdefault(host.remote.name, "asked to end at once")
+                self._home.setdefault(host.remote.name, "the job was ended at once")
 
     def warn(self) -> bool:
         """Have the ranks write a checkpoint and stop: each host's agent gets the signal and passes it on."""
@@ -186,7 +186,7 @@ class SshJob(Running):
         )
         wait = f"[ -e {began} ] || exit 0; for i in $(seq 50); do [ -e {ended} ] && exit 0; sleep 0.2; done"
         with contextlib.suppress(BadInput):
-            host.remote.ask(wait, b"")
+            host.remote.run(wait, b"")
 
 
 def blame_lost_host(ended: list[HostEnding], lost: Collection[str]) -> list[HostEnding]:
@@ -211,7 +211,8 @@ def divide(ranks: int, names: Sequence[str]) -> int:
     if ranks % len(names):
         nearest = len(names) * max(1, ranks // len(names))
         raise BadInput(
-            f"{ranks} ranks cannot be divided evenly over {len(names)} hosts", hint=f"take a multiple: -n {nearest}"
+            f"{ranks} ranks cannot be divided evenly over {len(names)} hosts",
+            hint=f"take a multiple: {nearest}",
         )
     return ranks // len(names)
 
@@ -242,7 +243,7 @@ def read_hosts(text: str) -> list[str]:
         BadInput: nothing was given, the file cannot be read, a list does not parse, or a host is named twice.
     """
     if not text:
-        raise BadInput("--launcher ssh needs hosts", hint="write --launcher ssh:node[01-04], or ssh:HOSTFILE")
+        raise BadInput("launcher ssh needs hosts", hint="write ssh:node[01-04], or ssh:HOSTFILE")
     is_file = os.path.isfile(text)  # noqa: PTH113  says no where pathlib raises: a list longer than a path may be
     names = [name for entry in entries(text) for name in expand(entry)] if is_file else expand(text)
     twice = sorted(name for name, count in Counter(names).items() if count > 1)

@@ -84,17 +84,17 @@ def check_same_versions(hosts: Sequence[ReadyHost]) -> None:
     for host in hosts:
         if host.versions.get("torch") is None:
             raise BadInput(f"host {host.remote.name} has no torch", hint=f"install it for {host.remote.python} there")
-        for package, theirs in host.versions.items():
-            ours = first.versions.get(package)
-            if theirs != ours:
+        for package, version in host.versions.items():
+            expected = first.versions.get(package)
+            if version != expected:
                 raise BadInput(
-                    f"hosts differ: {package} is {ours} on {first.remote.name} and {theirs} on {host.remote.name}",
+                    f"hosts differ: {package} is {expected} on {first.remote.name} and {version} on {host.remote.name}",
                     hint="give all hosts the same environment; --set ssh.python=… names another Python",
                 )
 
 
 def _remote(name: str, job: Job) -> Remote:
-    """How to run allpull on host ``name``: with the configured Python, or the path of ours; ships the code if asked to.
+    """How to run allpull on host ``name``: with the configured Python, or our own path; ships the code if requested.
 
     Raises:
         BadInput: code was to be shipped and could not.
@@ -125,7 +125,7 @@ def _set_up(remote: Remote, file: JobFile, box: ContainerSpec) -> ReadyHost | Ba
 def _with_container_versions(host: ReadyHost, box: ContainerSpec) -> ReadyHost | BadInput:
     """The host with the versions of its container; if the container cannot be used, the host is cleaned up."""
     try:
-        answer = host.remote.ask(shell_text({}, container.question(box)), b"", patience_s=container.ANSWER_S)
+        answer = host.remote.run(shell_text({}, container.question(box)), b"", patience_s=container.ANSWER_S)
         if answer.returncode == NOT_FOUND:
             raise BadInput(
                 f"container.runtime: no {box.runtime} on its PATH", hint="see what ssh says of it: echo $PATH"

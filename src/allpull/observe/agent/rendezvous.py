@@ -197,7 +197,7 @@ class FixedHosts(RendezvousHandler):
         """Nothing to close before the job ends."""
 
     def num_nodes_waiting(self) -> int:
-        """No host joins later; that one calls a restart is outcome by ``outcome``."""
+        """No host joins later; ``outcome`` decides about a restart that a host requests."""
         return 0
 
     def get_run_id(self) -> str:

@@ -29,7 +29,7 @@ from .gpus import find_gpus
 from .rank_registry import RankRegistry
 
 SCHEMA = "allpull.counters/1.4"
-NO_PSUTIL = f"{layout.NO_COUNTERS}psutil is not installed there"
+NO_PSUTIL = "psutil is not installed there"
 NICENESS = 10  # the ranks go first
 POLL_S = 0.2  # how soon the end of PID, or a signal, is noticed
 LAST_PINGS_S = 1.0  # a job that has ended waits no longer for the sidecar
@@ -54,8 +54,8 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
         return 1
     appender = Appender(path, options.budget, on_trouble=lambda reason: _say(f"counters end: {reason}"), on_thin=_thin)
     interval_ns = int(options.interval_s * 1e9)
-    readers, sources = _readers(options)
-    _write(appender, _header(options.host, interval_ns, sources), keep=True)
+    readers, sources, no_counters = _readers(options)
+    _write(appender, _header(options.host, interval_ns, sources, no_counters), keep=True)
     clock = _start_clock(options, os.environ.get(clock_pings.NONCE_VARIABLE, "")) if appender.is_open else None
     if readers or clock is not None:
         _sample_until(appender, interval_ns, readers, clock, lambda: is_stopped() or not watched.is_alive())
@@ -108,16 +108,17 @@ def _options(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
     return options
 
 
-def _readers(options: argparse.Namespace) -> Tuple[List[Reader], List[str]]:
-    """The functions that read the parts of each sample, and the sources of the numbers."""
+def _readers(options: argparse.Namespace) -> Tuple[List[Reader], List[str], Optional[str]]:
+    """The functions that read the parts of each sample, their sources, and why ranks are not counted, if so."""
     readers: List[Reader] = []
     sources: List[str] = []
+    no_counters = None
     try:
         from . import host_counters  # noqa: PLC0415  needs psutil
         from .process_tree import ProcessTree  # noqa: PLC0415  as above
         from .tcp_links import Links  # noqa: PLC0415  of the processes that tree finds
     except ImportError:
-        sources.append(NO_PSUTIL)
+        no_counters = NO_PSUTIL
     else:
         tree = ProcessTree(options.watch, RankRegistry(options.run, options.host))
         readers += [host_counters.look, lambda: {"ranks": tree.ranks()}, Links(tree.pids).look]
@@ -126,7 +127,7 @@ def _readers(options: argparse.Namespace) -> Tuple[List[Reader], List[str]]:
     if gpus is not None and gpus.sources():
         readers.append(lambda: {"gpus": gpus.look()})
         sources += gpus.sources()
-    return readers, sources
+    return readers, sources, no_counters
 
 
 def _start_clock(options: argparse.Namespace, nonce: str) -> Optional[Clock]:
@@ -230,7 +231,7 @@ def _thin(keep_one_in: int) -> None:
     _say(f"the counters file nears its budget: one sample in {keep_one_in} is kept from now on")
 
 
-def _header(host: str, interval_ns: int, sources: List[str]) -> Dict[str, Any]:
+def _header(host: str, interval_ns: int, sources: List[str], no_counters: Optional[str]) -> Dict[str, Any]:
     before_ns = time.monotonic_ns()
     realtime_ns = time.time_ns()
     return {
@@ -240,6 +241,7 @@ def _header(host: str, interval_ns: int, sources: List[str]) -> Dict[str, Any]:
         "clock": {"monotonic_ns": (before_ns + time.monotonic_ns()) // 2, "realtime_ns": realtime_ns},
         "interval_ns": interval_ns,
         "sources": sources,
+        "no_counters": no_counters,
     }
 
 

@@ -1,4 +1,4 @@
-"""Detect contradictions between options of a cluster file that are valid individually."""
+"""Check a cluster file as a whole: names and numbers that refer to nothing, and options that exclude each other."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,30}[A-Za-z0-9])?")  # a lab
 
 
 def find_contradictions(cluster: Cluster) -> list[str]:
-    """One line for each contradiction between options of ``cluster``; empty when they agree."""
+    """One line for each error in ``cluster``; empty if there is none.
+
+    Jitter is checked only if all else is valid, because its bound comes from the plan of the whole cluster.
+    """
     contradictions = [*_switches(cluster), *_hosts(cluster)]
     if cluster.accelerator is not None:
         contradictions += _accelerator(cluster.accelerator, None if cluster.layers is None else len(cluster.layers))
@@ -63,7 +66,7 @@ def _hosts(cluster: Cluster) -> Iterator[str]:
 
 def _accelerator(table: AcceleratorTable, layers: int | None) -> Iterator[str]:
     if table.backward_ms and not table.forward_ms:
-        yield "accelerator.forward_ms: missing; backward_ms alone says nothing"
+        yield "accelerator.forward_ms: missing; backward_ms needs it"
     elif table.layers and table.forward_ms:
         yield "accelerator: expected either layers or forward_ms; found both"
     elif not (table.device or table.forward_ms or table.layers):
@@ -113,7 +116,7 @@ def _jitter(cluster: Cluster) -> Iterator[str]:
             yield (
                 f"faults[{index}].std: expected at most a third of {fault.where}, which takes {show_time(time_s)}, "
                 f"because no time is below 0; found {show(fault.std)}; "
-                "the other distributions only lengthen, and may be as wide as you like"
+                "the other distributions only lengthen, and have no such bound"
             )
 
 

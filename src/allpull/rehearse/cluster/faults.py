@@ -43,7 +43,7 @@ class SlowRank:
 
     kind: Literal["slow-rank"]
     delay: str = time_option("how much longer it computes")
-    rank: int = _any_rank("which rank; leave it out where it rotates")
+    rank: int = _any_rank("which rank; omit it if the fault rotates")
     rotating: bool = option(False, "another rank each step")
     where: Literal["forward", "backward", "input"] = option("backward", "where it is slow")
     from_step: int = _from_step()
@@ -59,7 +59,7 @@ class Jitter:
     distribution: Literal["normal", "exponential", "lognormal", "uniform"] = option(
         "exponential", "shape; normal has mean 0 (std at most a third of what varies), the others begin at 0 or above"
     )
-    rank: int = _any_rank("which rank; left out: all of them, each its own draws")
+    rank: int = _any_rank("which rank; omitted: all, each with its own draws")
     where: Literal["forward", "backward", "input"] = option("forward", "what varies")
     seed: int = option(0, "another seed is another series of draws", ge=0)
     from_step: int = _from_step()
@@ -72,7 +72,7 @@ class SlowLoader:
 
     kind: Literal["slow-loader"]
     delay: str = time_option("how much later a batch comes")
-    rank: int = _any_rank("which rank; left out: all of them")
+    rank: int = _any_rank("which rank; omitted: all of them")
     from_step: int = _from_step()
     from_s: float = _from_s()
 

@@ -44,7 +44,7 @@ def load_cluster(path: Path) -> Cluster:
         faults = find_contradictions(cluster)
     if faults or cluster is None:
         more = [f"and {len(faults) - MAX_FAULTS_SHOWN:,} more"] if len(faults) > MAX_FAULTS_SHOWN else []
-        raise ConfigError(source, [*faults[:MAX_FAULTS_SHOWN], *more], hint="mend each line; nothing was started")
+        raise ConfigError(source, [*faults[:MAX_FAULTS_SHOWN], *more], hint="correct each line; nothing was started")
     return replace(cluster, sha256=hashlib.sha256(text.encode()).hexdigest())
 
 
@@ -105,13 +105,11 @@ def _unknown_table(name: str) -> str:
 
 def _entries(plain: Mapping[str, Any], name: str, faults: list[str]) -> Iterator[tuple[str, Any]]:
     """Path and content of each ``[[name]]`` table."""
-    value_found = plain.get(name, [])
-    if not isinstance(value_found, list) or len(value_found) > MAX_ENTRIES:
-        faults.append(
-            f"{name}: expected at most {MAX_ENTRIES:,} tables, each under [[{name}]]; found {show(value_found)}"
-        )
+    entries = plain.get(name, [])
+    if not isinstance(entries, list) or len(entries) > MAX_ENTRIES:
+        faults.append(f"{name}: expected at most {MAX_ENTRIES:,} tables, each under [[{name}]]; found {show(entries)}")
         return
-    for index, item in enumerate(value_found):
+    for index, item in enumerate(entries):
         yield f"{name}[{index}]", item
 
 
@@ -120,10 +118,10 @@ def _table(kind: type[Record], item: object, where: str, faults: list[str]) -> R
     if not isinstance(item, dict):
         faults.append(f"{where}: expected a table; found {show(item)}")
         return None
-    sound, value_found = check(kind, item, f"{where}.")
-    value_found += [f"{where}.{line}" for line in find_faults(kind, sound)]
-    faults += value_found
-    return None if value_found else build(kind, item, where)
+    sound, errors = check(kind, item, f"{where}.")
+    errors += [f"{where}.{line}" for line in find_faults(kind, sound)]
+    faults += errors
+    return None if errors else build(kind, item, where)
 
 
 def _switch(item: object, where: str, faults: list[str]) -> SwitchTable | None:
@@ -144,8 +142,8 @@ def _planted(item: object, where: str, faults: list[str]) -> Fault | None:
     if isinstance(name, str) and name in KINDS:
         return _table(KINDS[name], item, where, faults)
     close = nearest(name, KINDS) if isinstance(name, str) else None
-    value_found = (show(name) if "kind" in item else "nothing") + (f"; did you mean '{close}'?" if close else "")
-    faults.append(f"{where}.kind: expected a kind of fault; found {value_found}; known: {', '.join(KINDS)}")
+    given = (show(name) if "kind" in item else "nothing") + (f"; did you mean '{close}'?" if close else "")
+    faults.append(f"{where}.kind: expected a kind of fault; found {given}; known: {', '.join(KINDS)}")
     return None
 
 
@@ -161,7 +159,7 @@ def _layers(path: Path, faults: list[str]) -> tuple[LayerTimes, ...] | None:
     if not isinstance(items, list) or not 0 < len(items) <= MAX_LAYERS or not all(map(_is_layer, items)):
         faults.append(
             "accelerator.layers: expected a JSON list of "
-            f'{{"forward_ms": 1.2, "backward_ms": 2.3}}, one a layer, 1 to {MAX_LAYERS:,} of them'
+            f'{{"forward_ms": 1.2, "backward_ms": 2.3}}, one per layer, 1 to {MAX_LAYERS:,} of them'
         )
         return None
     return tuple(LayerTimes(forward_s=item["forward_ms"] / 1e3, backward_s=item["backward_ms"] / 1e3) for item in items)

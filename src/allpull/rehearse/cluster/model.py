@@ -24,7 +24,7 @@ class ClusterTable:
     hosts: int = needed("number of hosts", ge=1, le=MAX_HOSTS)
     ranks_per_host: int = option(1, "ranks of each host", ge=1, le=MAX_RANKS_PER_HOST)
     link: str = rate_option("rate of a host's link, each way")
-    latency: str = time_option("time from one host to another, one way, that is added", "0 s", le=MAX_LATENCY_S)
+    latency: str = time_option("latency added between hosts, one way", "0 s", le=MAX_LATENCY_S)
     shrink: float = option(1.0, "bytes and rates are divided by this, times are not", ge=1, le=1_000_000)
 
 
@@ -42,7 +42,7 @@ class HostTable:
 
     index: int = needed("which host, counted from 0", ge=0, le=MAX_HOSTS - 1)
     name: str = option("", "host name; empty: node1, node2 …")
-    link: str = rate_option("rate of its link, each way; left out: as the others'", "")
+    link: str = rate_option("rate of its link, each way; omitted: as the others'", "")
     clock_offset: str = time_option(
         "how far its wall clock is ahead; negative: behind", "0 s", signed=True, le=MAX_OFFSET_S
     )
@@ -60,7 +60,7 @@ class AcceleratorTable:
     batch: int = option(64, "samples per rank and step", ge=1, le=1_000_000)
     device: str = option("", "device whose speed is taken")
     forward_ms: float = option(0.0, "forward pass of one step", gt=0, le=10_000_000)
-    backward_ms: float = option(0.0, "backward pass of one step; left out: twice the forward pass", gt=0, le=10_000_000)
+    backward_ms: float = option(0.0, "backward pass of one step; omitted: twice the forward pass", gt=0, le=10_000_000)
     layers: str = option("", "JSON file: for each layer in order its forward_ms and backward_ms")
     input_ms: float = option(0.0, "waiting for the loader, each step", ge=0, le=10_000_000)
     optimizer_ms: float = option(0.0, "optimizer, each step; 0: as the device takes", ge=0, le=10_000_000)

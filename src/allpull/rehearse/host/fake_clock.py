@@ -4,10 +4,10 @@
 a host's first program. The drift counts from that moment too, also in the programs that it forks and executes:
 libfaketime passes the moment on to them (FAKETIME_SHARED).
 
-libfaketime 0.9.10 passes absolute monotonic sleeps on wrongly when it leaves the monotonic clock alone, and Python's
-``time.sleep`` is one; ``mend_sleep`` therefore lets it wait in ``select`` instead. Programs that a rank executes in
-turn get the right clock, because nobody mends theirs. A command of the user's is mended by a ``sitecustomize`` of its
-own, in the folder ``layout.CLUSTER_CLOCK`` of the run directory.
+libfaketime 0.9.10 breaks absolute sleeps on the monotonic clock when it is to leave that clock unchanged, and Python's
+``time.sleep`` is one; ``patch_sleep`` therefore makes it wait in ``select`` instead. Programs that a rank executes in
+turn get the right clock, because their sleeping is not patched. A user's command is patched by a ``sitecustomize`` in
+the folder ``layout.CLUSTER_CLOCK`` of the run directory.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from allpull.rundir.write import private_folder
 
 LIBRARY = "libfaketimeMT.so.1"
 RIGHT_NS = "ALLPULL_RIGHT_CLOCK_NS"
-"""The variable that says what to add to the monotonic clock for the wall clock that is right."""
+"""The variable with what to add to the monotonic clock to get the right wall clock, in ns."""
 PLACES = ("/usr/lib/*/faketime", "/usr/lib64/faketime", "/usr/lib/faketime", "/usr/local/lib/faketime")
 _PRELOAD = "LD_PRELOAD"
-_LOOKS = 9
+_READINGS = 9
 
 
 def library() -> Path | None:
-    """Where libfaketime is installed; None: nowhere that we know."""
+    """Where libfaketime is installed; None: in none of ``PLACES``."""
     for place in PLACES:
-        for found in sorted(Path("/").glob(f"{place.lstrip('/')}/{LIBRARY}")):
-            return found
+        for path in sorted(Path("/").glob(f"{place.lstrip('/')}/{LIBRARY}")):
+            return path
     return None
 
 
@@ -60,12 +60,12 @@ def environment(library: Path, offset_s: float, drift_ppm: float, right_ns: int)
     }
 
 
-def settle_in(environ: MutableMapping[str, str]) -> dict[str, str]:
-    """Make this process fit for its wrong clock; what it executes gets the right one from now on.
+def adapt_process(environ: MutableMapping[str, str]) -> dict[str, str]:
+    """Patch sleeping in this process, which has a wrong clock; what it executes gets the right one from now on.
 
-    Returns the variables that a program must be given to have the wrong one too.
+    Returns the variables with which a program that it executes has the wrong one too.
     """
-    mend_sleep()
+    patch_sleep()
     faked = dict(environ)
     other_libraries = [item for item in environ.pop(_PRELOAD, "").split(":") if item and Path(item).name != LIBRARY]
     if other_libraries:
@@ -74,37 +74,40 @@ def settle_in(environ: MutableMapping[str, str]) -> dict[str, str]:
 
 
 def reading() -> tuple[int, int]:
-    """The monotonic clock now, and by how much the wall clock exceeds it, in ns; of several looks the quickest."""
-    looks = [(time.monotonic_ns(), time.time_ns(), time.monotonic_ns()) for _ in range(_LOOKS)]
-    before, wall, after = min(looks, key=lambda look: look[2] - look[0])
+    """The monotonic clock now, and by how much the wall clock exceeds it, in ns; the quickest of several readings."""
+    readings = [(time.monotonic_ns(), time.time_ns(), time.monotonic_ns()) for _ in range(_READINGS)]
+    before, wall, after = min(readings, key=lambda reading: reading[2] - reading[0])
     now = (before + after) // 2
     return now, wall - now
 
 
 def ahead(environ: Mapping[str, str]) -> tuple[int, int]:
-    """The monotonic clock now, and how far ahead the wall clock is that this process got by ``environ``, in ns."""
+    """The monotonic clock now, and how far this process's wall clock is ahead of the right one, in ns.
+
+    ``environ`` holds the variables by which it got that clock.
+    """
     now, wall = reading()
     return now, wall - int(environ[RIGHT_NS])
 
 
-def mend_programs(directory: Path) -> None:
-    """Put into run ``directory`` what mends sleeping in a Python that is executed with ``program_variables``."""
+def install_sitecustomize(directory: Path) -> None:
+    """Put into run ``directory`` the module that patches sleeping in programs with ``program_variables``."""
     startup = Path(__file__).parent.parent / "ranks" / "sitecustomize.py"
     private_folder(str(directory / layout.CLUSTER_CLOCK))
     shutil.copyfile(startup, directory / layout.CLUSTER_CLOCK / startup.name)
 
 
 def program_variables(faked: Mapping[str, str], directory: str) -> dict[str, str]:
-    """What a program of the user's is given to have the clock that ``faked`` has, an answer of ``settle_in``."""
+    """Variables that give a user's program the clock of ``faked``, a result of ``adapt_process``; {} if it is right."""
     if "FAKETIME" not in faked:
         return {}
     path = [f"{directory}/{layout.CLUSTER_CLOCK}", *filter(None, [faked.get("PYTHONPATH")])]
     return {_PRELOAD: faked[_PRELOAD], "PYTHONPATH": ":".join(path)}
 
 
-def mend_sleep() -> None:
-    """Let ``time.sleep`` wait in ``select``."""
-    time.sleep = _sleep  # type: ignore[assignment]  # it also takes what has only __index__
+def patch_sleep() -> None:
+    """Make ``time.sleep`` wait in ``select``."""
+    time.sleep = _sleep  # type: ignore[assignment]  # it also accepts objects with only __index__
 
 
 def _sleep(seconds: SupportsFloat, /) -> None:
@@ -112,6 +115,6 @@ def _sleep(seconds: SupportsFloat, /) -> None:
 
 
 if __name__ == "__main__":
-    settle_in(os.environ)
+    adapt_process(os.environ)
     sys.argv = sys.argv[1:]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

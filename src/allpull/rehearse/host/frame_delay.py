@@ -1,9 +1,9 @@
-"""Delay what hosts send, in a process of its own, where the kernel has no netem: approximate.
+"""Delay what hosts send, approximately, in a separate process, where the kernel has no netem.
 
 A host's cable is then not a veth pair but two TAP devices with this process between them. A frame from the host is
-handed on after the latency; one to the host at once. Rates stay with the token buckets on the devices. Frames keep the
-kernel's segmentation offload, so one read moves up to 64 KiB. What it adds of its own is a tenth of a millisecond or
-so a frame, more on a busy machine, so a round trip takes a little more than asked for.
+forwarded after the latency, one to the host at once. The token buckets on the devices still set the rates. Frames keep
+the kernel's segmentation offload, so one read moves up to 64 KiB. The process itself adds about a tenth of a
+millisecond per frame, more on a busy machine, so a round trip takes a little longer than requested.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _IFF_TAP, _IFF_NO_PI, _IFF_VNET_HDR = 0x0002, 0x1000, 0x4000
 _TUN_F_CSUM, _TUN_F_TSO4 = 0x01, 0x02
 _PR_SET_TIMERSLACK = 29
 _FRAME_BYTES = 65536 + 256  # the largest segment with its headers
-_AT_ONCE = 64  # frames read from one device before the others have their turn
+_AT_ONCE = 64  # frames read from one device before the next device is read
 
 
 def tap(name: str) -> int:
     """A new TAP device called ``name`` in this process's network namespace; it lives as long as the descriptor.
 
     Raises:
-        OSError: there is no TUN driver, or it is not ours to use.
+        OSError: there is no TUN driver, or this process may not use it.
     """
     descriptor = os.open(DEVICE, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -46,7 +46,7 @@ def tap(name: str) -> int:
 
 
 def relay(cables: Sequence[tuple[int, int]], latency_s: float) -> None:
-    """Carry frames over ``cables`` (descriptor at the host, at the switch) until the process is ended."""
+    """Forward frames over ``cables`` (descriptor at the host, at the switch) until the process is ended."""
     delayed = dict(cables)
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)  # wake up when due, not 50 µs later
     direct = {switch: host for host, switch in cables}

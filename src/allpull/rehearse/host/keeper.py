@@ -1,7 +1,7 @@
 """The process that holds a virtual cluster for its job: makes the network, starts ranks, changes links, cleans up.
 
-``python -m allpull.rehearse.host.keeper ORDER.json --ready FD``. It is a process of its own so that allpull stays in
-the machine's network, and so that a killed allpull is cleaned up after. Standard library only.
+``python -m allpull.rehearse.host.keeper ORDER.json --ready FD``. It is a separate process so that allpull stays in the
+machine's network, and so that the cluster is removed if allpull is killed. Standard library only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from types import FrameType
 from allpull.errors import AllpullError, MissingPart
 from allpull.rehearse.host import network, ownership
 from allpull.rehearse.host.frame_delay import relay, tap
-from allpull.rehearse.host.namespaces import bind, fresh_folder, inside, leave_the_machine, new_net
+from allpull.rehearse.host.namespaces import bind, enter_private_namespaces, fresh_folder, inside, new_net
 from allpull.rehearse.host.order import RANK_PLACEHOLDER, Order, load
 from allpull.rehearse.host.reports import Reports
 from allpull.rehearse.host.truth import FirstSteps, Moments
@@ -42,7 +42,7 @@ NO_NAMESPACES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """What was made: a descriptor of each host's network namespace, and the process that delays frames, if any."""
+    """The virtual network: a descriptor of each host's namespace, and the process that delays frames, if any."""
 
     nets: tuple[int, ...]
     relay_pid: int | None
@@ -50,14 +50,14 @@ class World:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForkServer:
-    """The process that starts the ranks, and what its hosts report.
+    """The process that starts the ranks, and the reports of its hosts.
 
-    Closing ``let_go`` starts all ranks, closing ``zero`` begins the time that planned kills count.
+    Closing ``go`` starts all ranks, and closing ``zero`` starts the time of planned kills.
     """
 
     process: subprocess.Popen[bytes]
     reports: Reports
-    let_go: int
+    go: int
     zero: int
 
 
@@ -65,13 +65,13 @@ class Stop:
     """Counts the requests to end."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.requests = 0
         for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, self._ask)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is allpull's to pass on
+            signal.signal(number, self._count)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # allpull passes Ctrl-C on
 
-    def _ask(self, _: int, __: FrameType | None) -> None:
-        self.asked += 1
+    def _count(self, _: int, __: FrameType | None) -> None:
+        self.requests += 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -88,11 +88,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         world = make(order)
     except AllpullError as error:
-        _tell(options.ready, {"error": error.message, "hint": error.hint, "missing": isinstance(error, MissingPart)})
+        _report(options.ready, {"error": error.message, "hint": error.hint, "missing": isinstance(error, MissingPart)})
         return error.exit_code
     ownership.end_with_parent(order.owner_pid, signal.SIGTERM)  # again: the kernel forgets it with a change of user
     fork_server = start_fork_server(options.order, world)
-    _tell(options.ready, {"hosts": len(world.nets)})
+    _report(options.ready, {"hosts": len(world.nets)})
     try:
         code = watch(order, world, fork_server, stop)
     finally:
@@ -101,9 +101,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def _tell(descriptor: int, news: dict[str, object]) -> None:
-    with suppress(OSError):  # the launcher has gone
-        os.write(descriptor, json.dumps(news).encode() + b"\n")
+def _report(descriptor: int, message: dict[str, object]) -> None:
+    with suppress(OSError):  # the launcher has ended
+        os.write(descriptor, json.dumps(message).encode() + b"\n")
     os.close(descriptor)
 
 
@@ -111,11 +111,11 @@ def make(order: Order) -> World:
     """Make hosts, links and names, in namespaces that live as long as the processes in them.
 
     Raises:
-        MissingPart: the kernel, or what is installed, does not allow it.
+        MissingPart: the kernel does not allow namespaces, or cannot delay packets.
         AllpullError: a command failed.
     """
     try:
-        leave_the_machine()
+        enter_private_namespaces()
         nets = tuple(new_net() for _ in order.hosts)
     except OSError as error:
         raise MissingPart(f"this system does not let us make namespaces ({error})", hint=NO_NAMESPACES) from error
@@ -127,7 +127,7 @@ def make(order: Order) -> World:
         relay_pid = start_relay(nets, order.topology.latency_s)
     network.run(network.plan(order.topology, cables), nets)
     network.choose_congestion_control(nets)
-    network.give_up_soon(nets)
+    network.limit_tcp_retries(nets)
     _name_hosts(order)
     with suppress(OSError):  # what ranks leave in shared memory then ends with the cluster
         fresh_folder(SHARED_MEMORY)
@@ -135,7 +135,7 @@ def make(order: Order) -> World:
 
 
 def start_relay(nets: Sequence[int], latency_s: float) -> int:
-    """Make the TAP devices of all hosts and start the process that carries frames between them; its id.
+    """Make the TAP devices of all hosts and start the process that forwards frames between them; returns its id.
 
     Raises:
         MissingPart: the TUN driver cannot be used.
@@ -168,7 +168,7 @@ def _name_hosts(order: Order) -> None:
     """Let every host find the others by name."""
     lines = ["127.0.0.1 localhost"]
     for index, host in enumerate(order.hosts):
-        # torch's store asks who calls by the IPv6 form of the address, and waits for a name server where none is named
+        # torch's store looks up its clients by the IPv6 form of the address, and without one waits for a name server
         lines += [f"{network.address(index)} {host.name}", f"::ffff:{network.address(index)} {host.name}"]
     path = Path(order.directory) / layout.CLUSTER_HOSTS
     whole_file(str(path), "\n".join(lines) + "\n")
@@ -179,8 +179,8 @@ def _name_hosts(order: Order) -> None:
 def start_fork_server(order_file: Path, world: World) -> ForkServer:
     """Start the process that starts the ranks."""
     reports, report = os.pipe()
-    go, let_go = os.pipe()
-    zero, begin = os.pipe()
+    go, own_go = os.pipe()
+    zero, own_zero = os.pipe()
     command = [sys.executable, "-m", FORK_SERVER, str(order_file), "--parent", str(os.getpid())]
     command += ["--nets", ",".join(map(str, world.nets))]
     command += ["--reports", str(report), "--go", str(go), "--zero", str(zero)]
@@ -188,32 +188,38 @@ def start_fork_server(order_file: Path, world: World) -> ForkServer:
     process = subprocess.Popen(command, pass_fds=(*world.nets, *theirs), env=fork_server_environment(os.environ))
     for descriptor in theirs:
         os.close(descriptor)
-    return ForkServer(process=process, reports=Reports(reports), let_go=let_go, zero=begin)
+    return ForkServer(process=process, reports=Reports(reports), go=own_go, zero=own_zero)
 
 
 def fork_server_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """``environ`` without another launcher's variables of ranks, and with a placeholder for RANK."""
-    strangers = ("TORCHELASTIC_", "MASTER_", "GROUP_", "ROLE_", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE")
-    kept = {name: value for name, value in environ.items() if not name.startswith(strangers)}
+    foreign = ("TORCHELASTIC_", "MASTER_", "GROUP_", "ROLE_", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE")
+    kept = {name: value for name, value in environ.items() if not name.startswith(foreign)}
     return {**kept, "RANK": RANK_PLACEHOLDER}
 
 
 def watch(order: Order, world: World, fork_server: ForkServer, stop: Stop) -> int:
-    """Wait for the fork server, make changes when due, and pass on a request to end; returns its exit code."""
+    """Wait for the fork server, make changes when due, and pass on a request to end.
+
+    Returns its exit code; 128 + n if signal n ended it.
+    """
     course = Course(order, world, fork_server)
     while fork_server.process.poll() is None:
-        if stop.asked or _has_ended(world.relay_pid):
+        if stop.requests or _has_ended(world.relay_pid):
             _end(order, fork_server.process, stop)
             break
-        course.look()
+        course.advance()
         time.sleep(TICK_S)
     code = fork_server.process.wait()
-    course.hear()
+    course.read_reports()
     return 128 - code if code < 0 else code
 
 
 class Course:
-    """The course of a rehearsal: hosts are ready, ranks start, all make the first step, changes strike one by one."""
+    """The course of a rehearsal: all hosts are ready, ranks start, all end their first step, changes are made in turn.
+
+    With ``order.zero`` "start", changes count from the start of the ranks.
+    """
 
     def __init__(self, order: Order, world: World, fork_server: ForkServer) -> None:
         self._order, self._world, self._fork_server = order, world, fork_server
@@ -221,16 +227,16 @@ class Course:
         self._kills = {change.number: change for change in order.changes if change.kind == "kill"}
         self._moments = Moments(Path(order.truth_file))
         self._first_steps = FirstSteps(order.directory, order.ranks)
-        self._standing: set[int] = set()
+        self._ready_hosts: set[int] = set()
         self._started = False
         self._zero_s: float | None = None
 
-    def look(self) -> None:
-        """Do what is due."""
-        self.hear()
+    def advance(self) -> None:
+        """Do what is due: at most one stage or change."""
+        self.read_reports()
         if not self._started:
-            if len(self._standing) == len(self._order.hosts):
-                os.close(self._fork_server.let_go)  # every host sees the end of it at once, and starts its ranks
+            if len(self._ready_hosts) == len(self._order.hosts):
+                os.close(self._fork_server.go)  # every host notices at once, and starts its ranks
                 self._started = True
         elif self._zero_s is None:
             if self._order.zero == "start" or self._first_steps.are_made():
@@ -241,19 +247,19 @@ class Course:
             network.run(network.batches_of(change, self._order.topology), self._world.nets)
             self._moments.add(change, time.monotonic_ns())
 
-    def hear(self) -> None:
-        """Take note of what hosts have reported."""
-        for news in self._fork_server.reports.read():
-            if "stands" in news:
-                self._standing.add(news["stands"])
-            elif "clock" in news:
-                self._moments.add_clock(news["clock"])
-            elif "killed" in news:
-                self._moments.add(self._kills[news["killed"]], news["monotonic_ns"])
+    def read_reports(self) -> None:
+        """Process what hosts have reported since the last call."""
+        for report in self._fork_server.reports.read():
+            if "ready" in report:
+                self._ready_hosts.add(report["ready"])
+            elif "clock" in report:
+                self._moments.add_clock(report["clock"])
+            elif "killed" in report:
+                self._moments.add(self._kills[report["killed"]], report["monotonic_ns"])
 
 
 def _has_ended(relay_pid: int | None) -> bool:
-    """Whether the process that delays frames is gone, and with it every link."""
+    """Whether the process that delays frames has ended, and with it every link; then it says so on stderr."""
     if relay_pid is None or os.waitpid(relay_pid, os.WNOHANG) == (0, 0):
         return False
     sys.stderr.write("the process that delays frames between hosts has ended\n")
@@ -261,11 +267,14 @@ def _has_ended(relay_pid: int | None) -> bool:
 
 
 def _end(order: Order, fork_server: subprocess.Popen[bytes], stop: Stop) -> None:
-    """End the fork server: with SIGTERM first, unless allpull is dead or asks again."""
+    """End the fork server by SIGTERM, then kill what is left of the cluster.
+
+    It waits for the grace time, but not once allpull is dead or requests the end again.
+    """
     fork_server.terminate()
     deadline = time.monotonic() + order.grace_s + FORK_SERVER_EXTRA_S
     while fork_server.poll() is None and time.monotonic() < deadline:
-        if stop.asked > 1 or os.getppid() != order.owner_pid:
+        if stop.requests > 1 or os.getppid() != order.owner_pid:
             break
         time.sleep(TICK_S)
     ownership.end_all(order.cluster)

@@ -1,6 +1,6 @@
-"""Make and enter Linux namespaces: what Python 3.11 lacks of unshare(2), setns(2) and mount(2).
+"""Make and enter Linux namespaces: unshare(2), setns(2) and mount(2), which Python 3.11 lacks.
 
-Everything that is made here lives as long as the processes inside it, and the kernel takes it down after them.
+Everything that is made here lives as long as the processes inside it; then the kernel removes it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def unshare(kinds: int) -> None:
-    """Move this process, which must have one thread, into new namespaces of ``kinds``.
+    """Move this process, which must have only one thread, into new namespaces of ``kinds``.
 
     Raises:
         OSError: the kernel does not allow it.
@@ -36,13 +36,13 @@ def enter_net(descriptor: int) -> None:
     """Move this process into the network namespace that ``descriptor`` is open on.
 
     Raises:
-        OSError: it is none, or not ours to enter.
+        OSError: it is no network namespace, or this process may not enter it.
     """
     _check(_libc.setns(descriptor, NET), "setns")
 
 
 def bind(source: Path, target: Path) -> None:
-    """Show ``source`` at ``target``, in this mount namespace only.
+    """Bind-mount ``source`` at ``target``, in this mount namespace only.
 
     Raises:
         OSError: the kernel does not allow it.
@@ -51,7 +51,7 @@ def bind(source: Path, target: Path) -> None:
 
 
 def fresh_folder(target: Path) -> None:
-    """Put an empty folder in memory at ``target``, in this mount namespace only.
+    """Mount an empty folder in memory at ``target``, in this mount namespace only.
 
     Raises:
         OSError: the kernel does not allow it.
@@ -59,11 +59,11 @@ def fresh_folder(target: Path) -> None:
     _check(_libc.mount(b"tmpfs", os.fsencode(target), b"tmpfs", 0, b"mode=1777"), "mount")
 
 
-def leave_the_machine() -> None:
-    """Give this process a network and mounts of its own: the world that the virtual cluster stands in.
+def enter_private_namespaces() -> None:
+    """Move this process into its own network and mount namespaces, the outer ones of the virtual cluster.
 
-    Root needs nothing more. Anyone else, and root without the capability, as in most containers, first becomes root
-    of a user namespace; files are then still made by, and belong to, the user.
+    Root needs nothing more. Other users, and root without the capability, as in most containers, also become root of
+    a user namespace; files that it creates still belong to the user.
 
     Raises:
         OSError: the kernel allows neither.
@@ -76,11 +76,11 @@ def leave_the_machine() -> None:
         Path("/proc/self/setgroups").write_text("deny", encoding="ascii")  # user_namespaces(7): before gid_map
         Path("/proc/self/uid_map").write_text(f"0 {user} 1", encoding="ascii")
         Path("/proc/self/gid_map").write_text(f"0 {group} 1", encoding="ascii")
-    _check(_libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None), "mount")  # what we mount, nobody else sees
+    _check(_libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None), "mount")  # our mounts stay invisible outside
 
 
 def new_net() -> int:
-    """A new network namespace, as a descriptor that keeps it alive; this process stays where it is.
+    """A new network namespace, as a descriptor that keeps it alive; this process stays in its own.
 
     Raises:
         OSError: the kernel does not allow it.
@@ -102,7 +102,7 @@ def own_net() -> int:
 
 @contextmanager
 def inside(descriptor: int) -> Iterator[None]:
-    """Be in the network namespace of ``descriptor`` for a while, and so are programs started meanwhile."""
+    """Run the block, and programs that it starts, in the network namespace of ``descriptor``."""
     here = own_net()
     try:
         enter_net(descriptor)

@@ -1,13 +1,13 @@
-"""Join hosts by links of a set rate: the commands of ``ip`` and ``tc`` that make it so, and running them.
+"""Connect hosts by links of a set rate: make the commands of ``ip`` and ``tc`` for it, and run them.
 
-Pure from ``Topology`` to ``Batch``; only ``run`` at the end touches the kernel. The hosts stand in a network namespace
-of their own, the world, where no address or name can meet one of the machine's:
+Pure from ``Topology`` to ``Batch``; only the functions at the end touch the kernel. Bridges stand in one network
+namespace, the world, where no address or name can collide with one of the machine; each host has its own:
 
     host 0: eth0 ──── h0 ┐
     host 1: eth0 ──── h1 ┴ switch0: up0 ──── down0 ┐
     host 2: eth0 ──── h2 ──────────────────────────┴ core
 
-Every line is a veth pair with a token bucket (tc-tbf(8)) at either end, so each way has its own rate.
+Every line is a veth pair with a token bucket (tc-tbf(8)) at either end, so each direction has its own rate.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from allpull.errors import AllpullError
 from allpull.rehearse.host.namespaces import inside
 
 INTERFACE = "eth0"  # of every host
-MASTER_PORT = 29500  # torchrun's; the network is ours alone, so it is free
-PREFIX = 16  # 10.77.0.0/16, which nobody outside the world sees
-BURST_S = 1e-3  # of line rate: what a message may gain where the link was idle before
+MASTER_PORT = 29500  # torchrun's; it is free, because no other job uses this network
+PREFIX = 16  # 10.77.0.0/16, invisible outside the world
+BURST_S = 1e-3  # of line rate: what a message may gain if the link was idle before
 MIN_BURST_BYTES = 4096  # two packets
-SEGMENT_SHARE = 0.9  # of a burst, the rest being headers. What is larger, tbf cuts into packets, and above 100 Mbit/s
-# busy cores then fall behind the rate; this way a link is a thousand segments a second, whatever its rate
-MAX_SEGMENT_BYTES = 65536  # the kernel's
+SEGMENT_SHARE = 0.9  # of a burst, the rest being headers. tbf cuts larger segments into packets, and above 100 Mbit/s
+# busy cores then fall behind the rate; this way a link carries about 1,000 segments per second, whatever its rate
+MAX_SEGMENT_BYTES = 65536  # the kernel's maximum
 QUEUE_S = 50e-3  # of line rate, before packets are dropped
 MIN_QUEUE_BYTES = 1 << 20
 MAX_QUEUE_BYTES = 1 << 31  # tc has 32 bits for it
 ETHERNET_BYTES = 14  # what tbf counts of a frame besides the IP packet
 MTU_BYTES = 1500
 TCP_HEADERS_BYTES = 52  # IPv4 20, TCP 20, timestamps 12
-MIN_BITS_PER_S = 8 * 1000  # tc counts whole bytes a second, and slower links tell nobody anything
-TCP_RETRIES = 6  # of what nobody acknowledges: a host that was cut off is given up after half a minute, not 15
-TCP_OPTIONS = Path("/proc/sys/net/ipv4")  # of the network namespace that looks
-CONGESTION_CONTROLS = ("cubic", "reno")  # the first that the kernel lets a namespace choose; BBR would probe and pause
+MIN_BITS_PER_S = 8 * 1000  # tc counts whole bytes per second, and slower links are of no use
+TCP_RETRIES = 6  # of unacknowledged segments: connections to a host that was cut off end after 30 s, not 15 minutes
+TCP_OPTIONS = Path("/proc/sys/net/ipv4")  # of the network namespace of the process that opens it
+CONGESTION_CONTROLS = ("cubic", "reno")  # the first that a namespace may choose is used; BBR would probe and pause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class Uplink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """Links as they are shaped: ``links_bits_per_s`` each way, one a host. ``latency_s`` is one way."""
+    """Links as shaped: ``links_bits_per_s`` each way, one per host. ``latency_s`` is one way."""
 
     links_bits_per_s: tuple[int, ...]
     uplinks: tuple[Uplink, ...] = ()
@@ -62,7 +62,7 @@ class Topology:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Something that happens ``at_s`` after the zero of its order, to the link or uplink of ``number``, or a rank."""
+    """A change ``at_s`` after the zero of its order; ``number`` is that of the host, the switch or the rank."""
 
     kind: Literal["throttle", "throttle-uplink", "cut", "kill"]
     at_s: float
@@ -71,7 +71,7 @@ class Change:
 
 
 Cables = Literal["plain", "netem", "relay"]
-"""How hosts are connected: veth pairs, veth pairs with the kernel's delay, or TAP devices with ``relay`` between."""
+"""How hosts are connected: veth pairs, veth pairs with netem, or TAP devices with ``frame_delay.relay`` in between."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ class Batch:
 
 
 def payload_bytes_per_s(link_bits_per_s: float) -> float:
-    """What TCP can carry over a link: its rate without headers, which take 4.4 % of full packets.
+    """The rate of TCP payload over a link: its rate without headers, which take 4.4 % of full packets.
 
     >>> round(payload_bytes_per_s(1e9))
     119550859
@@ -106,7 +106,7 @@ def address(host: int) -> str:
 
 
 def plan(topology: Topology, cables: Cables = "plain") -> list[Batch]:
-    """All commands that make ``topology`` out of empty namespaces, in order; TAP devices must be there already."""
+    """All commands that make ``topology`` in empty namespaces, in order; TAP devices must exist already."""
     batches = [Batch(host=None, tool="ip", lines=tuple(_world(topology, cables)))]
     for host, bits_per_s in enumerate(topology.links_bits_per_s):
         lines = (
@@ -128,9 +128,9 @@ def plan(topology: Topology, cables: Cables = "plain") -> list[Batch]:
 
 
 def batches_of(change: Change, topology: Topology) -> list[Batch]:
-    """Commands that make ``change`` to ``topology``; none for a rank, which is no business of the network.
+    """Commands that make ``change`` to ``topology``; none for a rank, which the network does not concern.
 
-    A line that gets slower keeps its burst: a segment that waits in it and is larger than the bucket would never leave.
+    A link that gets slower keeps its burst: a waiting segment that is larger than the bucket would never be sent.
     """
     if change.kind == "throttle":
         burst = _burst(max(change.bits_per_s, topology.links_bits_per_s[change.number]))
@@ -144,9 +144,9 @@ def batches_of(change: Change, topology: Topology) -> list[Batch]:
 
 
 def rank_variables(rank: int, local_rank: int, ranks: int, local_ranks: int, port: int) -> dict[str, str]:
-    """What torchrun would tell a rank, which meets the others at ``port`` of host 0.
+    """The variables of torchrun for a rank; the rendezvous is at ``port`` of host 0.
 
-    ``local_ranks`` is how many there are on its host.
+    ``local_ranks`` is the number of ranks on its host.
     """
     return {
         "RANK": str(rank),
@@ -180,7 +180,7 @@ def _bridge(name: str) -> Iterator[str]:
 
 
 def _port(name: str, bridge: str) -> Iterator[str]:
-    # without IPv6 addresses: nobody here needs them, and their announcements are traffic
+    # without IPv6 addresses: they are not needed, and their announcements are traffic
     yield f"link set {name} addrgenmode none"
     yield f"link set {name} master {bridge} up"
 
@@ -207,7 +207,7 @@ def _burst(bits_per_s: int) -> int:
 
 
 def has_netem() -> bool:
-    """Whether the kernel can delay packets; asked on the loopback device of this process's network namespace."""
+    """Whether the kernel can delay packets, tried on the loopback device of this process's network namespace."""
     command = ["tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms"]
     if subprocess.run(command, capture_output=True, check=False).returncode != 0:
         return False
@@ -216,7 +216,7 @@ def has_netem() -> bool:
 
 
 def choose_congestion_control(nets: Sequence[int]) -> None:
-    """Give hosts the congestion control that most real ones have, whatever this machine runs."""
+    """Set the congestion control that most real hosts have, whatever this machine uses."""
     for net in nets:
         with inside(net):
             for name in CONGESTION_CONTROLS:
@@ -225,10 +225,10 @@ def choose_congestion_control(nets: Sequence[int]) -> None:
                     break
 
 
-def give_up_soon(nets: Sequence[int]) -> None:
-    """Let hosts notice within half a minute that another is cut off; a job would hang for as long as TCP hopes."""
+def limit_tcp_retries(nets: Sequence[int]) -> None:
+    """Let hosts notice within half a minute that another is cut off; else a job hangs until TCP gives up."""
     for net in nets:
-        with inside(net), suppress(OSError):  # it then takes as long as this machine's TCP
+        with inside(net), suppress(OSError):  # TCP then gives up when this machine's would
             (TCP_OPTIONS / "tcp_retries2").write_text(str(TCP_RETRIES), encoding="ascii")
 
 
@@ -246,5 +246,5 @@ def run(batches: Sequence[Batch], nets: Sequence[int]) -> None:
         if done.returncode != 0:
             complaint = " ".join(done.stderr.split())[:300]
             raise AllpullError(
-                f"{batch.tool} could not make the virtual network: {complaint}", hint=f"asked: {text[:300]}"
+                f"{batch.tool} could not make the virtual network: {complaint}", hint=f"commands: {text[:300]}"
             )

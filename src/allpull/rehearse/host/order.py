@@ -11,19 +11,19 @@ from typing import Any, Literal
 from allpull.rehearse.host.network import Change, Topology, Uplink
 
 RANK_PLACEHOLDER = "_" * 7
-"""RANK in processes that are no ranks: long enough for any number, and no number itself."""
+"""The value of RANK in processes that are not ranks: as long as any rank's number may be, and not a number."""
 
 SCHEMA = "allpull.rehearsal-order/1.1"
 
 Zero = Literal["first-step", "start"]
-"""What changes count from: that every rank has made its first step, or that all ranks were started."""
+"""The moment from which changes count: every rank has ended its first step, or all ranks were started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostOrder:
-    """One host: what it is called, which ranks run on it, how wrong its wall clock is.
+    """One host: its name, its ranks, and how wrong its wall clock is.
 
-    ``link_bits_per_s`` is what its interface claims to do, whatever fault the link has from the start.
+    ``link_bits_per_s`` is the rate that its interface reports, whatever fault the link has from the start.
     """
 
     name: str
@@ -42,7 +42,7 @@ class HostOrder:
 class Order:
     """All that a virtual cluster is made from.
 
-    ``state_file`` is that of ``state.claim``; ``truth_file`` is told when each of ``changes`` happened.
+    ``state_file`` is the owner file of ``ownership.claim``; ``truth_file`` gets the time of each of ``changes``.
     """
 
     cluster: str
@@ -66,15 +66,15 @@ class Order:
 
 
 def to_plain(order: Order) -> dict[str, Any]:
-    """``order`` as JSON-able values."""
+    """``order`` as values that JSON can hold."""
     return {"schema": SCHEMA, **dataclasses.asdict(order)}
 
 
 def load(path: Path) -> Order:
-    """The order in the file at ``path``, which ``to_plain`` gave.
+    """The order in the file at ``path``, written from ``to_plain``.
 
     Raises:
-        OSError, ValueError, KeyError, TypeError: it is none.
+        OSError, ValueError, KeyError, TypeError: the file cannot be read, or holds no order.
     """
     plain: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     plain.pop("schema")

@@ -1,4 +1,4 @@
-"""Which process owns a virtual cluster, and ending the processes of one whose owner has died. Linux only.
+"""Record which process owns a virtual cluster, and end the processes of clusters whose owner has died. Linux only.
 
 The kernel removes namespaces, links and mounts after the last process inside, so a cluster is gone when its processes
 are. Each of them has the cluster's id in its environment, which forks inherit and no other process has. Before the
@@ -32,7 +32,7 @@ TAG = "ALLPULL_CLUSTER"
 SCHEMA = "allpull.cluster-owner/1.0"
 _PR_SET_PDEATHSIG = 1
 _ID = re.compile(r"[0-9a-f]{32}")
-_ROUNDS = 50  # of looking for processes to kill: those that fork meanwhile are found in the next
+_ROUNDS = 50  # of killing: processes that are forked during one are found in the next
 _PAUSE_S = 0.02
 _STARTING_S = 2.0  # from fork to the end of exec, on a busy machine
 _START_FIELD = 22 - 3  # starttime of proc(5)'s stat, counted from the field after the command's name
@@ -98,25 +98,28 @@ def _is_orphan(path: Path) -> bool:
 
 
 def end_all(cluster: str) -> None:
-    """Kill every process of ``cluster`` but this one; returns when none is left."""
+    """Kill every process of ``cluster`` but this one; returns when none is left, or after ``_ROUNDS`` attempts."""
     for _ in range(_ROUNDS):
-        found, sure = _processes(cluster)
-        for descriptor in found:
+        descriptors, is_complete = _processes(cluster)
+        for descriptor in descriptors:
             try:
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
             except ProcessLookupError:
                 pass  # it ended by itself
             finally:
                 os.close(descriptor)
-        if sure and not found:
+        if is_complete and not descriptors:
             return
         time.sleep(_PAUSE_S)
 
 
 def _processes(cluster: str) -> tuple[list[int], bool]:
-    """A pidfd of each process of ``cluster``, which no other process can reuse; and whether these are surely all."""
+    """A pidfd of each process of ``cluster`` but this one; and whether these are certainly all.
+
+    A pidfd never refers to a later process with the same id.
+    """
     mark = f"{TAG}={cluster}".encode()
-    found, sure = [], True
+    descriptors, is_complete = [], True
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal() or int(entry.name) == os.getpid():
             continue
@@ -129,20 +132,20 @@ def _processes(cluster: str) -> tuple[list[int], bool]:
         except OSError:
             environ = b"?"
         if mark in environ.split(b"\0"):
-            found.append(descriptor)
+            descriptors.append(descriptor)
             continue
         os.close(descriptor)
-        sure = sure and not (environ == b"" and _is_starting(entry))
-    return found, sure
+        is_complete = is_complete and not (environ == b"" and _is_starting(entry))
+    return descriptors, is_complete
 
 
 def _is_starting(entry: Path) -> bool:
-    """Whether a process without an environment may be in the middle of exec, when it shows none."""
+    """Whether a process that shows no environment may be executing a program, when it shows none for a moment."""
     ticks = start_ticks(int(entry.name))
     try:
         (entry / "exe").readlink()
     except OSError:
-        return False  # a thread of the kernel
+        return False  # a kernel thread
     if ticks is None:
         return False
     now_s = time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -150,19 +153,19 @@ def _is_starting(entry: Path) -> bool:
 
 
 def end_with_parent(parent: int, number: int) -> None:
-    """Have the kernel send us signal ``number`` when process ``parent`` dies; exit at once if it already has."""
+    """Have the kernel send this process signal ``number`` when process ``parent`` dies; exit if it has already died."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
     if os.getppid() != parent:
         sys.exit(f"process {parent}, which started this one, has ended")
 
 
 def start_ticks(pid: int) -> int | None:
-    """When process ``pid`` was started, in clock ticks since boot; None: there is no such process."""
+    """When process ``pid`` was started, in clock ticks since boot; None: no such process, or only a zombie."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    fields = text.rpartition(")")[2].split()  # the command's name before it may hold anything
+    fields = text.rpartition(")")[2].split()  # the command's name before it may contain anything
     return None if fields[0] in "ZX" else int(fields[_START_FIELD])
 
 
@@ -171,9 +174,9 @@ def _boot_id() -> str:
 
 
 def _is_ours(place: Path) -> bool:
-    """Whether ``place`` is our own folder, which nobody else may write to."""
+    """Whether ``place`` is a folder that belongs to this user, and to which no other user may write."""
     try:
-        found = place.lstat()
+        status = place.lstat()
     except OSError:
         return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022

@@ -1,7 +1,7 @@
-"""What hosts report to the keeper, a line of JSON each, over a pipe that they share. Standard library only.
+"""What hosts report to the keeper, one line of JSON each, over a pipe that they share. Standard library only.
 
-``{"stands": 1}`` says that host 1 is ready for its ranks, ``{"clock": {…}}`` how wrong its wall clock is at one time,
-and ``{"killed": 3, "monotonic_ns": …}`` that rank 3 was killed, as planned.
+``{"ready": 1}``: host 1 is ready for its ranks. ``{"clock": {…}}``: how wrong a host's wall clock is at one moment.
+``{"killed": 3, "monotonic_ns": …}``: rank 3 was killed, as planned.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-_ATOMIC_BYTES = 4096  # PIPE_BUF on Linux: a shorter line is never torn by another host's
+_ATOMIC_BYTES = 4096  # PIPE_BUF on Linux: a shorter line is never interleaved with another host's
 
 
-def send(descriptor: int, **news: Any) -> None:
-    """Report ``news``; ignored if the keeper has gone."""
-    line = json.dumps(news).encode() + b"\n"
+def send(descriptor: int, **report: Any) -> None:
+    """Send ``report``; ignored if the keeper has ended."""
+    line = json.dumps(report).encode() + b"\n"
     assert len(line) <= _ATOMIC_BYTES
     with suppress(OSError):
         os.write(descriptor, line)
@@ -29,12 +29,12 @@ class Reports:
     def __init__(self, descriptor: int) -> None:
         os.set_blocking(descriptor, False)
         self._descriptor = descriptor
-        self._begun = b""
+        self._unfinished_line = b""
 
     def read(self) -> Iterator[dict[str, Any]]:
-        """What was reported since the last call."""
+        """The reports since the last call."""
         with suppress(BlockingIOError):
-            while heard := os.read(self._descriptor, 1 << 16):
-                self._begun += heard
-        *lines, self._begun = self._begun.split(b"\n")
+            while chunk := os.read(self._descriptor, 1 << 16):
+                self._unfinished_line += chunk
+        *lines, self._unfinished_line = self._unfinished_line.split(b"\n")
         yield from map(json.loads, lines)

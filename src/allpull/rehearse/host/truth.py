@@ -1,6 +1,6 @@
-"""Write into ``truth.json`` when planted faults struck, and from when a wrong clock drifts. Standard library only.
+"""Write into ``truth.json`` when planted faults struck, and how far wrong clocks were ahead. Standard library only.
 
-Times are of the machine's monotonic clock, in ns: hosts share it, and every record has it.
+Times are on the machine's monotonic clock, in ns: all hosts share it, and every record uses it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from allpull.rundir.live.activity import STEP, read_live
 from allpull.rundir.write import whole_json
 
 KEY = "moments"
-CLOCK = "the monotonic clock of this machine, which all hosts and records have"
+CLOCK = "the monotonic clock of this machine, which all hosts and records use"
 _KINDS = {
     "throttle": ("slow-link", "host"),
     "throttle-uplink": ("slow-uplink", "switch"),
@@ -28,20 +28,20 @@ _KINDS = {
 
 
 class FirstSteps:
-    """Whether each of ``ranks`` ranks that record into ``directory`` has made its first step."""
+    """Whether each of the ``ranks`` ranks that record into ``directory`` has ended its first step."""
 
     def __init__(self, directory: str, ranks: int) -> None:
         self._directory = directory
         self._missing = set(range(ranks))
 
     def are_made(self) -> bool:
-        """Look again; reads one small file for each rank that has not."""
+        """Check again; reads one small file for each rank that has not yet."""
         self._missing = {rank for rank in self._missing if not self._has_made(rank)}
         return not self._missing
 
     def _has_made(self, rank: int) -> bool:
-        words = read_live(self._directory, rank)
-        return words is not None and words[STEP] > 0
+        live = read_live(self._directory, rank)
+        return live is not None and live[STEP] > 0
 
 
 class Moments:
@@ -49,33 +49,33 @@ class Moments:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._told: dict[str, Any] = {"clock": CLOCK, "zero": None, "struck": [], "clocks": []}
+        self._moments: dict[str, Any] = {"clock": CLOCK, "zero": None, "struck": [], "clocks": []}
 
     def begin(self, zero: Zero) -> float:
-        """Changes count from now, the moment called ``zero``; now, in seconds."""
+        """Record that changes count from now, the moment called ``zero``; returns now, in s of the monotonic clock."""
         now_ns = time.monotonic_ns()
-        self._told["zero"] = {"of": zero, "monotonic_ns": now_ns}
+        self._moments["zero"] = {"of": zero, "monotonic_ns": now_ns}
         self._write()
         return now_ns / 1e9
 
     def add(self, change: Change, monotonic_ns: int) -> None:
-        """``change`` has struck."""
-        self._told["struck"].append({**plain(change), "monotonic_ns": monotonic_ns})
+        """Record that ``change`` struck."""
+        self._moments["struck"].append({**plain(change), "monotonic_ns": monotonic_ns})
         self._write()
 
     def add_clock(self, clock: Mapping[str, Any]) -> None:
-        """At ``monotonic_ns`` the wall clock of ``host`` was ``ahead_ns`` ahead; it has drifted since, and before."""
-        self._told["clocks"].append(dict(clock))
+        """Record how far ``ahead_ns`` the wall clock of ``host`` was at ``monotonic_ns``; it drifts all the time."""
+        self._moments["clocks"].append(dict(clock))
         self._write()
 
     def _write(self) -> None:
         with suppress(OSError, ValueError):
             truth = json.loads(self._path.read_text(encoding="utf-8"))
-            whole_json(str(self._path), {**truth, KEY: self._told})
+            whole_json(str(self._path), {**truth, KEY: self._moments})
 
 
 def plain(change: Change) -> dict[str, Any]:
-    """``change`` in the words of a cluster file, its rate as shrunk.
+    """``change`` with the names of a cluster file; its rate is divided by ``shrink``.
 
     >>> plain(Change(kind="cut", at_s=4.0, number=1))
     {'kind': 'host-cut-off', 'host': 1, 'from_s': 4.0}
@@ -86,7 +86,7 @@ def plain(change: Change) -> dict[str, Any]:
 
 
 def not_struck(path: Path, changes: tuple[Change, ...]) -> list[dict[str, Any]]:
-    """Those of ``changes`` for which the truth file at ``path`` has no time."""
+    """Those of ``changes`` for which the truth file at ``path`` has no time; none if it cannot be read."""
     try:
         struck = json.loads(path.read_text(encoding="utf-8")).get(KEY, {}).get("struck", [])
     except (OSError, ValueError):

@@ -16,7 +16,7 @@ NEVER_S = 3600.0  # how long to sleep when nothing is due; the bell wakes us
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A child that failed before the others were told to end: ``exit_code`` is negative for a signal."""
+    """A child that failed before the others were ended; ``exit_code`` is negative for a signal."""
 
     name: int
     pid: int
@@ -25,7 +25,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """How all children ended; ``stopped_by`` is the signal that requested their end, if any."""
+    """How all children ended; ``stopped_by`` is the signal that requested their end, unless a child failed first."""
 
     failures: tuple[Failure, ...] = ()
     stopped_by: int | None = None
@@ -39,7 +39,7 @@ class Ended:
 
 
 def shell_code(codes: Sequence[int]) -> int:
-    """The first code not caused by our own SIGTERM; 128 + n for signal n; 0 if there is none.
+    """The first of ``codes`` that is not from our own SIGTERM, else the first; 128 + n for signal n; 0 if none.
 
     >>> shell_code([]), shell_code([-9]), shell_code([-15, 3])
     (0, 137, 3)
@@ -53,43 +53,45 @@ def shell_code(codes: Sequence[int]) -> int:
 class Bell:
     """Wakes this process when a child ends, or when a signal requests that it end its children.
 
-    SIGTERM requests an orderly end; SIGUSR1 reports that children of another process failed and ours must end too.
+    SIGTERM and SIGHUP request an orderly end; SIGUSR1 reports that a child of one of our children failed, so that all
+    others must end.
     """
 
-    HEARD = (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+    SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
     def __init__(self) -> None:
-        self._ear, self._mouth = os.pipe()
-        for end in (self._ear, self._mouth):
+        self._read_end, self._write_end = os.pipe()
+        for end in (self._read_end, self._write_end):
             os.set_blocking(end, False)
-        signal.set_wakeup_fd(self._mouth, warn_on_full_buffer=False)
-        for number in self.HEARD:
+        signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
+        for number in self.SIGNALS:
             signal.signal(number, _on_signal)
 
-    def wait(self, timeout_s: float, *others: int) -> set[int]:
-        """Signals received within ``timeout_s``, or until a descriptor in ``others`` is ready."""
-        select.select([self._ear, *others], [], [], max(0.0, timeout_s))
+    def wait(self, timeout_s: float, *descriptors: int) -> set[int]:
+        """Wait for a signal, until one of ``descriptors`` is ready, or ``timeout_s``; returns the signals received."""
+        select.select([self._read_end, *descriptors], [], [], max(0.0, timeout_s))
         with suppress(BlockingIOError):
-            return set(os.read(self._ear, 4096))
+            return set(os.read(self._read_end, 4096))
         return set()
 
     def leave_to_parent(self) -> None:
         """Restore the default signal handling in a forked child."""
         signal.set_wakeup_fd(-1)
-        for number in self.HEARD:
+        for number in self.SIGNALS:
             signal.signal(number, signal.SIG_DFL)
-        os.close(self._ear)
-        os.close(self._mouth)
+        os.close(self._read_end)
+        os.close(self._write_end)
 
 
 def _on_signal(_: int, __: FrameType | None) -> None:
-    """The bell has rung already."""
+    """Nothing: the wake-up descriptor has the signal already."""
 
 
 class Kills:
-    """Children to be killed: ``planned`` are pairs of seconds after ``zero`` and a process id.
+    """Planned kills of children: ``planned`` are pairs of seconds after the reference moment and a process id.
 
-    ``zero`` is a descriptor that closes at the reference moment; ``struck`` receives the killed child's number.
+    ``zero`` is a descriptor that becomes readable at the reference moment; ``struck`` is called with the number of
+    each killed child.
     """
 
     def __init__(self, planned: Sequence[tuple[float, int]], zero: int, struck: Callable[[int], None]) -> None:
@@ -99,14 +101,14 @@ class Kills:
         self.struck = struck
 
     @property
-    def ears(self) -> tuple[int, ...]:
-        """The descriptors to listen to until the reference moment."""
+    def descriptors(self) -> tuple[int, ...]:
+        """What to wait for besides signals: ``zero``, if kills are planned and it has not closed."""
         return (self._zero,) if self._planned and self._zero_s is None else ()
 
     @property
     def due_s(self) -> float:
         """When the next kill is due, on the monotonic clock; infinite while unknown."""
-        if self._zero_s is None and self.ears and select.select(self.ears, [], [], 0)[0]:
+        if self._zero_s is None and self.descriptors and select.select(self.descriptors, [], [], 0)[0]:
             self._zero_s = time.monotonic()
         return float("inf") if self._zero_s is None or not self._planned else self._zero_s + self._planned[0][0]
 
@@ -153,8 +155,8 @@ def attend(
 ) -> Ended:
     """Wait until every child (process id → number) has ended.
 
-    The others get SIGTERM ``aftermath_s`` after the first failure, or at once when a signal requests it, and SIGKILL
-    ``grace_s`` later.
+    At the first failure it calls ``on_failure``. The others get SIGTERM ``aftermath_s`` after a failure or SIGUSR1, or
+    at once after SIGTERM or SIGHUP, and SIGKILL ``grace_s`` later. It carries out ``kills`` when they are due.
     """
     watch = _Watch(children)
     kills = kills or Kills((), -1, lambda _: None)
@@ -162,7 +164,7 @@ def attend(
     end_at, kill_at = float("inf"), float("inf")
     while watch.running:
         due = min(end_at, kill_at, kills.due_s)
-        signals = bell.wait(min(due - time.monotonic(), NEVER_S), *kills.ears)
+        signals = bell.wait(min(due - time.monotonic(), NEVER_S), *kills.descriptors)
         now = time.monotonic()
         if watch.reap() and end_at == float("inf") and not watch.ending:
             on_failure()

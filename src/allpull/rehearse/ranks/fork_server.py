@@ -50,7 +50,7 @@ HOST_AFTERMATH_S = 1.0  # the same between hosts
 class Wires:
     """Descriptors from the keeper: the hosts' network namespaces, and where a host reports.
 
-    ``go`` closes when all hosts are ready, ``zero`` at the moment from which planned changes count.
+    The other end of ``go`` closes when all hosts are ready, that of ``zero`` at the moment from which kills count.
     """
 
     nets: tuple[int, ...]
@@ -70,15 +70,15 @@ class Wires:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the fork server, or with ``--host`` one of its hosts; returns, in a forked child, as that host."""
+    """Run the fork server, or with ``--host`` one of its hosts; returns an exit code, also in the forked hosts."""
     parser = argparse.ArgumentParser(prog="python -m allpull.rehearse.ranks.fork_server")
     parser.add_argument("order", type=Path)
     parser.add_argument("--nets", required=True, help="descriptors of the hosts' network namespaces")
     parser.add_argument("--reports", type=int, required=True, help="descriptor on which a host reports")
-    parser.add_argument("--go", type=int, required=True, help="descriptor that ends when all hosts stand")
-    parser.add_argument("--zero", type=int, required=True, help="descriptor that ends when planned changes count")
-    parser.add_argument("--parent", type=int, required=True, help="process whose end is ours")
-    parser.add_argument("--host", type=int, help="be this host alone")
+    parser.add_argument("--go", type=int, required=True, help="descriptor that ends when all hosts are ready")
+    parser.add_argument("--zero", type=int, required=True, help="descriptor that ends when the time of kills begins")
+    parser.add_argument("--parent", type=int, required=True, help="process with which this one ends")
+    parser.add_argument("--host", type=int, help="run only this host")
     options = parser.parse_args(arguments)
     ownership.end_with_parent(options.parent, SIGKILL)
     order = load(options.order)
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wires = Wires(nets=nets, reports=options.reports, go=options.go, zero=options.zero)
     if options.host is None:
         return be_fork_server(order, options.order, wires)
-    wrong = fake_clock.settle_in(os.environ)
+    wrong = fake_clock.adapt_process(os.environ)
     import_once()
     return be_host(order, options.host, wires, sidecar_environ=wrong)
 
@@ -104,7 +104,10 @@ def import_once() -> None:
 
 
 def be_fork_server(order: Order, order_file: Path, wires: Wires) -> int:
-    """Start all hosts and wait until the last has ended; the exit code is that of the first that failed."""
+    """Start all hosts and wait until the last has ended.
+
+    Returns the exit code of the first that failed; 128 + n if signal n ended the job; 0 if none failed.
+    """
     own_clocks = {index: host for index, host in enumerate(order.hosts) if host.has_own_clock}
     hosts = {execute_host(host, index, order_file, wires): index for index, host in own_clocks.items()}
     import_once()
@@ -138,7 +141,10 @@ def execute_host(host: HostOrder, index: int, order_file: Path, wires: Wires) ->
 
 
 def be_host(order: Order, index: int, wires: Wires, *, sidecar_environ: dict[str, str]) -> int:
-    """Run host ``index``: its network, name, ranks and records; the exit code is that of its first failure."""
+    """Run host ``index``: its network, name, ranks and records.
+
+    Returns the exit code of its first failed rank; 128 + n if signal n ended the host; 0 if no rank failed.
+    """
     host, here = order.hosts[index], os.getpid()
     enter_net(wires.nets[index])
     unshare(UTS)
@@ -147,9 +153,9 @@ def be_host(order: Order, index: int, wires: Wires, *, sidecar_environ: dict[str
     _describe(host, order.directory)
     if host.has_own_clock:
         monotonic_ns, ahead_ns = fake_clock.ahead(sidecar_environ)
-        told = {"host": host.name, "monotonic_ns": monotonic_ns, "ahead_ns": ahead_ns}
-        send(wires.reports, clock={**told, "drift_ppm": host.clock_drift_ppm})
-    send(wires.reports, stands=index)
+        clock = {"host": host.name, "monotonic_ns": monotonic_ns, "ahead_ns": ahead_ns}
+        send(wires.reports, clock={**clock, "drift_ppm": host.clock_drift_ppm})
+    send(wires.reports, ready=index)
     os.read(wires.go, 1)
     bell = Bell()
     rank_variable = _initial_rank()
@@ -179,7 +185,7 @@ def be_host(order: Order, index: int, wires: Wires, *, sidecar_environ: dict[str
 def be_rank(
     order: Order, host: HostOrder, local_rank: int, rank_variable: int | None, program_environ: Mapping[str, str]
 ) -> None:
-    """Run one rank: set torchrun's variables, then run the job's module, observed, or the user's command.
+    """Run one rank: set torchrun's variables, then observe the job's module, or replace this process by the command.
 
     ``program_environ`` holds the variables that give a newly executed program this host's clock.
     """
@@ -195,7 +201,7 @@ def be_rank(
         os.environ.update(fake_clock.program_variables(program_environ, order.directory))
         become(order.job_file)
     if "numpy.random" in sys.modules:
-        sys.modules["numpy.random"].seed()  # else all ranks would draw the same; Python's own module sees to itself
+        sys.modules["numpy.random"].seed()  # else all ranks would draw the same numbers; ``random`` reseeds itself
     observed(order.job_file, order.module)
 
 
@@ -228,14 +234,14 @@ def leave(code: int) -> NoReturn:
 
 
 def _initial_rank() -> int | None:
-    """The position of RANK in the environment that this program was executed with; None: absent.
+    """The address of RANK's placeholder in the environment that this program was executed with; None: absent.
 
     The sidecar identifies ranks by this variable in /proc/PID/environ, which shows that memory and no later ``setenv``.
     """
     libc = ctypes.CDLL(None)
     libc.getenv.restype = ctypes.c_void_p
-    found: int | None = libc.getenv(b"RANK")
-    return found if found is not None and ctypes.string_at(found) == RANK_PLACEHOLDER.encode() else None
+    pointer: int | None = libc.getenv(b"RANK")
+    return pointer if pointer is not None and ctypes.string_at(pointer) == RANK_PLACEHOLDER.encode() else None
 
 
 def _describe(host: HostOrder, directory: str) -> None:
@@ -256,7 +262,7 @@ def _tell_killed(wires: Wires, rank: int) -> None:
 
 
 def _tell_fork_server() -> None:
-    os.kill(os.getppid(), SIGUSR1)  # it ends the other hosts, also while a rank of ours takes its time to end
+    os.kill(os.getppid(), SIGUSR1)  # it ends the other hosts, even while a rank of ours is still ending
 
 
 def _start_sidecar(job: JobFile, order: Order, index: int, environ: dict[str, str]) -> subprocess.Popen[bytes] | None:
@@ -269,10 +275,10 @@ def _start_sidecar(job: JobFile, order: Order, index: int, environ: dict[str, st
 
 def _write_ending(order: Order, host: str, ended: Ended) -> None:
     failures = [{"rank": one.name, "pid": one.pid, "exit_code": one.exit_code} for one in ended.failures]
-    told = {"host": host, "code": ended.code, "failures": failures}
+    ending = {"host": host, "code": ended.code, "failures": failures}
     if ended.stopped_by is not None:
-        told["stopped_by"] = ended.stopped_by
-    whole_json(f"{order.directory}/{layout.ended_file(host)}", told)
+        ending["stopped_by"] = ended.stopped_by
+    whole_json(f"{order.directory}/{layout.ended_file(host)}", ending)
 
 
 if __name__ == "__main__":

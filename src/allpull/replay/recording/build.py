@@ -82,6 +82,7 @@ def record_window(aligned: AlignedRun) -> Window | NoWindow:
         queued_s=queued_s,
         gaps=(*steps.gaps, *gaps, *more_gaps, *aligned.reduction_gaps, *_gaps(recorded, events), *queue_gaps),
         complete=aligned.complete,
+        on_device="busy_ns" in aligned.steps.columns,
     )
 
 

@@ -5,14 +5,14 @@ All are pure, and each is one call: ``replay(without_input(window)).total_s``.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from allpull.analyse.steps.grid import Floats
 from allpull.replay.useful import sequential
-from allpull.replay.window import CALL, Bools, Window
+from allpull.replay.window import CALL, REDUCE, Bools, Window
 
 ORCHESTRATION = ("copy", "host", "other")
 """Neither useful nor waiting: copies, a device left idle by its host, work between phases."""
@@ -49,6 +49,46 @@ def without_common(window: Window, phases: Collection[str]) -> Window:
             left = np.divide(left_s, seconds, out=np.zeros_like(seconds), where=seconds > 0)
             work[name] = work[name] * left[window.step_of]
     return replace(window, work=work)
+
+
+def without_stalls(window: Window, stalls: Bools, phases: Collection[str]) -> Window:
+    """In the steps ``stalls``, (steps,), ranks have no more work in common in ``phases`` than in the median other step.
+
+    What a rank takes beyond the others stays. Where backward becomes shorter, its buckets are ready that much earlier.
+    """
+    kept: dict[str, Floats] = {}
+    for name in phases:
+        if name in window.work:
+            seconds = window.per_step(name)
+            common_s = lower_median(seconds)
+            excess_s = np.where(stalls, np.maximum(common_s - np.median(common_s[~stalls]), 0.0), 0.0)[:, None]
+            left_s = np.maximum(seconds - excess_s, 0.0)
+            kept[name] = np.divide(left_s, seconds, out=np.ones_like(seconds), where=seconds > 0)
+    return _shortened_by_step(window, kept)
+
+
+def as_before(window: Window, since: int, phases: Collection[str]) -> Window:
+    """From row ``since`` of the steps on, ranks take no longer in ``phases`` than they usually did before."""
+    kept: dict[str, Floats] = {}
+    for name in phases:
+        if name in window.work:
+            common_s = lower_median(window.per_step(name))
+            before_s, after_s = float(np.median(common_s[:since])), float(np.median(common_s[since:]))
+            factor = min(1.0, before_s / after_s) if after_s > 0 else 1.0
+            kept[name] = np.where(np.arange(common_s.size) >= since, factor, 1.0)[:, None]
+    return _shortened_by_step(window, kept)
+
+
+def _shortened_by_step(window: Window, kept: Mapping[str, Floats]) -> Window:
+    """``window`` with phases ``kept`` times as long, phase → (steps, ranks) or (steps, 1)."""
+    work = {
+        name: seconds * kept[name][window.step_of] if name in kept else seconds for name, seconds in window.work.items()
+    }
+    lane = window.reductions
+    if lane is not None and "backward" in kept:
+        reduces = window.step_of[window.kind == REDUCE]
+        lane = replace(lane, lead_s=lane.lead_s * kept["backward"][reduces][:, None, :])
+    return replace(window, work=work, reductions=lane)
 
 
 def without_input(window: Window) -> Window:

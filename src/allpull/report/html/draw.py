@@ -44,5 +44,5 @@ def bundle(snippet: str) -> str:
 @lru_cache(maxsize=1)
 def vega_lite() -> str | None:
     """The Vega-Lite version that Altair targets, if vl-convert has it; None: vl-convert's newest."""
-    wanted = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
-    return wanted if wanted in vl_convert.get_vegalite_versions() else None
+    version = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
+    return version if version in vl_convert.get_vegalite_versions() else None

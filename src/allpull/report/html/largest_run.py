@@ -48,8 +48,8 @@ def against(report: ScalingReport, result: ExplainResult) -> Against | None:
 
 def factor_of(tree: Efficiency, field: str) -> Interval | None:
     """One factor of the tree; None if it was not measured."""
-    found: Interval | None = getattr(tree, field)
-    return found
+    factor: Interval | None = getattr(tree, field)
+    return factor
 
 
 def first_finding(result: ExplainResult) -> Finding | None:

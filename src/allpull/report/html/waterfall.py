@@ -40,30 +40,31 @@ class Bar:
         return self.end - self.begin
 
 
-def bars(ideal: float, steps: Sequence[Step], measured: float | None = None, *, rest: str = "") -> list[Bar]:
+def bars(ideal: float, steps: Sequence[Step], measured: float | None = None, *, unexplained: str = "") -> list[Bar]:
     """The bars from ``ideal`` down to ``measured``; None: down to the product of all factors.
 
     ``Bar.begin`` of a loss is the value before it, and ``end`` the value after it. Bars too small to be seen form one
-    bar, named ``other losses``, and the part of ``measured`` that the factors do not explain is one named ``rest``. So
-    ideal + Σ change = measured.
+    bar, named ``other losses``, and the part of ``measured`` that the factors do not explain is one named
+    ``unexplained``. So ideal + Σ change = measured.
 
-    >>> [(one.name, one.begin, one.end) for one in bars(4.0, [Step(name="input", plain="", factor=0.5)], 3.0, rest="?")]
+    >>> steps = [Step(name="input", plain="", factor=0.5)]
+    >>> [(bar.name, bar.begin, bar.end) for bar in bars(4.0, steps, 3.0, unexplained="?")]
     [('ideal', 0.0, 4.0), ('input', 4.0, 2.0), ('?', 2.0, 3.0), ('measured', 0.0, 3.0)]
     """
     changes = list(_changes(ideal, steps))
     large = [(step, change) for step, change in changes if abs(change) > SMALL * ideal]
     small = [(step, change) for step, change in changes if EXACT * ideal < abs(change) <= SMALL * ideal]
-    found = [Bar(name="ideal", plain="", kind="ends", begin=0.0, end=ideal)]
+    drawn = [Bar(name="ideal", plain="", kind="ends", begin=0.0, end=ideal)]
     for step, change in large:
-        found.append(_bar(step.name, step.plain, found[-1].end, change))
+        drawn.append(_bar(step.name, step.plain, drawn[-1].end, change))
     if small:
         named = ", ".join(step.name for step, _ in small)
-        found.append(_bar("other losses", named, found[-1].end, sum(change for _, change in small)))
-    left = found[-1].end
+        drawn.append(_bar("other losses", named, drawn[-1].end, sum(change for _, change in small)))
+    left = drawn[-1].end
     if measured is not None and abs(measured - left) > EXACT * ideal:
-        found.append(_bar(rest, "", left, measured - left))
+        drawn.append(_bar(unexplained, "", left, measured - left))
         left = measured
-    return [*found, Bar(name="measured", plain="", kind="ends", begin=0.0, end=left)]
+    return [*drawn, Bar(name="measured", plain="", kind="ends", begin=0.0, end=left)]
 
 
 def _changes(ideal: float, steps: Iterable[Step]) -> Iterable[tuple[Step, float]]:

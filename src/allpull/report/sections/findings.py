@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from allpull.report.html.block import Block, Card, Cards, Notice, Part, Points, Text
 from allpull.report.html.largest_run import explained
-from allpull.report.wording import bounded, percent, ranged, sure
+from allpull.report.wording import bounded, certain_part, percent, ranged
 from allpull.schema.explained import Evidence, ExplainResult, Finding
 from allpull.schema.reported import ScalingReport
 from allpull.units import counted, show_bytes, show_count, show_time
@@ -36,7 +36,7 @@ def block(report: ScalingReport) -> Block | None:
 
 def _lead(result: ExplainResult, priced: list[Finding]) -> str:
     if not priced:
-        return result.healthy or "No finding has a price; the notes below say what could not be told."
+        return result.healthy or "No finding has a price; the notes below say what the data cannot tell."
     first = priced[0]
     gain = "" if first.gain is None else f" {price(first)}"
     more = (
@@ -51,7 +51,7 @@ def price(finding: Finding) -> str:
         return ""
     cost = f"{show_time(finding.loss_s_per_step)} of each step, {percent(finding.loss_share)}"
     if finding.gain.is_at_most:
-        fast = f"{bounded(finding.gain)} as fast{sure(finding.gain)}"
+        fast = f"{bounded(finding.gain)} as fast{certain_part(finding.gain)}"
         return f"It costs at most {cost}; without it, training would be {fast}."
     return f"It costs {cost}; without it, training would be {ranged(finding.gain)} as fast."
 

@@ -48,9 +48,9 @@ def block(report: ScalingReport) -> Block:
     if len(chosen) < len(with_curves):
         parts.append(Text(text=f"Drawn: {len(chosen)} of {len(with_curves)} runs, for legibility.", quiet=True))
     parts.append(_table(pairs))
-    others = sorted({short(curve.name, 40) for _, detail in pairs for curve in detail.curves} - _NAMES)
-    if others:
-        parts.append(Text(text=f"Recorded, and not drawn: {joined(others)}.", quiet=True))
+    undrawn = sorted({short(curve.name, 40) for _, detail in pairs for curve in detail.curves} - _NAMES)
+    if undrawn:
+        parts.append(Text(text=f"Recorded, and not drawn: {joined(undrawn)}.", quiet=True))
     return Block(title=TITLE, lead=_lead(pairs), parts=parts)
 
 

@@ -32,30 +32,44 @@ NUMBERS: dict[str, tuple[Literal["left", "right"], int, str]] = {
     "before": ("right", -5, MUTED),
     "after": ("left", 5, MUTED),
 }
-"""Where the number of a bar stands → how it is set there, how far off, and its colour."""
+"""Position of the number of a bar → its alignment, its distance and its colour."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Factor:
-    """One factor of the efficiency tree: its field, its name in the field, and what falls with it, in plain words."""
+    """One factor of the efficiency tree: its field, its name in the field, and what falls with it, in plain words.
+
+    ``is_clause``: those words are a clause, so that they follow "because" without "of".
+    """
 
     field: str
     name: str
     plain: str
+    is_clause: bool = False
 
 
 FACTORS = (
-    Factor(field="load_balance", name="load balance", plain="the same rank is late each step"),
-    Factor(field="serialisation", name="serialisation", plain="another rank is late each step"),
+    Factor(field="load_balance", name="load balance", plain="the same rank is late each step", is_clause=True),
+    Factor(field="serialisation", name="serialisation", plain="another rank is late each step", is_clause=True),
     Factor(field="orchestration", name="orchestration", plain="copies, and work between the phases"),
-    Factor(field="sequential", name="sequential sections", plain="a few ranks evaluate or save, the others wait"),
+    Factor(
+        field="sequential",
+        name="sequential sections",
+        plain="a few ranks evaluate or save, the others wait",
+        is_clause=True,
+    ),
     Factor(field="input", name="input", plain="waiting for data"),
     Factor(field="transfer", name="transfer", plain="exchanging gradients that computing does not hide"),
 )
 """From the ideal down to the measured; the tree is read the other way round."""
 COMPUTATIONAL = Factor(
-    field="computational", name="computational scaling", plain="a sample takes more compute time than at the reference"
+    field="computational",
+    name="computational scaling",
+    plain="a sample takes more compute time than at the reference",
+    is_clause=True,
 )
+
+CLAUSES = {factor.name for factor in (*FACTORS, COMPUTATIONAL) if factor.is_clause}
 
 
 def block(report: ScalingReport) -> Block | None:
@@ -77,40 +91,32 @@ def block(report: ScalingReport) -> Block | None:
 def _bars(ranks: int, tree: Efficiency, compared: Against | None) -> list[Bar]:
     """The waterfall, in speed-up if there is a reference, else in ranks; [] if a factor was not measured."""
     factors = [*([COMPUTATIONAL] if compared else []), *FACTORS]
-    found = [(factor, factor_of(tree, factor.field)) for factor in factors]
-    steps = [Step(name=one.name, plain=one.plain, factor=value.value) for one, value in found if value is not None]
-    if len(steps) < len(found):
+    values = [(factor, factor_of(tree, factor.field)) for factor in factors]
+    steps = [Step(name=one.name, plain=one.plain, factor=value.value) for one, value in values if value is not None]
+    if len(steps) < len(values):
         return []
     if compared is None:
         return bars(float(ranks), steps)
-    return bars(compared.ideal, steps, compared.speedup, rest=REST)
+    return bars(compared.ideal, steps, compared.speedup, unexplained=REST)
 
 
 def _lead(ranks: int, tree: Efficiency, drawn: Sequence[Bar], compared: Against | None) -> str:
     whole = factor_of(tree, "parallel")
     if whole is None or not drawn:
         return "How much of the time ranks computed is not known: some ranks of the job left no records."
-    worst = min(drawn[1:-1], key=lambda bar: bar.change, default=None)
-    largest = "" if worst is None or worst.change >= 0 else worst.plain
+    largest = min(drawn[1:-1], key=lambda bar: bar.change, default=None)
+    plain = "" if largest is None or largest.change >= 0 else largest.plain
     if compared is not None:
         reached = f"{counted(ranks, 'rank')} are {times(compared.speedup)} as fast as {compared.reference_ranks:,}; "
         ideal = f"{times(compared.ideal)} would be ideal."
-        return f"{reached}{ideal}" + (f" Most is lost because {_clause(largest)}." if largest else "")
+        because = "because" if largest is not None and largest.name in CLAUSES else "because of"
+        return f"{reached}{ideal}" + (f" Most is lost {because} {plain}." if plain else "")
     does = "does" if ranks == 1 else "do"
     share = whole.value
     worth = (
         f"{counted(ranks, 'rank')} {does} the work of {ranks * share:.1f}: {percent(share)} of their time is useful."
     )
-    return worth if share > GOOD or not largest else f"{worth} Most of the rest: {largest}."
-
-
-def _clause(plain: str) -> str:
-    """What falls with a factor, as it stands after "because".
-
-    >>> _clause("waiting for data"), _clause("another rank is late each step")
-    ('of waiting for data', 'another rank is late each step')
-    """
-    return f"of {plain}" if plain.startswith(("waiting", "exchanging", "copies")) else plain
+    return worth if share > GOOD or not plain else f"{worth} Most of the rest: {plain}."
 
 
 def _chart(drawn: Sequence[Bar], compared: Against | None) -> Chart:
@@ -124,7 +130,7 @@ def _chart(drawn: Sequence[Bar], compared: Against | None) -> Chart:
         x=alt.X("from:Q", title=title, scale=alt.Scale(domain=[0, widest], nice=False), axis=alt.Axis(tickCount=5)),
         x2="to:Q",
         color=alt.Color("kind:N", scale=alt.Scale(domain=list(kinds), range=list(kinds.values())), legend=None),
-        tooltip=[alt.Tooltip("what:N", title=" "), alt.Tooltip("said:N", title=" ")],
+        tooltip=[alt.Tooltip("what:N", title=" "), alt.Tooltip("tip:N", title=" ")],
     )
     numbers = [_numbers(rows, side) for side in ("inside", "before", "after")]
     ideal = alt.Chart(data([{"at": drawn[0].end}]))
@@ -145,9 +151,9 @@ def _row(bar: Bar, widest: float, unit: str) -> dict[str, Any]:
     low, high = min(bar.begin, bar.end), max(bar.begin, bar.end)
     number = f"{bar.end:.2f}{unit}" if bar.kind == "ends" else f"{_signed(bar.change)}{unit}"
     side = "inside" if high - low > INSIDE * widest else "before" if low > INSIDE * widest else "after"
-    said = f"{number}: {bar.plain}" if bar.plain else number
+    tip = f"{number}: {bar.plain}" if bar.plain else number
     places = {"from": low, "to": high, "at": low if side == "before" else high, "side": side}
-    return {"what": bar.name, "kind": bar.kind, "number": number, "said": said, **places}
+    return {"what": bar.name, "kind": bar.kind, "number": number, "tip": tip, **places}
 
 
 def _signed(change: float) -> str:
@@ -173,12 +179,12 @@ def _table(result: ExplainResult, tree: Efficiency, compared: Against | None) ->
     rows: list[tuple[str, ...]] = []
     tones: dict[tuple[int, int], Tone] = {}
     for name, what, field in _lines(compared):
-        found = factor_of(tree, field)
+        value = factor_of(tree, field)
         gain = result.gains.get(field)
         shown = ABSENT if gain is None else times(gain) if gain >= WORTH else "none"
-        if found is not None:
-            tones[len(rows), 2] = _tone(found.value)
-        rows.append((name, what, *_shown(found), shown))
+        if value is not None:
+            tones[len(rows), 2] = _tone(value.value)
+        rows.append((name, what, *_shown(value), shown))
     return Table(
         caption="The efficiency tree",
         columns=("Factor", "What it is", "Value", "95 % interval", "Gain if gone"),

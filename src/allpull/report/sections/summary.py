@@ -42,15 +42,15 @@ def block(report: ScalingReport) -> Block:
     detail = explained(report)
     useful = _useful(detail.result, widest) if detail else None
     tiles = list(_tiles(widest, useful, alone=len(show.runs) == 1))
-    said = report.words
-    lead = said[0] if said else f"{counted(len(show.runs), 'run')} on {rank_counts(show.runs)}."
+    sentences = report.words
+    lead = sentences[0] if sentences else f"{counted(len(show.runs), 'run')} on {rank_counts(show.runs)}."
     if useful is not None or (len(show.runs) == 1 and widest.throughput is None and widest.step_s is not None):
         lead = _alone(widest, useful)
     else:
-        said = said[1:]
+        sentences = sentences[1:]
     parts: list[Part] = [*([_first(detail.result)] if detail and _has_first(detail.result) else [])]
     parts += [Tiles(tiles=tiles)] if tiles else []
-    parts += [Points(items=said)] if said else []
+    parts += [Points(items=sentences)] if sentences else []
     parts += [_table(show), Text(text=LEGEND, quiet=True), *_failures(report), *_cautions(show)]
     return Block(title="What it means", lead=lead, parts=parts)
 
@@ -83,13 +83,13 @@ def _first(result: ExplainResult) -> Callout:
     first = first_finding(result)
     if first is None:
         return Callout(label="What to change first", title=result.healthy or "")
-    others = len(result.findings) - 1
+    more = len(result.findings) - 1
     return Callout(
         label="What to change first",
         title=first.title,
         price=price(first),
         remedy=first.remedy,
-        more=f"What that rests on, and {counted(others, 'more finding')}" if others else "What that rests on",
+        more="What that rests on" + (f", and {counted(more, 'more finding')}" if more else ""),
     )
 
 

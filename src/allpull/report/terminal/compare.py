@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from allpull.report.printable import printable, short
-from allpull.report.terminal.table import words
+from allpull.report.terminal.table import bullets
 from allpull.report.wording import ABSENT, joined, percent, times
 from allpull.schema.compared import Change, CompareResult, Difference, GateResult, RemedyFollowUp
 from allpull.schema.results import Interval
@@ -41,7 +41,7 @@ class Comparison:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         result = self.result
         yield headline(result)
-        yield words(list(_basis(result)))
+        yield bullets(list(_basis(result)))
         yield _metrics(result, wide=options.max_width >= WIDE)
         yield from _titled("Predictions of explain:", [_follow_up(one) for one in result.promised])
         if result.gates:
@@ -202,4 +202,4 @@ def _differences(differences: Sequence[Difference]) -> Iterator[str]:
 def _titled(title: str, lines: Sequence[str]) -> Iterator[RenderableType]:
     if lines:
         yield Text(title)
-        yield words(lines)
+        yield bullets(lines)

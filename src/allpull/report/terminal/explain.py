@@ -16,8 +16,8 @@ from rich.text import Text
 
 from allpull.report.printable import printable
 from allpull.report.terminal.show import rate
-from allpull.report.terminal.table import words
-from allpull.report.wording import ABSENT, bounded, percent, sure, times
+from allpull.report.terminal.table import bullets
+from allpull.report.wording import ABSENT, bounded, certain_part, percent, times
 from allpull.schema.explained import Efficiency, Evidence, ExplainResult, Finding
 from allpull.schema.results import Interval
 from allpull.units import counted, show_bytes, show_count, show_time
@@ -90,7 +90,7 @@ class _Explained:
             ]
             yield Text()
             yield Text("Note:")
-            yield words(shown)
+            yield bullets(shown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ def _finding(number: int, finding: Finding, *, with_doubts: bool) -> Iterator[Re
     lines = [_price(finding), f"What to do: {finding.remedy}."]
     yield from (Padding(Text(printable(line)), (0, 0, 0, INDENT)) for line in lines)
     shown = [f"{one.what}: {value(one)} ({one.source})" for one in finding.evidence[:MOST_EVIDENCE]]
-    yield Padding(words(shown), (0, 0, 0, INDENT))
+    yield Padding(bullets(shown), (0, 0, 0, INDENT))
     if with_doubts and finding.wrong_when:
         yield Padding(Text(printable(f"When it is wrong: {finding.wrong_when}"), style="dim"), (0, 0, 0, INDENT))
 
@@ -188,7 +188,7 @@ def _price(finding: Finding) -> str:
     gain = finding.gain
     cost = f"{show_time(finding.loss_s_per_step)} per step, {percent(finding.loss_share)} of it"
     if gain.is_at_most:
-        return f"It costs at most {cost}; without it training is {bounded(gain)} as fast{sure(gain)}."
+        return f"It costs at most {cost}; without it training is {bounded(gain)} as fast{certain_part(gain)}."
     return f"It costs {cost}; without it training is {times(gain.value)} as fast{_range(gain)}."
 
 

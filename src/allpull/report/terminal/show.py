@@ -12,7 +12,7 @@ from rich.text import Text
 
 from allpull.report.printable import short
 from allpull.report.terminal import table
-from allpull.report.terminal.table import words
+from allpull.report.terminal.table import bullets
 from allpull.report.wording import ABSENT, joined, percent
 from allpull.schema.reported import ScalingReport
 from allpull.schema.results import BucketTime, CollectiveUse, Pause, RunMetrics
@@ -30,15 +30,15 @@ def page(report: ScalingReport) -> RenderableType:
     show = report.show
     parts = [table.table(show)]
     if len(show.runs) == 1:
-        parts += [table.phases(show), seen(show.runs[0])]
-    parts.append(words(report.words))
+        parts += [table.phases(show), observations(show.runs[0])]
+    parts.append(bullets(report.words))
     missing = [f"{run.run}: {gap}" for run in show.runs for gap in run.gaps]
     if show.notes or missing:
-        parts += ["Note:", words([*show.notes, *missing])]
+        parts += ["Note:", bullets([*show.notes, *missing])]
     return Group(*parts)
 
 
-def seen(run: RunMetrics) -> RenderableType:
+def observations(run: RunMetrics) -> RenderableType:
     """The collectives of ``run`` and, in sentences, other observations; empty if there are none."""
     return _Seen(run)
 
@@ -79,7 +79,7 @@ class _Seen:
             sentences = [*(_sentence(use) for use in uses[:MOST_ROWS]), *sentences]
         if sentences:
             yield Text()
-            yield words(sentences)
+            yield bullets(sentences)
 
 
 def _table(uses: Sequence[CollectiveUse]) -> Table:
@@ -89,10 +89,10 @@ def _table(uses: Sequence[CollectiveUse]) -> Table:
         result.add_column(title, justify="right", overflow="fold")
     for use in uses[:MOST_ROWS]:
         result.add_row(Text(name_of(use)), *(Text(cell) for cell in _cells(use)))
-    rest = uses[MOST_ROWS:]
-    if rest:
-        blocked_s = sum(use.blocked_s_per_step for use in rest)
-        result.add_row(Text(f"{len(rest):,} more, blocked {show_time(blocked_s)} per step in all"))
+    remaining = uses[MOST_ROWS:]
+    if remaining:
+        blocked_s = sum(use.blocked_s_per_step for use in remaining)
+        result.add_row(Text(f"{len(remaining):,} more, blocked {show_time(blocked_s)} per step in all"))
     return result
 
 
@@ -127,30 +127,32 @@ def _sentences(run: RunMetrics) -> Iterator[str]:
         yield f"{unmatched:,} of {calls:,} calls of collectives could not be matched across ranks."
     if run.clock_error_s:
         bound = show_time(run.clock_error_s)
-        yield f"The clocks of the hosts were aligned to within {bound}: no wait is surer than that."
+        yield f"The clocks of the hosts were aligned to within {bound}: waits are uncertain by as much."
     if run.observed and run.observed.boundary:
         sources = f"; times from {joined(sorted(run.observed.sources))}" if run.observed.sources else ""
-        yield f"A step ends at {run.observed.boundary}{sources}."
+        yield f"Steps end at {run.observed.boundary}{sources}."
 
 
 def _amount(run: RunMetrics) -> Iterator[str]:
-    told = run.observed
-    if told is None or not told.steps:
+    observed = run.observed
+    if observed is None or not observed.steps:
         return
-    samples = "" if told.samples is None else f", {told.samples:,} samples"
+    samples = "" if observed.samples is None else f", {observed.samples:,} samples"
     left_out = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in run.steady.left_out.items())
     steady = f"; {run.steady.used:,} steady" + (f", left out: {left_out}" if left_out else "")
-    yield f"{counted(told.steps, 'step')} in {counted(told.epochs, 'epoch')}{samples}{steady}."
-    if told.skipped_steps:
-        yield f"{counted(told.skipped_steps, 'step')} skipped, because a gradient was not finite."
-    if told.backward_passes is not None and told.backward_passes > ACCUMULATES:
-        yield f"Gradients accumulate over {show_count(told.backward_passes)} backward passes per step."
-    if told.named:
-        spent = [f"{short(name, 40)} {show_time(seconds)}" for name, seconds in list(told.named.items())[:MOST_ROWS]]
-        more = f" and {len(told.named) - MOST_ROWS:,} more" if len(told.named) > MOST_ROWS else ""
+    yield f"{counted(observed.steps, 'step')} in {counted(observed.epochs, 'epoch')}{samples}{steady}."
+    if observed.skipped_steps:
+        yield f"{counted(observed.skipped_steps, 'step')} skipped, because a gradient was not finite."
+    if observed.backward_passes is not None and observed.backward_passes > ACCUMULATES:
+        yield f"Gradients accumulate over {show_count(observed.backward_passes)} backward passes per step."
+    if observed.named:
+        spent = [
+            f"{short(name, 40)} {show_time(seconds)}" for name, seconds in list(observed.named.items())[:MOST_ROWS]
+        ]
+        more = f" and {len(observed.named) - MOST_ROWS:,} more" if len(observed.named) > MOST_ROWS else ""
         yield f"Phases that the program named, per step: {', '.join(spent)}{more}."
-    if told.stopped_parts:
-        yield f"Not observed to the end: {joined(told.stopped_parts)}."
+    if observed.stopped_parts:
+        yield f"Not observed to the end: {joined(observed.stopped_parts)}."
 
 
 def _pause(pause: Pause, ranks: int) -> str:
@@ -160,9 +162,9 @@ def _pause(pause: Pause, ranks: int) -> str:
     line = f"{pause.name.capitalize()} on {where}: {often}, {show_time(pause.seconds)} in all{each}"
     if pause.waited_s is None or not pause.ranks:
         return f"{line}."
-    others = ranks - len(pause.ranks)
+    waiting_ranks = ranks - len(pause.ranks)
     inside = f", most of it in {pause.waited_in}" if pause.waited_in else ""
-    who = "the other rank" if others == 1 else f"the other {others:,} ranks, each,"
+    who = "the other rank" if waiting_ranks == 1 else f"the other {waiting_ranks:,} ranks, each,"
     return f"{line}; {who} waited {show_time(pause.waited_s)} meanwhile{inside}."
 
 

@@ -39,7 +39,7 @@ def phases(show: ShowResult) -> RenderableType:
     return _Phases(show)
 
 
-def words(sentences: Sequence[str]) -> RenderableType:
+def bullets(sentences: Sequence[str]) -> RenderableType:
     """The interpretation: one sentence per bullet, with a hanging indent."""
     grid = Table.grid(padding=(0, 1))
     grid.add_column(width=1)

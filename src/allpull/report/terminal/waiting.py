@@ -26,11 +26,11 @@ UNKNOWN = "no one phase"
 
 def waiting(result: ExplainResult) -> RenderableType | None:
     """Late ranks with reasons, largest first; None if ranks wait too little for it to matter."""
-    found, steps = result.waiting, result.window.steps
-    if found is None or not steps or result.ranks < 2:
+    waiting, steps = result.waiting, result.window.steps
+    if waiting is None or not steps or result.ranks < 2:
         return None
     step_s = result.window.seconds / steps
-    totals = [sum(parts) for parts in zip(*found.phases.values(), found.unattributed, strict=True)]
+    totals = [sum(parts) for parts in zip(*waiting.phases.values(), waiting.unattributed, strict=True)]
     if sum(totals) < LEAST * step_s * result.ranks:
         return None
     order = sorted(range(len(totals)), key=lambda rank: -totals[rank])
@@ -45,21 +45,21 @@ def waiting(result: ExplainResult) -> RenderableType | None:
         table.add_row(
             Text(f"rank {rank}"),
             Text(f"{show_time(each_s)} per step"),
-            Text(", ".join(_reasons(found, rank, totals[rank]))),
-            Text(", ".join(_victims(found, rank))),
+            Text(", ".join(_reasons(waiting, rank, totals[rank]))),
+            Text(", ".join(_victims(waiting, rank))),
         )
     return Group(Text(), Text("Who waited for whom", style="bold"), table) if shown else None
 
 
-def _reasons(found: Waiting, rank: int, total_s: float) -> Iterator[str]:
+def _reasons(waiting: Waiting, rank: int, total_s: float) -> Iterator[str]:
     """The phases that made ``rank`` late, as shares of the ``total_s`` that it caused, largest first."""
-    parts = {name: by_rank[rank] for name, by_rank in found.phases.items()} | {UNKNOWN: found.unattributed[rank]}
+    parts = {name: by_rank[rank] for name, by_rank in waiting.phases.items()} | {UNKNOWN: waiting.unattributed[rank]}
     for name in sorted(parts, key=lambda name: -parts[name])[:MOST_REASONS]:
         if parts[name] >= LEAST_REASON * total_s:
             yield f"{name} {percent(parts[name] / total_s)}"
 
 
-def _victims(found: Waiting, rank: int) -> Iterator[str]:
+def _victims(waiting: Waiting, rank: int) -> Iterator[str]:
     """The rank that waited longest for ``rank``."""
-    for pair in [pair for pair in found.pairs if pair.culprit == rank][:MOST_VICTIMS]:
+    for pair in [pair for pair in waiting.pairs if pair.culprit == rank][:MOST_VICTIMS]:
         yield f"rank {pair.victim} {show_time(pair.seconds)}"

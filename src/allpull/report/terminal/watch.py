@@ -39,16 +39,16 @@ def _parts(result: WatchResult) -> Iterator[RenderableType]:
 
 def _progress(result: WatchResult) -> Iterator[RenderableType]:
     steps = f"step {result.steps_done:,}" + (f" of {result.steps_total:,}" if result.steps_total else "")
-    words = [steps]
+    parts = [steps]
     if result.epoch is not None:
-        words.append(f"epoch {result.epoch + 1}")
+        parts.append(f"epoch {result.epoch + 1}")
     if result.samples_per_s is not None:
-        words.append(f"{show_count(result.samples_per_s)} samples/s")
+        parts.append(f"{show_count(result.samples_per_s)} samples/s")
     if result.step_s is not None:
-        words.append(f"{show_time(result.step_s)} per step")
+        parts.append(f"{show_time(result.step_s)} per step")
     if result.left_s is not None:
-        words.append(f"{show_time(result.left_s)} left")
-    yield Text(" · ".join(words))
+        parts.append(f"{show_time(result.left_s)} left")
+    yield Text(" · ".join(parts))
     if result.steps_total:
         yield ProgressBar(total=result.steps_total, completed=min(result.steps_done, result.steps_total), width=60)
 

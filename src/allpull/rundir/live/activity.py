@@ -59,13 +59,13 @@ def live_words(directory: str, rank: int) -> Words:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             os.ftruncate(descriptor, 8 * WORDS)
-            words = memoryview(mmap.mmap(descriptor, 8 * WORDS)).cast("q")
+            cells = memoryview(mmap.mmap(descriptor, 8 * WORDS)).cast("q")
         finally:
             os.close(descriptor)
     except (OSError, ValueError):
         return hidden_words()
-    words[OPERATION] = NOTHING
-    return words
+    cells[OPERATION] = NOTHING
+    return cells
 
 
 def read_live(directory: str, rank: int) -> Optional[Tuple[int, ...]]:
@@ -77,12 +77,12 @@ def read_live(directory: str, rank: int) -> Optional[Tuple[int, ...]]:
         return None
     if len(data) != 8 * WORDS:
         return None
-    words = list(memoryview(data).cast("q"))
-    latest = max(words[:PLACES])
-    is_between = words[ENDED_NS] >= latest
-    words[PLACE] = NOTHING if is_between else words.index(latest)
-    words[SINCE_NS] = words[ENDED_NS] if is_between else latest
-    return tuple(words)
+    cells = list(memoryview(data).cast("q"))
+    latest = max(cells[:PLACES])
+    is_between = cells[ENDED_NS] >= latest
+    cells[PLACE] = NOTHING if is_between else cells.index(latest)
+    cells[SINCE_NS] = cells[ENDED_NS] if is_between else latest
+    return tuple(cells)
 
 
 def hidden_words() -> Words:

@@ -140,18 +140,18 @@ def _rank(root: Path, rank: int, *, begins_later: bool) -> RankSnapshot | None:
 
 
 def _activity(root: Path, rank: int) -> Activity | None:
-    words = read_live(os.fspath(root), rank)
-    if words is None or not words[SINCE_NS]:
+    live = read_live(os.fspath(root), rank)
+    if live is None or not live[SINCE_NS]:
         return None
-    place, operation = words[PLACE], words[OPERATION]
+    place, operation = live[PLACE], live[OPERATION]
     phase = None if place == NOTHING else PLACES[place] if 0 <= place < len(PLACES) else "its own phase"
     known = 0 <= operation < len(OPERATIONS)
     return Activity(
-        step=words[STEP],
+        step=live[STEP],
         phase=phase,
-        since_ns=words[SINCE_NS],
+        since_ns=live[SINCE_NS],
         operation=OPERATIONS[operation].strip("_") if known else None,
-        is_waiting=phase == "collective" or (phase == "backward" and words[ARRIVED_NS] >= words[SINCE_NS]),
+        is_waiting=phase == "collective" or (phase == "backward" and live[ARRIVED_NS] >= live[SINCE_NS]),
     )
 
 

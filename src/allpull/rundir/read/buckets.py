@@ -31,11 +31,11 @@ def rows(records: pl.DataFrame) -> pl.DataFrame | None:
     if not listed.select((lengths <= MAX_BUCKETS).all()).item():
         return None
     bucket = pl.int_ranges(lengths.cast(pl.Int64), dtype=pl.Int64).alias("bucket")
-    found = listed.select("step", bucket, "ready_ns").explode("bucket", "ready_ns")
+    rows = listed.select("step", bucket, "ready_ns").explode("bucket", "ready_ns")
     moment = pl.col("ready_ns")
     in_order = ((moment >= moment.shift(1)) | (pl.col("bucket") == 0)).all()
     sound = (moment.null_count() == 0) & moment.is_between(-MAX_VALUE, MAX_VALUE).all() & in_order
-    return found if found.select(sound).item() else None
+    return rows if rows.select(sound).item() else None
 
 
 def check(value: object) -> None:

@@ -30,8 +30,8 @@ def rows(records: pl.DataFrame) -> pl.DataFrame | None:
     if not (calls["collectives"].list.len() == len(FIELDS)).fill_null(value=False).all():
         return None
     fields = (pl.col("collectives").list.get(place).alias(name) for place, name in enumerate(FIELDS))
-    found = calls.select("step", *fields)
-    return found if all(found.select(*_checks()).row(0)) else None
+    rows = calls.select("step", *fields)
+    return rows if all(rows.select(*_checks()).row(0)) else None
 
 
 def _checks() -> list[pl.Expr]:
@@ -77,4 +77,4 @@ def _fault(call: object) -> str | None:
         f"a number is beyond {_MAX_VALUE}": any(number is not None and abs(number) > _MAX_VALUE for number in call),
         "it ends before it begins": None not in (begin, end) and end < begin,
     }
-    return next((fault for fault, found in faults.items() if found), None)
+    return next((fault for fault, occurs in faults.items() if occurs), None)

@@ -1,4 +1,4 @@
-"""What is missing from the records of a run: gaps beside the data, which every result carries on.
+"""What is missing from the records of a run: gaps, which every result repeats.
 
 A rank that was killed, a host that kept its files, records that were thinned: none of them is an error.
 """
@@ -16,6 +16,7 @@ from allpull.rundir.read.counters import CountersFile
 from allpull.rundir.read.events import EventLog
 from allpull.rundir.read.headers import ProcessRecord
 from allpull.rundir.read.steps import StepsFile
+from allpull.schema.counters import CountersHeader
 from allpull.schema.events import Watching
 from allpull.schema.gap import SHOWN_RANKS, Gap, named_ranks, of_ranks
 from allpull.schema.host import HostRecord
@@ -24,6 +25,8 @@ from allpull.units import counted
 
 NAMED_RANKS = 1000  # that a gap holds by number: run.json may speak of any number of ranks
 SHOWN_REASONS = 3
+OLD_NO_COUNTERS = "no counters: "
+"""Before format 1.4, an entry of a counters file's ``sources`` that begins so said why nothing was counted."""
 
 
 def of_steps(record: RunRecord, files: Mapping[int, StepsFile], events: Mapping[int, EventLog]) -> Iterator[Gap]:
@@ -103,14 +106,9 @@ def of_hosts(record: RunRecord, hosts: tuple[HostRecord, ...], counters: list[Co
             kind="host description",
             text=f"{counted(missing, 'host')} of {len(record.hosts):,} left no description of itself",
         )
-    silent = [
-        (file.header.host, why)
-        for file in counters
-        for why in file.header.sources
-        if why.startswith(layout.NO_COUNTERS)
-    ]
+    silent = [(file.header.host, why) for file in counters if (why := _no_counters(file.header)) is not None]
     for host, why in silent[:SHOWN_REASONS]:
-        yield Gap(kind="host counters", text=f"no counters of host {host[:80]}: {why[len(layout.NO_COUNTERS) :][:200]}")
+        yield Gap(kind="host counters", text=f"no counters of host {host[:80]}: {why[:200]}")
     damaged = sum(file.damaged for file in counters)
     if damaged:
         yield Gap(kind="host counters", text=f"counters: {counted(damaged, 'damaged sample')} left out")
@@ -127,6 +125,12 @@ def why_no_rank(processes: Sequence[ProcessRecord], ended: Exit | None = None) -
     reasons = Counter(process.reason or "no reason given" for process in processes).most_common(SHOWN_REASONS)
     shown = "; ".join(f"{reason[:200]} ({count:,} times)" if count > 1 else reason[:200] for reason, count in reasons)
     return f"processes that imported torch: {len(processes):,}, of which none trained: {shown}"
+
+
+def _no_counters(header: CountersHeader) -> str | None:
+    """Why a host's ranks and interfaces were not counted; None: they were."""
+    before_1_4 = (entry for entry in header.sources if entry.startswith(OLD_NO_COUNTERS))
+    return header.no_counters or next((entry.removeprefix(OLD_NO_COUNTERS) for entry in before_1_4), None)
 
 
 def _switched_off(events: Mapping[int, EventLog]) -> Iterator[Gap]:
@@ -155,7 +159,7 @@ def _unwatched(marks: tuple[Watching, ...], file: StepsFile | None) -> int:
 def _off_at_ends(log: EventLog, file: StepsFile | None) -> int:
     """Steps that passed before the first record as observation was yet to begin, and after the last as it had ended."""
     marks = log.watching
-    first = log.epochs[0].step if log.epochs else 0  # a training that was resumed goes on counting
+    first = log.epochs[0].step if log.epochs else 0  # a resumed training continues counting
     before = max(0, marks[0].step - first) if marks and marks[0].on else 0
     after = 0
     if marks and not marks[-1].on and log.end is not None:

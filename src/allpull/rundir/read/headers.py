@@ -126,12 +126,12 @@ def _process(fields: dict[str, Any]) -> ProcessRecord | None:
     refused = fields.get("refused_rank")
     if type(pid) is not int or not isinstance(host, str):
         return None
-    words = [word[:1000] for word in argv if isinstance(word, str)] if isinstance(argv, list) else []
+    arguments = [word[:1000] for word in argv if isinstance(word, str)] if isinstance(argv, list) else []
     return ProcessRecord(
         pid=pid,
         host=host[:255],
         rank=rank if type(rank) is int else None,
-        command=tuple(words[:50]),
+        command=tuple(arguments[:50]),
         versions={name: fields[name][:100] for name in VERSIONS if isinstance(fields.get(name), str)},
         reason=reason[:500] if isinstance(reason, str) else None,
         refused_rank=refused if type(refused) is int else None,

@@ -94,7 +94,7 @@ def damage(where: str, line: int, fault: object) -> RunDirError:
     """The error for one damaged line."""
     return RunDirError(
         f"{where}, line {line}: {fault}",
-        hint="copy the file again from where it was made, or read on without damaged lines: --skip-damaged",
+        hint="copy the file again from where it was made, or leave such lines out: --skip-damaged, skip_damaged=True",
     )
 
 

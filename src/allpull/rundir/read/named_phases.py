@@ -19,7 +19,7 @@ def rows(body: bytes) -> pl.DataFrame | None:
 
     The columns are those of ``SCHEMA`` without the rank. Only lines that have the field are parsed.
     """
-    found: list[tuple[int, str, int]] = []
+    rows: list[tuple[int, str, int]] = []
     if _FIELD in body:
         for line in body.splitlines():
             if _FIELD in line:
@@ -28,8 +28,8 @@ def rows(body: bytes) -> pl.DataFrame | None:
                     check(value.get("named"))
                 except (ValueError, AttributeError, RecursionError):
                     return None
-                found += [(value["step"], name, ns) for name, ns in (value.get("named") or {}).items()]
-    return pl.DataFrame(found, schema={name: kind for name, kind in SCHEMA.items() if name != "rank"}, orient="row")
+                rows += [(value["step"], name, ns) for name, ns in (value.get("named") or {}).items()]
+    return pl.DataFrame(rows, schema={name: kind for name, kind in SCHEMA.items() if name != "rank"}, orient="row")
 
 
 def check(value: object) -> None:

@@ -1,7 +1,7 @@
-"""Read a run directory: its records as columns, and in words what is missing from it.
+"""Read a run directory: its records as columns, and gaps for what is missing from it.
 
 What cannot be trusted is an error that names file, line and field. What is merely absent (a rank that was killed, a
-host that kept its files) is a gap beside the data, which every result carries on.
+host that kept its files) is a gap, which every result repeats.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MAX_HOST_JSON_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RunData:
-    """One run as it stands on disk.
+    """One run as stored on disk.
 
     ``directory`` is absolute, and outlives a change of the working directory; ``place`` is as the caller gave it.
     ``steps`` has the columns of ``steps.SCHEMA``, sorted by rank and step; ``collectives`` those of
@@ -103,19 +103,19 @@ def read_run(directory: Path, *, skip_damaged: bool = False) -> RunData:
     """
     root = safe_open.checked_directory(directory)
     record = read_record(root)
-    found: list[Gap] = [Gap(kind="recorded", text=text) for text in record.gaps]
+    missing: list[Gap] = [Gap(kind="recorded", text=text) for text in record.gaps]
     if record.status in {"created", "running"}:
-        found.append(Gap(kind="unfinished", text=unfinished.why(root, record)))
-    record = _with_ranks_seen(root, record, found)
+        missing.append(Gap(kind="unfinished", text=unfinished.why(root, record)))
+    record = _with_recorded_ranks(root, record, missing)
     hosts = _hosts(root, record)
-    steps = _step_files(root, record, found, skip_damaged=skip_damaged)
-    events = _event_logs(root, record, found, skip_damaged=skip_damaged)
+    steps = _step_files(root, record, missing, skip_damaged=skip_damaged)
+    events = _event_logs(root, record, missing, skip_damaged=skip_damaged)
     counters = _counter_files(root, record, skip_damaged=skip_damaged)
     if record.kind == "run" and not steps:
-        found.append(Gap(kind="no rank", text=gaps.why_no_rank(process_records(root), record.exit)))
-    found += gaps.of_steps(record, steps, events)
-    found += gaps.of_events(record, set(steps), events)
-    found += gaps.of_hosts(record, hosts, counters)
+        missing.append(Gap(kind="no rank", text=gaps.why_no_rank(process_records(root), record.exit)))
+    missing += gaps.of_steps(record, steps, events)
+    missing += gaps.of_events(record, set(steps), events)
+    missing += gaps.of_hosts(record, hosts, counters)
     return RunData(
         directory=root,
         place=directory,
@@ -125,7 +125,7 @@ def read_run(directory: Path, *, skip_damaged: bool = False) -> RunData:
         headers={rank: file.header for rank, file in steps.items()},
         events=events,
         counters=_table([file.rows for file in counters], COUNTERS_SCHEMA),
-        gaps=tuple(found),
+        gaps=tuple(missing),
         collectives=_together(
             [calls for rank, file in steps.items() for calls in (file.calls, _after_steps(rank, events.get(rank)))],
             collectives.SCHEMA,
@@ -161,39 +161,39 @@ def _is_run(path: Path) -> bool:
         return False
 
 
-def _with_ranks_seen(root: Path, record: RunRecord, missing: list[Gap]) -> RunRecord:
+def _with_recorded_ranks(root: Path, record: RunRecord, missing: list[Gap]) -> RunRecord:
     """``record`` with the ranks and hosts of a command's own records, where its launcher did not live to learn them."""
-    seen = with_recorded_ranks(record, root)
-    if seen.ranks != record.ranks:
-        says = f"{layout.RUN_JSON} says {counted(record.ranks, 'rank')}, the records {seen.ranks:,}"
-        missing.append(Gap(kind="rank count", text=f"{says}: read as {seen.ranks:,}"))
-    return seen
+    corrected = with_recorded_ranks(record, root)
+    if corrected.ranks != record.ranks:
+        contradiction = f"{layout.RUN_JSON} says {counted(record.ranks, 'rank')}, the records {corrected.ranks:,}"
+        missing.append(Gap(kind="rank count", text=f"{contradiction}: read as {corrected.ranks:,}"))
+    return corrected
 
 
 def _hosts(root: Path, record: RunRecord) -> tuple[HostRecord, ...]:
-    found = []
+    records = []
     for relative in _host_files(root, record, layout.HOSTS, ".json"):
         blob = safe_open.read_whole(root, relative, MAX_HOST_JSON_BYTES)
-        found.append(safe_open.document(HostRecord, "host", blob, f"{safe_open.shown_path(root)}/{relative}"))
-    return tuple(found)
+        records.append(safe_open.document(HostRecord, "host", blob, f"{safe_open.shown_path(root)}/{relative}"))
+    return tuple(records)
 
 
 def _step_files(root: Path, record: RunRecord, missing: list[Gap], *, skip_damaged: bool) -> dict[int, StepsFile]:
-    found = {}
+    files = {}
     for rank in _ranks_in(root, layout.steps_file, record, missing):
         file = read_steps(root, rank, skip_damaged=skip_damaged)
         if file is not None:
-            found[rank] = file
-    return found
+            files[rank] = file
+    return files
 
 
 def _event_logs(root: Path, record: RunRecord, missing: list[Gap], *, skip_damaged: bool) -> dict[int, EventLog]:
-    found = {}
+    logs = {}
     for rank in _ranks_in(root, layout.events_file, record, missing):
         log = read_events(root, rank, skip_damaged=skip_damaged)
         if log is not None:
-            found[rank] = log
-    return found
+            logs[rank] = log
+    return logs
 
 
 def _counter_files(root: Path, record: RunRecord, *, skip_damaged: bool) -> list[CountersFile]:

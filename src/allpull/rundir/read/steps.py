@@ -29,7 +29,7 @@ MAX_OPENINGS = 64  # brackets that a longer line may open to be parsed by polars
 SHORTEST_LINE = len('{"step":0,"epoch":0,"begin_ns":0,"end_ns":0}\n')
 SHORTEST_CALL = len("[0,0,0,0,0],")
 TAGS: tuple[str, ...] = get_args(Tag)
-OTHER_TAG = "other"  # a tag that a newer minor version added: the step is left out, as its writer wished
+OTHER_TAG = "other"  # a tag that a newer minor version added: the step is left out, as its writer intended
 
 
 _LAST_OPENING, _CLOSES = 2, 2  # of the marks below: opening ones come first, each closed by that of two more
@@ -57,13 +57,13 @@ SCHEMA: dict[str, pl.DataType] = {
     **{f"tag_{tag}": pl.Boolean() for tag in (*TAGS, OTHER_TAG)},
 }
 """Columns of ``RunData.steps``: times in ns; a tag is a column of its own; phases that
-the program named, collectives, reductions and the moments of buckets stand in frames of their own.
+the program named, collectives, reductions and the moments of buckets are in separate frames.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepsFile:
-    """The step records of one rank: a frame with the columns of ``SCHEMA``, one row a step, by step number.
+    """The step records of one rank: a frame with the columns of ``SCHEMA``, one row per step, sorted by step number.
 
     ``calls``, ``ready``, ``reduced`` and ``named`` have the columns of ``SCHEMA`` in ``collectives``, ``buckets``,
     ``reductions`` and ``named_phases``.
@@ -200,13 +200,13 @@ def _checked(line: bytes, before: tuple[int, int] | None) -> tuple[int, int]:
     """Step number and begin of a sound line that may follow ``before``; ValueError says why it is not sound."""
     value = value_of(line)
     for name, number in NUMBERS.items():
-        found = value.get(name)
-        if found is None and number.required:
+        item = value.get(name)
+        if item is None and number.required:
             raise ValueError(f"{name} is {'null' if name in value else 'missing'}, expected a whole number")
-        if found is not None and type(found) is not int:  # True is an int to isinstance
-            raise ValueError(f"{name} is {repr(found)[:40]}, expected a whole number")
-        if found is not None and not number.least <= found <= MAX_VALUE:
-            raise ValueError(f"{name} is {found}, expected {number.least} to {MAX_VALUE}")
+        if item is not None and type(item) is not int:  # True is an int to isinstance
+            raise ValueError(f"{name} is {repr(item)[:40]}, expected a whole number")
+        if item is not None and not number.least <= item <= MAX_VALUE:
+            raise ValueError(f"{name} is {item}, expected {number.least} to {MAX_VALUE}")
     tags = value.get("tags")
     if tags is not None and not (isinstance(tags, list) and all(isinstance(tag, str) for tag in tags)):
         raise ValueError(f"tags is {repr(tags)[:40]}, expected a list of words")

@@ -1,4 +1,4 @@
-"""Say what is known of a run whose record was not closed: its job, and whether it has ended."""
+"""Describe a run whose record was not closed: its job, and whether it has ended."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NUMBER = re.compile(r"[0-9]+(_[0-9]+)?(;[A-Za-z0-9][A-Za-z0-9_.-]*)?")
 def job_number(root: Path, record: RunRecord) -> str | None:
     """The number of the job in its queue, followed by ";cluster" on a federation; None: it has none, or never began.
 
-    The record holds it; for a job that was submitted by hand, a file that its script writes when it begins.
+    The record holds it; for a job that was submitted manually, a file that its script writes when it begins.
     """
     number = record.job
     if number is None and layout.QUEUE in {
@@ -32,13 +32,13 @@ def job_number(root: Path, record: RunRecord) -> str | None:
 
 def why(root: Path, record: RunRecord) -> str:
     """A sentence on the unclosed run in the resolved directory ``root``."""
-    says = f"{layout.RUN_JSON} says '{record.status}'"
+    status = f"{layout.RUN_JSON} says '{record.status}'"
     number = job_number(root, record) if record.launcher == QUEUED else None
     job = f"Slurm job {number.partition(';')[0]}" if number else "the job"
     close = "; `allpull env --finish RUN` closes the run" if record.launcher == QUEUED else ""
     began, ended = (set(file_names(root, folder, ".json")) for folder in (layout.HOSTS, layout.ENDED))
     if ended and began <= ended:
-        return f"{says}, but every host of {job} has ended: its launcher was gone{close}"
+        return f"{status}, but every host of {job} has ended: its launcher was gone{close}"
     if record.status == "created" and not number and not began:
-        return f"{says}: no job has begun, or its launcher was killed"
-    return f"{says}: {job} has not ended, or its launcher was killed{close and close + ' then'}"
+        return f"{status}: no job has begun, or its launcher was killed"
+    return f"{status}: {job} has not ended, or its launcher was killed{close and close + ' then'}"

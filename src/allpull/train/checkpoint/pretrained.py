@@ -40,21 +40,21 @@ def load_pretrained(model: nn.Module, path: Path, *, classes: int, new_head: boo
     Raises:
         BadInput: there is no such file, it holds no weights, or those of another network.
     """
-    theirs, ours = read_weights(path), model.state_dict()
-    heads = [name for name, value in theirs.items() if _is_head(value, ours.get(name), classes)]
+    stored, own = read_weights(path), model.state_dict()
+    heads = [name for name, value in stored.items() if _is_head(value, own.get(name), classes)]
     if heads and not new_head:
         raise BadInput(
-            f"{path} is for {len(theirs[heads[0]])} classes, and the data have {classes}",
+            f"{path} is for {len(stored[heads[0]])} classes, and the data have {classes}",
             hint="--set model.new_head=true skips its last layer, which then starts with random weights",
         )
     # files from before 2018 do not count batches, which nothing here depends on
-    missing = [name for name in ours if name not in theirs and not name.endswith("num_batches_tracked")]
+    missing = [name for name in own if name not in stored and not name.endswith("num_batches_tracked")]
     dropped: tuple[str, ...] = getattr(model, "not_loaded", ())  # by the network's own hook
-    foreign = [name for name in theirs if name not in ours and not name.startswith(dropped)]
+    foreign = [name for name in stored if name not in own and not name.startswith(dropped)]
     other = [
-        f"{name} {[*value.shape]}, here {[*ours[name].shape]}"
-        for name, value in theirs.items()
-        if name in ours and name not in heads and value.shape != ours[name].shape
+        f"{name} {[*value.shape]}, here {[*own[name].shape]}"
+        for name, value in stored.items()
+        if name in own and name not in heads and value.shape != own[name].shape
     ]
     for label, names in (("missing are", missing), ("unexpected are", foreign), ("of other shapes are", other)):
         if names:
@@ -63,7 +63,7 @@ def load_pretrained(model: nn.Module, path: Path, *, classes: int, new_head: boo
                 f"{path} holds the weights of another network: {label} {some}",
                 hint="give model.name, and the options of the model, as the weights were trained with",
             )
-    model.load_state_dict({name: value for name, value in theirs.items() if name not in heads}, strict=False)
+    model.load_state_dict({name: value for name, value in stored.items() if name not in heads}, strict=False)
     return heads
 
 
@@ -83,9 +83,9 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     if not isinstance(content, Mapping) or not content:
         raise BadInput(f"model.weights: {path} holds no weights", hint="it must hold a state_dict")
     tensors = {_network_name(name): value for name, value in content.items()}
-    others = [name for name, value in tensors.items() if not isinstance(value, Tensor)]
-    if others:
-        raise BadInput(f"model.weights: {path}: {others[0]:.60} is not a tensor", hint="it must hold a state_dict")
+    not_tensors = [name for name, value in tensors.items() if not isinstance(value, Tensor)]
+    if not_tensors:
+        raise BadInput(f"model.weights: {path}: {not_tensors[0]:.60} is not a tensor", hint="it must hold a state_dict")
     try:
         copies: dict[str, Tensor] = plain_copy(tensors, max_bytes=path.stat().st_size)
     except Exception as error:
@@ -101,8 +101,8 @@ def _network_name(name: object) -> str:
     return stripped
 
 
-def _is_head(theirs: Tensor, ours: Tensor | None, classes: int) -> bool:
+def _is_head(stored: Tensor, own: Tensor | None, classes: int) -> bool:
     """Whether two tensors differ only in the number of classes, their first dimension."""
-    if ours is None or not ours.dim() or theirs.dim() != ours.dim():
+    if own is None or not own.dim() or stored.dim() != own.dim():
         return False
-    return len(ours) == classes != len(theirs) and theirs.shape[1:] == ours.shape[1:]
+    return len(own) == classes != len(stored) and stored.shape[1:] == own.shape[1:]

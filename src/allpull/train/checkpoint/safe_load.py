@@ -133,13 +133,13 @@ def _check_directory(path: Path) -> None:
         last = file.read()
     end = size - ZIP_END.size
     signature, *_, length, begin, comment = ZIP_END.unpack(last[end - tail :])
-    sure = signature == b"PK\x05\x06" and not comment
+    is_valid = signature == b"PK\x05\x06" and not comment
     place = last[-ZIP_END.size - ZIP64_LOCATOR.size : -ZIP_END.size]
     if place.startswith(b"PK\x06\x07"):
         signature, *_, length, begin = ZIP64_END.unpack(last[: ZIP64_END.size])
-        sure = sure and signature == b"PK\x06\x06" and ZIP64_LOCATOR.unpack(place)[2] == tail
+        is_valid = is_valid and signature == b"PK\x06\x06" and ZIP64_LOCATOR.unpack(place)[2] == tail
         end = tail
-    if not sure or begin + length != end:
+    if not is_valid or begin + length != end:
         raise UnusableFile("cannot be read: its central directory is not where it should be")
 
 

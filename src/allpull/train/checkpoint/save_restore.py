@@ -33,7 +33,7 @@ FINGERPRINT_FIELDS = {
     "data": ("the data set", "data.name and data.path"),
     "order": ("the order of samples", "data.block, data.mixed, data.by_files and, with that, the number of ranks"),
 }
-"""Field of ``EpochFingerprint`` → what it is, and the options that deterown it, for errors."""
+"""Field of ``EpochFingerprint`` → what it is, and the options that determine it, for errors."""
 
 
 class Stateful(Protocol):
@@ -107,7 +107,7 @@ class Checkpoints:
         """Restore the newest complete checkpoint of ``source`` (a run directory or one file). A collective.
 
         On another number of ranks, every rank gets the mean of the batch statistics and of PowerSGD's error feedback,
-        so that no gradient is lost, and its generators are seeded anew. The optimizer keeps its settings; only its
+        so that no gradient is lost, and its generators are seeded again. The optimizer keeps its settings; only its
         state is restored.
 
         Raises:
@@ -116,10 +116,10 @@ class Checkpoints:
         """
         stored, path = self._newest_common(source)
         self._check_fingerprint(stored, path)
-        theirs, ours = stored.optimizer["kind"], type(self.parts.optimizer).__name__
-        if theirs != ours:
+        stored_kind, own_kind = stored.optimizer["kind"], type(self.parts.optimizer).__name__
+        if stored_kind != own_kind:
             raise BadInput(
-                f"{path} cannot be resumed: its optimizer is {theirs[:40]}, and this training uses {ours}",
+                f"{path} cannot be resumed: its optimizer is {stored_kind[:40]}, and this training uses {own_kind}",
                 hint="keep the same train.optimizer",
             )
         try:
@@ -203,11 +203,11 @@ class Checkpoints:
         if not stored.progress.in_epoch:
             return
         for name, (word, options) in FINGERPRINT_FIELDS.items():
-            theirs, ours = getattr(stored.fingerprint, name), getattr(self.fingerprint, name)
-            if theirs != ours and not (name == "data" and not theirs):
+            before, now = getattr(stored.fingerprint, name), getattr(self.fingerprint, name)
+            if before != now and not (name == "data" and not before):
                 raise BadInput(
                     f"{path} was saved within an epoch, and {word} has changed since, so that samples would be "
-                    f"repeated or skipped; then: {theirs or 'that of a data set in memory'}; now: {ours}",
+                    f"repeated or skipped; then: {before or 'that of a data set in memory'}; now: {now}",
                     hint=f"keep {options} unchanged, or resume from the end of an epoch",
                 )
 
@@ -231,26 +231,26 @@ class Checkpoints:
             set_rng_states(own.random, self.ranks.device)
 
     def _load_powersgd(self, ranks: list[dict[str, Tensor]]) -> None:
-        ours, before, now = self.parts.shared.powersgd, len(ranks), self.ranks.ranks
+        powersgd, before, now = self.parts.shared.powersgd, len(ranks), self.ranks.ranks
         remark = ""
-        if ours and all(ranks):
-            ours.load_state(ranks, self.ranks.rank if before == now else None)
+        if powersgd and all(ranks):
+            powersgd.load_state(ranks, self.ranks.rank if before == now else None)
             if before != now:
                 remark = f"PowerSGD's error feedback of {before} ranks is spread evenly over {now}"
-        elif ours:
+        elif powersgd:
             remark = "the checkpoint has no PowerSGD state: it starts with its uncompressed steps"
         elif any(ranks):
             remark = "PowerSGD's error feedback in the checkpoint is dropped"
         if remark and self.ranks.rank == 0:
             marks.remark(f"parallel.compression: {remark}")
 
-    def _load_optimizer(self, theirs: dict[str, Any]) -> None:
+    def _load_optimizer(self, stored: dict[str, Any]) -> None:
         """Load the optimizer's state of each parameter; its settings are those of this training."""
         optimizer = self.parts.optimizer
-        ours = optimizer.state_dict()["param_groups"]
-        if [len(group["params"]) for group in theirs["param_groups"]] != [len(group["params"]) for group in ours]:
+        groups = optimizer.state_dict()["param_groups"]
+        if [len(group["params"]) for group in stored["param_groups"]] != [len(group["params"]) for group in groups]:
             raise ValueError("its optimizer has other groups of parameters")
-        self.parts.shared.load_optimizer_state(optimizer, {"state": theirs["state"], "param_groups": ours})
+        self.parts.shared.load_optimizer_state(optimizer, {"state": stored["state"], "param_groups": groups})
         for parameter, state in optimizer.state.items():
             if any(value is not None and value.shape != parameter.shape for value in state.values()):
                 raise ValueError("its optimizer has other parameters")

@@ -128,7 +128,7 @@ class StepGraph:
         self._forget = discard
         self._recorder = recorder
         self._kind: Hashable = None
-        self._seen = 0
+        self._repeats = 0
         self._recorded: Hashable = None
         self._fixed: tuple[Tensor, ...] = ()
         self._play: Callable[[], Tensor] | None = None
@@ -142,9 +142,9 @@ class StepGraph:
         if recorder is None:
             return self._step(*inputs, *constants)
         kind = (constants, *((value.shape, value.stride(), value.dtype) for value in inputs))
-        self._seen = self._seen + 1 if kind == self._kind else 1
+        self._repeats = self._repeats + 1 if kind == self._kind else 1
         self._kind = kind
-        if self._seen > WARM_UP_STEPS and kind != self._recorded and not self.reason:
+        if self._repeats > WARM_UP_STEPS and kind != self._recorded and not self.reason:
             self._record(recorder, inputs, constants)
         if self._play is not None and kind == self._recorded:
             return recorder.run(lambda: self._played(inputs))

@@ -152,7 +152,7 @@ class Precision:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore ``state_dict``; with an empty one, of another precision, scaling starts anew.
+        """Restore ``state_dict``; with an empty one, of another precision, scaling starts afresh.
 
         Raises:
             BadInput: it is invalid; nothing was changed.
@@ -222,12 +222,12 @@ def missing(name: str, device: torch.device) -> str:
         return f"TF32 needs an NVIDIA GPU, and this rank computes on {device.type}"
     if name not in ("tf32", "bf16") or device.type != "cuda" or torch.version.hip:
         return ""
-    found = torch.cuda.get_device_capability(device)
-    if found >= AMPERE:
+    capability = torch.cuda.get_device_capability(device)
+    if capability >= AMPERE:
         return ""
     what = "TF32" if name == "tf32" else "bfloat16"
     gpu = torch.cuda.get_device_name(device)
-    return f"{gpu} has compute capability {found[0]}.{found[1]}, and {what} needs {AMPERE[0]}.{AMPERE[1]}"
+    return f"{gpu} has compute capability {capability[0]}.{capability[1]}, and {what} needs {AMPERE[0]}.{AMPERE[1]}"
 
 
 def alternative(name: str) -> str:
@@ -264,5 +264,5 @@ def instructions(tree: Tree | None = None) -> frozenset[str]:
     """
     fields = (tree or Tree()).fields("proc/cpuinfo")
     listed = (fields.get("flags") or fields.get("Features") or "").split()
-    ask = getattr(torch.cpu, "get_capabilities", dict)
-    return frozenset(listed) | {name for name, has in ask().items() if has is True}
+    capabilities = getattr(torch.cpu, "get_capabilities", dict)
+    return frozenset(listed) | {name for name, has in capabilities().items() if has is True}

@@ -87,7 +87,7 @@ class MasterWeights:
         for name, master in self.weights.items():
             state[prefix + name] = master.detach()
 
-    def _from_state(self, state: dict[str, Any], prefix: str, *_others: Any) -> None:
+    def _from_state(self, state: dict[str, Any], prefix: str, *_arguments: Any) -> None:
         with torch.no_grad():
             for name, master in self.weights.items():
                 value = state.get(prefix + name)

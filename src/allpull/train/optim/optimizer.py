@@ -56,12 +56,12 @@ def split_by_decay(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parame
     """The parameters to decay, and those not to: every bias and everything in a norm layer."""
     decayed: list[nn.Parameter] = []
     free: list[nn.Parameter] = []
-    seen: set[int] = set()
+    listed: set[int] = set()
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
-            if id(parameter) in seen or not parameter.requires_grad:
+            if id(parameter) in listed or not parameter.requires_grad:
                 continue
-            seen.add(id(parameter))
+            listed.add(id(parameter))
             exempt = isinstance(module, NORM_LAYERS) or name.split("_")[0] == "bias"
             (free if exempt else decayed).append(parameter)
     return decayed, free

@@ -125,8 +125,8 @@ def rounded_parameters(block: nn.Module) -> set[nn.Parameter]:
         if own.keys() <= {*ROUNDED.get(type(layer), ())}:
             rounded |= {parameter for parameter in own.values() if parameter.dtype == torch.float32}
     numbers = sum(parameter.numel() for parameter in rounded)
-    others = sum(parameter.numel() for parameter in block.parameters()) - numbers
-    return rounded if others <= FEW * (numbers + others) else set()
+    remaining = sum(parameter.numel() for parameter in block.parameters()) - numbers
+    return rounded if remaining <= FEW * (numbers + remaining) else set()
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:

@@ -1,0 +1,81 @@
+"""All ranks evaluate, but one takes longer, and the others wait for it.
+
+What it is
+    A test set that was not split evenly, a rank that also computes the metrics, or one whose part has longer samples.
+
+How it is found
+    By evaluation in steps in which every rank evaluates: the time of a rank beyond that of the lower median rank, if it
+    is at least a fifth of that on average and in most of these steps, of which there are two or more. Evaluation on
+    some of the ranks alone is `sequential-evaluation`; where all ranks wait for CPUs, that may be the cause.
+
+What it costs
+    The replay in which the evaluation of such a step is shared out evenly.
+
+What to do
+    Split the test set evenly: `DistributedSampler(test_set, shuffle=False)`, and add up the metrics of all ranks
+    (`all_reduce`); compute what only one rank computes in all of them, or after the training.
+
+When it is wrong
+    Where a rank is slow in everything, its host is the cause, and `slow-rank` names it, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from allpull.explain.candidate import Candidate, count, seconds
+from allpull.explain.evidence.cpu_waiting import all_wait
+from allpull.explain.evidence.facts import Facts
+from allpull.explain.evidence.grouping import named
+from allpull.replay.useful import evaluated_by_all, useful
+from allpull.replay.whatif.work import lower_median
+from allpull.replay.window import Window
+from allpull.units import show_time
+
+LEAST_TIMES = 2  # evaluations: one may have been disturbed
+MOSTLY = 0.5  # of the evaluations
+UNEVEN = 0.2  # of the lower median rank's evaluation: parts of a test set differ by less
+
+
+def find(facts: Facts) -> list[Candidate]:
+    """The ranks that evaluate longer than the others."""
+    together = evaluated_by_all(facts.window)
+    if facts.window.ranks < 2 or together.sum() < LEAST_TIMES or all_wait(facts.window, facts.machine):
+        return []
+    each_s = facts.window.per_step("evaluation")[together]
+    mean_s = each_s.mean(axis=0)
+    usual_s = float(lower_median(mean_s))
+    mostly = (each_s > (1 + UNEVEN) * lower_median(each_s)[:, None]).mean(axis=0) > MOSTLY
+    ranks = tuple(np.flatnonzero(mostly & (mean_s > (1 + UNEVEN) * usual_s)).tolist())
+    if not ranks:
+        return []
+    more_s = float(mean_s.max()) - usual_s
+    who = facts.on(ranks[0]) if len(ranks) == 1 else named(ranks, facts.machine)
+    return [
+        Candidate(
+            rule="uneven-evaluation",
+            kind="job",
+            title=f"{who} {'evaluates' if len(ranks) == 1 else 'evaluate'} {show_time(more_s)} longer than the others "
+            "each time",
+            remedy="split the test set evenly, DistributedSampler(test_set, shuffle=False), and add up the metrics of "
+            "all ranks with all_reduce",
+            evidence=(
+                seconds("evaluation of the last rank beyond that of the others, each time", more_s, facts.span),
+                seconds("evaluation of the lower median rank, each time", usual_s, facts.span),
+                count("steps with an evaluation", int(together.sum()), facts.span),
+            ),
+            without=_shared_out,
+            ranks=ranks,
+        )
+    ]
+
+
+def _shared_out(window: Window) -> Window:
+    """Evaluation by all ranks takes each of them as long as their mean."""
+    together_s = useful(window).get("evaluation")
+    if together_s is None:
+        return window
+    even_s = np.broadcast_to(together_s.mean(axis=1, keepdims=True), together_s.shape)
+    return replace(window, work={**window.work, "evaluation": window.work["evaluation"] - together_s + even_s})
