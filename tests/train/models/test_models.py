@@ -33,6 +33,25 @@ def on_meta(spec, **shape):
         return build(spec, **{**IMAGENET, **shape})
 
 
+def test_resnet20_has_the_published_number_of_parameters():
+    """He et al. 2015 give 0.27 M for CIFAR-10; with projection shortcuts (option B) it is 272,474."""
+    assert trainable_parameters("resnet20", channels=3) == 272_474
+
+
+def test_resnet9_has_the_convolutions_of_its_author():
+    """Page 2018, for CIFAR-10: 3 → 64 → 128, 128 → 128 twice, → 256 → 512, 512 → 512 twice, and no bias in the head."""
+    pairs = [(3, 64), (64, 128), (128, 128), (128, 128), (128, 256), (256, 512), (512, 512), (512, 512)]
+    norms = 2 * sum(channels for _, channels in pairs)
+    assert trainable_parameters("resnet9", channels=3) == 9 * sum(a * b for a, b in pairs) + norms + 5120 == 6_573_120
+
+
+@pytest.mark.parametrize("name", ["resnet8", "resnet9", "resnet14", "resnet20"])
+@pytest.mark.parametrize("norm", ["batch", "group", "none"])
+def test_every_model_for_small_images_gives_logits_for_the_smallest(name, norm):
+    model = MODELS.load(name)(1, 10, 4, norm)
+    assert model(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
+
+
 @pytest.mark.parametrize(
     ("name", "parameters"),
     [

@@ -23,10 +23,11 @@ from torch import nn  # noqa: E402
 from allpull.schema.spec import RunSpec  # noqa: E402
 from allpull.schema.trainspec import DataSpec, ParallelSpec, TrainSpec  # noqa: E402
 from allpull.train.loop import train  # noqa: E402
+from allpull.train.models import MODELS  # noqa: E402
 from allpull.train.numerics.cuda_graph import WARM_UP_STEPS, CudaRecorder, StepGraph, obstacle, rate_as_tensor, uneven  # noqa: E402
 from allpull.train.numerics.precision import Precision  # noqa: E402
 from allpull.train.optim.lars import Lars  # noqa: E402
-from allpull.train.optim.optimizer import set_rate  # noqa: E402
+from allpull.train.optim.optimizer import optimizer_of, set_rate  # noqa: E402
 from allpull.train.parallel.ranks import Ranks  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -375,3 +376,25 @@ def test_rates_are_held_in_tensors_also_after_loading():
     rate_as_tensor(optimizer, CPU)
     rate_as_tensor(optimizer, CPU)
     assert torch.equal(optimizer.param_groups[0]["lr"], torch.tensor(0.1))
+
+
+@pytest.mark.parametrize("name", ["sgd", "lars"])
+def test_a_rate_that_is_a_tensor_makes_the_same_steps(name):
+    """As CUDA graphs need it; three steps at three rates, without another tensor for the rate."""
+    ended = []
+    for captured in (False, True):
+        torch.manual_seed(0)
+        model = MODELS.load("resnet8")(1, 10, 4, "batch").double()
+        optimizer = optimizer_of(model, TrainSpec(optimizer=name, lr=0.1))
+        if captured:
+            rate_as_tensor(optimizer, torch.device("cpu"))
+        rates = [group["lr"] for group in optimizer.param_groups]
+        for step in range(3):
+            model(torch.randn(4, 1, 8, 8).double()).square().sum().backward()
+            set_rate(optimizer, 0.1 / (step + 1))
+            optimizer.step()
+            optimizer.zero_grad()
+        if captured:
+            assert all(group["lr"] is rate for group, rate in zip(optimizer.param_groups, rates, strict=True))
+        ended.append(torch.cat([parameter.detach().flatten() for parameter in model.parameters()]))
+    torch.testing.assert_close(*ended, rtol=1e-6, atol=1e-7)  # the tensor is single precision
