@@ -75,14 +75,14 @@ def _has_size(row: Stored) -> bool:
 def claix_like(measured: Stored) -> list[str]:
     """The study's findings beside ours, as lines of Markdown."""
     tree, study = measured["efficiency"], measured["study"]
-    rows = ["| | study, by hand | `allpull explain` of the rehearsal |", "|---|---|---|"]
+    rows = ["| | study, manually | `allpull explain` of the rehearsal |", "|---|---|---|"]
     balance = tree["load_balance"]
     apart = tree["parallel"]["median"] / balance["median"]
     rows.append(f"| parallel efficiency | {study['parallel']:.2f} | {_spread(tree['parallel'])} |")
     rows.append(f"| load balance | {study['load_balance']:.2f} | {_spread(balance)} |")
     rows.append(f"| parallel efficiency ÷ load balance | {study['communication']:.2f} | {apart:.2f} |")
     factors = ("sequential", "transfer", "input", "serialisation", "orchestration")
-    rows += [f"| of which {name} | not told apart | {_spread(tree[name])} |" for name in factors]
+    rows += [f"| of which {name} | not distinguished | {_spread(tree[name])} |" for name in factors]
     said = [
         f"{number}. **{one['rule']}** ({percent(one['loss_share'])} of a step, {one['gain']:.2f} × as fast without): "
         f"{one['title']}"

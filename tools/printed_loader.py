@@ -23,7 +23,7 @@ def loader_peers(found: Stored) -> list[str]:
 
 
 def short(found: Stored) -> str:
-    """JPEGs as they are beside the stock transforms and DALI, in a line."""
+    """Unchanged JPEGs compared with the stock transforms and DALI, in a line."""
     reached = {row["base"]: row["times"] for row in found["goals"] if row["ours"] == "allpull jpeg" and row["times"]}
     return ", ".join(f"{reached[base]:.2f} × {base}" for base in ("stock", "DALI on the CPU") if base in reached)
 
@@ -42,6 +42,6 @@ def _about(found: Stored) -> str:
     sizes = ", ".join(f"{PACKED[kind]} {size / 1000:.0f} kB" for kind, size in found["bytes_a_record"].items())
     versions = ", ".join(f"{package} {known}" for package, known in found["peers"].items() if known)
     return (
-        f"Pictures: {found['pictures']}; a record of each kind: {sizes}. Batches of {found['batch']}; "
+        f"Images: {found['pictures']}; a record of each kind: {sizes}. Batches of {found['batch']}; "
         f"{found['rounds']} rounds, and one to warm up; crops resized by {found['resizer']}. With {versions}."
     )

@@ -12,7 +12,7 @@ Stored = dict[str, Any]
 COLUMNS = ("way", "images/s", "× example", "least to most", "× example by CPU time", "of matrix products", "last loss")
 PEAK = " of the peak |"
 NOT_THERE = {"median": 0.0}  # the example, on a GPU: without it there is nothing to divide by
-DATA = {"pictures": "pictures", "one batch": "one batch, again and again"}
+DATA = {"pictures": "images", "one batch": "one batch, again and again"}
 
 
 def trainer_peers(found: Stored) -> list[str]:
@@ -41,7 +41,7 @@ def trainer_peers(found: Stored) -> list[str]:
 
 
 def short(found: Stored) -> str:
-    """In bf16 on pictures: the trainer, and the example with channels last, over the example as it stands; a line."""
+    """In bf16 on images: the trainer, and the example with channels last, over the unmodified example; a line."""
     rows = {row["way"]: row for row in found["rows"] if (row["precision"], row["data"]) == ("bf16", "pictures")}
     times = {way: rows[way]["times_example"]["median"] for way in ("allpull", "example, channels last") if way in rows}
     return "; ".join(f"{way}: {value:.2f}" for way, value in times.items())
@@ -84,7 +84,7 @@ def _fastest(found: Stored) -> list[str]:
 
 
 def _real(found: Stored) -> list[str]:
-    lines = ["| pictures over one batch | precision | median | least to most |", "|---|---|---|---|"]
+    lines = ["| images ÷ one batch | precision | median | least to most |", "|---|---|---|---|"]
     for row in found["real_over_synthetic"]:
         ratio = row["ratio"]
         spread = f"{ratio['low']:.2f} to {ratio['high']:.2f}"
@@ -96,7 +96,7 @@ def _about(found: Stored) -> str:
     products = ", ".join(f"{rate / 1e9:,.0f} ({name})" for name, rate in found["products_flop_per_s"].items())
     versions = ", ".join(f"{package} {known}" for package, known in found["peers"].items() if known)
     return (
-        f"`{found['model']}` on pictures of {found['size']} pixels, batches of {found['batch']}; {found['steps']} "
+        f"`{found['model']}` on images of {found['size']} pixels, batches of {found['batch']}; {found['steps']} "
         f"steps timed after {found['warm_up']}, {found['rounds']} rounds; loaders with {found['workers']} "
         f"worker{'s' * (found['workers'] != 1)}. An image takes {found['flop_per_image'] / 1e9:.2f} GFLOP forward and "
         f"backward; products of matrices reached, in GFLOP/s: {products}. With {versions}."

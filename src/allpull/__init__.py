@@ -1,6 +1,6 @@
 """allpull: run, measure, explain and predict synchronous data-parallel training.
 
-Marks for any training loop, free when nobody observes it::
+Marks for any training loop, at no cost while it is not observed::
 
     import allpull
     with allpull.phase("augment"): ...

@@ -85,7 +85,7 @@ def test_it_is_passed_on_once_and_the_record_says_how_to_go_on(job):
     assert launcher.calls == ["warn"]
     assert (record.status, record.exit.code, record.exit.rank) == ("cancelled", WARNED, None)
     assert record.exit.reason == (
-        f"stopped at a warning (SIGUSR1); --resume {job.directory} goes on from step-0000000012.pt"
+        f"stopped at a warning (SIGUSR1); --resume {job.directory} continues from step-0000000012.pt"
     )
     assert said == [record.exit.reason]
 

@@ -56,7 +56,17 @@ HEALTHY: dict[str, tuple[Training, Recording]] = {
         even(passes=4, reduces=(False, False, False, True), forward_s=0.010, backward_s=0.020, seed=18),
         Recording(),
     ),
-    "four reducing passes": (even(passes=4, forward_s=0.010, backward_s=0.020, seed=28), Recording()),
+    "four reducing passes of few bytes": (
+        even(
+            passes=4,
+            forward_s=0.010,
+            backward_s=0.020,
+            wire=FAST,
+            buckets=spread(total=8 * MIB, count=4),
+            seed=28,
+        ),
+        Recording(),
+    ),
     "two networks in turn": (adversarial(), Recording()),
     "evaluation shared by all": (evaluated(even(steps=90, seed=19), 0.15), Recording()),
     "broadcast buffers": (even(calls=BROADCAST, wire=FAST, seed=20), Recording()),

@@ -49,9 +49,6 @@ def test_the_same_time_is_not_sold_twice_without_a_word(judge: Judge) -> None:
         assert "no-overlap" in texts["network-bound"] or "network-bound" in texts["no-overlap"]
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="issue item 10: nothing to gain, the lane is busy; said 1.237"
-)
 def test_the_last_of_sixteen_passes_overlaps(judge: Judge) -> None:
     """Under ``no_sync`` all buckets are ready in the last sixteenth of backward, and overlap all of it."""
     wire = Wire(latency_s=0.0, bytes_per_s=64 * MIB / 0.040)

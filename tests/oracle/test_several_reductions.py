@@ -29,9 +29,6 @@ def late_in_three(training: Training, rank: int) -> Training:
     return training
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="issue item 1: truth 2.42; said nothing stands out, 99 % computing"
-)
 @pytest.mark.parametrize("buckets", [True, False], ids=["buckets", "ends"])
 def test_a_rank_that_is_late_in_earlier_passes(judge: Judge, buckets: bool) -> None:
     healthy = accumulating()
@@ -41,9 +38,6 @@ def test_a_rank_that_is_late_in_earlier_passes(judge: Judge, buckets: bool) -> N
     assert judged.explained.phases.mean["wait"] == pytest.approx(3 * LATE_S / 2, rel=0.05)
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="issue item 1: truth 2.42; said nothing stands out, 99 % computing"
-)
 def test_where_only_the_last_was_recorded_nothing_is_called_healthy(judge: Judge) -> None:
     """Runs of older versions: four passes, one arrival."""
     judged = judge(late_in_three(accumulating(), rank=1), recording=Recording(reductions=False))
@@ -51,9 +45,6 @@ def test_where_only_the_last_was_recorded_nothing_is_called_healthy(judge: Judge
     assert judged.explained.notes
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="issue item 1: truth 2.46; said nothing stands out, 100 % computing"
-)
 def test_a_device_of_which_only_the_last_was_recorded(judge: Judge) -> None:
     healthy = dataclasses.replace(accumulating(), device=Device())
     judged = judge(late_in_three(healthy, rank=1), healthy)
@@ -65,9 +56,6 @@ def test_a_device_of_which_only_the_last_was_recorded(judge: Judge) -> None:
         assert judged.explained.notes
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="issue item 1: truths 1.175 and 1.211; said nothing, 97 % computing"
-)
 def test_two_ranks_that_are_late_in_different_passes(judge: Judge) -> None:
     """Neither hides the other: each has a price of its own."""
     healthy = even(passes=4, forward_s=0.010, backward_s=0.020)
@@ -87,7 +75,6 @@ def adversarial() -> Training:
     return dataclasses.replace(both, passes=(discriminator, both.passes[1]))
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="issue item 1: truth 1.266; said nothing, 96 % computing")
 def test_a_rank_that_is_late_in_another_network(judge: Judge) -> None:
     healthy = adversarial()
     judged = judge(healthy.later("backward", LATE_S, rank=3, number=0), healthy)
@@ -107,9 +94,6 @@ def test_a_rank_that_is_late_where_nothing_is_reduced(judge: Judge) -> None:
     assert_priced(judged.finding("slow-rank", ranks=[2]), judged.truth)
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="issue item 1: truth 1.50; said no-overlap 1.124 (1.123 to 1.124)"
-)
 def test_accumulation_without_no_sync(judge: Judge) -> None:
     """A lane that is busy for 40 ms in each of four passes of 30 ms."""
     wire = Wire(latency_s=0.0, bytes_per_s=64 * MIB / 0.040)

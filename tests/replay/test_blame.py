@@ -14,6 +14,7 @@ from tests.analyse.program import Program, late, records
 from tests.replay.windows import Call, anything, window
 
 from allpull.analyse.aligned import AlignedRun
+from allpull.analyse.collectives.reductions import every_reduction
 from allpull.analyse.collectives.waiting import reductions
 from allpull.replay.blame import TRANSFER, Blame, blame
 from allpull.replay.engine import event_times, replay
@@ -203,7 +204,7 @@ def test_a_busy_lane_hides_lateness_that_step_level_sees() -> None:
     assert at_steps.delay_s.sum() == pytest.approx(16 * 3 * 0.012, rel=0.01)
     for found in (at_buckets, at_steps):  # the wait that `show` gives does not depend on buckets
         assert found.wait_s.sum() == pytest.approx(16 * 3 * 0.012, rel=0.01)
-    shown = reductions(run.steps.select("rank", "step", "arrival_ns", "done_ns"), 4)["wait_ns"]
+    shown = reductions(every_reduction(run.steps, run.reductions), 4)["wait_ns"]
     assert at_buckets.wait_s.sum() == pytest.approx(float(shown.sum()) / 1e9, rel=1e-6)
 
 

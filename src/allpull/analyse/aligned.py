@@ -5,7 +5,7 @@ Phases, tables, explanations, comparisons and timelines are computed from this: 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -14,12 +14,14 @@ from numpy.typing import NDArray
 
 from allpull.analyse.clock.shared_clock import SharedClock, shared_clock
 from allpull.analyse.collectives.matching import Matched, match
+from allpull.analyse.collectives.reductions import MOMENTS, every_reduction
 from allpull.analyse.collectives.traced_buckets import BucketWindows, bucket_windows
 from allpull.analyse.steps.device import on_device
 from allpull.analyse.steps.grid import Grid, placed
 from allpull.analyse.steps.phases import Called, Phases, split
 from allpull.analyse.steps.steady import SteadySteps, steady_steps
 from allpull.rundir.read.run import RunData
+from allpull.schema.gap import Gap
 
 STEP_MOMENTS = ("begin_ns", "end_ns", "arrival_ns", "done_ns")
 CALL_MOMENTS = ("begin_ns", "end_ns")
@@ -41,6 +43,24 @@ class AlignedRun:
     def steps(self) -> pl.DataFrame:
         """Step records, columns of ``rundir.read.steps.SCHEMA``; with the device's own times, then also ``busy_ns``."""
         return self.clock.shared(on_device(self.data.steps, self.data.events), STEP_MOMENTS)
+
+    @cached_property
+    def reductions(self) -> pl.DataFrame:
+        """Every reduction of gradients, columns ``collectives.reductions.SCHEMA``.
+
+        Of steps on an accelerator only the last: moments of the others are the host's, which runs ahead of it.
+        """
+        return every_reduction(self.steps, self.clock.shared(self.listed, MOMENTS))
+
+    @property
+    def listed(self) -> pl.DataFrame:
+        """Reductions that steps list, columns ``rundir.read.reductions.SCHEMA``; moments of each rank's own clock."""
+        return self.data.reductions.clear() if self.on_device else self.data.reductions
+
+    @property
+    def on_device(self) -> bool:
+        """Whether steps have the times of an accelerator."""
+        return "busy_ns" in self.steps.columns
 
     @cached_property
     def matched(self) -> Matched:
@@ -74,7 +94,7 @@ class AlignedRun:
             costs = self.matched.costs()
             wait, transfer = (placed(costs, name, steps, grid.ranks) for name in ("wait_ns", "transfer_ns"))
             called = Called(wait=wait, transfer=transfer)
-        return split(
+        parts = split(
             grid,
             one_clock=self.clock.compares,
             called=called,
@@ -82,6 +102,29 @@ class AlignedRun:
             bound_s=self.clock.bound_s or 0.0,
             complete=self.complete,
         )
+        return replace(parts, gaps=(*parts.gaps, *self.reduction_gaps))
+
+    @cached_property
+    def reduction_gaps(self) -> tuple[Gap, ...]:
+        """What is not known of reductions of gradients before the last one of a step."""
+        listed = self.data.reductions
+        several = listed.filter(pl.col("reduction") > 0).select("rank", "step").n_unique()
+        if self.on_device and several:
+            text = (
+                f"in {several:,} rank-steps gradients were reduced several times, and the accelerator's time is known "
+                "of the last only: 'backward' holds the waiting in the others"
+            )
+            return (Gap(kind="earlier reductions", text=text),)
+        unlisted = self.steps.filter(pl.col("backward_passes") > 1, pl.col("arrival_ns").is_not_null()).join(
+            listed.select("rank", "step").unique(), on=["rank", "step"], how="anti"
+        )
+        if self.data.record.kind != "run" or unlisted.is_empty():
+            return ()  # our trainer and rehearsals reduce in the last pass alone
+        text = (
+            f"in {unlisted.height:,} rank-steps with several backward passes only the last reduction was recorded: "
+            "if others reduced, 'backward' holds the waiting in them"
+        )
+        return (Gap(kind="earlier reductions", text=text),)
 
 
 def _reduces(run: RunData) -> bool:

@@ -31,7 +31,7 @@ def metrics(aligned: AlignedRun) -> RunMetrics:
     run, steady = aligned.data, aligned.steady
     ranks = run.record.ranks
     numbers = steady.steps[steady.used]
-    grid = arrange(aligned.steps, numbers, ranks)
+    grid = arrange(aligned.steps, numbers, ranks, aligned.reductions)
     split = aligned.phases(grid, numbers)
     rate = throughput.throughput(grid)
     reading = steady_rates.reading(run.counters, _windows(run.steps, numbers), ranks)
@@ -90,7 +90,7 @@ def _pauses(aligned: AlignedRun) -> list[Pause]:
     if not any(log.spans for log in run.events.values()):
         return []
     recorded = not aligned.matched.calls.is_empty() or aligned.steps["arrival_ns"].count() > 0
-    waited = waits(aligned.steps, aligned.matched, ranks) if recorded and aligned.clock.compares else None
+    waited = waits(aligned.reductions, aligned.matched, ranks) if recorded and aligned.clock.compares else None
     return pauses(run.events, waited, aligned.clock, ranks=ranks, epochs=epochs(run))
 
 

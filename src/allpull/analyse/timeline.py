@@ -37,16 +37,20 @@ AS_RECORDED = ("evaluation", "checkpoint", "input", "copy", "forward", "optimize
 def step_parts(aligned: AlignedRun, ranks: int) -> pl.DataFrame:
     """Every recorded step, by rank and step, with its parts.
 
-    Columns: rank, step, epoch, samples, begin_ns, end_ns, arrival_ns, met_ns (until when the rank waited for the last
-    one to arrive; null where not all arrivals are known), done_ns, tags (a list), and for each of ``PARTS`` its ns.
+    Columns: rank, step, epoch, samples, begin_ns, end_ns, arrival_ns (of the last reduction), tags (a list), and for
+    each of ``PARTS`` its ns.
     """
-    reduced = reductions(aligned.steps, ranks)
-    if not aligned.clock.compares:
-        reduced = reduced.with_columns(
-            pl.lit(None, dtype=pl.Int64()).alias(name) for name in ("wait_ns", "transfer_ns")
-        )
-    steps = reduced.rename({"wait_ns": "reduction_wait", "transfer_ns": "reduction_transfer"})
-    is_split = pl.col("reduction_wait").is_not_null()
+    reduced = step_reductions(aligned, ranks)
+    is_known = pl.col("wait_ns").is_not_null()
+    of_steps = reduced.group_by("rank", "step").agg(
+        pl.col("reduced_ns").sum(),
+        pl.col("wait_ns").sum().alias("reduction_wait"),
+        pl.col("transfer_ns").sum().alias("reduction_transfer"),
+        pl.when(is_known).then(0).otherwise("reduced_ns").sum().alias("unsplit"),
+    )
+    steps = aligned.steps.join(of_steps, on=["rank", "step"], how="left", maintain_order="left").with_columns(
+        pl.col("reduced_ns", "reduction_wait", "reduction_transfer", "unsplit").fill_null(0)
+    )
     return (
         steps.join(_called(aligned), on=["rank", "step"], how="left", maintain_order="left")
         .with_columns(pl.col("wait_ns", "transfer_ns", "collective_ns").fill_null(0))
@@ -54,19 +58,30 @@ def step_parts(aligned: AlignedRun, ranks: int) -> pl.DataFrame:
         .with_columns((pl.col(name) * pl.col("kept")).floor().cast(pl.Int64) for name in ("wait_ns", "transfer_ns"))
         .select(
             *("rank", "step", "epoch", "samples", "begin_ns", "end_ns", "arrival_ns"),
-            (pl.col("arrival_ns") + pl.col("reduction_wait")).alias("met_ns"),
-            "done_ns",
             pl.concat_list(pl.when(pl.col(f"tag_{tag}")).then(pl.lit(tag)) for tag in TAGS)
             .list.drop_nulls()
             .alias("tags"),
             *(pl.col(f"{name}_ns").fill_null(0).alias(name) for name in AS_RECORDED),
             (pl.col("backward_ns").fill_null(0) - pl.col("reduced_ns")).clip(0).alias("backward"),
-            (pl.col("reduction_wait").fill_null(0) + pl.col("wait_ns")).alias("wait"),
-            (pl.col("reduction_transfer").fill_null(0) + pl.col("transfer_ns")).alias("transfer"),
-            (pl.when(is_split).then(0).otherwise("reduced_ns") + _unmatched()).alias("blocked"),
+            (pl.col("reduction_wait") + pl.col("wait_ns")).alias("wait"),
+            (pl.col("reduction_transfer") + pl.col("transfer_ns")).alias("transfer"),
+            (pl.col("unsplit") + _unmatched()).alias("blocked"),
         )
         .sort("rank", "step")
     )
+
+
+def step_reductions(aligned: AlignedRun, ranks: int) -> pl.DataFrame:
+    """Every reduction of gradients, with met_ns: until when the rank waited for the last one to arrive.
+
+    Columns as of ``collectives.waiting.reductions``; met_ns is null where not all arrivals are known.
+    """
+    reduced = reductions(aligned.reductions, ranks)
+    if not aligned.clock.compares:
+        reduced = reduced.with_columns(
+            pl.lit(None, dtype=pl.Int64()).alias(name) for name in ("wait_ns", "transfer_ns")
+        )
+    return reduced.with_columns((pl.col("arrival_ns") + pl.col("wait_ns")).alias("met_ns"))
 
 
 def _called(aligned: AlignedRun) -> pl.DataFrame:

@@ -75,7 +75,7 @@ def phases(aligned: AlignedRun) -> pl.DataFrame:
     """One row per rank and steady step, with the columns ``PHASES``; the means are those of ``metrics().phases``."""
     numbers = steady_numbers(aligned)
     ranks = aligned.data.record.ranks
-    split = aligned.phases(arrange(aligned.steps, numbers, ranks), numbers)
+    split = aligned.phases(arrange(aligned.steps, numbers, ranks, aligned.reductions), numbers)
     columns: dict[str, pl.Series] = {
         "rank": pl.Series(np.tile(np.arange(ranks), numbers.size), dtype=pl.Int64),
         "step": pl.Series(np.repeat(numbers, ranks), dtype=pl.Int64),

@@ -81,7 +81,7 @@ def step_range(text: str | None, verb: str) -> tuple[int, int | None]:
 
 
 def trace_options(text: str | None) -> list[str]:
-    """The overrides that ``--trace`` stands for.
+    """The overrides equivalent to ``--trace``.
 
     >>> trace_options("every=500,steps=3")
     ['watch.trace_every=500', 'watch.trace_steps=3']
@@ -99,7 +99,7 @@ def trace_options(text: str | None) -> list[str]:
 
 
 def step_options(text: str | None) -> list[str]:
-    """The overrides that ``--steps`` of a command stands for; an end that is left out is the program's own.
+    """The overrides equivalent to ``--steps`` of a command; an omitted end is that of the program.
 
     >>> step_options("100:200"), step_options("100:")
     (['watch.first_step=100', 'watch.last_step=200'], ['watch.first_step=100'])

@@ -61,7 +61,7 @@ def _bar(follower: Follower, spec: RunSpec, title: str) -> Iterator[Callable[[],
 
 
 def columns() -> tuple[ProgressColumn, ...]:
-    """What the bar shows; names are text, whatever stands in them."""
+    """The content of the bar; names are plain text, whatever they contain."""
     return (
         TextColumn("{task.description}", markup=False),
         BarColumn(),

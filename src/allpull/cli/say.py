@@ -39,7 +39,7 @@ def show_result(*parts: RenderableType) -> None:
     from rich.console import Console  # noqa: PLC0415  not needed for --help
 
     console = Console(highlight=False)
-    with console.capture() as printed:  # where nobody reads on, rich would end us with code 1
+    with console.capture() as printed:  # if the reader of the pipe is gone, rich would end us with code 1
         for part in parts:
             console.print(part)
     answer(printed.get().removesuffix("\n"))

@@ -72,7 +72,7 @@ def measures(aligned: AlignedRun, explained: ExplainResult | None = None) -> Mea
     ranks = aligned.data.record.ranks
     numbers = aligned.steady.steps[aligned.steady.used]
     window = choose_steps(aligned)
-    grid = arrange(aligned.steps, numbers, ranks)
+    grid = arrange(aligned.steps, numbers, ranks, aligned.reductions)
     times_s = throughput.step_times_s(grid) if grid.steps else np.empty(0)
     by_metric: dict[str, Measured | None] = {
         "throughput": rate(grid.samples.sum(axis=1), times_s),
@@ -119,7 +119,7 @@ def _with_pauses(window: ChosenSteps | NoWindow, aligned: AlignedRun, ranks: int
     """
     if isinstance(window, NoWindow):
         return None
-    grid = arrange(aligned.steps, window.steps, ranks)
+    grid = arrange(aligned.steps, window.steps, ranks, aligned.reductions)
     samples, times_s = grid.samples.sum(axis=1), throughput.step_times_s(grid)
     if np.isnan(samples).any() or not (samples.sum() > 0 and times_s.sum() > 0):
         return None
@@ -131,7 +131,7 @@ def _pauses(window: ChosenSteps | NoWindow, aligned: AlignedRun, ranks: int) -> 
     """Evaluation and checkpoint time per step of that window: steady steps have none; too few for an error."""
     if isinstance(window, NoWindow):
         return
-    grid = arrange(aligned.steps, window.steps, ranks)
+    grid = arrange(aligned.steps, window.steps, ranks, aligned.reductions)
     for name in PAUSES:
         if not np.isnan(grid.spans_s[name]).all():
             yield f"phases.{name}", Measured(value=float(np.nan_to_num(grid.spans_s[name]).mean()))

@@ -137,6 +137,7 @@ def _healthy(efficiency: Efficiency | None, facts: Facts, answers: Findings) -> 
     """The sentence on a run without findings; None where a fault could go unnoticed."""
     floor_s = facts.floor_s
     is_blind = floor_s is not None and floor_s > BLIND * facts.step_s
+    is_blind |= any(gap.kind == "earlier reductions" for gap in facts.window.gaps)
     grew = efficiency is not None and efficiency.computational is not None and efficiency.computational.value < SCALES
     if any(not one.advice for one in answers.findings) or facts.is_too_short or is_blind or grew:
         return None

@@ -63,7 +63,7 @@ def resolve(request: CommandRequest, *, notify: Notify = lambda _: None) -> Obse
 
     Raises:
         BadInput: it makes no sense, or cannot work here; nothing was started.
-        MissingPart: ranks are requested, and torch is not installed beside allpull.
+        MissingPart: ranks are requested, and torch is not installed in allpull's environment.
     """
     command = request.command
     if not command:
@@ -76,7 +76,7 @@ def resolve(request: CommandRequest, *, notify: Notify = lambda _: None) -> Obse
         need_torch()
     except MissingPart:
         raise MissingPart(
-            "torch's own agent starts the ranks, and torch is not installed beside allpull", hint=OTHER_TORCH
+            "torch's own agent starts the ranks, and torch is not installed in allpull's environment", hint=OTHER_TORCH
         ) from None
     spec = place_ranks(spec, os.environ, request.sets, notify=notify)
     check_restarts(spec)
@@ -126,7 +126,7 @@ def unlaunched(spec: RunSpec, launcher: str) -> RunSpec:
 
 
 def check_unobserved(environ: Mapping[str, str]) -> None:
-    """Check that nobody else observes the command, and that allpull was started once, not once per rank.
+    """Check that the command is not observed already, and that allpull was started once, not once per rank.
 
     Raises:
         BadInput: it is not so.
@@ -153,7 +153,7 @@ def command_plan(observed: ObservedCommand, out: Path, command: Sequence[str]) -
 
 
 def command_script(observed: ObservedCommand, out: Path, command: Sequence[str]) -> Path:
-    """Make a run directory with a batch script in it, for submission by hand; the script's path.
+    """Make a run directory with a batch script in it, for manual submission; returns the script's path.
 
     Raises:
         BadInput: the launcher is not Slurm, or the script cannot be made.

@@ -47,7 +47,7 @@ def is_here(spec: RunSpec) -> bool:
 def place_ranks(
     spec: RunSpec, environ: Mapping[str, str], sets: Sequence[str] = (), *, notify: Notify = lambda _: None
 ) -> RunSpec:
-    """``spec`` with the launcher that ``auto`` stands for here, and with the number of hosts that were found.
+    """``spec`` with the launcher that ``auto`` means here, and with the number of hosts that were found.
 
     ``sets`` are the user's ``key=value`` overrides: ``launch.hosts`` among them limits the hosts that are used.
 
@@ -69,7 +69,7 @@ def place_ranks(
 
 
 def find_hosts(launcher: str, environ: Mapping[str, str]) -> detect.DetectedLauncher:
-    """What ``launcher`` stands for here, and its number of hosts: those of the surrounding job, or of its host file.
+    """What ``launcher`` means here, and its number of hosts: those of the surrounding job, or of its host file.
 
     Raises:
         BadInput: its host file cannot be read, or names no host.
@@ -99,7 +99,7 @@ def check_restarts(spec: RunSpec) -> None:
 
 
 def check_submittable(job: Job) -> None:
-    """Check that ``job`` can be submitted by hand, before anything is written.
+    """Check that ``job`` can be submitted manually, before anything is written.
 
     Raises:
         BadInput: its launcher is not Slurm, or no batch script can be made of it.

@@ -66,7 +66,7 @@ def check_inputs(spec: RunSpec) -> None:
             f"model.weights: no file {spec.model.weights}", hint="give a state_dict with torchvision's names, or none"
         )
     if spec.train.precision == "tf32" and is_here(spec):
-        from allpull.train.numerics.precision import check_here  # noqa: PLC0415  torch takes seconds, and few ask for tf32
+        from allpull.train.numerics.precision import check_here  # noqa: PLC0415  torch takes seconds, and few request tf32
 
         check_here(spec.train.precision)
     if spec.train.resume and not Path(spec.train.resume).exists():
@@ -103,7 +103,7 @@ def training_plan(spec: RunSpec, out: Path, command: Sequence[str]) -> str:
 
 
 def training_script(spec: RunSpec, out: Path, command: Sequence[str]) -> Path:
-    """Make the run directory of a training with a batch script in it, for submission by hand; the script's path.
+    """Make the run directory of a training with a batch script in it, for manual submission; returns the script's path.
 
     Raises:
         BadInput: the launcher is not Slurm, or the script cannot be made.

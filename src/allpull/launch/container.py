@@ -145,7 +145,7 @@ def check(container: ContainerSpec) -> dict[str, str | None]:
     except subprocess.TimeoutExpired:
         raise BadInput(
             f"container.image: {container.image} did not start within {ANSWER_S:.0f} s",
-            hint="fetch or build the image by hand, and name the file",
+            hint="fetch or build the image yourself, and name the file",
         ) from None
     return versions(container, answer)
 
@@ -184,7 +184,7 @@ def _read_answer(container: ContainerSpec, answer: subprocess.CompletedProcess[b
         error_text = complaint(answer.stderr.decode("utf-8", "replace")) or f"exit code {answer.returncode}"
         raise BadInput(
             f"container.image: {container.image} does not start: {error_text}",
-            hint=f"try it by hand: {shlex.join(wrap(container, [container.python, '-V']))}",
+            hint=f"try it yourself: {shlex.join(wrap(container, [container.python, '-V']))}",
         ) from None
 
 

@@ -158,7 +158,7 @@ class _Runs:
 
 
 def _cancel(running: Running | None, grace_s: float) -> None:
-    """End every process of the job; at once if the user asks again meanwhile."""
+    """End every process of the job; at once if the user requests it again meanwhile."""
     if running is None:
         return
     try:

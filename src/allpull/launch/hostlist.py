@@ -1,6 +1,6 @@
 """Host lists as Slurm writes them: ``node[01-03,7],gpu-[1-2]-ib,x`` and back.
 
-``python -m allpull.launch.hostlist LIST [--first]`` prints the names, a line each: job scripts use it, because
+``python -m allpull.launch.hostlist LIST [--first]`` prints the names, one per line: job scripts use it, because
 ``scontrol`` is missing inside containers. Standard library only.
 """
 

@@ -40,8 +40,8 @@ def _warned(directory: Path) -> str:
     """The reason of a run that a warning ended."""
     names = file_names(directory, layout.CHECKPOINTS, "")
     saved = max(fnmatch.filter(names, layout.CHECKPOINT_NAMES), default=None)
-    goes_on = f"; --resume {directory} goes on from {saved}" if saved else ", with no checkpoint yet"
-    return f"stopped at a warning (SIGUSR1){goes_on}"
+    resumable = f"; --resume {directory} continues from {saved}" if saved else ", with no checkpoint yet"
+    return f"stopped at a warning (SIGUSR1){resumable}"
 
 
 def first_failure(failures: Iterable[RankFailure]) -> RankFailure | None:

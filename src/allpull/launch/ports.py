@@ -7,7 +7,7 @@ import socket
 
 from allpull.errors import BadInput
 
-FIRST_PORT, PORTS = 20_000, 10_000  # below Linux's ephemeral ports, and two jobs of one host hardly ever share one
+FIRST_PORT, PORTS = 20_000, 10_000  # below Linux's ephemeral ports, and two jobs of one host rarely share one
 
 
 def check_port(port: int) -> None:
@@ -30,7 +30,7 @@ def check_port(port: int) -> None:
 
 
 def choose_port(*, one_host: bool) -> int:
-    """A port for the rendezvous: free now if all ranks are here, else random in a range that is hardly ever used."""
+    """A port for the rendezvous: free now if all ranks are here, else random in a range that is rarely used."""
     if not one_host:
         return FIRST_PORT + secrets.randbelow(PORTS)
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:

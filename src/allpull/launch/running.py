@@ -13,7 +13,7 @@ class Running(ABC):
     """A job that was submitted.
 
     Every launcher knows when its job has ended, and can end it. The rest has a default, which says that there is
-    nothing of the kind: a launcher overrides what it has, so that nobody asks which kind of job this is.
+    nothing of the kind: a launcher overrides what it has, so that no caller needs to know the kind of job.
     """
 
     output: Sequence[Log] = ()

@@ -63,7 +63,7 @@ def _cores(facts: Facts) -> Verdict:
     usable, logical, quota = facts.usable_cpus, facts.logical_cpus, facts.quota_cpus
     visible = usable or logical
     if visible is None:
-        return "unknown", "the system does not report its CPUs", "set launch.ranks and launch.threads by hand"
+        return "unknown", "the system does not report its CPUs", "set launch.ranks and launch.threads yourself"
     finding = f"{visible} of {logical} CPUs usable" if logical and visible < logical else f"{visible} CPUs"
     if quota is not None and quota < visible:
         most = max(1, int(quota))
@@ -73,7 +73,7 @@ def _cores(facts: Facts) -> Verdict:
         )
         return ("bad" if quota < 1 else "warn"), f"{finding}, with a quota of {quota:g} CPUs' time", advice
     if visible == 1:
-        return "warn", finding, "ranks take turns here: train on one rank, or ask for more CPUs (--cpus-per-task)"
+        return "warn", finding, "ranks take turns here: train on one rank, or request more CPUs (--cpus-per-task)"
     return "ok", finding, ""
 
 

@@ -42,18 +42,23 @@ CALL, REDUCE, STEP = 0, 1, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Reductions:
-    """The reductions of a window in their order, each of the same buckets.
+    """The reductions of a window in their order, with equally many buckets.
 
     ``lead_s`` (reductions, buckets, ranks): how long before the rank's own arrival each bucket was ready, ≥ 0 and 0 for
     the last. ``seconds`` (reductions, buckets): how long each bucket takes from its start to its end once all ranks
     have it ready. ``tail_s`` (reductions, ranks): from the end of the last bucket until the rank goes on.
-    ``size_bytes`` (buckets,), None: not known.
+    ``size_bytes`` (buckets,), None: not known, or not the same in all reductions. ``networks`` (reductions,): which
+    networks are reduced, by a number for each set of them; one with fewer buckets has empty ones before its first.
+    ``own`` (reductions, ranks): the share of backward before the reduction that is of its own backward pass, None: all;
+    the remainder is of passes that do not reduce (``no_sync``).
     """
 
     lead_s: Floats
     seconds: Floats
     tail_s: Floats
     size_bytes: NDArray[np.int64] | None
+    networks: NDArray[np.intp] | None = None
+    own: Floats | None = None
 
     @property
     def buckets(self) -> int:

@@ -30,7 +30,7 @@ def cache_explanation(directory: Path, record: RunRecord, result: ExplainResult)
         return  # a link would lead out of the run directory
     text = result.model_dump_json(by_alias=True, indent=1) + "\n"
     try:
-        root = safe_open.checked_directory(directory)  # or a run that was deleted meanwhile would begin anew
+        root = safe_open.checked_directory(directory)  # else a run that was deleted meanwhile would reappear
         private_folder(str(path.parent))
         whole_file(str(path), text)
         whole_file(str(key), _key(root, text.encode()) + "\n")

@@ -60,7 +60,7 @@ def opened(root: Path, relative: str) -> Iterator[tuple[BinaryIO, int]]:
     where = f"{shown_path(root)}/{relative}"
     path = _inside(root, relative)
     try:
-        # O_NONBLOCK: opening a pipe that nobody writes to must not hang
+        # O_NONBLOCK: opening a pipe without a writer must not hang
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
     except OSError as error:
         raise RunDirError(f"{where}: {_reason(error)}", hint="are you allowed to read it?") from error

@@ -41,6 +41,7 @@ GapKind = Literal[
     "steps left out",
     "bucket times",
     "reductions",
+    "earlier reductions",  # of a step, whose waiting is then part of `backward`: a run with it is not called healthy
     "CPU waiting",
 ]
 

@@ -153,7 +153,7 @@ def test_copies_that_are_broken_off_end(there: Path, tmp_path: Path) -> None:
 
     threading.Thread(target=stop).start()
     trouble = copies.collect(Remote(name="n1", python="python3"), str(there))
-    assert trouble == "asked to stop before all had come"
+    assert trouble == "stopped before all were collected"
     assert copies.collect(Remote(name="n2", python="python3"), str(there)) == trouble
 
 

@@ -165,7 +165,9 @@ def test_records_that_do_not_come_are_said_with_host_folder_and_reason_and_stay_
     put(fake, "tar", "[ $HOST = n9 ] || { echo 'tar: the disk is broken' >&2; exit 2; }; exec /bin/tar \"$@\"")
     said: list[str] = []
     record = execute(job, Ssh("n9,n10"), lambda: None, said.append)
-    expected = f"records of host n10 did not all come home (tar: the disk is broken): they are in {fake}/n10/made there"
+    expected = (
+        f"records of host n10 were not all collected (tar: the disk is broken): they are in {fake}/n10/made there"
+    )
     assert (record.status, record.exit.code, record.exit.reason) == ("completed", 0, expected)
     assert said == [f"allpull: {expected}"]
     assert json.loads((job.directory / "run.json").read_text())["exit"]["reason"] == expected

@@ -202,7 +202,7 @@ def test_a_healthy_run_has_that_on_its_first_screen():
     (first,) = parts(blocks(with_explanation(findings=[], healthy=healthy))["summary"], Callout)
     assert (first.title, first.price, first.remedy) == (healthy, "", "")
     assert not parts(blocks(with_explanation(findings=[], healthy=None))["summary"], Callout)
-    assert "could not be told" in blocks(with_explanation(findings=[], healthy=None))["findings"].lead
+    assert "the data cannot tell" in blocks(with_explanation(findings=[], healthy=None))["findings"].lead
 
 
 def test_the_tree_is_coloured_as_pop_does():

@@ -104,12 +104,13 @@ def summary(windows: BucketWindows, steps: pl.DataFrame) -> list[BucketTime]:
     ]
 
 
-def bucket_sizes(logs: Iterable[EventLog], step: int, buckets: int | None) -> list[int] | None:
-    """Bytes of ``buckets`` buckets as DDP cut them at ``step``: as last recorded before it, or else first after it.
+def bucket_sizes(logs: Iterable[EventLog], step: int, buckets: int | None, network: int = 0) -> list[int] | None:
+    """Bytes of ``buckets`` buckets as DDP cut a network's at ``step``: as recorded last before it, or first after.
 
-    ``buckets`` None: of however many there are.
+    ``buckets``: None for any number of them.
     """
-    cuts = [one for log in logs for one in log.buckets if buckets is None or len(one.sizes_bytes) == buckets]
+    of_network = [one for log in logs for one in log.buckets if one.network == network]
+    cuts = [one for one in of_network if buckets is None or len(one.sizes_bytes) == buckets]
     before = [one for one in cuts if one.step <= step]
     cut = max(before, key=attrgetter("step")) if before else min(cuts, key=attrgetter("step"), default=None)
     return None if cut is None else cut.sizes_bytes

@@ -25,6 +25,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from allpull.analyse.collectives.reductions import matched
+
 ALL, FROM_ROOT, TO_ROOT = 0, 1, 2
 """Which ranks wait for which: all for all, all for the root, the root for all."""
 ROOTED = ("broadcast", "scatter", "reduce", "gather")
@@ -51,24 +53,21 @@ def wait_and_transfer(
     return np.maximum(np.minimum(last, end) - begin, 0), np.maximum(end - np.maximum(last, begin), 0)
 
 
-def reductions(steps: pl.DataFrame, ranks: int) -> pl.DataFrame:
-    """``steps`` with what the reduction of gradients cost, from the arrival of a rank until it is done.
+def reductions(every: pl.DataFrame, ranks: int) -> pl.DataFrame:
+    """``every`` reduction with what it cost each rank, from its arrival until it is done.
 
-    ``steps`` has the columns rank, step, arrival_ns and done_ns, of a job of ``ranks`` ranks. Added are reduced_ns (0
-    where it was not recorded), and wait_ns and transfer_ns (null where not all ranks' arrivals are known).
+    ``every`` has the columns of ``collectives.reductions.SCHEMA``, of a job of ``ranks`` ranks. Added are reduced_ns,
+    and wait_ns and transfer_ns (null where ranks do not match).
     """
-    arrivals = pl.col("arrival_ns")
-    last_ns = pl.when(arrivals.count().over("step") == ranks).then(arrivals.max().over("step"))
-    moments = steps.select(last_ns.alias("last_ns"), "arrival_ns", "done_ns")
-    begin, end, last = (moments[name].fill_null(0).to_numpy() for name in ("arrival_ns", "done_ns", "last_ns"))
+    over = ("step", "reduction")
+    table = matched(every, ranks).with_columns(pl.col("arrival_ns").max().over(over).alias("last_ns"))
+    begin, end, last = (table[name].to_numpy() for name in ("arrival_ns", "done_ns", "last_ns"))
     wait_ns, transfer_ns = wait_and_transfer(begin, end, last)
-    is_recorded = moments["arrival_ns"].is_not_null() & moments["done_ns"].is_not_null()
-    is_known = is_recorded & moments["last_ns"].is_not_null()
-    return steps.with_columns(
-        pl.when(is_recorded).then(pl.Series(np.maximum(end - begin, 0))).otherwise(0).alias("reduced_ns"),
-        pl.when(is_known).then(pl.Series(wait_ns)).alias("wait_ns"),
-        pl.when(is_known).then(pl.Series(transfer_ns)).alias("transfer_ns"),
-    )
+    return table.with_columns(
+        (pl.col("done_ns") - pl.col("arrival_ns")).clip(0).alias("reduced_ns"),
+        pl.when("known").then(pl.Series(wait_ns)).alias("wait_ns"),
+        pl.when("known").then(pl.Series(transfer_ns)).alias("transfer_ns"),
+    ).drop("known", "last_ns")
 
 
 def direction(op: pl.Expr) -> pl.Expr:

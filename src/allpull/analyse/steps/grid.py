@@ -7,11 +7,14 @@ of all clocks changes nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from allpull.analyse.collectives.reductions import every_reduction, matched
+from allpull.rundir.read.reductions import SCHEMA as LISTED_SCHEMA
 from allpull.schema.steps import PHASES
 from allpull.units import NS_PER_S
 
@@ -20,11 +23,12 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Grid:
-    """Steps that all ranks recorded; every array has shape (steps, ranks), with NaN for not measured.
+    """Steps that all ranks recorded; arrays have shape (steps, ranks) unless stated otherwise, NaN for not measured.
 
     ``spans_s`` holds the recorded spans by the names of ``schema.steps.PHASES``; ``called_s`` is time blocked in
-    collectives that are part of none of them. ``arrival_s`` and ``done_s`` count from the earliest begin of their step
-    on any rank, so they compare across ranks that share a clock. ``busy_s`` is how long the accelerator had work.
+    collectives that are part of none of them. ``arrival_s`` and ``done_s`` (reductions of a step, steps, ranks) count
+    from the earliest begin of their step on any rank, so they compare across ranks that share a clock; ``alike``
+    (reductions, steps): all ranks reduced the same networks there. ``busy_s`` is how long the accelerator had work.
     """
 
     wall_s: Floats
@@ -33,6 +37,7 @@ class Grid:
     called_s: Floats
     arrival_s: Floats
     done_s: Floats
+    alike: NDArray[np.bool_]
     busy_s: Floats
 
     @property
@@ -46,12 +51,14 @@ class Grid:
         return int(self.wall_s.shape[1])
 
 
-def arrange(records: pl.DataFrame, steps: NDArray[np.int64], ranks: int) -> Grid:
+def arrange(
+    records: pl.DataFrame, steps: NDArray[np.int64], ranks: int, reductions: pl.DataFrame | None = None
+) -> Grid:
     """The records of ``steps``, each of which all ``ranks`` ranks recorded, as a grid; columns go by rank.
 
-    ``records`` has the columns of ``rundir.read.steps.SCHEMA``, and maybe ``busy_ns`` (``analyse.steps.device``).
+    ``records`` has the columns of ``rundir.read.steps.SCHEMA``, and maybe ``busy_ns`` (``analyse.steps.device``);
+    ``reductions`` those of ``collectives.reductions``, None: only that of each record itself.
     """
-    start = pl.col("begin_ns").min().over("step")
     columns = (
         of_steps(records, steps)
         .lazy()
@@ -60,8 +67,6 @@ def arrange(records: pl.DataFrame, steps: NDArray[np.int64], ranks: int) -> Grid
             "rank",
             _seconds(pl.col("end_ns") - pl.col("begin_ns")).alias("wall"),
             pl.col("samples").cast(pl.Float64),
-            _seconds(pl.col("arrival_ns") - start).alias("arrival"),
-            _seconds(pl.col("done_ns") - start).alias("done"),
             *(_seconds(pl.col(f"{phase}_ns")).alias(phase) for phase in PHASES),
             _seconds(pl.col("collective_ns")).alias("called"),
             _seconds(pl.col("busy_ns") if "busy_ns" in records.columns else pl.lit(None)).alias("busy"),
@@ -79,10 +84,29 @@ def arrange(records: pl.DataFrame, steps: NDArray[np.int64], ranks: int) -> Grid
         samples=matrix("samples"),
         spans_s={phase: matrix(phase) for phase in PHASES},
         called_s=matrix("called"),
-        arrival_s=matrix("arrival"),
-        done_s=matrix("done"),
+        **_reduced(of_steps(records, steps), reductions, steps, ranks),
         busy_s=matrix("busy"),
     )
+
+
+def _reduced(
+    records: pl.DataFrame, reductions: pl.DataFrame | None, steps: NDArray[np.int64], ranks: int
+) -> dict[str, NDArray[Any]]:
+    """The parts of a ``Grid`` that are of reductions."""
+    if reductions is None:
+        reductions = every_reduction(records, pl.DataFrame(schema=LISTED_SCHEMA))
+    start = records.group_by("step").agg(pl.col("begin_ns").min().alias("start_ns"))
+    table = matched(of_steps(reductions, steps), ranks).join(start, on="step", how="inner")
+    table = table.filter(pl.col("rank").is_between(0, ranks - 1))
+    place = table["reduction"].to_numpy()
+    row, rank = np.searchsorted(steps, table["step"].to_numpy()), table["rank"].to_numpy()
+    shape = (int(place.max(initial=0)) + 1, steps.size, ranks)
+    arrival_s, done_s = np.full(shape, np.nan), np.full(shape, np.nan)
+    for cells, name in ((arrival_s, "arrival_ns"), (done_s, "done_ns")):
+        cells[place, row, rank] = table.select(_seconds(pl.col(name) - pl.col("start_ns"))).to_series().to_numpy()
+    alike = np.ones(shape[:2], dtype=np.bool_)
+    alike[place, row] = table["known"].to_numpy()
+    return {"arrival_s": arrival_s, "done_s": done_s, "alike": alike}
 
 
 def placed(values: pl.DataFrame, name: str, steps: NDArray[np.int64], ranks: int) -> Floats:

@@ -40,10 +40,10 @@ def pauses(
     return pauses
 
 
-def waits(steps: pl.DataFrame, matched: Matched, ranks: int) -> pl.DataFrame:
+def waits(every: pl.DataFrame, matched: Matched, ranks: int) -> pl.DataFrame:
     """Each time that a rank was blocked before the last one arrived: rank, what it was blocked in, begin_ns, end_ns.
 
-    ``steps`` has the columns of ``rundir.read.steps.SCHEMA``; its moments and those of ``matched`` are of one clock.
+    ``every`` reduction: columns ``collectives.reductions.SCHEMA``; moments are of one clock with those of ``matched``.
     """
     inside = pl.when(pl.col("inside").is_null()).then("op").otherwise(pl.format("{} in {}", "op", "inside"))
     blocked_at = pl.col("end_ns") - pl.col("blocked_ns")
@@ -55,7 +55,7 @@ def waits(steps: pl.DataFrame, matched: Matched, ranks: int) -> pl.DataFrame:
         )
     )
     reduced = (
-        reductions(steps, ranks)
+        reductions(every, ranks)
         .filter(pl.col("wait_ns") > 0)
         .select(
             "rank",

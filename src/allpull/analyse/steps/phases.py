@@ -1,7 +1,8 @@
 """Split each step of each rank into disjoint phases that sum to its wall time (DESIGN §4, "Step level").
 
-A rank arrives at the collective when its last gradient is ready, and is done when the reduced gradients are back.
-With L = the last arrival of all ranks::
+A rank arrives at the collective when its last gradient is ready, and is done when the reduced gradients are back; a
+step may have several such reductions (``collectives.reductions``), and their times add up. With L = the last arrival
+of all ranks::
 
     wait_r     = clip(min(L, done_r) − arrival_r, 0)     blocked before the last rank arrived ("Wait at N×N")
     transfer_r = max(0, done_r − max(L, arrival_r))      blocked after that
@@ -54,6 +55,8 @@ NAMES = (
     "other",
 )
 """All phases, in step order."""
+
+Bools = NDArray[np.bool_]
 
 EVERY_STEP = ("input", "copy", "forward", "backward", "optimizer")  # missing in one step: not measured, not 0
 CLOCK_SLACK_S = 100e-6  # collective times come from another clock and caller; contradictions below this are rounding
@@ -139,6 +142,7 @@ def split(
     gaps = (
         *_gaps_of_spans(grid),
         *_gaps_of_collectives(grid, blocked, calls, why=_why_not(one_clock, complete), reduces=reduces),
+        *_gap_of_unmatched(grid, blocked),
         *_gap_of_violations(grid, count),
         *_gap_of_clocks(seconds["wait"], bound_s),
     )
@@ -154,23 +158,26 @@ def _why_not(one_clock: bool, complete: bool) -> str:
 
 
 def _blocked(grid: Grid, *, compares: bool, slack_s: float) -> _Blocked:
-    """Time between the arrival of a rank at the reduction of its gradients and their return."""
+    """Time between the arrival of a rank at each reduction of gradients and their return, all of a step together."""
     arrival, done = grid.arrival_s, grid.done_s
     known = ~np.isnan(arrival) & ~np.isnan(done)
-    blocked = np.where(known, np.maximum(done - arrival, 0), 0.0)
-    backwards = known & (done - arrival < -CLOCK_SLACK_S)
-    if not known.any():
+    blocked = np.where(known, np.maximum(done - arrival, 0), 0.0).sum(axis=0)
+    backwards: Bools = np.any(known & (done - arrival < -CLOCK_SLACK_S), axis=0)
+    recorded: Bools = np.any(known, axis=0)
+    if not recorded.any():
         alone = (
             np.zeros_like(blocked) if grid.ranks == 1 and compares else None
         )  # a single rank has no other to wait for: a true 0
-        return _Blocked(seconds=blocked, known=known, wait=alone, transfer=alone, violations=backwards)
-    whole = known.all(axis=1, keepdims=True)  # the last arrival is known only where all arrivals are
+        return _Blocked(seconds=blocked, known=recorded, wait=alone, transfer=alone, violations=backwards)
+    whole = known.all(axis=2, keepdims=True) & grid.alike[:, :, None]  # the last arrival is known only with all others
     if not compares or not whole.any():
-        return _Blocked(seconds=blocked, known=known, wait=None, transfer=None, violations=backwards)
-    last = arrival.max(axis=1, keepdims=True)
-    wait, transfer = (np.where(whole, times, 0.0) for times in wait_and_transfer(arrival, done, last))
-    too_early = whole & (done < last - slack_s)  # no rank can be done before the last one arrived
-    return _Blocked(seconds=blocked, known=known, wait=wait, transfer=transfer, violations=backwards | too_early)
+        return _Blocked(seconds=blocked, known=recorded, wait=None, transfer=None, violations=backwards)
+    last = arrival.max(axis=2, keepdims=True)
+    wait, transfer = (np.where(whole, times, 0.0).sum(axis=0) for times in wait_and_transfer(arrival, done, last))
+    too_early: Bools = np.any(
+        whole & (done < last - slack_s), axis=0
+    )  # no rank can be done before the last one arrived
+    return _Blocked(seconds=blocked, known=recorded, wait=wait, transfer=transfer, violations=backwards | too_early)
 
 
 def _called(grid: Grid, called: Called | None) -> _Blocked:
@@ -206,6 +213,20 @@ def _gaps_of_spans(grid: Grid) -> Iterator[Gap]:
         if 0 < absent < grid.wall_s.size:
             text = f"{name} was not measured in {_of(absent, grid)}: their time is in 'other'"
             yield Gap(kind="phase", text=text)
+
+
+def _gap_of_unmatched(grid: Grid, blocked: _Blocked) -> Iterator[Gap]:
+    """Reductions that the ranks of a step counted differently."""
+    known = ~np.isnan(grid.arrival_s)
+    apart = known & ~(known.all(axis=2, keepdims=True) & grid.alike[:, :, None])
+    several = apart.any(axis=(0, 2)) & blocked.known.all(axis=1)
+    if blocked.wait is not None and several.any():
+        lost_s = float(np.where(apart, np.maximum(grid.done_s - grid.arrival_s, 0), 0).sum()) / grid.wall_s.size
+        text = (
+            f"in {int(several.sum()):,} of {grid.steps:,} steps ranks reduced gradients differently often, or of other "
+            f"networks: 'other' holds the {show_time(lost_s)} per step that they were blocked there"
+        )
+        yield Gap(kind="blocked in other", text=text, seconds=lost_s)
 
 
 def _gaps_of_collectives(grid: Grid, blocked: _Blocked, calls: _Blocked, *, why: str, reduces: bool) -> Iterator[Gap]:

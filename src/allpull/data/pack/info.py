@@ -15,7 +15,7 @@ from allpull.units import counted, show_bytes
 CODEC_NAMES = {
     JPEG: "jpeg",
     JPEG_SEGMENTS: "jpeg with restart segments",
-    PICTURE: "pictures for Pillow alone",
+    PICTURE: "images that only Pillow decodes",
     RAW: "raw",
 }
 SHOWN_CLASSES = 8

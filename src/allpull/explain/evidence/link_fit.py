@@ -33,6 +33,9 @@ def with_links(window: Window, busy_s: float | None) -> Window:
     lane = window.reductions
     if lane is None or busy_s is None or lane.buckets < 2 or lane.size_bytes is None or lane.size_bytes.sum() <= 0:
         return window
+    if not lane.seconds.size:
+        return window
+    busy_s *= window.steps.size / lane.seconds.shape[0]  # of each reduction
     if float(np.median(lane.seconds.sum(axis=1))) <= EXPLAINED * busy_s:
         return window
     reduces = window.kind == REDUCE

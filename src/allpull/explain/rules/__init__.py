@@ -34,6 +34,7 @@ RULES = Table(
         "network-bound": "allpull.explain.rules.network_bound:find",
         "latency-bound": "allpull.explain.rules.latency_bound:find",
         "no-overlap": "allpull.explain.rules.no_overlap:find",
+        "accumulate-without-no-sync": "allpull.explain.rules.accumulate_without_no_sync:find",
         "launch-bound": "allpull.explain.rules.launch_bound:find",
         "copy-bound": "allpull.explain.rules.copy_bound:find",
         "between-phases": "allpull.explain.rules.between_phases:find",

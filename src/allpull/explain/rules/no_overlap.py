@@ -5,7 +5,8 @@ What it is
     backward, and all ranks are idle after it.
 
 How it is found
-    By when each bucket was ready: most of the bytes become ready in the last tenth of backward. Models with less than
+    By when each bucket was ready: most of the bytes become ready in the last tenth of the backward pass that reduces
+    them. Models with less than
     1 MiB of gradients, which is the smallest bucket that DDP makes by default (`_DEFAULT_FIRST_BUCKET_BYTES`), are not
     reported: below that, the cost depends on the number of messages. Nor are runs on CPUs without idle time: there, an
     exchange during backward would take CPU time from backward.
@@ -29,8 +30,7 @@ import numpy as np
 
 from allpull.explain.candidate import Candidate, count, seconds, share
 from allpull.explain.evidence.facts import Facts
-from allpull.replay.whatif.network import overlapped
-from allpull.replay.window import REDUCE
+from allpull.replay.whatif.network import backward_s, overlapped
 from allpull.units import percent
 
 LATE = 0.1  # of backward: what is ready only then cannot be hidden behind it
@@ -45,12 +45,16 @@ def find(facts: Facts) -> list[Candidate]:
     lane = facts.window.reductions
     if lane is None or facts.window.level != "bucket" or facts.window.ranks < 2 or not lane.seconds.size:
         return []
-    backward_s = facts.window.work.get("backward", np.zeros((facts.window.events, facts.window.ranks)))
-    backward_s = backward_s[facts.window.kind == REDUCE]
+    if lane.networks is not None and np.unique(lane.networks).size > 1:
+        return []  # their buckets differ
     if (lane.size_bytes is not None and lane.size_bytes.sum() < SMALLEST_BYTES) or not _has_processors_left(facts):
         return []
     sizes = np.ones(lane.buckets) if lane.size_bytes is None else lane.size_bytes.astype(np.float64)
-    late = (np.median(lane.lead_s, axis=(0, 2)) <= LATE * float(np.median(backward_s))) @ sizes / sizes.sum()
+    late = (
+        (np.median(lane.lead_s, axis=(0, 2)) <= LATE * float(np.median(backward_s(facts.window, lane))))
+        @ sizes
+        / sizes.sum()
+    )
     if late < MOST:
         return []
     exposed_s = float(facts.blame.transfer_s.mean()) if facts.blame is not None else 0.0

@@ -37,12 +37,12 @@ def sbatch_script(job: Job) -> str:
     for text in _texts(job):
         if any(unicodedata.category(character) in {"Cc", "Zl", "Zp", "Cs"} for character in text):
             raise BadInput(
-                f"{text!r} cannot stand in a job script: it has a line break or control character in it",
+                f"{text!r} cannot be written into a job script: it has a line break or control character in it",
                 hint="choose a folder for runs without one (--out), or change the option",
             )
     parts = [
         ["#!/bin/bash", made_for(job), *(f"#SBATCH {line}" for line in directives(job))],
-        ["set -eo pipefail  # without -u: modules and activate scripts read variables that nobody set"],
+        ["set -eo pipefail  # without -u: modules and activate scripts read unset variables"],
         [f"module load {shlex.quote(module)}" for module in spec.slurm.modules],
         list(spec.slurm.prologue),
         [f"export {name}={shlex.quote(value)}" for name, value in sorted(_variables(spec).items())],
@@ -193,9 +193,7 @@ def _launch(spec: RunSpec) -> Iterator[str]:
     if spec.launch.hosts > 1:
         agent += ' --master "$master" --port "$port"'
     srun = f"{shlex.join(['srun', *srun_options(spec)])} \\\n  {agent}"
-    close = (
-        '"${python[@]}" -m allpull.launch.slurm.close_run "$run" "$code" || true  # whoever submitted this may be gone'
-    )
+    close = '"${python[@]}" -m allpull.launch.slurm.close_run "$run" "$code" || true  # its launcher may have ended'
     if not spec.slurm.requeues:
         yield "code=0"
         yield f"{srun} || code=$?"

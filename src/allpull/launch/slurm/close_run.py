@@ -1,4 +1,4 @@
-"""Close the run of a Slurm job whose launcher cannot: it was killed, or the job was submitted by hand.
+"""Close the run of a Slurm job whose launcher cannot: it was killed, or the job was submitted manually.
 
 A batch script ends with ``python -m allpull.launch.slurm.close_run RUN CODE``. For a script that was killed earlier,
 ``allpull env --finish RUN`` asks Slurm how the job ended. A run that is closed already stays unchanged.

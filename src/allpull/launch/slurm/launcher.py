@@ -58,7 +58,7 @@ class Slurm:
 
 
 def prepare_script(job: Job) -> Path:
-    """Write the batch script of a prepared ``job`` into its run directory, to be edited and submitted by hand.
+    """Write the batch script of a prepared ``job`` into its run directory, to be edited and submitted manually.
 
     Returns its path. Nothing in it is masked, so that it can run; secrets are masked when the run is closed.
 

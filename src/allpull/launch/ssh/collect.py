@@ -62,7 +62,7 @@ class Copies:
             stderr.seek(0)
             messages = stderr.read(1 << 16).decode("utf-8", "replace").strip().splitlines()
         if self.broken_off:
-            return "asked to stop before all had come"
+            return "stopped before all were collected"
         if code != 0 and messages:  # if the remote side failed, the archive is truncated here too; the reason is there
             return messages[-1][:300]
         return trouble or (f"exit code {code}" if code else None)

@@ -56,7 +56,7 @@ class Remote:
             reply: dict[str, Any] = json.loads(answer.stdout.splitlines()[-1])
         except (ValueError, IndexError):
             raise BadInput(
-                f"host {self.name} gave no sensible answer: {answer.stdout[:200].decode('utf-8', 'replace')!r}",
+                f"host {self.name} gave an unreadable answer: {answer.stdout[:200].decode('utf-8', 'replace')!r}",
                 hint="does its shell print something on start? it should be silent for ssh commands",
             ) from None
         return reply

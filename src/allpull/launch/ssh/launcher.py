@@ -98,7 +98,7 @@ class SshJob(Running):
     def missing_records(self) -> list[str]:
         """Which records could not be collected, and why: one sentence per host."""
         return [
-            f"records of host {host.remote.name} did not all come home ({trouble}): they are in {host.directory} there"
+            f"records of host {host.remote.name} were not all collected ({trouble}): they are in {host.directory} there"
             for host in self._hosts
             if (trouble := self._home.get(host.remote.name)) is not None
         ]
@@ -126,7 +126,7 @@ class SshJob(Running):
             self._close()
         for host in self._hosts:
             if not host.shared:
-                self._home.setdefault(host.remote.name, "asked to end at once")
+                self._home.setdefault(host.remote.name, "the job was ended at once")
 
     def warn(self) -> bool:
         """Have the ranks write a checkpoint and stop: each host's agent gets the signal and passes it on."""

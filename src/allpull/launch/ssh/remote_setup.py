@@ -94,7 +94,7 @@ def check_same_versions(hosts: Sequence[ReadyHost]) -> None:
 
 
 def _remote(name: str, job: Job) -> Remote:
-    """How to run allpull on host ``name``: with the configured Python, or the path of ours; ships the code if asked to.
+    """How to run allpull on host ``name``: with the configured Python, or our own path; ships the code if requested.
 
     Raises:
         BadInput: code was to be shipped and could not.

@@ -25,9 +25,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from allpull.analyse.collectives.reductions import with_meetings
 from allpull.analyse.collectives.traced_buckets import BucketWindows, bucket_sizes
 from allpull.analyse.steps.grid import Floats
-from allpull.replay.recording.calls import Moments, in_window
 from allpull.replay.window import Reductions
 from allpull.rundir.read.events import EventLog
 from allpull.units import NS_PER_S
@@ -43,64 +43,98 @@ EXACT_S = 1e-6  # an error below this comes from time stamps
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Leads:
-    """How long before the arrival of its rank each bucket was ready, shape (steps, buckets, ranks), ≥ 0.
+    """How long before the arrival of its rank each bucket was ready, shape (reductions, buckets, ranks), ≥ 0.
 
-    Meaningless in steps without a reduction. ``missing`` counts unknown rank-steps; they have medians over the other
-    steps of their rank.
+    ``missing`` counts unknown reductions of ranks; they have medians over the others of their rank.
     """
 
     seconds: Floats
     missing: int
 
 
-def leads(ready: pl.DataFrame, steps: Ints, recorded: Moments) -> Leads | None:
-    """The leads in consecutive ``steps``; None where too few are known, or there is one moment per step.
+def all_leads(ready: pl.DataFrame, listed: pl.DataFrame) -> pl.DataFrame:
+    """How long before the arrival of its rank each bucket was ready: rank, step, reduction, network, bucket, lead_ns.
 
-    ``ready``: columns of ``rundir.read.buckets.SCHEMA``, by rank, step and bucket; ``of``: the moments of ``steps``.
+    ``ready``: columns of ``rundir.read.buckets.SCHEMA``; ``listed``: of ``rundir.read.reductions.SCHEMA``; both with
+    moments of each rank's own clock. Sorted by rank, step, reduction and bucket.
     """
-    inside = in_window(ready, steps)
+    last = pl.col("ready_ns").last().over("rank", "step")
+    alone = ready.join(listed.select("rank", "step").unique(), on=["rank", "step"], how="anti").select(
+        "rank",
+        "step",
+        pl.lit(0, dtype=pl.Int64).alias("reduction"),
+        pl.lit(0, dtype=pl.Int64).alias("network"),
+        "bucket",
+        (last - pl.col("ready_ns")).alias("lead_ns"),
+    )
+    if listed.is_empty():
+        return alone.sort("rank", "step", "bucket")
+    arrived = pl.col("arrival_ns").max().over("rank", "step", "meeting")
+    each = with_meetings(listed).with_columns(
+        arrived.alias("arrived_ns"), pl.int_ranges(pl.col("ready_ns").list.len().cast(pl.Int64)).alias("bucket")
+    )
+    several = each.explode("bucket", "ready_ns").select(
+        "rank",
+        "step",
+        pl.col("meeting").alias("reduction"),
+        "network",
+        "bucket",
+        (pl.col("arrived_ns") - pl.col("ready_ns")).alias("lead_ns"),
+    )
+    return pl.concat([alone, several]).sort("rank", "step", "reduction", "network", "bucket")
+
+
+def leads(inside: pl.DataFrame, worked_s: Floats, least: int = 2) -> Leads | None:
+    """The leads of one network; None where too few are known, or they have fewer than ``least`` buckets.
+
+    Args:
+        inside: columns rank, row (of the reductions), bucket and lead_ns, by rank, row and bucket.
+        worked_s: from the begin of the step to the arrival, shape (reductions, ranks).
+        least: 2, since a single moment is the arrival.
+    """
     bucket = inside["bucket"].to_numpy()
     starts = np.flatnonzero(bucket == 0)
     counts = np.diff(np.append(starts, bucket.size))
     buckets = int(np.bincount(counts, minlength=1).argmax())
-    if buckets < 2:  # a single moment is the arrival
+    if buckets < least:
         return None
     starts = starts[counts == buckets]
-    row, rank = inside["step"].to_numpy()[starts] - steps[0], inside["rank"].to_numpy()[starts]
-    moments_ns = inside["ready_ns"].to_numpy()
-    is_even = starts.size * buckets == moments_ns.size
-    moments_ns = moments_ns.reshape(-1, buckets) if is_even else moments_ns[starts[:, None] + np.arange(buckets)]
-    lead_s = (moments_ns[:, -1:] - moments_ns) / NS_PER_S
-    worked_s = np.maximum(recorded.arrival_s - recorded.begin_s, 0)
-    sound = lead_s[:, 0] <= worked_s[row, rank]  # no gradient is ready before its step begins
+    row, rank = inside["row"].to_numpy()[starts], inside["rank"].to_numpy()[starts]
+    lead_ns = inside["lead_ns"].to_numpy()
+    is_even = starts.size * buckets == lead_ns.size
+    lead_ns = lead_ns.reshape(-1, buckets) if is_even else lead_ns[starts[:, None] + np.arange(buckets)]
+    lead_s = lead_ns / NS_PER_S
+    sound = lead_s[:, 0] <= np.maximum(worked_s[row, rank], 0)  # no gradient is ready before its step begins
     row, rank, lead_s = row[sound], rank[sound], lead_s[sound]
     known = np.zeros(worked_s.shape, dtype=np.bool_)
     known[row, rank] = True
-    missing = int((~known[recorded.reduces]).sum())
-    if missing > MISSING_SHARE * known[recorded.reduces].size or not known.any(axis=0).all():
+    missing = int((~known).sum())
+    if missing > MISSING_SHARE * known.size or not known.any(axis=0).all():
         return None
     of_rank = np.zeros((worked_s.shape[1], worked_s.shape[0], buckets))
     of_rank[rank, row] = lead_s
     for one in np.flatnonzero(~known.all(axis=0)):
         of_rank[one, ~known[:, one]] = np.median(of_rank[one, known[:, one]], axis=0)
-    return Leads(seconds=np.minimum(of_rank.transpose(1, 2, 0), worked_s[:, None, :], order="C"), missing=missing)
+    most_s = np.maximum(worked_s, 0)[:, None, :]
+    return Leads(seconds=np.minimum(of_rank.transpose(1, 2, 0), most_s, order="C"), missing=missing)
 
 
-def sizes(events: Mapping[int, EventLog], step: int, buckets: int | None) -> Ints | None:
-    """Bytes of ``buckets`` buckets as DDP cut them at ``step``; None where they are unknown or impossible.
+def sizes(events: Mapping[int, EventLog], step: int, buckets: int | None, network: int = 0) -> Ints | None:
+    """Bytes of ``buckets`` buckets as DDP cut a network's at ``step``; None where they are unknown or impossible.
 
-    ``buckets`` None: of all of them together, as one.
+    Where ``buckets`` is None, as one: the sum over all of them.
     """
-    size_bytes = bucket_sizes(events.values(), step, buckets)
+    size_bytes = bucket_sizes(events.values(), step, buckets, network)
     if not size_bytes or min(size_bytes) < 0 or sum(size_bytes) >= 2**53:
         return None
     return np.array([sum(size_bytes)] if buckets is None else size_bytes, dtype=np.int64)
 
 
-def single(events: Iterable[EventLog]) -> bool:
-    """Whether DDP reduces all gradients in one bucket: then the arrival is when it was ready."""
-    cuts = [log.buckets[-1].sizes_bytes for log in events if log.buckets]
-    return bool(cuts) and all(len(sizes_bytes) == 1 for sizes_bytes in cuts)
+def single(events: Iterable[EventLog], network: int = 0) -> bool:
+    """Whether DDP reduces all gradients of a network in one bucket: then the arrival is when it was ready."""
+    cuts = [[one.sizes_bytes for one in log.buckets if one.network == network][-1:] for log in events]
+    known = [sizes_bytes for of_log in cuts for sizes_bytes in of_log]
+    return bool(known) and all(len(sizes_bytes) == 1 for sizes_bytes in known)
 
 
 def solve_reductions(

@@ -8,9 +8,11 @@ time.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.collectives.matching import OPAQUE, Matched
@@ -19,6 +21,7 @@ from allpull.analyse.steps.grid import Floats
 from allpull.replay.recording import bucket_times
 from allpull.replay.recording.calls import Calls, Moments, calls, in_window, moments
 from allpull.replay.recording.meetings import Events, order_events
+from allpull.replay.recording.segments import in_segments
 from allpull.replay.recording.step_choice import ChosenSteps, NoWindow, choose_steps, shorten
 from allpull.replay.recording.work import PHASES, lay_out_work
 from allpull.replay.window import CALL, REDUCE, WORK, Level, Reductions, Window
@@ -41,7 +44,7 @@ def record_window(aligned: AlignedRun) -> Window | NoWindow:
     ranks = run.record.ranks
     steps = shorten(steps, ranks=ranks, events=_count(aligned, steps), buckets=_buckets(run, steps))
     records = in_window(aligned.steps, steps.steps)
-    recorded = moments(records, ranks)
+    recorded = moments(records, in_window(aligned.reductions, steps.steps), ranks)
     apart_s = float(recorded.begin_s[0].max() - recorded.end_s[-1].min())
     if apart_s > aligned.clock.slack_ns / NS_PER_S:
         by = show_time(apart_s)
@@ -53,7 +56,9 @@ def record_window(aligned: AlignedRun) -> Window | NoWindow:
     if ranks > 1 and not ((events.kind == REDUCE).any() or events.meets.any()):
         return NoWindow(reason="no collective of these steps could be matched across ranks: nobody is seen to wait")
     phases, host_s = _phases(records, recorded, events)
+    work = lay_out_work(*in_segments(events, recorded, phases, host_s))
     reductions, level, more_gaps = _reductions(aligned, steps, recorded, events)
+    reductions = _with_own(reductions, recorded, events, work)
     queued_s, queue_gaps = _queued(_matrix(records, "queued_ns", ranks) / NS_PER_S)
     return Window(
         steps=steps.steps,
@@ -65,7 +70,7 @@ def record_window(aligned: AlignedRun) -> Window | NoWindow:
         step_of=events.step_of,
         use=events.use,
         uses=matched_calls.uses,
-        work=lay_out_work(events, recorded.begin_s[0], phases, host_s),
+        work=work,
         meets=events.meets,
         waits=events.waits,
         early_s=events.early_s,
@@ -75,7 +80,7 @@ def record_window(aligned: AlignedRun) -> Window | NoWindow:
         level=level,
         bound_s=aligned.clock.bound_s or 0.0,
         queued_s=queued_s,
-        gaps=(*steps.gaps, *gaps, *more_gaps, *_gaps(recorded, events), *queue_gaps),
+        gaps=(*steps.gaps, *gaps, *more_gaps, *aligned.reduction_gaps, *_gaps(recorded, events), *queue_gaps),
         complete=aligned.complete,
         on_device="busy_ns" in aligned.steps.columns,
     )
@@ -169,35 +174,112 @@ def _reductions(
     aligned: AlignedRun, steps: ChosenSteps, recorded: Moments, events: Events
 ) -> tuple[Reductions | None, Level, list[Gap]]:
     """The reductions, whether it is known when their buckets were ready, and what is not known of that."""
-    if not recorded.reduces.any():
+    reduced = recorded.reductions
+    if not reduced.step_of.size:
         return None, "step", []
-    run = aligned.data
     at = events.kind == REDUCE
     stand_s, leave_s = events.stand_s[at], events.leave_s[at]
-    known = bucket_times.leads(run.ready, steps.steps, recorded)
-    if known is None:
-        is_single = bucket_times.single(run.events.values())
+    listed = in_window(aligned.listed, steps.steps)
+    lead_ns = bucket_times.all_leads(in_window(aligned.data.ready, steps.steps), listed)
+    of_networks = [
+        _of_networks(aligned, recorded, place, (stand_s, leave_s), (int(steps.steps[0]), lead_ns))
+        for place in range(len(reduced.names))
+    ]
+    levels = {level for _, level, _ in of_networks}
+    gaps = [gap for *_, some in of_networks for gap in some]
+    joined = _joined([lane for lane, *_ in of_networks], reduced.networks)
+    return joined, "bucket" if levels == {"bucket"} else "step", gaps
+
+
+def _of_networks(
+    aligned: AlignedRun,
+    recorded: Moments,
+    place: int,
+    at: tuple[Floats, Floats],
+    leads: tuple[int, pl.DataFrame],
+) -> tuple[Reductions, Level, list[Gap]]:
+    """The reductions of one set of networks, as for all of them.
+
+    ``at``: when ranks reached and left each reduction; ``leads``: the first step, and all of ``bucket_times``.
+    """
+    run, reduced = aligned.data, recorded.reductions
+    rows = np.flatnonzero(reduced.networks == place)
+    numbers = [int(number) for number in reduced.names[place].split("+")]
+    stand_s, leave_s = (moments_s[rows] for moments_s in at)
+    worked_s = reduced.arrival_s[rows] - recorded.begin_s[reduced.step_of[rows]]
+    first, lead_ns = leads
+    index = pl.DataFrame({"step": reduced.step_of[rows] + first, "reduction": reduced.place[rows]}).with_row_index(
+        "row"
+    )
+    inside = lead_ns.join(index.cast(pl.Int64), on=["step", "reduction"], how="inner", maintain_order="left")
+    known = [
+        bucket_times.leads(inside.filter(pl.col("network") == number), worked_s, least=2 if len(numbers) == 1 else 1)
+        for number in numbers
+    ]
+    whole = [one for one in known if one is not None]
+    if len(whole) < len(numbers):
+        is_single = len(numbers) == 1 and bucket_times.single(run.events.values(), numbers[0])
         lead_s = np.zeros((stand_s.shape[0], 1, stand_s.shape[1]))
-        sizes = bucket_times.sizes(run.events, int(steps.steps[0]), None)
-        reductions = bucket_times.solve_reductions(stand_s, leave_s, lead_s, sizes)
-        return reductions, "bucket" if is_single else "step", []
-    lead_s = known.seconds[recorded.reduces]
-    count = lead_s.shape[1]
-    sizes = bucket_times.sizes(run.events, int(steps.steps[0]), count)
+        sizes = bucket_times.sizes(run.events, first, None, numbers[0]) if len(numbers) == 1 else None
+        lane = bucket_times.solve_reductions(stand_s, leave_s, lead_s, sizes)
+        return lane, "bucket" if is_single else "step", []
+    lead_s = np.concatenate([one.seconds for one in whole], axis=1)
+    order = np.argsort(-np.median(lead_s, axis=(0, 2)), kind="stable") if len(whole) > 1 else np.arange(lead_s.shape[1])
+    lead_s = np.minimum.accumulate(lead_s[:, order], axis=1)
+    each = [
+        bucket_times.sizes(run.events, first, one.seconds.shape[1], number)
+        for one, number in zip(whole, numbers, strict=True)
+    ]
+    known_sizes = [one for one in each if one is not None]
+    sizes = np.concatenate(known_sizes)[order] if len(known_sizes) == len(each) else None
     gaps: list[Gap] = []
-    if known.missing:
-        of_all = f"{known.missing:,} of {stand_s.size:,} rank-steps"
+    missing = sum(one.missing for one in whole)
+    if missing:
+        of_all = f"{missing:,} of {stand_s.size * len(whole):,} rank-steps"
         text = f"when buckets were ready is not known in {of_all}: medians of their ranks are used instead"
         gaps.append(Gap(kind="bucket times", text=text))
-    return bucket_times.solve_reductions(stand_s, leave_s, lead_s, sizes, aligned.buckets), "bucket", gaps
+    windows = aligned.buckets if len(reduced.names) == 1 else None
+    return bucket_times.solve_reductions(stand_s, leave_s, lead_s, sizes, windows), "bucket", gaps
+
+
+def _with_own(lane: Reductions | None, recorded: Moments, events: Events, work: dict[str, Floats]) -> Reductions | None:
+    """``lane`` with the share of backward that is of the pass that reduces, where any pass has its begin recorded."""
+    begin_s = recorded.reductions.begin_s
+    if lane is None or np.isnan(begin_s).all() or "backward" not in work:
+        return lane
+    before_s = work["backward"][events.kind == REDUCE]
+    own_s = np.where(np.isnan(begin_s), before_s, np.clip(recorded.reductions.arrival_s - begin_s, 0, before_s))
+    return replace(lane, own=np.divide(own_s, before_s, out=np.ones_like(before_s), where=before_s > 0))
+
+
+def _joined(lanes: list[Reductions], networks: NDArray[np.intp]) -> Reductions:
+    """The reductions of all sets of ``networks`` in their order."""
+    if len(lanes) == 1:
+        return replace(lanes[0], networks=networks)
+    ranks = lanes[0].tail_s.shape[1]
+    buckets = max(lane.buckets for lane in lanes)
+    lead_s, seconds = np.zeros((networks.size, buckets, ranks)), np.zeros((networks.size, buckets))
+    tail_s = np.zeros((networks.size, ranks))
+    for place, lane in enumerate(lanes):
+        rows, empty = networks == place, buckets - lane.buckets
+        lead_s[rows, empty:], lead_s[rows, :empty] = lane.lead_s, lane.lead_s[:, :1]
+        seconds[rows, empty:], tail_s[rows] = lane.seconds, lane.tail_s
+    return Reductions(lead_s=lead_s, seconds=seconds, tail_s=tail_s, size_bytes=None, networks=networks)
 
 
 def _gaps(recorded: Moments, events: Events) -> Iterator[Gap]:
-    unreduced = int((~recorded.reduces).sum())
-    if recorded.reduces.any() and unreduced:
-        count = f"{unreduced:,} of {recorded.reduces.size:,} steps"
+    steps, reduced = recorded.end_s.shape[0], np.unique(recorded.reductions.step_of).size
+    if 0 < reduced < steps:
+        count = f"{steps - reduced:,} of {steps:,} steps"
         text = f"the reduction of gradients was not recorded by all ranks in {count}"
         yield Gap(kind="reductions", text=text)
+    matched_s = np.maximum(recorded.reductions.done_s - recorded.reductions.arrival_s, 0).sum()
+    unmatched_s = float(recorded.reduced_s.sum() - matched_s)
+    walls_s = float((recorded.end_s - recorded.begin_s).sum())
+    if (recorded.reductions.place > 0).any() and unmatched_s > SMALL_SHARE * walls_s:
+        each_s = unmatched_s / recorded.end_s.size
+        text = f"ranks reduced gradients differently often: 'other' holds the {show_time(each_s)} per step that it took"
+        yield Gap(kind="blocked in other", text=text, seconds=each_s)
     if events.moved:
         times = f"{events.moved:,} time{'s' if events.moved > 1 else ''}"
         text = f"ranks seem to have been in two collectives at once {times}: they were clipped to what is possible"

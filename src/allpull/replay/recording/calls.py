@@ -10,30 +10,48 @@ from numpy.typing import NDArray
 
 from allpull.analyse.collectives import waiting
 from allpull.analyse.collectives.matching import Matched
+from allpull.analyse.collectives.reductions import matched
 from allpull.analyse.steps.grid import Floats
 from allpull.replay.window import WORK, Bools
+from allpull.rundir.read.reductions import SPENT
 from allpull.units import NS_PER_S
 
 Ints = NDArray[np.int64]
 Places = NDArray[np.int8]
 NOWHERE, ABSENT = -1, -2
 """Instead of a place in ``WORK``: a call that is inside none of its phases, and a rank that takes no part in it."""
-MOMENTS = ("begin_ns", "end_ns", "arrival_ns", "done_ns")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Reduced:
+    """Reductions of gradients that all ranks recorded, in their order; times in s after the origin of ``Moments``.
+
+    ``step_of`` (reductions,): row of the steps; ``place`` (reductions,): which one of its step, from 0; ``networks``
+    (reductions,): which of ``names``. The others have shape (reductions, ranks): ``begin_s``, of the backward pass (NaN
+    where it was not recorded), ``arrival_s`` and ``done_s``. ``spent_s`` (phases, reductions, ranks): what the step had
+    spent in each of ``rundir.read.reductions.SPENT`` when it was done, NaN where it was not recorded.
+    """
+
+    step_of: NDArray[np.intp]
+    place: NDArray[np.intp]
+    networks: NDArray[np.intp]
+    names: tuple[str, ...]
+    begin_s: Floats
+    arrival_s: Floats
+    done_s: Floats
+    spent_s: Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Moments:
-    """When steps began and ended and gradients were reduced, in s after ``origin_ns``, shape (steps, ranks).
+    """When steps began and ended, in s after ``origin_ns``, shape (steps, ranks), and their ``reductions``.
 
-    ``reduces`` (steps,): arrival and done are known of all ranks. ``reduced_s``: from arrival to done, 0 where one of
-    them is unknown; ``arrival_s`` and ``done_s`` are meaningless there.
+    ``reduced_s`` (steps, ranks): in reductions, from arrival to done; 0 where they are not known.
     """
 
     begin_s: Floats
     end_s: Floats
-    arrival_s: Floats
-    done_s: Floats
-    reduces: Bools
+    reductions: Reduced
     reduced_s: Floats
     origin_ns: int
 
@@ -67,34 +85,60 @@ def in_window(records: pl.DataFrame, numbers: Ints) -> pl.DataFrame:
     return records.filter(pl.col("step").is_between(int(numbers[0]), int(numbers[-1])))
 
 
-def moments(steps: pl.DataFrame, ranks: int) -> Moments:
-    """The moments of ``steps``, all of which all ``ranks`` ranks recorded: columns of ``rundir.read.steps.SCHEMA``.
+def moments(steps: pl.DataFrame, reductions: pl.DataFrame, ranks: int) -> Moments:
+    """The moments of ``steps``, all of which all ``ranks`` ranks recorded, with the ``reductions`` in them.
 
-    A step begins when the one before ended: a difference between two records there is the error of their clocks.
+    Columns of ``rundir.read.steps.SCHEMA`` and ``analyse.collectives.reductions.SCHEMA``. A step begins when the one
+    before ended: a difference between two records there is the error of their clocks.
     """
-    begin, end, arrival, done = (steps[name].fill_null(0).to_numpy().reshape(ranks, -1).T for name in MOMENTS)
-    is_known = (steps["arrival_ns"].is_not_null() & steps["done_ns"].is_not_null()).to_numpy().reshape(ranks, -1).T
+    begin, end = (steps[name].to_numpy().reshape(ranks, -1).T for name in ("begin_ns", "end_ns"))
     origin_ns = int(begin[0].min())
     bounds_s = np.maximum.accumulate(np.vstack([begin[:1], end]) - origin_ns, axis=0) / NS_PER_S
+    first = int(steps["step"][0])
+    reduced_s = np.zeros(end.shape)
+    blocked_s = (reductions["done_ns"] - reductions["arrival_ns"]).clip(0).to_numpy() / NS_PER_S
+    np.add.at(reduced_s, (reductions["step"].to_numpy() - first, reductions["rank"].to_numpy()), blocked_s)
     return Moments(
         begin_s=bounds_s[:-1],
         end_s=bounds_s[1:],
-        arrival_s=(arrival - origin_ns) / NS_PER_S,
-        done_s=(np.maximum(done, arrival) - origin_ns) / NS_PER_S,
-        reduces=np.asarray(is_known.all(axis=1)),
-        reduced_s=np.where(is_known, np.maximum(done - arrival, 0), 0) / NS_PER_S,
+        reductions=_reduced(matched(reductions, ranks).filter("known"), first, ranks, origin_ns),
+        reduced_s=reduced_s,
         origin_ns=origin_ns,
     )
 
 
-def calls(matched: Matched, numbers: Ints, ranks: int, origin_ns: int) -> Calls:
-    """The ``matched`` calls in steps ``numbers``, which are consecutive.
+def _reduced(known: pl.DataFrame, first: int, ranks: int, origin_ns: int) -> Reduced:
+    ordered = known.sort("step", "reduction", "rank")
+    of_first = ordered.gather_every(ranks)
+    names = of_first["networks"].unique(maintain_order=True).to_list()
+
+    def cells(name: str) -> Floats:
+        values = ordered.select((pl.col(name) - origin_ns).cast(pl.Float64).fill_null(float("nan")))
+        table: Floats = values.to_series().to_numpy().reshape(-1, ranks) / NS_PER_S
+        return table
+
+    arrival_s = cells("arrival_ns")
+    spent = [ordered[name].cast(pl.Float64).fill_null(float("nan")).to_numpy().reshape(-1, ranks) for name in SPENT]
+    return Reduced(
+        step_of=(of_first["step"].to_numpy() - first).astype(np.intp),
+        place=of_first["reduction"].to_numpy().astype(np.intp),
+        networks=np.array([names.index(one) for one in of_first["networks"]], dtype=np.intp),
+        names=tuple(names),
+        begin_s=cells("begin_ns"),
+        arrival_s=arrival_s,
+        done_s=np.maximum(cells("done_ns"), arrival_s),
+        spent_s=np.stack(spent) / NS_PER_S,
+    )
+
+
+def calls(collectives: Matched, numbers: Ints, ranks: int, origin_ns: int) -> Calls:
+    """The matched calls of ``collectives`` in steps ``numbers``, which are consecutive.
 
     Calls within an evaluation or a checkpoint are included: a rank that waits there for another one does not evaluate.
     Calls that no rank ever waited for, and calls on whose step ranks do not agree, are left out.
     """
-    uses = _uses(matched.uses)
-    kept = _kept(matched.calls.join(uses, on="use", how="inner", maintain_order="left"), numbers)
+    uses = _uses(collectives.uses)
+    kept = _kept(collectives.calls.join(uses, on="use", how="inner", maintain_order="left"), numbers)
     event = kept["match"].rank("dense").to_numpy().astype(np.intp) - 1
     rank = kept["rank"].to_numpy()
     count = int(event.max()) + 1 if event.size else 0

@@ -62,8 +62,8 @@ def order_events(recorded: Moments, calls: Calls, slack_s: float) -> Events:
     line = _line(recorded, calls)
     appended = (line.kind.size - calls.step_of.size, recorded.end_s.shape[1])
     member = np.concatenate([calls.member, np.ones(appended, dtype=np.bool_)])[line.places]
-    stand_s = np.concatenate([calls.stand_s, recorded.arrival_s[recorded.reduces], recorded.end_s])[line.places]
-    leave_s = np.concatenate([calls.leave_s, recorded.done_s[recorded.reduces], recorded.end_s])[line.places]
+    stand_s = np.concatenate([calls.stand_s, recorded.reductions.arrival_s, recorded.end_s])[line.places]
+    leave_s = np.concatenate([calls.leave_s, recorded.reductions.done_s, recorded.end_s])[line.places]
     stand_s, leave_s, moved = _one_after_another(recorded, line.step_of, member, stand_s, leave_s)
     meets, waits = np.zeros_like(member), np.zeros_like(member)
     early_s, transfer_s = np.zeros_like(stand_s), np.zeros_like(stand_s)
@@ -87,10 +87,12 @@ def order_events(recorded: Moments, calls: Calls, slack_s: float) -> Events:
 
 
 def _line(recorded: Moments, calls: Calls) -> _Line:
-    reduced = np.flatnonzero(recorded.reduces)
+    reduced = recorded.reductions.step_of
     steps = recorded.end_s.shape[0]
     came_s = np.where(calls.member, calls.stand_s, -np.inf).max(axis=1, initial=-np.inf)
-    arrived_s = recorded.arrival_s[reduced].max(axis=1, initial=-np.inf)
+    arrived_s = recorded.reductions.arrival_s.max(axis=1, initial=-np.inf)
+    in_order_s = np.maximum.accumulate(arrived_s) if arrived_s.size else arrived_s
+    arrived_s = np.where(recorded.reductions.place > 0, in_order_s, arrived_s)  # those of a step keep their order
     kind = np.repeat(np.array([CALL, REDUCE, STEP], dtype=np.int8), (calls.step_of.size, reduced.size, steps))
     step_of = np.concatenate([calls.step_of, reduced, np.arange(steps)])
     places = np.lexsort((np.concatenate([came_s, arrived_s, np.full(steps, np.inf)]), step_of))

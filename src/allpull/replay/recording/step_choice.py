@@ -57,7 +57,7 @@ def choose_steps(aligned: AlignedRun) -> ChosenSteps | NoWindow:
     reason = _unrecorded(aligned)
     if reason is not None:
         return NoWindow(reason=reason)
-    table = _table(aligned.steps, run.record.ranks)
+    table = _table(aligned.steps, aligned.reductions, run.record.ranks)
     usable = table["whole"].to_numpy() & ~table["warmup"].to_numpy()
     if not usable.any():
         return NoWindow(reason=_nothing_usable(aligned.steps, table, run.record.ranks))
@@ -108,13 +108,18 @@ def shorten(steps: ChosenSteps, *, ranks: int, events: int, buckets: int) -> Cho
     return ChosenSteps(steps=steps.steps[-most:], odd=steps.odd[-most:], gaps=(*steps.gaps, gap))
 
 
-def _table(records: pl.DataFrame, ranks: int) -> pl.DataFrame:
+def _table(records: pl.DataFrame, reductions: pl.DataFrame, ranks: int) -> pl.DataFrame:
     """One row per step: step, epoch, whole, wall (ns, of the slowest rank), too_soon (ns), and tags of any rank.
 
     ``too_soon``: how long before the last rank had its own gradients the first had the reduced ones, below 0 if it had
-    not; null where neither is known.
+    not, in the worst reduction of the step; null where none is known.
     """
     tags = ("warmup", "resumed", "traced", *ODD)
+    of_each = reductions.group_by("step", "reduction").agg(
+        (pl.col("arrival_ns").max() - pl.col("done_ns").min()).alias("too_soon"),
+        (pl.col("networks").n_unique() == 1).alias("alike"),
+    )
+    soonest = of_each.filter("alike").group_by("step").agg(pl.col("too_soon").max())
     return (
         records.lazy()
         .group_by("step")
@@ -122,9 +127,9 @@ def _table(records: pl.DataFrame, ranks: int) -> pl.DataFrame:
             pl.col("epoch").max(),
             (pl.len() == ranks).alias("whole"),
             (pl.col("end_ns") - pl.col("begin_ns")).max().alias("wall"),
-            (pl.col("arrival_ns").max() - pl.col("done_ns").min()).alias("too_soon"),
             *(pl.col(f"tag_{tag}").any().alias(tag) for tag in tags),
         )
+        .join(soonest.lazy(), on="step", how="left")
         .sort("step")
         .collect()
     )

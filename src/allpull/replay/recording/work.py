@@ -25,7 +25,7 @@ from allpull.analyse.statistics import evenly
 from allpull.analyse.steps.grid import Floats
 from allpull.replay.recording.calls import ABSENT, NOWHERE
 from allpull.replay.recording.meetings import Events
-from allpull.replay.window import CALL, REDUCE, STEP, WORK, Bools
+from allpull.replay.window import CALL, REDUCE, WORK, Bools
 
 PHASES = WORK[:7]
 """Phases that records have; ``host`` and ``other`` are the remainder."""
@@ -91,7 +91,7 @@ def lay_out_work(
 def _steps(events: Events, begin_s: Floats, phases: Mapping[str, Floats]) -> _Steps:
     since_s = events.stand_s - np.concatenate([begin_s[None], events.leave_s[:-1]])
     total_s = np.cumsum(since_s, axis=0)
-    ends = np.flatnonzero(events.kind == STEP)
+    ends = np.flatnonzero(_ends(events))
     of_steps_s = np.diff(total_s[ends], axis=0, prepend=0.0)
     before_s = np.concatenate([np.zeros((1, begin_s.size)), total_s[ends[:-1]]])
     until_s = np.zeros((len(PHASES) + 1, *of_steps_s.shape))
@@ -105,6 +105,12 @@ def _steps(events: Events, begin_s: Floats, phases: Mapping[str, Floats]) -> _St
     )
 
 
+def _ends(events: Events) -> Bools:
+    """Which events are the last of their step, or segment of a step."""
+    ends: Bools = np.append(np.diff(events.step_of) != 0, [True])
+    return ends
+
+
 def _by_place(events: Events) -> list[Rows]:
     """The events of all steps that are the first of their step, then the second, and so on."""
     starts = np.searchsorted(events.step_of, events.step_of)
@@ -116,7 +122,7 @@ def _by_place(events: Events) -> list[Rows]:
 def _targets(events: Events, steps: _Steps) -> Floats:
     """How much of its phases each rank had done by each event, by the kind of event, shape (events, ranks)."""
     targets_s: Floats = steps.until_s[-1][events.step_of].copy()
-    reduced = events.kind == REDUCE
+    reduced = (events.kind == REDUCE) & ~_ends(events)
     targets_s[reduced] = steps.until_s[BACKWARD + 1][events.step_of[reduced]]
     for rows in _same_place(events):
         for place in set(np.unique(events.inside[rows]).tolist()) - {ABSENT}:

@@ -12,7 +12,7 @@ import numpy as np
 
 from allpull.analyse.steps.grid import Floats
 from allpull.replay.engine import lane_s
-from allpull.replay.window import CALL, REDUCE, Reductions, Window
+from allpull.replay.window import CALL, REDUCE, Bools, Reductions, Window
 
 
 def without_transfer(window: Window) -> Window:
@@ -70,7 +70,7 @@ def overlapped(window: Window) -> Window:
     lane = window.reductions
     if lane is None:
         return window
-    begun = np.maximum(_backward_s(window, lane), lane.lead_s[:, 0])
+    begun = np.maximum(backward_s(window, lane), lane.lead_s[:, 0])
     ready_last = np.zeros_like(begun)
     seconds = lane.seconds.sum(axis=1)
     nothing = np.zeros_like(seconds)
@@ -81,6 +81,25 @@ def overlapped(window: Window) -> Window:
         size_bytes=None if lane.size_bytes is None else np.array([lane.size_bytes.sum(), 0], dtype=np.int64),
     )
     return replace(window, reductions=hidden)
+
+
+def without_reductions(window: Window, needless: Bools) -> Window:
+    """The reductions ``needless``, (reductions,), do not take place: ranks neither meet nor send there."""
+    lane = window.reductions
+    if lane is None or needless.shape != lane.seconds.shape[:1] or not needless.any():
+        return window
+    kind = window.kind.copy()
+    kind[np.flatnonzero(kind == REDUCE)[needless]] = CALL  # in which no rank takes part
+    kept = ~needless
+    left = replace(
+        lane,
+        lead_s=lane.lead_s[kept],
+        seconds=lane.seconds[kept],
+        tail_s=lane.tail_s[kept],
+        networks=None if lane.networks is None else lane.networks[kept],
+        own=None if lane.own is None else lane.own[kept],
+    )
+    return replace(window, kind=kind, reductions=left)
 
 
 def with_buckets(window: Window, cap_bytes: int, *, first_bytes: int | None = None, latency_s: float = 0.0) -> Window:
@@ -111,7 +130,7 @@ def with_buckets(window: Window, cap_bytes: int, *, first_bytes: int | None = No
         return between
 
     moved = np.cumsum(np.maximum(lane.seconds - latency_s, 0.0), axis=1)
-    begun = np.maximum(_backward_s(window, lane), lane.lead_s[:, 0])
+    begun = np.maximum(backward_s(window, lane), lane.lead_s[:, 0])
     lead_s = at_cuts(np.concatenate([begun[:, None], lane.lead_s], axis=1))
     lead_s[:, -1] = 0.0
     seconds = np.maximum(np.diff(at_cuts(np.pad(moved, ((0, 0), (1, 0)))), axis=1, prepend=0.0), 0.0) + latency_s
@@ -147,12 +166,12 @@ def _nothing(lane: Reductions) -> Reductions:
     return replace(lane, seconds=np.zeros_like(lane.seconds), tail_s=np.zeros_like(lane.tail_s))
 
 
-def _backward_s(window: Window, lane: Reductions) -> Floats:
-    """Backward before each reduction, shape (reductions, ranks)."""
+def backward_s(window: Window, lane: Reductions) -> Floats:
+    """Backward of the pass that each reduction ends, shape (reductions, ranks)."""
     if "backward" not in window.work:
         return np.zeros_like(lane.tail_s)
-    backward_s: Floats = window.work["backward"][window.kind == REDUCE]
-    return backward_s
+    before_s: Floats = window.work["backward"][window.kind == REDUCE]
+    return before_s if lane.own is None else before_s * lane.own
 
 
 def _cuts(total: float, cap: float, first: float) -> Floats:

@@ -38,7 +38,7 @@ def bounded(report: ScalingReport) -> ScalingReport:
     if not show.runs:
         raise BadInput("there is no run to report on", hint="give at least one run directory")
     if [detail.metrics.run for detail in report.details] != [run.run for run in show.runs]:
-        raise BadInput("the details of the report are not those of its runs", hint="make the report anew")
+        raise BadInput("the details of the report are not those of its runs", hint="make the report again")
     for run in show.runs:
         if not 1 <= run.ranks <= MAX_RANKS:
             raise BadInput(f"run {short(run.run, NAME_CHARACTERS)} cannot have had {run.ranks:.3g} ranks")

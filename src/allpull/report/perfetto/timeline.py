@@ -13,7 +13,7 @@ from pathlib import Path
 import polars as pl
 
 from allpull.analyse.aligned import AlignedRun
-from allpull.analyse.timeline import step_parts
+from allpull.analyse.timeline import step_parts, step_reductions
 from allpull.errors import BadInput
 from allpull.report.atomic_file import place_all
 from allpull.report.perfetto import tracks
@@ -87,6 +87,7 @@ class _Drawing:
     aligned: AlignedRun
     base_ns: int
     steps: pl.DataFrame
+    reductions: pl.DataFrame
     spans: pl.DataFrame
     calls: pl.DataFrame
     buckets: pl.DataFrame
@@ -100,6 +101,7 @@ def _drawing(aligned: AlignedRun, first: int, last: int) -> _Drawing:
     run = aligned.data
     inside = pl.col("step").is_between(first, last)
     steps = step_parts(aligned, run.record.ranks).filter(inside)
+    reduced = step_reductions(aligned, run.record.ranks).filter(inside)
     uses = aligned.matched.uses.with_row_index("use")
     calls = aligned.matched.calls.filter(inside).join(uses, on="use", how="left", maintain_order="left")
     buckets = aligned.clock.shared(aligned.buckets.times.filter(inside), ("ready_ns", "start_ns", "end_ns"))
@@ -116,6 +118,7 @@ def _drawing(aligned: AlignedRun, first: int, last: int) -> _Drawing:
         aligned=aligned,
         base_ns=base_ns,
         steps=steps,
+        reductions=reduced,
         spans=spans,
         calls=calls,
         buckets=buckets,
@@ -183,9 +186,10 @@ def _events(drawing: _Drawing) -> Iterator[str]:
         marks = run.events[rank].epochs if rank in run.events else ()
         yield from sheet.process(rank, f"rank {rank} · {short(host, 80)}")
         rows, spans, calls = drawing.steps.filter(of_rank), drawing.spans.filter(of_rank), drawing.calls.filter(of_rank)
-        exact = tracks.exact_pieces(rows, calls, spans)
+        reduced = drawing.reductions.filter(of_rank)
+        exact = tracks.exact_pieces(reduced, calls, spans)
         yield from tracks.steps(sheet, rank, rows, {mark.step: mark.epoch for mark in marks}, exact)
-        yield from tracks.reductions(sheet, rank, rows)
+        yield from tracks.reductions(sheet, rank, reduced)
         yield from tracks.pauses(sheet, rank, spans)
         yield from tracks.collectives(sheet, rank, calls)
         yield from tracks.buckets(sheet, rank, drawing.buckets.filter(of_rank))

@@ -33,10 +33,10 @@ GPUS = (("busy %", "busy_share", 100.0), ("power W", "power_w", 1.0), ("memory G
 """Title, column, and its factor."""
 
 
-def exact_pieces(rows: pl.DataFrame, calls: pl.DataFrame, spans: pl.DataFrame) -> dict[int, list[Piece]]:
-    """By step, the parts whose moments were recorded: frames as ``steps``, ``collectives``, ``pauses``."""
+def exact_pieces(reduced: pl.DataFrame, calls: pl.DataFrame, spans: pl.DataFrame) -> dict[int, list[Piece]]:
+    """By step, the parts whose moments were recorded: frames as ``reductions``, ``collectives``, ``pauses``."""
     pieces: dict[int, list[Piece]] = defaultdict(list)
-    for row in rows.drop_nulls(["arrival_ns", "done_ns"]).iter_rows(named=True):
+    for row in reduced.iter_rows(named=True):
         pieces[row["step"]] += _blocked(row["arrival_ns"], row["met_ns"], row["done_ns"])
     for row in calls.drop_nulls(["blocked_ns", "end_ns"]).iter_rows(named=True):
         if row["inside"] not in OPAQUE:
@@ -84,13 +84,12 @@ def steps(
 
 
 def reductions(sheet: Sheet, rank: int, rows: pl.DataFrame) -> Iterator[str]:
-    """From the arrival of the last gradient of each step to the return of all, as recorded."""
-    known = rows.drop_nulls(["arrival_ns", "done_ns"])
-    if known.is_empty():
+    """From the arrival of the last gradient of each backward pass to the return of all, as recorded."""
+    if rows.is_empty():
         return
     yield from sheet.track(rank, REDUCTION, "reduction of gradients")
     over_ns = sheet.base_ns
-    for row in known.iter_rows(named=True):
+    for row in rows.iter_rows(named=True):
         arrival_ns, done_ns = row["arrival_ns"], row["done_ns"]
         if not over_ns <= arrival_ns <= done_ns:
             continue

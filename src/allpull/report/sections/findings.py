@@ -36,7 +36,7 @@ def block(report: ScalingReport) -> Block | None:
 
 def _lead(result: ExplainResult, priced: list[Finding]) -> str:
     if not priced:
-        return result.healthy or "No finding has a price; the notes below say what could not be told."
+        return result.healthy or "No finding has a price; the notes below say what the data cannot tell."
     first = priced[0]
     gain = "" if first.gain is None else f" {price(first)}"
     more = (

@@ -32,7 +32,7 @@ NUMBERS: dict[str, tuple[Literal["left", "right"], int, str]] = {
     "before": ("right", -5, MUTED),
     "after": ("left", 5, MUTED),
 }
-"""Where the number of a bar stands → how it is set there, how far off, and its colour."""
+"""Position of the number of a bar → its alignment, its distance and its colour."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +189,7 @@ def _table(result: ExplainResult, tree: Efficiency, compared: Against | None) ->
         caption="The efficiency tree",
         columns=("Factor", "What it is", "Value", "95 % interval", "Gain if gone"),
         rows=rows,
-        words=2,
+        text_columns=2,
         tones=tones,
     )
 

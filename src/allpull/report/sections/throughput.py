@@ -39,7 +39,7 @@ def block(report: ScalingReport) -> Block:
     caption = (
         "Each point is a run; its bar is the 95 % confidence interval of the mean, often smaller than the point. "
         + ("The dashed line is perfect scaling from the reference run. " if ideal else "")
-        + "A percentage beside a point is its efficiency."
+        + "A percentage next to a point is its efficiency."
     )
     chart = Chart(
         slug="throughput",

@@ -159,7 +159,7 @@ def _unwatched(marks: tuple[Watching, ...], file: StepsFile | None) -> int:
 def _off_at_ends(log: EventLog, file: StepsFile | None) -> int:
     """Steps that passed before the first record as observation was yet to begin, and after the last as it had ended."""
     marks = log.watching
-    first = log.epochs[0].step if log.epochs else 0  # a training that was resumed goes on counting
+    first = log.epochs[0].step if log.epochs else 0  # a resumed training continues counting
     before = max(0, marks[0].step - first) if marks and marks[0].on else 0
     after = 0
     if marks and not marks[-1].on and log.end is not None:

@@ -1,7 +1,7 @@
 """Read a run directory: its records as columns, and gaps for what is missing from it.
 
 What cannot be trusted is an error that names file, line and field. What is merely absent (a rank that was killed, a
-host that kept its files) is a gap beside the data, which every result carries on.
+host that kept its files) is a gap, which every result repeats.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def read_run(directory: Path, *, skip_damaged: bool = False) -> RunData:
 
 def _after_steps(rank: int, log: EventLog | None) -> pl.DataFrame:
     """The collectives of ``rank`` after its last step."""
-    rows = [(rank, rest.step, *call) for rest in (log.rest if log else ()) for call in rest.collectives]
+    rows = [(rank, event.step, *call) for event in (log.after_steps if log else ()) for call in event.collectives]
     return pl.DataFrame(rows, schema=collectives.SCHEMA, orient="row")
 
 

@@ -57,7 +57,7 @@ SCHEMA: dict[str, pl.DataType] = {
     **{f"tag_{tag}": pl.Boolean() for tag in (*TAGS, OTHER_TAG)},
 }
 """Columns of ``RunData.steps``: times in ns; a tag is a column of its own; phases that
-the program named, collectives, reductions and the moments of buckets stand in frames of their own.
+the program named, collectives, reductions and the moments of buckets are in separate frames.
 """
 
 

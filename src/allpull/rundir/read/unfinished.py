@@ -20,7 +20,7 @@ _NUMBER = re.compile(r"[0-9]+(_[0-9]+)?(;[A-Za-z0-9][A-Za-z0-9_.-]*)?")
 def job_number(root: Path, record: RunRecord) -> str | None:
     """The number of the job in its queue, followed by ";cluster" on a federation; None: it has none, or never began.
 
-    The record holds it; for a job that was submitted by hand, a file that its script writes when it begins.
+    The record holds it; for a job that was submitted manually, a file that its script writes when it begins.
     """
     number = record.job
     if number is None and layout.QUEUE in {

@@ -107,7 +107,7 @@ class Checkpoints:
         """Restore the newest complete checkpoint of ``source`` (a run directory or one file). A collective.
 
         On another number of ranks, every rank gets the mean of the batch statistics and of PowerSGD's error feedback,
-        so that no gradient is lost, and its generators are seeded anew. The optimizer keeps its settings; only its
+        so that no gradient is lost, and its generators are seeded again. The optimizer keeps its settings; only its
         state is restored.
 
         Raises:

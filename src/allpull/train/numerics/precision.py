@@ -152,7 +152,7 @@ class Precision:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore ``state_dict``; with an empty one, of another precision, scaling starts anew.
+        """Restore ``state_dict``; with an empty one, of another precision, scaling starts afresh.
 
         Raises:
             BadInput: it is invalid; nothing was changed.

@@ -72,7 +72,7 @@ class PowerSgd:
         """Restore the ``state`` of each of ``ranks``, as ``rank`` of them.
 
         None: the number of ranks has changed. Each then gets the mean of the error feedback; since gradients are
-        averaged over ranks, no feedback is lost. A basis of another approximation rank is drawn anew.
+        averaged over ranks, no feedback is lost. A basis of another approximation rank is drawn again.
 
         Raises:
             ValueError: it is of another network.
