@@ -11,6 +11,8 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
+from allpull.analyse.clock.host_clocks import BURST_NS
+from allpull.analyse.probes.clock import PAUSE_NS
 from allpull.observe import clock_pings
 from allpull.probe import clock
 from allpull.probe.ranks import ProbeGroup, join_group, leave_group
@@ -71,3 +73,9 @@ def test_rank_0_has_the_pings_of_the_first_rank_of_every_other_host():
     assert len(rows[0]) == clock.STAMPS
     assert all(row[:4] == sorted(row[:4]) for row in rows)
     assert [told[rank] for rank in (1, 2, 3)] == [[], [], []]
+
+
+def test_the_analysis_cuts_bursts_where_they_end():
+    """It may not import what pings: it is read where no job runs."""
+    assert BURST_NS == clock_pings.BURST_S * 1e9
+    assert PAUSE_NS < clock.PAUSE_S * 1e9

@@ -14,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allpull.probe import machine_facts
-from allpull.probe.doctor import CHECKS, Check, as_json, examine
+from allpull.probe.doctor import CHECKS, examine
 from allpull.probe.machine_facts import Facts, read_facts, try_torch
 from allpull.schema.base import tag
 from allpull.schema.host import Cpu, HostRecord
+from allpull.schema.probed import Check, DoctorResult
 
 GIB = 1 << 30
 
@@ -173,7 +174,7 @@ def test_whatever_is_wrong_comes_with_advice(facts: Facts) -> None:
     checks = examine(facts)
     assert [one.name for one in checks] == list(CHECKS)
     assert all(one.advice for one in checks if one.state in {"warn", "bad"})
-    answer = json.loads(json.dumps(as_json(checks), allow_nan=False))
+    answer = json.loads(DoctorResult(schema=tag("doctor"), checks=checks).model_dump_json(by_alias=True))
     assert list(answer) == ["schema", "checks"]
     assert answer["schema"] == tag("doctor")
     assert all(set(one) == {"name", "state", "found", "advice"} for one in answer["checks"])

@@ -76,7 +76,7 @@ class Job:
     def __init__(self, process: subprocess.Popen[bytes], answers: _Answers, directory: Path) -> None:
         self._process = process
         self._answers = answers
-        self._begun_s = time.monotonic()
+        self._started_s = time.monotonic()
         self.directory = directory
         """The run directory, absolute; it grows while the job runs."""
 
@@ -95,7 +95,7 @@ class Job:
         watched = assess(job_snapshot(self.directory))
         return Progress(
             status=watched.status,
-            seconds=time.monotonic() - self._begun_s,
+            seconds=time.monotonic() - self._started_s,
             steps=watched.steps_done,
             steps_total=watched.steps_total,
             samples_per_s=watched.samples_per_s,

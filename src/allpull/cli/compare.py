@@ -107,7 +107,8 @@ def compare(  # noqa: PLR0917  one parameter an option, called by typer alone
 ) -> None:
     """Compare runs before and after a change.
 
-    Every difference has a 99 % interval. With --fail-if it is a gate for CI: exit code 3 if the gate fails.
+    Every change has a 99 % interval, if the run-to-run variation is known. With --fail-if it is a gate for CI: exit
+    code 3 if the gate fails.
     """
     from allpull.api.comparison import compare as compare_runs  # noqa: PLC0415  polars is not needed for --help
 

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from allpull.cli.options import AsJson, Out, ProbeSets
-from allpull.cli.probe_options import Duration, Where, measure, parse_counts, parse_names, parse_seconds, table
+from allpull.cli.probe_options import Duration, Where, measure, parse_counts, parse_names, parse_seconds
 from allpull.cli.say import answer, note
 from allpull.errors import BadInput, UnknownName
 from allpull.kernel import usable_cpus
-from allpull.units import parse_bytes, percent, show_bytes, show_count, show_time
-
-if TYPE_CHECKING:
-    from allpull.schema.probed import ComputeBuckets, ComputeFit, ComputePoint, ComputeResult
-    from allpull.schema.results import Interval
+from allpull.units import parse_bytes
 
 EXAMPLE = "allpull probe compute resnet50 --batch 1,8,32 --precision fp32,bf16"
 
@@ -25,7 +20,6 @@ BUILDER = "allpull.train.models.build:build"  # by name: rooms on one floor do n
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 MOST_BATCH, MOST_SIZE, MOST_THREADS = 1 << 20, 8192, 4096
 MOST_CHANNELS, MOST_CLASSES = 4096, 1 << 20
-NOISY = 1.25  # 95th percentile over the fastest of the same work, from which on results say little
 USED = tuple(
     f"model.{name}" for name in ("width", "norm", "norm_scale", "conv_bias", "stride", "head", "zero_init", "blur_pool")
 )
@@ -64,6 +58,7 @@ def compute(  # noqa: PLR0917  one parameter an option, called by typer alone
     from allpull.analyse.probes.compute import computed  # noqa: PLC0415  numpy is not needed for --help
     from allpull.jobs.placement import is_here, need_torch  # noqa: PLC0415
     from allpull.jobs.probing import ProbeRequest, specification  # noqa: PLC0415
+    from allpull.report.terminal.probe import compute_table  # noqa: PLC0415
     from allpull.rundir.read.probes import read_probe  # noqa: PLC0415
     from allpull.schema.probes import ComputeAnswer  # noqa: PLC0415
     from allpull.train.models import LIBRARIES, MODELS  # noqa: PLC0415
@@ -99,71 +94,3 @@ def compute(  # noqa: PLR0917  one parameter an option, called by typer alone
     record, directory = measure("compute", spec, out, options)
     result = computed(read_probe(directory, "compute", ComputeAnswer), record.id)
     answer(result.model_dump_json(by_alias=True, indent=1) if as_json else compute_table(result))
-
-
-def compute_table(result: ComputeResult) -> str:
-    """The table, and what it means in words."""
-    issued = any(one.issue_s is not None for one in result.points)
-    head = ["precision", "threads", "batch", "step", "9 in 10", "forward", "backward", "optimizer"]
-    head += [*(["issue"] if issued else []), "images/s", "FLOP/s", "of matmul"]
-    return "\n".join([table(head, [row(one, issued=issued) for one in result.points]), "", *sentences(result)])
-
-
-def row(one: ComputePoint, *, issued: bool) -> list[str]:
-    """One line."""
-    return [
-        one.precision,
-        f"{one.threads}",
-        f"{one.batch}",
-        show_time(one.step_s.median),
-        f"{show_time(one.step_s.low)} to {show_time(one.step_s.high)}",
-        *(show_time(part) for part in (one.forward_s, one.backward_s, one.optimizer_s)),
-        *(["" if one.issue_s is None else show_time(one.issue_s)] if issued else []),
-        show_count(one.samples_per_s),
-        "?" if one.flop_per_s is None else f"{show_count(one.flop_per_s / 1e9)} G",
-        "?" if one.peak_share is None else percent(one.peak_share),
-    ]
-
-
-def sentences(result: ComputeResult) -> Iterator[str]:
-    """One sentence a line."""
-    yield (
-        f"{result.model} on {result.device}: {result.parameters:,} parameters, {result.channels} × {result.size} × "
-        f"{result.size} pixels, {result.classes:,} classes."
-    )
-    yield from (fit_sentence(one) for one in result.fits if one.part == "step")
-    for timing in result.buckets:
-        yield bucket_sentence(timing)
-    worst = max(one.p95_over_fastest for one in result.noise)
-    busy = "; it is busy, so the results are uncertain" if worst > NOISY else ""
-    yield f"Noise of the machine: the same work takes up to {worst:.2f} times as long as at best (95 %){busy}."
-    yield from (f"Left out: {reason}." for reason in result.left_out)
-
-
-def fit_sentence(fit: ComputeFit) -> str:
-    """What the line says, with how well it holds."""
-    where = f"{fit.precision}, {fit.threads} thread{'s' * (fit.threads != 1)}"
-    line = f"{shown_time(fit.fixed_s)} + {shown_time(fit.per_sample_s)} per sample"
-    off = f"off by at most {percent(fit.worst_error)}"
-    if fit.knee is None or fit.floor_s is None:
-        return f"Step ({where}): {line}; {off}. No launch-bound knee among these batches."
-    knee = show_count(fit.knee.value)
-    if fit.knee.low is not None and fit.knee.high is not None:
-        knee += f" ({show_count(fit.knee.low)} to {show_count(fit.knee.high)})"
-    return f"Step ({where}): {line}, but {shown_time(fit.floor_s)} at least; {off}. Launch-bound below batch {knee}."
-
-
-def shown_time(one: Interval) -> str:
-    """A time with its interval."""
-    if one.low is None or one.high is None:
-        return show_time(one.value)
-    return f"{show_time(one.value)} ({show_time(one.low)} to {show_time(one.high)})"
-
-
-def bucket_sentence(timing: ComputeBuckets) -> str:
-    """When each bucket is ready."""
-    each = ", ".join(f"{show_bytes(one.size_bytes)} at {percent(one.ready_share)}" for one in timing.buckets)
-    return (
-        f"Buckets ({timing.precision}, batch {timing.batch}): {each} of backward, which takes "
-        f"{show_time(timing.backward_s.median)}."
-    )

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from allpull.cli.options import AsJson, Out, ProbeSets
-from allpull.cli.probe_options import Duration, Where, measure, parse_counts, parse_names, parse_seconds, table
+from allpull.cli.probe_options import Duration, Where, measure, parse_counts, parse_names, parse_seconds
 from allpull.cli.say import answer, note
-from allpull.units import percent, show_bytes, show_count
-
-if TYPE_CHECKING:
-    from allpull.schema.probed import LoaderResult, Spread
-    from allpull.schema.probes import LoaderShuffle
 
 EXAMPLE = "allpull probe loader packs/train --threads 1,2,4"
 
@@ -71,6 +65,7 @@ def loader(  # noqa: PLR0917  one parameter an option, called by typer alone
     from allpull.jobs.placement import is_here  # noqa: PLC0415
     from allpull.jobs.probing import ProbeRequest, specification  # noqa: PLC0415
     from allpull.probe.loader_data import USED_IN_MEMORY, USED_OF_PACKS, describe_input  # noqa: PLC0415
+    from allpull.report.terminal.probe import loader_table  # noqa: PLC0415
     from allpull.rundir.read.probes import read_probe  # noqa: PLC0415
     from allpull.schema.probes import LoaderAnswer  # noqa: PLC0415
     from allpull.schema.trainspec import DataSpec  # noqa: PLC0415
@@ -97,66 +92,3 @@ def loader(  # noqa: PLR0917  one parameter an option, called by typer alone
     record, directory = measure("loader", spec, out, options)
     result = loaded(read_probe(directory, "loader", LoaderAnswer), record.id)
     answer(result.model_dump_json(by_alias=True, indent=1) if as_json else loader_table(result))
-
-
-def loader_table(result: LoaderResult) -> str:
-    """The table, and what it means in words."""
-    head = ("files", "ranks", "threads", "samples/s", "of 9 in 10 windows", "per core", "read", "in cache")
-    rows = [
-        (
-            one.state,
-            f"{one.ranks}",
-            f"{one.threads}",
-            show_count(one.samples_per_s.median),
-            range_of(one.samples_per_s),
-            "?" if one.samples_per_cpu_s is None else show_count(one.samples_per_cpu_s),
-            "" if one.state == "memory" else f"{show_bytes(one.read_bytes_per_s)}/s",
-            "" if one.state == "memory" else "?" if one.resident is None else percent(one.resident),
-        )
-        for one in result.points
-    ]
-    return "\n".join([table(head, rows), "", *sentences(result)])
-
-
-def range_of(spread: Spread) -> str:
-    """From where to where nine of ten repetitions lie."""
-    return f"{show_count(spread.low)} to {show_count(spread.high)}"
-
-
-def sentences(result: LoaderResult) -> Iterator[str]:
-    """One sentence a line."""
-    resized = f", resized by {result.resizer}" if result.resizer else ""
-    yield (
-        f"{result.records:,} records ({result.kind}) of {show_bytes(result.bytes_per_sample)} each; batches of "
-        f"{result.batch} samples of {result.size} pixels a side{resized}; {result.cores} "
-        f"core{'s' * (result.cores != 1)} per host."
-    )
-    for knee in result.knees:
-        ranks = f"{knee.state}, {knee.ranks} rank{'s' * (knee.ranks != 1)}"
-        if knee.threads is not None:
-            enough = f"{knee.threads} thread{'s give' if knee.threads > 1 else ' gives'}"
-            yield f"Knee ({ranks}): {enough} 95 % of the highest rate or more."
-        else:
-            yield f"Knee ({ranks}): not reached; the largest number of threads tried is the fastest."
-    if result.shuffle is not None:
-        yield from shuffle_words(result.shuffle)
-    if result.odd:
-        yield f"{result.odd:,} odd records: see the log of rank 0."
-    yield from (f"Left out: {reason}." for reason in result.left_out)
-
-
-def shuffle_words(shuffle: LoaderShuffle) -> Iterator[str]:
-    """What the order is worth."""
-    if shuffle.quality is not None:
-        yield (
-            f"Shuffle: {shuffle.quality:.2f} of a full one (share of neighbours that part); "
-            f"{show_count(shuffle.records_per_read)} records per read."
-        )
-    if shuffle.seen_share < 1:
-        labels = ""
-        if shuffle.label_distance is not None and shuffle.label_distance_by_chance is not None:
-            labels = (
-                f"; their labels are off by up to {percent(shuffle.label_distance, 1)} "
-                f"(by chance: {percent(shuffle.label_distance_by_chance, 1)})"
-            )
-        yield f"By files: a rank sees {percent(shuffle.seen_share)} of the records, the same in every epoch{labels}."

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from shutil import rmtree
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from allpull.cli.options import AsJson, Out, ProbeSets
-from allpull.cli.probe_loader import range_of
-from allpull.cli.probe_options import Duration, Where, measure, parse_counts, parse_seconds, table
+from allpull.cli.probe_options import Duration, Where, measure, parse_counts, parse_seconds
 from allpull.cli.say import answer, note
 from allpull.errors import BadInput
-from allpull.units import parse_bytes, percent, show_bytes, show_count
-
-if TYPE_CHECKING:
-    from allpull.schema.probed import StoragePoint, StorageResult
+from allpull.units import parse_bytes
 
 EXAMPLE = "allpull probe storage /scratch --sizes 4KiB,1MiB"
 
@@ -58,6 +53,7 @@ def storage(  # noqa: PLR0917  one parameter an option, called by typer alone
     from allpull.jobs.placement import is_here  # noqa: PLC0415
     from allpull.jobs.probing import ProbeRequest, specification  # noqa: PLC0415
     from allpull.probe.disk import check_space  # noqa: PLC0415
+    from allpull.report.terminal.probe import storage_table  # noqa: PLC0415
     from allpull.rundir.read.probes import read_probe  # noqa: PLC0415
     from allpull.schema.probes import StorageAnswer  # noqa: PLC0415
 
@@ -99,52 +95,9 @@ def parse_reads(text: str) -> list[int]:
     [4096, 1048576]
     """
     sizes = {parse_bytes(word.strip()) for word in text.split(",")}
-    odd = next((size for size in sorted(sizes) if size % PAGE_BYTES or not 0 < size <= MOST_READ_BYTES), None)
-    if odd is not None:
+    bad = next((size for size in sorted(sizes) if size % PAGE_BYTES or not 0 < size <= MOST_READ_BYTES), None)
+    if bad is not None:
         raise BadInput(
-            f"--sizes {text}: {odd:,} bytes is no multiple of 4 KiB up to 64 MiB", hint="such as --sizes 4KiB,1MiB"
+            f"--sizes {text}: {bad:,} bytes is no multiple of 4 KiB up to 64 MiB", hint="such as --sizes 4KiB,1MiB"
         )
     return sorted(sizes)
-
-
-def storage_table(result: StorageResult) -> str:
-    """The table, and what it means in words."""
-    several = result.hosts > 1
-    head = ["operation", "size", "hosts", "ranks", "threads", "per second", "9 in 10", "bytes/s", "per host"]
-    head += ["of a lone host"] if several else []
-    return "\n".join([table(head, [row(one, several=several) for one in result.points]), "", *sentences(result)])
-
-
-def row(one: StoragePoint, *, several: bool) -> list[str]:
-    """One line."""
-    share = "" if one.of_alone is None else percent(one.of_alone)
-    return [
-        one.op,
-        show_bytes(one.size_bytes) if one.size_bytes else "",
-        f"{one.hosts}",
-        f"{one.ranks}",
-        f"{one.threads}",
-        show_count(one.ops_per_s.median),
-        range_of(one.ops_per_s),
-        "" if one.bytes_per_s is None else f"{show_bytes(one.bytes_per_s.median)}/s",
-        show_count(one.per_host_ops_per_s),
-        *([share] if several else []),
-    ]
-
-
-def sentences(result: StorageResult) -> Iterator[str]:
-    """One sentence a line."""
-    kind = f" ({result.file_system})" if result.file_system else ""
-    yield f"{result.path}{kind}: a file of {show_bytes(result.file_bytes)} per rank, which has been removed."
-    yield WAYS[result.way].format(why=result.why)
-    yield (
-        f"This process can do {show_count(result.ceiling_ops_per_s)} reads per second from memory with one thread: "
-        "rates near it do not measure the storage. stat and open find what create has just left in this host's caches."
-    )
-
-
-WAYS = {
-    "direct": "Reads went past the page cache (O_DIRECT); caches of servers and disks are in the results.",
-    "dropped": "Reads went through the page cache, which was emptied before each repetition: {why}.",
-    "cached": "Reads came from memory, not from the storage: {why}.",
-}

@@ -22,6 +22,7 @@ from allpull.cli.options import (
     trace_options,
 )
 from allpull.cli.say import note
+from allpull.errors import BadInput
 
 EXAMPLE = "allpull run -n 4 -- train.py --lr 0.1"
 
@@ -70,8 +71,10 @@ def run(  # noqa: PLR0917  one parameter an option, called by typer alone
     from allpull.jobs import command as observing  # noqa: PLC0415  pydantic is not needed for --help
 
     check_exclusive(dry_run=dry_run, prepare=prepare)
+    if not command:
+        raise BadInput("no command was given", hint="allpull run -- torchrun --nproc-per-node 4 train.py")
     request = observing.CommandRequest(
-        command=tuple(command or ()),
+        command=tuple(command),
         ranks=ranks,
         launcher=launcher,
         name=name,

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 from allpull.explain.candidate import MIN_SHARE, Candidate, seconds
 from allpull.explain.evidence.facts import Facts
@@ -25,10 +26,13 @@ from allpull.explain.manual import section
 from allpull.explain.pricing.expected_gain import expected_gain
 from allpull.explain.pricing.price import Price, bounded, price, without_all
 from allpull.explain.rules import RULES, names
+from allpull.replay.engine import replay
 from allpull.schema.explained import Finding
 from allpull.units import counted, percent, show_time
 
 HIDDEN = 0.5  # of a loss: where its own removal saves less, other faults have to be removed with it
+SHARED = 0.5  # of the smaller loss: if removing both saves less of it, the other remedy already saves it
+MOST_COMPARED = 4  # findings: each pair costs a replay
 SMALL = 0.005  # of a step: a loss below it is not worth a note
 MOST_PER_RULE = 8  # candidates of one rule that are priced, the largest: each costs replays
 
@@ -61,6 +65,7 @@ def findings(facts: Facts) -> Findings:
     )
     late = [one for one in candidates if one.kind == "late"]
     kept: list[Finding] = []
+    priced: list[tuple[Candidate, Price]] = []
     doubts: list[_Doubt] = []
     for one in candidates:
         if one.without is None:
@@ -73,6 +78,7 @@ def findings(facts: Facts) -> Findings:
         found = price(facts, one.without, base, one.rare)
         doubt = _doubt(one, found, facts)
         if doubt is None:
+            priced.append((one, found))
             kept.append(_finding(one, bounded(one, found, facts, base), facts))
         else:
             doubts.append(doubt)
@@ -80,7 +86,11 @@ def findings(facts: Facts) -> Findings:
     kept.sort(key=lambda finding: -expected_gain(finding.gain))
     return Findings(
         findings=tuple(kept),
-        notes=(*_not_priced(unpriced, facts), *(doubt.note for doubt in doubts if doubt.note is not None)),
+        notes=(
+            *_sold_twice(priced, facts),
+            *_not_priced(unpriced, facts),
+            *(doubt.note for doubt in doubts if doubt.note is not None),
+        ),
         undecided=any(doubt.may_cost for doubt in doubts),
     )
 
@@ -114,6 +124,25 @@ def _not_priced(unpriced: Sequence[Candidate], facts: Facts) -> list[str]:
     least_s = MIN_SHARE * facts.step_s
     by_rule = Counter(one.rule for one in unpriced if one.evidence and one.evidence[0].value >= least_s)
     return [f"{counted(number, 'more candidate')} of {rule} not priced" for rule, number in by_rule.items()]
+
+
+def _sold_twice(priced: Sequence[tuple[Candidate, Price]], facts: Facts) -> list[str]:
+    """Which pairs of the largest findings price the same time: removing both saves much less than the sum."""
+    notes = []
+    largest = sorted(priced, key=lambda one: -one[1].loss_s)[:MOST_COMPARED]
+    for (one, price_of_one), (other, price_of_other) in combinations(largest, 2):
+        if one.rule == other.rule or one.without is None or other.without is None:
+            continue
+        left_s = replay(other.without(one.without(facts.window))).total_s
+        saved_s = facts.step_s - left_s / max(1, facts.window.steps.size)
+        if saved_s < max(price_of_one.loss_s, price_of_other.loss_s) + SHARED * min(
+            price_of_one.loss_s, price_of_other.loss_s
+        ):
+            notes.append(
+                f"{one.rule} and {other.rule} price partly the same time: removing both saves at most "
+                f"{show_time(saved_s)} per step"
+            )
+    return notes
 
 
 def _doubt(one: Candidate, found: Price, facts: Facts) -> _Doubt | None:

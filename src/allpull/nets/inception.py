@@ -47,9 +47,9 @@ def _unit(
     return draft.norm(f"{place}.bn", y)
 
 
-def _joined(first: Map, *others: Map) -> Map:
+def _joined(first: Map, *branches: Map) -> Map:
     """Parallel branches, concatenated: their channels add up."""
-    channels = first.channels + sum(other.channels for other in others)
+    channels = first.channels + sum(other.channels for other in branches)
     return Map(channels=channels, height=first.height, width=first.width)
 
 

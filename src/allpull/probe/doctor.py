@@ -6,14 +6,12 @@ the state "unknown", never "ok".
 
 from __future__ import annotations
 
-import dataclasses
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Literal
 
 from allpull.probe.machine_facts import Facts
-from allpull.schema.base import tag
+from allpull.schema.probed import Check
 from allpull.units import show_bytes
 
 State = Literal["ok", "warn", "bad", "unknown"]
@@ -41,16 +39,6 @@ PARALLEL_FILE_SYSTEMS = frozenset({"lustre", "gpfs", "beegfs", "ceph", "wekafs",
 MEMORY_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """One verdict: the fact, its state, the finding, and what to do."""
-
-    name: str
-    state: State
-    found: str
-    advice: str = ""
-
-
 def examine(facts: Facts) -> list[Check]:
     """A verdict on each fact that decides whether measurements here can be trusted."""
     checks = []
@@ -58,11 +46,6 @@ def examine(facts: Facts) -> list[Check]:
         state, finding, advice = judge(facts)
         checks.append(Check(name=name, state=state, found=finding, advice=advice))
     return checks
-
-
-def as_json(checks: Iterable[Check]) -> dict[str, Any]:
-    """The checks as JSON-able values, ``schema`` first."""
-    return {"schema": tag("doctor"), "checks": [dataclasses.asdict(check) for check in checks]}
 
 
 def _load(facts: Facts) -> Verdict:

@@ -48,9 +48,9 @@ def _ranks(order: Order) -> Iterator[str]:
             yield f"# (wall clock of {host.name}: {host.clock_offset_s:+g} s, {host.clock_drift_ppm:+g} ppm)"
         for local_rank, rank in enumerate(host.ranks):
             variables = network.rank_variables(rank, local_rank, order.ranks, len(host.ranks), order.port)
-            words = ["ip", "netns", "exec", host.name, "env", *(f"{key}={value}" for key, value in variables.items())]
-            words += [sys.executable, "-m", "allpull.observe.rank", order.job_file, order.module]
-            yield f"{shlex.join(words)} &  # {network.address(index)}"
+            command = ["ip", "netns", "exec", host.name, "env", *(f"{key}={value}" for key, value in variables.items())]
+            command += [sys.executable, "-m", "allpull.observe.rank", order.job_file, order.module]
+            yield f"{shlex.join(command)} &  # {network.address(index)}"
     yield "wait"
 
 

@@ -25,8 +25,8 @@ class Unshaped:
             BadInput: this machine cannot hold the ranks.
         """
         check_memory(self._cluster, accelerated=True)
-        first, *rest = self._local.plan(job).splitlines(keepends=True)
-        return "".join([first, *(f"# {line}\n" for line in self._idle()), *rest])
+        first, *lines = self._local.plan(job).splitlines(keepends=True)
+        return "".join([first, *(f"# {line}\n" for line in self._idle()), *lines])
 
     def submit(self, job: Job) -> LocalJob:
         """Start ``job``.

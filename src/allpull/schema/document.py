@@ -28,6 +28,7 @@ DOCUMENTED: dict[str, Any] = {
     "loader": probed.LoaderResult,
     "storage": probed.StorageResult,
     "compute": probed.ComputeResult,
+    "doctor": probed.DoctorResult,
 }
 """File stem → type. Add a record here and `make reference` writes its schema."""
 

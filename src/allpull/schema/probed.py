@@ -11,6 +11,22 @@ from allpull.schema.probes import LoaderShuffle, LoaderState, Noise, Precision, 
 from allpull.schema.results import Interval
 
 
+class Check(Record):
+    """One fact about this machine: whether it would spoil a measurement, what was found, and what to do."""
+
+    name: str
+    state: Literal["ok", "warn", "bad", "unknown"]
+    found: str
+    advice: str = Field("", description="empty if there is nothing to do")
+
+
+class DoctorResult(Record):
+    """The result of `allpull doctor`."""
+
+    schema_: str = Field(alias="schema")
+    checks: list[Check]
+
+
 class Spread(Record):
     """The median of repetitions, and the range in which nine of ten lie."""
 

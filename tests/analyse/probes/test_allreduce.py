@@ -1,4 +1,4 @@
-"""Rates and fits of collectives against the ring's own arithmetic; clocks against planted offsets."""
+"""Rates and fits of collectives against the ring's own arithmetic."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from allpull.analyse.clock.ping_bounds import compare
 from allpull.analyse.probes.allreduce import rates, ring_fit
 
 
@@ -84,45 +83,3 @@ def test_the_interval_covers_the_truth_where_sizes_miss_the_formula(exponents, m
 )
 def test_what_the_data_cannot_tell_is_not_told(times, ranks):
     assert ring_fit(times, ranks) is None
-
-
-def pings(offset_ns, drift, seconds, *, seed=0, way_ns=20_000):
-    """Pings of a clock that is ``offset_ns`` ahead at the start and runs ``1 + drift`` times as fast."""
-    rng = np.random.default_rng(seed)
-    rows, now = [], 10**18
-
-    def theirs(at: int) -> int:
-        return at + offset_ns + round(drift * (at - 10**18))
-
-    while now < 10**18 + seconds * 10**9:
-        for _ in range(100):
-            there, back = (int(way_ns + rng.exponential(30_000)) for _ in range(2))
-            received = theirs(now + there)
-            answered = theirs(now + there + 5_000)
-            rows.append([now, received, answered, now + there + 5_000 + back])
-            now += there + back + 5_000
-        now += 200_000_000
-    return rows
-
-
-@given(offset_ns=st.integers(-(10**10), 10**10), drift=st.floats(-2e-4, 2e-4), seed=st.integers(0, 1000))
-def test_a_planted_offset_and_drift_are_found_within_their_own_bounds(offset_ns, drift, seed):
-    rows = pings(offset_ns, drift, 4, seed=seed)
-    found = compare(rows)
-    truth_s = (offset_ns + drift * (rows[-1][0] - 10**18)) / 1e9
-    assert abs(found.offset_s - truth_s) <= found.offset_bound_s + 1e-5  # the last burst is 10 ms long at 2e-4
-    assert found.drift is not None
-    assert found.drift_bound is not None
-    assert abs(found.drift - drift) <= found.drift_bound + 1e-9
-    assert found.drift_bound < 5e-5
-
-
-def test_a_probe_too_short_for_a_drift_says_so():
-    assert compare(pings(5, 0.0, 0.1)).drift is None
-
-
-def test_a_clock_that_was_set_in_between_is_refused():
-    with pytest.raises(ValueError, match="set in between"):
-        compare([[100, 5, 6, 90]])
-    with pytest.raises(ValueError, match="no pings"):
-        compare([])

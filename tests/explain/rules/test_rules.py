@@ -147,7 +147,7 @@ PLANTED = (
     ),
     Planted(
         rule="no-overlap",
-        made=lambda: job(8, bucket_s=(0.002, 0.003, 0.001), lead_s=(0.002, 0.001, 0.0)),
+        made=lambda: job(8, bucket_s=(0.006, 0.0001), lead_s=(0.0003, 0.0)),
         machine=replace(EIGHT, connections=ring(4, busy_share=0.1)),
     ),
     Planted(rule="launch-bound", made=lambda: job(8, host=0.02), loss_s=0.02),

@@ -1,9 +1,9 @@
 """Put the times of all hosts on one clock, by the pings that were recorded while their job ran.
 
-A ping shows that the offset of its host was within θ ± ρ/2 (``analyse.clock.ping_bounds``), however long each of its
-two ways took. Only the fastest ping of each burst is used. Between bursts the offset is interpolated linearly, and
-beyond them it is extrapolated at the last rate, as in Score-P and Scalasca. The bound on its error is interpolated in
-the same way, plus how far the clock may have left the line:
+A ping shows that the offset of its host was within θ ± ρ/2 (``intervals``), however long each of its two ways took.
+Only the fastest ping of each burst is used. Between bursts the offset is interpolated linearly, and beyond them it is
+extrapolated at the last rate, as in Score-P and Scalasca. The bound on its error is interpolated in the same way, plus
+how far the clock may have left the line:
 
 - between two bursts its rate may have wandered by ``WANDER`` and, where the rates before and after differ by more than
   their pings explain, by that difference; times the distance to the nearer burst;
@@ -22,7 +22,6 @@ import numpy as np
 import polars as pl
 from numpy.typing import ArrayLike, NDArray
 
-from allpull.analyse.clock.ping_bounds import intervals
 from allpull.rundir.read.counters import PING_MOMENTS
 from allpull.units import NS_PER_S
 
@@ -31,7 +30,7 @@ Floats = NDArray[np.float64]
 
 MAX_DRIFT = 500e-6  # how fast ntp_adjtime(2) slews a clock; an undisciplined quartz is within 100 ppm
 WANDER = 1e-6  # by which the rate of a quartz may change within a minute, as its machine warms up
-BURST_NS = NS_PER_S  # pings within it are of one burst
+BURST_NS = NS_PER_S  # pings within it are of one burst: the longest that a sidecar lets one take
 BASELINE_NS = 10 * NS_PER_S  # over less, a rate would be the quotient of two small errors
 MAX_APART_NS = float(2**61)  # beyond it differences of differences leave 64 bits: no two real clocks are
 
@@ -147,6 +146,17 @@ def align(
             clocks[str(host)] = host_clock
     unpinged = tuple(host for host in dict.fromkeys(hosts) if host != reference and host not in clocks)
     return Alignment(reference=reference, clocks=clocks, unpinged=unpinged)
+
+
+def intervals(stamps: Times) -> tuple[Times, Times]:
+    """2θ and ρ of each ping, in ns; ``stamps`` has shape (pings, 4): sent, received, answered, back.
+
+    A ping was sent at s and back at b on our clock, received at r and answered at a on theirs. However long its two
+    ways took, their clock minus ours was within θ ± ρ/2 with θ = ((r − s) + (a − b))/2 and ρ = (b − s) − (a − r), the
+    round trip (RFC 5905 §8). Whole nanoseconds, because clocks that count from 1970 exceed a float's digits.
+    """
+    sent, received, answered, back = stamps.T
+    return (received - sent) + (answered - back), (back - sent) - (answered - received)
 
 
 def _host_clock(stamps: Times) -> HostClock | None:

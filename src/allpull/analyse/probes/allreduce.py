@@ -13,7 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allpull.analyse.statistics import student_t
-from allpull.schema.results import CollectiveTime, Interval, RingFit
+from allpull.schema.base import tag
+from allpull.schema.probes import AllreduceAnswer
+from allpull.schema.results import AllreduceResult, CollectiveTime, Interval, RingFit
 
 RESAMPLES = 1000
 TAIL = 2.5  # percent on each side of a 95 % interval
@@ -21,6 +23,20 @@ FEW_FREEDOM = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776}  # Student's t where ``s
 USUAL_MISFIT = 0.05  # two sizes always fit exactly; an all-reduce that follows the formula does so within this
 
 Floats = NDArray[np.float64]
+
+
+def reduced(answer: AllreduceAnswer, run: str, hosts: int) -> AllreduceResult:
+    """The all-reduce probe's results as rates, with their fit."""
+    return AllreduceResult(
+        schema=tag("allreduce"),
+        run=run,
+        ranks=answer.ranks,
+        hosts=hosts,
+        backend=answer.backend,
+        device=answer.device,
+        results=[rates(one.size_bytes, one.times_s, answer.ranks) for one in answer.results],
+        fit=ring_fit({one.size_bytes: one.times_s for one in answer.results}, answer.ranks),
+    )
 
 
 def rates(size_bytes: int, times_s: Sequence[float], ranks: int) -> CollectiveTime:

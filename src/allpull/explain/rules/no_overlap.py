@@ -12,10 +12,12 @@ How it is found
     exchange during backward would take CPU time from backward.
 
 What it costs
-    The replay in which the exchange overlaps all of backward, as far as that is long enough.
+    The replay with buckets of 25 MiB, or of a quarter of the gradients where these are less than 100 MiB. Bytes are
+    taken to become ready evenly over the backward pass that reduces them. Where the size of the gradients is not known,
+    at most what an exchange during the whole of backward saves.
 
 What to do
-    Smaller buckets: `DDP(model, bucket_cap_mb=25)`, or less for a small network. In other libraries the switch that
+    Smaller buckets: `DDP(model, bucket_cap_mb=25)`, or less for a small model. In other libraries the switch that
     delays the exchange: apex `DistributedDataParallel(delay_allreduce=False)`; and no explicit reduction after
     backward.
 
@@ -26,16 +28,19 @@ When it is wrong
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
-from allpull.explain.candidate import Candidate, count, seconds, share
+from allpull.explain.candidate import Candidate, as_recorded, count, seconds, share
 from allpull.explain.evidence.facts import Facts
-from allpull.replay.whatif.network import backward_s, overlapped
+from allpull.replay.whatif.network import backward_s, overlapped, with_buckets
 from allpull.units import percent
 
 LATE = 0.1  # of backward: what is ready only then cannot be hidden behind it
 MOST = 0.8  # of the bytes
-SMALLEST_BYTES = 1 << 20  # the first bucket of DDP by default
+MIB = 1 << 20  # the first bucket of DDP by default; models with less are not reported
+CAP_MIB = 25  # DDP's default for all others
 FULL = 0.8  # of the CPUs: beyond it an exchange and a backward pass take time from each other
 LEAST = 0.05  # of a step: overlap has a cost of its own, which the replay does not know
 
@@ -47,29 +52,29 @@ def find(facts: Facts) -> list[Candidate]:
         return []
     if lane.networks is not None and np.unique(lane.networks).size > 1:
         return []  # their buckets differ
-    if (lane.size_bytes is not None and lane.size_bytes.sum() < SMALLEST_BYTES) or not _has_processors_left(facts):
+    if (lane.size_bytes is not None and lane.size_bytes.sum() < MIB) or not _has_processors_left(facts):
         return []
     sizes = np.ones(lane.buckets) if lane.size_bytes is None else lane.size_bytes.astype(np.float64)
-    late = (
-        (np.median(lane.lead_s, axis=(0, 2)) <= LATE * float(np.median(backward_s(facts.window, lane))))
-        @ sizes
-        / sizes.sum()
-    )
+    usual_backward_s = float(np.median(backward_s(facts.window, lane)))
+    late = (np.median(lane.lead_s, axis=(0, 2)) <= LATE * usual_backward_s) @ sizes / sizes.sum()
     if late < MOST:
         return []
+    total_bytes = None if lane.size_bytes is None else int(lane.size_bytes.sum())
+    cap_mib = CAP_MIB if total_bytes is None else min(CAP_MIB, max(1, total_bytes // (4 * MIB)))
     exposed_s = float(facts.blame.transfer_s.mean()) if facts.blame is not None else 0.0
     return [
         Candidate(
             rule="no-overlap",
             kind="job",
             title=f"{percent(float(late))} of the gradients are ready only at the end of backward",
-            remedy="smaller buckets: DDP(model, bucket_cap_mb=25) or less; apex: delay_allreduce=False",
+            remedy=f"smaller buckets: DDP(model, bucket_cap_mb={cap_mib}); apex: delay_allreduce=False",
             evidence=(
                 seconds("transfer that backward does not hide", exposed_s, facts.span),
                 share("share of the bytes that become ready in the last tenth of backward", float(late), facts.span),
                 count("buckets of a step", lane.buckets, "buckets of DDP"),
             ),
-            without=overlapped,
+            without=overlapped if total_bytes is None else partial(with_buckets, cap_bytes=cap_mib * MIB),
+            bounds=(as_recorded, overlapped) if total_bytes is None else None,
             least_share=LEAST,
         )
     ]

@@ -59,7 +59,7 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows of text under ``columns``; the first ``words`` columns hold text, the others numbers.
+    """Rows of text under ``columns``; the first ``text_columns`` columns hold text, the others numbers.
 
     ``marked`` are the indices of highlighted rows; ``tones`` colour single cells, by row and column: good, fair, poor.
     """
@@ -68,7 +68,7 @@ class Table:
     caption: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
-    words: int = 1
+    text_columns: int = 1
     marked: frozenset[int] = frozenset()
     tones: Mapping[tuple[int, int], Tone] = field(default_factory=dict)
 

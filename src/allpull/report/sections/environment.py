@@ -46,7 +46,7 @@ def block(report: ScalingReport) -> Block:
                 caption="Differs between the runs",
                 columns=("Setting", *names),
                 rows=rows,
-                words=1 + len(names),
+                text_columns=1 + len(names),
                 marked=marked,
             )
         )
@@ -54,7 +54,7 @@ def block(report: ScalingReport) -> Block:
         note = "Highlighted settings are not meant to differ in a scaling study: they can change the speed themselves."
         parts.append(Text(text=note, quiet=True))
     caption = "The same in all runs" if len(names) > 1 else "Settings"
-    parts.append(Table(caption=caption, columns=("Setting", "Value"), rows=list(same.items()), words=2))
+    parts.append(Table(caption=caption, columns=("Setting", "Value"), rows=list(same.items()), text_columns=2))
     return Block(title=TITLE, lead=_lead(report.details, len(marked)), parts=parts)
 
 

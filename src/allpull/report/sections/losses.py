@@ -189,7 +189,7 @@ def _table(result: ExplainResult, tree: Efficiency, compared: Against | None) ->
         caption="The efficiency tree",
         columns=("Factor", "What it is", "Value", "95 % interval", "Gain if gone"),
         rows=rows,
-        words=2,
+        text_columns=2,
         tones=tones,
     )
 

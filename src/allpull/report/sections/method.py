@@ -91,7 +91,7 @@ def _table(runs: Sequence[RunMetrics]) -> Table:
         for label, run in zip(labels(runs), runs, strict=True)
     ]
     columns = ("Run", "Steps left out, and why", "Steady steps", "Closure error", "Overhead", "Gaps")
-    return Table(caption="What the numbers of each run rest on", columns=columns, rows=rows, words=2)
+    return Table(caption="What the numbers of each run rest on", columns=columns, rows=rows, text_columns=2)
 
 
 def _closure(error: float | None) -> float | None:

@@ -145,7 +145,7 @@ def _table(runs: Sequence[RunMetrics], names: Sequence[str]) -> Table:
         for phase in in_order(name for times_s in by_run for name in times_s)
     ]
     caption = "Mean time per step, and its share of the step"
-    return Table(caption=caption, columns=("Phase", "What it is", *names), rows=rows, words=2)
+    return Table(caption=caption, columns=("Phase", "What it is", *names), rows=rows, text_columns=2)
 
 
 def _cell(times_s: Mapping[str, float], phase: str) -> str:

@@ -60,7 +60,7 @@ class EventLog:
     traces: tuple[TraceWindow, ...] = ()
     device_steps: tuple[DeviceStep, ...] = ()
     watching: tuple[Watching, ...] = ()
-    rest: tuple[Rest, ...] = ()
+    after_steps: tuple[Rest, ...] = ()
 
 
 def read_events(root: Path, rank: int, *, skip_damaged: bool) -> EventLog | None:
@@ -108,7 +108,7 @@ def read_events(root: Path, rank: int, *, skip_damaged: bool) -> EventLog | None
         traces=_of(TraceWindow, events),
         device_steps=_of(DeviceStep, events),
         watching=_of(Watching, events),
-        rest=_of(Rest, events),
+        after_steps=_of(Rest, events),
     )
 
 

@@ -142,7 +142,7 @@ def read_run(directory: Path, *, skip_damaged: bool = False) -> RunData:
 
 def _after_steps(rank: int, log: EventLog | None) -> pl.DataFrame:
     """The collectives of ``rank`` after its last step."""
-    rows = [(rank, rest.step, *call) for rest in (log.rest if log else ()) for call in rest.collectives]
+    rows = [(rank, event.step, *call) for event in (log.after_steps if log else ()) for call in event.collectives]
     return pl.DataFrame(rows, schema=collectives.SCHEMA, orient="row")
 
 
