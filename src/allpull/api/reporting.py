@@ -51,8 +51,8 @@ def write_report(result: ScalingReport, path: Path, figures: Path | None = None)
     Raises:
         BadInput: ``path`` or ``figures`` cannot be written.
     """
-    from allpull.report.html.figures import write_figures  # noqa: PLC0415  charts take long to import
-    from allpull.report.html.page import write  # noqa: PLC0415  as above
+    from allpull.report.figures import write_figures  # noqa: PLC0415  charts take long to import
+    from allpull.report.page import write  # noqa: PLC0415  as above
 
     write(result, path)
     return [path.resolve(), *(write_figures(result, figures) if figures is not None else ())]

@@ -15,9 +15,9 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from allpull.errors import BadInput
+from allpull.launch import job_array
 from allpull.launch.code_versions import git_state
 from allpull.launch.command_record import of_program, with_command
-from allpull.launch.slurm import array
 from allpull.observe.hook_install import install_hook
 from allpull.observe.versions import versions
 from allpull.rundir import layout, redact
@@ -115,8 +115,8 @@ def prepare(
             f"the name of the folder {str(out)!a} is not UTF-8", hint="choose another folder for runs (--out)"
         ) from None
     prospective = prospect(spec, kind=kind, module=module, program=program, command=command, out=out, options=options)
-    indices = array.indices(spec.slurm.array) if spec.launch.launcher == "slurm" else ()
-    specs = {index: array.task_spec(spec, index) for index in indices}
+    indices = job_array.indices(spec.slurm.array) if spec.launch.launcher == "slurm" else ()
+    specs = {index: job_array.task_spec(spec, index) for index in indices}
     try:
         job = replace(prospective, directory=_fresh(out, prospective.directory.name))
         if not specs:
@@ -134,7 +134,7 @@ def _task(job: Job, index: int, spec: RunSpec) -> Job:
     """The run of ``index`` of an array, not yet written."""
     visible = {**job.record.spec, "train": {**job.record.spec["train"], "seed": spec.train.seed}}
     record = job.record.model_copy(update={"seed": spec.train.seed, "spec": visible})
-    return replace(job, directory=job.directory / array.folder(job.directory, str(index)), spec=spec, record=record)
+    return replace(job, directory=job.directory / job_array.folder(job.directory, str(index)), spec=spec, record=record)
 
 
 def _written(job: Job) -> Job:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from report_samples import HOSTILE, one, three
 
 from allpull.report.html.block import Callout, Cards, Chart, Notice, Points, Table, Text, Tiles
-from allpull.report.html.page import render
 from allpull.report.html.waterfall import Step, bars
+from allpull.report.page import render
 from allpull.report.sections import blocks
 from allpull.report.sections.losses import FACTORS as DRAWN
 from allpull.units import show_time

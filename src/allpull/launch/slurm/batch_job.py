@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from allpull.launch.echo import STDOUT, Log
 from allpull.launch.host_endings import HostEnding, read_host_endings
 from allpull.launch.job import Job
+from allpull.launch.job_array import indices
 from allpull.launch.running import Running
-from allpull.launch.slurm.array import indices
 from allpull.launch.slurm.commands import NEAR_END_S, SlurmHandle
 from allpull.launch.slurm.outcome import JobFacts, decide_endings, describe_state
 from allpull.rundir import layout

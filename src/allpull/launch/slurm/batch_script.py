@@ -10,11 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from allpull.errors import BadInput
-from allpull.launch import container
+from allpull.launch import container, job_array
 from allpull.launch.job import WARNED, Job, environment
 from allpull.launch.ports import FIRST_PORT, PORTS
 from allpull.launch.shell_script import made_for, python_of
-from allpull.launch.slurm import array
 from allpull.rundir import layout
 from allpull.schema.spec import RunSpec
 
@@ -81,7 +80,7 @@ def directives(job: Job) -> Iterator[str]:
         yield _option("signal", f"B:USR1@{slurm.signal_s}")
     else:
         yield "--no-requeue"
-    if array.indices(slurm.array):
+    if job_array.indices(slurm.array):
         yield _option("array", slurm.array)
     yield _option("open-mode", "append")
     yield _option("output", _log_path(job))
@@ -127,7 +126,7 @@ def _log_path(job: Job) -> str:
             f"Slurm cannot write to {path}: it has a backslash in it", hint="choose another folder for runs (--out)"
         )
     whole = path.replace("%", "%%")
-    return f"{Path(whole) / array.folder(Path(whole), '%a') if job.spec.slurm.array else whole}/{layout.SLURM_LOG}"
+    return f"{Path(whole) / job_array.folder(Path(whole), '%a') if job.spec.slurm.array else whole}/{layout.SLURM_LOG}"
 
 
 def _variables(spec: RunSpec) -> dict[str, str]:
@@ -143,7 +142,7 @@ def _run(job: Job) -> str:
     """The line that sets the run directory."""
     if not job.spec.slurm.array:
         return f"run={shlex.quote(str(job.directory))}"
-    return f'run={shlex.quote(str(job.directory / array.folder(job.directory, "")))}"$SLURM_ARRAY_TASK_ID"'
+    return f'run={shlex.quote(str(job.directory / job_array.folder(job.directory, "")))}"$SLURM_ARRAY_TASK_ID"'
 
 
 def _claim(spec: RunSpec) -> Iterator[str]:

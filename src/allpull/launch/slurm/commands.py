@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from allpull.errors import BadInput
-from allpull.launch.slurm.array import indices
+from allpull.launch.job_array import indices
 from allpull.launch.slurm.outcome import JobFacts, from_sacct, from_scontrol
 
 ANSWER_S = 30.0  # a controller under load takes seconds

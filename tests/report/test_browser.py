@@ -6,8 +6,8 @@ import pytest
 from explained_samples import against_one_rank
 from report_samples import hostile, metrics, report, three
 
-from allpull.report.html import page
-from allpull.report.html.figures import write_figures
+from allpull.report import page
+from allpull.report.figures import write_figures
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402

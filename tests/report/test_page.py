@@ -13,7 +13,7 @@ import pytest
 from report_samples import HOSTILE, empty, hostile, metrics, one, report, three
 
 from allpull.errors import BadInput
-from allpull.report.html import page as html
+from allpull.report import page as html
 from allpull.report.printable import printable, short
 
 FETCHING = {"src", "href", "srcset", "action", "formaction", "data", "poster", "xlink:href", "background", "ping"}

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from allpull.errors import BadInput
 from allpull.launch.job import prepare
-from allpull.launch.slurm.array import MAX_TASKS, indices, task_spec
+from allpull.launch.job_array import MAX_TASKS, indices, task_spec
 from allpull.launch.slurm.commands import by_index
 from allpull.launch.slurm.launcher import Slurm, step_command
 from allpull.observe.affinity import ranges
 from allpull.schema.spec import LaunchSpec, RunSpec, SlurmSpec
 from allpull.schema.trainspec import TrainSpec
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parent / "slurm" / "golden"
 SPEC = RunSpec(launch=LaunchSpec(launcher="slurm"), slurm=SlurmSpec(array="0-2"), train=TrainSpec(seed=5))
 
 

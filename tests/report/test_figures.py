@@ -9,7 +9,7 @@ import pytest
 from report_samples import empty, hostile, one, three
 
 from allpull.errors import BadInput
-from allpull.report.html.figures import write_figures
+from allpull.report.figures import write_figures
 
 CHARTS = ["accuracy", "loss", "phases", "steps", "throughput"]
 WIDTH_PT = 8 / 2.54 * 72
