@@ -184,6 +184,7 @@ for step in range(10**6):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.ranks
 def test_a_real_rank_that_hangs_is_named_while_it_does(tmp_path: Path) -> None:
