@@ -62,6 +62,19 @@ def test_what_ddp_waited_for_in_backward_is_blocked_and_not_backward(tmp_path: P
     assert step.blocked_ns == 40 * MS
 
 
+def test_all_reductions_of_a_step_count(tmp_path: Path) -> None:
+    """Two networks in the first pass, blocked from 20 to 30 ms; the second pass from 40 to 75 ms."""
+    root = make(tmp_path, os.getpid())
+    path = root / layout.steps_file(0)
+    header, line = path.read_text().splitlines()
+    passes = [[0, 5, 30, *[0] * 5, 10], [1, 5, 30, *[0] * 5, 20], [0, 35, 75, *[0] * 5, 36, 40]]
+    listed = [[one[0], *(MS * number for number in one[1:])] for one in passes]
+    for value, blocked_ms in ((listed, 45), ("nonsense", 35), ([[1]], 35), ([[None] * 9], 35)):
+        path.write_text(header + "\n" + json.dumps({**json.loads(line), "reductions": value}) + "\n")
+        (step,) = job_snapshot(root).ranks[0].steps
+        assert step.blocked_ns == (blocked_ms + 5) * MS
+
+
 def test_a_process_that_is_gone_is_dead_once_its_records_are_old(tmp_path: Path) -> None:
     """In a container it has another number there: then it goes on writing."""
     root = make(tmp_path, gone())

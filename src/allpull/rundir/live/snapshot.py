@@ -22,6 +22,7 @@ from allpull.schema.run import RunRecord
 from allpull.schema.steps import PHASES
 
 TAIL_BYTES = 1 << 15  # about a hundred steps
+LEAST_OF_REDUCTION = 9  # numbers: ``schema.steps.Reduction`` with one bucket
 MAX_RANKS = 4096  # that one snapshot reads
 FRESH_S = 3.0  # records are written every second: a rank that wrote so recently is alive, even under another pid
 PLACES = (*PHASES, "collective")  # the live numbers name one of these; later places are the program's own phases
@@ -162,7 +163,9 @@ def _step(record: dict[str, Any]) -> StepSnapshot | None:
 
     if not all(isinstance(record.get(name), int) for name in ("step", "begin_ns", "end_ns")):
         return None
-    in_backward = max(0, number("done_ns") - number("arrival_ns")) if record.get("arrival_ns") else 0
+    in_backward = _in_reductions(record.get("reductions"))
+    if in_backward is None:
+        in_backward = max(0, number("done_ns") - number("arrival_ns")) if record.get("arrival_ns") else 0
     samples = record.get("samples")
     phases_ns = {phase: number(f"{phase}_ns") for phase in PLACES if record.get(f"{phase}_ns") is not None}
     if in_backward:
@@ -178,6 +181,19 @@ def _step(record: dict[str, Any]) -> StepSnapshot | None:
         blocked_ns=number("collective_ns") + in_backward,
         is_tagged=bool(record.get("tags")),
     )
+
+
+def _in_reductions(listed: Any) -> int | None:
+    """Time from the arrivals of a rank in its ``listed`` reductions until they were done, ns; None: it lists none."""
+    if not isinstance(listed, list) or not listed:
+        return None
+    passes: dict[int, tuple[int, int]] = {}  # by their begin: networks that reduce in one pass are done together
+    for one in listed:
+        if not isinstance(one, list) or len(one) < LEAST_OF_REDUCTION or not all(type(value) is int for value in one):
+            return None
+        arrival, done = passes.get(one[1], (one[-1], one[2]))
+        passes[one[1]] = max(arrival, one[-1]), max(done, one[2])
+    return sum(max(0, done - arrival) for arrival, done in passes.values())
 
 
 def _alive(pid: int) -> bool:
