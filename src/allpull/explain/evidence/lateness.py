@@ -20,7 +20,7 @@ import numpy as np
 from allpull.analyse.steps.grid import Floats
 from allpull.explain.evidence.cpu_waiting import COMPUTING, held_up, is_crowded, is_work, per_step, surely_held_up
 from allpull.explain.evidence.machine import Machine
-from allpull.explain.evidence.outliers import Outlier, mean_interval, outliers
+from allpull.explain.evidence.outliers import Outlier, is_correlated, mean_interval, outliers
 from allpull.replay.window import Window
 from allpull.schema.results import Interval
 
@@ -47,7 +47,7 @@ class Uneven:
 class LateRanks:
     """All ranks that stand out, each kind largest first; ``floor_s``: the noise floor, s per step.
 
-    ``unsure``: late ranks for which waiting for a CPU may be the cause, or not.
+    ``unsure``: late ranks for which waiting for a CPU may be the cause, or not. ``is_correlated``: as in ``outliers``.
     """
 
     slow: tuple[Outlier, ...] = ()
@@ -57,6 +57,7 @@ class LateRanks:
     uneven: tuple[Uneven, ...] = ()
     unsure: tuple[Outlier, ...] = ()
     floor_s: float = float("inf")
+    is_correlated: bool = False
 
     @property
     def computing(self) -> frozenset[int]:
@@ -103,6 +104,7 @@ def late_ranks(window: Window, machine: Machine) -> LateRanks:
         uneven=uneven,
         unsure=tuple(unsure),
         floor_s=computing.floor_s,
+        is_correlated=is_correlated(own_s),
     )
 
 
