@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 from tests.oracle.conftest import Judge
-from tests.oracle.judged import assert_bound
+from tests.oracle.judged import assert_bound, assert_priced
 from tests.oracle.simulator import simulate
 from tests.oracle.training import Device, even
 
@@ -34,3 +34,16 @@ def test_a_host_that_keeps_ahead(judge: Judge) -> None:
     judged = judge(even(device=Device(issue_share=0.6, pieces=10)))
     assert not judged.priced, judged.said()
     assert "mixed-precision" in [finding.rule for finding in judged.explained.findings]
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="beside issue item 8: truth 1.39; said input-bound 1.318 (1.289 to 1.348), slow-loader-rank 1.354",
+)
+@pytest.mark.parametrize(("rank", "rule"), [(slice(None), "input-bound"), (2, "slow-loader-rank")])
+def test_a_device_starves_in_its_phases_too(judge: Judge, rank: int | slice, rule: str) -> None:
+    """After a fetch of 60 ms the host issues forward while the device waits for it: that goes with the fetch."""
+    healthy = even(device=Device(issue_share=0.8, pieces=10))
+    judged = judge(healthy.later("input", 0.060, rank=rank), healthy)
+    assert_priced(judged.finding(rule), judged.truth)
