@@ -8,7 +8,7 @@ import pytest
 from tests.oracle.conftest import Judge
 from tests.oracle.judged import Judged, assert_priced
 from tests.oracle.records import Recording
-from tests.oracle.training import Device, Training, Wire, even
+from tests.oracle.training import Device, Training, Wire, even, spread
 
 MIB = 1 << 20
 BOUND_S = 0.007
@@ -98,6 +98,52 @@ def test_a_host_clock_that_is_wrong_makes_no_rank_late(
 ) -> None:
     judged = judge(even(hosts=2, jitter=0.003, device=device), recording=crooked_pings(*pings_s))
     assert not judged.priced, judged.said()
+
+
+DISAGREEING = Recording(
+    device_error_s=(0.0046, 0.0058, -0.0031, -0.0001, -0.0059, -0.0029, 0.0032, -0.0034), device_bound_s=BOUND_S
+)
+
+
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="issue item 11: truth 1.302; said 1.233 (1.231 to 1.235) of rank 3"
+)
+@pytest.mark.parametrize("phase", ["forward", "optimizer"])
+def test_a_late_rank_among_devices_that_disagree(judge: Judge, phase: str) -> None:
+    healthy = even(ranks=8, device=Device(), jitter=0.005)
+    judged = judge(healthy.later(phase, 0.030, rank=3), healthy, DISAGREEING)
+    assert_priced(judged.finding("slow-rank", ranks=[3]), judged.truth)
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="issue item 11: said nothing can be explained, gradients are back on one rank before another has its own",
+)
+def test_moments_within_their_bounds_are_not_impossible(judge: Judge) -> None:
+    judged = judge(even(ranks=8, device=Device(), jitter=0.005), recording=DISAGREEING)
+    assert judged.explained.efficiency is not None, judged.notes()
+    assert not judged.priced, judged.said()
+
+
+@pytest.mark.parametrize(
+    "pings_s",
+    [
+        pytest.param((0.009, 0.002), id="ahead"),
+        pytest.param(
+            (0.002, 0.009),
+            id="behind",
+            marks=pytest.mark.xfail(
+                strict=True, raises=AssertionError, reason="issue item 11: truth 1.585; said 1.534 (1.532 to 1.537)"
+            ),
+        ),
+    ],
+)
+def test_a_late_rank_behind_a_busy_lane_between_wrong_clocks(judge: Judge, pings_s: tuple[float, float]) -> None:
+    wire = Wire(latency_s=0.0, bytes_per_s=64 * MIB / 0.050)
+    healthy = even(hosts=2, buckets=spread(total=64 * MIB, count=8), wire=wire, jitter=0.005)
+    judged = judge(healthy.later("backward", 0.060, rank=2), healthy, crooked_pings(*pings_s))
+    assert_priced(judged.finding("slow-rank", ranks=[2]), judged.truth)
 
 
 def networked(device: Device | None) -> Training:
