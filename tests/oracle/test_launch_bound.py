@@ -13,11 +13,6 @@ from tests.oracle.training import Device, even
 FAST_HOST = Device(issue_share=0.1, pieces=10)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="issue item 8: truth 1.55 (2.41); said slow-rank 1.030, mixed-precision",
-)
 @pytest.mark.parametrize("share", [1.6, 2.5])
 def test_a_host_that_issues_more_slowly_than_the_device_computes(judge: Judge, share: float) -> None:
     paced = even(device=Device(issue_share=share, pieces=10))
@@ -28,11 +23,6 @@ def test_a_host_that_issues_more_slowly_than_the_device_computes(judge: Judge, s
     assert "mixed-precision" not in [finding.rule for finding in judged.explained.findings]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="issue item 8: all hosts are alike; said slow-rank 1.030 (1.013 to 1.048) of rank 0",
-)
 def test_no_rank_is_named_where_all_hosts_are_alike(judge: Judge) -> None:
     """The one host that others are a little ahead of is no slower than they are: without it, another one is."""
     paced = even(device=Device(issue_share=1.6, pieces=10))
