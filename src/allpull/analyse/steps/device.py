@@ -19,9 +19,11 @@ from collections.abc import Mapping
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from allpull.analyse.steps.grid import Floats
 from allpull.rundir.read.events import EventLog
+from allpull.units import NS_PER_S
 
 SPANS = (
     "begin_ns",
@@ -64,6 +66,15 @@ def on_device(records: pl.DataFrame, events: Mapping[int, EventLog]) -> pl.DataF
     issued = pl.sum_horizontal(f"{name}_ns" for name in COMPUTE).alias("issued_ns")
     replaced = (pl.coalesce(f"device_{name}", name).alias(name) for name in SPANS)
     return joined.with_columns(issued, *replaced).select(*records.columns, *FURTHER)
+
+
+def device_bounds_s(events: Mapping[int, EventLog], steps: NDArray[np.int64]) -> list[float]:
+    """How wrong the moments of each rank's device may be on its host's clock in ``steps``, s; empty: no device."""
+    numbers = set(steps.tolist())
+    bounds_ns = [
+        [one.bound_ns or 0 for one in log.device_steps if one.step in numbers or not numbers] for log in events.values()
+    ]
+    return [max(of_rank) / NS_PER_S for of_rank in bounds_ns if of_rank]
 
 
 def with_host(
