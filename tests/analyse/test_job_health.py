@@ -52,7 +52,7 @@ def steps(own_ms: float, wall_ms: float = 100) -> tuple[StepSnapshot, ...]:
             samples=8,
             phases_ns={"forward": round(own_ms * 1e6), "collective": blocked},
             blocked_ns=blocked,
-            is_odd=False,
+            is_tagged=False,
         )
         for number in range(20)
     )
@@ -81,7 +81,7 @@ def test_a_healthy_job_has_no_trouble_and_right_numbers():
 
 
 def test_phases_sum_to_the_steady_step_however_long_an_odd_one_was():
-    odd = replace(steps(100)[0], end_ns=10**12, phases_ns={"forward": 10**12}, is_odd=True)
+    odd = replace(steps(100)[0], end_ns=10**12, phases_ns={"forward": 10**12}, is_tagged=True)
     plain = tuple(replace(step, phases_ns={"forward": 40 * 10**6}) for step in steps(60))
     result = assess(JobSnapshot(record=RECORD, ranks=(rank(0, steps=(odd, *plain)),), metrics={}))
     assert result.phases == {"forward": pytest.approx(0.04), "other": pytest.approx(0.06)}
@@ -184,6 +184,7 @@ for step in range(10**6):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.ranks
 def test_a_real_rank_that_hangs_is_named_while_it_does(tmp_path: Path) -> None:

@@ -172,6 +172,7 @@ def test_nothing_outlives_a_killed_allpull(long_training):
     assert gone(family)
 
 
+@pytest.mark.slow
 def test_what_to_do_about_the_error_of_a_rank_is_said_where_the_user_looks(run_cli, tmp_path):
     """The network is built in the ranks, which find that it has no norms; whoever typed the option is elsewhere."""
     wrong = ("--set", "model.name=vgg16", "--set", "model.norm=group")

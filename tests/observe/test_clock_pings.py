@@ -384,6 +384,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 def test_hosts_that_share_no_folder_compare_their_clocks_too(tmp_path, monkeypatch):
     """Each agent has a run directory of its own, as over ssh; whom to ask is said in the store where they meet."""

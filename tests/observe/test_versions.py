@@ -22,6 +22,7 @@ def test_torch_is_not_imported_to_say_its_version() -> None:
     assert _told(f"{ASK}; print('torch' in sys.modules, 'torch_cpu' in told)") == "False False"
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.parametrize("kernels", ["default", ""])
 def test_the_vector_instructions_that_torch_uses_are_told(kernels: str) -> None:

@@ -297,6 +297,7 @@ def test_a_python_that_is_not_there_is_trouble(tmp_path: Path) -> None:
     assert try_torch(1, str(tmp_path / "none")).startswith("Python cannot be started")
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_torch_of_this_environment_can_serve_ranks() -> None:
     pytest.importorskip("torch")

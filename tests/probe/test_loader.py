@@ -192,7 +192,7 @@ def test_a_picture_that_cannot_be_decoded_is_counted_once_however_often_it_is_se
     subject = describe_input(str(made.directory), options(), batch=8, ranks=1)
     with pytest.warns(UserWarning, match="bad samples"):
         told = loader.load(subject.open(rank=0, ranks=1, threads=1), 0.5, once=False)
-    assert told.odd == {7}
+    assert told.bad_samples == {7}
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from allpull.analyse.clock.shared_clock import SharedClock, shared_clock
 from allpull.analyse.collectives.matching import Matched, match
 from allpull.analyse.collectives.reductions import MOMENTS, every_reduction
 from allpull.analyse.collectives.traced_buckets import BucketWindows, bucket_windows
-from allpull.analyse.steps.device import on_device
+from allpull.analyse.steps.device import device_bounds_s, on_device
 from allpull.analyse.steps.grid import Grid, placed
 from allpull.analyse.steps.phases import Called, Phases, split
 from allpull.analyse.steps.steady import SteadySteps, steady_steps
@@ -36,8 +36,12 @@ class AlignedRun:
 
     @cached_property
     def clock(self) -> SharedClock:
-        """The clock that all moments are on."""
-        return shared_clock(self.data.headers, self.data.pings, self.data.steps)
+        """The clock that all moments are on; its bound includes that of the ranks' devices."""
+        shared = shared_clock(self.data.headers, self.data.pings, self.data.steps)
+        devices_s = device_bounds_s(self.data.events, self.steady.steps[self.steady.used])
+        if shared.bound_s is None or not devices_s:
+            return shared
+        return replace(shared, bound_s=shared.bound_s + sum(sorted(devices_s)[-2:]))
 
     @cached_property
     def steps(self) -> pl.DataFrame:

@@ -59,7 +59,7 @@ def assess(job: JobSnapshot) -> WatchResult:
 
 
 def _pace(steps: Sequence[StepSnapshot]) -> _Pace | None:
-    steady = [step for step in steps if not step.is_odd]
+    steady = [step for step in steps if not step.is_tagged]
     if len(steady) < LEAST_STEPS:
         return None
     walls = np.array([step.end_ns - step.begin_ns for step in steady]) / 1e9
@@ -92,7 +92,7 @@ def _samples_per_s(ranks: Sequence[RankSnapshot]) -> float | None:
 def _phases(ranks: Sequence[RankSnapshot]) -> dict[str, float]:
     """Seconds per step of each recorded phase, over the last steady steps of all ranks; they sum to the step."""
     every = [step for rank in ranks for step in rank.steps]
-    steps = [step for step in every if not step.is_odd] or every
+    steps = [step for step in every if not step.is_tagged] or every
     names = dict.fromkeys(name for step in steps for name in step.phases_ns)
     means = {name: sum(step.phases_ns.get(name, 0) for step in steps) / len(steps) / 1e9 for name in names}
     wall_s = sum(step.end_ns - step.begin_ns for step in steps) / len(steps) / 1e9 if steps else 0.0

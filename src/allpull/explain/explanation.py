@@ -176,6 +176,11 @@ def _about(facts: Facts, grown: TreeResult) -> list[str]:
             "a replay with the transfers of other steps misses the measured time by "
             f"{percent(grown.simulation_error, 1)}: all of this is indicative"
         )
+    if facts.late.is_correlated:
+        notes.append(
+            "steps resemble their neighbours so much (they are correlated) that in a quarter of such runs some rank of "
+            "equal ranks stands out; record more steps before you act on a slow rank"
+        )
     if facts.network.carries_other:
         notes.append(
             "the TCP connections between hosts carry less than half of the gradients: these take another way, or are "

@@ -38,7 +38,7 @@ class LoaderTimings:
     windows: list[tuple[int, float]]
     samples: int
     cpu_s: float
-    odd: frozenset[int] = frozenset()
+    bad_samples: frozenset[int] = frozenset()
 
 
 def main(job_file: str) -> None:
@@ -121,7 +121,7 @@ def point(group: ProbeGroup, subject: LoaderInput, cell: tuple[int, int, str], s
         "threads": threads,
         "state": state,
         "resident": resident,
-        "odd": timings.odd,
+        "odd": timings.bad_samples,
         "draws": [
             {
                 "windows": [{"samples": samples, "seconds": wall_s} for samples, wall_s in draw.windows],
@@ -158,8 +158,8 @@ def load(source: Any, seconds: float, *, once: bool) -> LoaderTimings:
     if not isinstance(source, PackBatches):
         return LoaderTimings(windows, samples, cpu_s)
     source.close()
-    source.odd.warn(str(source.pack.directory))
-    return LoaderTimings(windows, samples, cpu_s, frozenset(remark.record for remark in source.odd.listed))
+    source.bad_samples.warn(str(source.pack.directory))
+    return LoaderTimings(windows, samples, cpu_s, frozenset(remark.record for remark in source.bad_samples.listed))
 
 
 def flat(timings: LoaderTimings) -> torch.Tensor:

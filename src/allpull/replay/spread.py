@@ -9,11 +9,8 @@ How many odd steps a window has depends on where it begins, unless it spans whol
 occurs ⌊n/p⌋ or ⌈n/p⌉ times in n steps, less than one away from the long-run n/p; so resamples have up to one more or
 one fewer, in exchange for ordinary steps. Two events have one distance, which does not show a period.
 
-A window is short, often 20 to 100 steps, and then its blocks are too short as well: with 60 steps whose autocorrelation
-is 0.6, the spread of resamples is two thirds of what it should be, and intervals of "95 %" cover 82 %. So the spread is
-taken to be at least that of a first-order autoregressive series. Its autocorrelation ρ is the measured one plus
-(1 + 3ρ)/n, the bias in short series (Kendall 1954, Biometrika 41), and n(1 − ρ)/(1 + ρ) of its steps count as
-independent (Zwiers & von Storch 1995, J. Climate 8). That covers 91 to 98 % from 20 steps on, for ρ from 0 to 0.6.
+A window is short, often 20 to 100 steps, and then its blocks are too short as well: the spread is taken to be at least
+that of a first-order autoregressive series (``analyse.statistics.steps_per_draw``).
 """
 
 from __future__ import annotations
@@ -33,6 +30,7 @@ from allpull.analyse.statistics import (
     MIN_POINTS,
     RESAMPLES,
     block_length,
+    steps_per_draw,
     student_t,
 )
 from allpull.analyse.steps.grid import Floats
@@ -159,25 +157,13 @@ def _part(series: Floats, moves: Floats, rng: np.random.Generator) -> tuple[Part
     n = len(series)
     length = block_length(moves)
     totals = _resampled_totals(np.column_stack([series, moves]), length, rng)
-    kept = _autocorrelation(moves)
-    alike = (1 + kept) / (1 - kept)
+    alike = steps_per_draw(moves)
     found = float(totals[:, -1].var())
     wanted = max(found * n / max(n - 1, 1), n * float(moves.var(ddof=1)) * alike if n > 1 else 0.0)
     wider = math.sqrt(wanted / found) if found > 0 else 1.0
     middle = series.sum(axis=0)
     freedom = max(n / max(length, alike) - 1, 1.0)
     return Part(variance=wanted, freedom=freedom), middle + wider * (totals[:, :-1] - middle)
-
-
-def _autocorrelation(series: Floats) -> float:
-    """Lag-1 autocorrelation of ``series`` (n,), corrected for bias; 0 where it is negative or n is too small."""
-    n = series.size
-    centred = series - series.mean()
-    variance = float(centred @ centred)
-    if n < MIN_POINTS or not variance > 0:
-        return 0.0
-    found = float(centred[1:] @ centred[:-1]) / variance
-    return min(max(found + (1 + 3 * found) / n, 0.0), 1 - 2 / n)
 
 
 def _blocks(parts: list[Part]) -> float:

@@ -83,7 +83,9 @@ class Window:
     ``measured_s``: from the first begin to the last end, as recorded. ``level``: "bucket" where the buckets are known.
     ``bound_s``: how wrong the time between two ranks may be. ``gaps``: what could not be used. ``complete``:
     these are all ranks of the job; otherwise, ranks that were not recorded may have arrived later. ``on_device``: an
-    accelerator computes, and the phases are its own.
+    accelerator computes, and the phases are its own. ``paced_s`` (steps, ranks): how much of forward, backward and
+    optimizer passed while the host was still issuing them, the most that the device waited for it; ``issued_s`` (steps,
+    ranks): how long the host issued them. None: not known.
     """
 
     steps: NDArray[np.int64]
@@ -108,6 +110,8 @@ class Window:
     gaps: tuple[Gap, ...] = ()
     complete: bool = True
     on_device: bool = False
+    paced_s: Floats | None = None
+    issued_s: Floats | None = None
 
     @property
     def ranks(self) -> int:

@@ -112,7 +112,8 @@ class ExplainResult(Record):
     gains: dict[str, float] = Field(description="factor → speed-up ratio without only this loss")
     simulation_error: float | None = Field(
         description="error of steps when each half of them is replayed with the transfers of the "
-        "other: |replayed − measured| ÷ measured, mean over ranks; above 0.05 all results are indicative"
+        "other: |replayed − measured| ÷ measured, mean over ranks; above 0.05 all results are indicative. A small one "
+        "does not show that the model is right: work is taken as recorded"
     )
     clock_error_s: float | None
     phases: PhaseTimes

@@ -89,7 +89,7 @@ class Training:
             epochs=train.epochs,
         )
         self.facts = facts = self.feed.facts
-        self.bad_samples = BadSampleReport(self.feed.odd, ranks, checkpoints.parent, spec.data.odd_limit)
+        self.bad_samples = BadSampleReport(self.feed.bad_samples, ranks, checkpoints.parent, spec.data.odd_limit)
         self.prepare = Prepare(facts, device=ranks.device, dtype=dtype, mixup=spec.data.mixup, seed=train.seed)
         self.learner = learner = learner_of(spec, facts, ranks)
         self.make_step = StepGraph(self.learn, learner.discard, learner.recorder, learner.not_recorded)

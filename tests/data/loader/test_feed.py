@@ -46,7 +46,7 @@ def test_digits_come_as_without_a_feed(rank):
     assert (facts.channels, facts.classes, facts.multi_label) == (1, 10, False)
     assert facts.pixels == facts.test_pixels == feed.pixels(0) == (8, 8)
     assert (facts.samples, facts.test_samples, feed.steps) == (150, 360, 3)
-    assert not feed.odd
+    assert not feed.bad_samples
 
 
 def test_other_data_of_one_name_and_as_many_samples_are_told_apart():

@@ -89,7 +89,7 @@ def test_pixels_are_those_of_decoding_all_then_cutting(folder, make_pack, kind):
             slot = np.rot90(slot[:, ::-1] if view.mirrored else slot, view.turns)
             assert np.array_equal(slot, image)
             assert label == pack.labels[record]
-    assert not source.odd.counts
+    assert not source.bad_samples.counts
 
 
 def test_no_even_row_of_pixels_begins_where_libjpeg_turbo_stores_past_the_caches(photos):
@@ -166,7 +166,9 @@ def test_what_cannot_be_decoded_is_left_out_counted_and_listed(folder, make_pack
     batches = copied(source.training(3))
     assert sum(samples for _, _, samples, _ in batches) == 36
     assert sum(total for *_, total in batches) == 40
-    assert {(one.record, one.done) for one in source.odd.listed} == {(record, "left out") for record in range(4)}
+    assert {(one.record, one.done) for one in source.bad_samples.listed} == {
+        (record, "left out") for record in range(4)
+    }
     assert all(images[:samples].any(axis=(1, 2, 3)).all() for images, _, samples, _ in batches)
 
 
@@ -197,8 +199,8 @@ def test_odd_pictures_are_decoded_by_the_ladder(photos, tmp_path, make_pack, kin
     Image.fromarray(np.arange(0, 65536, 1024, dtype=np.uint16)[None].repeat(8, 0)).save(root / "sixteen.png")
     source = source_of(make_pack(root.parent, kind=kind).directory)
     assert sum(batch.samples for batch in source.training(0)) == 6
-    assert {remark.done for remark in source.odd.listed} == {"decoded by Pillow"}
-    assert "PNG of mode RGB" in {remark.reason for remark in source.odd.listed}
+    assert {remark.done for remark in source.bad_samples.listed} == {"decoded by Pillow"}
+    assert "PNG of mode RGB" in {remark.reason for remark in source.bad_samples.listed}
 
 
 def test_a_pack_that_claims_a_picture_of_another_size_is_refused_before_memory_is(folder, make_pack):
@@ -209,7 +211,7 @@ def test_a_pack_that_claims_a_picture_of_another_size_is_refused_before_memory_i
     source.pack.rows = rows
     (batch,) = source.training(0)
     assert batch.samples == 0
-    assert set(source.odd.counts) == {("more than 67,108,864 pixels", LEFT_OUT)}
+    assert set(source.bad_samples.counts) == {("more than 67,108,864 pixels", LEFT_OUT)}
 
 
 def test_cached_batches_are_the_first_again_and_leave_no_thread(folder, make_pack):

@@ -363,7 +363,7 @@ def test_odd_samples_are_left_out_and_counted(data_folder):
     tested = copied(feed.evaluation(5, rank=0, ranks=1))
     assert sum(len(labels) for _, labels, _ in tested) == 16
     assert sum(total for _, _, total in tested) == feed.facts.test_samples == 17
-    train, test = (feed.odd[part] for part in ("train", "test"))
+    train, test = (feed.bad_samples[part] for part in ("train", "test"))
     assert (train.totals(), test.totals()) == (Counts(loaded=40, left_out=3), Counts(loaded=17, left_out=1))
     assert sorted(remark.record for remark in train.new_entries()) == [0, 1, 2]
     assert train.new_entries() == []
@@ -377,12 +377,12 @@ def test_substitutes_are_for_training_alone(data_folder):
     assert [len(labels) for _, labels in together(data, 2)] == [7, 7, 7, 7, 7, 5]
     feed = feed_of(data)
     list(feed.training(0))
-    assert feed.odd["train"].totals() == Counts(loaded=40, replaced=3)
-    shown = {remark.record: remark.instead for remark in feed.odd["train"].listed}
+    assert feed.bad_samples["train"].totals() == Counts(loaded=40, replaced=3)
+    shown = {remark.record: remark.instead for remark in feed.bad_samples["train"].listed}
     assert set(shown) == {0, 1, 2}
     assert not {0, 1, 2, None} & set(shown.values())
     assert len(evaluated(feed)[1]) == 16
-    assert feed.odd["test"].totals() == Counts(loaded=17, left_out=1)
+    assert feed.bad_samples["test"].totals() == Counts(loaded=17, left_out=1)
 
 
 @pytest.mark.parametrize("on_odd", ["skip", "substitute"])
@@ -392,7 +392,7 @@ def test_an_epoch_ends_as_soon_as_a_rank_alone_has_lost_too_much(data_folder, on
     feed = feed_of(spec(data_folder, odd_limit=0.125, on_odd=on_odd), global_batch=4)
     with pytest.raises(BadInput, match=r"[6-9] or more of 40 training samples could not be decoded"):
         list(feed.training(0))
-    assert feed.odd["train"].totals().loaded < 40
+    assert feed.bad_samples["train"].totals().loaded < 40
     assert sum(len(labels) for _, labels in together(spec(data_folder, odd_limit=0.5), 1)) == 20
 
 

@@ -318,6 +318,8 @@ def test_a_number_of_ranks_that_costs_more_than_its_neighbours_is_awkward() -> N
     assert rules(one, machine, other_runs=[eight]) == []
     falling = OtherRun(run="b", ranks=16, samples_per_s=0.9 * here)
     assert rules(one, machine, other_runs=[eight, falling]) == []
+    unsteady = [OtherRun(run=f"c{by}", ranks=8, samples_per_s=by * here) for by in (0.95, 1.1, 1.27)]
+    assert rules(one, machine, other_runs=[*unsteady, sixteen]) == []  # such runs differ by that much anyway
 
 
 def test_two_hosts_have_one_way_and_the_finding_says_so() -> None:

@@ -387,6 +387,7 @@ CURVE = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.lists(RUN, min_size=1, max_size=3), st.lists(CURVE, max_size=2), st.lists(st.floats(0, 1e300), max_size=4))
 def test_any_finite_numbers_make_a_report_whose_charts_are_strict_json(changes, curves, times_s):

@@ -513,6 +513,7 @@ def test_a_process_killed_while_it_writes_leaves_the_checkpoint_before(tmp_path)
     assert not list((tmp_path / "checkpoints").glob("*.tmp"))
 
 
+@pytest.mark.slow
 def test_a_program_that_ends_by_an_error_still_finishes_its_checkpoint(tmp_path):
     program = """
 import sys

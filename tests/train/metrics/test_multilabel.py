@@ -28,6 +28,7 @@ def answers(draw):
     return random.integers(0, levels, (samples, labels)) / levels, truth
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(answers())
 def test_f1_and_average_precision_are_those_of_scikit_learn(given_answers):

@@ -148,6 +148,7 @@ def test_logits_and_gradients_come_out(name, options, pixels):
     assert torch.isfinite(logits).all()
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(st.integers(33, 400), st.integers(33, 400))
 def test_the_flat_head_fits_every_size_of_image(height, width):

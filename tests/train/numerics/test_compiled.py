@@ -123,6 +123,7 @@ def test_a_translated_resnet_trains_as_an_untranslated_one():
         torch.testing.assert_close(model.eval()(images), plain.eval()(images), rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_without_a_compiler_the_network_runs_as_it_is_and_says_why(no_compiler):
     torch.manual_seed(0)
     plain = Net()

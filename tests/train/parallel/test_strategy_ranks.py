@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.slow]
 EXACT = 1e-12  # of weights around 1 in float64, after some steps
 NORMED = 1e-10  # the same, with batch statistics in between
 

@@ -8,6 +8,9 @@ device, its times replace the host's, and ``busy`` is how long its compute strea
 - input and copies count only as far as the device waited for them;
 - ``host`` is the rest of a step in which the device was empty: the host issued work, or did other work;
 - ``other`` is work of the device outside the known phases.
+
+Where the host issues work about as slowly as the device does it, ``busy`` is not known: then ``paced``, the time in
+phases while the host was still issuing, is an upper bound on what the device waited, and phases keep their length.
 """
 
 from __future__ import annotations
@@ -16,9 +19,11 @@ from collections.abc import Mapping
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from allpull.analyse.steps.grid import Floats
 from allpull.rundir.read.events import EventLog
+from allpull.units import NS_PER_S
 
 SPANS = (
     "begin_ns",
@@ -35,30 +40,41 @@ SPANS = (
     "done_ns",
 )
 """Boundaries too: the device runs its steps later than the host, which may issue ten in the time of one."""
+FURTHER = ("busy_ns", "paced_ns", "issued_ns")
+"""Columns of steps on a device: how long it had work, the time that its host paced, and how long its host issued."""
 COMPUTE = ("forward", "backward", "optimizer")
 AHEAD = ("input", "copy")
 """Phases that the host may run while the device still works; then they cost less than they take."""
 
 
 def on_device(records: pl.DataFrame, events: Mapping[int, EventLog]) -> pl.DataFrame:
-    """``records`` (columns of ``rundir.read.steps.SCHEMA``) with the device's times where it has them, and ``busy_ns``.
+    """``records`` (columns of ``rundir.read.steps.SCHEMA``) with the device's times where it has them, and ``FURTHER``.
 
     Without any such times the records are unchanged.
     """
     rows = [
-        (rank, one.step, *(getattr(one, name) for name in SPANS), one.busy_ns)
+        (rank, one.step, *(getattr(one, name) for name in SPANS), one.busy_ns, one.paced_ns)
         for rank, log in events.items()
         for one in log.device_steps
     ]
     if not rows:
         return records
-    names = ("rank", "step", *SPANS, "busy_ns")
+    names = ("rank", "step", *SPANS, "busy_ns", "paced_ns")
     device = pl.DataFrame(rows, schema=dict.fromkeys(names, pl.Int64()), orient="row")
     latest = device.unique(["rank", "step"], keep="last").rename({name: f"device_{name}" for name in SPANS})
     joined = records.join(latest, on=["rank", "step"], how="left", maintain_order="left")
-    return joined.with_columns(pl.coalesce(f"device_{name}", name).alias(name) for name in SPANS).select(
-        *records.columns, "busy_ns"
-    )
+    issued = pl.sum_horizontal(f"{name}_ns" for name in COMPUTE).alias("issued_ns")
+    replaced = (pl.coalesce(f"device_{name}", name).alias(name) for name in SPANS)
+    return joined.with_columns(issued, *replaced).select(*records.columns, *FURTHER)
+
+
+def device_bounds_s(events: Mapping[int, EventLog], steps: NDArray[np.int64]) -> list[float]:
+    """How wrong the moments of each rank's device may be on its host's clock in ``steps``, s; empty: no device."""
+    numbers = set(steps.tolist())
+    bounds_ns = [
+        [one.bound_ns or 0 for one in log.device_steps if one.step in numbers or not numbers] for log in events.values()
+    ]
+    return [max(of_rank) / NS_PER_S for of_rank in bounds_ns if of_rank]
 
 
 def with_host(

@@ -64,7 +64,7 @@ class Decoder:
         Raises:
             Refused: it cannot be decoded, or contradicts the index; the message is the reason.
         """
-        pixels, odd = self.pixels(stored, view.box)
+        pixels, unusual = self.pixels(stored, view.box)
         if pixels.shape[2] != slot.shape[2]:
             raise Refused(f"{pixels.shape[2]} channels instead of {slot.shape[2]}")
         if self.transform.crop == "centre":
@@ -75,7 +75,7 @@ class Decoder:
             self._by.mirror(slot)
         if view.turns:
             turn(slot, view.turns)
-        return odd
+        return unusual
 
     def pixels(self, stored: StoredRecord, box: Box) -> tuple[Array, str]:
         """The pixels of ``box`` [height, width, channels], valid until this thread's next call, and what is unusual.
@@ -93,19 +93,20 @@ class Decoder:
                 part = crop(stored.whole, row.tail, box)
                 return _cut(self._jpeg(part.jpeg, None), part.box), ""
             except (PackError, ValueError, IndexError):
-                odd = "damaged table of segments"  # the image itself may be intact
+                damage = "damaged table of segments"  # the image itself may be intact
         else:
-            odd = ""
+            damage = ""
         if row.codec in (JPEG, JPEG_SEGMENTS):
             try:
                 top = self._top(stored, box) if row.codec == JPEG else None
-                return _cut(self._jpeg(stored.image_bytes, (height, width)) if top is None else top, box), odd
+                return _cut(self._jpeg(stored.image_bytes, (height, width)) if top is None else top, box), damage
             except ValueError:  # including libjpeg's warnings
                 pass
         pixels, unusual = decode(stored.image_bytes, max_pixels=self.max_pixels)
         if pixels.shape[:2] != (height, width):
             raise Refused("a size that contradicts the index")
-        return _cut(pixels, box), unusual or odd if row.codec == PICTURE else unusual or odd or "JPEG of another kind"
+        of_codec = "" if row.codec == PICTURE else "JPEG of another kind"
+        return _cut(pixels, box), unusual or damage or of_codec
 
     def _jpeg(self, data: Buffer, size: tuple[int, int] | None) -> Array:
         """Decode a JPEG with simplejpeg into this thread's buffer; ValueError if it fails or the size differs."""

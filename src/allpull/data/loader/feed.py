@@ -52,7 +52,7 @@ class Feed(Protocol):
         ...
 
     @property
-    def odd(self) -> Mapping[str, BadSamples]:
+    def bad_samples(self) -> Mapping[str, BadSamples]:
         """The bad samples of this rank so far, of the parts ``train`` and ``test``; empty for data in memory."""
         ...
 
@@ -69,7 +69,7 @@ class Feed(Protocol):
 
         Each sample is on exactly one rank, without padding: ``global_samples`` of all batches of all ranks add up to
         ``facts.test_samples``. Only the first ``samples`` rows of a batch count. They are fewer than
-        ``global_samples`` if samples could not be decoded; those are left out and counted in ``odd``.
+        ``global_samples`` if samples could not be decoded; those are left out and counted in ``bad_samples``.
         """
         ...
 

@@ -72,7 +72,7 @@ class MemoryFeed:
         return self._plan.steps(self._train)
 
     @property
-    def odd(self) -> Mapping[str, BadSamples]:
+    def bad_samples(self) -> Mapping[str, BadSamples]:
         """Empty: data in memory are decoded already."""
         return {}
 

@@ -65,7 +65,7 @@ class Reading:
 class PackBatches:
     """A pack, open for one rank; any number of epochs, one at a time.
 
-    ``odd`` are the bad samples, ``resizer`` the library that resizes, ``shares`` the sharding of records over ranks.
+    ``resizer`` is the library that resizes, ``shares`` the sharding of records over ranks.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class PackBatches:
         """
         if plan.shift_pixels or plan.flip:
             raise BadInput("shift_pixels and flip are not for packs", hint="set area and mirror of Transform instead")
-        self.transform, self.reading, self.odd = transform, reading or Reading(), BadSamples()
+        self.transform, self.reading, self.bad_samples = transform, reading or Reading(), BadSamples()
         directory = Path(directory)
         index = index or read_index(directory)
         header, rows, _ = index
@@ -192,7 +192,7 @@ class PackBatches:
                     loaded = np.empty(len(share.records), np.int64)
                     for job, records in zip(one.jobs, one.outcomes, strict=True):
                         loaded[[sample.slot for sample in job.samples]] = records
-                    lost += self.odd.count_batch(share.records, loaded, share.counted)
+                    lost += self.bad_samples.count_batch(share.records, loaded, share.counted)
                     if lost > too_much:  # on this rank alone, before the end of the epoch
                         raise too_many(lost, len(self), self.reading.odd_limit, "train", so_far=True)
                     yield self._batch(share, as_images(one.slot), loaded)
@@ -251,20 +251,20 @@ class PackBatches:
         if self.reading.on_odd == "substitute":
             for other in self._substitutes(epoch, record):
                 if not self._into(epoch, other, StoredRecord.of(self.pack, other), self._view(epoch, other), slot):
-                    self.odd.add(BadSample(epoch, record, reason, REPLACED, other))
+                    self.bad_samples.add(BadSample(epoch, record, reason, REPLACED, other))
                     return other
         slot[:] = 0
-        self.odd.add(BadSample(epoch, record, reason, LEFT_OUT))
+        self.bad_samples.add(BadSample(epoch, record, reason, LEFT_OUT))
         return SKIPPED
 
     def _into(self, epoch: int, record: int, stored: StoredRecord, view: View, slot: Array) -> str:
         """Decode a record; returns why it could not be decoded, or ""."""
         try:
-            odd = self.decoder.into(slot, stored, view)
+            unusual = self.decoder.into(slot, stored, view)
         except Refused as refused:
             return str(refused)
-        if odd:
-            self.odd.add(BadSample(epoch, record, odd, BY_PILLOW))
+        if unusual:
+            self.bad_samples.add(BadSample(epoch, record, unusual, BY_PILLOW))
         return ""
 
     def _view(self, epoch: int, record: int) -> View:

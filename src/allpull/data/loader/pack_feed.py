@@ -96,9 +96,9 @@ class PackFeed:
         return self._train.steps
 
     @property
-    def odd(self) -> Mapping[str, BadSamples]:
+    def bad_samples(self) -> Mapping[str, BadSamples]:
         """See ``feed.Feed``."""
-        return {"train": self._train.odd, "test": self._test.odd}
+        return {"train": self._train.bad_samples, "test": self._test.bad_samples}
 
     @property
     def resizer(self) -> str:

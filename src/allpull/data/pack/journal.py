@@ -32,7 +32,7 @@ class Ledger:
     records: int = 0
     samples: int = 0
     skipped: list[tuple[int, str]] = field(default_factory=list)
-    odd: list[tuple[int, str]] = field(default_factory=list)
+    unusual: list[tuple[int, str]] = field(default_factory=list)
 
     @classmethod
     def of(cls, samples: int) -> Ledger:
@@ -50,7 +50,7 @@ class Ledger:
             self.sample[self.records] = self.samples
             self.records += 1
             if line[-1]:
-                self.odd.append((self.samples, str(line[-1])))
+                self.unusual.append((self.samples, str(line[-1])))
         self.samples += 1
 
     def end(self) -> tuple[int, int]:

@@ -127,7 +127,7 @@ def _complete(plan: Plan, journal: Journal, workers: int) -> Header:
     skipped = [*plan.listing.left_out, *((entries[number].key, reason) for number, reason in ledger.skipped)]
     _write_lines(directory / NAMES, ((entries[number].key,) for number in ledger.sample[: ledger.records].tolist()))
     _write_lines(directory / SKIPPED, skipped)
-    _write_lines(directory / ODD, ((entries[number].key, remark) for number, remark in ledger.odd))
+    _write_lines(directory / ODD, ((entries[number].key, remark) for number, remark in ledger.unusual))
     header = Header(
         pack=plan.pack,
         kind=plan.recipe.kind,
@@ -137,7 +137,7 @@ def _complete(plan: Plan, journal: Journal, workers: int) -> Header:
         dtype=plan.recipe.dtype,
         shards=shards,
         skipped=len(skipped),
-        remarks=dict(sorted(Counter(remark for _, remark in ledger.odd).items())),
+        remarks=dict(sorted(Counter(remark for _, remark in ledger.unusual).items())),
         origin=plan.origin,
     )
     bits = _labels(ledger, entries, header)

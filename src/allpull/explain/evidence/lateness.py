@@ -7,6 +7,7 @@ additional work
 - waiting for a CPU, by the kernel's own count, is ``contended``: step by step, where it is known of the training thread
   (a rank may then be both contended and slow), otherwise by the share of its lateness that it explains. When in a step
   it waited is not known: a rank is slow only if it is so wherever the waiting fell;
+- what a rank computes longer because it is paced by a host that issues as fast as the others is nobody's;
 - what all ranks of one host have, and no rank of another host, belongs to ``slow_hosts``;
 - the remaining computation belongs to ``slow`` ranks, and that of the loader to ``loaders``.
 """
@@ -20,7 +21,8 @@ import numpy as np
 from allpull.analyse.steps.grid import Floats
 from allpull.explain.evidence.cpu_waiting import COMPUTING, held_up, is_crowded, is_work, per_step, surely_held_up
 from allpull.explain.evidence.machine import Machine
-from allpull.explain.evidence.outliers import Outlier, mean_interval, outliers
+from allpull.explain.evidence.outliers import Outlier, is_correlated, mean_interval, outliers
+from allpull.explain.evidence.pacing import not_only_paced
 from allpull.replay.window import Window
 from allpull.schema.results import Interval
 
@@ -47,7 +49,7 @@ class Uneven:
 class LateRanks:
     """All ranks that stand out, each kind largest first; ``floor_s``: the noise floor, s per step.
 
-    ``unsure``: late ranks for which waiting for a CPU may be the cause, or not.
+    ``unsure``: late ranks for which waiting for a CPU may be the cause, or not. ``is_correlated``: as in ``outliers``.
     """
 
     slow: tuple[Outlier, ...] = ()
@@ -57,6 +59,7 @@ class LateRanks:
     uneven: tuple[Uneven, ...] = ()
     unsure: tuple[Outlier, ...] = ()
     floor_s: float = float("inf")
+    is_correlated: bool = False
 
     @property
     def computing(self) -> frozenset[int]:
@@ -82,7 +85,8 @@ def late_ranks(window: Window, machine: Machine) -> LateRanks:
     surely_s = surely_held_up(window, machine)
     computing = outliers(own_s if held_s is None else np.maximum(own_s - held_s, 0.0))
     least_s = NEGLIGIBLE * step_s(window)
-    out = [one for one in computing.ranks if one.size.value >= least_s]
+    own = not_only_paced(window)
+    out = [one for one in computing.ranks if one.size.value >= least_s and own[one.rank]]
     unsure: list[Outlier] = []
     if held_s is None or surely_s is None:
         contended = [one for one in out if _is_contended(one, window, machine)]
@@ -103,6 +107,7 @@ def late_ranks(window: Window, machine: Machine) -> LateRanks:
         uneven=uneven,
         unsure=tuple(unsure),
         floor_s=computing.floor_s,
+        is_correlated=is_correlated(own_s),
     )
 
 

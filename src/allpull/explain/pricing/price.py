@@ -17,6 +17,7 @@ from allpull.replay.spread import resample
 from allpull.replay.window import Bools, Window
 from allpull.schema.results import Interval
 
+LEAST_LEFT = 0.01  # of a step: clocks that are wrong by more tell nothing
 CERTAIN = 0.9  # of a loss: a price of which that much is certain is an estimate, not an upper bound
 NOT_YET = 0.5  # of a loss: what was there before is another loss, or none
 
@@ -51,16 +52,51 @@ def price(facts: Facts, without: Removal, base: Window, rare: Bools | None = Non
 def bounded(candidate: Candidate, found: Price, facts: Facts, base: Window) -> Price:
     """``found`` with a gain from the certain removal to the largest possible one, where ``candidate`` has both.
 
-    ``base`` is the window that ``found`` was priced in.
+    The interval includes the error of clocks. ``base`` is the window that ``found`` was priced in.
     """
     bounds = candidate.bounds or _bounds_behind_lane(candidate, found, facts, base)
-    if bounds is None:
-        return found
+    priced = found if bounds is None else _between(candidate, found, bounds, facts, base)
+    return _with_clock_error(priced, facts) if _compares(candidate, base) else priced
+
+
+def _between(candidate: Candidate, found: Price, bounds: tuple[Removal, Removal], facts: Facts, base: Window) -> Price:
+    """``found`` with a gain from the certain removal to the largest possible one."""
     ends = [found.gain, *(price(facts, without, base).gain for without in bounds)]
     low = min((gain.low for gain in ends if gain.low is not None), default=None)
     high = max((gain.high for gain in ends if gain.high is not None), default=None)
     value = found.gain.value
     return replace(found, gain=Interval(value=value, low=low, high=value if bounds[1] is candidate.without else high))
+
+
+def _compares(candidate: Candidate, base: Window) -> bool:
+    """Whether the price rests on when ranks came to a meeting: of late ranks, and where transfers get shorter."""
+    if not base.bound_s or candidate.without is None:
+        return False
+    if candidate.kind in ("late", "rest"):
+        return True
+    changed = candidate.without(base)
+    before, after = base.reductions, changed.reductions
+    return changed.transfer_s is not base.transfer_s or (
+        before is not None and after is not None and after.seconds is not before.seconds
+    )
+
+
+def _with_clock_error(found: Price, facts: Facts) -> Price:
+    """``found`` with a loss that clocks may hide or feign ``bound_s`` per step of; an upper bound stays one."""
+    error = facts.window.bound_s / facts.step_s if facts.step_s > 0 else 0.0
+    gain = found.gain
+
+    def moved(speed_up: float, by: float) -> float:
+        left = 1 / speed_up + by
+        return 1 / left if left > LEAST_LEFT else speed_up
+
+    if gain.is_at_most:
+        most = moved(gain.value, -error)
+        low = None if gain.low is None else max(moved(gain.low, error), min(1.0, gain.low))
+        return replace(found, loss_s=found.loss_s + facts.window.bound_s, gain=Interval(value=most, low=low, high=most))
+    low = None if gain.low is None else moved(gain.low, error)
+    high = None if gain.high is None else moved(gain.high, -error)
+    return replace(found, gain=Interval(value=gain.value, low=low, high=high))
 
 
 def _bounds_behind_lane(

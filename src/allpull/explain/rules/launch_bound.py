@@ -4,10 +4,13 @@ What it is
     Many small kernels: Python and the driver take longer to launch them than the device takes to run them.
 
 How it is found
-    By the phase `host`: time in which the device had no work and no batch, collective or copy was waited for.
+    By the phase `host`: time in which the device had no work and no batch, collective or copy was waited for. Without a
+    profiler that is only known where the host is well ahead of its device. Where it is not, half of the step or more
+    passes in forward, backward and optimizer while the host still issues them (`paced_ns`).
 
 What it costs
-    The replay without it, as far as ranks have it in common: what one of them takes longer is `slow-rank`.
+    The replay without it, as far as ranks have it in common: what one of them takes longer is `slow-rank`. A paced
+    device may have worked at any time: the price is then that of all paced time, and an upper bound ("at most").
 
 What to do
     `torch.compile(model, mode="reduce-overhead")` (CUDA graphs), larger batches, fewer calls that wait for the device
@@ -15,16 +18,18 @@ What to do
     `--set train.compile=reduce-overhead`, and where the model is compiled already, `--set train.cuda_graph=true`.
 
 When it is wrong
-    Profilers slow down the host, which then looks like the cause.
+    Profilers slow down the host, which then looks like the cause. A device that the host waits for in each step
+    (`.item()`) is paced for as long as the host takes to issue that step, even if it computes all the while.
 """
 
 from __future__ import annotations
 
 from functools import partial
 
-from allpull.explain.candidate import Candidate, seconds, share
+from allpull.explain.candidate import Candidate, as_recorded, seconds, share
 from allpull.explain.evidence.facts import Facts
-from allpull.replay.whatif.work import lower_median, without_common
+from allpull.explain.evidence.pacing import is_paced
+from allpull.replay.whatif.work import lower_median, without_common, without_pacing
 from allpull.units import show_time
 
 UNCOMPILED, COMPILED = ("train.compile", "reduce-overhead"), ("train.cuda_graph", "true")
@@ -36,8 +41,8 @@ def find(facts: Facts) -> list[Candidate]:
     """The job, where devices are idle."""
     empty_s = float(lower_median(facts.mean_s("host")))
     if empty_s < LEAST * facts.step_s:
-        return []
-    option = None if facts.machine.compiled is None else UNCOMPILED if not facts.machine.compiled else COMPILED
+        return _paced(facts)
+    option = _option(facts)
     return [
         Candidate(
             rule="launch-bound",
@@ -57,6 +62,39 @@ def find(facts: Facts) -> list[Candidate]:
             least_share=LEAST,
         )
     ]
+
+
+def _paced(facts: Facts) -> list[Candidate]:
+    """The job, where devices compute no faster than their hosts issue."""
+    if not is_paced(facts.window) or facts.window.paced_s is None:
+        return []
+    paced_s = float(lower_median(facts.window.paced_s.mean(axis=0)))
+    option = _option(facts)
+    return [
+        Candidate(
+            rule="launch-bound",
+            kind="job",
+            title=f"Accelerators wait for at most {show_time(paced_s)} per step while their hosts issue work",
+            remedy=_remedy(option),
+            options=option[:1] if option else (),
+            evidence=(
+                seconds(
+                    "computation that passed while the host was still issuing it, on at least half of the ranks",
+                    paced_s,
+                    facts.span,
+                ),
+                share("of the step", paced_s / facts.step_s, facts.span),
+            ),
+            without=without_pacing,
+            bounds=(as_recorded, without_pacing),
+            least_share=LEAST,
+        )
+    ]
+
+
+def _option(facts: Facts) -> tuple[str, str] | None:
+    """A key of allpull's own trainer and its value; None for a script."""
+    return None if facts.machine.compiled is None else UNCOMPILED if not facts.machine.compiled else COMPILED
 
 
 def _remedy(option: tuple[str, str] | None) -> str:

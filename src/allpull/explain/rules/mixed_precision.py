@@ -5,7 +5,8 @@ What it is
     also send half the bytes over the network.
 
 How it is found
-    The ranks have accelerators, and forward and backward take at least half of the time. Runs of allpull's own trainer
+    The ranks have accelerators, and forward and backward take at least half of the time, without the time
+    that devices may have waited for their hosts (`launch-bound`). Runs of allpull's own trainer
     record their precision: one that already trains in 16 bits gets no such advice.
 
 What it costs
@@ -28,6 +29,7 @@ import numpy as np
 from allpull.explain.candidate import Candidate, share
 from allpull.explain.evidence.cpu_waiting import per_step
 from allpull.explain.evidence.facts import Facts
+from allpull.explain.evidence.pacing import computed_s
 
 MOST = 0.5  # of the time: below it other losses come first
 WIDE = ("fp32", "tf32")
@@ -39,7 +41,8 @@ def find(facts: Facts) -> list[Candidate]:
     precision = facts.machine.precision
     if not facts.machine.accelerators or not facts.step_s > 0 or (precision is not None and precision not in WIDE):
         return []
-    part = float(np.median(per_step(facts.window, ("forward", "backward")).mean(axis=0))) / facts.step_s
+    computed = computed_s(facts.window, per_step(facts.window, ("forward", "backward")))
+    part = float(np.median(computed.mean(axis=0))) / facts.step_s
     if part < MOST:
         return []
     return [

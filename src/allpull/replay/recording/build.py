@@ -59,6 +59,7 @@ def record_window(aligned: AlignedRun) -> Window | NoWindow:
     work = lay_out_work(*in_segments(events, recorded, phases, host_s))
     reductions, level, more_gaps = _reductions(aligned, steps, recorded, events)
     reductions = _with_own(reductions, recorded, events, work)
+    paced_s, issued_s = (_seconds_or_none(records, f"{name}_ns", ranks) for name in ("paced", "issued"))
     queued_s, queue_gaps = _queued(_matrix(records, "queued_ns", ranks) / NS_PER_S)
     return Window(
         steps=steps.steps,
@@ -82,7 +83,9 @@ def record_window(aligned: AlignedRun) -> Window | NoWindow:
         queued_s=queued_s,
         gaps=(*steps.gaps, *gaps, *more_gaps, *aligned.reduction_gaps, *_gaps(recorded, events), *queue_gaps),
         complete=aligned.complete,
-        on_device="busy_ns" in aligned.steps.columns,
+        on_device=aligned.on_device,
+        paced_s=paced_s,
+        issued_s=issued_s,
     )
 
 
@@ -133,6 +136,13 @@ def _matrix(records: pl.DataFrame, name: str, ranks: int) -> Floats:
     """Column ``name`` of ``records``, which go by rank and step, as an array of shape (steps, ranks); NaN for null."""
     values = records[name].cast(pl.Float64).fill_null(float("nan")).to_numpy()
     return np.ascontiguousarray(values.reshape(ranks, -1).T)
+
+
+def _seconds_or_none(records: pl.DataFrame, name: str, ranks: int) -> Floats | None:
+    """Column ``name`` in s, (steps, ranks), 0 for null; None where there is no such column, or nothing in it."""
+    if name not in records.columns or not records[name].count():
+        return None
+    return np.nan_to_num(_matrix(records, name, ranks)) / NS_PER_S
 
 
 def _queued(recorded_s: Floats) -> tuple[Floats | None, list[Gap]]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from allpull.analyse.steps.grid import Floats
-from allpull.replay.useful import sequential
+from allpull.replay.useful import COMPUTE, sequential
 from allpull.replay.window import CALL, REDUCE, Bools, Window
 
 ORCHESTRATION = ("copy", "host", "other")
@@ -77,6 +77,26 @@ def as_before(window: Window, since: int, phases: Collection[str]) -> Window:
             factor = min(1.0, before_s / after_s) if after_s > 0 else 1.0
             kept[name] = np.where(np.arange(common_s.size) >= since, factor, 1.0)[:, None]
     return _shortened_by_step(window, kept)
+
+
+def without_pacing(window: Window) -> Window:
+    """Devices never wait for their hosts to issue work: what passed while hosts were still issuing takes no time.
+
+    What a device computed meanwhile is not known, so no window is shorter.
+    """
+    share = paced_share(window)
+    return window if share is None else _shortened_by_step(window, dict.fromkeys(COMPUTE, 1.0 - share))
+
+
+def paced_share(window: Window) -> Floats | None:
+    """The share of computation that passed while the host was still issuing it, (steps, ranks); None: not known."""
+    if window.paced_s is None:
+        return None
+    compute_s = sum((window.per_step(name) for name in COMPUTE), start=np.zeros(window.paced_s.shape))
+    share: Floats = np.divide(
+        np.minimum(window.paced_s, compute_s), compute_s, out=np.zeros_like(compute_s), where=compute_s > 0
+    )
+    return share
 
 
 def _shortened_by_step(window: Window, kept: Mapping[str, Floats]) -> Window:

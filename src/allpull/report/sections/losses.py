@@ -248,7 +248,8 @@ def _method(result: ExplainResult) -> str:
     exact = (
         ""
         if result.simulation_error is None
-        else f"; the replay misses the measured time by {_error(result.simulation_error)}"
+        else f"; the replay misses the measured time by {_error(result.simulation_error)}, which cannot show whether "
+        "its model is right"
     )
     level = (
         "when each bucket of gradients was ready is known"

@@ -42,7 +42,7 @@ class StepSnapshot:
     samples: int | None
     phases_ns: dict[str, int]
     blocked_ns: int
-    is_odd: bool
+    is_tagged: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +179,7 @@ def _step(record: dict[str, Any]) -> StepSnapshot | None:
         samples=samples if isinstance(samples, int) else None,
         phases_ns=phases_ns,
         blocked_ns=number("collective_ns") + in_backward,
-        is_odd=bool(record.get("tags")),
+        is_tagged=bool(record.get("tags")),
     )
 
 

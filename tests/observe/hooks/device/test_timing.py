@@ -549,6 +549,7 @@ def test_the_real_hooks_mark_real_steps(pretended: Watched) -> None:
         assert None not in (host.copy_ns, step.copy_ns, step.input_ns, step.backward_ns, step.optimizer_ns)
 
 
+@pytest.mark.slow
 def test_a_torch_without_an_accelerator_has_none_of_it(watched: Watch) -> None:
     """Nothing is imported, nothing wrapped, nothing in the way of the recorder."""
     version = pytest.importorskip("torch").version

@@ -171,12 +171,14 @@ if __name__ == "__main__":
     assert run.ranks == [0]
 
 
+@pytest.mark.slow
 def test_only_asked_for_steps_are_recorded_and_all_are_counted(watched: Watch) -> None:
     run = watched(TRAINING + LOOP, watch=WatchOptions(steps=(3, 6)))
     assert [step.step for step in run.steps()] == [3, 4, 5]
     assert [(event.on, event.step) for event in run.events("watching")] == [(True, 3), (False, 6)]
 
 
+@pytest.mark.slow
 def test_a_signal_stops_and_starts_recording(watched: Watch) -> None:
     toggled = "\n        if len(losses) in (3, 6): import os, signal; os.kill(os.getpid(), signal.SIGUSR2)\n"
     run = watched(

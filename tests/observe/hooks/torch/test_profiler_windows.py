@@ -35,7 +35,11 @@ THREE_IN_SIX = WatchOptions(trace_every=6, trace_steps=3, trace_first=3)
     ("use", "windows"),
     [
         pytest.param("with profiler(2, 2) as own:\n    for _ in train(14): own.step()\n", [], marks=pytest.mark.slow),
-        ("for _ in train(4): pass\nwith profiler(0, 1) as own:\n    for _ in train(10): own.step()\n", [(3, 1)]),
+        pytest.param(
+            "for _ in train(4): pass\nwith profiler(0, 1) as own:\n    for _ in train(10): own.step()\n",
+            [(3, 1)],
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             "for _ in train(7): pass\nwith profiler(1, 0) as own:\n    for _ in train(7): own.step()\n",
             [(3, 3)],
