@@ -268,6 +268,8 @@ def _device_step(history: History, recording: Recording, rank: int, step: int, c
     def moment(seconds: float) -> int:
         return clock(seconds + wrong)
 
+    # `log` also knows when each call began and ended on the device, and when each bucket of each pass was ready there:
+    # the format has no place for that.
     reduced = [one for one in log.passes if one.ready]
     names = ("input", "copy", "forward", "backward", "optimizer", "evaluation", "checkpoint")
     record: dict[str, Any] = {

@@ -13,6 +13,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from allpull.analyse.clock.shared_clock import SharedClock, shared_clock
+from allpull.analyse.collectives.exchange import NoExchange, no_exchange
 from allpull.analyse.collectives.matching import Matched, match
 from allpull.analyse.collectives.reductions import MOMENTS, every_reduction
 from allpull.analyse.collectives.traced_buckets import BucketWindows, bucket_windows
@@ -112,7 +113,14 @@ class AlignedRun:
             bound_s=self.clock.bound_s or 0.0,
             complete=self.complete,
         )
+        if self.no_exchange is not None:
+            parts = _unrelated(parts, self.no_exchange)
         return replace(parts, gaps=(*parts.gaps, *self.reduction_gaps))
+
+    @cached_property
+    def no_exchange(self) -> NoExchange | None:
+        """The ranks, if they are unrelated trainings."""
+        return no_exchange(self.data)
 
     @cached_property
     def reduction_gaps(self) -> tuple[Gap, ...]:
@@ -135,6 +143,16 @@ class AlignedRun:
             "if others reduced, 'backward' holds the waiting in them"
         )
         return (Gap(kind="earlier reductions", text=text),)
+
+
+def _unrelated(parts: Phases, unrelated: NoExchange) -> Phases:
+    """``parts`` of trainings that exchange no gradients: nothing waits in their backward passes."""
+    text = f"{unrelated.sentence}, and samples/s is the sum of {unrelated.ranks:,} unrelated trainings"
+    gaps = (Gap(kind="no exchange", text=text), *(gap for gap in parts.gaps if gap.kind != "arrivals"))
+    backward_s = parts.seconds["backward"]
+    none_s = None if backward_s is None else np.zeros_like(backward_s)
+    known = {name: none_s if parts.seconds[name] is None else parts.seconds[name] for name in ("wait", "transfer")}
+    return replace(parts, seconds={**parts.seconds, **known}, gaps=gaps)
 
 
 def _reduces(run: RunData) -> bool:

@@ -16,7 +16,8 @@ from allpull.explain.evidence.lateness import step_s
 from allpull.explain.evidence.link_fit import with_links
 from allpull.explain.evidence.machine import machine_of
 from allpull.explain.evidence.network import network_of
-from allpull.explain.findings import Findings, findings
+from allpull.explain.findings import Findings, advice, findings
+from allpull.explain.rules import no_exchange
 from allpull.replay.blame import Blame, blame
 from allpull.replay.recording.build import NoWindow, record_window
 from allpull.replay.window import WORK, Window
@@ -55,7 +56,15 @@ def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = ()) -> Expla
     others = [found for one, seen in compared if (found := other_run(one, seen)) is not None]
     reference, against = min(compared, key=lambda pair: pair[1].ranks, default=(None, None))
     charged = blame(window)
-    facts = gather(window, machine, network, blame=charged, first=first_batches(aligned, window), other_runs=others)
+    facts = gather(
+        window,
+        machine,
+        network,
+        blame=charged,
+        first=first_batches(aligned, window),
+        other_runs=others,
+        no_exchange=aligned.no_exchange,
+    )
     grown = tree(window, against)
     answers = findings(facts)
     missing = [
@@ -89,7 +98,8 @@ def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = ()) -> Expla
 
 
 def _without_window(aligned: AlignedRun, window: NoWindow) -> ExplainResult:
-    run = aligned.data
+    run, unrelated = aligned.data, aligned.no_exchange
+    reason = window.reason if unrelated is None else "no rank waits for another; run one rank alone to see its phases"
     hosts = {header.host for header in run.headers.values()} or set(run.record.hosts)
     return ExplainResult(
         schema=tag("explain"),
@@ -103,9 +113,9 @@ def _without_window(aligned: AlignedRun, window: NoWindow) -> ExplainResult:
         simulation_error=None,
         clock_error_s=aligned.clock.bound_s,
         phases=PhaseTimes(mean=dict.fromkeys(NAMES), per_rank=dict.fromkeys(NAMES)),
-        findings=[],
+        findings=[] if unrelated is None else [advice(no_exchange.candidate(unrelated))],
         healthy=None,
-        notes=[f"nothing can be explained: {window.reason}", *texts(run.gaps)],
+        notes=[f"{'nothing' if unrelated is None else 'nothing else'} can be explained: {reason}", *texts(run.gaps)],
     )
 
 
@@ -137,6 +147,7 @@ def _healthy(efficiency: Efficiency | None, facts: Facts, answers: Findings) -> 
     """The sentence on a run without findings; None where a fault could go unnoticed."""
     floor_s = facts.floor_s
     is_blind = floor_s is not None and floor_s > BLIND * facts.step_s
+    is_blind |= facts.no_exchange is not None  # unrelated trainings are not one healthy training
     is_blind |= any(gap.kind == "earlier reductions" for gap in facts.window.gaps)
     grew = efficiency is not None and efficiency.computational is not None and efficiency.computational.value < SCALES
     if any(not one.advice for one in answers.findings) or facts.is_too_short or is_blind or grew:

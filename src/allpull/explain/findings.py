@@ -34,6 +34,7 @@ HIDDEN = 0.5  # of a loss: where its own removal saves less, other faults have t
 SHARED = 0.5  # of the smaller loss: if removing both saves less of it, the other remedy already saves it
 MOST_COMPARED = 4  # findings: each pair costs a replay
 SMALL = 0.01  # of a step: a loss below it is not worth a note
+FOREMOST = ("no-exchange",)  # what is trained matters more than how fast
 MOST_PER_RULE = 8  # candidates of one rule that are priced, the largest: each costs replays
 
 
@@ -69,7 +70,7 @@ def findings(facts: Facts) -> Findings:
     doubts: list[_Doubt] = []
     for one in candidates:
         if one.without is None:
-            kept.append(_finding(one, None, facts))
+            kept.append(advice(one, list(one.hosts) or facts.hosts_of(one.ranks)))
             continue
         base = facts.window
         if one.kind in ("late", "rest"):
@@ -83,7 +84,7 @@ def findings(facts: Facts) -> Findings:
         else:
             doubts.append(doubt)
     doubts += _unknown_causes(facts)
-    kept.sort(key=lambda finding: -expected_gain(finding.gain))
+    kept.sort(key=lambda finding: (finding.rule not in FOREMOST, -expected_gain(finding.gain)))
     return Findings(
         findings=tuple(kept),
         notes=(
@@ -174,26 +175,43 @@ def _resolvable_s(one: Candidate, facts: Facts) -> float:
     return max(one.least_share * facts.step_s, facts.window.bound_s, floor_s)
 
 
-def _finding(one: Candidate, found: Price | None, facts: Facts) -> Finding:
-    hosts = list(one.hosts) or facts.hosts_of(one.ranks)
+def advice(one: Candidate, hosts: Sequence[str] = ()) -> Finding:
+    """``one`` as a finding without a price; ``hosts``: those of its ranks."""
+    return Finding(
+        rule=one.rule,
+        title=one.title,
+        ranks=list(one.ranks),
+        hosts=list(hosts),
+        loss_s_per_step=None,
+        loss_share=None,
+        gain=None,
+        remedy=one.remedy,
+        options=list(one.options),
+        evidence=list(one.evidence),
+        wrong_when=section(one.rule, "When it is wrong"),
+        advice=True,
+    )
+
+
+def _finding(one: Candidate, found: Price, facts: Facts) -> Finding:
     evidence = list(one.evidence)
-    if found is not None and found.alone_s < HIDDEN * found.loss_s:
+    if found.alone_s < HIDDEN * found.loss_s:
         source = f"a replay of {facts.span} without this alone"
         evidence.append(seconds("gain per step if only this is fixed", max(found.alone_s, 0.0), source))
     title = one.title
-    if found is not None and one.bounds is None and found.gain.is_at_most:
+    if one.bounds is None and found.gain.is_at_most:
         title = f"{title}: this costs at most {show_time(found.loss_s)} per step"
     return Finding(
         rule=one.rule,
         title=title,
         ranks=list(one.ranks),
-        hosts=hosts,
-        loss_s_per_step=None if found is None else found.loss_s,
-        loss_share=None if found is None else found.loss_s / facts.step_s,
-        gain=None if found is None else found.gain,
+        hosts=list(one.hosts) or facts.hosts_of(one.ranks),
+        loss_s_per_step=found.loss_s,
+        loss_share=found.loss_s / facts.step_s,
+        gain=found.gain,
         remedy=one.remedy,
         options=list(one.options),
         evidence=evidence,
         wrong_when=section(one.rule, "When it is wrong"),
-        advice=found is None,
+        advice=False,
     )

@@ -118,6 +118,19 @@ class CollectiveKind(Record):
     t_ns: int
 
 
+class ProcessGroup(Record):
+    """This rank joined the process group of its job; written again where ``unobserved`` grew."""
+
+    kind: Literal["process_group"]
+    backend: str | None = None
+    ranks: int = Field(ge=1, description="world size")
+    unobserved: list[str] = Field(
+        default_factory=list,
+        description="what the program may exchange gradients by, and is not recorded: send and receive, a package",
+    )
+    t_ns: int
+
+
 class Buckets(Record):
     """How DDP divides the gradients into buckets, from a step on; sizes in the order of reduction."""
 
@@ -213,6 +226,7 @@ Event = Annotated[
     | Remark
     | Restarted
     | CollectiveKind
+    | ProcessGroup
     | Buckets
     | TraceWindow
     | DeviceStep

@@ -31,6 +31,7 @@ GapKind = Literal[
     "rates",
     "phase",
     "arrivals",
+    "no exchange",  # of gradients: the ranks are unrelated trainings
     "blocked in other",  # time in collectives that is in the phase `other`: that phase is not a rank's own work
     "contradictions",
     "clock resolution",

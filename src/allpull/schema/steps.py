@@ -88,7 +88,12 @@ class StepRecord(Record):
     arrival_ns: int | None = Field(None, description="when the last gradient was ready: arrival at the last reduction")
     done_ns: int | None = Field(None, description="when these reduced gradients were back")
     recording_ns: int | None = Field(None, ge=0, description="time that recording the previous step took")
-    queued_ns: int | None = Field(None, ge=0, description="time that the training thread was runnable without a CPU")
+    queued_ns: int | None = Field(
+        None,
+        ge=0,
+        description="time that the training thread was runnable without a CPU; read every 10 ms at most: shorter steps"
+        " share what was read for them together",
+    )
     tags: list[Tag] = Field(default_factory=list, description="reasons to leave this step out of rates")
     named: dict[str, int] | None = Field(None, description="phases that the program named, in ns")
     collective_ns: int | None = Field(

@@ -272,6 +272,21 @@ def test_a_step_that_is_cut_again_counts_on(loop):
     assert [one[3:8] for one in step.reductions] == [[0, 0, 3 * ms, 14 * ms, 0], [0, 0, 6 * ms, 28 * ms, 2 * ms]]
 
 
+def test_short_steps_share_the_waiting_for_a_cpu_that_is_read_for_them(loop, monkeypatch):
+    clock, recorder, folder = loop
+    reads = []
+    monkeypatch.setattr(recorder._queue, "since", lambda: reads.append(clock.now_ns) or 3_000_000)
+    recorder.begin_here()
+    reads.clear()
+    for milliseconds in (4, 4, 4, 30, 5):
+        clock.ms(milliseconds)
+        marks.step(1)
+    recorder.close(ended_well=True)
+    queued = [step.queued_ns for step in steps_of(folder)]
+    assert queued == [1_000_000] * 3 + [3_000_000] * 2  # three together, one alone, and one that the end closes
+    assert len(reads) == 3
+
+
 def test_a_resumed_training_says_so(loop):
     clock, recorder, folder = loop
     marks.epoch(3, 70)

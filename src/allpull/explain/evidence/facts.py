@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from allpull.analyse.aligned import AlignedRun
+from allpull.analyse.collectives.exchange import NoExchange
 from allpull.analyse.statistics import MIN_POINTS
 from allpull.analyse.steps.grid import Floats, of_steps
 from allpull.explain.candidate import MIN_SHARE
@@ -44,7 +45,8 @@ class Facts:
     """Everything that rules know about one run.
 
     ``replayed`` is the replay of ``window`` as recorded. ``first`` (steps,): the first batch of an epoch. ``blame`` is
-    None where no rank can wait. ``other_runs``: the reference runs of the same training.
+    None where no rank can wait. ``other_runs``: the reference runs of the same training. ``no_exchange``: its ranks are
+    unrelated trainings.
     """
 
     window: Window
@@ -55,6 +57,7 @@ class Facts:
     first: Bools
     blame: Blame | None
     other_runs: tuple[OtherRun, ...] = ()
+    no_exchange: NoExchange | None = None
 
     @property
     def step_s(self) -> float:
@@ -118,6 +121,7 @@ def gather(
     blame: Blame | None = None,
     first: Bools | None = None,
     other_runs: Sequence[OtherRun] = (),
+    no_exchange: NoExchange | None = None,
 ) -> Facts:
     """The facts of ``window``, which ran on ``machine``; ``network``: None derives it from ``machine``."""
     return Facts(
@@ -129,6 +133,7 @@ def gather(
         first=np.zeros(window.steps.size, dtype=np.bool_) if first is None else first,
         blame=blame,
         other_runs=tuple(other_runs),
+        no_exchange=no_exchange,
     )
 
 

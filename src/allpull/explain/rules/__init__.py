@@ -12,6 +12,7 @@ RULES = Table(
     kind="rule",
     group="allpull.rules",
     builtin={
+        "no-exchange": "allpull.explain.rules.no_exchange:find",
         "slow-rank": "allpull.explain.rules.slow_rank:find",
         "uneven-hosts": "allpull.explain.rules.uneven_hosts:find",
         "uneven-shards": "allpull.explain.rules.uneven_shards:find",

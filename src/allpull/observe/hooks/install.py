@@ -12,7 +12,7 @@ from .imports import AfterImport
 from .inference.marks_listener import listen
 from .inference.step_inference import StepInference
 from .session import BOUNDARY, Session
-from .torch.collectives import FUNCTIONAL, Collectives
+from .torch.collectives import FUNCTIONAL, PACKAGES, Collectives
 from .torch.loaders import watch_loaders
 from .torch.networks import Networks, watch_gradients
 from .torch.optimizers import watch_optimizers, watch_scalers
@@ -52,6 +52,8 @@ class Program:
             self._install("windows", lambda: self._at_boundary(self._windows()))
         self._when("torch._dynamo.eval_frame", networks.compiled)
         self._after_import.when(FUNCTIONAL, self.wait_imported)
+        for name in PACKAGES:
+            self._after_import.when(name, lambda module: self._collectives.unobserved(module.__name__))
         saving = watch_saving(inference)
         for name in SAVERS:
             self._after_import.when(name, saving)

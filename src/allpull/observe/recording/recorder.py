@@ -24,19 +24,24 @@ from .step_line import (
     CHECKPOINT,
     EVALUATION,
     KNOWN,
+    LATER,
     OPTIMIZER,
+    QUEUED,
     Collective,
     Cost,
     EndedStep,
     Reduction,
     Step,
     StepLines,
+    shared_queued,
+    with_queued,
 )
 
 OPAQUE = (EVALUATION, CHECKPOINT)  # time inside belongs to them, forward passes included
 OTHERS = "others"  # the name that user phases share when no place is left
 MOST_REDUCTIONS = 1024  # of a step; one with more has no known arrival
 COLLECTED = OPTIMIZER + 1  # phases whose time a reduction is recorded with
+QUEUE_EVERY_NS = 10_000_000  # a read takes 20 µs where the program has filled the caches
 MOST_COLLECTIVES = 10_000  # of a step; those of a program without steps would fill its memory
 
 
@@ -80,6 +85,7 @@ class Recorder:
         self.live = live_words(directory, who.rank)
         self._warmup_left = warmup_steps
         self._queue = RunQueue()
+        self._queue_read_ns = 0
         self.arrival: Optional[Callable[[], Reduced]] = None
         self._reductions: Optional[List[Reduction]] = []  # of this step; None: one of them is not known
         self.samples: Optional[int] = None
@@ -198,7 +204,11 @@ class Recorder:
         ended.end_ns = now
         ended.samples = self.samples
         ended.passes = self.passes
-        ended.queued_ns = self._queue.since()
+        if now - self._queue_read_ns >= QUEUE_EVERY_NS:
+            self._queue_read_ns = now
+            ended.queued_ns = self._queue.since()
+        else:
+            ended.queued_ns = LATER
         ended.spent = self._spent
         ended.tags = ended.collectives = ended.reductions = ()
         if self.tags:
@@ -258,7 +268,7 @@ class Recorder:
         self._spent = [0] * len(self._spent)
         self._reductions = []
         self._queue.since()
-        self._begin_ns = self._clock_ns()
+        self._begin_ns = self._queue_read_ns = self._clock_ns()
 
     def credit(self, place: int) -> None:
         """Count the time since the last phase ended as phase ``place``, whose begin was not observed."""
@@ -312,9 +322,9 @@ class Recorder:
         """Write what is buffered; ``ended_well``: with the event that the rank ended normally."""
         self.leave_until(0)
         self.write_step()
-        self._queue.close()
         now = self._clock_ns()
         self._flush(now)
+        self._queue.close()
         if self.collectives:
             self.journal.event(
                 {"kind": "rest", "collectives": self.collectives, "step": self.step_number, "t_ns": now}, now
@@ -331,7 +341,11 @@ class Recorder:
         """Format the steps that are not written yet, and write them."""
         self._flushed_ns = now
         line = self._lines.line
-        self.journal.steps([line(step) for step in self._unwritten], now)
+        unwritten = self._unwritten
+        if unwritten and unwritten[-1][QUEUED] == LATER:
+            self._queue_read_ns = now
+            unwritten[-1] = with_queued(unwritten[-1], self._queue.since())
+        self.journal.steps([line(step) for step in shared_queued(unwritten)], now)
         self._unwritten.clear()
 
     def _pair(self) -> None:

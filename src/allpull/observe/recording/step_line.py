@@ -37,6 +37,10 @@ repeatedly, it would occasionally visit all objects of the program, at 4 µs per
 """
 
 
+QUEUED = 8  # the place of ``EndedStep.queued_ns`` in a ``Step``
+LATER = -1  # instead of it: it is part of what a later step has, for all steps since the read before
+
+
 class EndedStep:
     """The numbers of a step that has ended and may still be extended; one object serves every step. Times in ns."""
 
@@ -50,7 +54,7 @@ class EndedStep:
         self.passes: Count = None
         """Backward passes."""
         self.queued_ns: Count = None
-        """For how long the thread was ready to run and had no CPU."""
+        """For how long the thread was ready to run and had no CPU, or ``LATER``."""
         self.tags: Tuple[str, ...] = ()
         self.collectives: Tuple[Collective, ...] = ()
         self.spent: List[int] = []
@@ -73,12 +77,41 @@ class EndedStep:
             self.reductions += tuple(_after(self.spent, one) for one in later.reductions)
         self.samples = _sum(self.samples, later.samples)
         self.passes = _sum(self.passes, later.passes)
-        known = self.queued_ns is not None and later.queued_ns is not None
-        self.queued_ns = _sum(self.queued_ns, later.queued_ns) if known else None
+        if self.queued_ns == LATER:
+            self.queued_ns = later.queued_ns
+        elif later.queued_ns != LATER:
+            known = self.queued_ns is not None and later.queued_ns is not None
+            self.queued_ns = _sum(self.queued_ns, later.queued_ns) if known else None
         self.tags += later.tags
         self.collectives += later.collectives
         spent = self.spent + [0] * (len(later.spent) - len(self.spent))  # the user may have named more phases since
         self.spent = [one + more for one, more in zip(spent, later.spent)]  # noqa: B905  Python 3.9 has no strict
+
+
+def with_queued(step: Step, queued_ns: Count) -> Step:
+    """``step`` with another ``queued_ns``."""
+    return (*step[:QUEUED], queued_ns, *step[QUEUED + 1 :])
+
+
+def shared_queued(steps: List[Step]) -> List[Step]:
+    """``steps`` with the waiting that was read together shared out evenly; the last of them has no ``LATER``.
+
+    >>> steps = [(*range(8), queued) for queued in (7, LATER, LATER, 9, LATER, None)]
+    >>> [step[QUEUED] for step in shared_queued(steps)]
+    [7, 3, 3, 3, None, None]
+    """
+    if not any(step[QUEUED] == LATER for step in steps):
+        return steps
+    shared: List[Step] = []
+    together: List[Step] = []
+    for step in steps:
+        together.append(step)
+        queued = step[QUEUED]
+        if queued != LATER:
+            each = None if queued is None else queued // len(together)
+            shared += [with_queued(one, each) for one in together]
+            together = []
+    return shared
 
 
 class Cost:

@@ -24,6 +24,7 @@ from allpull.schema.events import (
     Event,
     EventsHeader,
     Metric,
+    ProcessGroup,
     Raised,
     Remark,
     Rest,
@@ -61,6 +62,7 @@ class EventLog:
     device_steps: tuple[DeviceStep, ...] = ()
     watching: tuple[Watching, ...] = ()
     after_steps: tuple[Rest, ...] = ()
+    process_groups: tuple[ProcessGroup, ...] = ()
 
 
 def read_events(root: Path, rank: int, *, skip_damaged: bool) -> EventLog | None:
@@ -109,6 +111,7 @@ def read_events(root: Path, rank: int, *, skip_damaged: bool) -> EventLog | None
         device_steps=_of(DeviceStep, events),
         watching=_of(Watching, events),
         after_steps=_of(Rest, events),
+        process_groups=_of(ProcessGroup, events),
     )
 
 

@@ -12,14 +12,14 @@ import inspect
 import time
 import weakref
 from types import ModuleType
-from typing import Any, Callable, Dict, Iterable, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 from ....rundir.live.activity import NOTHING, OPERATION, OPERATIONS
 from ...recording.recorder import Recorder
 from ...recording.step_line import BACKWARD, COLLECTIVE
 from ..inference.phases import NOT_SEEN
 from ..inference.step_inference import StepInference
-from ..safety import give_up
+from ..safety import give_up, safely
 
 RENAMED = {"all_gather_into_tensor": "all_gather_single", "reduce_scatter_tensor": "reduce_scatter_single"}
 """Newer names of functions, which the older ones call; both are recorded under the older name."""
@@ -27,6 +27,10 @@ RENAMED = {"all_gather_into_tensor": "all_gather_single", "reduce_scatter_tensor
 FUNCTIONAL = "torch.distributed._functional_collectives"
 WAITING = {FUNCTIONAL: "wait_tensor", "horovod.torch.mpi_ops": "synchronize"}
 """The functions in which DTensor and Horovod wait, by module."""
+
+POINT_TO_POINT = ("send", "recv", "isend", "irecv")
+PACKAGES = ("bagua", "byteps", "deepspeed", "hivemind", "horovod", "mpi4py", "ray.util.collective", "torch_xla")
+"""Modules that may exchange gradients without ``torch.distributed``."""
 
 BARRIERS = ("barrier", "monitored_barrier")
 ROOTS = ("src", "dst", "group_src", "group_dst")
@@ -83,6 +87,8 @@ class Collectives:
         self._pending: Dict[int, Tuple[int, int, int]] = {}
         self._wrapped: Dict[Callable[..., Any], Callable[..., Any]] = {}
         self._calling = False
+        self._joined: Optional[Dict[str, Any]] = None  # the process group, once this rank is in it
+        self._unobserved: List[str] = []
 
     def watch(self) -> None:
         """Wrap the entry points; called once, after torch was imported."""
@@ -103,6 +109,10 @@ class Collectives:
                         setattr(module, attribute, observed)
                 self._wrapped[function] = observed
         self._wrap_start(dist, distributed_c10d)
+        for name in POINT_TO_POINT:
+            self._wrap_unobserved(name, "send and receive", dist, distributed_c10d)
+        if hasattr(dist, "rpc") and hasattr(dist.rpc, "init_rpc"):
+            self._wrap_unobserved("init_rpc", "torch.distributed.rpc", dist.rpc, getattr(dist.rpc, "api", dist.rpc))
         self._wrap_wait(dist)
         self._wrap_buffers(DistributedDataParallel)
 
@@ -234,9 +244,46 @@ class Collectives:
         def observed(*args: Any, **kwargs: Any) -> Any:
             answer = start(*args, **kwargs)
             self._inference.ready()
+            self._join(dist)
             return answer
 
         dist.init_process_group = c10d.init_process_group = observed
+
+    @safely("collectives")
+    def _join(self, dist: Any) -> None:
+        """This rank has joined the process group of its job."""
+        self._joined = {"backend": str(dist.get_backend())[:100], "ranks": dist.get_world_size()}
+        self._write_joined()
+
+    @safely("collectives")
+    def unobserved(self, name: str) -> None:
+        """The program may exchange gradients by ``name``, which is not recorded."""
+        if name not in self._unobserved:
+            self._unobserved.append(name)
+            self._write_joined()
+
+    def _write_joined(self) -> None:
+        recorder = self._inference.recorder
+        if recorder is not None and self._joined is not None:
+            now = time.monotonic_ns()
+            event = {"kind": "process_group", **self._joined, "unobserved": list(self._unobserved), "t_ns": now}
+            recorder.journal.event(event, now)
+
+    def _wrap_unobserved(self, name: str, called: str, *modules: Any) -> None:
+        """Note that function ``name`` of ``modules`` is called, without recording its calls."""
+        function = getattr(modules[0], name, None)
+        if function is None:
+            return
+
+        @functools.wraps(function)
+        def observed(*args: Any, **kwargs: Any) -> Any:
+            if called not in self._unobserved:
+                self.unobserved(called)
+            return function(*args, **kwargs)
+
+        for module in modules:
+            if getattr(module, name, None) is function:
+                setattr(module, name, observed)
 
     def _wrap_wait(self, dist: Any) -> None:
         inference, wait = self._inference, dist.Work.wait
