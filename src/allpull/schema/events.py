@@ -185,6 +185,7 @@ class DeviceStep(Record):
         description="calls of the step record with the moments when this stream came to the call, and passed its end;"
         " it was blocked for blocked_ns before that",
     )
+    autocast: str | None = Field(None, description="dtype of autocast where the network was called, such as bfloat16")
     t_ns: int
 
 

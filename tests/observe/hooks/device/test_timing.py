@@ -246,6 +246,25 @@ def test_the_stream_is_held_up_by_each_call(rig: Any) -> None:
         assert (called, waited, gone) == (near(end), near(2 * MS), near(end + 5 * MS))
 
 
+def test_autocast_around_the_network_is_recorded(rig: Any) -> None:
+    import torch  # noqa: PLC0415
+
+    run = rig()
+    run.step(1 * MS)
+    run.step(1 * MS)
+    assert [step.autocast for step in run.told()] == [None] * 2
+    run = rig()
+    torch.set_autocast_enabled("cuda", True)  # as the context sets it, which refuses to where there is no CUDA
+    try:
+        torch.set_autocast_dtype("cuda", torch.bfloat16)
+        run.step(1 * MS)
+        run.step(1 * MS)
+    finally:
+        torch.set_autocast_enabled("cuda", False)
+        torch.set_autocast_dtype("cuda", torch.float16)
+    assert [step.autocast for step in run.told()] == ["bfloat16"] * 2
+
+
 def test_a_call_on_another_stream_has_no_moments(rig: Any) -> None:
     run = rig()
     machine = run.machine

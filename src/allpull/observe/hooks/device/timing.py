@@ -52,6 +52,7 @@ class Device:
         self._recorder: Optional[Recorder] = None
         self._pools: Dict[int, List[Any]] = {}
         self._marks: List[Mark] = []
+        self._autocast: Optional[str] = None
         self._calls: List[CallMarks] = []  # of collectives, by places in ``_marks``
         self._latest: Optional[Mark] = None
         self._looked_ns = 0
@@ -121,6 +122,8 @@ class Device:
         """Phase ``place`` has begun or ended."""
         stack = self._recorder.stack if self._recorder is not None else []
         innermost = stack[-1] if stack else NOTHING
+        if place == innermost == FORWARD:
+            self._autocast = _autocast()
         if place in ISSUING:
             if place == BACKWARD and innermost != BACKWARD and not self._reduced():
                 self._forget_arrival()
@@ -257,6 +260,8 @@ class Device:
             times, unused = self._resolver.resolve(step, marks, seen_ns, calls)
             self._recycle(unused)
             if self._recorder is not None:
+                if self._autocast is not None:  # that of the latest step: programs do not change it
+                    times["autocast"] = self._autocast
                 event = {"kind": "device_step", "step": step, **times, "t_ns": seen_ns}
                 self._recorder.journal.event(event, seen_ns, keep=False)
 
@@ -264,6 +269,17 @@ class Device:
         for mark in marks:
             if mark.where is not None:
                 self._pools.setdefault(mark.where[0], []).append(mark.event)
+
+
+def _autocast() -> Optional[str]:
+    """The dtype of autocast on CUDA, such as bfloat16; None: it is off."""
+    import torch  # noqa: PLC0415  this runs after torch was imported
+
+    if not torch.is_autocast_enabled():
+        return None
+    by_device = getattr(torch, "get_autocast_dtype", None)  # since torch 2.4, where the older one warns
+    dtype = torch.get_autocast_gpu_dtype() if by_device is None else by_device("cuda")
+    return str(dtype).rpartition(".")[2]
 
 
 def _is_on_one_stream(marks: List[Mark]) -> bool:
