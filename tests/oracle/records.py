@@ -284,9 +284,21 @@ def _device_step(history: History, recording: Recording, rank: int, step: int, c
         "busy_ns": _busy_ns(log),
         "paced_ns": _ns(log.paced),
         "bound_ns": _ns(recording.device_bound_s),
+        "collectives": _device_calls(history, rank, step, moment),
         "t_ns": clock(log.end + 0.001),
     }
     return record
+
+
+def _device_calls(history: History, rank: int, step: int, moment: Clock) -> list[list[int]]:
+    """The calls of a step, where the stream of the device came to them and was held up."""
+    logs = history.devices[rank]
+    first = sum(len(earlier.calls) for earlier in logs[:step])
+    return [
+        [_kinds(history).index(_kind(call)), first + number, begin, end - begin, end]
+        for number, call in enumerate(logs[step].calls)
+        for begin, end in [(moment(call.begin), moment(call.end))]
+    ]
 
 
 def _busy_ns(log: StepLog) -> int | None:

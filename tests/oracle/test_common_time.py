@@ -74,9 +74,6 @@ def test_ranks_that_pause_in_turn(judge: Judge, where: str) -> None:
     assert_priced(judged.finding("rotating-imbalance", "staggered-pauses", ranks=[]), judged.truth, 0.04)
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="issue item 6: truth 3.11; said nothing stands out, 98 % computing"
-)
 def test_four_stalls_in_a_short_run(judge: Judge) -> None:
     """In every ninth step, as a cache that is rebuilt or a file that is reopened."""
     healthy = even(steps=40)
@@ -85,9 +82,6 @@ def test_four_stalls_in_a_short_run(judge: Judge) -> None:
     assert_priced(judged.finding("common-stall", ranks=[]), judged.truth, 0.03)
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="issue item 6: truth 1.28 (device: 1.29); said nothing, 95 % computing"
-)
 @pytest.mark.parametrize("where", ["cpu", "device"])
 def test_all_ranks_slow_down_little_by_little(judge: Judge, where: str) -> None:
     """As a machine that heats up: at the end they take 1.6 times as long as at first."""

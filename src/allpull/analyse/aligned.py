@@ -17,7 +17,7 @@ from allpull.analyse.collectives.exchange import NoExchange, no_exchange
 from allpull.analyse.collectives.matching import Matched, match
 from allpull.analyse.collectives.reductions import MOMENTS, every_reduction
 from allpull.analyse.collectives.traced_buckets import BucketWindows, bucket_windows
-from allpull.analyse.steps.device import device_bounds_s, on_device
+from allpull.analyse.steps.device import calls_on_device, device_bounds_s, on_device
 from allpull.analyse.steps.grid import Grid, placed
 from allpull.analyse.steps.phases import Called, Phases, split
 from allpull.analyse.steps.steady import SteadySteps, steady_steps
@@ -67,10 +67,16 @@ class AlignedRun:
         """Whether steps have the times of an accelerator."""
         return "busy_ns" in self.steps.columns
 
+    @property
+    def calls_compare(self) -> bool:
+        """Whether moments of called collectives are of the clocks that steps have: the device's, where there is one."""
+        logs = self.data.events.values()
+        return not self.on_device or any(one.collectives for log in logs for one in log.device_steps)
+
     @cached_property
     def matched(self) -> Matched:
         """Collectives, matched across ranks; waits and transfers are null where moments of ranks do not compare."""
-        calls = self.clock.shared(self.data.collectives, CALL_MOMENTS)
+        calls = self.clock.shared(calls_on_device(self.data.collectives, self.data.events), CALL_MOMENTS)
         matched = match(calls, self.data.events, slack_ns=self.clock.slack_ns)
         if self.clock.compares:
             return matched

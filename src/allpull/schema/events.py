@@ -180,6 +180,12 @@ class DeviceStep(Record):
         None, ge=0, description="time in phases while the host was still issuing work: upper bound on launch-bound time"
     )
     bound_ns: int | None = Field(None, ge=0, description="error bound of the moments, which come from two clocks")
+    collectives: list[Collective] | None = Field(
+        None,
+        description="calls of the step record with the moments when this stream came to the call, and passed its end;"
+        " it was blocked for blocked_ns before that",
+    )
+    autocast: str | None = Field(None, description="dtype of autocast where the network was called, such as bfloat16")
     t_ns: int
 
 

@@ -291,6 +291,7 @@ def test_a_batch_that_is_late_only_at_the_begin_of_epochs_is_not_called_input_bo
     ("machine", "advised"),
     [
         (replace(EIGHT, gpus={"node1": ("V100",)}), ["mixed-precision"]),
+        (replace(EIGHT, gpus={"node1": ("V100",)}, autocast="bfloat16"), []),
         (replace(EIGHT, torch_vector="DEFAULT", vector=("avx2", "avx512f")), ["vector-build"]),
         (replace(EIGHT, torch_vector="AVX512", vector=("avx2", "avx512f")), []),
         (replace(EIGHT, torch_vector="DEFAULT", vector=("sse4_2",)), []),

@@ -22,6 +22,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from allpull.analyse.steps.grid import Floats
+from allpull.rundir.read.collectives import SCHEMA
 from allpull.rundir.read.events import EventLog
 from allpull.units import NS_PER_S
 
@@ -66,6 +67,24 @@ def on_device(records: pl.DataFrame, events: Mapping[int, EventLog]) -> pl.DataF
     issued = pl.sum_horizontal(f"{name}_ns" for name in COMPUTE).alias("issued_ns")
     replaced = (pl.coalesce(f"device_{name}", name).alias(name) for name in SPANS)
     return joined.with_columns(issued, *replaced).select(*records.columns, *FURTHER)
+
+
+def calls_on_device(calls: pl.DataFrame, events: Mapping[int, EventLog]) -> pl.DataFrame:
+    """``calls`` (columns of ``rundir.read.collectives.SCHEMA``) with the moments of streams instead of their hosts'.
+
+    Those of which a stream's moments are not known are left out; where none is, all are unchanged.
+    """
+    rows = [
+        (rank, one.step, *call)
+        for rank, log in events.items()
+        for one in log.device_steps
+        for call in one.collectives or ()
+    ]
+    if not rows:
+        return calls
+    keys = ["rank", "step", "kind", "seq"]
+    device = pl.DataFrame(rows, schema=SCHEMA, orient="row").unique(keys, keep="last")
+    return calls.select(keys).join(device, on=keys, how="inner", maintain_order="left").select(calls.columns)
 
 
 def device_bounds_s(events: Mapping[int, EventLog], steps: NDArray[np.int64]) -> list[float]:

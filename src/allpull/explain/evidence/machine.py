@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -44,7 +45,7 @@ class Machine:
     ``started``: the largest number of processes of a rank, itself included. ``gpus``: host → names of its accelerators.
     ``sensors``: clock_hz, power_w and temperature_c → median over accelerators in each step, (steps,), NaN where none
     was sampled; those never sampled are absent. ``precision`` and ``compiled``: the arithmetic that allpull's own
-    trainer was configured with, and compilation.
+    trainer was configured with, and compilation. ``autocast``: the dtype that most steps of devices have.
     """
 
     hosts: tuple[str, ...]
@@ -52,6 +53,7 @@ class Machine:
     gpus: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     sensors: Mapping[str, Floats] = field(default_factory=dict)
     precision: str | None = None
+    autocast: str | None = None
     compiled: bool | None = None
     vector: tuple[str, ...] = ()
     torch_vector: str | None = None
@@ -108,6 +110,7 @@ def machine_of(run: RunData, steps: NDArray[np.int64]) -> Machine:
         gpus={host.host: tuple(host.gpus) for host in run.hosts},
         sensors=_sensors(run, steps, hosts),
         precision=trained.get("precision"),
+        autocast=_autocast(run, steps),
         compiled=None if compiled is None else compiled != "none",
         vector=tuple(sorted(set.intersection(*vectors))) if vectors else (),
         torch_vector=run.record.versions.get("torch_cpu") or run.record.environment.get("ATEN_CPU_CAPABILITY"),
@@ -127,6 +130,14 @@ def _trained(run: RunData) -> dict[str, str]:
     """Text options of allpull's own trainer; empty for a script of the user, whose options are not known."""
     told = run.record.spec.get("train") if run.record.kind == "train" else None
     return {name: value for name, value in told.items() if isinstance(value, str)} if isinstance(told, dict) else {}
+
+
+def _autocast(run: RunData, steps: NDArray[np.int64]) -> str | None:
+    """The dtype of autocast that most device steps in ``steps`` have; None: they have none."""
+    known = [
+        one.autocast for log in run.events.values() for one in log.device_steps if steps[0] <= one.step <= steps[-1]
+    ]
+    return Counter(known).most_common(1)[0][0] if known else None
 
 
 def _inside(samples: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:

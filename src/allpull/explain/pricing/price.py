@@ -56,6 +56,7 @@ def bounded(candidate: Candidate, found: Price, facts: Facts, base: Window) -> P
     """
     bounds = candidate.bounds or _bounds_behind_lane(candidate, found, facts, base)
     priced = found if bounds is None else _between(candidate, found, bounds, facts, base)
+    priced = _with_pacing(candidate, priced, facts)
     return _with_clock_error(priced, facts) if _compares(candidate, base) else priced
 
 
@@ -70,7 +71,7 @@ def _between(candidate: Candidate, found: Price, bounds: tuple[Removal, Removal]
 
 def _compares(candidate: Candidate, base: Window) -> bool:
     """Whether the price rests on when ranks came to a meeting: of late ranks, and where transfers get shorter."""
-    if not base.bound_s or candidate.without is None:
+    if not base.bound_s or candidate.without is None or not base.measured_s > 0:
         return False
     if candidate.kind in ("late", "rest"):
         return True
@@ -83,20 +84,37 @@ def _compares(candidate: Candidate, base: Window) -> bool:
 
 def _with_clock_error(found: Price, facts: Facts) -> Price:
     """``found`` with a loss that clocks may hide or feign ``bound_s`` per step of; an upper bound stays one."""
-    error = facts.window.bound_s / facts.step_s if facts.step_s > 0 else 0.0
-    gain = found.gain
-
-    def moved(speed_up: float, by: float) -> float:
-        left = 1 / speed_up + by
-        return 1 / left if left > LEAST_LEFT else speed_up
-
+    error, gain = facts.window.bound_s / facts.step_s, found.gain
     if gain.is_at_most:
-        most = moved(gain.value, -error)
-        low = None if gain.low is None else max(moved(gain.low, error), min(1.0, gain.low))
+        most = _moved(gain.value, -error)
+        low = None if gain.low is None else max(_moved(gain.low, error), min(1.0, gain.low))
         return replace(found, loss_s=found.loss_s + facts.window.bound_s, gain=Interval(value=most, low=low, high=most))
-    low = None if gain.low is None else moved(gain.low, error)
-    high = None if gain.high is None else moved(gain.high, -error)
+    low = None if gain.low is None else _moved(gain.low, error)
+    high = None if gain.high is None else _moved(gain.high, -error)
     return replace(found, gain=Interval(value=gain.value, low=low, high=high))
+
+
+def _with_pacing(candidate: Candidate, found: Price, facts: Facts) -> Price:
+    """``found`` for late ranks on devices, whose loss may partly pass on to the next rank.
+
+    The last rank to come to a meeting finds no work issued ahead, and its device waits for its host; the others' hosts
+    issue while their devices wait for that rank. Without it, another one is last.
+    """
+    paced_s, low = facts.window.paced_s, found.gain.low
+    if paced_s is None or candidate.kind != "late" or low is None or len(candidate.ranks) == facts.window.ranks:
+        return found
+    each_s, ranks = paced_s.mean(axis=0), list(candidate.ranks)
+    more_s = float(each_s[ranks].max() - np.median(np.delete(each_s, ranks)))
+    if more_s <= 0:
+        return found
+    low = max(_moved(low, more_s / facts.step_s), min(1.0, low))
+    return replace(found, gain=Interval(value=found.gain.value, low=low, high=found.gain.high))
+
+
+def _moved(speed_up: float, by: float) -> float:
+    """The speed-up that leaves a larger share of the time by ``by``; unchanged where less than nothing were left."""
+    left = 1 / speed_up + by
+    return 1 / left if left > LEAST_LEFT else speed_up
 
 
 def _bounds_behind_lane(

@@ -7,7 +7,7 @@ What it is
 
 How it is found
     By the work that all ranks have in common in a step: that of the lower median rank. It stalls in steps in which this
-    is at least twice the usual (four times where CPUs compute), if these are at most a tenth of the steps. Steps with
+    is at least twice the usual (four times where CPUs compute), if these are at most 15 % of the steps. Steps with
     an evaluation, a checkpoint or the first batch of an epoch are not counted.
 
 What it costs
@@ -40,7 +40,7 @@ from allpull.replay.whatif.work import without_stalls
 from allpull.units import counted, show_time
 
 STALLED, STALLED_ON_CPUS = 2.0, 4.0  # times the usual step: other activity of a machine makes a CPU lose as much
-SELDOM = 0.1  # of the steps: what is more frequent is part of the program's rhythm
+SELDOM = 0.15  # of the steps: what is more frequent is part of the program's rhythm
 LEAST = 0.03  # of a step
 NAMED = 5  # stalled steps by number
 

@@ -1,4 +1,4 @@
-"""From some step on all ranks compute more slowly, and no rank waits for another.
+"""All ranks compute more slowly from some step on, or more and more slowly, and no rank waits for another.
 
 What it is
     Processors lower their clocks as they become hot or reach a power limit, memory fills up, sequences become longer,
@@ -6,12 +6,12 @@ What it is
 
 How it is found
     By the work that all ranks have in common in a step, that of the lower median rank: its level before and after the
-    step at which it changes most. The later level must be higher by 5 %, or by 15 % where CPUs compute, and by more
-    than the noise of either side. Clocks, power and temperature of accelerators on both sides are in the evidence where
-    they were sampled.
+    step at which it changes most, or a line through all steps where that fits better. It must become longer by 5 %, or
+    by 15 % where CPUs compute, and by more than the noise. Clocks, power and temperature of accelerators on both sides
+    are in the evidence where they were sampled.
 
 What it costs
-    The replay in which phases take no longer after that step than before it.
+    The replay in which phases take no longer after that step than before it, or no longer than at first.
 
 What to do
     Where clocks fell: cooling and power limits, `nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE`. Otherwise see what
@@ -36,7 +36,7 @@ from allpull.explain.evidence.common_work import common_phases, common_s, most_g
 from allpull.explain.evidence.cpu_waiting import all_wait
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.remedy_text import WHERE, clocks
-from allpull.replay.whatif.work import as_before
+from allpull.replay.whatif.work import as_before, levels
 from allpull.replay.window import Bools
 from allpull.schema.explained import Evidence
 from allpull.units import percent
@@ -64,34 +64,37 @@ def find(facts: Facts) -> list[Candidate]:
     cut = change_point(taken_s)
     if cut is None:
         return []
-    before_s, after_s = float(np.median(taken_s[:cut])), float(np.median(taken_s[cut:]))
+    models = {since: levels(taken_s, since) for since in (cut, None)}
+    at = min(models, key=lambda since: float(((taken_s - models[since]) ** 2).sum()))
+    first_s, last_s = float(models[at][0]), float(models[at][-1])
     least = SLOWER_ON_CPUS if facts.on_cpus else SLOWER
-    if not after_s > (1 + least) * before_s > 0 or after_s - before_s < DEVIATIONS * _error_s(taken_s, cut):
+    if not last_s > (1 + least) * first_s > 0 or last_s - first_s < DEVIATIONS * _error_s(taken_s - models[at]):
         return []
     since = int(rows[cut])
     after = np.arange(window.steps.size) >= since
+    when = "Little by little" if at is None else f"From step {window.steps[since]:,} on"
+    grown = most_grown(facts, phases, after & ~window.odd, ~after & ~window.odd)
     sensed = tuple(_sensed(facts, after))
     fell = any(one.what.startswith(SENSORS["clock_hz"][0]) and one.value < FELL for one in sensed)
     return [
         Candidate(
             rule="drift",
             kind="job",
-            title=f"From step {window.steps[since]:,} on all ranks compute {percent(after_s / before_s - 1)} longer, "
-            f"most of it {WHERE[most_grown(facts, phases, after & ~window.odd, ~after & ~window.odd)]}",
+            title=f"{when} all ranks compute {percent(last_s / first_s - 1)} longer, most of it {WHERE[grown]}",
             remedy=_remedy(facts, fell=fell),
             evidence=(
-                seconds("computation that all ranks have in common, before", before_s, facts.span),
-                seconds("the same, after", after_s, facts.span),
+                seconds("computation that all ranks have in common, at first", first_s, facts.span),
+                seconds("the same, at the end", last_s, facts.span),
                 *sensed,
             ),
-            without=partial(as_before, since=since, phases=phases),
+            without=partial(as_before, since=since if at is not None else None, phases=phases),
         )
     ]
 
 
-def _error_s(series: Floats, cut: int) -> float:
-    """Standard error of the difference of the levels before and after ``cut``."""
-    return math.sqrt(sum(long_run_variance(part) / part.size for part in (series[:cut], series[cut:])))
+def _error_s(noise: Floats) -> float:
+    """Standard error of the difference of two levels, each of half of the steps; ``noise`` (steps,) is around them."""
+    return math.sqrt(4 * long_run_variance(noise) / noise.size)
 
 
 def _sensed(facts: Facts, after: Bools) -> list[Evidence]:

@@ -10,8 +10,8 @@ How it is found
     record their precision: one that already trains in 16 bits gets no such advice.
 
 What it costs
-    No measurement of this run can price it: it is advice, with the command that measures it. Scripts get it even if
-    they use 16 bits already, because their precision is not recorded.
+    No measurement of this run can price it: it is advice, with the command that measures it. Scripts get it unless
+    they call their network within `torch.autocast`, which is recorded; other ways to use 16 bits are not.
 
 What to do
     `with torch.autocast("cuda", dtype=torch.bfloat16):` around forward and loss, and
@@ -32,6 +32,7 @@ from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.pacing import computed_s
 
 MOST = 0.5  # of the time: below it other losses come first
+NARROW = ("bfloat16", "float16")  # dtypes of autocast that use tensor cores
 WIDE = ("fp32", "tf32")
 """What allpull's own trainer may train in that is not 16 bits."""
 
@@ -39,6 +40,8 @@ WIDE = ("fp32", "tf32")
 def find(facts: Facts) -> list[Candidate]:
     """Advice, where accelerators compute most of the time."""
     precision = facts.machine.precision
+    if facts.machine.autocast in NARROW:
+        return []
     if not facts.machine.accelerators or not facts.step_s > 0 or (precision is not None and precision not in WIDE):
         return []
     computed = computed_s(facts.window, per_step(facts.window, ("forward", "backward")))

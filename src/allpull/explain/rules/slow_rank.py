@@ -94,10 +94,13 @@ def _suspect(group: Group, facts: Facts, excess: Mapping[str, Floats], where: st
 
 
 def _remedy_one(rank: int, facts: Facts, where: str) -> str:
-    if rank == 0 and where in OF_RANK_0:
+    first_of_host = rank == facts.machine.ranks_of(facts.machine.hosts[rank])[0]
+    rank_0_too = any(one.rank == 0 for one in facts.late.slow)
+    if where in OF_RANK_0 and (rank == 0 or (first_of_host and rank_0_too)):
         return (
-            "look for work that only rank 0 has, under `if rank == 0`: logging, progress bars, metrics, saving; do it "
-            "less often, or in a thread. It goes with rank 0 to any host"
+            f"look for work that only {'rank 0' if rank == 0 else 'local rank 0'} has, under `if rank == 0` or `if "
+            "local_rank == 0`: logging, progress bars, metrics, saving; do it less often, or in a thread. It goes with "
+            "the rank to any host"
         )
     host = facts.machine.hosts[rank]
     return (

@@ -104,11 +104,11 @@ def _buckets(run: RunData, steps: ChosenSteps) -> int:
 def _calls(aligned: AlignedRun, steps: ChosenSteps, recorded: Moments) -> tuple[Calls, Iterator[Gap]]:
     """The matched calls, and gaps for the others.
 
-    Steps of an accelerator have none: the moments of calls are the host's, which runs ahead of it.
+    Steps of an accelerator have none where only the host's moments are known, which runs ahead of it.
     """
     ranks = recorded.end_s.shape[1]
     called = in_window(aligned.matched.calls, steps.steps)
-    if "busy_ns" in aligned.steps.columns:
+    if not aligned.calls_compare:
         none = Matched(calls=called.clear(), uses=aligned.matched.uses)
         return calls(none, steps.steps, ranks, recorded.origin_ns), _gap_of_device(called)
     matched_calls = calls(aligned.matched, steps.steps, ranks, recorded.origin_ns)
@@ -172,7 +172,8 @@ def _phases(records: pl.DataFrame, recorded: Moments, events: Events) -> tuple[d
     np.add.at(called_s, events.step_of[at], blocked_s)
     if "busy_ns" not in records.columns:
         return seconds, None
-    called_s += np.nan_to_num(_matrix(records, "collective_ns", ranks)) / NS_PER_S  # none of them is an event
+    recorded_s = np.nan_to_num(_matrix(records, "collective_ns", ranks)) / NS_PER_S
+    called_s = np.maximum(called_s, recorded_s)  # some of them are no events
     busy_s = _matrix(records, "busy_ns", ranks) / NS_PER_S
     wall_s = recorded.end_s - recorded.begin_s
     phases = with_host(seconds, reducing_s=recorded.reduced_s, called_s=called_s, busy_s=busy_s, wall_s=wall_s)

@@ -122,7 +122,7 @@ def _event(value: dict[str, Any], *, is_newer: bool) -> Event | None:
         if is_newer and error.errors()[0]["type"] == "union_tag_invalid":
             return None
         raise
-    if isinstance(event, Rest):
+    if isinstance(event, (Rest, DeviceStep)):
         collectives.check(event.collectives)
     return event
 

@@ -29,7 +29,7 @@ from allpull.schema.events import DeviceStep
 
 pytestmark = pytest.mark.torch
 
-STOOD_BEFORE = {"enter", "leave_until", "cut"}
+STOOD_BEFORE = {"enter", "leave_until", "cut", "collective"}
 FEW_US = 30 * US  # launches and our own calls, of which a step has a dozen
 
 
@@ -212,6 +212,71 @@ def test_collectives_hidden_in_forward_are_not_forward(rig: Any) -> None:
         assert (step.busy_ns, step.paced_ns) == (near(7 * MS, 60 * US), near(0, 60 * US))
         assert step.arrival_ns is None
         assert step.done_ns is None
+
+
+def test_the_stream_is_held_up_by_each_call(rig: Any) -> None:
+    """The host only issues; the stream comes to a broadcast after 5 ms and to the wait for a gather 3 ms later."""
+    run = rig()
+    machine = run.machine
+    for number in range(4):
+        with run.phase(FORWARD):
+            machine.launch(5 * MS)
+            begin = machine.now_ns
+            with run.phase(COLLECTIVE):
+                machine.launch(7 * MS)  # what the stream waits for
+            run.recorder.collective(0, 2 * number, begin, machine.now_ns - begin, machine.now_ns)
+            gathered = machine.now_ns
+            with run.phase(COLLECTIVE):
+                machine.sleep(CALL_NS)  # its own stream, which this one does not wait for yet
+            machine.launch(3 * MS)
+            with run.phase(COLLECTIVE):
+                begin = machine.now_ns
+                machine.launch(2 * MS)
+            run.recorder.collective(1, 2 * number + 1, gathered, machine.now_ns - begin, machine.now_ns)
+        with run.phase(OPTIMIZER):
+            machine.launch(1 * MS)
+        run.end_step()
+    _, *steps = run.told()
+    assert len(steps) == 3
+    for step in steps:
+        assert step.begin_ns is not None
+        (kind, number, came, blocked, end), (other, later, called, waited, gone) = step.collectives
+        assert (kind, number, other, later) == (0, 2 * step.step, 1, 2 * step.step + 1)
+        assert (came, blocked, end) == (near(step.begin_ns + 5 * MS), near(7 * MS), near(step.begin_ns + 12 * MS))
+        assert (called, waited, gone) == (near(end), near(2 * MS), near(end + 5 * MS))
+
+
+def test_autocast_around_the_network_is_recorded(rig: Any) -> None:
+    import torch  # noqa: PLC0415
+
+    run = rig()
+    run.step(1 * MS)
+    run.step(1 * MS)
+    assert [step.autocast for step in run.told()] == [None] * 2
+    run = rig()
+    torch.set_autocast_enabled("cuda", True)  # as the context sets it, which refuses to where there is no CUDA
+    try:
+        torch.set_autocast_dtype("cuda", torch.bfloat16)
+        run.step(1 * MS)
+        run.step(1 * MS)
+    finally:
+        torch.set_autocast_enabled("cuda", False)
+        torch.set_autocast_dtype("cuda", torch.float16)
+    assert [step.autocast for step in run.told()] == ["bfloat16"] * 2
+
+
+def test_a_call_on_another_stream_has_no_moments(rig: Any) -> None:
+    run = rig()
+    machine = run.machine
+    for number in range(3):
+        with run.phase(FORWARD):
+            machine.launch(5 * MS)
+            begin = machine.now_ns
+            with machine.on(Stream(9)), run.phase(COLLECTIVE):
+                machine.launch(7 * MS)
+            run.recorder.collective(0, number, begin, machine.now_ns - begin, machine.now_ns)
+        run.end_step()
+    assert [step.collectives for step in run.told()] == [None] * 3
 
 
 def test_the_last_gradient_counts_and_only_of_backwards_that_reduce(rig: Any) -> None:
@@ -510,7 +575,7 @@ def pretended(tmp_path: Path) -> Watched:
     JobFile(directory=str(directory), budget=1 << 24).write(str(job))
     program = tmp_path / "program.py"
     network = "model = nn.parallel.DistributedDataParallel(model)\n"
-    loop = LOOP.replace("optimizer.zero_grad()", "x.to('meta'); optimizer.zero_grad()")
+    loop = LOOP.replace("optimizer.zero_grad()", "x.to('meta'); dist.all_reduce(torch.ones(3)); optimizer.zero_grad()")
     end = "dist.destroy_process_group()\n"  # else Gloo's threads may abort the process as it ends
     program.write_text(PRETENDING + TRAINING.replace("optimizer =", network + "optimizer =") + loop + end)
     done = subprocess.run(
@@ -546,6 +611,10 @@ def test_the_real_hooks_mark_real_steps(pretended: Watched) -> None:
         for earlier, later in itertools.pairwise(inside):  # as the hooks run, one after the other
             assert earlier <= later + step.bound_ns
         assert 0 < (step.forward_ns or 0) <= step.end_ns - step.begin_ns
+        for (kind, number, begin, *_), called in zip(host.collectives, step.collectives, strict=True):
+            assert called[:2] == [kind, number]
+            assert begin <= called[2] + step.bound_ns
+            assert called[4] <= host.end_ns + step.bound_ns
         assert None not in (host.copy_ns, step.copy_ns, step.input_ns, step.backward_ns, step.optimizer_ns)
 
 

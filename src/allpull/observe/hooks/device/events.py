@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from .clock import DeviceClock
 from .step import Moment, device_step
@@ -29,6 +29,19 @@ class Mark(NamedTuple):
     seen_ns: Optional[int] = None
 
 
+class CallMarks(NamedTuple):
+    """A collective that the program called: its kind, its number in its group, and places of marks in the step.
+
+    The stream came to the call at ``called``, and was blocked from ``begin`` to ``end``.
+    """
+
+    kind: int
+    number: int
+    called: int
+    begin: int
+    end: int
+
+
 def has_passed(marks: List[Mark]) -> bool:
     """Whether all ``marks`` are complete, of which the last has an event; one stream completes in order."""
     last = marks[-1]
@@ -45,13 +58,16 @@ class Resolver:
         self._base_ns = 0  # on the device's clock, whose origin is arbitrary
         self._before: Optional[Tuple[int, Mark, int]] = None  # the step before, its last mark, and when that completed
 
-    def resolve(self, step: int, marks: List[Mark], seen_ns: int) -> Tuple[Dict[str, Optional[int]], List[Mark]]:
+    def resolve(
+        self, step: int, marks: List[Mark], seen_ns: int, calls: Sequence[CallMarks] = ()
+    ) -> Tuple[Dict[str, Any], List[Mark]]:
         """The times of ``step`` by the names of ``schema.events.DeviceStep``, and marks whose events can be reused.
 
         Args:
             step: its number.
             marks: of one device and, but for arrivals, of one stream; all observed complete at ``seen_ns``.
             seen_ns: on the host's clock.
+            calls: collectives of the step.
         """
         last, kept = marks[-1], self._base
         if kept is None or kept.where is None or last.where is None or kept.where[0] != last.where[0]:
@@ -61,7 +77,7 @@ class Resolver:
         passed = [(mark, last_ns - _elapsed_ns(mark, last)) for mark in marks[:-1] if mark.event is not None]
         passed.append((last, last_ns))
         self._learn(passed, seen_ns)
-        times = self._times(step, marks, passed)
+        times = self._times(step, marks, passed, calls)
         self._before = (step, last, last_ns)
         if last_ns - self._base_ns >= REBASE_NS:
             self._base, self._base_ns = last, last_ns
@@ -75,7 +91,9 @@ class Resolver:
             if mark.seen_ns is not None and mark is not tightest:
                 self._clock.learn(position_ns, mark.asked_ns, mark.seen_ns)
 
-    def _times(self, step: int, marks: List[Mark], passed: List[Tuple[Mark, int]]) -> Dict[str, Optional[int]]:
+    def _times(
+        self, step: int, marks: List[Mark], passed: List[Tuple[Mark, int]], calls: Sequence[CallMarks]
+    ) -> Dict[str, Any]:
         last, last_ns = passed[-1]
         offset_ns = self._clock.offset_ns(last_ns)  # one for the whole step, so that durations within it are exact
         before, begin_ns = None, passed[0][1]
@@ -83,15 +101,27 @@ class Resolver:
             _, mark, begin_ns = self._before
             before = Moment(mark.asked_ns, mark.place, begin_ns + offset_ns)
         moments, arrival_ns, positions = [], None, iter(passed)
+        at_ns: List[Optional[int]] = []
         for mark in marks:
             passed_ns = None if mark.event is None else next(positions)[1] + offset_ns
+            at_ns.append(passed_ns)
             if mark.arrival:
                 arrival_ns = passed_ns
             if mark.event is None or mark.where == last.where:
                 moments.append(Moment(mark.asked_ns, mark.place, passed_ns))
-        times = device_step(moments, before=before, arrival_ns=arrival_ns)
-        times["bound_ns"] = max(self._clock.bound_ns(at_ns, offset_ns) for at_ns in (begin_ns, last_ns))
+        times: Dict[str, Any] = device_step(moments, before=before, arrival_ns=arrival_ns)
+        times["bound_ns"] = max(self._clock.bound_ns(edge_ns, offset_ns) for edge_ns in (begin_ns, last_ns))
+        collectives = [_collective(call, at_ns) for call in calls]
+        if collectives:
+            times["collectives"] = collectives
         return times
+
+
+def _collective(call: CallMarks, at_ns: List[Optional[int]]) -> List[int]:
+    """One call as in ``schema.steps.Collective``, by when the stream passed each mark."""
+    called, begin, end = [at_ns[place] or 0 for place in (call.called, call.begin, call.end)]
+    end = max(end, begin)
+    return [call.kind, call.number, min(called, begin), end - begin, end]
 
 
 def _lead_ns(passed: Tuple[Mark, int]) -> int:

@@ -24,7 +24,7 @@ from ...recording.step_line import BACKWARD, COLLECTIVE, FORWARD
 from ..inference.step_inference import StepInference
 from ..safety import safely
 from ..torch.copies import watch_copies
-from .events import Mark, Resolver, Where, has_passed
+from .events import CallMarks, Mark, Resolver, Where, has_passed
 from .step import HOST_ONLY, ISSUING
 
 MOST_MARKS = 512  # of a step; one with more, which loops over collectives or micro-batches, has only the host's times
@@ -52,13 +52,15 @@ class Device:
         self._recorder: Optional[Recorder] = None
         self._pools: Dict[int, List[Any]] = {}
         self._marks: List[Mark] = []
+        self._autocast: Optional[str] = None
+        self._calls: List[CallMarks] = []  # of collectives, by places in ``_marks``
         self._latest: Optional[Mark] = None
         self._looked_ns = 0
         self._cut = 0  # the number of marks that belong to the step that was cut
         self._spoilt = False  # marks are missing since the cut
         self._spoilt_at_cut = False
-        self._pending: Deque[Tuple[int, List[Mark]]] = deque()
-        self._passed: List[Tuple[int, List[Mark], int]] = []
+        self._pending: Deque[Tuple[int, List[Mark], List[CallMarks]]] = deque()
+        self._passed: List[Tuple[int, List[Mark], List[CallMarks], int]] = []
         self._written_ns = 0
         self._resolver = Resolver()
 
@@ -86,6 +88,7 @@ class Device:
     def _wrap_calls(self, recorder: Recorder) -> None:
         """Wrap the recorder to see each phase begin and end; a recorder without a device is not slowed down."""
         enter, leave_until, cut, stack = recorder.enter, recorder.leave_until, recorder.cut, recorder.stack
+        collective = recorder.collective
 
         def observed_enter(place: int) -> int:
             depth = enter(place)
@@ -104,6 +107,12 @@ class Device:
             self._spoilt_at_cut |= self._spoilt
             self._spoilt = False
 
+        def observed_collective(kind: int, number: int, begin: int, blocked: Optional[int], end: Optional[int]) -> None:
+            collective(kind, number, begin, blocked, end)
+            if blocked is not None and end is not None:
+                self._called(kind, number, begin, end - blocked)
+
+        recorder.collective = observed_collective  # type: ignore[method-assign]  # wrapping is the point
         recorder.enter = observed_enter  # type: ignore[method-assign]  # wrapping is the point
         recorder.leave_until = observed_leave_until  # type: ignore[method-assign]
         recorder.cut = observed_cut  # type: ignore[method-assign]
@@ -113,12 +122,37 @@ class Device:
         """Phase ``place`` has begun or ended."""
         stack = self._recorder.stack if self._recorder is not None else []
         innermost = stack[-1] if stack else NOTHING
+        if place == innermost == FORWARD:
+            self._autocast = _autocast()
         if place in ISSUING:
             if place == BACKWARD and innermost != BACKWARD and not self._reduced():
                 self._forget_arrival()
             self._mark(innermost, follows=place == COLLECTIVE)
         elif place in HOST_ONLY and not (self._marks and self._marks[-1].place == innermost):
             self._add(Mark(time.monotonic_ns(), innermost))
+
+    @safely("device")
+    def _called(self, kind: int, number: int, called_ns: int, begin_ns: int) -> None:
+        """The host called a collective at ``called_ns``, waited for it since ``begin_ns``, and goes on now.
+
+        In NCCL that wait is the stream's, between the last two marks: the current stream passes the second one when
+        the stream of the collective has ended it. A call on another stream left no marks.
+        """
+        marks, end = self._marks, len(self._marks) - 1
+        begin = end - 1
+        if begin < 0 or self._spoilt or marks[begin].place != COLLECTIVE or marks[end].asked_ns < begin_ns:
+            return
+        if any(mark.event is None or mark.arrival for mark in marks[begin:]) or marks[end].place == COLLECTIVE:
+            return
+        called = begin
+        while called and marks[called - 1].asked_ns >= called_ns:
+            called -= 1
+        if (
+            marks[called].place == COLLECTIVE
+            and marks[called].event is not None
+            and marks[called].where == marks[end].where
+        ):
+            self._calls.append(CallMarks(kind, number, called, begin, end))
 
     @safely("device")
     def arrives(self) -> None:
@@ -180,7 +214,7 @@ class Device:
             return
         self._set_aside(step - 1)
         self._look()
-        if self._passed and self._passed[-1][2] - self._written_ns >= FLUSH_NS:  # many at once, like the recorder
+        if self._passed and self._passed[-1][-1] - self._written_ns >= FLUSH_NS:  # many at once, like the recorder
             self._write_passed()
 
     @safely("device")
@@ -195,14 +229,20 @@ class Device:
         while cut and (self._marks[cut - 1].event is None or self._marks[cut - 1].arrival):
             cut -= 1  # its phase has no end on the device yet, and continues in the next step
         taken, self._marks = self._marks[:cut], self._marks[cut:]
+        calls = [call for call in self._calls if call.end < cut]
+        self._calls = [
+            call._replace(called=call.called - cut, begin=call.begin - cut, end=call.end - cut)
+            for call in self._calls
+            if call.called >= cut
+        ]
         spoilt, self._spoilt_at_cut, self._cut = self._spoilt_at_cut, False, 0
         if taken and not spoilt and _is_on_one_stream(taken):
-            self._pending.append((step, taken))
+            self._pending.append((step, taken, calls))
         else:
             self.left_out += spoilt or bool(taken)
             self._recycle(taken)
         if len(self._pending) > MOST_PENDING:
-            _, oldest = self._pending.popleft()
+            _, oldest, _ = self._pending.popleft()
             self._recycle(oldest)
             self.left_out += 1
 
@@ -215,11 +255,13 @@ class Device:
     def _write_passed(self) -> None:
         """Write the times of completed steps."""
         passed, self._passed = self._passed, []
-        for step, marks, seen_ns in passed:
+        for step, marks, calls, seen_ns in passed:
             self._written_ns = seen_ns
-            times, unused = self._resolver.resolve(step, marks, seen_ns)
+            times, unused = self._resolver.resolve(step, marks, seen_ns, calls)
             self._recycle(unused)
             if self._recorder is not None:
+                if self._autocast is not None:  # that of the latest step: programs do not change it
+                    times["autocast"] = self._autocast
                 event = {"kind": "device_step", "step": step, **times, "t_ns": seen_ns}
                 self._recorder.journal.event(event, seen_ns, keep=False)
 
@@ -227,6 +269,17 @@ class Device:
         for mark in marks:
             if mark.where is not None:
                 self._pools.setdefault(mark.where[0], []).append(mark.event)
+
+
+def _autocast() -> Optional[str]:
+    """The dtype of autocast on CUDA, such as bfloat16; None: it is off."""
+    import torch  # noqa: PLC0415  this runs after torch was imported
+
+    if not torch.is_autocast_enabled():
+        return None
+    by_device = getattr(torch, "get_autocast_dtype", None)  # since torch 2.4, where the older one warns
+    dtype = torch.get_autocast_gpu_dtype() if by_device is None else by_device("cuda")
+    return str(dtype).rpartition(".")[2]
 
 
 def _is_on_one_stream(marks: List[Mark]) -> bool:
