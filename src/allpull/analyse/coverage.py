@@ -34,8 +34,13 @@ def observed(run: RunData, steady: NDArray[np.int64]) -> Observed:
 
 
 def epochs(run: RunData) -> int:
-    """How many epochs began: marks on the rank that has most, or else the epoch numbers of the steps."""
+    """How many epochs began: marks on the rank that has most, or else the epoch numbers of the steps.
+
+    0 for a program that is observed unedited and has no epochs: a pass over a loader would have left a mark.
+    """
     marked = max((len({mark.epoch for mark in log.epochs}) for log in run.events.values()), default=0)
+    if not marked and run.record.kind == "run" and not run.steps["epoch"].max():
+        return 0
     return marked or run.steps["epoch"].n_unique()
 
 

@@ -16,6 +16,7 @@ GapKind = Literal[
     "rank count",
     "foreign files",
     "no rank",
+    "processes left out",  # their rank number was taken
     # of the records of ranks and hosts
     "step records",
     "event records",

@@ -114,7 +114,7 @@ class Observed(Record):
     boundary: str | None = Field(description="what delimits a step")
     sources: list[str] = Field(description="where the times come from")
     steps: int = Field(ge=0, description="of the job, all of them")
-    epochs: int = Field(ge=0)
+    epochs: int = Field(ge=0, description="that began; 0: the program has none")
     samples: int | None = Field(description="of all steps and ranks that were recorded; None: not known for all")
     skipped_steps: int = Field(ge=0, description="in which a gradient was not finite and the optimizer did nothing")
     backward_passes: float | None = Field(description="of a steady step; above 1 where gradients accumulate")

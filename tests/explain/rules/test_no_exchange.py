@@ -64,7 +64,7 @@ def unrelated(
         path.write_text("".join(f"{json.dumps(line)}\n" for line in (header, *records)), "ascii")
         path = run / f"events/rank-{rank:05d}.jsonl"
         header, *kept = [json.loads(line) for line in path.read_text("ascii").splitlines()]
-        kept = [event for event in kept if event["kind"] not in ("buckets", "collective_kind")]
+        kept = [event for event in kept if event["kind"] not in ("buckets", "collective_kind", "epoch")]
         path.write_text("".join(f"{json.dumps(line)}\n" for line in (header, *events, *kept)), "ascii")
     return allpull.open_run(run)
 

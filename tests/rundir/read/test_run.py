@@ -113,6 +113,29 @@ def test_a_rank_without_an_end_was_killed(make_run: MakeRun) -> None:
     assert texts(read_run(root).gaps) == ["rank 1 ended without saying so (killed?)"]
 
 
+def test_a_rank_without_an_end_in_a_command_that_succeeded_was_not_killed(make_run: MakeRun) -> None:
+    root = make_run(kind="run", exit={"code": 0})
+    rewrite(root / layout.events_file(1), lambda _: None, 2)
+    (gap,) = read_run(root).gaps
+    assert gap.kind == "rank ended"
+    assert gap.ranks == (1,)
+    assert "killed" not in gap.text
+    assert "its last records may be missing" in gap.text
+
+
+def test_processes_whose_rank_number_was_taken_are_a_gap(make_run: MakeRun) -> None:
+    root = make_run(kind="run")
+    for pid in (1, 2):
+        process = {"pid": pid, "host": "here", "rank": None, "reason": "any", "refused_rank": 0}
+        path = root / layout.process_file("here", pid)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(process))
+    (gap,) = read_run(root).gaps
+    assert gap.kind == "processes left out"
+    assert gap.ranks == (0,)
+    assert gap.text.startswith("2 processes had the number of a rank that was recorded already, and were left out")
+
+
 def test_a_rank_that_raised_is_not_called_killed(make_run: MakeRun) -> None:
     root = make_run()
     raised = {"kind": "exception", "type": "KeyError", "message": "conv1", "t_ns": 4}

@@ -79,14 +79,10 @@ class ProcessWatch:
 
     def twice(self) -> str | None:
         """A sentence about processes whose rank number was already taken; None: there were none."""
-        refused = [process for process in process_records(self._directory) if process.refused_rank is not None]
-        if not refused:
-            return None
-        many = len(refused) > 1
-        return (
-            f"{len(refused):,} process{'es' * many} had the number of a rank that was recorded already, and "
-            f"{'were' if many else 'was'} left out: one run directory holds one training"
-        )
+        # as in ``why``
+        from allpull.rundir.read.gaps import of_processes  # noqa: PLC0415
+
+        return next((gap.text for gap in of_processes(process_records(self._directory))), None)
 
     def _family(self) -> list[psutil.Process]:
         if self._done:

@@ -140,7 +140,8 @@ def _amount(run: RunMetrics) -> Iterator[str]:
     samples = "" if observed.samples is None else f", {observed.samples:,} samples"
     left_out = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in run.steady.left_out.items())
     steady = f"; {run.steady.used:,} steady" + (f", left out: {left_out}" if left_out else "")
-    yield f"{counted(observed.steps, 'step')} in {counted(observed.epochs, 'epoch')}{samples}{steady}."
+    epochs = f" in {counted(observed.epochs, 'epoch')}" if observed.epochs else ""
+    yield f"{counted(observed.steps, 'step')}{epochs}{samples}{steady}."
     if observed.skipped_steps:
         yield f"{counted(observed.skipped_steps, 'step')} skipped, because a gradient was not finite."
     if observed.backward_passes is not None and observed.backward_passes > ACCUMULATES:

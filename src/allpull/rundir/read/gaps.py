@@ -73,6 +73,9 @@ def of_events(record: RunRecord, ranks: set[int], events: Mapping[int, EventLog]
     killed = [rank for rank in silent if rank not in set(raised)]
     if killed and record.status in {"created", "running"}:
         yield of_ranks("rank ended", killed, " had not ended yet, or was killed")
+    elif killed and record.kind == "run" and record.exit is not None and record.exit.code == 0:
+        text = " ended without Python's exit functions, although the command succeeded: its last records may be missing"
+        yield of_ranks("rank ended", killed, text)
     elif killed:
         yield of_ranks("rank ended", killed, " ended without saying so (killed?)")
     if raised:
@@ -125,6 +128,18 @@ def why_no_rank(processes: Sequence[ProcessRecord], ended: Exit | None = None) -
     reasons = Counter(process.reason or "no reason given" for process in processes).most_common(SHOWN_REASONS)
     shown = "; ".join(f"{reason[:200]} ({count:,} times)" if count > 1 else reason[:200] for reason, count in reasons)
     return f"processes that imported torch: {len(processes):,}, of which none trained: {shown}"
+
+
+def of_processes(processes: Sequence[ProcessRecord]) -> Iterator[Gap]:
+    """Processes that trained under the number of a rank that another process was recorded as."""
+    refused = [process.refused_rank for process in processes if process.refused_rank is not None]
+    if refused:
+        had = "processes had" if len(refused) > 1 else "process had"
+        text = (
+            f"{len(refused):,} {had} the number of a rank that was recorded already, and "
+            f"{'were' if len(refused) > 1 else 'was'} left out: one run directory holds one training"
+        )
+        yield Gap(kind="processes left out", text=text, ranks=tuple(sorted(set(refused))))
 
 
 def _no_counters(header: CountersHeader) -> str | None:

@@ -111,8 +111,11 @@ def read_run(directory: Path, *, skip_damaged: bool = False) -> RunData:
     steps = _step_files(root, record, missing, skip_damaged=skip_damaged)
     events = _event_logs(root, record, missing, skip_damaged=skip_damaged)
     counters = _counter_files(root, record, skip_damaged=skip_damaged)
-    if record.kind == "run" and not steps:
-        missing.append(Gap(kind="no rank", text=gaps.why_no_rank(process_records(root), record.exit)))
+    if record.kind == "run":
+        processes = process_records(root)
+        missing += gaps.of_processes(processes)
+        if not steps:
+            missing.append(Gap(kind="no rank", text=gaps.why_no_rank(processes, record.exit)))
     missing += gaps.of_steps(record, steps, events)
     missing += gaps.of_events(record, set(steps), events)
     missing += gaps.of_hosts(record, hosts, counters)
