@@ -151,7 +151,7 @@ def _doubt(one: Candidate, found: Price, facts: Facts) -> _Doubt | None:
     own_s = one.evidence[0].value if one.kind == "late" and one.evidence else 0.0
     bound_s = facts.window.bound_s
     if own_s and own_s < bound_s:
-        why = f"not resolvable, because the clocks of the hosts are aligned to within {show_time(bound_s)}"
+        why = f"not resolvable, because the clocks of the ranks are aligned to within {show_time(bound_s)}"
         return _Doubt(note=f"{one.title}: {why}")
     resolvable_s = _resolvable_s(one, facts)
     costs = f"{show_time(max(found.loss_s, 0.0))} per step"

@@ -271,7 +271,7 @@ def _gap_of_violations(grid: Grid, violations: int) -> Iterator[Gap]:
 def _gap_of_clocks(wait: Floats | None, bound_s: float) -> Iterator[Gap]:
     if wait is not None and 0 < float(wait.mean()) < bound_s:
         wait_s = float(wait.mean())
-        aligned = f"the clocks of the hosts are aligned to within {show_time(bound_s)}"
+        aligned = f"the clocks of the ranks are aligned to within {show_time(bound_s)}"
         text = f"waiting of {show_time(wait_s)} per step is not resolvable: {aligned}"
         yield Gap(kind="clock resolution", text=text, seconds=wait_s)
 
