@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from allpull.analyse.aligned import AlignedRun
+from allpull.analyse.coverage import epochs
 from allpull.explain.detail import waiting
 from allpull.explain.efficiency_tree import TreeResult, tree
 from allpull.explain.evidence.cpu_waiting import CROWDED
@@ -64,6 +65,7 @@ def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = ()) -> Expla
         first=first_batches(aligned, window),
         other_runs=others,
         no_exchange=aligned.no_exchange,
+        has_epochs=epochs(run) > 0,
     )
     grown = tree(window, against)
     answers = findings(facts)

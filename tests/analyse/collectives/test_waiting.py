@@ -121,15 +121,16 @@ def test_no_calls_are_no_waiting() -> None:
 
 
 def test_a_reduction_of_gradients_is_split_only_where_all_ranks_arrivals_are_known() -> None:
-    steps = pl.DataFrame(
-        [(0, 0, 10, 50), (1, 0, 40, 52), (0, 1, 10, 20), (1, 1, None, None)],
-        schema={name: pl.Int64() for name in ("rank", "step", "arrival_ns", "done_ns")},
+    every = pl.DataFrame(
+        [(0, 0, 0, "0", 10, 50), (1, 0, 0, "0", 40, 52), (0, 1, 0, "0", 10, 20)],
+        schema={**dict.fromkeys(("rank", "step", "reduction"), pl.Int64()), "networks": pl.String(),
+                **dict.fromkeys(("arrival_ns", "done_ns"), pl.Int64())},
         orient="row",
-    )
-    split = reductions(steps, 2)
-    assert split["reduced_ns"].to_list() == [40, 12, 10, 0]
-    assert split["wait_ns"].to_list() == [30, 0, None, None]
-    assert split["transfer_ns"].to_list() == [10, 12, None, None]
+    )  # fmt: skip
+    split = reductions(every, 2)
+    assert split["reduced_ns"].to_list() == [40, 12, 10]
+    assert split["wait_ns"].to_list() == [30, 0, None]
+    assert split["transfer_ns"].to_list() == [10, 12, None]
 
 
 def test_what_is_not_known_stays_so() -> None:

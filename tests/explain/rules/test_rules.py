@@ -361,3 +361,11 @@ def test_other_words_of_a_gap_change_no_diagnosis(text: str) -> None:
 
 def test_buckets_are_those_of_the_window() -> None:
     assert facts(job(4)).window.reductions.buckets == len(BUCKETS)
+
+
+def test_what_may_be_rollouts_is_not_sold_as_evaluation() -> None:
+    (finding,) = found(evaluated(None, 0.4), has_epochs=False).findings
+    assert finding.rule == "evaluation-share"
+    assert finding.advice
+    assert finding.gain is None
+    assert "rollouts" in finding.title

@@ -46,7 +46,7 @@ class Facts:
 
     ``replayed`` is the replay of ``window`` as recorded. ``first`` (steps,): the first batch of an epoch. ``blame`` is
     None where no rank can wait. ``other_runs``: the reference runs of the same training. ``no_exchange``: its ranks are
-    unrelated trainings.
+    unrelated trainings. ``has_epochs``: batches come from passes over a loader, as far as is known.
     """
 
     window: Window
@@ -58,6 +58,7 @@ class Facts:
     blame: Blame | None
     other_runs: tuple[OtherRun, ...] = ()
     no_exchange: NoExchange | None = None
+    has_epochs: bool = True
 
     @property
     def step_s(self) -> float:
@@ -122,6 +123,7 @@ def gather(
     first: Bools | None = None,
     other_runs: Sequence[OtherRun] = (),
     no_exchange: NoExchange | None = None,
+    has_epochs: bool = True,
 ) -> Facts:
     """The facts of ``window``, which ran on ``machine``; ``network``: None derives it from ``machine``."""
     return Facts(
@@ -134,6 +136,7 @@ def gather(
         blame=blame,
         other_runs=tuple(other_runs),
         no_exchange=no_exchange,
+        has_epochs=has_epochs,
     )
 
 

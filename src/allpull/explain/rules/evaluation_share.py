@@ -8,7 +8,8 @@ How it is found
     one rank takes longer than the others is `uneven-evaluation`.
 
 What it costs
-    The replay without it.
+    The replay without it. In a program that passes over no loader there is no price: forward passes without gradients
+    may be rollouts, from which reinforcement learning learns later, and the records cannot tell these from evaluation.
 
 What to do
     Evaluate less often (`--set train.evaluate_every=…`), or on a part of the test set; or in a separate job that reads
@@ -16,6 +17,8 @@ What to do
 
 When it is wrong
     Where the score decides what the training does next (early stopping, a schedule), it has to be known in time.
+    Reinforcement learning that also reads batches from a `DataLoader` has epochs, and its rollouts are then priced as
+    evaluation.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from allpull.explain.evidence.facts import Facts
 from allpull.replay.useful import evaluated_by_all
 from allpull.replay.whatif.work import lower_median
 from allpull.replay.window import Window
+from allpull.schema.explained import Evidence
 from allpull.units import percent
 
 LARGE = 0.2  # of the time: below it, knowing the score is worth its price
@@ -40,23 +44,39 @@ def find(facts: Facts) -> list[Candidate]:
     if not together.any():
         return []
     each_s = float(lower_median(facts.window.per_step("evaluation"))[together].sum()) / together.size
+    spent_share = each_s / facts.step_s
+    evidence = (
+        seconds("evaluation on all ranks, spread over all steps", each_s, facts.span),
+        share("of the time", spent_share, facts.span),
+        count("steps with an evaluation", int(together.sum()), facts.span),
+    )
+    if not facts.has_epochs:
+        return [_evaluation_or_rollouts(spent_share, evidence)] if spent_share >= LARGE else []
     return [
         Candidate(
             rule="evaluation-share",
             kind="job",
-            title=f"Evaluation by all ranks takes {percent(each_s / facts.step_s)} of the time",
+            title=f"Evaluation by all ranks takes {percent(spent_share)} of the time",
             remedy="evaluate less often (--set train.evaluate_every=…), or in a separate job, from checkpoints: "
             "sbatch --dependency=after:JOB",
             options=("train.evaluate_every",),
-            evidence=(
-                seconds("evaluation on all ranks, spread over all steps", each_s, facts.span),
-                share("of the time", each_s / facts.step_s, facts.span),
-                count("steps with an evaluation", int(together.sum()), facts.span),
-            ),
+            evidence=evidence,
             without=_without,
             least_share=LARGE,
         )
     ]
+
+
+def _evaluation_or_rollouts(spent_share: float, evidence: tuple[Evidence, ...]) -> Candidate:
+    """Forward passes without gradients in a program without epochs, which may be what it learns from."""
+    return Candidate(
+        rule="evaluation-share",
+        kind="advice",
+        title=f"Evaluation, or collecting rollouts, takes {percent(spent_share)} of the time",
+        remedy="if the program learns from nothing that it computes there, evaluate less often, or in a separate job; "
+        "rollouts become faster by faster environments, or more of them per batch",
+        evidence=evidence,
+    )
 
 
 def _without(window: Window) -> Window:

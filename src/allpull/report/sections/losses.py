@@ -113,9 +113,8 @@ def _lead(ranks: int, tree: Efficiency, drawn: Sequence[Bar], compared: Against 
         return f"{reached}{ideal}" + (f" Most is lost {because} {plain}." if plain else "")
     does = "does" if ranks == 1 else "do"
     share = whole.value
-    worth = (
-        f"{counted(ranks, 'rank')} {does} the work of {ranks * share:.1f}: {percent(share)} of their time is useful."
-    )
+    useful = f"{ranks * share:.1f}" if ranks * share >= 1 else f"{ranks * share:.2g}"
+    worth = f"{counted(ranks, 'rank')} {does} the work of {useful}: {percent(share)} of their time is useful."
     return worth if share > GOOD or not plain else f"{worth} Most of the rest: {plain}."
 
 

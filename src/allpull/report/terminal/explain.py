@@ -116,7 +116,7 @@ def headline(result: ExplainResult) -> str:
     window = result.window
     where = f"{counted(result.ranks, 'rank')} on {counted(result.hosts, 'host')}"
     if not window.steps:
-        return f"{where}: nothing to explain"
+        return f"{where}: {'no steps to replay' if result.findings else 'nothing to explain'}"
     step = show_time(window.seconds / window.steps)
     return f"{where}, steps {window.first_step:,} to {window.last_step:,} ({step} each)"
 

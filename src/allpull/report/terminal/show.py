@@ -145,7 +145,7 @@ def _amount(run: RunMetrics) -> Iterator[str]:
     if observed.skipped_steps:
         yield f"{counted(observed.skipped_steps, 'step')} skipped, because a gradient was not finite."
     if observed.backward_passes is not None and observed.backward_passes > ACCUMULATES:
-        yield f"Gradients accumulate over {show_count(observed.backward_passes)} backward passes per step."
+        yield f"A step has {show_count(observed.backward_passes)} backward passes."
     if observed.named:
         spent = [
             f"{short(name, 40)} {show_time(seconds)}" for name, seconds in list(observed.named.items())[:MOST_ROWS]

@@ -224,3 +224,20 @@ assert "torch" not in sys.modules
     assert (run.code, run.err) == (0, "")
     assert [step.samples for step in run.steps()] == 3 * [4]
     assert all((step.forward_ns or 0) > 900_000 for step in run.steps())
+
+
+def test_updates_by_hand_are_no_steps_and_the_record_says_why(watched: Watch) -> None:
+    by_hand = """
+for x, y in loader:
+    nn.functional.cross_entropy(model(x), y).backward()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter -= 0.1 * parameter.grad
+            parameter.grad = None
+"""
+    run = watched(TRAINING + by_hand)
+    assert (run.code, run.err) == (0, "")
+    assert run.steps() == []
+    (remark,) = run.events("remark")
+    assert remark.text.startswith("5 backward passes were seen, but no torch.optim.Optimizer stepped")
+    assert "allpull.step()" in remark.text

@@ -24,6 +24,7 @@ from .evaluation import Evaluation, is_evaluating
 from .phases import NOT_SEEN, Phases
 
 ELSEWHERE = -2  # the depth of a call in another thread
+NO_OPTIMIZER = "but no torch.optim.Optimizer stepped, so there are no steps: mark them with allpull.step()"
 UNOBSERVED = 2  # times that gradients are cleared without a step before we conclude that the optimizer is compiled
 
 
@@ -304,6 +305,8 @@ class StepInference(Phases):
         recorder = self.recorder
         if recorder is not None and self._unobserved >= UNOBSERVED and recorder.passes:
             recorder.cut()
+        elif recorder is not None and recorder.passes and not self.steps_taken and not self.steps_by_marks:
+            recorder.remark(f"{recorder.passes:,} backward passes were seen, {NO_OPTIMIZER}")
         if recorder is not None and recorder.is_cut:
             recorder.leave_until(0)
             self.end_step(recorder)
