@@ -56,7 +56,6 @@ from allpull.schema.spec import RunSpec, from_plain
 from allpull.schema.trainspec import DataSpec
 from allpull.train.checkpoint.format import Checkpoint
 from allpull.train.checkpoint.format import read as read_checkpoint
-from allpull.train.checkpoint.save_restore import PATTERN
 from allpull.train.models.build import build
 from stored import commit, keep
 
@@ -145,7 +144,7 @@ def examined(directory: Path) -> dict[str, Any]:
     run = read_run(directory)
     spec = from_plain(RunSpec, run.record.spec)
     test = test_part(spec.data)
-    newest = max((directory / layout.CHECKPOINTS).glob(PATTERN))
+    newest = max((directory / layout.CHECKPOINTS).glob(layout.CHECKPOINT_NAMES))
     found = scores(answers(network(spec, read_checkpoint(newest), test), test), test.labels)
     return {
         "global_batch": spec.global_batch,
