@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -147,28 +145,3 @@ def test_a_rank_alone_joins_nobody_and_is_refused_nccl_without_a_gpu(monkeypatch
     Gpus(monkeypatch, "GPU-1")
     monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
     assert [str(join(asked).device) for asked in ("auto", "nccl", "gloo")] == ["cuda:0"] * 3
-
-
-@pytest.mark.slow
-@pytest.mark.ranks
-def test_two_ranks_join_as_their_gpus_allow(results_of_two_ranks: Callable[[str], list[dict[str, Any]]]) -> None:
-    first, second = results_of_two_ranks("backend_ranks.py")
-    on_cpu = {"device": "cpu", "backend": "gloo", "total": 2.0, "all": True, "remarks": []}
-    on_cpu["metrics"] = {"backend_is_nccl": 0.0}
-    for name in ("cpu", "cpu gloo", "cpu fsdp"):
-        assert first[name] == second[name] == on_cpu
-    why = "parallel.backend: ranks exchange through Gloo, via the CPU: 2 ranks share 1 GPU"
-    for name in ("shared", "shared gloo"):
-        assert first[name] == {**on_cpu, "device": "cuda:0", "remarks": [why]}
-        assert second[name] == {**on_cpu, "device": "cuda:0"}
-    assert first["own gloo"] == {**on_cpu, "device": "cuda:0"}
-    assert second["own gloo"] == {**on_cpu, "device": "cuda:1"}
-    for found in (first, second):
-        assert found["cpu nccl"]["error"] == "MissingPart"
-        assert found["shared nccl"]["error"] == "BadInput"
-        assert found["shared fsdp"]["error"] == "MissingPart"
-        assert "parallel.strategy=ddp" in found["shared fsdp"]["hint"]
-        assert found["one of two fsdp"]["error"] == "MissingPart", "one rank alone would be waited for"
-        assert found["probe"]["device"] == "cuda:0"
-        assert found["probe without a device"]["device"] == "cpu"
-        assert found["probe"]["total"] == found["probe without a device"]["total"] == 2.0

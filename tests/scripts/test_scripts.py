@@ -55,11 +55,11 @@ def check(run: Watched, rank: int, script: Script) -> None:
 
 
 def test_a_late_rank_never_shows_as_forward_of_sharded_layers(watched: Watch) -> None:
-    late = "    for x, y in loader:\n        dist.get_rank() == 1 and time.sleep(0.06)\n"
+    late = "    for x, y in loader:\n        dist.get_rank() == 1 and time.sleep(0.2)\n"
     run = watched(FULLY_SHARDED.replace("    for x, y in loader:\n", late), start=torchrun(2))
     assert run.code == 0, run.err
     for step in run.steps(0)[2:5]:
-        assert (step.collective_ns or 0) > 40e6 > (step.forward_ns or 0), step
+        assert (step.collective_ns or 0) > 120e6 > (step.forward_ns or 0), step
         assert step.collectives is not None
         kinds = {kind.id: kind for kind in run.events("collective_kind", 0)}
         seen = [kinds[one[0]] for one in step.collectives if one[0] is not None]
@@ -69,7 +69,7 @@ def test_a_late_rank_never_shows_as_forward_of_sharded_layers(watched: Watch) ->
             ("reduce_scatter_tensor", "backward"),
         }
     for step in run.steps(1)[2:5]:
-        assert (step.collective_ns or 0) < 40e6, step
+        assert (step.collective_ns or 0) < 120e6, step
 
 
 def test_what_a_comm_hook_sends_is_known_by_its_begin(watched: Watch) -> None:
