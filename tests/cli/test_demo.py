@@ -36,6 +36,7 @@ def test_demo_trains_on_one_and_two_ranks_and_explains(run_cli, tmp_path):
     assert str(page) in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 def test_counters_and_hosts_are_recorded(train_digits):
     done = train_digits(2, "train.epochs=4", "observe.counter_interval_s=0.2")

@@ -22,6 +22,8 @@ from allpull.importers.assemble import Imported, import_traces
 from allpull.rundir.read.run import RunData, read_run
 from allpull.traces import json_stream, kineto, unpacked
 
+pytestmark = pytest.mark.slow
+
 JOB = Job(ranks=2, steps=4, late={(step, 1): 2.0 for step in range(4)})
 HOSTILE = "</script>\x1b]0;owned\x07\ud800\u202e../../etc/passwd" + "x" * 5000
 

@@ -69,6 +69,7 @@ def test_the_exit_code_of_the_rank_is_passed_on(tmp_path, monkeypatch, ending, c
     assert (record.exit.code, record.exit.rank) == (code, 1)
 
 
+@pytest.mark.slow
 def test_ranks_meet_on_the_loopback_interface_only_and_a_program_without_steps_completes(tmp_path, monkeypatch):
     """Every listening socket of the job's processes is bound to 127.0.0.1."""
     program = (
@@ -137,6 +138,7 @@ def test_a_killed_rank_ends_the_job_and_leaves_a_directory_that_reads(long_train
     assert any("rank 1" in gap and "without" in gap for gap in run["gaps"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGTERM, 143)]
 )
@@ -165,6 +167,7 @@ def test_an_impatient_user_gets_the_same_ending(long_training):
     assert json.loads((directory / "run.json").read_text())["status"] == "cancelled"
 
 
+@pytest.mark.slow
 def test_nothing_outlives_a_killed_allpull(long_training):
     process, _, family = long_training
     process.kill()

@@ -44,6 +44,7 @@ def test_ranks_of_other_hosts_and_of_programs_that_may_be_small_are_not_judged(j
     check_memory(job(8, program=["a.py"]))
 
 
+@pytest.mark.slow
 def test_a_rank_takes_no_less_than_is_reckoned_with() -> None:
     """Else ranks that fit would be refused: the memory that only this process has, with torch in it."""
     pytest.importorskip("torch")

@@ -250,6 +250,7 @@ def serving(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     process.communicate()
 
 
+@pytest.mark.slow
 def test_hosts_ping_at_the_start_every_minute_and_at_the_end(tmp_path, serving):
     asking = start(tmp_path, "second", "--clock-every-s", "0.5", part=clock_pings.ASK)
     assert NONCE not in " ".join(asking.args)  # anybody may see those
@@ -316,6 +317,7 @@ sys.exit(start.start(job, "node", watch=1 << 30, clock=clock_pings.AUTO).wait())
 """
 
 
+@pytest.mark.slow
 def test_a_rank_under_the_hook_can_start_it(tmp_path):
     """The hook takes its own folder from the path of every Python that starts, and so of the sidecar's."""
     hook = install_hook(str(tmp_path))

@@ -10,6 +10,8 @@ from tests.oracle.judged import Judged, assert_priced
 from tests.oracle.records import Recording
 from tests.oracle.training import Device, Training, Wire, even, spread
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 BOUND_S = 0.007
 

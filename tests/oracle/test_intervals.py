@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 from tests.oracle.judged import judge
 from tests.oracle.records import write
@@ -12,6 +13,8 @@ from tests.oracle.simulator import simulate
 from tests.oracle.training import Device, even
 
 import allpull
+
+pytestmark = pytest.mark.slow
 
 STEADY = 20
 RUNS = 40

@@ -11,6 +11,8 @@ from tests.oracle.judged import Judged, judge
 from tests.oracle.records import Recording
 from tests.oracle.training import Device, Training, Wire, even, spread
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 
 

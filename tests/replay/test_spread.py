@@ -16,6 +16,8 @@ from allpull.replay.spread import Resampled, as_often, ratio, resample
 from allpull.replay.useful import useful_s
 from allpull.replay.whatif.network import without_transfer
 
+pytestmark = pytest.mark.slow
+
 STEPS = 60
 MEAN, SD, WIRE, WIRE_SD = 0.050, 0.006, 0.020, 0.004
 SLOWEST = MEAN + SD / math.sqrt(math.pi)  # E max of two independent N(μ, σ) (Clark 1961, Operations Research 9)

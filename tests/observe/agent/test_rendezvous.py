@@ -237,6 +237,7 @@ def test_a_silent_host_0_does_not_make_us_deaf_to_signals(host_0: subprocess.Pop
     process.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 @pytest.mark.parametrize("then", ["host.next_rendezvous()", "while host.outcome() is None: time.sleep(0.05)"])
 def test_a_host_0_that_is_gone_is_noticed(host_0: subprocess.Popen[str], then: str) -> None:

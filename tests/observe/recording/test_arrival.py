@@ -116,6 +116,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 def test_buckets_are_ready_when_ddp_hands_them_to_its_hook(tmp_path, monkeypatch):
     """Each layer's backward takes 4 ms, far longer than the way to the hook: a bucket's two moments are nearest."""

@@ -235,6 +235,7 @@ def test_a_file_of_another_writer_is_left_alone(tmp_path: Path) -> None:
     assert stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_the_file_stays_within_its_budget(tmp_path: Path) -> None:
     budget = 20_000
     watched = sleeper()

@@ -415,6 +415,7 @@ def test_whatever_was_recorded_the_timeline_is_legal(make_run: Callable[..., Pat
     check_legal(events)
 
 
+@pytest.mark.slow
 def test_the_command_writes_it_beside_what_it_shows(
     make_run: Callable[..., Path], run_cli: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -18,6 +18,8 @@ from allpull.report.sections import blocks
 from allpull.report.sections.losses import FACTORS as DRAWN
 from allpull.units import show_time
 
+pytestmark = pytest.mark.slow
+
 NEW = ("findings", "losses", "timeline", "lateness")
 
 

@@ -306,6 +306,7 @@ def test_the_definitions_cite_their_sources_and_state_the_formula_of_wait():
 # --- names and bounds ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(1, 4), st.sampled_from(["digits", "x" * 90, HOSTILE])), min_size=1, max_size=8))
 def test_labels_are_short_and_all_different(kinds):
     runs = report([metrics(ranks, name=name) for ranks, name in kinds], details=[]).show.runs

@@ -154,6 +154,7 @@ def test_flat_calls_do_not_open_a_door_for_deep_ones(
     assert all(deep.encode() not in body for body in bodies)
 
 
+@pytest.mark.slow
 def test_a_million_calls_read(make_run: MakeRun) -> None:
     root = make_run(ranks=2, steps=1)
     steps = pl.int_range(125_000, eager=True)

@@ -91,6 +91,7 @@ numbers = st.integers(-2, 6) | st.sampled_from([2**62, 2**62 + 1, None, True, 1.
 one = st.lists(numbers, min_size=7, max_size=11) | st.lists(st.integers(0, 9), min_size=8, max_size=11).map(sorted)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(value=st.lists(one, max_size=3) | st.sampled_from([None, True, 1.5, "1", [], {}, [[[1]]]]))
 def test_the_columnar_path_takes_what_the_line_by_line_path_takes(value: Any) -> None:

@@ -233,6 +233,7 @@ def test_find_runs_takes_a_run_or_a_folder_of_runs(make_run: MakeRun, tmp_path: 
         find_runs(tmp_path / "empty")
 
 
+@pytest.mark.slow
 def test_a_million_records_read(make_run: MakeRun) -> None:
     root = make_run(ranks=8, steps=1)
     steps = pl.int_range(125_000, eager=True)

@@ -589,6 +589,7 @@ def pretended(tmp_path: Path) -> Watched:
     return Watched(code=done.returncode, out=done.stdout, err=done.stderr, directory=directory)
 
 
+@pytest.mark.slow
 def test_the_real_hooks_mark_real_steps(pretended: Watched) -> None:
     """On a device that does all at once its times are the host's: each step's events agree with its record."""
     assert (pretended.code, pretended.err) == (0, "")

@@ -9,7 +9,7 @@ from tests.observe.hooks.conftest import LOOP, TRAINING, Watch, plain
 
 from allpull.rundir.job_file import WatchOptions
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 SAMPLES = [16, 16, 16, 16, 6]
 
