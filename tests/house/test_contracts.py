@@ -38,8 +38,6 @@ NOT_IN_RANKS = ("pydantic", "polars", "typer", "rich", "altair", "psutil", "clic
 
 BLOCKED = """
 import sys
-
-pytestmark = pytest.mark.slow
 class Absent:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in {names!r}:
