@@ -25,6 +25,7 @@ When it is wrong
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 import numpy as np
@@ -74,18 +75,18 @@ def find(facts: Facts) -> list[Candidate]:
     after = np.arange(window.steps.size) >= since
     when = "Little by little" if at is None else f"From step {window.steps[since]:,} on"
     grown = most_grown(facts, phases, after & ~window.odd, ~after & ~window.odd)
-    sensed = tuple(_sensed(facts, after))
-    fell = any(one.what.startswith(SENSORS["clock_hz"][0]) and one.value < FELL for one in sensed)
+    sensed = _sensed(facts, after)
+    clock_before, clock_after = sensed.get("clock_hz", (0.0, 0.0))
     return [
         Candidate(
             rule="drift",
             kind="job",
             title=f"{when} all ranks compute {percent(last_s / first_s - 1)} longer, most of it {WHERE[grown]}",
-            remedy=_remedy(facts, fell=fell),
+            remedy=_remedy(facts, fell=clock_after < FELL * clock_before),
             evidence=(
                 seconds("computation that all ranks have in common, at first", first_s, facts.span),
                 seconds("the same, at the end", last_s, facts.span),
-                *sensed,
+                *_sensor_evidence(facts, sensed),
             ),
             without=partial(as_before, since=since if at is not None else None, phases=phases),
         )
@@ -97,21 +98,26 @@ def _error_s(noise: Floats) -> float:
     return math.sqrt(4 * long_run_variance(noise) / noise.size)
 
 
-def _sensed(facts: Facts, after: Bools) -> list[Evidence]:
-    """What the sensors of accelerators showed before and after, where both were sampled; the ratio of clocks first."""
-    evidence: list[Evidence] = []
+def _sensed(facts: Facts, after: Bools) -> dict[str, tuple[float, float]]:
+    """Sensor → its median before and after, of those that were sampled on both sides."""
+    sensed = {}
+    for name, values in facts.machine.sensors.items():
+        sides = [values[side & np.isfinite(values)] for side in (~after, after)]
+        if all(side.size for side in sides):
+            sensed[name] = (float(np.median(sides[0])), float(np.median(sides[1])))
+    return sensed
+
+
+def _sensor_evidence(facts: Facts, sensed: Mapping[str, tuple[float, float]]) -> Iterator[Evidence]:
+    """What the sensors of accelerators showed, the ratio of clocks first."""
     for name, (what, unit) in SENSORS.items():
-        values = facts.machine.sensors.get(name)
-        if values is None or np.isfinite(values[after]).sum() < 1 or np.isfinite(values[~after]).sum() < 1:
+        if name not in sensed:
             continue
-        before_value, after_value = float(np.nanmedian(values[~after])), float(np.nanmedian(values[after]))
-        if name == "clock_hz" and before_value > 0:
-            evidence.append(share(f"{what}, after ÷ before", after_value / before_value, facts.span))
-        evidence += [
-            Evidence(what=f"{what}, {when}", value=value, unit=unit, source="samples of the accelerators")
-            for when, value in (("before", before_value), ("after", after_value))
-        ]
-    return evidence
+        before, after = sensed[name]
+        if name == "clock_hz" and before > 0:
+            yield share(f"{what}, after ÷ before", after / before, facts.span)
+        for when, value in (("before", before), ("after", after)):
+            yield Evidence(what=f"{what}, {when}", value=value, unit=unit, source="samples of the accelerators")
 
 
 def _remedy(facts: Facts, *, fell: bool) -> str:
