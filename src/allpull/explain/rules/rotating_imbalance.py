@@ -27,7 +27,6 @@ When it is wrong
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -40,7 +39,8 @@ from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.loader import common_input
 from allpull.explain.evidence.outliers import mean_interval
 from allpull.explain.remedy_text import WHERE
-from allpull.replay.window import REDUCE, Bools, Window
+from allpull.replay.whatif.work import shortened_by_step
+from allpull.replay.window import Bools, Window
 from allpull.units import show_time
 
 OF_CPUS = 0.06  # where CPUs compute, whose jitter is 1.5 to 3 % in healthy runs (benchmarks/real_faults.py)
@@ -116,14 +116,7 @@ def undisturbed(window: Window, phases: tuple[str, ...]) -> Window:
         least_s = least_s - (deviation_s[:, 1:2] - least_s) * (window.ranks - 1) / window.ranks
     target_s = np.minimum(np.maximum(usual_s + least_s, work_s.min(axis=0, initial=np.inf)), work_s)
     kept = np.divide(target_s, work_s, out=np.ones_like(work_s), where=work_s > 0)
-    work = {
-        name: seconds_ * kept[window.step_of] if name in phases else seconds_ for name, seconds_ in window.work.items()
-    }
-    lane = window.reductions
-    if lane is not None:
-        reduces = window.step_of[window.kind == REDUCE]
-        lane = replace(lane, lead_s=lane.lead_s * kept[reduces][:, None, :])
-    return replace(window, work=work, reductions=lane)
+    return shortened_by_step(window, dict.fromkeys(phases, kept))
 
 
 def _deviations(work_s: Floats) -> Floats:

@@ -64,7 +64,7 @@ def without_stalls(window: Window, stalls: Bools, phases: Collection[str]) -> Wi
             excess_s = np.where(stalls, np.maximum(common_s - np.median(common_s[~stalls]), 0.0), 0.0)[:, None]
             left_s = np.maximum(seconds - excess_s, 0.0)
             kept[name] = np.divide(left_s, seconds, out=np.ones_like(seconds), where=seconds > 0)
-    return _shortened_by_step(window, kept)
+    return shortened_by_step(window, kept)
 
 
 def as_before(window: Window, since: int | None, phases: Collection[str]) -> Window:
@@ -78,7 +78,7 @@ def as_before(window: Window, since: int | None, phases: Collection[str]) -> Win
             level_s = levels(lower_median(window.per_step(name)), since)
             factor = np.divide(level_s[0], level_s, out=np.ones_like(level_s), where=level_s > 0)
             kept[name] = np.clip(factor, 0.0, 1.0)[:, None]
-    return _shortened_by_step(window, kept)
+    return shortened_by_step(window, kept)
 
 
 def levels(series: Floats, since: int | None) -> Floats:
@@ -96,7 +96,7 @@ def without_pacing(window: Window) -> Window:
     What a device computed meanwhile is not known, so no window is shorter.
     """
     share = paced_share(window)
-    return window if share is None else _shortened_by_step(window, dict.fromkeys(COMPUTE, 1.0 - share))
+    return window if share is None else shortened_by_step(window, dict.fromkeys(COMPUTE, 1.0 - share))
 
 
 def paced_share(window: Window) -> Floats | None:
@@ -110,7 +110,7 @@ def paced_share(window: Window) -> Floats | None:
     return share
 
 
-def _shortened_by_step(window: Window, kept: Mapping[str, Floats]) -> Window:
+def shortened_by_step(window: Window, kept: Mapping[str, Floats]) -> Window:
     """``window`` with phases ``kept`` times as long, phase → (steps, ranks) or (steps, 1)."""
     work = {
         name: seconds * kept[name][window.step_of] if name in kept else seconds for name, seconds in window.work.items()
@@ -156,7 +156,7 @@ def without_first_batches(window: Window, first: Bools | None = None) -> Window:
     usual_s = np.median(seconds[usual], axis=0)
     kept = np.ones_like(seconds)
     np.divide(usual_s, seconds, out=kept, where=first[:, None] & (seconds > usual_s))
-    return replace(window, work={**window.work, "input": window.work["input"] * kept[window.step_of]})
+    return shortened_by_step(window, {"input": kept})
 
 
 def without_calls(window: Window, uses: Collection[str]) -> Window:
