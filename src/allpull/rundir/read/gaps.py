@@ -83,9 +83,8 @@ def of_events(record: RunRecord, ranks: set[int], events: Mapping[int, EventLog]
     again = {rank: log for rank, log in events.items() if log.restarted and log.epochs}
     if again:
         rank, log = next(iter(again.items()))
-        redone = counted(max(0, log.restarted[-1].steps_before - log.epochs[0].step), "step")
         times = counted(log.restarted[-1].attempt, "time")
-        yield of_ranks("restarted", again, f" started again {times}; {redone} of rank {rank} were lost and done again")
+        yield of_ranks("restarted", again, f" started again {times}; {_lost(log, rank)}")
     remarks = dict.fromkeys(one.text[:300] for log in events.values() for one in log.remarks[:SHOWN_RANKS])
     yield from (Gap(kind="remark", text=text) for text in remarks)
     yield from _switched_off(events)
@@ -146,6 +145,14 @@ def _no_counters(header: CountersHeader) -> str | None:
     """Why a host's ranks and interfaces were not counted; None: they were."""
     before_1_4 = (entry for entry in header.sources if entry.startswith(OLD_NO_COUNTERS))
     return header.no_counters or next((entry.removeprefix(OLD_NO_COUNTERS) for entry in before_1_4), None)
+
+
+def _lost(log: EventLog, rank: int) -> str:
+    """What the attempt before the last restart of ``rank`` had done in vain, or done without a record."""
+    redone = log.restarted[-1].steps_before - log.epochs[0].step
+    if redone < 0:
+        return f"the last {counted(-redone, 'step')} of rank {rank} before that left no record"
+    return f"rank {rank} lost {counted(redone, 'step')} and did them again"
 
 
 def _switched_off(events: Mapping[int, EventLog]) -> Iterator[Gap]:
