@@ -79,7 +79,9 @@ class Remote:
 
     def clean_up(self, directory: str) -> None:
         """Remove the folder that ``set_up`` made."""
-        self.run(self.python_command({}, "-m", "allpull.observe.agent.remote_setup", "--leave", directory), b"")
+        self.run(
+            self.python_command({}, "-m", "allpull.observe.agent.remote_setup", "--leave", directory, self.name), b""
+        )
 
     def warn(self, job_file: str) -> None:
         """Send SIGUSR1 to the agent of ``job_file`` there."""

@@ -13,14 +13,13 @@ import os
 import signal
 import socket
 import sys
-import tempfile
 from typing import Any, Dict, Iterator, List, Mapping, NoReturn, Optional, Tuple
 
 from torch.distributed import DistError
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from allpull.observe import clock_pings
+from allpull.observe import clock_pings, scratch
 from allpull.observe.agent.elastic import elastic_agent
 from allpull.observe.agent.rendezvous import FixedHosts, HostsDisconnected, JobHost, first_line
 from allpull.observe.host import describe_host
@@ -35,6 +34,7 @@ from allpull.rundir.job_file import JobFile
 from allpull.rundir.write import no_follow, whole_json
 
 LOOPBACK = "127.0.0.1"
+OUR_PROGRAMS = "allpull."  # they meet by ``backend.ranks_store``
 NO_HOST = 68  # our exit code where the first host cannot be found: EX_NOHOST of sysexits.h
 PORT_TAKEN = 98  # our exit code where the port is in use: EADDRINUSE on Linux
 LOST = 124  # our exit code where a host is gone, as in launch.ssh
@@ -49,7 +49,7 @@ def main(job_file: str, place: JobHost) -> int:
     except OSError as error:
         return give_up(job, place, NO_HOST, no_way(place.master, error))
     listener = None
-    if place.index == 0:
+    if place.index == 0 and not meets_in_files(job, place):
         try:
             listener = listen(place.master, place.port)
         except OSError as error:
@@ -67,6 +67,11 @@ def main(job_file: str, place: JobHost) -> int:
         sidecar.stop(counting)
     write_ending(job, place, ended)
     return int(ended["code"])
+
+
+def meets_in_files(job: JobFile, place: JobHost) -> bool:
+    """Whether ranks meet in a file: ours on a single host. Other programs expect the port that torchrun has."""
+    return place.hosts == 1 and job.module.startswith(OUR_PROGRAMS) and not job.command
 
 
 def redirect_log(path: str) -> None:
@@ -136,13 +141,15 @@ def run_ranks(job: JobFile, place: JobHost, listener: Optional[socket.socket], j
 
     If hosts lost contact, ``reason`` says so, and ``failures`` are those that led to the restart.
     """
-    hosts = FixedHosts(place, listener, job.nonce, job.directory)
+    folder = scratch.make(job.directory, place.name)  # for torch's agent too: it would leave its own behind
+    files = folder if meets_in_files(job, place) else ""
+    hosts = FixedHosts(place, listener, job.nonce, job.directory, files=files)
     command = ["-m", "allpull.observe.rank", job_file, job.module]
     if job.command:
         command = ["-m", "allpull.observe.rank.command", job_file]
     ranks = job.ranks // place.hosts
-    with tempfile.TemporaryDirectory(prefix="allpull-elastic-") as logs:  # else the agent would leave a folder behind
-        agent = elastic_agent(command, ranks, hosts, restarts=job.max_restarts, logs=logs)
+    try:
+        agent = elastic_agent(command, ranks, hosts, restarts=job.max_restarts, logs=folder)
         try:
             signal.signal(signal.SIGUSR1, warned)
             result = agent.run()
@@ -157,6 +164,8 @@ def run_ranks(job: JobFile, place: JobHost, listener: Optional[socket.socket], j
             return {"code": exit_code(failures) if failures else LOST, "reason": reason, "failures": failures}
         finally:
             hosts.shutdown()
+    finally:
+        scratch.remove(folder)
     failures = failure_records(result.failures)
     return {"code": exit_code(failures) if result.is_failed() else 0, "failures": failures}
 

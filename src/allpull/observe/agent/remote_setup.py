@@ -18,6 +18,7 @@ from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Dict, Optional
 
+from allpull.observe import scratch
 from allpull.observe.hook_install import install_hook
 from allpull.rundir import layout
 from allpull.rundir.job_file import JobFile
@@ -84,5 +85,6 @@ def installed(package: str) -> Optional[str]:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--leave"]:
         remove(sys.argv[2])
+        scratch.remove(scratch.path_of(*sys.argv[2:4]))  # of an agent that was killed
     else:
         print(json.dumps(set_up(JobFile.from_plain(json.loads(sys.stdin.read(MAX_JOB_BYTES))))), flush=True)  # noqa: T201  the answer
