@@ -9,7 +9,7 @@ import socket
 from allpull.errors import BadInput
 from allpull.launch import container
 from allpull.launch.host_endings import HostEnding, read_host_ending
-from allpull.launch.job import Job, environment
+from allpull.launch.job import Job, environment, with_secrets
 from allpull.launch.memory_check import check_memory
 from allpull.launch.ports import check_port
 from allpull.launch.process_tree import ProcessTree
@@ -48,7 +48,7 @@ class LocalJob(Running):
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        variables = environment(job.spec, os.environ)
+        variables = with_secrets(job, environment(job.spec, os.environ))
         shown = () if job.program is None else ("stdout", "stderr")
         self._agent = ProcessTree(
             command(job), log=job.directory / layout.AGENT_LOG, environment=variables, shown=shown
