@@ -44,7 +44,7 @@ class Program:
         self._install("optimizers", lambda: watch_optimizers(inference, networks.given_to))
         self._install("scalers", lambda: watch_scalers(inference))
         self._install("collectives", self._collectives.watch)
-        device = self._device(networks.reduced)
+        device = self._device()
         attach = inference.reduces if device is None else device.reduces
         self._install("post-accumulate-hook", lambda: networks.watch_arrivals(attach))
         self._install("buckets", lambda: self._at_boundary(Buckets(inference, networks.parallel)))
@@ -61,7 +61,7 @@ class Program:
     def _at_boundary(self, part: "Windows | Buckets | Device") -> None:
         self.inference.boundary.add(part.at_step)
 
-    def _device(self, reduced: Callable[[], bool]) -> "Optional[Device]":
+    def _device(self) -> "Optional[Device]":
         """The timer of an accelerator, if torch was built for one."""
         from torch import version  # noqa: PLC0415  this runs after torch was imported
 
@@ -69,7 +69,7 @@ class Program:
             return None
         from .device.timing import Device  # noqa: PLC0415  without an accelerator none of it is needed
 
-        device = Device(self.inference, reduced)
+        device = Device(self.inference)
         self.session.at_begin.append(device.begin)
         self.session.at_close.append(device.finish)
         self._install("device", lambda: self._at_boundary(device))

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from allpull.errors import RunDirError
 from allpull.rundir import layout
-from allpull.rundir.read import collectives
+from allpull.rundir.read import buckets, collectives, reductions
 from allpull.rundir.read.lines import one_damaged, read_lines, value_of
 from allpull.schema.base import tag
 from allpull.schema.events import (
@@ -124,6 +124,9 @@ def _event(value: dict[str, Any], *, is_newer: bool) -> Event | None:
         raise
     if isinstance(event, (Rest, DeviceStep)):
         collectives.check(event.collectives)
+    if isinstance(event, DeviceStep):
+        buckets.check(event.ready_ns)
+        reductions.check(event.reductions)
     return event
 
 
