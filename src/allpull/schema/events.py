@@ -189,6 +189,20 @@ class DeviceStep(Record):
     t_ns: int
 
 
+class Stall(Record):
+    """What held up the whole rank in a step, for 1 ms and more each time; those with one cause are added up."""
+
+    kind: Literal["stall"]
+    cause: str = Field(
+        description="garbage_collection (Python's), compilation (by torch.compile), allocator_retries (CUDA's caching"
+        " allocator freed what it had cached, and tried again)"
+    )
+    step: int = Field(ge=0, description="the step during which it began, on the host")
+    begin_ns: int = Field(description="when the first of them began; of allocator_retries, when the step did")
+    duration_ns: int | None = Field(None, ge=0, description="of all of them together; null where it is not measured")
+    count: int = Field(ge=1)
+
+
 class Watching(Record):
     """Observation was switched on or off by the user, from this step on."""
 
@@ -231,6 +245,7 @@ Event = Annotated[
     | Buckets
     | TraceWindow
     | DeviceStep
+    | Stall
     | Watching
     | Rest
     | End,

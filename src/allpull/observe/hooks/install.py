@@ -12,6 +12,7 @@ from .imports import AfterImport
 from .inference.marks_listener import listen
 from .inference.step_inference import StepInference
 from .session import BOUNDARY, Session
+from .stalls import Stalls
 from .torch.collectives import FUNCTIONAL, PACKAGES, Collectives
 from .torch.loaders import watch_loaders
 from .torch.networks import Networks, watch_gradients
@@ -31,6 +32,8 @@ class Program:
         self.inference = StepInference(session)
         self._after_import = after_import
         self._collectives = Collectives(self.inference)
+        self._stalls = Stalls(self.inference)
+        self._install("stalls", self._stalls.watch)
         session.at_begin.append(self._handle_signals)
         session.at_close.append(self.inference.finish)
         atexit.register(session.close)
@@ -51,6 +54,7 @@ class Program:
         if self.session.job.watch.trace_every:
             self._install("windows", lambda: self._at_boundary(self._windows()))
         self._when("torch._dynamo.eval_frame", networks.compiled)
+        self._when("torch._dynamo.callback", self._stalls.compiler_imported)
         self._after_import.when(FUNCTIONAL, self.wait_imported)
         for name in PACKAGES:
             self._after_import.when(name, lambda module: self._collectives.unobserved(module.__name__))

@@ -30,6 +30,7 @@ from allpull.schema.events import (
     Rest,
     Restarted,
     Span,
+    Stall,
     SwitchedOff,
     Thinned,
     TraceWindow,
@@ -63,6 +64,7 @@ class EventLog:
     watching: tuple[Watching, ...] = ()
     after_steps: tuple[Rest, ...] = ()
     process_groups: tuple[ProcessGroup, ...] = ()
+    stalls: tuple[Stall, ...] = ()
 
 
 def read_events(root: Path, rank: int, *, skip_damaged: bool) -> EventLog | None:
@@ -112,6 +114,7 @@ def read_events(root: Path, rank: int, *, skip_damaged: bool) -> EventLog | None
         watching=_of(Watching, events),
         after_steps=_of(Rest, events),
         process_groups=_of(ProcessGroup, events),
+        stalls=_of(Stall, events),
     )
 
 
