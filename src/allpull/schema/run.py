@@ -40,7 +40,7 @@ class Exit(Record):
         if self.signal:
             end = f"was ended by {self.signal}"
         else:
-            end = f"failed: {self.exception or f'exit code {self.code}, no Python exception'}"
+            end = f"failed: {self.exception or f'exit code {self.code}, no Python exception recorded'}"
         more = [self.reason, f"hint: {self.hint}" if self.hint else None]
         return "; ".join([f"rank {self.rank} on {self.host} {end}", *(text for text in more if text)])
 
