@@ -13,10 +13,12 @@ from allpull.explain.detail import waiting
 from allpull.explain.efficiency_tree import TreeResult, tree
 from allpull.explain.evidence.cpu_waiting import CROWDED
 from allpull.explain.evidence.facts import Facts, first_batches, gather, other_run
+from allpull.explain.evidence.file_access import file_access
 from allpull.explain.evidence.lateness import step_s
 from allpull.explain.evidence.link_fit import with_links
 from allpull.explain.evidence.machine import machine_of
 from allpull.explain.evidence.network import network_of
+from allpull.explain.evidence.stalls import stalls_of
 from allpull.explain.findings import Findings, advice, findings
 from allpull.explain.rules import no_exchange
 from allpull.replay.blame import Blame, blame
@@ -67,6 +69,8 @@ def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = ()) -> Expla
         other_runs=[other for other in others if other is not None],
         no_exchange=aligned.no_exchange,
         has_epochs=epochs(run) > 0,
+        stalls=stalls_of(run, window.steps),
+        files=file_access(run, window.steps),
     )
     grown = tree(window, against)
     answers = findings(facts)

@@ -14,9 +14,11 @@ from allpull.analyse.statistics import MIN_POINTS
 from allpull.analyse.steps.grid import Floats, of_steps
 from allpull.explain.candidate import MIN_SHARE
 from allpull.explain.evidence.cpu_waiting import crowded_share
+from allpull.explain.evidence.file_access import FileAccess
 from allpull.explain.evidence.lateness import LateRanks, late_ranks
 from allpull.explain.evidence.machine import Machine
 from allpull.explain.evidence.network import Network, network_of
+from allpull.explain.evidence.stalls import Stalls
 from allpull.replay.blame import Blame
 from allpull.replay.engine import Replay, replay
 from allpull.replay.useful import COMPUTE
@@ -46,7 +48,8 @@ class Facts:
 
     ``replayed`` is the replay of ``window`` as recorded. ``first`` (steps,): the first batch of an epoch. ``blame`` is
     None where no rank can wait. ``other_runs``: the reference runs of the same training. ``no_exchange``: its ranks are
-    unrelated trainings. ``has_epochs``: batches come from passes over a loader, as far as is known.
+    unrelated trainings. ``has_epochs``: batches come from passes over a loader, as far as is known. ``stalls``: what
+    held up whole ranks. ``files``: what they read and wrote; None: not known.
     """
 
     window: Window
@@ -59,6 +62,8 @@ class Facts:
     other_runs: tuple[OtherRun, ...] = ()
     no_exchange: NoExchange | None = None
     has_epochs: bool = True
+    stalls: Stalls = field(default_factory=Stalls)
+    files: FileAccess | None = None
 
     @property
     def step_s(self) -> float:
@@ -124,6 +129,8 @@ def gather(
     other_runs: Sequence[OtherRun] = (),
     no_exchange: NoExchange | None = None,
     has_epochs: bool = True,
+    stalls: Stalls | None = None,
+    files: FileAccess | None = None,
 ) -> Facts:
     """The facts of ``window``, which ran on ``machine``; ``network``: None derives it from ``machine``."""
     return Facts(
@@ -137,6 +144,8 @@ def gather(
         other_runs=tuple(other_runs),
         no_exchange=no_exchange,
         has_epochs=has_epochs,
+        stalls=stalls or Stalls(),
+        files=files,
     )
 
 
