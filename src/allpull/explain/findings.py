@@ -30,7 +30,7 @@ from allpull.replay.engine import replay
 from allpull.schema.explained import Finding
 from allpull.units import counted, percent, show_time
 
-HIDDEN = 0.5  # of a loss: where its own removal saves less, other faults have to be removed with it
+HIDDEN = 0.8  # of a loss: where its own removal saves less, other faults have to be removed with it
 SHARED = 0.5  # of the smaller loss: if removing both saves less of it, the other remedy already saves it
 MOST_COMPARED = 4  # findings: each pair costs a replay
 SMALL = 0.01  # of a step: a loss below it is not worth a note
