@@ -11,7 +11,7 @@ from typing import Any
 from tests.oracle.simulator import CallLog, History, PassLog, StepLog
 from tests.oracle.training import Training
 
-VERSION = "1.4"
+VERSION = "1.5"
 BUDGET = 1 << 30
 START_S = 1000.0  # of the first step, on the clock of the first host
 REALTIME_S = 1_795_000_000.0

@@ -12,6 +12,7 @@ from allpull.analyse.coverage import epochs
 from allpull.explain.detail import waiting
 from allpull.explain.efficiency_tree import TreeResult, tree
 from allpull.explain.evidence.cpu_waiting import CROWDED
+from allpull.explain.evidence.ddp_settings import broadcasts_only_buffers, ddp_settings
 from allpull.explain.evidence.facts import Facts, first_batches, gather, other_run
 from allpull.explain.evidence.lateness import step_s
 from allpull.explain.evidence.link_fit import with_links
@@ -57,6 +58,7 @@ def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = ()) -> Expla
     others = [found for one, seen in compared if (found := other_run(one, seen)) is not None]
     reference, against = min(compared, key=lambda pair: pair[1].ranks, default=(None, None))
     charged = blame(window)
+    networks = ddp_settings(run)
     facts = gather(
         window,
         machine,
@@ -66,6 +68,8 @@ def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = ()) -> Expla
         other_runs=others,
         no_exchange=aligned.no_exchange,
         has_epochs=epochs(run) > 0,
+        networks=networks,
+        broadcasts_only_buffers=broadcasts_only_buffers(run, networks),
     )
     grown = tree(window, against)
     answers = findings(facts)

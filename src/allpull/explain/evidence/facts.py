@@ -14,6 +14,7 @@ from allpull.analyse.statistics import MIN_POINTS
 from allpull.analyse.steps.grid import Floats, of_steps
 from allpull.explain.candidate import MIN_SHARE
 from allpull.explain.evidence.cpu_waiting import crowded_share
+from allpull.explain.evidence.ddp_settings import DdpSettings
 from allpull.explain.evidence.lateness import LateRanks, late_ranks
 from allpull.explain.evidence.machine import Machine
 from allpull.explain.evidence.network import Network, network_of
@@ -46,7 +47,8 @@ class Facts:
 
     ``replayed`` is the replay of ``window`` as recorded. ``first`` (steps,): the first batch of an epoch. ``blame`` is
     None where no rank can wait. ``other_runs``: the reference runs of the same training. ``no_exchange``: its ranks are
-    unrelated trainings. ``has_epochs``: batches come from passes over a loader, as far as is known.
+    unrelated trainings. ``has_epochs``: batches come from passes over a loader, as far as is known. ``networks``: those
+    in DDP; ``broadcasts_only_buffers``: all broadcasts in forward are of their buffers.
     """
 
     window: Window
@@ -59,6 +61,8 @@ class Facts:
     other_runs: tuple[OtherRun, ...] = ()
     no_exchange: NoExchange | None = None
     has_epochs: bool = True
+    networks: tuple[DdpSettings, ...] = ()
+    broadcasts_only_buffers: bool = False
 
     @property
     def step_s(self) -> float:
@@ -124,6 +128,8 @@ def gather(
     other_runs: Sequence[OtherRun] = (),
     no_exchange: NoExchange | None = None,
     has_epochs: bool = True,
+    networks: Sequence[DdpSettings] = (),
+    broadcasts_only_buffers: bool = False,
 ) -> Facts:
     """The facts of ``window``, which ran on ``machine``; ``network``: None derives it from ``machine``."""
     return Facts(
@@ -137,6 +143,8 @@ def gather(
         other_runs=tuple(other_runs),
         no_exchange=no_exchange,
         has_epochs=has_epochs,
+        networks=tuple(networks),
+        broadcasts_only_buffers=broadcasts_only_buffers,
     )
 
 

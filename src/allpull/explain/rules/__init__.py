@@ -36,6 +36,8 @@ RULES = Table(
         "latency-bound": "allpull.explain.rules.latency_bound:find",
         "no-overlap": "allpull.explain.rules.no_overlap:find",
         "accumulate-without-no-sync": "allpull.explain.rules.accumulate_without_no_sync:find",
+        "broadcast-buffers": "allpull.explain.rules.broadcast_buffers:find",
+        "find-unused-parameters": "allpull.explain.rules.find_unused_parameters:find",
         "launch-bound": "allpull.explain.rules.launch_bound:find",
         "copy-bound": "allpull.explain.rules.copy_bound:find",
         "between-phases": "allpull.explain.rules.between_phases:find",

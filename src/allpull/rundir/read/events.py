@@ -18,6 +18,7 @@ from allpull.schema.events import (
     Buckets,
     ClockPair,
     CollectiveKind,
+    DataParallel,
     DeviceStep,
     End,
     EpochMark,
@@ -63,6 +64,7 @@ class EventLog:
     watching: tuple[Watching, ...] = ()
     after_steps: tuple[Rest, ...] = ()
     process_groups: tuple[ProcessGroup, ...] = ()
+    data_parallel: tuple[DataParallel, ...] = ()
 
 
 def read_events(root: Path, rank: int, *, skip_damaged: bool) -> EventLog | None:
@@ -112,6 +114,7 @@ def read_events(root: Path, rank: int, *, skip_damaged: bool) -> EventLog | None
         watching=_of(Watching, events),
         after_steps=_of(Rest, events),
         process_groups=_of(ProcessGroup, events),
+        data_parallel=_of(DataParallel, events),
     )
 
 
