@@ -18,11 +18,13 @@ from allpull.explain.evidence.lateness import step_s
 from allpull.explain.evidence.link_fit import with_links
 from allpull.explain.evidence.machine import machine_of
 from allpull.explain.evidence.network import network_of
+from allpull.explain.evidence.transports import transports_of
 from allpull.explain.findings import Findings, advice, findings
 from allpull.explain.rules import no_exchange
 from allpull.replay.blame import Blame, blame
 from allpull.replay.recording.build import NoWindow, record_window
 from allpull.replay.window import WORK, Window
+from allpull.rundir.read.nccl_log import read_transports
 from allpull.schema.base import tag
 from allpull.schema.explained import Efficiency, ExplainedWindow, ExplainResult, PhaseTimes
 from allpull.schema.gap import texts
@@ -70,6 +72,7 @@ def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = ()) -> Expla
         has_epochs=epochs(run) > 0,
         networks=networks,
         broadcasts_only_buffers=broadcasts_only_buffers(run, networks),
+        transports=transports_of(run, read_transports(run.directory, run.events)),
     )
     grown = tree(window, against)
     answers = findings(facts)

@@ -158,6 +158,14 @@ class DataParallel(Record):
     t_ns: int
 
 
+class NcclLog(Record):
+    """Lines about networks, interfaces and channels in the log of NCCL in this rank, each way once."""
+
+    kind: Literal["nccl_log"]
+    lines: list[Annotated[str, Field(max_length=1000)]] = Field(max_length=1000)
+    t_ns: int
+
+
 class TraceWindow(Record):
     """A profiler window: the raw trace is a file of the run directory."""
 
@@ -247,6 +255,7 @@ Event = Annotated[
     | ProcessGroup
     | Buckets
     | DataParallel
+    | NcclLog
     | TraceWindow
     | DeviceStep
     | Watching

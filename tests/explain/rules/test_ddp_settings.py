@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.explain.made import STEPS, found, hosts_of, job, rules
+from tests.explain.made import STEPS, crowded, found, hosts_of, job, rules
 from tests.replay.windows import Call, late
 
 import allpull
@@ -16,7 +17,8 @@ from allpull.explain.evidence.machine import Machine
 from allpull.rundir.read.run import read_run
 
 EIGHT = Machine(hosts=hosts_of(8))
-BUFFERS = DdpSettings(buffers_bytes=10_000)
+BUFFERS = DdpSettings(buffers_bytes=4 << 20)
+SMALL = DdpSettings(buffers_bytes=10_000)
 
 
 def broadcast(transfer_s: float) -> Call:
@@ -34,7 +36,21 @@ def test_the_broadcast_of_buffers_is_priced() -> None:
     assert finding.rule == "broadcast-buffers"
     assert finding.loss_s_per_step == pytest.approx(0.006, rel=0.1)
     assert finding.gain.low > 1
-    assert "9.77 KiB" in finding.title
+    assert "4 MiB" in finding.title
+
+
+def test_small_buffers_are_priced_on_accelerators_only() -> None:
+    assert with_buffers(broadcast(0.006), network=SMALL) == []
+    devices = replace(EIGHT, gpus={"node1": ("V100",)}, autocast="float16")
+    window = job(8, calls=[broadcast(0.006)])
+    assert rules(window, devices, networks=[SMALL], broadcasts_only_buffers=True) == ["broadcast-buffers"]
+
+
+def test_where_all_ranks_wait_for_cpus_the_price_is_an_upper_bound() -> None:
+    window = job(8, calls=[broadcast(0.006)])
+    machine = crowded(EIGHT, tuple(range(8)), 0.3)
+    findings = found(window, machine, networks=[BUFFERS], broadcasts_only_buffers=True).findings
+    assert {one.rule: one.gain.is_at_most for one in findings} == {"cpu-contention": True, "broadcast-buffers": True}
 
 
 def test_what_ranks_wait_there_for_a_late_rank_is_not_saved() -> None:
@@ -122,6 +138,7 @@ dist.destroy_process_group()
     ("how", "network", "only_buffers", "named"),
     [
         ("batch table", DdpSettings(buffers_bytes=4_000_072), True, "broadcast-buffers"),
+        ("batch", DdpSettings(buffers_bytes=72), True, None),
         ("batch table own", DdpSettings(buffers_bytes=4_000_072), False, None),
         ("group", DdpSettings(), False, None),
         ("group find", DdpSettings(unused_bytes=0, checked_passes=2), False, "find-unused-parameters"),

@@ -18,6 +18,7 @@ from allpull.explain.evidence.ddp_settings import DdpSettings
 from allpull.explain.evidence.lateness import LateRanks, late_ranks
 from allpull.explain.evidence.machine import Machine
 from allpull.explain.evidence.network import Network, network_of
+from allpull.explain.evidence.transports import Transports
 from allpull.replay.blame import Blame
 from allpull.replay.engine import Replay, replay
 from allpull.replay.useful import COMPUTE
@@ -48,7 +49,8 @@ class Facts:
     ``replayed`` is the replay of ``window`` as recorded. ``first`` (steps,): the first batch of an epoch. ``blame`` is
     None where no rank can wait. ``other_runs``: the reference runs of the same training. ``no_exchange``: its ranks are
     unrelated trainings. ``has_epochs``: batches come from passes over a loader, as far as is known. ``networks``: those
-    in DDP; ``broadcasts_only_buffers``: all broadcasts in forward are of their buffers.
+    in DDP; ``broadcasts_only_buffers``: all broadcasts in forward are of their buffers. ``transports``: of NCCL, by
+    its log.
     """
 
     window: Window
@@ -63,6 +65,7 @@ class Facts:
     has_epochs: bool = True
     networks: tuple[DdpSettings, ...] = ()
     broadcasts_only_buffers: bool = False
+    transports: Transports = field(default_factory=Transports)
 
     @property
     def step_s(self) -> float:
@@ -130,6 +133,7 @@ def gather(
     has_epochs: bool = True,
     networks: Sequence[DdpSettings] = (),
     broadcasts_only_buffers: bool = False,
+    transports: Transports | None = None,
 ) -> Facts:
     """The facts of ``window``, which ran on ``machine``; ``network``: None derives it from ``machine``."""
     return Facts(
@@ -145,6 +149,7 @@ def gather(
         has_epochs=has_epochs,
         networks=tuple(networks),
         broadcasts_only_buffers=broadcasts_only_buffers,
+        transports=transports or Transports(),
     )
 
 

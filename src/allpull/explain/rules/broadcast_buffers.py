@@ -7,11 +7,13 @@ What it is
 How it is found
     By the settings of DDP and the size of its buffers, which are recorded, and the broadcasts in forward of that size.
     Where the program itself broadcasts in forward, the two cannot be distinguished, and the rule is silent. Where CPUs
-    compute, the broadcasts must cost 5 % of a step.
+    compute, the broadcasts must cost 5 % of a step and send 1 MiB: ranks that are woken late for a small one are woken
+    late for the next collective, too.
 
 What it costs
     The replay without these broadcasts. What ranks wait there for a late rank is not saved: they meet it at the next
-    collective, the all-gather of SyncBatchNorm or the reduction of gradients.
+    collective, the all-gather of SyncBatchNorm or the reduction of gradients. Where all ranks wait for CPUs, the price
+    is an upper bound.
 
 What to do
     `DDP(model, broadcast_buffers=False)` (in newer versions of torch `forward_sync_buffers=False`), in Lightning
@@ -29,7 +31,8 @@ from functools import partial
 
 import numpy as np
 
-from allpull.explain.candidate import MIN_SHARE, Candidate, seconds, size
+from allpull.explain.candidate import MIN_SHARE, Candidate, as_recorded, seconds, size
+from allpull.explain.evidence.cpu_waiting import all_wait
 from allpull.explain.evidence.ddp_settings import BROADCAST
 from allpull.explain.evidence.facts import Facts
 from allpull.replay.engine import event_times
@@ -37,6 +40,7 @@ from allpull.replay.whatif.work import without_calls
 from allpull.units import show_bytes, show_time
 
 ON_CPUS = 0.05  # of a step: there the call takes part of the time that ranks wait for a CPU
+LEAST_ON_CPUS = 1 << 20  # bytes: without smaller ones two busy CPUs were no faster (paired runs with 1 KiB)
 
 
 def find(facts: Facts) -> list[Candidate]:
@@ -45,9 +49,12 @@ def find(facts: Facts) -> list[Candidate]:
     size_bytes = sum(one.buffers_bytes for one in facts.networks)
     if window.ranks < 2 or not size_bytes or not facts.broadcasts_only_buffers or BROADCAST not in window.uses:
         return []
+    if facts.on_cpus and size_bytes < LEAST_ON_CPUS:
+        return []
     called = window.use == window.uses.index(BROADCAST)
     blocked_s = float(event_times(window).blocked_s[called].sum(axis=0).mean()) / window.steps.size
     transfer_s = float(np.median(window.transfer_s[called].sum(axis=0))) / window.steps.size
+    without = partial(without_calls, uses=(BROADCAST,))
     return [
         Candidate(
             rule="broadcast-buffers",
@@ -61,7 +68,8 @@ def find(facts: Facts) -> list[Candidate]:
                 seconds("of that, transfer, on the median rank", transfer_s, facts.span),
                 size("buffers that are broadcast", size_bytes, "settings of DDP"),
             ),
-            without=partial(without_calls, uses=(BROADCAST,)),
+            without=without,
+            bounds=(as_recorded, without) if all_wait(window, facts.machine) else None,
             least_share=ON_CPUS if facts.on_cpus else MIN_SHARE,
         )
     ]

@@ -15,6 +15,7 @@ from .session import BOUNDARY, Session
 from .torch.collectives import FUNCTIONAL, PACKAGES, Collectives
 from .torch.ddp_settings import Settings
 from .torch.loaders import watch_loaders
+from .torch.nccl_log import NcclLog
 from .torch.networks import Networks, watch_gradients
 from .torch.optimizers import watch_optimizers, watch_scalers
 from .torch.profiler_windows import Buckets, Windows
@@ -34,6 +35,7 @@ class Program:
         self._collectives = Collectives(self.inference)
         session.at_begin.append(self._handle_signals)
         session.at_close.append(self.inference.finish)
+        session.at_close.append(NcclLog(session).finish)
         atexit.register(session.close)
 
     def torch_imported(self) -> None:

@@ -25,6 +25,7 @@ from allpull.schema.events import (
     Event,
     EventsHeader,
     Metric,
+    NcclLog,
     ProcessGroup,
     Raised,
     Remark,
@@ -65,6 +66,7 @@ class EventLog:
     after_steps: tuple[Rest, ...] = ()
     process_groups: tuple[ProcessGroup, ...] = ()
     data_parallel: tuple[DataParallel, ...] = ()
+    nccl: tuple[NcclLog, ...] = ()
 
 
 def read_events(root: Path, rank: int, *, skip_damaged: bool) -> EventLog | None:
@@ -115,6 +117,7 @@ def read_events(root: Path, rank: int, *, skip_damaged: bool) -> EventLog | None
         after_steps=_of(Rest, events),
         process_groups=_of(ProcessGroup, events),
         data_parallel=_of(DataParallel, events),
+        nccl=_of(NcclLog, events),
     )
 
 
