@@ -85,7 +85,7 @@ def prospect(
     name = layout.run_name(f"{now:%Y%m%dT%H%M%SZ}", visible, ranks, signature)
     record = _record(spec, name, kind=kind, command=command, created=now)
     if program is not None:
-        record = of_program(record, os.environ)
+        record = of_program(record, program, os.environ)
     place = out.resolve() / name
     own_program = None if program is None else tuple(program)
     return Job(directory=place, spec=spec, record=record, module=module, program=own_program, options=options)

@@ -4,4 +4,4 @@ export MKL_NUM_THREADS=1
 export OMP_NUM_THREADS=1
 export PYTHONUNBUFFERED=1
 export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=15
-exec /home/user/.venv/bin/python -m allpull.observe.agent /home/user/runs/20261122T124759Z_kept_n2_1086f921/job/spec.json --port 0
+exec /home/user/.venv/bin/python -m allpull.observe.agent /home/user/runs/20261122T130355Z_kept_n2_1086f921/job/spec.json --port 0
