@@ -148,12 +148,12 @@ def _of_some(window: Window, work_s: Floats) -> tuple[Efficiency, dict[str, floa
     return Efficiency.model_validate({**unknown, **factors, "parallel": parallel}), gains
 
 
-def _factor(found: Resampled, clocks: float = 0.0) -> Interval:
-    """``found`` as a factor: rounding may have taken it above 1 by the last digit.
+def _factor(resampled: Resampled, clocks: float = 0.0) -> Interval:
+    """``resampled`` as a factor: rounding may have taken it above 1 by the last digit.
 
     ``clocks``: how wrong the clocks make it.
     """
-    shown = found.interval(most=1.0)
+    shown = resampled.interval(most=1.0)
     low = None if shown.low is None else max(min(shown.low, 1.0) - clocks, 0.0)
     high = None if shown.high is None else min(shown.high + clocks, 1.0)
     return Interval(value=min(shown.value, 1.0), low=low, high=high)

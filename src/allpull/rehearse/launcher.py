@@ -15,7 +15,7 @@ from pathlib import Path
 from allpull.errors import AllpullError, BadInput, MissingPart
 from allpull.launch.echo import STDERR, Log
 from allpull.launch.host_endings import HostEnding, read_host_ending
-from allpull.launch.job import Job, environment
+from allpull.launch.job import Job, environment, with_secrets
 from allpull.launch.running import Running
 from allpull.rehearse import shell_script
 from allpull.rehearse.cluster.faults import AcceleratorFault, Fault, MachineFault
@@ -29,7 +29,7 @@ from allpull.rehearse.machine_check import check_machine, idle_kinds, tell, too_
 from allpull.rundir import layout
 from allpull.rundir.read.endings import agent_ending
 from allpull.rundir.read.lenient import log_tail
-from allpull.rundir.write import whole_json
+from allpull.rundir.write import no_follow, whole_json
 
 ACCELERATOR = "allpull.rehearse.ranks"  # programs below it are the virtual accelerator's
 
@@ -163,13 +163,13 @@ class RehearsedJob(Running):
 
     def _start(self, order_file: Path, tell: int) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "allpull.rehearse.host.keeper", str(order_file), "--ready", str(tell)]
-        with self._log.open("ab") as log:
+        with open(self._log, "ab", opener=no_follow) as log:
             return subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=log if self._job.program is None else None,  # the user sees what the command prints
                 stderr=log,
-                env={**environment(self._job.spec, os.environ), ownership.TAG: self._id},
+                env=with_secrets(self._job, {**environment(self._job.spec, os.environ), ownership.TAG: self._id}),
                 pass_fds=(tell,),
                 start_new_session=True,  # we pass Ctrl-C on, once, as SIGTERM
             )

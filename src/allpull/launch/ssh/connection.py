@@ -18,6 +18,7 @@ from typing import Any
 from allpull.errors import BadInput
 from allpull.observe.process import end_with_parent
 from allpull.rundir.job_file import JobFile
+from allpull.rundir.write import no_follow
 
 OPTIONS = ("-a", "-x", "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes", "-o", "ConnectTimeout=15")
 KEEP_ALIVE = ("-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3")  # a lost host is noticed in 30 s
@@ -42,14 +43,14 @@ class Remote:
         path = {"PYTHONPATH": self.code} if self.code else {}
         return shell_text({**variables, **path}, [self.python, *arguments])
 
-    def set_up(self, job: JobFile) -> dict[str, Any]:
-        """Hand over ``job`` and return the reply of ``observe.agent.remote_setup``.
+    def set_up(self, job: JobFile, secrets: str) -> dict[str, Any]:
+        """Hand over ``job`` and its ``secrets``, and return the reply of ``observe.agent.remote_setup``.
 
         Raises:
             BadInput: the host cannot be reached, refuses us, or lacks Python or allpull.
         """
         command = self.python_command({}, "-m", "allpull.observe.agent.remote_setup")
-        answer = self.run(command, json.dumps(job.to_plain()).encode())
+        answer = self.run(command, json.dumps({**job.to_plain(), "secrets": secrets}).encode())
         if answer.returncode != 0:
             raise BadInput(self._trouble(answer), hint=self._remedy(answer))
         try:
@@ -66,7 +67,7 @@ class Remote:
 
         This needs a terminal: without one the remote process would outlive its connection.
         """
-        with log.open("ab") as output:
+        with open(log, "ab", opener=no_follow) as output:
             return subprocess.Popen(
                 ["ssh", "-tt", *OPTIONS, *KEEP_ALIVE, "--", self.name, command],
                 stdin=subprocess.DEVNULL,
@@ -78,7 +79,9 @@ class Remote:
 
     def clean_up(self, directory: str) -> None:
         """Remove the folder that ``set_up`` made."""
-        self.run(self.python_command({}, "-m", "allpull.observe.agent.remote_setup", "--leave", directory), b"")
+        self.run(
+            self.python_command({}, "-m", "allpull.observe.agent.remote_setup", "--leave", directory, self.name), b""
+        )
 
     def warn(self, job_file: str) -> None:
         """Send SIGUSR1 to the agent of ``job_file`` there."""
