@@ -141,6 +141,31 @@ class Buckets(Record):
     t_ns: int
 
 
+class DataParallel(Record):
+    """The settings of a network's DistributedDataParallel; written again as more of its backward passes are known."""
+
+    kind: Literal["data_parallel"]
+    step: int = Field(ge=0)
+    network: int = Field(ge=0, description="as in the reductions of steps")
+    find_unused_parameters: bool
+    broadcast_buffers: bool = Field(description="buffers are sent from one rank to the others before forward")
+    static_graph: bool = False
+    buffers_bytes: int = Field(ge=0, description="size of the buffers that DDP keeps equal, such as running means")
+    unused_bytes: int | None = Field(
+        None, ge=0, description="parameters without a gradient, the most of all checked passes; None: not looked for"
+    )
+    checked_passes: int = Field(0, ge=0, description="backward passes whose unused parameters DDP's logger has shown")
+    t_ns: int
+
+
+class NcclLog(Record):
+    """Lines about networks, interfaces and channels in the log of NCCL in this rank, each way once."""
+
+    kind: Literal["nccl_log"]
+    lines: list[Annotated[str, Field(max_length=1000)]] = Field(max_length=1000)
+    t_ns: int
+
+
 class TraceWindow(Record):
     """A profiler window: the raw trace is a file of the run directory."""
 
@@ -268,6 +293,8 @@ Event = Annotated[
     | CollectiveKind
     | ProcessGroup
     | Buckets
+    | DataParallel
+    | NcclLog
     | TraceWindow
     | DeviceStep
     | Stall

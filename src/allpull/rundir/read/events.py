@@ -18,12 +18,14 @@ from allpull.schema.events import (
     Buckets,
     ClockPair,
     CollectiveKind,
+    DataParallel,
     DeviceStep,
     End,
     EpochMark,
     Event,
     EventsHeader,
     Metric,
+    NcclLog,
     ProcessGroup,
     Raised,
     Remark,
@@ -65,6 +67,8 @@ class EventLog:
     after_steps: tuple[Rest, ...] = ()
     process_groups: tuple[ProcessGroup, ...] = ()
     stalls: tuple[Stall, ...] = ()
+    data_parallel: tuple[DataParallel, ...] = ()
+    nccl: tuple[NcclLog, ...] = ()
 
 
 def read_events(root: Path, rank: int, *, skip_damaged: bool) -> EventLog | None:
@@ -115,6 +119,8 @@ def read_events(root: Path, rank: int, *, skip_damaged: bool) -> EventLog | None
         after_steps=_of(Rest, events),
         process_groups=_of(ProcessGroup, events),
         stalls=_of(Stall, events),
+        data_parallel=_of(DataParallel, events),
+        nccl=_of(NcclLog, events),
     )
 
 
