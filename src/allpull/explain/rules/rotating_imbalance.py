@@ -156,9 +156,9 @@ def undisturbed(window: Window, phases: tuple[str, ...], usual: Jitter, *, keeps
 
 
 def _kept(window: Window, phases: tuple[str, ...], gone_s: Floats) -> dict[str, Floats]:
-    """Phase → the share of it that is left without ``gone_s`` (steps, ranks), which is of phases longer than usual."""
+    """Phase → the share of it that is left without ``gone_s`` (steps, ranks), by what each is above its least."""
     each_s = {name: window.per_step(name) for name in phases if name in window.work}
-    more_s = {name: np.maximum(_deviations(seconds), 0.0) for name, seconds in each_s.items()}
+    more_s = {name: seconds - seconds.min(axis=0, initial=np.inf) for name, seconds in each_s.items()}
     total_s = sum(more_s.values(), start=np.zeros_like(gone_s))
     part = np.divide(gone_s, total_s, out=np.zeros_like(gone_s), where=total_s > 0)
     left_s = {name: np.maximum(seconds - part * more_s[name], 0.0) for name, seconds in each_s.items()}
