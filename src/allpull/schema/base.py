@@ -11,8 +11,8 @@ Format history:
 - 1.3 (allpull 0.1.0): steps have how long the thread that trains waited for a CPU. Findings have the options that their
   remedy names.
 - 1.4 (allpull 0.1.0): steps list every reduction of gradients, where there may be several, and events say of which
-  network buckets are, and that a rank joined a process group. Headers of counters say why nothing is counted; before,
-  an entry of their sources did.
+  network buckets are, that a rank joined a process group, and what ends its steps where no optimizer is observed.
+  Headers of counters say why nothing is counted; before, an entry of their sources did.
 
 A minor version adds optional fields, so an older reader may ignore them; a major version comes with an upgrade
 function, and one real run of every past version stays in the tests.

@@ -40,7 +40,7 @@ class Program:
         inference, networks = self.inference, Networks(self.inference)
         self._install("loaders", lambda: watch_loaders(inference))
         self._install("networks", networks.watch)
-        self._install("gradients", lambda: watch_gradients(inference))
+        self._install("gradients", lambda: watch_gradients(inference, networks.learns))
         self._install("optimizers", lambda: watch_optimizers(inference, networks.given_to))
         self._install("scalers", lambda: watch_scalers(inference))
         self._install("collectives", self._collectives.watch)

@@ -22,6 +22,13 @@ WIDE = 76  # columns from which the table of collectives fits
 MOST_ROWS = 8  # collectives that are shown; the others are summed
 MOST_RANKS = 3  # named in a sentence
 ACCUMULATES = 1.01  # backward passes per step above which gradients accumulate
+BOUNDARIES = {
+    "parameter.update": "updates of parameters, which no torch.optim.Optimizer made",
+    "gradient.clear": "cleared gradients, because no torch.optim.Optimizer stepped",
+    "zero_grad": "zero_grad, because no step of an optimizer was observed",
+    "loader.next": "the next batch after a backward pass, because no update of parameters was observed",
+    "backward": "each backward pass, because no update of parameters was observed",
+}
 _RATES = ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"))
 
 
@@ -130,7 +137,7 @@ def _sentences(run: RunMetrics) -> Iterator[str]:
         yield f"The clocks of the hosts were aligned to within {bound}: waits are uncertain by as much."
     if run.observed and run.observed.boundary:
         sources = f"; times from {joined(sorted(run.observed.sources))}" if run.observed.sources else ""
-        yield f"Steps end at {run.observed.boundary}{sources}."
+        yield f"Steps end at {BOUNDARIES.get(run.observed.boundary, run.observed.boundary)}{sources}."
 
 
 def _amount(run: RunMetrics) -> Iterator[str]:

@@ -2,7 +2,8 @@
 
 - A step ends when an optimizer's ``step`` returns. If a program made several optimizers, it ends when the last of them
   has stepped before one steps again or the next batch is fetched. If none is ever observed to step, because it is
-  compiled, a step ends where its gradients are cleared.
+  compiled, a step ends where its gradients are cleared. If there is none, it ends where the program goes on after it
+  has updated a parameter (``updates``).
 - Samples count for the step that trains on them, in the order in which their batches were fetched.
 - A pass over a loader is an epoch if the program trains on one of its batches.
 - Evaluation lasts from ``eval()`` to ``train()`` of the network; if a program calls neither, from a forward pass
@@ -13,7 +14,7 @@
 from __future__ import annotations
 
 from threading import get_ident
-from typing import Any, Callable, Dict, Set, Tuple
+from typing import Any, Callable, Dict, List, Set, Tuple
 
 from ...recording.recorder import Recorder
 from ...recording.step_line import BACKWARD, EVALUATION, FORWARD, INPUT, OPTIMIZER
@@ -22,10 +23,16 @@ from ..session import Session
 from .batch_size import Batches, samples_of
 from .evaluation import Evaluation, is_evaluating
 from .phases import NOT_SEEN, Phases
+from .updates import Updates, leaves
 
 ELSEWHERE = -2  # the depth of a call in another thread
-NO_OPTIMIZER = "but no torch.optim.Optimizer stepped, so there are no steps: mark them with allpull.step()"
+NO_UPDATE = "but nothing updated a parameter, so there are no steps: mark them with allpull.step()"
 UNOBSERVED = 2  # times that gradients are cleared without a step before we conclude that the optimizer is compiled
+ZERO_GRAD = "zero_grad"  # the boundary of such steps
+ACCUMULATED = 3  # backward passes before we look for updates in a program whose optimizer has not stepped yet
+AFTER_UPDATE = ("fetch_begins", "forward_begins", "evaluation_begins", "is_beyond_evaluation", "backward_begins")
+"""Methods that are called where a program goes on after an update."""
+FINISH = "finish"
 
 
 class StepInference(Phases):
@@ -48,6 +55,8 @@ class StepInference(Phases):
             int, Tuple[int, int, int]
         ] = {}  # kind, number and begin of collectives that backward started, by work
         self._unobserved = 0  # steps that an unobserved optimizer must have taken
+        self._updates = Updates()  # where no optimizer steps
+        self._looking: Dict[str, Any] = {}  # what replaces the methods of ``AFTER_UPDATE`` meanwhile
         self.steps_taken = 0  # by optimizers, whether or not they end a step
         self.steps_by_marks = False  # the program marks the ends of its steps itself
         self.epochs_by_marks = False
@@ -285,7 +294,61 @@ class StepInference(Phases):
         self._unobserved += 1
         if self._unobserved == UNOBSERVED:
             self.session.part_ends("optimizers", "none is seen to step: a step ends where its gradients are dropped")
+            recorder.delimited_by(ZERO_GRAD)
         if self._unobserved >= UNOBSERVED:
+            recorder.cut()
+            self.end_step(recorder)
+
+    # Updates that no optimizer makes
+
+    @safely("updates")
+    def backward_without_optimizer(self, tensors: Any) -> List[Any]:
+        """A backward pass from ``tensors`` ended and no optimizer has stepped yet; returns newly found parameters."""
+        recorder, updates = self.recorder, self._updates
+        if recorder is None or self.steps_by_marks or self._unobserved >= UNOBSERVED:
+            return []
+        if get_ident() != self._thread or (self._optimizers and (recorder.passes or 0) < ACCUMULATED):
+            return []
+        found: List[Any] = []
+        if not updates.has_parameter:
+            found = leaves(tensors)
+            if found:
+                updates.choose(found[0])
+        updates.after_backward()
+        if not self._looking:
+            self._look_for_updates()
+        return found
+
+    def _look_for_updates(self) -> None:
+        """Look for an update before each of ``AFTER_UPDATE``, at no cost to programs whose optimizers are observed."""
+        for name in AFTER_UPDATE:
+            self._looking[name] = self._after_looking(name, getattr(self, name))
+            setattr(self, name, self._looking[name])
+
+    def _after_looking(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def looks(*args: Any) -> Any:
+            self._look_for_update(name)
+            return method(*args)
+
+        return looks
+
+    @safely("updates")
+    def _look_for_update(self, name: str) -> None:
+        """End the step if parameters were updated since its backward pass; method ``name`` is about to be called."""
+        recorder, updates = self.recorder, self._updates
+        if recorder is None or not recorder.passes or self._in_backward or get_ident() != self._thread:
+            return
+        if self.steps_taken or self.steps_by_marks or self._unobserved >= UNOBSERVED:
+            for method, ours in self._looking.items():
+                if vars(self).get(method) is ours:  # else that part of observation has failed
+                    delattr(self, method)
+            return
+        before = updates.boundary
+        if updates.happened(at_fetch=name == "fetch_begins", has_optimizers=self._optimizers > 0):
+            if updates.boundary != before:
+                recorder.delimited_by(str(updates.boundary))
+            if name not in ("backward_begins", FINISH):  # there, it was the forward pass that went unobserved
+                recorder.credit(OPTIMIZER)
             recorder.cut()
             self.end_step(recorder)
 
@@ -303,10 +366,12 @@ class StepInference(Phases):
     def finish(self) -> None:
         """The program ends: write the step that was cut."""
         recorder = self.recorder
+        if recorder is not None and self._looking and not recorder.is_cut:
+            self._look_for_update(FINISH)
         if recorder is not None and self._unobserved >= UNOBSERVED and recorder.passes:
             recorder.cut()
-        elif recorder is not None and recorder.passes and not self.steps_taken and not self.steps_by_marks:
-            recorder.remark(f"{recorder.passes:,} backward passes were seen, {NO_OPTIMIZER}")
+        elif recorder is not None and recorder.passes and not (recorder.step_number or self.steps_by_marks):
+            recorder.remark(f"{recorder.passes:,} backward passes were seen, {NO_UPDATE}")
         if recorder is not None and recorder.is_cut:
             recorder.leave_until(0)
             self.end_step(recorder)

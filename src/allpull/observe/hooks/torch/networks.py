@@ -81,10 +81,14 @@ class Networks:
 
         eval_frame.OptimizedModule.__init__ = observed
 
-    @safely("networks")
     def given_to(self, optimizer: Any) -> None:
         """An optimizer was made: the module or modules that hold its parameters are networks."""
-        parameters = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        self.learns([parameter for group in optimizer.param_groups for parameter in group["params"]])
+
+    @safely("networks")
+    def learns(self, learned: List[Any]) -> None:
+        """These parameters are learned: the module or modules that hold them are networks."""
+        parameters = {id(parameter) for parameter in learned}
         recent = [module for module in [reference() for reference in reversed(self._recent)] if module is not None]
         shares = _shares(parameters, [*self._roots, *recent])
         if not any(share == parameters for _, share in shares):
@@ -212,8 +216,8 @@ class Networks:
         return any((type(part), len(list(part.parameters()))) in sizes for part in parts)
 
 
-def watch_gradients(inference: StepInference) -> None:
-    """Time each backward pass."""
+def watch_gradients(inference: StepInference, learns: Callable[[List[Any]], None]) -> None:
+    """Time each backward pass; ``learns`` is called with the parameters of a program that has no optimizer."""
     from torch import autograd  # noqa: PLC0415  this runs after torch was imported
 
     backward = autograd.backward
@@ -225,6 +229,10 @@ def watch_gradients(inference: StepInference) -> None:
             backward(*args, **kwargs)
         finally:
             inference.backward_ends(depth)
+        if not inference.steps_taken:
+            found = inference.backward_without_optimizer(args[0] if args else kwargs.get("tensors"))
+            if found:
+                learns(found)
 
     autograd.backward = observed
 
