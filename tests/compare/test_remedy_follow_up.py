@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -171,6 +172,7 @@ KEPT = Path(__file__).parent.parent / "runs/v1.1"
 def run(tmp_path: Path) -> RunData:
     """A real run, and beside it what `allpull explain` would keep."""
     shutil.copytree(KEPT, tmp_path / "run")
+    (tmp_path / "run").chmod(0o700)  # whatever the umask of the checkout was
     data = read_run(tmp_path / "run")
     result = explained(finding("slow-rank", 1.2)).model_copy(update={"run": data.record.id})
     cache_explanation(data.directory, data.record, result)
@@ -188,6 +190,25 @@ def test_nothing_kept_is_nothing_read(run: RunData) -> None:
     assert cached_explanation(run.directory, run.record) is None
     (run.directory / "derived").mkdir()
     assert cached_explanation(run.directory, run.record) is None
+
+
+@pytest.mark.parametrize("name", [".", "derived", "derived/explain.json", "derived/explain.key"])
+def test_what_others_could_have_written_is_neither_read_nor_replaced(run: RunData, name: str) -> None:
+    path = run.directory / name
+    path.chmod(path.stat().st_mode | stat.S_IWOTH)
+    assert cached_explanation(run.directory, run.record) is None
+    before = (run.directory / "derived/explain.json").read_text()
+    cache_explanation(run.directory, run.record, explained(finding("input-bound", 1.2)))
+    assert (run.directory / "derived/explain.json").read_text() == before
+
+
+def test_a_cache_folder_that_is_a_link_is_neither_read_nor_written(run: RunData, tmp_path: Path) -> None:
+    (run.directory / "derived").rename(tmp_path / "home")
+    (run.directory / "derived").symlink_to(tmp_path / "home")
+    (tmp_path / "home/explain.json").write_text("precious")
+    cache_explanation(run.directory, run.record, explained(finding("input-bound", 1.2)))
+    assert cached_explanation(run.directory, run.record) is None
+    assert (tmp_path / "home/explain.json").read_text() == "precious"
 
 
 @pytest.mark.parametrize("name", ["run.json", "steps/rank-00001.jsonl", "events/rank-00000.jsonl"])

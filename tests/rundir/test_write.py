@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import string
 
@@ -11,8 +12,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from allpull.report.atomic_file import place
 from allpull.rundir import layout, redact
-from allpull.rundir.write import FLUSH_NS, Appender, whole_file, whole_json
+from allpull.rundir.write import FLUSH_NS, Appender, no_follow, replaced_file, whole_file, whole_json
 
 
 def appender(path, budget, told):
@@ -68,6 +70,64 @@ def test_a_whole_file_is_the_old_one_or_the_new_one(tmp_path):
     assert json.loads(path.read_text()) == {"a": 1}
     assert os.listdir(tmp_path) == ["run.json"]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+WRITERS = {"whole_file": lambda path: whole_file(str(path), "ours"), "report": lambda path: place(path, b"ours")}
+
+
+@pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
+def test_links_planted_for_every_process_id_lead_nowhere(tmp_path, write):
+    """A folder of a stranger, with a link to a file of ours under each temporary name that earlier versions used."""
+    victim, folder = tmp_path / "victim", tmp_path / "strange"
+    victim.write_text("precious")
+    folder.mkdir()
+    for pid in {os.getpid(), *range(1, 2000)}:
+        for name in (f"report.html.{pid}.tmp", f".report.html.{pid}.partial", f"report.html.{pid}.partial"):
+            (folder / name).symlink_to(victim)
+    planted = set(os.listdir(folder))
+    (folder / "report.html").symlink_to(victim)
+    write(folder / "report.html")
+    assert victim.read_text() == "precious"
+    assert not (folder / "report.html").is_symlink()
+    assert (folder / "report.html").read_text() == "ours"
+    assert set(os.listdir(folder)) == {*planted, "report.html"}
+
+
+def test_a_temporary_name_cannot_be_guessed_and_is_never_opened_through_a_link(tmp_path, monkeypatch):
+    names = []
+    for _ in range(20):
+        with replaced_file(str(tmp_path / "run.json")):
+            names += os.listdir(tmp_path)
+    scratch = {name for name in names if name != "run.json"}
+    assert len(scratch) == 20
+    assert all(re.fullmatch(r"run\.json\.[0-9a-f]{16}\.tmp", name) for name in scratch)
+    monkeypatch.setattr("secrets.token_hex", lambda size: "guessed")
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / "run.json.guessed.tmp").symlink_to(tmp_path / "victim")
+    with pytest.raises(FileExistsError):
+        whole_file(str(tmp_path / "run.json"), "ours")
+    assert (tmp_path / "victim").read_text() == "precious"
+
+
+def test_a_folder_that_is_exchanged_for_a_link_while_a_file_is_written_changes_nothing(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home/run.json").write_text("precious")
+    with replaced_file(str(tmp_path / "folder/run.json")) as file:
+        file.write(b"ours")
+        (tmp_path / "folder").rename(tmp_path / "moved")
+        (tmp_path / "folder").symlink_to(tmp_path / "home")
+    assert (tmp_path / "home/run.json").read_text() == "precious"
+    assert (tmp_path / "moved/run.json").read_text() == "ours"
+    assert os.listdir(tmp_path / "home") == ["run.json"]
+
+
+def test_a_log_is_not_appended_through_a_link(tmp_path):
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / "agent.log").symlink_to(tmp_path / "victim")
+    with pytest.raises(OSError, match="symbolic"), open(tmp_path / "agent.log", "ab", opener=no_follow):
+        pass
+    assert (tmp_path / "victim").read_text() == "precious"
 
 
 @given(st.text(max_size=200))

@@ -55,11 +55,11 @@ def ratio_interval(numerator: Floats, denominator: Floats, *, seed: int = 0) -> 
     if not np.isfinite(ratios).all():
         return Interval(value=value, low=None, high=None)
     moves = top - value * bottom
-    alike = steps_per_draw(moves)
-    least = math.sqrt(top.size * float(moves.var(ddof=1)) * alike) / float(bottom.sum())
-    found = float(ratios.std(ddof=1))
-    wider = max(1.0, least / found) if found > 0 else 1.0
-    blocks = max(top.size / max(length, alike), MIN_BLOCKS)
+    per_draw = steps_per_draw(moves)
+    least = math.sqrt(top.size * float(moves.var(ddof=1)) * per_draw) / float(bottom.sum())
+    resampled_spread = float(ratios.std(ddof=1))
+    wider = max(1.0, least / resampled_spread) if resampled_spread > 0 else 1.0
+    blocks = max(top.size / max(length, per_draw), MIN_BLOCKS)
     reach = math.sqrt(blocks / (blocks - 1)) * student_t(blocks - 1)
     tail = NormalDist().cdf(-reach)
     low, high = (float(value + wider * (bound - value)) for bound in np.quantile(ratios, [tail, 1 - tail]))
@@ -138,8 +138,8 @@ def steps_per_draw(series: Floats) -> float:
     variance = float(centred @ centred)
     if n < MIN_POINTS or not variance > 0:
         return 1.0
-    found = float(centred[1:] @ centred[:-1]) / variance
-    kept = min(max(found + (1 + 3 * found) / n, 0.0), 1 - 2 / n)
+    correlation = float(centred[1:] @ centred[:-1]) / variance
+    kept = min(max(correlation + (1 + 3 * correlation) / n, 0.0), 1 - 2 / n)
     return (1 + kept) / (1 - kept)
 
 

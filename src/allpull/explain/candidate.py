@@ -56,11 +56,11 @@ def as_recorded(window: Window) -> Window:
     return window
 
 
-def seconds(what: str, found: Interval | float, source: str) -> Evidence:
+def seconds(what: str, value: Interval | float, source: str) -> Evidence:
     """Evidence in s per step."""
-    if isinstance(found, Interval):
-        return Evidence(what=what, value=found.value, unit="s", low=found.low, high=found.high, source=source)
-    return Evidence(what=what, value=float(found), unit="s", source=source)
+    if isinstance(value, Interval):
+        return Evidence(what=what, value=value.value, unit="s", low=value.low, high=value.high, source=source)
+    return Evidence(what=what, value=float(value), unit="s", source=source)
 
 
 def share(what: str, value: float, source: str) -> Evidence:

@@ -101,8 +101,8 @@ def ordinary_steps(window: Window) -> NDArray[np.intp]:
     plain = ~window.odd[rows].any(axis=1)
     usual_s = np.median(length_s[~window.odd]) if (~window.odd).any() else np.median(length_s)
     far = np.abs(length_s[rows] - usual_s).sum(axis=1) + np.where(plain, 0.0, length_s.sum())
-    found: NDArray[np.intp] = rows[int(far.argmin())]
-    return found
+    ordinary: NDArray[np.intp] = rows[int(far.argmin())]
+    return ordinary
 
 
 def _rank_parts(

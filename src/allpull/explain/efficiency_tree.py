@@ -143,9 +143,9 @@ def _of_some(window: Window, work_s: Floats) -> tuple[Efficiency, dict[str, floa
     return Efficiency.model_validate({**unknown, **factors, "parallel": parallel}), gains
 
 
-def _factor(found: Resampled) -> Interval:
-    """``found`` as a factor: rounding may have taken it above 1 by the last digit."""
-    shown = found.interval(most=1.0)
+def _factor(resampled: Resampled) -> Interval:
+    """``resampled`` as a factor: rounding may have taken it above 1 by the last digit."""
+    shown = resampled.interval(most=1.0)
     low = None if shown.low is None else min(shown.low, 1.0)
     return Interval(value=min(shown.value, 1.0), low=low, high=shown.high)
 

@@ -53,8 +53,9 @@ def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = ()) -> Expla
     machine = machine_of(run, recorded.steps)
     network = network_of(machine, recorded)
     window = with_links(recorded, None if network.busy_share is None else network.busy_share * step_s(recorded))
-    compared = [(one.data, seen) for one in references if isinstance(seen := record_window(one), Window)]
-    others = [found for one, seen in compared if (found := other_run(one, seen)) is not None]
+    windows = [(one.data, record_window(one)) for one in references]
+    compared = [(data, other) for data, other in windows if isinstance(other, Window)]
+    others = [other_run(data, other) for data, other in compared]
     reference, against = min(compared, key=lambda pair: pair[1].ranks, default=(None, None))
     charged = blame(window)
     facts = gather(
@@ -63,7 +64,7 @@ def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = ()) -> Expla
         network,
         blame=charged,
         first=first_batches(aligned, window),
-        other_runs=others,
+        other_runs=[other for other in others if other is not None],
         no_exchange=aligned.no_exchange,
         has_epochs=epochs(run) > 0,
     )

@@ -76,11 +76,11 @@ def findings(facts: Facts) -> Findings:
         if one.kind in ("late", "rest"):
             others = [other.without for other in late if other is not one and other.without is not None]
             base = without_all(corrected, others)
-        found = price(facts, one.without, base, one.rare)
-        doubt = _doubt(one, found, facts)
+        price_of_one = price(facts, one.without, base, one.rare)
+        doubt = _doubt(one, price_of_one, facts)
         if doubt is None:
-            priced.append((one, found))
-            kept.append(_finding(one, bounded(one, found, facts, base), facts))
+            priced.append((one, price_of_one))
+            kept.append(_finding(one, bounded(one, price_of_one, facts, base), facts))
         else:
             doubts.append(doubt)
     doubts += _unknown_causes(facts)
@@ -146,7 +146,7 @@ def _sold_twice(priced: Sequence[tuple[Candidate, Price]], facts: Facts) -> list
     return notes
 
 
-def _doubt(one: Candidate, found: Price, facts: Facts) -> _Doubt | None:
+def _doubt(one: Candidate, priced: Price, facts: Facts) -> _Doubt | None:
     """Why ``one`` is no finding; None where it is one."""
     own_s = one.evidence[0].value if one.kind == "late" and one.evidence else 0.0
     bound_s = facts.window.bound_s
@@ -154,16 +154,16 @@ def _doubt(one: Candidate, found: Price, facts: Facts) -> _Doubt | None:
         why = f"not resolvable, because the clocks of the ranks are aligned to within {show_time(bound_s)}"
         return _Doubt(note=f"{one.title}: {why}")
     resolvable_s = _resolvable_s(one, facts)
-    costs = f"{show_time(max(found.loss_s, 0.0))} per step"
-    may = f"{one.title}: it may cost {costs}, {percent(found.loss_s / facts.step_s, 1)}"
-    if found.loss_s < min(MIN_SHARE * facts.step_s, resolvable_s):
-        if found.loss_s >= SMALL * facts.step_s and found.gain.low is not None and found.gain.low > 1:
-            return _Doubt(note=f"{one.title}: a small loss of {costs}, {percent(found.loss_s / facts.step_s, 1)}")
+    costs = f"{show_time(max(priced.loss_s, 0.0))} per step"
+    may = f"{one.title}: it may cost {costs}, {percent(priced.loss_s / facts.step_s, 1)}"
+    if priced.loss_s < min(MIN_SHARE * facts.step_s, resolvable_s):
+        if priced.loss_s >= SMALL * facts.step_s and priced.gain.low is not None and priced.gain.low > 1:
+            return _Doubt(note=f"{one.title}: a small loss of {costs}, {percent(priced.loss_s / facts.step_s, 1)}")
         hidden = f"{one.title}: it costs nothing now ({costs}), because other slow parts hide it"
         return _Doubt(note=hidden if own_s >= resolvable_s else None)
-    if found.loss_s < resolvable_s:
+    if priced.loss_s < resolvable_s:
         return _Doubt(note=f"{may}, but below {show_time(resolvable_s)} that is uncertain here", may_cost=True)
-    if found.gain.low is None or found.gain.low <= 1:
+    if priced.gain.low is None or priced.gain.low <= 1:
         span = counted(facts.window.steps.size, "step")
         return _Doubt(note=f"{may}, but that is uncertain over {span}", may_cost=True)
     return None
@@ -193,22 +193,22 @@ def advice(one: Candidate, hosts: Sequence[str] = ()) -> Finding:
     )
 
 
-def _finding(one: Candidate, found: Price, facts: Facts) -> Finding:
+def _finding(one: Candidate, priced: Price, facts: Facts) -> Finding:
     evidence = list(one.evidence)
-    if found.alone_s < HIDDEN * found.loss_s:
+    if priced.alone_s < HIDDEN * priced.loss_s:
         source = f"a replay of {facts.span} without this alone"
-        evidence.append(seconds("gain per step if only this is fixed", max(found.alone_s, 0.0), source))
+        evidence.append(seconds("gain per step if only this is fixed", max(priced.alone_s, 0.0), source))
     title = one.title
-    if one.bounds is None and found.gain.is_at_most:
-        title = f"{title}: this costs at most {show_time(found.loss_s)} per step"
+    if one.bounds is None and priced.gain.is_at_most:
+        title = f"{title}: this costs at most {show_time(priced.loss_s)} per step"
     return Finding(
         rule=one.rule,
         title=title,
         ranks=list(one.ranks),
         hosts=list(one.hosts) or facts.hosts_of(one.ranks),
-        loss_s_per_step=found.loss_s,
-        loss_share=found.loss_s / facts.step_s,
-        gain=found.gain,
+        loss_s_per_step=priced.loss_s,
+        loss_share=priced.loss_s / facts.step_s,
+        gain=priced.gain,
         remedy=one.remedy,
         options=list(one.options),
         evidence=evidence,

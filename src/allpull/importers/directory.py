@@ -9,6 +9,7 @@ import gzip
 import hashlib
 import os
 import shutil
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -46,8 +47,7 @@ def write(
     record = _record(joined, gaps, name=name, places=places)
     try:
         private_folder(str(out))
-        scratch = out.resolve() / f".{record.id}.{os.getpid()}.part"
-        scratch.mkdir(mode=0o700)
+        scratch = Path(tempfile.mkdtemp(dir=out.resolve(), prefix=f".{record.id}.", suffix=".part"))
         try:
             record = record.model_copy(update={"id": _free_name(out, record.id)})
             _fill(scratch, joined, clocks, record)

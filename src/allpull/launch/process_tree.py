@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 
 from allpull.observe.process import end_with_parent
+from allpull.rundir.write import no_follow
 
 LINGER_S = 2.0  # descendants may write their last records first: the sidecar, under mpirun
 
@@ -25,7 +26,7 @@ class ProcessTree:
     def __init__(
         self, arguments: Sequence[str], *, log: Path, environment: Mapping[str, str], shown: Collection[str] = ()
     ) -> None:
-        with log.open("ab") as output:
+        with open(log, "ab", opener=no_follow) as output:
             self._process = subprocess.Popen(
                 list(arguments),
                 stdin=subprocess.DEVNULL,

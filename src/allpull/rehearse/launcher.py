@@ -29,7 +29,7 @@ from allpull.rehearse.machine_check import check_machine, idle_kinds, tell, too_
 from allpull.rundir import layout
 from allpull.rundir.read.endings import agent_ending
 from allpull.rundir.read.lenient import log_tail
-from allpull.rundir.write import whole_json
+from allpull.rundir.write import no_follow, whole_json
 
 ACCELERATOR = "allpull.rehearse.ranks"  # programs below it are the virtual accelerator's
 
@@ -163,7 +163,7 @@ class RehearsedJob(Running):
 
     def _start(self, order_file: Path, tell: int) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "allpull.rehearse.host.keeper", str(order_file), "--ready", str(tell)]
-        with self._log.open("ab") as log:
+        with open(self._log, "ab", opener=no_follow) as log:
             return subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,

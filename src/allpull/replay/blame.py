@@ -208,7 +208,7 @@ def _passed(times: EventTimes, late: _Late, delay_s: Floats) -> list[dict[int, f
     """For each row, the rows before it in which its culprit waited longer than the others, and by how much."""
     total_s = _totals(delay_s)
     waited_s = total_s[late.event, late.culprit] - total_s[late.since + 1, late.culprit]
-    found: list[dict[int, float]] = [{} for _ in late.event]
+    passed: list[dict[int, float]] = [{} for _ in late.event]
     for row in np.flatnonzero(waited_s > 0).tolist():
         culprit, event = late.culprit[row], late.event[row]
         between = np.arange(late.since[row] + 1, event)
@@ -217,8 +217,8 @@ def _passed(times: EventTimes, late: _Late, delay_s: Floats) -> list[dict[int, f
         theirs_s = others_median(delay_s[between], np.full(between.size, culprit), present)
         more_s = delay_s[between, culprit] - theirs_s
         rows = np.searchsorted(late.event, between)
-        found[row] = {int(one): float(more) for one, more in zip(rows, more_s, strict=True) if more > 0}
-    return found
+        passed[row] = {int(one): float(more) for one, more in zip(rows, more_s, strict=True) if more > 0}
+    return passed
 
 
 def _late(window: Window, times: EventTimes) -> Floats:

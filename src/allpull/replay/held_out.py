@@ -58,8 +58,8 @@ def held_out_error(window: Window) -> float | None:
 
 def _exchanged(seconds: Floats, half: NDArray[np.intp]) -> Floats:
     """``seconds`` (rows, …) with the mean over the rows of the other half in each, where that has any."""
-    found = seconds.copy()
+    exchanged = seconds.copy()
     for one in range(HALVES):
         if (half != one).any():
-            found[half == one] = seconds[half != one].mean(axis=0)
-    return found
+            exchanged[half == one] = seconds[half != one].mean(axis=0)
+    return exchanged

@@ -24,8 +24,8 @@ def others_median(values: Floats, rank: NDArray[np.intp], present: Bools) -> Flo
     ordered = np.sort(np.where(others, values, np.inf), axis=1)
     low, high = np.maximum(count - 1, 0) // 2, count // 2
     with np.errstate(invalid="ignore"):
-        found: Floats = np.where(count > 0, (ordered[rows, low] + ordered[rows, high]) / 2, 0)
-    return found
+        medians: Floats = np.where(count > 0, (ordered[rows, low] + ordered[rows, high]) / 2, 0)
+    return medians
 
 
 def beyond_others(values: Floats) -> Floats:
@@ -38,7 +38,9 @@ def beyond_others(values: Floats) -> Floats:
     ordered = np.sort(values, axis=1)
 
     def without(place: int) -> Floats:
-        found: Floats = np.where(values > ordered[:, place, None], ordered[:, place, None], ordered[:, place + 1, None])
-        return found
+        median: Floats = np.where(
+            values > ordered[:, place, None], ordered[:, place, None], ordered[:, place + 1, None]
+        )
+        return median
 
     return values - (without((others - 1) // 2) + without(others // 2)) / 2

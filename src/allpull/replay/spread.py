@@ -157,12 +157,12 @@ def _part(series: Floats, moves: Floats, rng: np.random.Generator) -> tuple[Part
     n = len(series)
     length = block_length(moves)
     totals = _resampled_totals(np.column_stack([series, moves]), length, rng)
-    alike = steps_per_draw(moves)
-    found = float(totals[:, -1].var())
-    wanted = max(found * n / max(n - 1, 1), n * float(moves.var(ddof=1)) * alike if n > 1 else 0.0)
-    wider = math.sqrt(wanted / found) if found > 0 else 1.0
+    per_draw = steps_per_draw(moves)
+    resampled = float(totals[:, -1].var())
+    wanted = max(resampled * n / max(n - 1, 1), n * float(moves.var(ddof=1)) * per_draw if n > 1 else 0.0)
+    wider = math.sqrt(wanted / resampled) if resampled > 0 else 1.0
     middle = series.sum(axis=0)
-    freedom = max(n / max(length, alike) - 1, 1.0)
+    freedom = max(n / max(length, per_draw) - 1, 1.0)
     return Part(variance=wanted, freedom=freedom), middle + wider * (totals[:, :-1] - middle)
 
 

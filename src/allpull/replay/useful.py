@@ -20,20 +20,20 @@ TAKES_PART = 0.1  # of the longest evaluation in the step: a rank that took less
 
 def useful(window: Window) -> dict[str, Floats]:
     """The useful work, phase → seconds of shape (events, ranks); phases that no rank did are absent."""
-    found = {name: window.work[name] for name in COMPUTE if name in window.work}
+    work_s = {name: window.work[name] for name in COMPUTE if name in window.work}
     if "evaluation" in window.work:
-        found["evaluation"] = window.work["evaluation"] * evaluated_by_all(window)[window.step_of][:, None]
-    return found
+        work_s["evaluation"] = window.work["evaluation"] * evaluated_by_all(window)[window.step_of][:, None]
+    return work_s
 
 
 def sequential(window: Window) -> dict[str, Floats]:
     """The sequential work, phase → seconds of shape (events, ranks); phases that no rank did are absent."""
-    found = {}
+    work_s = {}
     if "evaluation" in window.work:
-        found["evaluation"] = window.work["evaluation"] * ~evaluated_by_all(window)[window.step_of][:, None]
+        work_s["evaluation"] = window.work["evaluation"] * ~evaluated_by_all(window)[window.step_of][:, None]
     if "checkpoint" in window.work:
-        found["checkpoint"] = window.work["checkpoint"]
-    return found
+        work_s["checkpoint"] = window.work["checkpoint"]
+    return work_s
 
 
 def evaluated_by_all(window: Window) -> Bools:

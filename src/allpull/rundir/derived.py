@@ -1,7 +1,8 @@
 """Cache what was computed from a run in its ``derived`` folder; a missing cache is computed again.
 
 Each file has a key: a digest of the records that it was computed from, of allpull's version, and of itself. A file
-that no longer matches its key is not read: the records have changed, or another version of allpull made it.
+that no longer matches its key is not read: the records have changed, or another version of allpull made it. Nor is
+the folder used where another user can write: a key can be computed by anybody.
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ CHUNK = 1 << 20
 def cache_explanation(directory: Path, record: RunRecord, result: ExplainResult) -> None:
     """Cache ``result``, unless the run has not ended or its directory cannot be written."""
     path, key = directory / layout.EXPLANATION, directory / layout.EXPLANATION_KEY
-    if record.status in UNENDED or path.is_symlink() or path.parent.is_symlink() or key.is_symlink():
-        return  # a link would lead out of the run directory
+    if record.status in UNENDED:
+        return
     text = result.model_dump_json(by_alias=True, indent=1) + "\n"
     try:
         root = safe_open.checked_directory(directory)  # else a run that was deleted meanwhile would reappear
+        if not is_private(root):
+            return
         private_folder(str(path.parent))
         whole_file(str(path), text)
         whole_file(str(key), _key(root, text.encode()) + "\n")
@@ -48,7 +51,7 @@ def cached_explanation(directory: Path, record: RunRecord) -> ExplainResult | No
     try:
         root = safe_open.checked_directory(directory)
         kept = {f"{layout.DERIVED}/{name}" for name in safe_open.file_names(root, layout.DERIVED, "")}
-        if not {layout.EXPLANATION, layout.EXPLANATION_KEY} <= kept:
+        if not is_private(root) or not {layout.EXPLANATION, layout.EXPLANATION_KEY} <= kept:
             return None
         blob = safe_open.read_whole(root, layout.EXPLANATION, MAX_BYTES)
         if safe_open.read_whole(root, layout.EXPLANATION_KEY, MAX_BYTES).decode("ascii", "replace").strip() != _key(
@@ -60,6 +63,26 @@ def cached_explanation(directory: Path, record: RunRecord) -> ExplainResult | No
     except RunDirError:
         return None
     return result if result.run == record.id and result.reference is None else None
+
+
+def is_private(root: Path) -> bool:
+    """Whether only this user can have written the ``derived`` folder of ``root``, which may be missing.
+
+    A link in its place would lead out of the run directory.
+
+    Raises:
+        RunDirError: the folder cannot be listed.
+    """
+    folder = root / layout.DERIVED
+    if folder.is_symlink():
+        return False
+    files = [folder / name for name in safe_open.file_names(root, layout.DERIVED, "")]
+    try:
+        return not any(
+            safe_open.others_can_write(path) for path in (root, *([folder] if folder.exists() else []), *files)
+        )
+    except OSError:
+        return False
 
 
 def _key(root: Path, blob: bytes) -> str:

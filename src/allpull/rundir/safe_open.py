@@ -114,6 +114,17 @@ def file_names(root: Path, folder: str, suffix: str) -> list[str]:
     return sorted(names)
 
 
+def others_can_write(path: Path) -> bool:
+    """Whether another user than root can change ``path``, which is not followed if it is a link.
+
+    Raises:
+        OSError: there is no such file.
+    """
+    status = path.lstat()
+    is_open = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not stat.S_ISLNK(status.st_mode)
+    return bool(is_open) or status.st_uid not in (0, os.geteuid())
+
+
 def parsed(blob: bytes) -> Any:
     """The JSON value in ``blob``.
 

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import time
-from contextlib import suppress
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from contextlib import contextmanager, suppress
+from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Optional, Tuple
 
 THINNING = 4  # each half of the remaining budget covers twice as many lines as all before it
+SCRATCH = ".tmp"
+"""Suffix of a file that is still being written."""
+MAX_STEM = 100  # characters of a name in its temporary name: file systems allow 255 bytes
 FLUSH_NS = 200_000_000  # a fifth of a second: a parallel file system copes with five small writes a second
 
 
@@ -25,24 +29,49 @@ def private_folder(path: str) -> None:
     os.makedirs(path, mode=0o700, exist_ok=True)
 
 
+@contextmanager
+def replaced_file(path: str) -> Iterator[BinaryIO]:
+    """A new file, open for writing, that takes the place of ``path`` once the block ends, or disappears on an error.
+
+    The folder may belong to somebody else: nobody can guess the temporary name and plant a link there, none is
+    followed, and a folder that is exchanged meanwhile changes nothing. A link at ``path`` is replaced, not followed.
+
+    Raises:
+        OSError: the disk is full, say; an older file at ``path`` is then untouched.
+    """
+    folder, name = os.path.split(path)
+    scratch = f"{name[:MAX_STEM]}.{secrets.token_hex(8)}{SCRATCH}"
+    directory = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(scratch, flags, 0o600, dir_fd=directory)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(scratch, name, src_dir_fd=directory, dst_dir_fd=directory)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(scratch, dir_fd=directory)
+            raise
+    finally:
+        os.close(directory)
+
+
+def no_follow(path: str, flags: int) -> int:
+    """An ``opener`` for ``open`` that refuses a link in place of the file, and creates files for their owner only."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
 def whole_file(path: str, content: str) -> None:
     """Write ``content`` to ``path`` atomically: a reader sees the old file or the new one.
 
     Raises:
         OSError: the disk is full, say; the old file is then untouched.
     """
-    scratch = f"{path}.{os.getpid()}.tmp"
-    try:
-        descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(scratch, path)
-    except BaseException:
-        if os.path.exists(scratch):
-            os.unlink(scratch)
-        raise
+    with replaced_file(path) as file:
+        file.write(content.encode("utf-8"))
 
 
 def whole_json(path: str, value: Dict[str, Any]) -> None:
@@ -156,7 +185,7 @@ class Appender:
         except OSError:
             pass
         self._descriptor = None
-        self._descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        self._descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
         self._file = _file_of(self._descriptor)
         return self._descriptor
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, astuple
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 from allpull import marks
 from allpull.data.loader.bad_samples import PARTS, BadSamples, Counts, too_many
 from allpull.rundir import layout
+from allpull.rundir.write import no_follow
 from allpull.train.parallel.ranks import Ranks
 
 LABELS = {"left_out": "left out", "replaced": "replaced by others", "by_pillow": "decoded by Pillow"}
@@ -77,8 +77,7 @@ class BadSampleReport:
         ]
         if lines:
             self._list.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor = os.open(self._list, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            with open(self._list, "a", encoding="utf-8", opener=no_follow) as file:
                 file.write("\n".join(lines) + "\n")
 
 

@@ -45,16 +45,18 @@ class Comparison:
 def pinged(answer: ClockAnswer, run: str, hosts: Sequence[str]) -> ClockResult:
     """The clock probe's results as offsets; ``hosts`` are the names of its hosts, in their order."""
     names = [*hosts, *(str(host) for host in range(len(hosts), answer.hosts))]
-    found = [offset for one in answer.against for offset in offsets(one.pings, host=names[one.host], against=names[0])]
-    return ClockResult(schema=tag("clock"), run=run, hosts=answer.hosts, offsets=found)
+    measured = [
+        offset for one in answer.against for offset in offsets(one.pings, host=names[one.host], against=names[0])
+    ]
+    return ClockResult(schema=tag("clock"), run=run, hosts=answer.hosts, offsets=measured)
 
 
 def offsets(pings: Sequence[Sequence[int]], *, host: str, against: str) -> list[ClockOffset]:
     """Both clocks of ``host`` against those of ``against``, which it pinged; as ``compare``, with all eight moments."""
-    found = []
+    measured = []
     for clock, columns in CLOCKS:
         one = compare([row[columns] for row in pings])  # whose offset is that of the host that was pinged
-        found.append(
+        measured.append(
             ClockOffset(
                 host=host,
                 against=against,
@@ -66,7 +68,7 @@ def offsets(pings: Sequence[Sequence[int]], *, host: str, against: str) -> list[
                 round_trip_s=one.round_trip_s,
             )
         )
-    return found
+    return measured
 
 
 def compare(pings: Sequence[Sequence[int]]) -> Comparison:

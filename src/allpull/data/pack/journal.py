@@ -19,6 +19,7 @@ import numpy as np
 
 from allpull.data.pack_format import JOURNAL, RECORD, SHARD_HEAD_BYTES, Rows, Shard, aligned, shard_head, shard_name
 from allpull.errors import BadInput
+from allpull.rundir.write import no_follow
 
 FIELDS = ("offset", "length", "tail", "crc32", "shard", "height", "width", "channels", "codec")
 
@@ -81,7 +82,7 @@ class Journal:
         self.directory, self.pack = directory, pack
         self.ledger = Ledger.of(samples)
         self._shard: IO[bytes] | None = None
-        self._file = (directory / JOURNAL).open("a+b")
+        self._file = open(directory / JOURNAL, "a+b", opener=no_follow)  # noqa: SIM115  until ``close``
         try:
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -133,9 +134,12 @@ class Journal:
             if path.name > shard_name(number) or number < 0:
                 path.unlink()  # no record of it is in the journal
         if number >= 0:
-            self._shard = (self.directory / shard_name(number)).open("r+b")
+            self._shard = self._open_shard(number, "r+b")
             self._shard.truncate(end)
             self._shard.seek(end)
+
+    def _open_shard(self, number: int, mode: str) -> IO[bytes]:
+        return open(self.directory / shard_name(number), mode, opener=no_follow)
 
     def append(self, data: bytes, fields: tuple[int, int, int, int, int], remark: str, shard_bytes: int) -> None:
         """Write a record: its bytes, (tail, height, width, channels, codec), and a remark or ""."""
@@ -144,7 +148,7 @@ class Journal:
         if self._shard is None or offset + len(data) > shard_bytes:
             number, offset = number + 1, SHARD_HEAD_BYTES
             self._close_shard()
-            self._shard = (self.directory / shard_name(number)).open("wb")
+            self._shard = self._open_shard(number, "wb")
             self._shard.write(shard_head(self.pack, number))
         else:
             self._shard.write(bytes(offset - end))

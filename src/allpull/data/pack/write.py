@@ -34,6 +34,7 @@ from allpull.data.pack_format import (
 )
 from allpull.data.sources import Entry
 from allpull.errors import BadInput
+from allpull.rundir.write import replaced_file
 
 Progress = Callable[[int, int, int], None]
 """Called with samples done, total samples, and bytes written."""
@@ -192,12 +193,8 @@ def _write_lines(path: Path, rows: Iterable[tuple[str, ...]]) -> None:
 
 def _write_atomically(path: Path, data: bytes) -> None:
     """Write a file atomically and synchronise it to disk."""
-    part = path.with_name(f"{path.name}.part")
-    with part.open("wb") as file:
+    with replaced_file(str(path)) as file:
         file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)  # syncs the new name

@@ -46,9 +46,9 @@ class Group:
         return most if least == most else f"{least} to {most}"
 
 
-def groups(found: Sequence[Outlier], fault_of: Callable[[Outlier], Hashable]) -> tuple[Group, ...]:
-    """``found``, sorted by size, in groups of one ``fault_of`` each; the group with the latest rank first."""
-    left = list(found)
+def groups(outliers: Sequence[Outlier], fault_of: Callable[[Outlier], Hashable]) -> tuple[Group, ...]:
+    """``outliers``, sorted by size, in groups of one ``fault_of`` each; the group with the latest rank first."""
+    left = list(outliers)
     made: list[Group] = []
     while left:
         latest = left[0]

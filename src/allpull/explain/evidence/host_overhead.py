@@ -42,10 +42,10 @@ def transfers(window: Window) -> float:
 
 def on_faster(facts: Facts, rate_factor: float) -> tuple[Removal, tuple[Removal, Removal]]:
     """Transfers ``rate_factor`` times as fast: the best estimate and its bounds, for a candidate."""
-    found = hosts_s(facts)
+    kept_s = hosts_s(facts)
     surely = partial(faster, rate_factor=rate_factor, hosts_s=last_kept(facts.window))
     at_most = partial(faster, rate_factor=rate_factor)
-    without = at_most if found is None else partial(faster, rate_factor=rate_factor, hosts_s=found)
+    without = at_most if kept_s is None else partial(faster, rate_factor=rate_factor, hosts_s=kept_s)
     return without, (surely, at_most)
 
 
@@ -59,9 +59,9 @@ def last_kept(window: Window) -> Floats:
 
 def host_evidence(facts: Facts) -> tuple[Evidence, ...]:
     """The time of hosts that the price leaves, or may leave."""
-    found, lane = hosts_s(facts), facts.window.reductions
-    if found is not None:
-        return (seconds("time of the hosts to forward a bucket, on any network", found, "CPU time of the ranks"),)
+    kept_s, lane = hosts_s(facts), facts.window.reductions
+    if kept_s is not None:
+        return (seconds("time of the hosts to forward a bucket, on any network", kept_s, "CPU time of the ranks"),)
     if lane is None or lane.buckets < 2:
         return ()
     last_s = float((lane.seconds[:, -1] + lane.tail_s.mean(axis=1)).mean())

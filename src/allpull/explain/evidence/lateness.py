@@ -126,12 +126,12 @@ def _uneven(by_sample: Floats, share: Floats) -> tuple[Uneven, ...]:
     if by_sample.shape[0] == 0:
         return ()
     usual = np.median(by_sample, axis=1)
-    found = []
+    uneven = []
     for rank in np.flatnonzero(share > 1 + UNEVEN):
         more = by_sample[:, rank] * (1 - 1 / share[rank])
         if float((by_sample[:, rank] - usual).mean()) >= BY_SAMPLES_SHARE * float(more.mean()) > 0:
-            found.append(Uneven(rank=int(rank), share=float(share[rank]), size=mean_interval(more)))
-    return tuple(sorted(found, key=lambda one: -one.size.value))
+            uneven.append(Uneven(rank=int(rank), share=float(share[rank]), size=mean_interval(more)))
+    return tuple(sorted(uneven, key=lambda one: -one.size.value))
 
 
 def _beyond_queues(rank: int, least_s: Floats, most_s: Floats) -> float:
@@ -172,10 +172,10 @@ def step_s(window: Window) -> float:
 def _whole_hosts(slow: list[Outlier], machine: Machine) -> tuple[tuple[str, tuple[Outlier, ...]], ...]:
     """Hosts of several ranks that are all slow, while another host has no slow rank."""
     late = {one.rank: one for one in slow}
-    found = []
+    slow_hosts = []
     clean = [host for host in machine.host_names if not any(rank in late for rank in machine.ranks_of(host))]
     for host in machine.host_names:
         ranks = machine.ranks_of(host)
         if clean and len(ranks) > 1 and all(rank in late for rank in ranks):
-            found.append((host, tuple(late[rank] for rank in ranks)))
-    return tuple(sorted(found, key=lambda one: -sum(each.size.value for each in one[1]) / len(one[1])))
+            slow_hosts.append((host, tuple(late[rank] for rank in ranks)))
+    return tuple(sorted(slow_hosts, key=lambda one: -sum(each.size.value for each in one[1]) / len(one[1])))

@@ -128,8 +128,10 @@ def machine_of(run: RunData, steps: NDArray[np.int64]) -> Machine:
 
 def _trained(run: RunData) -> dict[str, str]:
     """Text options of allpull's own trainer; empty for a script of the user, whose options are not known."""
-    told = run.record.spec.get("train") if run.record.kind == "train" else None
-    return {name: value for name, value in told.items() if isinstance(value, str)} if isinstance(told, dict) else {}
+    options = run.record.spec.get("train") if run.record.kind == "train" else None
+    if not isinstance(options, dict):
+        return {}
+    return {name: value for name, value in options.items() if isinstance(value, str)}
 
 
 def _autocast(run: RunData, steps: NDArray[np.int64]) -> str | None:
@@ -161,14 +163,14 @@ def _sensors(run: RunData, steps: NDArray[np.int64], hosts: tuple[str, ...]) -> 
     if not rows:
         return {}
     by_step = pl.concat(rows).group_by("place").agg(pl.col(SENSORS).median())
-    found = {}
+    medians = {}
     for name in SENSORS:
         known = by_step.drop_nulls(name)
         if known.height:
             values = np.full(steps.size, np.nan)
             values[known["place"].to_numpy()] = known[name].to_numpy()
-            found[name] = values
-    return found
+            medians[name] = values
+    return medians
 
 
 def _rates(inside: pl.DataFrame, counter: str, ranks: int) -> Floats | None:
@@ -198,12 +200,12 @@ def _most(inside: pl.DataFrame, counter: str) -> int | None:
 
 def _of_hosts(spans: pl.DataFrame, hosts: tuple[str, ...]) -> dict[str, tuple[int, int]]:
     """The common span of the ranks of each host, on its own clock."""
-    found: dict[str, tuple[int, int]] = {}
+    by_host: dict[str, tuple[int, int]] = {}
     for rank, begin_ns, end_ns in spans.select("rank", "begin_ns", "end_ns").iter_rows():
         if rank < len(hosts):
-            before = found.get(hosts[rank], (begin_ns, end_ns))
-            found[hosts[rank]] = (min(before[0], begin_ns), max(before[1], end_ns))
-    return found
+            before = by_host.get(hosts[rank], (begin_ns, end_ns))
+            by_host[hosts[rank]] = (min(before[0], begin_ns), max(before[1], end_ns))
+    return by_host
 
 
 def _connections(links: pl.DataFrame, spans: Mapping[str, tuple[int, int]]) -> tuple[Connection, ...]:

@@ -75,18 +75,18 @@ class Outliers:
 def outliers(work_s: Floats, *, seed: int = 0) -> Outliers:
     """The ranks whose ``work_s`` (steps, ranks), in s, is above that of the others; at most half of the ranks."""
     steps, ranks = work_s.shape
-    found: list[Outlier] = []
-    rest = np.arange(ranks)
+    late: list[Outlier] = []
+    left = np.arange(ranks)
     floor_s = float("inf")
-    while steps >= MIN_POINTS and rest.size > 1:
-        above, floor_s = _above(work_s[:, rest].astype(np.float64), np.random.default_rng(seed))
-        above = above[: ranks // 2 - len(found)]
+    while steps >= MIN_POINTS and left.size > 1:
+        above, floor_s = _above(work_s[:, left].astype(np.float64), np.random.default_rng(seed))
+        above = above[: ranks // 2 - len(late)]
         if not above:
             break
-        found += [_outstanding(int(rest[place]), series) for place, series in above]
-        rest = np.delete(rest, [place for place, _ in above])
-    found.sort(key=lambda one: -one.size.value)
-    return Outliers(ranks=tuple(found), floor_s=floor_s)
+        late += [_outstanding(int(left[place]), series) for place, series in above]
+        left = np.delete(left, [place for place, _ in above])
+    late.sort(key=lambda one: -one.size.value)
+    return Outliers(ranks=tuple(late), floor_s=floor_s)
 
 
 def is_correlated(work_s: Floats) -> bool:
@@ -100,8 +100,8 @@ def is_correlated(work_s: Floats) -> bool:
     if ranks < 2 or steps < MIN_POINTS:
         return False
     excess = work_s - work_s.mean(axis=1, keepdims=True)
-    alike = float(np.median([steps_per_draw(series) for series in excess.T]))
-    return alike >= ALIKE_STEPS or steps / alike < FEW_DRAWS
+    per_draw = float(np.median([steps_per_draw(series) for series in excess.T]))
+    return per_draw >= ALIKE_STEPS or steps / per_draw < FEW_DRAWS
 
 
 def by_phase(phases: Mapping[str, Floats]) -> dict[str, Floats]:
@@ -127,13 +127,13 @@ def _above(work_s: Floats, rng: np.random.Generator) -> tuple[list[tuple[int, Fl
     steadily_s, chance_s = _steadily(work_s)
     steady = (steadily_s > chance_s) | (means[1] > floors[1])
     out = steady | (means[0] > floors[0])
-    found = []
+    outstanding = []
     for place in np.argsort(-means[0], kind="stable"):
         if out[place]:
             is_steady = steady[place] and means[1][place] >= STEADY_SHARE * means[0][place]
             series = excess[:, place]
-            found.append((int(place), np.clip(series, -usual_s, usual_s) if is_steady else series))
-    return found, min(*floors, float(chance_s.max()))
+            outstanding.append((int(place), np.clip(series, -usual_s, usual_s) if is_steady else series))
+    return outstanding, min(*floors, float(chance_s.max()))
 
 
 def _steadily(work_s: Floats) -> tuple[Floats, Floats]:
@@ -144,9 +144,9 @@ def _steadily(work_s: Floats) -> tuple[Floats, Floats]:
     kept = steps - 2 * cut
     ordered = np.sort(excess, axis=0)
     held = np.clip(excess, ordered[cut], ordered[steps - 1 - cut])  # winsorised: gives the spread of a trimmed mean
-    alike = np.array([steps_per_draw(series) for series in held.T])
-    error_s = held.std(axis=0, ddof=1) * (np.sqrt(steps * alike) / kept)
-    freedom = np.maximum((kept - 1) / alike, MIN_FREEDOM).astype(np.intp)  # rounded down: fewer false alarms
+    per_draw = np.array([steps_per_draw(series) for series in held.T])
+    error_s = held.std(axis=0, ddof=1) * (np.sqrt(steps * per_draw) / kept)
+    freedom = np.maximum((kept - 1) / per_draw, MIN_FREEDOM).astype(np.intp)  # rounded down: fewer false alarms
     reach = {int(one): quantile(1 - SELDOM / ranks, float(one)) for one in np.unique(freedom)}
     chance_s = error_s * np.array([reach[int(one)] for one in freedom])
     return ordered[cut : steps - cut].mean(axis=0), np.maximum(chance_s, ROUNDING * np.abs(work_s).mean())

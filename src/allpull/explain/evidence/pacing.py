@@ -15,8 +15,8 @@ PACED = 0.5  # of the computation: a host that waits for its device in each step
 def paced_ranks(window: Window) -> Bools:
     """Which ranks have devices that are paced for most of their computation, (ranks,)."""
     share = paced_share(window)
-    found: Bools = np.zeros(window.ranks, dtype=np.bool_) if share is None else share.mean(axis=0) >= PACED
-    return found
+    paced: Bools = np.zeros(window.ranks, dtype=np.bool_) if share is None else share.mean(axis=0) >= PACED
+    return paced
 
 
 def is_paced(window: Window) -> bool:

@@ -49,24 +49,24 @@ def price(facts: Facts, without: Removal, base: Window, rare: Bools | None = Non
     )
 
 
-def bounded(candidate: Candidate, found: Price, facts: Facts, base: Window) -> Price:
-    """``found`` with a gain from the certain removal to the largest possible one, where ``candidate`` has both.
+def bounded(candidate: Candidate, unbounded: Price, facts: Facts, base: Window) -> Price:
+    """``unbounded`` with a gain from the certain removal to the largest possible one, where ``candidate`` has both.
 
-    The interval includes the error of clocks. ``base`` is the window that ``found`` was priced in.
+    The interval includes the error of clocks. ``base`` is the window that ``unbounded`` was priced in.
     """
-    bounds = candidate.bounds or _bounds_behind_lane(candidate, found, facts, base)
-    priced = found if bounds is None else _between(candidate, found, bounds, facts, base)
+    bounds = candidate.bounds or _bounds_behind_lane(candidate, unbounded, facts, base)
+    priced = unbounded if bounds is None else _between(candidate, unbounded, bounds, facts, base)
     priced = _with_pacing(candidate, priced, facts)
     return _with_clock_error(priced, facts) if _compares(candidate, base) else priced
 
 
-def _between(candidate: Candidate, found: Price, bounds: tuple[Removal, Removal], facts: Facts, base: Window) -> Price:
-    """``found`` with a gain from the certain removal to the largest possible one."""
-    ends = [found.gain, *(price(facts, without, base).gain for without in bounds)]
+def _between(candidate: Candidate, priced: Price, bounds: tuple[Removal, Removal], facts: Facts, base: Window) -> Price:
+    """``priced`` with a gain from the certain removal to the largest possible one."""
+    ends = [priced.gain, *(price(facts, without, base).gain for without in bounds)]
     low = min((gain.low for gain in ends if gain.low is not None), default=None)
     high = max((gain.high for gain in ends if gain.high is not None), default=None)
-    value = found.gain.value
-    return replace(found, gain=Interval(value=value, low=low, high=value if bounds[1] is candidate.without else high))
+    value = priced.gain.value
+    return replace(priced, gain=Interval(value=value, low=low, high=value if bounds[1] is candidate.without else high))
 
 
 def _compares(candidate: Candidate, base: Window) -> bool:
@@ -82,33 +82,35 @@ def _compares(candidate: Candidate, base: Window) -> bool:
     )
 
 
-def _with_clock_error(found: Price, facts: Facts) -> Price:
-    """``found`` with a loss that clocks may hide or feign ``bound_s`` per step of; an upper bound stays one."""
-    error, gain = facts.window.bound_s / facts.step_s, found.gain
+def _with_clock_error(priced: Price, facts: Facts) -> Price:
+    """``priced`` with a loss that clocks may hide or feign ``bound_s`` per step of; an upper bound stays one."""
+    error, gain = facts.window.bound_s / facts.step_s, priced.gain
     if gain.is_at_most:
         most = _moved(gain.value, -error)
         low = None if gain.low is None else max(_moved(gain.low, error), min(1.0, gain.low))
-        return replace(found, loss_s=found.loss_s + facts.window.bound_s, gain=Interval(value=most, low=low, high=most))
+        return replace(
+            priced, loss_s=priced.loss_s + facts.window.bound_s, gain=Interval(value=most, low=low, high=most)
+        )
     low = None if gain.low is None else _moved(gain.low, error)
     high = None if gain.high is None else _moved(gain.high, -error)
-    return replace(found, gain=Interval(value=gain.value, low=low, high=high))
+    return replace(priced, gain=Interval(value=gain.value, low=low, high=high))
 
 
-def _with_pacing(candidate: Candidate, found: Price, facts: Facts) -> Price:
-    """``found`` for late ranks on devices, whose loss may partly pass on to the next rank.
+def _with_pacing(candidate: Candidate, priced: Price, facts: Facts) -> Price:
+    """``priced`` for late ranks on devices, whose loss may partly pass on to the next rank.
 
     The last rank to come to a meeting finds no work issued ahead, and its device waits for its host; the others' hosts
     issue while their devices wait for that rank. Without it, another one is last.
     """
-    paced_s, low = facts.window.paced_s, found.gain.low
+    paced_s, low = facts.window.paced_s, priced.gain.low
     if paced_s is None or candidate.kind != "late" or low is None or len(candidate.ranks) == facts.window.ranks:
-        return found
+        return priced
     each_s, ranks = paced_s.mean(axis=0), list(candidate.ranks)
     more_s = float(each_s[ranks].max() - np.median(np.delete(each_s, ranks)))
     if more_s <= 0:
-        return found
+        return priced
     low = max(_moved(low, more_s / facts.step_s), min(1.0, low))
-    return replace(found, gain=Interval(value=found.gain.value, low=low, high=found.gain.high))
+    return replace(priced, gain=Interval(value=priced.gain.value, low=low, high=priced.gain.high))
 
 
 def _moved(speed_up: float, by: float) -> float:
@@ -118,7 +120,7 @@ def _moved(speed_up: float, by: float) -> float:
 
 
 def _bounds_behind_lane(
-    candidate: Candidate, found: Price, facts: Facts, base: Window
+    candidate: Candidate, priced: Price, facts: Facts, base: Window
 ) -> tuple[Removal, Removal] | None:
     """The bounds of a late rank's price at the level of steps; None where its lateness in backward hardly matters.
 
@@ -130,7 +132,7 @@ def _bounds_behind_lane(
     if without is None or not is_late or window.level != "step" or window.reductions is None:
         return None
     surely = partial(_outside_backward, without=without)
-    is_certain = price(facts, surely, base).loss_s >= CERTAIN * found.loss_s
+    is_certain = price(facts, surely, base).loss_s >= CERTAIN * priced.loss_s
     return None if is_certain else (surely, without)
 
 

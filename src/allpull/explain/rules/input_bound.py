@@ -59,22 +59,22 @@ def find(facts: Facts) -> list[Candidate]:
 def loader_evidence(facts: Facts) -> tuple[Evidence, ...]:
     """What the counters show of loaders and storage."""
     machine = facts.machine
-    said = []
+    evidence = []
     if machine.started is not None:
-        said.append(
+        evidence.append(
             count("processes of a rank, including its loader workers", machine.started, "counters of the hosts")
         )
     for host in machine.host_names:
         busy = machine.busy_share(host)
         if busy is not None:
-            said.append(
+            evidence.append(
                 share(f"share of the CPUs of {host} that ranks and workers keep busy", busy, "counters of the hosts")
             )
     if machine.read_bytes_per_s is not None:
-        said.append(rate("data read by all ranks", machine.read_bytes_per_s, "counters of the ranks"))
+        evidence.append(rate("data read by all ranks", machine.read_bytes_per_s, "counters of the ranks"))
     if machine.storage_read_bytes_per_s is not None:
-        said.append(rate("of that, from storage", machine.storage_read_bytes_per_s, "counters of the ranks"))
-    return tuple(said)
+        evidence.append(rate("of that, from storage", machine.storage_read_bytes_per_s, "counters of the ranks"))
+    return tuple(evidence)
 
 
 def _remedy(facts: Facts) -> str:

@@ -62,8 +62,10 @@ def find(facts: Facts) -> list[Candidate]:
     order = list(excess)
     largest = np.array([excess[name] for name in order]).argmax(axis=0)
     where = {one.rank: order[largest[one.rank]] for one in facts.late.slow}
-    found = groups(facts.late.slow, lambda one: (where[one.rank], one.steady, one.rank if one.rank in more else None))
-    return [_suspect(group, facts, excess, where[group.members[0].rank]) for group in found]
+    same_fault = groups(
+        facts.late.slow, lambda one: (where[one.rank], one.steady, one.rank if one.rank in more else None)
+    )
+    return [_suspect(group, facts, excess, where[group.members[0].rank]) for group in same_fault]
 
 
 def _suspect(group: Group, facts: Facts, excess: Mapping[str, Floats], where: str) -> Candidate:

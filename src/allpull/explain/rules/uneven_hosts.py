@@ -32,11 +32,11 @@ from allpull.units import show_time
 
 def find(facts: Facts) -> list[Candidate]:
     """The hosts of which all ranks compute longer."""
-    found = []
+    candidates = []
     for host, late in facts.late.slow_hosts:
         ranks = tuple(sorted(one.rank for one in late))
         mean_s = sum(one.size.value for one in late) / len(late)
-        found.append(
+        candidates.append(
             Candidate(
                 rule="uneven-hosts",
                 kind="late",
@@ -52,4 +52,4 @@ def find(facts: Facts) -> list[Candidate]:
                 hosts=(host,),
             )
         )
-    return found
+    return candidates

@@ -20,6 +20,7 @@ from typing import IO
 
 from allpull.launch.ssh.connection import Remote
 from allpull.rundir import layout
+from allpull.rundir.write import replaced_file
 
 COLLECTED = (
     *(*layout.RECORDS, layout.LOGS, layout.ENDED, layout.PROCESSES, layout.CHECKPOINTS),
@@ -116,12 +117,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 def _write(source: IO[bytes], target: Path, size: int) -> None:
     """Write ``size`` bytes to ``target`` atomically: a truncated file does not appear, and may be copied again."""
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".", suffix=".part", delete=False) as part:
-        try:
-            shutil.copyfileobj(source, part, CHUNK_BYTES)
-            if part.tell() != size:
-                raise tarfile.ReadError("it is cut off")
-            Path(part.name).replace(target)
-        except BaseException:
-            Path(part.name).unlink(missing_ok=True)
-            raise
+    with replaced_file(str(target)) as part:
+        shutil.copyfileobj(source, part, CHUNK_BYTES)
+        if part.tell() != size:
+            raise tarfile.ReadError("it is cut off")

@@ -18,6 +18,7 @@ from typing import Any
 from allpull.errors import BadInput
 from allpull.observe.process import end_with_parent
 from allpull.rundir.job_file import JobFile
+from allpull.rundir.write import no_follow
 
 OPTIONS = ("-a", "-x", "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes", "-o", "ConnectTimeout=15")
 KEEP_ALIVE = ("-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3")  # a lost host is noticed in 30 s
@@ -66,7 +67,7 @@ class Remote:
 
         This needs a terminal: without one the remote process would outlive its connection.
         """
-        with log.open("ab") as output:
+        with open(log, "ab", opener=no_follow) as output:
             return subprocess.Popen(
                 ["ssh", "-tt", *OPTIONS, *KEEP_ALIVE, "--", self.name, command],
                 stdin=subprocess.DEVNULL,

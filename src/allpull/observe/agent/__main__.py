@@ -32,7 +32,7 @@ from allpull.observe.store import listen
 from allpull.observe.versions import versions
 from allpull.rundir import layout
 from allpull.rundir.job_file import JobFile
-from allpull.rundir.write import whole_json
+from allpull.rundir.write import no_follow, whole_json
 
 LOOPBACK = "127.0.0.1"
 NO_HOST = 68  # our exit code where the first host cannot be found: EX_NOHOST of sysexits.h
@@ -79,7 +79,9 @@ def redirect_log(path: str) -> None:
         OSError: ``path`` cannot be written.
     """
     spoken = (sys.stdout, sys.stderr)
-    log = open(path, "a", buffering=1, encoding="utf-8", errors="backslashreplace")  # noqa: SIM115  until we end
+    log = open(  # noqa: SIM115  until we end
+        path, "a", buffering=1, encoding="utf-8", errors="backslashreplace", opener=no_follow
+    )
     for handler in _handlers():
         with contextlib.suppress(Exception):  # no handler of a library may end the job
             if isinstance(handler, logging.StreamHandler) and handler.stream in spoken:

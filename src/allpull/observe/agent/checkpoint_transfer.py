@@ -15,11 +15,10 @@ from torch._C._distributed_c10d import Store
 
 from allpull.observe.store import PATIENCE
 from allpull.rundir import layout
-from allpull.rundir.write import private_folder
+from allpull.rundir.write import SCRATCH, private_folder, replaced_file
 
 FILES = 2  # if the newest is damaged, ranks resume from the one before
 PART_BYTES = 4 << 20  # torch's store takes up to 8 MiB at once
-UNFINISHED = ".tmp"
 
 
 def send(store: Store, directory: str, *, receivers: int) -> None:
@@ -61,13 +60,11 @@ def receive(store: Store, directory: str, *, replaced: Sequence[str] = ()) -> Li
         if os.path.basename(name) != name or name.startswith("."):
             raise ValueError(f"{name!r} is not the name of a checkpoint")
         path = os.path.join(folder, name)
-        scratch = path + UNFINISHED
-        with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        with replaced_file(path) as file:
             for key in _parts(name, size):
                 file.write(store.get(key))
                 if store.add(f"{key}/takers", 1) == offer["takers"]:
                     store.set(f"{key}/taken", "")
-        os.replace(scratch, path)
         paths.append(path)
     return paths
 
@@ -75,7 +72,7 @@ def receive(store: Store, directory: str, *, replaced: Sequence[str] = ()) -> Li
 def newest(folder: str) -> List[str]:
     """Names of the newest complete checkpoints in ``folder``, in the order of names, which is that of time."""
     with suppress(FileNotFoundError):
-        return sorted(name for name in os.listdir(folder) if not name.endswith(UNFINISHED))[-FILES:]
+        return sorted(name for name in os.listdir(folder) if not name.endswith(SCRATCH))[-FILES:]
     return []
 
 

@@ -14,10 +14,8 @@ import torch
 
 from allpull.errors import BadInput
 from allpull.rundir import layout
-from allpull.rundir.write import private_folder
+from allpull.rundir.write import SCRATCH, private_folder, replaced_file
 from allpull.units import show_bytes
-
-SCRATCH = ".tmp"  # suffix of an incomplete file
 
 
 class BackgroundTask:
@@ -63,18 +61,11 @@ def write_whole(path: Path, content: dict[str, Any]) -> None:
     Raises:
         BadInput: it cannot be written; an existing file is untouched.
     """
-    scratch = path.with_suffix(SCRATCH)
     try:
         private_folder(str(path.parent))
-        of_killed_trainings = Path(layout.CHECKPOINT_NAMES).with_suffix(SCRATCH).name
-        for unfinished in path.parent.glob(of_killed_trainings):
-            unfinished.unlink(missing_ok=True)
-        # torch writes to a file opened by Python without the GIL, so training continues
-        with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        remove_unfinished(path.parent)
+        with replaced_file(str(path)) as file:  # torch writes to a file of Python's without the GIL: training continues
             torch.save(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        scratch.replace(path)
         _sync_folder(path.parent)
     except (OSError, RuntimeError) as error:  # torch's writer turns a full disk into a RuntimeError of its own
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
@@ -82,9 +73,16 @@ def write_whole(path: Path, content: dict[str, Any]) -> None:
             f"cannot write checkpoint {path}: {reason} ({_free(path.parent)} free there)",
             hint="free some space, or choose another folder with --out; --resume uses the previous checkpoint",
         ) from error
-    finally:
-        with suppress(OSError):
-            scratch.unlink(missing_ok=True)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove the checkpoints that killed trainings began in ``folder``.
+
+    Raises:
+        OSError: one cannot be removed.
+    """
+    for unfinished in folder.glob(Path(layout.CHECKPOINT_NAMES).stem + SCRATCH):
+        unfinished.unlink(missing_ok=True)
 
 
 def _sync_folder(folder: Path) -> None:

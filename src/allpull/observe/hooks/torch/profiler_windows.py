@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+import tempfile
 import time
 from typing import Any, Callable, Iterable, Optional, Tuple
 
@@ -112,9 +113,11 @@ class Windows:
         recorder.tags.append("traced")
         name = layout.trace_file(identity.rank, self._opened_at)
         path = os.path.join(self.session.directory, name)
-        private_folder(os.path.dirname(path))
-        profile.export_chrome_trace(f"{path}.part.gz")  # the suffix makes torch compress it
-        os.replace(f"{path}.part.gz", path)
+        folder = os.path.dirname(path)
+        private_folder(folder)
+        with tempfile.TemporaryDirectory(prefix=".", dir=folder) as scratch:
+            profile.export_chrome_trace(f"{scratch}/trace.json.gz")  # the suffix makes torch compress it
+            os.replace(f"{scratch}/trace.json.gz", path)
         event = {"kind": "trace", "file": name, "first_step": self._opened_at}
         steps = max(1, recorder.step_number - self._opened_at)
         recorder.journal.event({**event, "steps": steps, "begin_ns": self._opened_ns, "end_ns": now}, now)
