@@ -13,6 +13,7 @@ from .inference.marks_listener import listen
 from .inference.step_inference import StepInference
 from .session import BOUNDARY, Session
 from .torch.collectives import FUNCTIONAL, PACKAGES, Collectives
+from .torch.environments import ENVIRONMENTS, watch_environments, watch_sampling
 from .torch.loaders import watch_loaders
 from .torch.networks import Networks, watch_gradients
 from .torch.optimizers import watch_optimizers, watch_scalers
@@ -40,7 +41,7 @@ class Program:
         inference, networks = self.inference, Networks(self.inference)
         self._install("loaders", lambda: watch_loaders(inference))
         self._install("networks", networks.watch)
-        self._install("gradients", lambda: watch_gradients(inference, networks.learns))
+        self._install("gradients", lambda: watch_gradients(inference, networks))
         self._install("optimizers", lambda: watch_optimizers(inference, networks.given_to))
         self._install("scalers", lambda: watch_scalers(inference))
         self._install("collectives", self._collectives.watch)
@@ -54,6 +55,9 @@ class Program:
         self._after_import.when(FUNCTIONAL, self.wait_imported)
         for name in PACKAGES:
             self._after_import.when(name, lambda module: self._collectives.unobserved(module.__name__))
+        self._try("sampling", lambda: watch_sampling(inference))
+        for name in ENVIRONMENTS:
+            self._after_import.when(name, watch_environments(inference))
         saving = watch_saving(inference)
         for name in SAVERS:
             self._after_import.when(name, saving)

@@ -15,7 +15,8 @@ from allpull.report.terminal import table
 from allpull.report.terminal.table import bullets
 from allpull.report.wording import ABSENT, joined, percent
 from allpull.schema.reported import ScalingReport
-from allpull.schema.results import BucketTime, CollectiveUse, Pause, RunMetrics
+from allpull.schema.results import BucketTime, CollectiveUse, Observed, Pause, RunMetrics
+from allpull.schema.steps import ROLLOUTS
 from allpull.units import counted, show_bytes, show_count, show_time
 
 WIDE = 76  # columns from which the table of collectives fits
@@ -153,14 +154,20 @@ def _amount(run: RunMetrics) -> Iterator[str]:
         yield f"{counted(observed.skipped_steps, 'step')} skipped, because a gradient was not finite."
     if observed.backward_passes is not None and observed.backward_passes > ACCUMULATES:
         yield f"A step has {show_count(observed.backward_passes)} backward passes."
-    if observed.named:
-        spent = [
-            f"{short(name, 40)} {show_time(seconds)}" for name, seconds in list(observed.named.items())[:MOST_ROWS]
-        ]
-        more = f" and {len(observed.named) - MOST_ROWS:,} more" if len(observed.named) > MOST_ROWS else ""
-        yield f"Phases that the program named, per step: {', '.join(spent)}{more}."
+    yield from _named(observed)
     if observed.stopped_parts:
         yield f"Not observed to the end: {joined(observed.stopped_parts)}."
+
+
+def _named(observed: Observed) -> Iterator[str]:
+    rollouts = {name: s for name, s in observed.named.items() if name in ROLLOUTS}
+    if rollouts:
+        spent = joined([f"{name} {show_time(s)}" for name, s in rollouts.items()])
+        yield f"Collecting what the program learns from takes, per step: {spent}, which are part of forward."
+    named = [f"{short(name, 40)} {show_time(s)}" for name, s in observed.named.items() if name not in rollouts]
+    if named:
+        more = f" and {len(named) - MOST_ROWS:,} more" if len(named) > MOST_ROWS else ""
+        yield f"Phases that the program named, per step: {', '.join(named[:MOST_ROWS])}{more}."
 
 
 def _pause(pause: Pause, ranks: int) -> str:

@@ -6,6 +6,8 @@ import json
 
 import polars as pl
 
+from allpull.schema.steps import ROLLOUTS
+
 SCHEMA: dict[str, pl.DataType] = {"rank": pl.Int64(), "step": pl.Int64(), "name": pl.String(), "ns": pl.Int64()}
 """Columns of ``RunData.named``: how long a rank was in the phase ``name`` in a step."""
 
@@ -30,6 +32,18 @@ def rows(body: bytes) -> pl.DataFrame | None:
                     return None
                 rows += [(value["step"], name, ns) for name, ns in (value.get("named") or {}).items()]
     return pl.DataFrame(rows, schema={name: kind for name, kind in SCHEMA.items() if name != "rank"}, orient="row")
+
+
+def counted_as_forward(frame: pl.DataFrame, named: pl.DataFrame) -> pl.DataFrame:
+    """``frame``, which has the columns ``step`` and ``forward_ns``, with time of ``ROLLOUTS`` as part of the latter."""
+    of_steps = (
+        named.filter(pl.col("name").is_in(ROLLOUTS) & (pl.col("ns") > 0)).group_by("step").agg(pl.col("ns").sum())
+    )
+    if of_steps.is_empty():
+        return frame
+    joined = frame.join(of_steps, on="step", how="left", maintain_order="left")
+    both = pl.when(pl.col("ns").is_null()).then("forward_ns").otherwise(pl.sum_horizontal("forward_ns", "ns"))
+    return joined.with_columns(both.alias("forward_ns")).drop("ns")
 
 
 def check(value: object) -> None:

@@ -104,6 +104,7 @@ def read_steps(root: Path, rank: int, *, skip_damaged: bool) -> StepsFile | None
     if read is None:
         raise RunDirError(f"{lines.where}: cannot be read as columns", hint="is a field written twice in one line?")
     frame, calls, moments, reduced, phases = read
+    frame, reduced = (named_phases.counted_as_forward(table, phases) for table in (frame, reduced))
     own = pl.lit(rank, dtype=pl.Int64).alias("rank")
     return StepsFile(
         header=lines.header,
