@@ -115,7 +115,10 @@ def test_ranks_meet_on_the_loopback_interface_only(program):
     ("ending", "code", "said"),
     [
         pytest.param(
-            "os._exit(7)", 7, "rank 1 on elsewhere failed: exit code 7, no Python exception", marks=pytest.mark.slow
+            "os._exit(7)",
+            7,
+            "rank 1 on elsewhere failed: exit code 7, no Python exception recorded",
+            marks=pytest.mark.slow,
         ),
         ("os.kill(os.getpid(), 9)", 137, "rank 1 on elsewhere was ended by SIGKILL"),
         ("raise ValueError('no such label: 11')", 1, "rank 1 on elsewhere failed: ValueError: no such label: 11"),

@@ -11,7 +11,7 @@ from typing import Any
 from tests.oracle.simulator import CallLog, History, PassLog, StepLog
 from tests.oracle.training import Training
 
-VERSION = "1.4"
+VERSION = "1.5"
 BUDGET = 1 << 30
 START_S = 1000.0  # of the first step, on the clock of the first host
 REALTIME_S = 1_795_000_000.0
@@ -42,6 +42,9 @@ class Recording:
     back_s: float = 50e-6
     device_error_s: tuple[float, ...] = ()  # by how much moments of each rank's device are wrong
     device_bound_s: float = 20e-6  # and may be, as recorded
+
+    stalls: tuple[tuple[int, int, str, float | None], ...] = ()  # rank, step, cause, how long (None: not measured)
+    records_stalls: bool = True
 
     sample_s: float = 1.0  # between the samples of a host
     links: dict[tuple[int, int], Link] | None = None  # TCP from host to host
@@ -155,7 +158,10 @@ def _steps(history: History, recording: Recording, rank: int, clock: Clock) -> I
         "pid": 4000 + rank,
         "clock": _pair(clock, -1.0),
         "boundary": "optimizer.step",
-        "sources": ["loaders", "networks", "gradients", "optimizers", "collectives"],
+        "sources": [
+            *(["stalls"] if recording.records_stalls else []),
+            *("loaders", "networks", "gradients", "optimizers", "collectives"),
+        ],
         "warmup_steps": recording.warmup,
         "budget": BUDGET,
     }
@@ -257,6 +263,10 @@ def _events(history: History, recording: Recording, rank: int, clock: Clock) -> 
                 yield {"kind": "span", "name": phase, **moments, "step": step, "epoch": step // per_epoch}
         if history.devices:
             yield _device_step(history, recording, rank, step, clock)
+    for owner, step, cause, taken_s in recording.stalls:
+        if owner == rank:
+            duration = {"duration_ns": None if taken_s is None else _ns(taken_s), "count": 1}
+            yield {"kind": "stall", "cause": cause, "step": step, "begin_ns": clock(logs[step].begin), **duration}
     yield {"kind": "clock", **_pair(clock, logs[-1].end)}
     yield {"kind": "end", "steps": len(logs), "left_out": 0, "t_ns": clock(logs[-1].end)}
 
@@ -268,8 +278,6 @@ def _device_step(history: History, recording: Recording, rank: int, step: int, c
     def moment(seconds: float) -> int:
         return clock(seconds + wrong)
 
-    # `log` also knows when each call began and ended on the device, and when each bucket of each pass was ready there:
-    # the format has no place for that.
     reduced = [one for one in log.passes if one.ready]
     names = ("input", "copy", "forward", "backward", "optimizer", "evaluation", "checkpoint")
     record: dict[str, Any] = {
@@ -287,6 +295,11 @@ def _device_step(history: History, recording: Recording, rank: int, step: int, c
         "collectives": _device_calls(history, rank, step, moment),
         "t_ns": clock(log.end + 0.001),
     }
+    training = history.training
+    if reduced and recording.buckets:
+        record["ready_ns"] = _ready(reduced[-1], recording, moment)
+    if recording.reductions and (len(log.passes) > 1 or any(one.network for one in training.passes)):
+        record["reductions"] = [_reduction(training, one, recording, moment) for one in reduced]
     return record
 
 

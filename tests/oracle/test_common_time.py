@@ -33,6 +33,87 @@ def test_three_stalls_of_all_ranks(judge: Judge, phase: str, where: str) -> None
     assert judged.explained.healthy is None
 
 
+STALLS = (12, 31, 49)
+ON_ALL = [(rank, step) for rank in range(8) for step in STALLS]
+
+
+def stalled_for_3_s(where: str = "cpu") -> tuple[Training, Training]:
+    """Eight ranks with three stalls in 60 steps, and without."""
+    healthy = place(even(ranks=8, steps=62, forward_s=0.020, backward_s=0.036, jitter=0.02), where)
+    stalled = healthy
+    for step in STALLS:
+        stalled = stalled.later("forward", 3.0, rank=ALL, steps=step)
+    return stalled, healthy
+
+
+@pytest.mark.parametrize(
+    ("cause", "where", "taken_s", "named"),
+    [
+        ("garbage_collection", "cpu", 2.9, "collects garbage"),
+        ("garbage_collection", "device", 3.0, "collects garbage"),
+        ("compilation", "cpu", 2.5, "torch.compile"),
+        ("allocator_retries", "device", None, "allocator"),
+    ],
+)
+def test_the_cause_of_a_stall_is_named(judge: Judge, cause: str, where: str, taken_s: float | None, named: str) -> None:
+    stalled, healthy = stalled_for_3_s(where)
+    pauses = tuple((rank, step, cause, taken_s) for rank, step in ON_ALL)
+    judged = judge(stalled, healthy, Recording(stalls=pauses))
+    found = judged.finding("common-stall", ranks=[])
+    assert_priced(found, judged.truth, 0.03)
+    assert named in found.title
+    covered = [line.value for line in found.evidence if line.unit == "share"]
+    assert len(covered) == 1
+    assert 0.75 <= covered[0] <= 1.0  # a kernel takes longer than its pause of the host
+
+
+@pytest.mark.parametrize(
+    "pauses",
+    [
+        (),
+        tuple((0, step, "garbage_collection", 3.0) for step in STALLS),  # of one rank: the others stall without
+        tuple((rank, step, "garbage_collection", 0.4) for rank, step in ON_ALL),  # too short
+        tuple((rank, step + 1, "compilation", 3.0) for rank, step in ON_ALL),  # at other times
+        tuple((rank, step, "solar_flare", 3.0) for rank, step in ON_ALL),  # of a later version
+    ],
+)
+def test_a_cause_that_was_not_recorded_is_not_named(judge: Judge, pauses: tuple[Any, ...]) -> None:
+    stalled, healthy = stalled_for_3_s()
+    found = judge(stalled, healthy, Recording(stalls=pauses)).finding("common-stall", ranks=[])
+    assert found.title.endswith("in forward")
+    assert "the cause was not recorded" in found.remedy
+
+
+def test_a_run_without_stalls_leaves_the_cause_open(judge: Judge) -> None:
+    stalled, healthy = stalled_for_3_s()
+    found = judge(stalled, healthy, Recording(records_stalls=False)).finding("common-stall", ranks=[])
+    assert "does not record causes" in found.remedy
+
+
+def test_two_causes_take_turns(judge: Judge) -> None:
+    stalled, healthy = stalled_for_3_s()
+    causes = dict(zip(STALLS, ("compilation", "garbage_collection", "compilation"), strict=True))
+    pauses = tuple((rank, step, causes[step], 3.0) for rank, step in ON_ALL)
+    found = judge(stalled, healthy, Recording(stalls=pauses)).finding("common-stall", ranks=[])
+    assert [line.value for line in found.evidence if line.unit == "share"] == pytest.approx([2 / 3, 1 / 3], rel=0.01)
+    assert found.title.index("torch.compile") < found.title.index("garbage")
+
+
+@pytest.mark.parametrize(("written_bytes", "named"), [(900_000_000, True), (300_000, False)])
+def test_files_that_are_written_in_a_stall(judge: Judge, written_bytes: int, named: bool) -> None:
+    stalled, healthy = stalled_for_3_s()
+    ends_s = [0.066 * step + 3.0 * number for number, step in enumerate(STALLS, 1)]
+
+    def usage(_: int, at: float) -> dict[str, Any]:
+        """Each stall writes as much, evenly; training itself writes 0.1 MB/s."""
+        share = sum(min(1.0, max(0.0, (at - end + 3.0) / 3.0)) for end in ends_s)
+        written = round(written_bytes * share + 100_000 * at)
+        return {"processes": 1, "storage_read_bytes": 0, "storage_write_bytes": written}
+
+    found = judge(stalled, healthy, Recording(usage=usage, sample_s=0.25)).finding("common-stall", ranks=[])
+    assert ("write files" in found.title) is named
+
+
 def slower_by(training: Training, share: float, steps: slice) -> Training:
     """All ranks compute longer by ``share`` in ``steps``."""
     for phase in ("forward", "backward"):
@@ -71,7 +152,23 @@ def test_ranks_that_pause_in_turn(judge: Judge, where: str) -> None:
     for turn, step in enumerate(range(4, 98, 3)):
         pausing = pausing.later("forward", 0.090, rank=turn % 8, steps=step)
     judged = judge(pausing, healthy)
-    assert_priced(judged.finding("rotating-imbalance", "staggered-pauses", ranks=[]), judged.truth, 0.04)
+    found = judged.finding("rotating-imbalance", ranks=[])
+    assert_priced(found, judged.truth, 0.04)
+    assert "garbage" not in found.title
+
+
+@pytest.mark.parametrize("where", ["cpu", "device"])
+def test_ranks_that_collect_garbage_in_turn(judge: Judge, where: str) -> None:
+    healthy = place(even(ranks=8, steps=98), where)
+    pausing, pauses = healthy, []
+    for turn, step in enumerate(range(4, 98, 3)):
+        pausing = pausing.later("forward", 0.090, rank=turn % 8, steps=step)
+        pauses.append((turn % 8, step, "garbage_collection", 0.085))
+    judged = judge(pausing, healthy, Recording(stalls=tuple(pauses)))
+    found = judged.finding("rotating-imbalance", ranks=[])
+    assert_priced(found, judged.truth, 0.04)
+    assert "Python collects garbage" in found.title
+    assert "gc.collect()" in found.remedy
 
 
 def test_four_stalls_in_a_short_run(judge: Judge) -> None:

@@ -73,7 +73,7 @@ def main(job_file: str) -> None:
         job,
         "compute",
         {
-            "schema": "allpull.compute/1.4",
+            "schema": "allpull.compute/1.5",
             "model": job.spec["model"]["name"],
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
             **{name: options[name] for name in ("channels", "classes", "size", "bucket_bytes")},

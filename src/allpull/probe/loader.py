@@ -55,7 +55,7 @@ def main(job_file: str) -> None:
             job,
             "loader",
             {
-                "schema": "allpull.loader/1.4",
+                "schema": "allpull.loader/1.5",
                 **{name: getattr(subject, name) for name in ("kind", "records", "bytes_per_sample", "size", "batch")},
                 "data": subject.name,
                 "resizer": getattr(source, "resizer", None),

@@ -57,7 +57,7 @@ def main(job_file: str) -> None:
             job,
             "storage",
             {
-                "schema": "allpull.storage/1.4",
+                "schema": "allpull.storage/1.5",
                 **{name: options[name] for name in ("path", "file_bytes")},
                 "file_system": file_system(folder),
                 "way": WAYS[worst],

@@ -7,6 +7,7 @@ must fit 64 bits and be finite, and nothing is read whose size was not looked at
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,8 @@ MAX_ENTRIES = 1_000_000  # files of one folder that are looked at: as many as a 
 MAX_SHOWN_FAULTS = 5  # of one record; more would hide the first
 
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
+_DIGITS_AS_0 = bytes.maketrans(b"123456789E", b"000000000e")
+_DIGITS_19 = b"0" * 19  # 2^63 has as many
 
 Kind = TypeVar("Kind", bound=Record)
 
@@ -132,7 +135,8 @@ def parsed(blob: bytes) -> Any:
         ValueError: not UTF-8, not JSON, nested too deeply, or a number that 64 bits cannot hold; it says which.
     """
     value = from_json(blob, allow_inf_nan=False)
-    _check_numbers(value)
+    if _may_exceed(blob):
+        _check_numbers(value)
     return value
 
 
@@ -189,6 +193,14 @@ def _inside(root: Path, relative: str) -> Path:
             hint="copy the file itself to its place",
         )
     return path
+
+
+def _may_exceed(blob: bytes) -> bool:
+    """Whether a number in the JSON of ``blob`` may be beyond 64 bits: it has very many digits, or an exponent."""
+    digits = blob.translate(_DIGITS_AS_0)
+    if b"0e" in digits or _DIGITS_19 + b"0" in digits:
+        return True
+    return _DIGITS_19 in digits and re.search(rb"9[0-9]{18}", blob) is not None
 
 
 def _check_numbers(value: object) -> None:

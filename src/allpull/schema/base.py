@@ -11,8 +11,13 @@ Format history:
 - 1.3 (allpull 0.1.0): steps have how long the thread that trains waited for a CPU. Findings have the options that their
   remedy names.
 - 1.4 (allpull 0.1.0): steps list every reduction of gradients, where there may be several, and events say of which
-  network buckets are, that a rank joined a process group, and what ends its steps where no optimizer is observed.
-  Headers of counters say why nothing is counted; before, an entry of their sources did.
+  network buckets are, and that a rank joined a process group. Headers of counters say why nothing is counted; before,
+  an entry of their sources did.
+- 1.5 (allpull 0.1.0): events say what held up a rank: garbage collection, compilation, retries of CUDA's allocator.
+  Steps on a device have when each bucket of gradients was ready, and list every reduction, by the device's clock.
+  Events have the settings of DDP, what NCCL logged of its transports, how a rank's CPUs lie to its accelerator, and how
+  many shapes of input were new to cuDNN. Steps have the size of their batches where it varies.
+  Events say what ends the steps of a rank whose optimizer is not observed.
 
 A minor version adds optional fields, so an older reader may ignore them; a major version comes with an upgrade
 function, and one real run of every past version stays in the tests.
@@ -26,7 +31,7 @@ from pydantic import BaseModel, ConfigDict
 
 from allpull.errors import RunDirError
 
-VERSION = "1.4"
+VERSION = "1.5"
 
 _TAG = re.compile(r"allpull\.([a-z]+)/(\d{1,4})\.(\d{1,4})")
 
@@ -41,7 +46,7 @@ def tag(kind: str) -> str:
     """The ``schema`` field that begins every file of ``kind``.
 
     >>> tag("steps")
-    'allpull.steps/1.4'
+    'allpull.steps/1.5'
     """
     return f"allpull.{kind}/{VERSION}"
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter
 
 from allpull.schema.base import Record
-from allpull.schema.steps import Collective
+from allpull.schema.steps import Collective, Reduction
 
 
 class EventsHeader(Record):
@@ -141,6 +141,31 @@ class Buckets(Record):
     t_ns: int
 
 
+class DataParallel(Record):
+    """The settings of a network's DistributedDataParallel; written again as more of its backward passes are known."""
+
+    kind: Literal["data_parallel"]
+    step: int = Field(ge=0)
+    network: int = Field(ge=0, description="as in the reductions of steps")
+    find_unused_parameters: bool
+    broadcast_buffers: bool = Field(description="buffers are sent from one rank to the others before forward")
+    static_graph: bool = False
+    buffers_bytes: int = Field(ge=0, description="size of the buffers that DDP keeps equal, such as running means")
+    unused_bytes: int | None = Field(
+        None, ge=0, description="parameters without a gradient, the most of all checked passes; None: not looked for"
+    )
+    checked_passes: int = Field(0, ge=0, description="backward passes whose unused parameters DDP's logger has shown")
+    t_ns: int
+
+
+class NcclLog(Record):
+    """Lines about networks, interfaces and channels in the log of NCCL in this rank, each way once."""
+
+    kind: Literal["nccl_log"]
+    lines: list[Annotated[str, Field(max_length=1000)]] = Field(max_length=1000)
+    t_ns: int
+
+
 class TraceWindow(Record):
     """A profiler window: the raw trace is a file of the run directory."""
 
@@ -171,8 +196,12 @@ class DeviceStep(Record):
     evaluation_ns: int | None = Field(None, ge=0, description="the part of evaluation between phases of the device")
     checkpoint_ns: int | None = Field(None, ge=0, description="the part of saving that the device waited for")
     collective_ns: int | None = Field(None, ge=0, description="in collectives that the program called, on this stream")
-    arrival_ns: int | None = None
-    done_ns: int | None = Field(None, description="the stream passed the end of the last backward")
+    arrival_ns: int | None = Field(
+        None, description="the stream had computed the last gradient: arrival at the last reduction of the step"
+    )
+    done_ns: int | None = Field(
+        None, description="the stream passed the end of that backward pass, after its reduction"
+    )
     busy_ns: int | None = Field(
         None, ge=0, description="upper bound on the time that the compute stream had work, if known"
     )
@@ -184,6 +213,16 @@ class DeviceStep(Record):
         None,
         description="calls of the step record with the moments when this stream came to the call, and passed its end;"
         " it was blocked for blocked_ns before that",
+    )
+    ready_ns: list[int] | None = Field(
+        None,
+        description="for each bucket of the last reduction, in the order of reduction, when the stream had computed the"
+        " last gradient of it and of all earlier ones; the last is arrival_ns. Absent: buckets are not distinguished",
+    )
+    reductions: list[Reduction] | None = Field(
+        None,
+        description="every reduction of the step as in a step record, with moments and times of this device; absent"
+        " where there was at most one, of network 0, in the only backward pass, and where they are not known",
     )
     autocast: str | None = Field(None, description="dtype of autocast where the network was called, such as bfloat16")
     t_ns: int
@@ -201,6 +240,20 @@ class Boundary(Record):
     boundary: str = Field(description="what ends steps from here on")
     step: int = Field(ge=0)
     t_ns: int
+
+
+class Stall(Record):
+    """What held up the whole rank in a step, for 1 ms and more each time; those with one cause are added up."""
+
+    kind: Literal["stall"]
+    cause: str = Field(
+        description="garbage_collection (Python's), compilation (by torch.compile), allocator_retries (CUDA's caching"
+        " allocator freed what it had cached, and tried again)"
+    )
+    step: int = Field(ge=0, description="the step during which it began, on the host")
+    begin_ns: int = Field(description="when the first of them began; of allocator_retries, when the step did")
+    duration_ns: int | None = Field(None, ge=0, description="of all of them together; null where it is not measured")
+    count: int = Field(ge=1)
 
 
 class Watching(Record):
@@ -244,8 +297,11 @@ Event = Annotated[
     | ProcessGroup
     | Buckets
     | Boundary
+    | DataParallel
+    | NcclLog
     | TraceWindow
     | DeviceStep
+    | Stall
     | Watching
     | Rest
     | End,

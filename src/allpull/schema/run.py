@@ -40,7 +40,7 @@ class Exit(Record):
         if self.signal:
             end = f"was ended by {self.signal}"
         else:
-            end = f"failed: {self.exception or f'exit code {self.code}, no Python exception'}"
+            end = f"failed: {self.exception or f'exit code {self.code}, no Python exception recorded'}"
         more = [self.reason, f"hint: {self.hint}" if self.hint else None]
         return "; ".join([f"rank {self.rank} on {self.host} {end}", *(text for text in more if text)])
 
@@ -79,6 +79,9 @@ class RunRecord(Record):
     seed: int | None = None
     versions: dict[str, str | None] = Field(description="allpull, python, torch and others; None: not installed")
     git: GitState | None = None
+    script_sha256: str | None = Field(
+        None, max_length=64, description="of the user's script when the job was prepared; None: not a file, or not read"
+    )
     environment: dict[str, str] = Field(default_factory=dict, description="variables that affect how ranks run")
     redacted: int = Field(0, ge=0, description="secrets that were replaced before writing")
     exit: Exit | None = None

@@ -341,7 +341,11 @@ def test_calls_of_the_program_are_transfers_too() -> None:
         reduces=False,
         calls=[Call(use="all_reduce", at="end", transfer_s=0.03)],
     )
-    assert rules(by_hand, Machine(hosts=hosts_of(4))) == ["network-bound"]
+    (finding,) = found(by_hand, Machine(hosts=hosts_of(4))).findings
+    assert finding.rule == "network-bound"
+    assert "gradients" not in finding.title  # nothing shows what the program sends
+    named = [one for one in finding.evidence if "all_reduce" in one.what]
+    assert [one.value for one in named] == [pytest.approx(0.03, rel=0.01)]
 
 
 def test_collectives_that_were_not_matched_are_nobodys_work() -> None:

@@ -78,7 +78,7 @@ def test_ranks_of_this_machine_print_where_they_would_without_us(run_cli, progra
     host = socket.gethostname()
     (directory,) = out.iterdir()
     assert done.stderr.splitlines()[2:] == [  # what torch's agent says of the failure is in a log
-        f"allpull: rank 1 on {host} failed: exit code 5, no Python exception",
+        f"allpull: rank 1 on {host} failed: exit code 5, no Python exception recorded",
         f"run directory: {directory}",
     ]
     assert sorted(done.stderr.splitlines()[:2]) == ["err 0", "err 1"]

@@ -114,11 +114,11 @@ def test_the_columnar_path_takes_what_the_line_by_line_path_takes(value: Any) ->
     try:
         buckets.check(value)
     except ValueError:
-        assert records._columns(line) is None
+        assert records._columns({0: line}) is None
     else:
-        read = records._columns(line)
+        read = records._columns({0: line})
         assert read is not None
-        assert read[2].rows() == [(3, place, moment) for place, moment in enumerate(value or [])]
+        assert read.ready.rows() == [(0, 3, place, moment) for place, moment in enumerate(value or [])]
 
 
 def test_steps_with_many_buckets_stay_on_the_fast_path(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,11 +112,11 @@ def test_the_columnar_path_takes_what_the_line_by_line_path_takes(value: Any) ->
     try:
         collectives.check(value)
     except ValueError:
-        assert records._columns(line) is None
+        assert records._columns({0: line}) is None
     else:
-        read = records._columns(line)
+        read = records._columns({0: line})
         assert read is not None
-        assert [list(row[1:]) for row in read[1].rows()] == (value or [])
+        assert [list(row[2:]) for row in read.calls.rows()] == (value or [])
 
 
 def test_steps_with_thousands_of_calls_stay_on_the_fast_path(

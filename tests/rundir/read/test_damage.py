@@ -211,16 +211,14 @@ def test_fast_and_slow_path_accept_the_same_lines(make_run: MakeRun, monkeypatch
     """The line-by-line path is the oracle of the columnar one: forced onto it, a sound file reads the same."""
     root = make_run()
     fast = read_run(root)
-    columns = steps._columns
-    calls: list[int] = []
-
-    def first_fails(body: bytes) -> Any:
-        calls.append(len(body))
-        return None if len(calls) % 2 else columns(body)
-
-    monkeypatch.setattr(steps, "_columns", first_fails)
+    sifted: list[int] = []
+    sift = steps._sift
+    monkeypatch.setattr(steps, "_is_shallow", lambda body: False)
+    monkeypatch.setattr(
+        steps, "_sift", lambda lines, *rest, **options: sifted.append(1) or sift(lines, *rest, **options)
+    )
     assert read_run(root).steps.equals(fast.steps)
-    assert len(calls) == 4
+    assert len(sifted) == 2
 
 
 @pytest.mark.parametrize("deep", [b"[" * 10**6 + b"]" * 10**6, b'{"a":' * 10**5 + b"1" + b"}" * 10**5, b"[[]," * 999])
@@ -231,11 +229,11 @@ def test_nesting_never_reaches_the_columnar_parser(
     root = make_run(ranks=1)
     put(root / layout.steps_file(0), 5, b'{"step": 3, "later": ' + deep + b"}")
     columns = steps._columns
-    bodies: list[bytes] = []
+    bodies: list[dict[int, bytes]] = []
     monkeypatch.setattr(steps, "_columns", lambda body: bodies.append(body) or columns(body))
     assert read_run(root, skip_damaged=True).steps.height == 9
     assert len(bodies) == 1
-    assert b"later" not in bodies[0]
+    assert b"later" not in bodies[0][0]
 
 
 def test_a_newer_field_of_some_depth_is_no_damage(make_run: MakeRun) -> None:

@@ -99,8 +99,8 @@ def test_the_columnar_path_takes_what_the_line_by_line_path_takes(value: Any) ->
     try:
         reductions.check(value)
     except ValueError:
-        assert records._columns(line) is None
+        assert records._columns({0: line}) is None
     else:
-        read = records._columns(line)
+        read = records._columns({0: line})
         assert read is not None
-        assert [row[-1] for row in read[3].rows()] == [entry[8:] for entry in value or []]
+        assert [row[-1] for row in read.reduced.rows()] == [entry[8:] for entry in value or []]

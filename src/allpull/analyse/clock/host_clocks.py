@@ -13,6 +13,7 @@ how far the clock may have left the line:
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -179,10 +180,11 @@ def _host_clock(stamps: Times) -> HostClock | None:
 
 def _fastest_of_bursts(sent_ns: Times, half_ns: Floats) -> Times:
     """The index of the fastest ping of each burst; ``sent_ns`` is ascending."""
+    sent, half = sent_ns.tolist(), half_ns.tolist()
     best, first = [], 0
-    while first < sent_ns.size:
-        end = int(np.searchsorted(sent_ns, sent_ns[first] + BURST_NS))
-        best.append(first + int(half_ns[first:end].argmin()))
+    while first < len(sent):
+        end = bisect_left(sent, sent[first] + BURST_NS, lo=first)
+        best.append(min(range(first, end), key=half.__getitem__))
         first = end
     return np.array(best, dtype=np.int64)
 

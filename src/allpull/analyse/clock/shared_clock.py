@@ -58,10 +58,8 @@ class SharedClock:
         first_ns = records[moments[0]].to_numpy()
         ranks = records["rank"].to_numpy()
         offset_ns = np.zeros(first_ns.size, dtype=np.int64)
-        for host, its_ranks in _by_host(self.host_of).items():
-            of_host = np.isin(ranks, its_ranks)
-            if of_host.any():
-                offset_ns[of_host] = self.alignment.offset_ns(host, first_ns[of_host])
+        for host, rows in _rows_by_host(self.host_of, ranks).items():
+            offset_ns[rows] = self.alignment.offset_ns(host, first_ns[rows])
         return records.with_columns(pl.col(name) - pl.Series(offset_ns) for name in moments)
 
 
@@ -79,9 +77,10 @@ def shared_clock(headers: Mapping[int, StepsHeader], pings: pl.DataFrame, steps:
     host_of = _aligned_hosts(headers, alignment)
     if len(host_of) < len(headers):
         return SharedClock(host_of={}, alignment=None, bound_s=None)
+    begin_ns = steps["begin_ns"].to_numpy()
     bounds_s = [
-        _largest_bound_s(alignment, host, steps.filter(pl.col("rank").is_in(ranks))["begin_ns"].to_numpy())
-        for host, ranks in _by_host(host_of).items()
+        _largest_bound_s(alignment, host, begin_ns[rows])
+        for host, rows in _rows_by_host(host_of, steps["rank"].to_numpy()).items()
     ]
     return SharedClock(host_of=host_of, alignment=alignment, bound_s=sum(sorted(bounds_s)[-2:]))
 
@@ -137,13 +136,22 @@ def _aligned_hosts(headers: Mapping[int, StepsHeader], alignment: Alignment) -> 
     return {rank: named[clock] for rank, header in headers.items() if (clock := _clock_of(header)) in named}
 
 
-def _by_host(host_of: Mapping[int, str]) -> dict[str, list[int]]:
-    hosts: dict[str, list[int]] = {}
-    for rank, host in host_of.items():
-        hosts.setdefault(host, []).append(rank)
-    return hosts
+def _rows_by_host(host_of: Mapping[int, str], ranks: NDArray[np.int64]) -> dict[str, NDArray[np.intp]]:
+    """For each host that has any, the places in ``ranks`` of its ranks, in order; ranks without a host have none."""
+    if not host_of:
+        return {}
+    hosts = list(dict.fromkeys(host_of.values()))
+    number_of = {host: number for number, host in enumerate(hosts)}
+    known = np.array(sorted(host_of), dtype=np.int64)
+    own = np.array([number_of[host_of[rank]] for rank in known.tolist()], dtype=np.int64)
+    place = np.minimum(np.searchsorted(known, ranks), known.size - 1)
+    numbers = np.where(known[place] == ranks, own[place], len(hosts))
+    order = np.argsort(numbers, kind="stable")
+    ends = np.searchsorted(numbers[order], np.arange(len(hosts)), side="right")
+    parts = zip(hosts, np.concatenate([[0], ends[:-1]]).tolist(), ends.tolist(), strict=True)
+    return {host: order[begin:end] for host, begin, end in parts if end > begin}
 
 
 def _largest_bound_s(alignment: Alignment, host: str, t_ns: NDArray[np.int64]) -> float:
-    looks = evenly(np.sort(t_ns).tolist(), MAX_LOOKS)
-    return float(alignment.bound_s(host, np.array(looks, dtype=np.int64)).max()) if looks else 0.0
+    looks = np.sort(t_ns)[evenly(range(t_ns.size), MAX_LOOKS)]
+    return float(alignment.bound_s(host, looks).max()) if looks.size else 0.0

@@ -2,27 +2,33 @@
 
 What it is
     All ranks recompile for a new shape, retry an allocation after emptying their caches, collect garbage in the same
-    step, or wait for one file system or licence server. Each of them computes, as far as its own records show, so no
-    wait shows the loss.
+    step, or wait for one file system or licence server. Each of them computes, as far as its phases show, so no wait
+    shows the loss.
 
 How it is found
     By the work that all ranks have in common in a step: that of the lower median rank. It stalls in steps in which this
     is at least twice the usual (four times where CPUs compute), if these are at most 15 % of the steps. Steps with
-    an evaluation, a checkpoint or the first batch of an epoch are not counted.
+    an evaluation, a checkpoint or the first batch of an epoch are not counted. Ranks record how long Python collects
+    garbage and torch.compile compiles, and in which step CUDA's allocator retries: a cause is named if it covers a
+    fifth of the stalled time of the lower median rank, and all that are named cover half of it. Files are named if
+    ranks read and write at four times their usual rate in stalls of two samples of the counters and more.
 
 What it costs
     The replay in which stalled steps have no more common work than usual. The number of stalls is taken as it is: a
     longer run may have more or fewer of them.
 
 What to do
-    Look at what happens in these steps: the evidence names them. Recompilation: `TORCH_LOGS=recompiles`, then
-    `torch.compile(dynamic=True)` or padded shapes. Retries of the allocator:
-    `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, or a smaller batch. Garbage: `gc.freeze()` after the first
-    steps. Files: `allpull probe storage` where the program writes.
+    Recompilation: `TORCH_LOGS=recompiles` names the guard that failed; then pad to fixed shapes, or
+    `torch._dynamo.mark_dynamic(tensor, dim)`. Retries of the allocator:
+    `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, fixed shapes, or a smaller batch. Garbage: `gc.freeze()` after
+    the first steps, or `gc.disable()` and `gc.collect()` at the end of each epoch, on all ranks. Files:
+    `allpull probe storage` where the program reads and writes. If the cause was not recorded, look at what happens in
+    these steps: the evidence lists them.
 
 When it is wrong
     A phase that the program does on purpose now and then, such as saving samples or printing, is a stall to this rule
-    unless it is marked: `with allpull.phase("samples"):`.
+    unless it is marked: `with allpull.phase("samples"):`. Files may be read and written during a stall that they do not
+    cause. A compilation in another thread is named although training may have gone on.
 """
 
 from __future__ import annotations
@@ -32,17 +38,49 @@ from functools import partial
 import numpy as np
 
 from allpull.analyse.statistics import MIN_POINTS
-from allpull.explain.candidate import Candidate, count, seconds
+from allpull.analyse.steps.grid import Floats
+from allpull.explain.candidate import Candidate, count, rate, seconds, share
 from allpull.explain.evidence.common_work import common_phases, common_s, most_grown
 from allpull.explain.evidence.facts import Facts
+from allpull.explain.evidence.stalls import COLLECTION, COMPILATION, RETRIES, explained_shares
 from allpull.explain.remedy_text import WHERE
-from allpull.replay.whatif.work import without_stalls
+from allpull.replay.whatif.work import lower_median, without_stalls
+from allpull.replay.window import Bools
+from allpull.schema.explained import Evidence
 from allpull.units import counted, show_time
 
 STALLED, STALLED_ON_CPUS = 2.0, 4.0  # times the usual step: other activity of a machine makes a CPU lose as much
 SELDOM = 0.15  # of the steps: what is more frequent is part of the program's rhythm
 LEAST = 0.03  # of a step
 NAMED = 5  # stalled steps by number
+FILES = "files"
+BUSIER = 4.0  # times the usual rate of file access: a stall with less is not caused by it
+LEAST_BYTES_PER_S = 1e6  # a log line is less
+
+CAUSES = {
+    COLLECTION: "Python collects garbage",
+    COMPILATION: "torch.compile compiles",
+    RETRIES: "CUDA's allocator empties its cache and tries again",
+    FILES: "ranks read and write files",
+}
+"""Cause → what ranks do in the stalls."""
+
+REMEDIES = {
+    COLLECTION: "gc.freeze() after the first steps, or gc.disable() and gc.collect() at the end of each epoch, on all "
+    "ranks",
+    COMPILATION: "TORCH_LOGS=recompiles names the guard that failed: pad to fixed shapes (drop_last=True), or "
+    "torch._dynamo.mark_dynamic(tensor, dim)",
+    RETRIES: "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, fixed shapes, or a smaller batch",
+    FILES: "measure the file system: allpull probe storage DIRECTORY; write less often, or in another process",
+}
+NOT_AMONG = (
+    "the cause was not recorded: it is neither garbage collection, nor compilation, nor a retry of CUDA's allocator"
+)
+NOT_RECORDED = (
+    "this run does not record causes: recompilation (TORCH_LOGS=recompiles), retries of the allocator "
+    "(torch.cuda.memory_stats()['num_alloc_retries']), garbage collection (gc.freeze()) or files"
+)
+OPTIONS = {RETRIES: ("PYTORCH_CUDA_ALLOC_CONF",)}
 
 
 def find(facts: Facts) -> list[Candidate]:
@@ -61,23 +99,54 @@ def find(facts: Facts) -> list[Candidate]:
     often, each_s = counted(int(stalls.sum()), "time"), float(more_s.mean())
     numbers = ", ".join(f"{step:,}" for step in window.steps[stalls][:NAMED])
     more = "" if stalls.sum() <= NAMED else " and more"
+    causes, cause_evidence = _causes(facts, stalls, more_s)
+    where = WHERE[most_grown(facts, phases, stalls, ordinary & ~stalls)]
     return [
         Candidate(
             rule="common-stall",
             kind="job",
-            title=f"All ranks stall together {often}, by {show_time(each_s)} on average, "
-            f"most of it {WHERE[most_grown(facts, phases, stalls, ordinary & ~stalls)]}",
-            remedy=f"find out what happens in steps {numbers}{more}: recompilation (TORCH_LOGS=recompiles), retries of "
-            "the allocator (torch.cuda.memory_stats()['num_alloc_retries']), garbage collection (gc.freeze()), files",
+            title=f"All ranks stall together {often}, by {show_time(each_s)} on average, most of it {where}"
+            + "".join(f"{', and' if place else ':'} {CAUSES[cause]}" for place, cause in enumerate(causes)),
+            remedy="; ".join(REMEDIES[cause] for cause in causes)
+            or f"{NOT_AMONG if facts.stalls.recorded else NOT_RECORDED}; see what the program does in steps {numbers}"
+            f"{more} (py-spy dump --pid PID during a stall)",
+            options=tuple(option for cause in causes for option in OPTIONS.get(cause, ())),
             evidence=(
                 seconds(
                     "stalls of all ranks, spread over all steps", float(more_s.sum()) / window.steps.size, facts.span
                 ),
                 seconds("the longest of them", float(more_s.max()), facts.span),
                 count(f"stalled steps: {numbers}{more}", int(stalls.sum()), facts.span),
+                *cause_evidence,
             ),
             without=partial(without_stalls, stalls=stalls, phases=phases),
             least_share=LEAST,
             rare=stalls,
         )
     ]
+
+
+def _causes(facts: Facts, stalls: Bools, more_s: Floats) -> tuple[tuple[str, ...], tuple[Evidence, ...]]:
+    """The causes of ``stalls`` (steps,), which take ``more_s`` (stalls,) longer than usual, and what shows them."""
+    recorded = {cause: lower_median(paused_s)[stalls] for cause, paused_s in facts.stalls.seconds.items()}
+    covered = explained_shares(more_s, recorded)
+    if covered:
+        evidence = (share(f"stalled time in which {CAUSES[one]}", part, facts.span) for one, part in covered.items())
+        return tuple(covered), tuple(evidence)
+    rates = _file_rates(facts, stalls, float(more_s.mean()))
+    if rates is not None and rates[0] >= max(BUSIER * rates[1], LEAST_BYTES_PER_S):
+        whence = "counters of the ranks"
+        return (FILES,), (
+            rate("file access of a rank in the stalls", rates[0], whence),
+            rate("the same in other steps", rates[1], whence),
+        )
+    return (), ()
+
+
+def _file_rates(facts: Facts, stalls: Bools, stall_s: float) -> tuple[float, float] | None:
+    """File access of the lower median rank in stalls and elsewhere, bytes/s; None: not known, or stalls are short."""
+    if facts.files is None or stall_s < 2 * facts.files.interval_s:
+        return None
+    moved_bytes, wall_s = lower_median(facts.files.moved_bytes), facts.window.wall_s.mean(axis=1)
+    in_stalls, elsewhere = (float(moved_bytes[steps].sum() / wall_s[steps].sum()) for steps in (stalls, ~stalls))
+    return in_stalls, elsewhere

@@ -79,7 +79,7 @@ def loader_evidence(facts: Facts) -> tuple[Evidence, ...]:
 
 def _remedy(facts: Facts) -> str:
     started = facts.machine.started
-    now = "" if started is None else f" (now {max(0, started - ALONE)} per rank)"
+    now = "" if started is None else f" (now at most {max(0, started - ALONE)} per rank)"
     return (
         f"more loader workers{now}: DataLoader(num_workers=…, prefetch_factor=4, persistent_workers=True), "
         "with sbatch --cpus-per-task=… for them; data on local disks where storage is slow"

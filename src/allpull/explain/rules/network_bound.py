@@ -16,7 +16,9 @@ What it costs
 What to do
     A faster interface, if there is one (`NCCL_SOCKET_IFNAME`, `GLOO_SOCKET_IFNAME`, `--set launch.interface=ib0`);
     fewer bytes: `DDP(...).register_comm_hook(None, fp16_compress_hook)` halves them, gradients accumulated over k steps
-    (`no_sync()`) are exchanged once in k, a larger batch per rank spreads them over more samples.
+    (`no_sync()`) are exchanged once in k, a larger batch per rank spreads them over more samples. Where collectives
+    that the program or its framework calls, as FSDP does, take most of the time, they are named instead:
+    `reshard_after_forward=False` gathers parameters once per step, not twice.
 
 When it is wrong
     Connections other than TCP are not observed, and then all blocked time counts as the network's. A host that is too
@@ -42,6 +44,12 @@ from allpull.units import show_time
 BUSY = 0.4  # of the time, on the median connection: busy hosts acknowledge late, so idle links look up to that busy
 CERTAIN = 0.1  # of a step: ranks blocked that long wait for the network, even if it is idle in forward
 WITHIN = 0.25  # of a step: ranks of one host exchange through its memory, on the CPUs that they compute with
+MOST_CALLS = 3  # collectives that are named
+EXCHANGE_LESS = "exchange gradients less often (no_sync() over several batches, a larger batch per rank)"
+CALL_LESS = (
+    "communicate less often (a larger batch per rank; with FSDP2, reshard_after_forward=False, and "
+    "set_requires_gradient_sync(False) over several batches)"
+)
 INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "launch.interface")
 ALMOST_ALL = 0.999  # a network with no share left would be infinitely fast
 
@@ -54,17 +62,20 @@ def find(facts: Facts) -> list[Candidate]:
     part, busy = network_share(facts), facts.network.usually_busy
     if exposed_s <= 0 or part <= 0:
         return []
-    measured = facts.network.rate
+    measured, calls = facts.network.rate, _calls_s(facts)
+    called = sum(calls.values()) > exposed_s / 2  # sharded parameters, or calls of the program itself
+    what, work = ("Collectives take", "computation") if called else ("The exchange of gradients takes", "backward")
     without, bounds = on_faster(facts, 1 / (1 - min(part, ALMOST_ALL)))
     return [
         Candidate(
             rule="network-bound",
             kind="job",
-            title=f"The exchange of gradients takes {show_time(exposed_s)} per step that backward does not hide",
-            remedy=_remedy(facts),
+            title=f"{what} {show_time(exposed_s)} per step that {work} does not hide",
+            remedy=_remedy(facts, CALL_LESS if called else EXCHANGE_LESS),
             options=INTERFACES if len(facts.machine.host_names) > 1 else (),
             evidence=(
-                seconds("transfer that backward does not hide", exposed_s, facts.span),
+                seconds(f"transfer that {work} does not hide", exposed_s, facts.span),
+                *(seconds(f"of that, in {use}", took_s, facts.span) for use, took_s in calls.items() if called),
                 *gradient_evidence(facts)[1:],
                 *(() if measured is None else (rate("rate of the connections between hosts", measured, SOURCE),)),
                 *host_evidence(facts),
@@ -97,15 +108,25 @@ def _least(facts: Facts) -> float:
     return LEAST if hosts_s(facts) is None else MIN_SHARE  # the price contains no time of the hosts
 
 
-def _remedy(facts: Facts) -> str:
+def _calls_s(facts: Facts) -> dict[str, float]:
+    """Transfer of the collectives that the program or its framework calls, s per step by use, the longest ones."""
+    window = facts.window
+    steps = max(1, window.steps.size)
+    calls = {
+        use: float(window.transfer_s[window.use == number].mean(axis=1).sum()) / steps
+        for number, use in enumerate(window.uses)
+        if (window.use == number).any()
+    }
+    return dict(sorted(calls.items(), key=lambda one: -one[1])[:MOST_CALLS])
+
+
+def _remedy(facts: Facts, less_often: str) -> str:
     hosts = len(facts.machine.host_names)
     if hosts < 2:
         joined = "; check how the GPUs are connected: nvidia-smi topo -m" if facts.machine.accelerators else ""
-        return (
-            "exchange gradients less often (no_sync() over several batches, a larger batch per rank), or among "
-            f"fewer ranks with more threads each{joined}"
-        )
-    less = "send less: fp16_compress_hook, no_sync() over several batches, a larger batch per rank"
+        return f"{less_often}, or among fewer ranks with more threads each{joined}"
+    fewer = "fp16_compress_hook, no_sync() over several batches, a larger batch per rank"
+    less = f"send less: {fewer}" if less_often == EXCHANGE_LESS else less_often
     ends = (
         ". Two hosts have one connection between them, so the data cannot tell which end is slow" if hosts == 2 else ""
     )

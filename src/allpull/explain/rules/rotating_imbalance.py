@@ -10,7 +10,8 @@ How it is found
     the median rank by 3 % of a step, and by 6 % where CPUs compute, whose own jitter is 1.5 to 3 %. Or ranks pause in
     turn: in at least eight steps some rank is behind by a quarter of a step, not always the same one, and these pauses
     add up to that share of the time. Fewer pauses, however long, do not count. Where ranks wait for CPUs, that makes
-    them late in turn, and is `cpu-contention`.
+    them late in turn, and is `cpu-contention`. Ranks record how long Python collects garbage: if that covers half of
+    the lateness, the title names it.
 
 What it costs
     The replay in which every rank deviates from its usual step as little as an undisturbed rank, estimated from the
@@ -33,11 +34,12 @@ import numpy as np
 
 from allpull.analyse.statistics import MIN_POINTS
 from allpull.analyse.steps.grid import Floats
-from allpull.explain.candidate import Candidate, count, seconds
+from allpull.explain.candidate import Candidate, count, seconds, share
 from allpull.explain.evidence.cpu_waiting import COMPUTING, all_wait, held_up, per_step
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.loader import common_input
 from allpull.explain.evidence.outliers import mean_interval
+from allpull.explain.evidence.stalls import COLLECTION, explained_shares
 from allpull.explain.remedy_text import WHERE
 from allpull.replay.whatif.work import shortened_by_step
 from allpull.replay.window import Bools, Window
@@ -47,6 +49,14 @@ OF_CPUS = 0.06  # where CPUs compute, whose jitter is 1.5 to 3 % in healthy runs
 ROTATES = 0.03  # of a step, in the median step: below it, jitter of any machine looks the same
 PAUSE = 0.25  # of a step: longer than any jitter
 MIN_RANKS = 2
+COLLECT_TOGETHER = (
+    "collect garbage at the same step on all ranks: gc.disable(), and gc.collect() every N steps; gc.freeze() after "
+    "the first steps makes collections short"
+)
+QUIET = (
+    "give samples equal work (sort by length, pad), and ranks a quiet machine: --set launch.bind=cores, sbatch "
+    "--exclusive, gc.freeze() after the first epoch"
+)
 
 
 def find(facts: Facts) -> list[Candidate]:
@@ -72,14 +82,17 @@ def find(facts: Facts) -> list[Candidate]:
     spread = {name: float(_deviations(window.per_step(name))[ordinary].std()) for name in phases if name in window.work}
     where = max(spread, key=lambda name: spread[name])
     size = mean_interval(behind)
+    collected_s = facts.stalls.seconds.get(COLLECTION, np.zeros((window.steps.size, window.ranks)))
+    covered = explained_shares(behind, {COLLECTION: collected_s[ordinary, last_rank]})
+    collects = tuple(share("the part of it in garbage collection", part, facts.span) for part in covered.values())
     return [
         Candidate(
             rule="rotating-imbalance",
             kind="rest",
-            title=f"{_often(behind, pauses, in_each=in_each)}, most of it {WHERE[where]}",
-            remedy="give samples equal work (sort by length, pad), and ranks a quiet machine: --set launch.bind=cores, "
-            "sbatch --exclusive, gc.freeze() after the first epoch",
-            options=("launch.bind",),
+            title=f"{_often(behind, pauses, in_each=in_each)}, most of it {WHERE[where]}"
+            + (": Python collects garbage" if collects else ""),
+            remedy=COLLECT_TOGETHER if collects else QUIET,
+            options=() if collects else ("launch.bind",),
             evidence=(
                 seconds("lateness of the last rank of a step against the median rank", size, facts.span),
                 seconds("the same in the median step", float(np.median(behind)), facts.span),
@@ -88,6 +101,7 @@ def find(facts: Facts) -> list[Candidate]:
                     int((last > 0).sum()),
                     facts.span,
                 ),
+                *collects,
             ),
             without=partial(undisturbed, phases=phases),
         )

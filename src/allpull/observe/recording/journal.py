@@ -12,7 +12,7 @@ from ...rundir.write import Appender
 from ..affinity import bound_to
 from ..identity import Identity
 
-VERSION = "1.4"  # of the records; a test checks that schema.base.VERSION is the same
+VERSION = "1.5"  # of the records; a test checks that schema.base.VERSION is the same
 CLOCK_EVERY_NS = 60_000_000_000  # often enough to see a clock step; drift of 20 ppm is 1.2 ms in that time
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Callable, ContextManager, Dict, List, Optional, Sequence
+from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence
 
 from ...rundir import redact
 from ...rundir.live.activity import ENDED_NS, NOTHING, PLACES, STEP, hidden_words, live_words
@@ -66,7 +66,8 @@ class Recorder:
 
     ``arrival`` (set where a network reduces its gradients) returns after each backward pass what that reduced, and when
     the gradients were ready, in ns of ``clock_ns``. ``samples`` and ``passes`` (backward passes) are counted during a
-    step by the hooks; None: not known. ``turned_ns`` is when a phase last began or ended.
+    step by the hooks; None: not known. ``turned_ns`` is when a phase last began or ended. ``stalls`` (set by the hooks)
+    returns the events of what held up this rank since its last call, given the steps since then.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Recorder:
         self._queue = RunQueue()
         self._queue_read_ns = 0
         self.arrival: Optional[Callable[[], Reduced]] = None
+        self.stalls: Optional[Callable[[Sequence[Step]], Sequence[Dict[str, Any]]]] = None
         self._reductions: Optional[List[Reduction]] = []  # of this step; None: one of them is not known
         self.samples: Optional[int] = None
         self.passes: Optional[int] = None
@@ -351,6 +353,9 @@ class Recorder:
             self._queue_read_ns = now
             unwritten[-1] = with_queued(unwritten[-1], self._queue.since())
         self.journal.steps([line(step) for step in shared_queued(unwritten)], now)
+        if self.stalls is not None:
+            for event in self.stalls(unwritten):
+                self.journal.event(event, now, keep=False)
         self._unwritten.clear()
 
     def _pair(self) -> None:

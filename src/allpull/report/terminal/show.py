@@ -10,16 +10,17 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
-from allpull.report.printable import short
+from allpull.report.printable import printable, short
 from allpull.report.terminal import table
 from allpull.report.terminal.table import bullets
-from allpull.report.wording import ABSENT, joined, percent
-from allpull.schema.reported import ScalingReport
+from allpull.report.wording import ABSENT, joined, percent, without_steps
+from allpull.schema.reported import ProgramTable, ScalingReport
 from allpull.schema.results import BucketTime, CollectiveUse, Observed, Pause, RunMetrics
 from allpull.schema.steps import ROLLOUTS
 from allpull.units import counted, show_bytes, show_count, show_time
 
 WIDE = 76  # columns from which the table of collectives fits
+MOST_DESCRIBED = 6  # runs; of more, each has a line in a table, and a program one sentence
 MOST_ROWS = 8  # collectives that are shown; the others are summed
 MOST_RANKS = 3  # named in a sentence
 ACCUMULATES = 1.01  # backward passes per step above which gradients accumulate
@@ -34,16 +35,35 @@ _RATES = ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"))
 
 
 def page(report: ScalingReport) -> RenderableType:
-    """The output of ``allpull show``: the table, its meaning and what is missing; for a single run also its details."""
+    """The output of ``allpull show``: a table per program, its meaning and what is missing.
+
+    A single run is shown in detail; of many there is a line for each, and little else.
+    """
+    tables: list[ProgramTable] = [report, *report.others]
+    is_brief = sum(len(one.show.runs) for one in tables) > MOST_DESCRIBED
+    parts = [part for one in tables for part in _of_program(one, is_brief=is_brief)]
+    if report.without_steps:
+        lines = [without_steps(one) for one in report.without_steps]
+        parts += [Text(), "Without a step, in no table:", bullets(lines)]
+    return Group(*parts)
+
+
+def _of_program(report: ProgramTable, *, is_brief: bool) -> list[RenderableType]:
     show = report.show
-    parts = [table.table(show)]
-    if len(show.runs) == 1:
+    parts: list[RenderableType] = []
+    if report.program:
+        parts += [Text(), Text(printable(report.program), style="bold underline")]
+    parts.append(table.table(show, is_brief=is_brief))
+    if len(show.runs) == 1 and not is_brief and not report.program:
         parts += [table.phases(show), observations(show.runs[0])]
-    parts.append(bullets(report.words))
+    parts.append(bullets(report.words[:1] if is_brief else report.words))
     missing = [f"{run.run}: {gap}" for run in show.runs for gap in run.gaps]
+    if is_brief and missing:
+        short_of = counted(sum(1 for run in show.runs if run.gaps), "run")
+        missing = [f"{counted(len(missing), 'gap')} in the records of {short_of}: allpull show RUN lists them"]
     if show.notes or missing:
         parts += ["Note:", bullets([*show.notes, *missing])]
-    return Group(*parts)
+    return parts
 
 
 def observations(run: RunMetrics) -> RenderableType:

@@ -20,18 +20,18 @@ MAX_VALUE = 2**62  # as of all moments: differences of two such still fit 64 bit
 
 
 def rows(records: pl.DataFrame) -> pl.DataFrame | None:
-    """The moments of one rank in order, from the columns ``step`` and ``ready_ns``; None where one is malformed.
+    """The moments in order, with the columns of ``SCHEMA``; None where one is malformed.
 
-    The columns are those of ``SCHEMA`` without the rank.
+    ``records`` have the columns rank, step and ``ready_ns``, each rank's in order.
     """
     lengths = pl.col("ready_ns").list.len()
-    listed = records.lazy().select("step", "ready_ns").filter(lengths > 0).collect()
+    listed = records.lazy().select("rank", "step", "ready_ns").filter(lengths > 0).collect()
     if listed.is_empty():
-        return pl.DataFrame(schema={name: kind for name, kind in SCHEMA.items() if name != "rank"})
+        return pl.DataFrame(schema=SCHEMA)
     if not listed.select((lengths <= MAX_BUCKETS).all()).item():
         return None
     bucket = pl.int_ranges(lengths.cast(pl.Int64), dtype=pl.Int64).alias("bucket")
-    rows = listed.select("step", bucket, "ready_ns").explode("bucket", "ready_ns")
+    rows = listed.select("rank", "step", bucket, "ready_ns").explode("bucket", "ready_ns")
     moment = pl.col("ready_ns")
     in_order = ((moment >= moment.shift(1)) | (pl.col("bucket") == 0)).all()
     sound = (moment.null_count() == 0) & moment.is_between(-MAX_VALUE, MAX_VALUE).all() & in_order

@@ -19,18 +19,19 @@ _MAX_VALUE = 2**62  # as of all numbers in a record: differences of two such tim
 
 
 def rows(records: pl.DataFrame) -> pl.DataFrame | None:
-    """The calls of one rank in order, from the columns ``step`` and ``collectives``; None where one is malformed.
+    """The calls in order, with the columns of ``SCHEMA``; None where one is malformed.
 
-    The columns are those of ``SCHEMA`` without the rank.
+    ``records`` have the columns rank, step and ``collectives``, each rank's in order.
     """
-    listed = records.lazy().select("step", "collectives").filter(pl.col("collectives").list.len() > 0).collect()
+    columns = records.lazy().select("rank", "step", "collectives")
+    listed = columns.filter(pl.col("collectives").list.len() > 0).collect()
     if listed.is_empty():
-        return pl.DataFrame(schema={name: kind for name, kind in SCHEMA.items() if name != "rank"})
+        return pl.DataFrame(schema=SCHEMA)
     calls = listed.explode("collectives")
     if not (calls["collectives"].list.len() == len(FIELDS)).fill_null(value=False).all():
         return None
     fields = (pl.col("collectives").list.get(place).alias(name) for place, name in enumerate(FIELDS))
-    rows = calls.select("step", *fields)
+    rows = calls.select("rank", "step", *fields)
     return rows if all(rows.select(*_checks()).row(0)) else None
 
 

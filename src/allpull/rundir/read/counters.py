@@ -114,10 +114,10 @@ def read_counters(root: Path, relative: str, ranks: int, *, skip_damaged: bool) 
 def _add(file: CountersFile, sample: CounterSample) -> None:
     """Put what ``sample`` holds into the tables of ``file``."""
     host, at = file.header.host, {"host": file.header.host, "t_ns": sample.t_ns}
-    file.rows.extend({**at, "rank": int(rank), **of.model_dump()} for rank, of in sample.ranks.items())
-    file.gpus.extend({**at, "gpu": name, **of.model_dump()} for name, of in sample.gpus.items())
-    file.links.extend({**at, "peer": name, **of.model_dump()} for name, of in sample.links.items())
-    file.nics.extend({**at, "nic": name, **of.model_dump()} for name, of in sample.nics.items())
+    file.rows.extend({**at, "rank": int(rank), **of.__dict__} for rank, of in sample.ranks.items())
+    file.gpus.extend({**at, "gpu": name, **of.__dict__} for name, of in sample.gpus.items())
+    file.links.extend({**at, "peer": name, **of.__dict__} for name, of in sample.links.items())
+    file.nics.extend({**at, "nic": name, **of.__dict__} for name, of in sample.nics.items())
     moments = list(PINGS_SCHEMA)[2:]
     file.pings.extend(
         {"host": host, "against": sample.against, **dict(zip(moments, ping, strict=True))} for ping in sample.pings

@@ -9,8 +9,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, pairwise
 
-import polars as pl
-
 from allpull.rundir import layout
 from allpull.rundir.read.counters import CountersFile
 from allpull.rundir.read.events import EventLog
@@ -58,7 +56,7 @@ def of_steps(record: RunRecord, files: Mapping[int, StepsFile], events: Mapping[
         yield of_ranks(
             "observation off", off, f": observation was switched off for {counted(max(off.values()), 'step')}"
         )
-    lost = {rank: _numbers_missing(file.frame) - unwatched.get(rank, 0) for rank, file in files.items()}
+    lost = {rank: _numbers_missing(file) - unwatched.get(rank, 0) for rank, file in files.items()}
     lost = {rank: count for rank, count in lost.items() if count > 0}
     if lost:
         yield of_ranks(
@@ -171,11 +169,10 @@ def _switched_off(events: Mapping[int, EventLog]) -> Iterator[Gap]:
 
 def _unwatched(marks: tuple[Watching, ...], file: StepsFile | None) -> int:
     """Steps between the first and the last record that passed while the user had observation switched off."""
-    if file is None or file.frame.is_empty():
+    if file is None or file.first is None or file.last is None:
         return 0
-    first, last = int(file.frame["step"][0]), int(file.frame["step"][-1])
     off = ((one.step, after.step) for one, after in pairwise(marks) if after.on and not one.on)
-    return sum(max(0, min(end, last) - max(begin, first)) for begin, end in off)
+    return sum(max(0, min(end, file.last) - max(begin, file.first)) for begin, end in off)
 
 
 def _off_at_ends(log: EventLog, file: StepsFile | None) -> int:
@@ -185,13 +182,12 @@ def _off_at_ends(log: EventLog, file: StepsFile | None) -> int:
     before = max(0, marks[0].step - first) if marks and marks[0].on else 0
     after = 0
     if marks and not marks[-1].on and log.end is not None:
-        recorded = 0 if file is None or file.frame.is_empty() else int(file.frame["step"][-1]) + 1
+        recorded = 0 if file is None or file.last is None else file.last + 1
         after = max(0, first + log.end.steps - max(marks[-1].step, recorded))
     return before + after
 
 
-def _numbers_missing(frame: pl.DataFrame) -> int:
-    if frame.is_empty():
+def _numbers_missing(file: StepsFile) -> int:
+    if file.first is None or file.last is None:
         return 0
-    steps = frame["step"]
-    return int(steps[-1]) - int(steps[0]) + 1 - frame.height
+    return file.last - file.first + 1 - file.records

@@ -13,35 +13,33 @@ SCHEMA: dict[str, pl.DataType] = {"rank": pl.Int64(), "step": pl.Int64(), "name"
 
 MAX_NAMES = 1024  # of one step; the recorder puts those beyond 64 under one name
 MAX_VALUE = 2**62  # as of all times
-_FIELD = b'"named":'
+FIELD = b'"named":'
 
 
-def rows(body: bytes) -> pl.DataFrame | None:
-    """The named phases in the records of ``body``, in order; None where one is malformed.
+def rows(rank: int, body: bytes) -> pl.DataFrame | None:
+    """The named phases in the records of ``rank``, with the columns of ``SCHEMA``; None where one is malformed.
 
-    The columns are those of ``SCHEMA`` without the rank. Only lines that have the field are parsed.
+    Only lines that have the field are parsed.
     """
-    rows: list[tuple[int, str, int]] = []
-    if _FIELD in body:
-        for line in body.splitlines():
-            if _FIELD in line:
-                try:
-                    value = json.loads(line)
-                    check(value.get("named"))
-                except (ValueError, AttributeError, RecursionError):
-                    return None
-                rows += [(value["step"], name, ns) for name, ns in (value.get("named") or {}).items()]
-    return pl.DataFrame(rows, schema={name: kind for name, kind in SCHEMA.items() if name != "rank"}, orient="row")
+    rows: list[tuple[int, int, str, int]] = []
+    for line in body.splitlines() if FIELD in body else ():
+        if FIELD in line:
+            try:
+                value = json.loads(line)
+                check(value.get("named"))
+            except (ValueError, AttributeError, RecursionError):
+                return None
+            rows += [(rank, value["step"], name, ns) for name, ns in (value.get("named") or {}).items()]
+    return pl.DataFrame(rows, schema=SCHEMA, orient="row")
 
 
 def counted_as_forward(frame: pl.DataFrame, named: pl.DataFrame) -> pl.DataFrame:
-    """``frame``, which has the columns ``step`` and ``forward_ns``, with time of ``ROLLOUTS`` as part of the latter."""
-    of_steps = (
-        named.filter(pl.col("name").is_in(ROLLOUTS) & (pl.col("ns") > 0)).group_by("step").agg(pl.col("ns").sum())
-    )
-    if of_steps.is_empty():
+    """``frame``, with the columns ``rank``, ``step`` and ``forward_ns``; time of ``ROLLOUTS`` is part of the latter."""
+    spent = named.filter(pl.col("name").is_in(ROLLOUTS) & (pl.col("ns") > 0))
+    if spent.is_empty():
         return frame
-    joined = frame.join(of_steps, on="step", how="left", maintain_order="left")
+    of_steps = spent.group_by("rank", "step").agg(pl.col("ns").clip(upper_bound=MAX_VALUE // 4).sum())
+    joined = frame.join(of_steps, on=["rank", "step"], how="left", maintain_order="left")
     both = pl.when(pl.col("ns").is_null()).then("forward_ns").otherwise(pl.sum_horizontal("forward_ns", "ns"))
     return joined.with_columns(both.alias("forward_ns")).drop("ns")
 

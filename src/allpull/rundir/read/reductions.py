@@ -27,23 +27,24 @@ MAX_REDUCTIONS = 4096  # of one step
 
 
 def rows(records: pl.DataFrame) -> pl.DataFrame | None:
-    """The reductions of one rank in order, from the columns ``step`` and ``reductions``; None where one is malformed.
+    """The reductions in order, with the columns of ``SCHEMA``; None where one is malformed.
 
-    The columns are those of ``SCHEMA`` without the rank.
+    ``records`` have the columns rank, step and ``reductions``, each rank's in order.
     """
     lengths = pl.col("reductions").list.len()
-    listed = records.lazy().select("step", "reductions").filter(lengths > 0).collect()
+    listed = records.lazy().select("rank", "step", "reductions").filter(lengths > 0).collect()
     if listed.is_empty():
-        return pl.DataFrame(schema={name: kind for name, kind in SCHEMA.items() if name != "rank"})
+        return pl.DataFrame(schema=SCHEMA)
     if not listed.select((lengths <= MAX_REDUCTIONS).all()).item():
         return None
     place = pl.int_ranges(lengths.cast(pl.Int64), dtype=pl.Int64).alias("reduction")
-    each = listed.select("step", place, "reductions").explode("reduction", "reductions")
+    each = listed.select("rank", "step", place, "reductions").explode("reduction", "reductions")
     size = each["reductions"].list.len()
     if not (size.is_between(len(FIELDS) + 1, len(FIELDS) + MAX_BUCKETS)).fill_null(value=False).all():
         return None
     values = pl.col("reductions")
     table = each.select(
+        "rank",
         "step",
         "reduction",
         *(values.list.get(place).alias(name) for place, name in enumerate(FIELDS)),

@@ -6,7 +6,7 @@ host that kept its files) is a gap, which every result repeats.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from allpull.rundir.read.counters import (
 )
 from allpull.rundir.read.events import EventLog, read_events
 from allpull.rundir.read.headers import USER_STARTED, process_records, with_recorded_ranks
-from allpull.rundir.read.steps import SCHEMA, StepsFile, read_steps
+from allpull.rundir.read.steps import read_steps
 from allpull.rundir.run_record import read_record
 from allpull.schema.gap import Gap
 from allpull.schema.host import HostRecord
@@ -108,7 +108,8 @@ def read_run(directory: Path, *, skip_damaged: bool = False) -> RunData:
         missing.append(Gap(kind="unfinished", text=unfinished.why(root, record)))
     record = _with_recorded_ranks(root, record, missing)
     hosts = _hosts(root, record)
-    steps = _step_files(root, record, missing, skip_damaged=skip_damaged)
+    ranks = _ranks_in(root, layout.steps_file, record, missing)
+    steps, tables = read_steps(root, ranks, skip_damaged=skip_damaged)
     events = _event_logs(root, record, missing, skip_damaged=skip_damaged)
     counters = _counter_files(root, record, skip_damaged=skip_damaged)
     if record.kind == "run":
@@ -124,18 +125,15 @@ def read_run(directory: Path, *, skip_damaged: bool = False) -> RunData:
         place=directory,
         record=record,
         hosts=hosts,
-        steps=_together([file.frame for file in steps.values()], SCHEMA),
+        steps=tables.steps,
         headers={rank: file.header for rank, file in steps.items()},
         events=events,
         counters=_table([file.rows for file in counters], COUNTERS_SCHEMA),
         gaps=tuple(missing),
-        collectives=_together(
-            [calls for rank, file in steps.items() for calls in (file.calls, _after_steps(rank, events.get(rank)))],
-            collectives.SCHEMA,
-        ),
-        ready=_together([file.ready for file in steps.values()], buckets.SCHEMA),
-        reductions=_together([file.reduced for file in steps.values()], reductions.SCHEMA),
-        named=_together([file.named for file in steps.values()], named_phases.SCHEMA),
+        collectives=_with_calls_after_steps(tables.calls, steps, events),
+        ready=tables.ready,
+        reductions=tables.reduced,
+        named=tables.named,
         pings=_table([file.pings for file in counters], PINGS_SCHEMA),
         gpus=_table([file.gpus for file in counters], GPUS_SCHEMA),
         nics=_table([file.nics for file in counters], NICS_SCHEMA),
@@ -143,14 +141,18 @@ def read_run(directory: Path, *, skip_damaged: bool = False) -> RunData:
     )
 
 
-def _after_steps(rank: int, log: EventLog | None) -> pl.DataFrame:
-    """The collectives of ``rank`` after its last step."""
-    rows = [(rank, event.step, *call) for event in (log.after_steps if log else ()) for call in event.collectives]
-    return pl.DataFrame(rows, schema=collectives.SCHEMA, orient="row")
-
-
-def _together(frames: list[pl.DataFrame], schema: dict[str, pl.DataType]) -> pl.DataFrame:
-    return pl.concat(frames) if frames else pl.DataFrame(schema=schema)
+def _with_calls_after_steps(calls: pl.DataFrame, ranks: Iterable[int], events: dict[int, EventLog]) -> pl.DataFrame:
+    """``calls`` of steps with those that ``ranks`` made after their last step, which follow it."""
+    rows = [
+        (rank, event.step, *call)
+        for rank in ranks
+        for event in (events[rank].after_steps if rank in events else ())
+        for call in event.collectives
+    ]
+    if not rows:
+        return calls
+    after = pl.DataFrame(rows, schema=collectives.SCHEMA, orient="row")
+    return pl.concat([calls, after]).sort("rank", maintain_order=True)
 
 
 def _table(rows: list[list[dict[str, Any]]], schema: dict[str, pl.DataType]) -> pl.DataFrame:
@@ -179,15 +181,6 @@ def _hosts(root: Path, record: RunRecord) -> tuple[HostRecord, ...]:
         blob = safe_open.read_whole(root, relative, MAX_HOST_JSON_BYTES)
         records.append(safe_open.document(HostRecord, "host", blob, f"{safe_open.shown_path(root)}/{relative}"))
     return tuple(records)
-
-
-def _step_files(root: Path, record: RunRecord, missing: list[Gap], *, skip_damaged: bool) -> dict[int, StepsFile]:
-    files = {}
-    for rank in _ranks_in(root, layout.steps_file, record, missing):
-        file = read_steps(root, rank, skip_damaged=skip_damaged)
-        if file is not None:
-            files[rank] = file
-    return files
 
 
 def _event_logs(root: Path, record: RunRecord, missing: list[Gap], *, skip_damaged: bool) -> dict[int, EventLog]:

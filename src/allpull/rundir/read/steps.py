@@ -7,7 +7,7 @@ path look at each line, to name the line and the field. Both know the fields fro
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
@@ -60,83 +60,161 @@ SCHEMA: dict[str, pl.DataType] = {
 the program named, collectives, reductions and the moments of buckets are in separate frames.
 """
 
+_SCHEMAS = {
+    "steps": SCHEMA,
+    "calls": collectives.SCHEMA,
+    "ready": buckets.SCHEMA,
+    "reduced": reductions.SCHEMA,
+    "named": named_phases.SCHEMA,
+}
+
+
+_LISTS: dict[str, pl.DataType] = {
+    "tags": pl.List(pl.String),
+    "collectives": collectives.LISTED,
+    "ready_ns": buckets.LISTED,
+    "reductions": reductions.LISTED,
+}
+_PARSED = {**dict.fromkeys(NUMBERS, pl.Int64()), **_LISTS}
+_BETWEEN = b"{}\n"  # a row of nulls before each file's: where it is not in its place, lines and rows do not match
+_BATCH_BYTES = 16 << 20  # of files that are parsed together: enough for all threads, little beside the columns
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepsFile:
-    """The step records of one rank: a frame with the columns of ``SCHEMA``, one row per step, sorted by step number.
-
-    ``calls``, ``ready``, ``reduced`` and ``named`` have the columns of ``SCHEMA`` in ``collectives``, ``buckets``,
-    ``reductions`` and ``named_phases``.
-    """
+    """The file of one rank's step records; ``first`` and ``last`` are step numbers, None without records."""
 
     header: StepsHeader
-    frame: pl.DataFrame
-    calls: pl.DataFrame
-    ready: pl.DataFrame
-    reduced: pl.DataFrame
-    named: pl.DataFrame
+    records: int
+    first: int | None
+    last: int | None
     cut_off: bool
     damaged: int
 
 
-def read_steps(root: Path, rank: int, *, skip_damaged: bool) -> StepsFile | None:
-    """The step records of ``rank`` in the resolved run directory ``root``; None where not even a header is whole.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTables:
+    """Step records by rank, then step, with the columns of ``SCHEMA`` here and in the files of the other tables."""
+
+    steps: pl.DataFrame
+    calls: pl.DataFrame
+    ready: pl.DataFrame
+    reduced: pl.DataFrame
+    named: pl.DataFrame
+
+
+def read_steps(root: Path, ranks: Iterable[int], *, skip_damaged: bool) -> tuple[dict[int, StepsFile], StepTables]:
+    """The step records of ``ranks``, ascending, in the resolved run directory ``root``.
+
+    A rank whose file has not even a whole header is left out. Files are parsed together; where these are not all
+    sound, one by one, and line by line the one that is not.
 
     Raises:
-        RunDirError: the file or its header cannot be read, or a line is damaged and ``skip_damaged`` is off. Damaged
+        RunDirError: a file or its header cannot be read, or a line is damaged and ``skip_damaged`` is off. Damaged
             is a line that is not JSON, lacks a required number, holds one of the wrong type or out of its range,
             ends before it begins, or does not follow the line before it.
     """
+    files: dict[int, StepsFile] = {}
+    tables: list[StepTables] = []
+    batch: dict[int, Lines[StepsHeader]] = {}
+    size = 0
+    for rank in ranks:
+        lines = _lines(root, rank)
+        if lines is not None:
+            batch[rank] = lines
+            size += len(lines.body)
+        if size >= _BATCH_BYTES:
+            _read_batch(batch, files, tables, skip_damaged=skip_damaged)
+            batch, size = {}, 0
+    if batch:
+        _read_batch(batch, files, tables, skip_damaged=skip_damaged)
+    return files, _together(tables)
+
+
+def _lines(root: Path, rank: int) -> Lines[StepsHeader] | None:
     lines = read_lines(root, layout.steps_file(rank), StepsHeader, "steps")
-    if lines is None:
-        return None
-    if lines.header.rank != rank:
+    if lines is not None and lines.header.rank != rank:
         raise RunDirError(
             f"{lines.where}: its header says rank {lines.header.rank}",
             hint="the file was renamed: give it its own name",
         )
+    return lines
+
+
+def _read_batch(
+    batch: dict[int, Lines[StepsHeader]],
+    files: dict[int, StepsFile],
+    tables: list[StepTables],
+    *,
+    skip_damaged: bool,
+) -> None:
+    """Add what ``batch`` holds to ``files`` and ``tables``."""
+    bodies = {rank: lines.body for rank, lines in batch.items()}
+    read = _columns(bodies) if all(map(_is_shallow, bodies.values())) else None
+    if read is None and len(batch) > 1:
+        for rank, lines in batch.items():
+            _read_batch({rank: lines}, files, tables, skip_damaged=skip_damaged)
+        return
     damaged = 0
-    read = _columns(lines.body) if _is_shallow(lines.body) else None
     if read is None:
+        ((rank, lines),) = batch.items()
         good: list[bytes] = []
         damaged = _sift(lines, good, skip_damaged=skip_damaged)
-        read = _columns(b"".join(good))
-    if read is None:
-        raise RunDirError(f"{lines.where}: cannot be read as columns", hint="is a field written twice in one line?")
-    frame, calls, moments, reduced, phases = read
-    frame, reduced = (named_phases.counted_as_forward(table, phases) for table in (frame, reduced))
-    own = pl.lit(rank, dtype=pl.Int64).alias("rank")
-    return StepsFile(
-        header=lines.header,
-        frame=_finished(frame, rank),
-        calls=calls.select(own, pl.all()),
-        ready=moments.select(own, pl.all()),
-        reduced=reduced.select(own, pl.all()),
-        named=phases.select(own, pl.all()),
-        cut_off=lines.cut_off,
-        damaged=damaged,
-    )
+        bodies = {rank: b"".join(good)}
+        read = _columns(bodies)
+        if read is None:
+            raise RunDirError(f"{lines.where}: cannot be read as columns", hint="is a field written twice in one line?")
+    tables.append(read)
+    end = 0
+    steps = read.steps["step"]
+    for rank, lines in batch.items():
+        begin, end = end, end + bodies[rank].count(b"\n")
+        files[rank] = StepsFile(
+            header=lines.header,
+            records=end - begin,
+            first=int(steps[begin]) if end > begin else None,
+            last=int(steps[end - 1]) if end > begin else None,
+            cut_off=lines.cut_off,
+            damaged=damaged,
+        )
 
 
-def _columns(body: bytes) -> tuple[pl.DataFrame, ...] | None:
-    """The records in ``body``, their collectives, moments of buckets, reductions and named phases; None: one is odd."""
-    lists = {
-        "tags": pl.List(pl.String),
-        "collectives": collectives.LISTED,
-        "ready_ns": buckets.LISTED,
-        "reductions": reductions.LISTED,
-    }
-    schema = {**dict.fromkeys(NUMBERS, pl.Int64()), **lists}
+def _together(tables: list[StepTables]) -> StepTables:
+    if not tables:
+        tables = [StepTables(**{name: pl.DataFrame(schema=schema) for name, schema in _SCHEMAS.items()})]
+    if len(tables) == 1:
+        return tables[0]
+    return StepTables(**{name: pl.concat([getattr(one, name) for one in tables]) for name in _SCHEMAS})
+
+
+def _columns(bodies: Mapping[int, bytes]) -> StepTables | None:
+    """The records in the files' ``bodies``, by rank; None: one is malformed."""
     try:
-        frame = pl.read_ndjson(io.BytesIO(body), schema=schema)
+        frame = pl.read_ndjson(io.BytesIO(_BETWEEN + _BETWEEN.join(bodies.values())), schema=_PARSED)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
         return None
-    sound = frame.height == body.count(b"\n") and all(frame.select(_checks()).row(0))
-    if not sound:
+    lengths = np.array([1 + body.count(b"\n") for body in bodies.values()])
+    starts = np.cumsum(lengths) - lengths
+    nulls = np.flatnonzero(frame["step"].is_null().to_numpy())
+    if frame.height != lengths.sum() or not np.array_equal(nulls, starts):
         return None
-    parts = (collectives.rows(frame), buckets.rows(frame), reductions.rows(frame), named_phases.rows(body))
-    known = [part for part in parts if part is not None]
-    return (frame, *known) if len(known) == len(parts) else None
+    if not all(frame.select(_checks(starts.size)).row(0)):
+        return None
+    own = pl.Series("rank", np.repeat(np.array(list(bodies), dtype=np.int64), lengths))
+    frame = frame.with_columns(own).filter(pl.col("step").is_not_null())
+    named = [named_phases.rows(rank, body) for rank, body in bodies.items() if named_phases.FIELD in body]
+    calls, ready, reduced = collectives.rows(frame), buckets.rows(frame), reductions.rows(frame)
+    phases = [one for one in named if one is not None]
+    if calls is None or ready is None or reduced is None or len(phases) < len(named):
+        return None
+    own_names = pl.concat([pl.DataFrame(schema=named_phases.SCHEMA), *phases])
+    return StepTables(
+        steps=named_phases.counted_as_forward(_finished(frame), own_names),
+        calls=calls,
+        ready=ready,
+        reduced=named_phases.counted_as_forward(reduced, own_names),
+        named=own_names,
+    )
 
 
 def _is_shallow(body: bytes) -> bool:
@@ -163,22 +241,31 @@ def _is_shallow(body: bytes) -> bool:
     return bool((opened <= MAX_OPENINGS).all())
 
 
-def _checks() -> Iterator[pl.Expr]:
+def _checks(files: int) -> Iterator[pl.Expr]:
+    """What must hold of the rows of ``files`` files, a row of nulls before each."""
     for name, number in NUMBERS.items():
         column = pl.col(name)
         yield column.is_between(number.least, MAX_VALUE).all().alias(f"{name} in range")
         if number.required:
-            yield (column.null_count() == 0).alias(f"{name} present")
+            yield (column.null_count() == files).alias(f"{name} present")
     yield (pl.col("end_ns") >= pl.col("begin_ns")).all().alias("no negative step")
     yield (pl.col("step").diff() > 0).all().alias("steps in order")
     yield (pl.col("begin_ns").diff() >= 0).all().alias("time in order")
 
 
-def _finished(frame: pl.DataFrame, rank: int) -> pl.DataFrame:
+def _finished(frame: pl.DataFrame) -> pl.DataFrame:
     tags = pl.col("tags")
-    has = [tags.list.contains(tag).fill_null(value=False).alias(f"tag_{tag}") for tag in TAGS]
-    other = (tags.list.set_difference(pl.lit(list(TAGS))).list.len() > 0).fill_null(value=False)
-    return frame.select(pl.lit(rank, dtype=pl.Int64).alias("rank"), *NUMBERS, *has, other.alias(f"tag_{OTHER_TAG}"))
+    tagged = frame.lazy().with_row_index("row").select("row", "tags").filter(tags.list.len() > 0).collect()
+    rows = tagged["row"].to_numpy()
+    has = {tag: tags.list.contains(tag) for tag in TAGS}
+    has[OTHER_TAG] = tags.list.set_difference(pl.lit(list(TAGS))).list.len() > 0
+    flags = tagged.select(expression.fill_null(value=False).alias(f"tag_{tag}") for tag, expression in has.items())
+    columns = []
+    for flag in flags.iter_columns():
+        cells = np.zeros(frame.height, dtype=np.bool_)
+        cells[rows] = flag.to_numpy()
+        columns.append(pl.Series(flag.name, cells))
+    return frame.select("rank", *NUMBERS).with_columns(columns)
 
 
 def _sift(lines: Lines[StepsHeader], good: list[bytes], *, skip_damaged: bool) -> int:

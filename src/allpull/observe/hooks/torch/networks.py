@@ -22,33 +22,19 @@ MOST_RECENT = 8  # modules whose parameters were listed last: that of a new opti
 
 
 class Networks:
-    """The networks of this process, and whether the last backward pass reduced its gradients."""
+    """The networks of this process."""
 
     def __init__(self, inference: StepInference) -> None:
         self.session = inference.session
         self.failed = inference.failed
         self._inference = inference
-        self._parallel: List[
-            Tuple[int, "weakref.ref[Any]"]
-        ] = []  # no WeakSet: each backward pass of a device iterates over it
+        self._parallel: List[Tuple[int, "weakref.ref[Any]"]] = []
         self._made = 0  # how many of them were made, as ``recording.arrival`` counts them
         self._roots: "weakref.WeakSet[Any]" = weakref.WeakSet()
         self._parts: "weakref.WeakSet[Any]" = weakref.WeakSet()
         self._shells: "weakref.WeakSet[Any]" = weakref.WeakSet()
         self._recent: Deque["weakref.ref[Any]"] = deque(maxlen=MOST_RECENT)
         self._runs = False  # a network runs; those inside it are part of it
-
-    @safely("networks", True)
-    def reduced(self) -> bool:
-        """Whether the last backward pass averaged gradients: True unless all networks are in ``no_sync``."""
-        nowhere = True
-        for _, reference in self._parallel:
-            network = reference()
-            if network is not None:
-                if network.require_backward_grad_sync:
-                    return True
-                nowhere = False
-        return nowhere
 
     def parallel(self) -> List[Tuple[int, Any]]:
         """Every live DistributedDataParallel network, with its number in the order in which they were made."""

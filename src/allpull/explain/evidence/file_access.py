@@ -1,0 +1,45 @@
+"""What ranks read from storage and wrote to it in each step, from the counters of their hosts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from allpull.analyse.steps.grid import Floats, of_steps
+from allpull.rundir.read.run import RunData
+from allpull.units import NS_PER_S
+
+COUNTERS = ("storage_read_bytes", "storage_write_bytes")  # not those of calls, which include sockets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FileAccess:
+    """``moved_bytes`` (steps, ranks), between samples in proportion to time; they are ``interval_s`` apart."""
+
+    moved_bytes: Floats
+    interval_s: float
+
+
+def file_access(run: RunData, steps: NDArray[np.int64]) -> FileAccess | None:
+    """The file access of ``run`` in ``steps``; None unless every rank has samples before and after."""
+    ranks = run.record.ranks
+    moved_bytes = np.zeros((steps.size, ranks))
+    intervals_s = []
+    samples = run.counters.drop_nulls(COUNTERS).sort("rank", "t_ns")
+    within = of_steps(run.steps, steps).sort("rank", "step")
+    for rank in range(ranks):
+        mine = samples.filter(pl.col("rank") == rank)
+        moments = within.filter(pl.col("rank") == rank)
+        if mine.height < 2 or moments.height != steps.size:
+            return None
+        grown = sum(mine[name].cast(pl.Float64).diff().fill_null(0).clip(lower_bound=0).cum_sum() for name in COUNTERS)
+        sampled_ns, edges_ns = mine["t_ns"].to_numpy(), moments.select("begin_ns", "end_ns").to_numpy()
+        if edges_ns.min() < sampled_ns[0] or edges_ns.max() > sampled_ns[-1]:
+            return None
+        edges = np.interp(edges_ns, sampled_ns, np.asarray(grown, dtype=np.float64))
+        moved_bytes[:, rank] = edges[:, 1] - edges[:, 0]
+        intervals_s.append(float(np.median(np.diff(sampled_ns))) / NS_PER_S)
+    return FileAccess(moved_bytes=moved_bytes, interval_s=max(intervals_s))

@@ -1,0 +1,61 @@
+"""What held up whole ranks, as they recorded it: garbage collection, compilation, retries of CUDA's allocator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allpull.analyse.steps.grid import Floats
+from allpull.rundir.read.run import RunData
+from allpull.units import NS_PER_S
+
+CAUSES = COLLECTION, COMPILATION, RETRIES = "garbage_collection", "compilation", "allocator_retries"
+SOURCE = "stalls"  # in the headers of ranks that record them
+LEAST = 0.2  # of the lost time: a cause that covers less is not named
+MOST = 0.5  # of the lost time: causes that cover less together do not explain it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Stalls:
+    """Cause → seconds of its stalls, (steps, ranks), infinite where they were not measured.
+
+    ``recorded``: whether all ranks would have recorded a stall.
+    """
+
+    seconds: Mapping[str, Floats] = field(default_factory=dict)
+    recorded: bool = False
+
+
+def stalls_of(run: RunData, steps: NDArray[np.int64]) -> Stalls:
+    """The stalls of ``run`` in ``steps``, which are consecutive."""
+    ranks = run.record.ranks
+    seconds: dict[str, Floats] = {}
+    for rank, log in run.events.items():
+        for stall in log.stalls:
+            place = stall.step - int(steps[0]) if steps.size else -1
+            if 0 <= place < steps.size and stall.cause in CAUSES:  # a later version may record others
+                by_rank = seconds.setdefault(stall.cause, np.zeros((steps.size, ranks)))
+                by_rank[place, rank] += np.inf if stall.duration_ns is None else stall.duration_ns / NS_PER_S
+    recorded = len(run.headers) == ranks and all(SOURCE in header.sources for header in run.headers.values())
+    return Stalls(seconds=seconds, recorded=recorded)
+
+
+def explained_shares(lost_s: Floats, paused_s: Mapping[str, Floats]) -> dict[str, float]:
+    """Cause → share of ``lost_s`` (any shape) that its ``paused_s`` (same shape) cover, the largest first.
+
+    Empty where they do not explain it.
+
+    >>> explained_shares(np.array([2.0, 2.0]), {"garbage_collection": np.array([1.5, 3.0])})
+    {'garbage_collection': 0.875}
+    """
+    total_s = float(lost_s.sum())
+    if total_s <= 0:
+        return {}
+    covered = {cause: float(np.minimum(lost_s, seconds).sum()) / total_s for cause, seconds in paused_s.items()}
+    shares = {cause: share for cause, share in covered.items() if share >= LEAST}
+    if sum(shares.values()) < MOST:
+        return {}
+    return dict(sorted(shares.items(), key=lambda one: -one[1]))
