@@ -155,7 +155,7 @@ def _sentences(run: RunMetrics) -> Iterator[str]:
         yield f"{unmatched:,} of {calls:,} calls of collectives could not be matched across ranks."
     if run.clock_error_s:
         bound = show_time(run.clock_error_s)
-        yield f"The clocks of the hosts were aligned to within {bound}: waits are uncertain by as much."
+        yield f"The clocks of the ranks agree to within {bound}: waits are uncertain by as much."
     if run.observed and run.observed.boundary:
         sources = f"; times from {joined(sorted(run.observed.sources))}" if run.observed.sources else ""
         yield f"Steps end at {BOUNDARIES.get(run.observed.boundary, run.observed.boundary)}{sources}."

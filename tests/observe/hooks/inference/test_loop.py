@@ -64,9 +64,11 @@ for epoch in range(2):
             chosen.zero_grad()
             loss.backward()
             chosen.step()
+    torch.save(model.state_dict(), "model.pt")
 """
     )
     assert [(step.samples, step.backward_passes) for step in run.steps()] == [(samples, 2) for samples in 2 * SAMPLES]
+    assert [span.step for span in run.events("span")] == [len(SAMPLES), 2 * len(SAMPLES)]  # after its step
 
 
 def test_a_loop_without_a_loader_takes_samples_from_the_network(watched: Watch) -> None:

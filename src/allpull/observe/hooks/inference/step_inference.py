@@ -213,6 +213,14 @@ class StepInference(Phases):
             recorder = self.recorder
             self._rollout.collects = recorder is None or not recorder.stack or not self._evaluation.is_by_mode
 
+    @safely("checkpoints")
+    def checkpoint_begins(self) -> None:
+        """The program writes a checkpoint, after its step: no optimizer of that step is still to come."""
+        self.is_beyond_evaluation()
+        recorder = self.recorder
+        if recorder is not None and recorder.is_cut and not recorder.stack and self.is_own_thread:
+            self.end_step(recorder)
+
     # Gradients and steps
 
     def backward_begins(self) -> int:
