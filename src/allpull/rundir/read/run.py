@@ -111,7 +111,7 @@ def read_run(directory: Path, *, skip_damaged: bool = False) -> RunData:
     ranks = _ranks_in(root, layout.steps_file, record, missing)
     steps, tables = read_steps(root, ranks, skip_damaged=skip_damaged)
     events = _event_logs(root, record, missing, skip_damaged=skip_damaged)
-    counters = _counter_files(root, record, skip_damaged=skip_damaged)
+    counters = _counter_files(root, record, missing, skip_damaged=skip_damaged)
     if record.kind == "run":
         processes = process_records(root)
         missing += gaps.of_processes(processes)
@@ -120,15 +120,18 @@ def read_run(directory: Path, *, skip_damaged: bool = False) -> RunData:
     missing += gaps.of_steps(record, steps, events)
     missing += gaps.of_events(record, set(steps), events)
     missing += gaps.of_hosts(record, hosts, counters)
+    samples = _table([file.rows for file in counters], COUNTERS_SCHEMA)
+    headers = {rank: file.header for rank, file in steps.items()}
+    missing += gaps.of_counters(headers, tables.steps, counters, samples)
     return RunData(
         directory=root,
         place=directory,
         record=record,
         hosts=hosts,
         steps=tables.steps,
-        headers={rank: file.header for rank, file in steps.items()},
+        headers=headers,
         events=events,
-        counters=_table([file.rows for file in counters], COUNTERS_SCHEMA),
+        counters=samples,
         gaps=tuple(missing),
         collectives=_with_calls_after_steps(tables.calls, steps, events),
         ready=tables.ready,
@@ -192,9 +195,12 @@ def _event_logs(root: Path, record: RunRecord, missing: list[Gap], *, skip_damag
     return logs
 
 
-def _counter_files(root: Path, record: RunRecord, *, skip_damaged: bool) -> list[CountersFile]:
+def _counter_files(root: Path, record: RunRecord, missing: list[Gap], *, skip_damaged: bool) -> list[CountersFile]:
     names = _host_files(root, record, layout.COUNTERS, ".jsonl")
-    files = (read_counters(root, name, record.ranks, skip_damaged=skip_damaged) for name in names)
+    files = [read_counters(root, name, record.ranks, skip_damaged=skip_damaged) for name in names]
+    if None in files:
+        text = f"{layout.COUNTERS}: {counted(files.count(None), 'file')} without a whole first line: not read"
+        missing.append(Gap(kind="host counters", text=text))
     return [file for file in files if file is not None]
 
 
