@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
@@ -17,13 +16,13 @@ from allpull.errors import RunDirError
 from allpull.rundir import layout, safe_open
 from allpull.rundir.read import buckets, collectives, gaps, named_phases, reductions, unfinished
 from allpull.rundir.read.counters import (
-    COUNTERS_SCHEMA,
     GPUS_SCHEMA,
     LINKS_SCHEMA,
     NICS_SCHEMA,
     PINGS_SCHEMA,
     CountersFile,
     read_counters,
+    together,
 )
 from allpull.rundir.read.events import EventLog, read_events
 from allpull.rundir.read.headers import USER_STARTED, process_records, with_recorded_ranks
@@ -120,6 +119,7 @@ def read_run(directory: Path, *, skip_damaged: bool = False) -> RunData:
     missing += gaps.of_steps(record, steps, events)
     missing += gaps.of_events(record, set(steps), events)
     missing += gaps.of_hosts(record, hosts, counters)
+    sampled = together(counters)
     return RunData(
         directory=root,
         place=directory,
@@ -128,16 +128,16 @@ def read_run(directory: Path, *, skip_damaged: bool = False) -> RunData:
         steps=tables.steps,
         headers={rank: file.header for rank, file in steps.items()},
         events=events,
-        counters=_table([file.rows for file in counters], COUNTERS_SCHEMA),
+        counters=sampled["ranks"],
         gaps=tuple(missing),
         collectives=_with_calls_after_steps(tables.calls, steps, events),
         ready=tables.ready,
         reductions=tables.reduced,
         named=tables.named,
-        pings=_table([file.pings for file in counters], PINGS_SCHEMA),
-        gpus=_table([file.gpus for file in counters], GPUS_SCHEMA),
-        nics=_table([file.nics for file in counters], NICS_SCHEMA),
-        links=_table([file.links for file in counters], LINKS_SCHEMA),
+        pings=sampled["pings"],
+        gpus=sampled["gpus"],
+        nics=sampled["nics"],
+        links=sampled["links"],
     )
 
 
@@ -153,10 +153,6 @@ def _with_calls_after_steps(calls: pl.DataFrame, ranks: Iterable[int], events: d
         return calls
     after = pl.DataFrame(rows, schema=collectives.SCHEMA, orient="row")
     return pl.concat([calls, after]).sort("rank", maintain_order=True)
-
-
-def _table(rows: list[list[dict[str, Any]]], schema: dict[str, pl.DataType]) -> pl.DataFrame:
-    return pl.DataFrame([row for of_file in rows for row in of_file], schema=schema)
 
 
 def _is_run(path: Path) -> bool:

@@ -201,7 +201,7 @@ def _columns(bodies: Mapping[int, bytes]) -> StepTables | None:
     if not all(frame.select(_checks(starts.size)).row(0)):
         return None
     own = pl.Series("rank", np.repeat(np.array(list(bodies), dtype=np.int64), lengths))
-    frame = frame.with_columns(own).filter(pl.col("step").is_not_null())
+    frame = frame.with_columns(own)
     named = [named_phases.rows(rank, body) for rank, body in bodies.items() if named_phases.FIELD in body]
     calls, ready, reduced = collectives.rows(frame), buckets.rows(frame), reductions.rows(frame)
     phases = [one for one in named if one is not None]
@@ -253,6 +253,7 @@ def _checks(files: int) -> Iterator[pl.Expr]:
 
 
 def _finished(frame: pl.DataFrame) -> pl.DataFrame:
+    """The records in ``frame`` with the columns of ``SCHEMA``, without the rows between files."""
     tags = pl.col("tags")
     tagged = frame.lazy().with_row_index("row").select("row", "tags").filter(tags.list.len() > 0).collect()
     rows = tagged["row"].to_numpy()
@@ -264,7 +265,7 @@ def _finished(frame: pl.DataFrame) -> pl.DataFrame:
         cells = np.zeros(frame.height, dtype=np.bool_)
         cells[rows] = flag.to_numpy()
         columns.append(pl.Series(flag.name, cells))
-    return frame.select("rank", *NUMBERS).with_columns(columns)
+    return frame.lazy().select("rank", *NUMBERS).with_columns(columns).filter(pl.col("step").is_not_null()).collect()
 
 
 def _sift(lines: Lines[StepsHeader], good: list[bytes], *, skip_damaged: bool) -> int:
