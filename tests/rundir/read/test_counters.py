@@ -21,10 +21,9 @@ HEADER = CountersHeader.model_validate(
 RANKS = 4
 
 odd = st.sampled_from([None, True, 1.5, -1, "1", [], {}, 2**62 + 1, 2**63 - 1, -(2**63)])
+few = st.integers(0, 9)
 count = st.none() | st.integers(0, 2**40)
-rank = st.fixed_dictionaries(
-    {"processes": st.integers(0, 9)}, optional={"cpu_ns": count, "read_bytes": count, "x": odd}
-)
+rank = st.fixed_dictionaries({"processes": few}, optional={"cpu_ns": count, "read_bytes": count, "x": odd})
 nic = st.fixed_dictionaries({"received_bytes": few, "sent_bytes": few})
 link = st.fixed_dictionaries(
     {
