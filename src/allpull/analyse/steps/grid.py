@@ -110,9 +110,7 @@ class _Cells:
         return cells
 
     def seconds(self, ns: pl.Series) -> Floats:
-        cells = self.filled(ns)
-        cells /= NS_PER_S
-        return cells
+        return self.filled(_seconds(ns))
 
 
 def _reduced(
@@ -130,7 +128,7 @@ def _reduced(
     shape = (int(place.max(initial=0)) + 1, steps.size, ranks)
     arrival_s, done_s = np.full(shape, np.nan), np.full(shape, np.nan)
     for cells, name in ((arrival_s, "arrival_ns"), (done_s, "done_ns")):
-        cells[place, row, rank] = (table[name] - pl.Series(start_ns)).cast(pl.Float64).to_numpy() / NS_PER_S
+        cells[place, row, rank] = _seconds(table[name] - pl.Series(start_ns)).to_numpy()
     alike = np.ones(shape[:2], dtype=np.bool_)
     alike[place, row] = table["known"].to_numpy()
     return {"arrival_s": arrival_s, "done_s": done_s, "alike": alike}
@@ -152,3 +150,7 @@ def of_steps(records: pl.DataFrame, steps: NDArray[np.int64]) -> pl.DataFrame:
     """The rows of ``records`` whose ``step`` is one of ``steps``, in their order."""
     wanted = pl.DataFrame({"step": steps}, schema={"step": pl.Int64})
     return records.join(wanted, on="step", how="semi", maintain_order="left")
+
+
+def _seconds(ns: pl.Series) -> pl.Series:
+    return ns.to_frame("ns").lazy().select(pl.col("ns").cast(pl.Float64) / NS_PER_S).collect().to_series()

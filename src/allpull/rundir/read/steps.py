@@ -60,13 +60,14 @@ SCHEMA: dict[str, pl.DataType] = {
 the program named, collectives, reductions and the moments of buckets are in separate frames.
 """
 
-_SCHEMAS = {
+SCHEMAS = {
     "steps": SCHEMA,
     "calls": collectives.SCHEMA,
     "ready": buckets.SCHEMA,
     "reduced": reductions.SCHEMA,
     "named": named_phases.SCHEMA,
 }
+"""Columns of ``StepTables``."""
 
 
 _LISTS: dict[str, pl.DataType] = {
@@ -181,10 +182,10 @@ def _read_batch(
 
 def _together(tables: list[StepTables]) -> StepTables:
     if not tables:
-        tables = [StepTables(**{name: pl.DataFrame(schema=schema) for name, schema in _SCHEMAS.items()})]
+        tables = [StepTables(**{name: pl.DataFrame(schema=schema) for name, schema in SCHEMAS.items()})]
     if len(tables) == 1:
         return tables[0]
-    return StepTables(**{name: pl.concat([getattr(one, name) for one in tables]) for name in _SCHEMAS})
+    return StepTables(**{name: pl.concat([getattr(one, name) for one in tables]) for name in SCHEMAS})
 
 
 def _columns(bodies: Mapping[int, bytes]) -> StepTables | None:
