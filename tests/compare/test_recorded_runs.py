@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import typer
 
 from allpull.analyse.aligned import AlignedRun
-from allpull.cli import app
-from allpull.compare.comparability import RUN_OPTIONS, facts
+from allpull.compare.comparability import facts
 from allpull.compare.comparison import Options, Sides, compare
 from allpull.compare.gate import parse_gate
 from allpull.compare.known_variation import parse_known_variation
@@ -300,12 +298,6 @@ def test_an_import_states_no_program(make_run: Callable[..., RunData]) -> None:
     one, other = (make_run(number, kind="run", command=["allpull", "import", f"{number}.json"]) for number in (1, 2))
     assert "program" not in facts(one).key
     assert set(differing(compare(sides_of(before=[one], after=[other]), Options()))) == {"seed"}
-
-
-def test_the_options_of_run_with_a_value_are_those_of_its_command_line() -> None:
-    command = typer.main.get_command(app)
-    options = [one for one in command.commands["run"].params if one.param_type_name == "option"]
-    assert {name for one in options if not one.is_flag for name in one.opts} == set(RUN_OPTIONS)
 
 
 def test_repeats_must_be_repeats(make_run: Callable[..., RunData], repeats: Callable[..., Sides]) -> None:

@@ -278,8 +278,6 @@ def _device_step(history: History, recording: Recording, rank: int, step: int, c
     def moment(seconds: float) -> int:
         return clock(seconds + wrong)
 
-    # `log` also knows when each call began and ended on the device, and when each bucket of each pass was ready there:
-    # the format has no place for that.
     reduced = [one for one in log.passes if one.ready]
     names = ("input", "copy", "forward", "backward", "optimizer", "evaluation", "checkpoint")
     record: dict[str, Any] = {
@@ -297,6 +295,11 @@ def _device_step(history: History, recording: Recording, rank: int, step: int, c
         "collectives": _device_calls(history, rank, step, moment),
         "t_ns": clock(log.end + 0.001),
     }
+    training = history.training
+    if reduced and recording.buckets:
+        record["ready_ns"] = _ready(reduced[-1], recording, moment)
+    if recording.reductions and (len(log.passes) > 1 or any(one.network for one in training.passes)):
+        record["reductions"] = [_reduction(training, one, recording, moment) for one in reduced]
     return record
 
 

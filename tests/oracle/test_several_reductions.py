@@ -23,15 +23,24 @@ def accumulating(ranks: int = 2) -> Training:
     )
 
 
+def at(training: Training, place: str) -> Training:
+    """``training`` on a device, if that is its ``place``."""
+    return dataclasses.replace(training, device=Device()) if place == "device" else training
+
+
+PLACES = pytest.mark.parametrize("place", ["cpu", "device"])
+
+
 def late_in_three(training: Training, rank: int) -> Training:
     for number in range(3):
         training = training.later("forward", LATE_S, rank=rank, number=number)
     return training
 
 
+@PLACES
 @pytest.mark.parametrize("buckets", [True, False], ids=["buckets", "ends"])
-def test_a_rank_that_is_late_in_earlier_passes(judge: Judge, buckets: bool) -> None:
-    healthy = accumulating()
+def test_a_rank_that_is_late_in_earlier_passes(judge: Judge, buckets: bool, place: str) -> None:
+    healthy = at(accumulating(), place)
     judged = judge(late_in_three(healthy, rank=1), healthy, Recording(buckets=buckets))
     found = judged.finding("slow-rank", ranks=[1])
     assert_priced(found, judged.truth)
@@ -47,7 +56,7 @@ def test_where_only_the_last_was_recorded_nothing_is_called_healthy(judge: Judge
 
 def test_a_device_of_which_only_the_last_was_recorded(judge: Judge) -> None:
     healthy = dataclasses.replace(accumulating(), device=Device())
-    judged = judge(late_in_three(healthy, rank=1), healthy)
+    judged = judge(late_in_three(healthy, rank=1), healthy, Recording(reductions=False))
     late = [finding for finding in judged.priced if finding.ranks == [1]]
     if late:
         assert_priced(late[0], judged.truth)
@@ -56,9 +65,10 @@ def test_a_device_of_which_only_the_last_was_recorded(judge: Judge) -> None:
         assert judged.explained.notes
 
 
-def test_two_ranks_that_are_late_in_different_passes(judge: Judge) -> None:
+@PLACES
+def test_two_ranks_that_are_late_in_different_passes(judge: Judge, place: str) -> None:
     """Neither hides the other: each has a price of its own."""
-    healthy = even(passes=4, forward_s=0.010, backward_s=0.020)
+    healthy = at(even(passes=4, forward_s=0.010, backward_s=0.020), place)
     first = healthy.later("forward", LATE_S, rank=1, number=0)
     second = healthy.later("forward", LATE_S, rank=2, number=2)
     both = first.later("forward", LATE_S, rank=2, number=2)
@@ -75,8 +85,9 @@ def adversarial() -> Training:
     return dataclasses.replace(both, passes=(discriminator, both.passes[1]))
 
 
-def test_a_rank_that_is_late_in_another_network(judge: Judge) -> None:
-    healthy = adversarial()
+@PLACES
+def test_a_rank_that_is_late_in_another_network(judge: Judge, place: str) -> None:
+    healthy = at(adversarial(), place)
     judged = judge(healthy.later("backward", LATE_S, rank=3, number=0), healthy)
     assert_priced(judged.finding("slow-rank", ranks=[3]), judged.truth)
 
@@ -87,17 +98,20 @@ def test_a_rank_that_is_late_in_the_last_pass(judge: Judge) -> None:
     assert_priced(judged.finding("slow-rank", ranks=[2]), judged.truth)
 
 
-def test_a_rank_that_is_late_where_nothing_is_reduced(judge: Judge) -> None:
+@PLACES
+def test_a_rank_that_is_late_where_nothing_is_reduced(judge: Judge, place: str) -> None:
     """Under ``no_sync`` the lateness of all passes meets in the last one."""
-    healthy = even(passes=4, reduces=(False, False, False, True), forward_s=0.010, backward_s=0.020)
+    healthy = at(even(passes=4, reduces=(False, False, False, True), forward_s=0.010, backward_s=0.020), place)
     judged = judge(healthy.later("forward", LATE_S, rank=2, number=1), healthy)
     assert_priced(judged.finding("slow-rank", ranks=[2]), judged.truth)
 
 
-def test_accumulation_without_no_sync(judge: Judge) -> None:
+@PLACES
+def test_accumulation_without_no_sync(judge: Judge, place: str) -> None:
     """A lane that is busy for 40 ms in each of four passes of 30 ms."""
     wire = Wire(latency_s=0.0, bytes_per_s=64 * MIB / 0.040)
-    each = even(passes=4, forward_s=0.010, backward_s=0.020, buckets=spread(total=64 * MIB, count=4), wire=wire)
+    buckets = spread(total=64 * MIB, count=4)
+    each = at(even(passes=4, forward_s=0.010, backward_s=0.020, buckets=buckets, wire=wire), place)
     passes = tuple(dataclasses.replace(one, reduces=number == 3) for number, one in enumerate(each.passes))
     judged = judge(each, dataclasses.replace(each, passes=passes))
     assert_priced(judged.finding("accumulate-without-no-sync", ranks=[]), judged.truth)

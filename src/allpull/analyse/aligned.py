@@ -17,7 +17,13 @@ from allpull.analyse.collectives.exchange import NoExchange, no_exchange
 from allpull.analyse.collectives.matching import Matched, match
 from allpull.analyse.collectives.reductions import MOMENTS, every_reduction
 from allpull.analyse.collectives.traced_buckets import BucketWindows, bucket_windows
-from allpull.analyse.steps.device import calls_on_device, device_bounds_s, on_device
+from allpull.analyse.steps.device import (
+    calls_on_device,
+    device_bounds_s,
+    on_device,
+    ready_on_device,
+    reductions_on_device,
+)
 from allpull.analyse.steps.grid import Grid, placed
 from allpull.analyse.steps.phases import Called, Phases, split
 from allpull.analyse.steps.steady import SteadySteps, steady_steps
@@ -51,16 +57,24 @@ class AlignedRun:
 
     @cached_property
     def reductions(self) -> pl.DataFrame:
-        """Every reduction of gradients, columns ``collectives.reductions.SCHEMA``.
-
-        Of steps on an accelerator only the last: moments of the others are the host's, which runs ahead of it.
-        """
+        """Every reduction of gradients, columns ``collectives.reductions.SCHEMA``."""
         return every_reduction(self.steps, self.clock.shared(self.listed, MOMENTS))
 
-    @property
+    @cached_property
     def listed(self) -> pl.DataFrame:
-        """Reductions that steps list, columns ``rundir.read.reductions.SCHEMA``; moments of each rank's own clock."""
-        return self.data.reductions.clear() if self.on_device else self.data.reductions
+        """Reductions that steps list, columns ``rundir.read.reductions.SCHEMA``; moments of each rank's own clock.
+
+        Of steps on an accelerator those with its own times: the host, which runs ahead of it, has others.
+        """
+        return reductions_on_device(self.data.events) if self.on_device else self.data.reductions
+
+    @cached_property
+    def ready(self) -> pl.DataFrame:
+        """When buckets were ready, columns ``rundir.read.buckets.SCHEMA``; moments of each rank's own clock.
+
+        Of steps on an accelerator with its own times; steps of imported runs have them in their records.
+        """
+        return ready_on_device(self.data.ready, self.data.events)
 
     @property
     def on_device(self) -> bool:
@@ -125,12 +139,14 @@ class AlignedRun:
     @cached_property
     def reduction_gaps(self) -> tuple[Gap, ...]:
         """What is not known of reductions of gradients before the last one of a step."""
-        listed = self.data.reductions
-        several = listed.filter(pl.col("reduction") > 0).select("rank", "step").n_unique()
-        if self.on_device and several:
+        listed, keys = self.data.reductions, ["rank", "step"]
+        several = listed.filter(pl.col("reduction") > 0).select(keys).unique()
+        if self.on_device:
+            several = several.join(self.listed, on=keys, how="anti")
+        if self.on_device and several.height:
             text = (
-                f"in {several:,} rank-steps gradients were reduced several times, and the accelerator's time is known "
-                "of the last only: 'backward' holds the waiting in the others"
+                f"in {several.height:,} rank-steps gradients were reduced several times, and the accelerator's time is "
+                "known of the last only: 'backward' holds the waiting in the others"
             )
             return (Gap(kind="earlier reductions", text=text),)
         unlisted = self.steps.filter(pl.col("backward_passes") > 1, pl.col("arrival_ns").is_not_null()).join(

@@ -16,7 +16,7 @@ from allpull.units import NS_PER_S
 def observed(run: RunData, steady: NDArray[np.int64]) -> Observed:
     """How much of ``run`` was recorded, over all steps; ``steady`` are the numbers of its steady ones."""
     steps = run.steps
-    boundaries = sorted({header.boundary for header in run.headers.values()})
+    boundaries = sorted({_boundary(run, rank) for rank in run.headers})
     passes = of_steps(steps.select("step", "backward_passes"), steady)["backward_passes"].mean()
     samples = None if steps.is_empty() or steps["samples"].null_count() else steps["samples"].cast(pl.Float64).sum()
     return Observed(
@@ -31,6 +31,12 @@ def observed(run: RunData, steady: NDArray[np.int64]) -> Observed:
         energy_j_per_epoch=_energy_j_per_epoch(run),
         named=_named_s(run, steady),
     )
+
+
+def _boundary(run: RunData, rank: int) -> str:
+    """What ended the last steps of ``rank``."""
+    log = run.events.get(rank)
+    return log.boundaries[-1].boundary if log is not None and log.boundaries else run.headers[rank].boundary
 
 
 def epochs(run: RunData) -> int:

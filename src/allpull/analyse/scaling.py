@@ -16,9 +16,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from allpull.analyse.aligned import AlignedRun
+from allpull.analyse.programs import decides_work, flat
 from allpull.analyse.run import metrics
 from allpull.rundir.read.run import RunData
 from allpull.schema.base import tag
@@ -26,7 +26,7 @@ from allpull.schema.results import Interval, RunMetrics, Scaling, ShowResult
 from allpull.units import show_count
 
 EQUAL = 0.01  # batches within 1 % are meant to be the same: shards differ by a sample
-SAMPLE_FACTS = ("model", "data")  # parts of a specification that decide what a sample costs; no ratio across them
+SAMPLE_FACTS = ("model", "data")  # parts of a specification that are compared
 MAX_SHOWN = 40  # characters of one differing fact in a note
 
 
@@ -50,7 +50,7 @@ def facts(run: RunData) -> dict[str, str]:
     spec = run.record.spec
     settings: dict[str, str] = {}
     for part in SAMPLE_FACTS:
-        settings |= _flat(spec.get(part), part)
+        settings |= flat(spec.get(part), part)
     if run.record.threads_per_rank is not None:
         settings["threads_per_rank"] = str(run.record.threads_per_rank)
     torch = run.record.versions.get("torch")
@@ -123,16 +123,9 @@ def _place(run: AlignedRun) -> tuple[int, str, str]:
     return record.ranks, record.created_utc, record.id
 
 
-def _flat(value: Any, path: str) -> Mapping[str, str]:
-    if not isinstance(value, dict):
-        return {} if value is None else {path: str(value)}
-    return {key: text for name, part in value.items() for key, text in _flat(part, f"{path}.{name}").items()}
-
-
 def _same_work(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
     """Whether a sample of both runs is the same work: the same network, arithmetic and data."""
-    names = {name for name in (*one, *other) if name.split(".")[0] in SAMPLE_FACTS}
-    return all(one.get(name) == other.get(name) for name in names)
+    return all(one.get(name) == other.get(name) for name in (*one, *other) if decides_work(name))
 
 
 def _reference(runs: Sequence[RunMetrics]) -> RunMetrics | None:
@@ -180,7 +173,7 @@ def _notes_on_fairness(runs: Sequence[RunMetrics], facts: Sequence[Mapping[str, 
             differing[name] = f"{name} ({_some(values)})"
     if differing:
         yield f"these {len(runs)} runs cannot be compared fairly: they differ in {'; '.join(differing.values())}"
-        if any(name.split(".")[0] in SAMPLE_FACTS for name in differing):
+        if any(decides_work(name) for name in differing):
             yield "runs with another network or other data than the reference have no speed-up: a sample differs"
 
 

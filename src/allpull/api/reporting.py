@@ -6,28 +6,35 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from allpull.analyse.aligned import AlignedRun
-from allpull.analyse.run import detail
+from allpull.analyse.programs import by_program, has_steps, program, titles
+from allpull.analyse.run import detail, metrics
 from allpull.analyse.scaling import in_order, scaling_table
 from allpull.errors import BadInput
 from allpull.explain.detail import detail as drawn
 from allpull.explain.explanation import explain
 from allpull.explain.scaling import sentences
 from allpull.schema.base import tag
-from allpull.schema.reported import ScalingReport
+from allpull.schema.reported import ProgramTable, ScalingReport
+from allpull.schema.results import ProgramRuns, RunDetail, ShowResult
+from allpull.units import counted
 
 
 def scaling_report(runs: Sequence[AlignedRun]) -> ScalingReport:
-    """Metrics and details of ``runs``, by ranks, without an explanation.
+    """Metrics and details of ``runs``, by program and ranks, without an explanation.
+
+    The report is of the program whose largest run has the most ranks; ``others`` are of the other programs.
 
     Raises:
         BadInput: there are no runs.
     """
     if not runs:
         raise BadInput("no run was given", hint="give a run directory, or a folder of them")
-    ordered = in_order(runs)
-    show = scaling_table(ordered)
-    details = [detail(run, metrics) for run, metrics in zip(ordered, show.runs, strict=True)]
-    return ScalingReport(schema=tag("report"), show=show, words=sentences(show, details), details=details)
+    programs, without_steps = _split(runs)
+    names = titles([program(members[0].data.record) for members in programs]) if len(programs) > 1 else [""]
+    others = [_table(name, members)[0] for name, members in zip(names[1:], programs[1:], strict=True)]
+    table, details = _table(names[0], programs[0])
+    apart = [detail(run, metrics(run)) for run in without_steps]
+    return ScalingReport(schema=tag("report"), **dict(table), details=details, others=others, without_steps=apart)
 
 
 def with_explanation(runs: Sequence[AlignedRun]) -> ScalingReport:
@@ -37,12 +44,57 @@ def with_explanation(runs: Sequence[AlignedRun]) -> ScalingReport:
         BadInput: there are no runs.
     """
     result = scaling_report(runs)
-    ordered = in_order(runs)
-    largest = max(ordered, key=lambda run: run.data.record.ranks)
-    made = explain(largest, [run for run in ordered if run.data.record.ranks < largest.data.record.ranks])
+    of_program = _split(runs)[0][0]
+    largest = max(of_program, key=lambda run: run.data.record.ranks)
+    made = explain(largest, [run for run in of_program if run.data.record.ranks < largest.data.record.ranks])
     if made.window is None:
         return result
     return result.model_copy(update={"explained": [drawn(made.result, made.window, made.blame)]})
+
+
+def side_by_side(report: ScalingReport) -> ShowResult:
+    """All runs of ``report`` in one list, with the table of each program."""
+    tables: list[ProgramTable] = [report, *report.others]
+    apart = [one.metrics for one in report.without_steps]
+    runs = [run for one in tables for run in one.show.runs] + apart
+    names = [run.run for run in apart]
+    if len(tables) == 1:
+        return report.show.model_copy(update={"runs": runs, "without_steps": names})
+    programs = [
+        ProgramRuns(
+            program=one.program,
+            runs=[run.run for run in one.show.runs],
+            reference=one.show.reference,
+            scaling=one.show.scaling,
+            notes=one.show.notes,
+        )
+        for one in tables
+    ]
+    notes = [f"{counted(len(programs), 'program')}: only runs of one program are compared"]
+    return ShowResult(
+        schema=tag("show"),
+        runs=runs,
+        reference=None,
+        scaling=None,
+        notes=notes,
+        programs=programs,
+        without_steps=names,
+    )
+
+
+def _split(runs: Sequence[AlignedRun]) -> tuple[list[list[AlignedRun]], list[AlignedRun]]:
+    """The runs of each program, and those without a step; where no run has one, none is set apart."""
+    ordered = in_order(runs)
+    trained = [run for run in ordered if has_steps(run.data)]
+    if not trained:
+        return by_program(ordered), []
+    return by_program(trained), [run for run in ordered if not has_steps(run.data)]
+
+
+def _table(name: str, runs: Sequence[AlignedRun]) -> tuple[ProgramTable, list[RunDetail]]:
+    show = scaling_table(runs)
+    details = [detail(run, measured) for run, measured in zip(runs, show.runs, strict=True)]
+    return ProgramTable(program=name, show=show, words=sentences(show, details)), details
 
 
 def write_report(result: ScalingReport, path: Path, figures: Path | None = None) -> list[Path]:

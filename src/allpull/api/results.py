@@ -7,13 +7,14 @@ from typing import Any, TypeVar, cast
 
 from pydantic import PrivateAttr
 
+from allpull.api.reporting import side_by_side
 from allpull.report.printable import short
 from allpull.report.terminal import explain as explained
 from allpull.report.terminal.table import compact_phases
 from allpull.report.wording import ABSENT, NAME_CHARACTERS, labels, percent, spread, times
 from allpull.schema.base import Record, tag
 from allpull.schema.explained import ExplainResult
-from allpull.schema.reported import ScalingReport
+from allpull.schema.reported import ProgramTable, ScalingReport
 from allpull.schema.results import RunMetrics, ShowResult
 from allpull.units import counted, show_time
 
@@ -88,17 +89,20 @@ class Metrics(Shown, RunMetrics):
 
 
 class Scaling(Shown, ShowResult):
-    """Several runs side by side: the fields of ``allpull show --json``; the run with the fewest ranks is the reference.
+    """Several runs side by side: the fields of ``allpull show --json``.
 
-    ``words`` says what the numbers mean, a sentence each.
+    Of each program the run with the fewest ranks is the reference; ``words`` says what the numbers mean, a sentence
+    each.
     """
 
     words: list[str]
 
     @classmethod
     def of(cls, report: ScalingReport) -> Scaling:
-        """The scaling table of ``report`` as it shows itself."""
-        made = _shown(cls, report.show, ("throughput", "phases"), words=report.words)
+        """The scaling tables of ``report`` as they show themselves."""
+        tables: list[ProgramTable] = [report, *report.others]
+        words = [f"{one.program}: {line}" if one.program else line for one in tables for line in one.words]
+        made = _shown(cls, side_by_side(report), ("throughput", "phases", "programs"), words=words)
         made._drawn = report
         return made
 

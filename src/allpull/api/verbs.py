@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from allpull.analyse.programs import by_program
 from allpull.analyse.scaling import in_order
 from allpull.api.explanation import explain_run
 from allpull.api.reporting import scaling_report, with_explanation, write_report
@@ -38,7 +39,7 @@ def explain(
     The answer is kept in the run directory, as ``allpull explain`` keeps it.
 
     Args:
-        runs: runs, run directories, or folders of them; the others are references.
+        runs: runs, run directories, or folders of them; the others of the same program are references.
         reference: more runs of the same training on other numbers of ranks; efficiency is measured against the one
             with the fewest ranks.
         skip_damaged: leave out lines of records that cannot be read.
@@ -50,9 +51,10 @@ def explain(
     given = [run.aligned for run in as_runs(runs, skip_damaged=skip_damaged)]
     if not given:
         raise BadInput("no run was given", hint="give a run directory, or a folder of them")
-    run = in_order(given)[-1]
+    of_program = by_program(in_order(given))[0]
+    run = of_program[-1]
     more = [] if reference is None else as_runs(reference, skip_damaged=skip_damaged)
-    return explain_run(run, [*(one for one in given if one is not run), *(one.aligned for one in more)])
+    return explain_run(run, [*of_program[:-1], *(one.aligned for one in more)])
 
 
 def report(

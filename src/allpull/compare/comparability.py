@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
-from typing import Any
 
 import polars as pl
 
 from allpull.analyse import scaling
+from allpull.analyse.programs import flat
 from allpull.errors import BadInput
 from allpull.rundir.read.run import RunData
+from allpull.rundir.user_command import user_command
 from allpull.schema.compared import Difference
 
 REHEARSED = ("rehearsal.shrink", "rehearsal.accelerator.model")
@@ -24,16 +23,8 @@ NOT_COMPARED = {"name", "launch.port", "launch.ranks", "launch.hosts"}
 REPEATED = {"train.seed", "seed", "host names"}
 """Facts in which repeats are expected to differ."""
 
-VERBS_WITH_USER_PROGRAM = ("run", "import")
-"""Verbs of allpull whose runs execute the user's own program."""
-
-RUN_OPTIONS = ("-n", "--ranks", "--launcher", "--out", "--name", "--trace", "--steps", "--set")
-"""Options of `allpull run` that take a value; a test compares them with the command line."""
-
 MAX_NAMED = 8  # facts in an error or a note; `differences` lists all
 MAX_VALUE = 200  # characters of a name or a value in the result
-
-_OPTION = re.compile(r"--?[A-Za-z][\w.-]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +38,7 @@ class Facts:
 def facts(run: RunData) -> Facts:
     """The facts that ``run`` states."""
     record = run.record
-    options = {name: value for name, value in _flat(record.spec) if name not in NOT_COMPARED}
+    options = {name: value for name, value in flat(record.spec).items() if name not in NOT_COMPARED}
     key = {
         "kind of run": record.kind,
         "ranks": str(record.ranks),
@@ -58,9 +49,10 @@ def facts(run: RunData) -> Facts:
     }
     other = {name: value for name, value in options.items() if name not in key}
     if record.kind == "run":
-        program, program_options = _program(record.command)
-        key |= {"program": program} if program else {}
-        other |= program_options
+        command = user_command(record.command)
+        key |= {"program": command.program} if command.program else {}
+        other |= command.options
+        other |= {"contents of the program": record.script_sha256[:12]} if record.script_sha256 else {}
     other |= {f"version of {name}": text for name, text in record.versions.items() if text and name != "torch"}
     other |= dict(record.environment)
     other |= {
@@ -144,66 +136,6 @@ def _batch(run: RunData) -> dict[str, str]:
     )
     full = by_step.filter((pl.col("len") == run.record.ranks) & (pl.col("known") == pl.col("len")))
     return {} if full.is_empty() else {"global batch": str(full["samples"].max())}
-
-
-def _program(command: Sequence[str]) -> tuple[str, dict[str, str]]:
-    """The user's program in a command line of `allpull run`, its options, and the command that starts it.
-
-    >>> _program(["allpull", "run", "--", "torchrun", "--nproc-per-node=2", "a/train.py", "--lr", "1", "--amp"])
-    ('train.py', {'started by': 'torchrun --nproc-per-node=2', '--lr': '1', '--amp': 'given'})
-    >>> _program(["src/allpull/__main__.py", "run", "-n", "2", "train.py"])
-    ('train.py', {})
-    """
-    arguments = _user_command(command)
-    if not arguments:
-        return "", {}
-    scripts = [index for index, word in enumerate(arguments) if word.endswith(".py")]
-    modules = [index + 1 for index, word in enumerate(arguments[:-1]) if word == "-m"]
-    position = (scripts or modules or [0])[0]
-    started_by = {"started by": " ".join(arguments[:position])} if position else {}
-    return PurePath(arguments[position]).name, {**started_by, **_options(arguments[position + 1 :])}
-
-
-def _user_command(command: Sequence[str]) -> list[str]:
-    """The user's own command, without the words of allpull before it; empty after an import."""
-    if len(command) < 2 or command[1] not in VERBS_WITH_USER_PROGRAM:
-        return list(command)
-    if command[1] != "run":
-        return []
-    remaining = iter(command[2:])
-    for word in remaining:
-        if word == "--":
-            return list(remaining)
-        if not word.startswith("-"):
-            return [word, *remaining]
-        if word in RUN_OPTIONS:
-            next(remaining, None)
-    return []
-
-
-def _options(arguments: Sequence[str]) -> dict[str, str]:
-    """Options with their values; a flag has the value "given", and words without an option are "arguments"."""
-    values: dict[str, list[str]] = {}
-    last = None
-    for word in arguments:
-        name, equals, value = word.partition("=")
-        if _OPTION.fullmatch(name):
-            values.setdefault(name, []).append(value if equals else "given")
-            last = None if equals else name
-        elif last is not None:
-            values[last][-1] = word
-            last = None
-        else:
-            values.setdefault("arguments", []).append(word)
-    return {name: ", ".join(given) for name, given in values.items()}
-
-
-def _flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    if isinstance(value, Mapping):
-        for name, part in value.items():
-            yield from _flat(part, f"{path}.{name}" if path else str(name))
-    elif value is not None:
-        yield path, str(value)
 
 
 def _names(facts: Sequence[Mapping[str, str]]) -> list[str]:

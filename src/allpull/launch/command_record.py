@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,12 +12,14 @@ from typing import Any
 from allpull.rundir import redact
 from allpull.rundir.job_file import JobFile, WatchOptions
 from allpull.rundir.read.headers import USER_STARTED
+from allpull.rundir.user_command import of_words
 from allpull.schema.run import RunRecord
 from allpull.schema.spec import RunSpec
 from allpull.version import __version__
 
 TRAINERS = ("data", "model", "train")  # parts of a specification that describe only our own trainer
 LAUNCHERS = ("launch", "ssh", "slurm", "container")  # parts that describe only ranks started by allpull
+MAX_SCRIPT_BYTES = 16 << 20
 
 
 def with_command(file: JobFile, spec: RunSpec, program: Sequence[str]) -> JobFile:
@@ -36,14 +39,14 @@ def with_command(file: JobFile, spec: RunSpec, program: Sequence[str]) -> JobFil
     )
 
 
-def of_program(record: RunRecord, environ: Mapping[str, str]) -> RunRecord:
-    """``record`` for a user's command, to which the options of our trainer do not apply.
+def of_program(record: RunRecord, program: Sequence[str], environ: Mapping[str, str]) -> RunRecord:
+    """``record`` for the user's command ``program``, to which the options of our trainer do not apply.
 
     If allpull does not start the ranks, launch options do not apply, the environment is ``environ`` unchanged, and
     the versions of Python and torch are unknown until the ranks run.
     """
     absent: tuple[str, ...] = TRAINERS
-    changes: dict[str, Any] = {"seed": None, "global_batch": None}
+    changes: dict[str, Any] = {"seed": None, "global_batch": None, "script_sha256": _digest(of_words(program).path)}
     if record.launcher in USER_STARTED:
         absent += LAUNCHERS
         inherited = {name: environ[name] for name in record.environment if name in environ}
@@ -51,3 +54,15 @@ def of_program(record: RunRecord, environ: Mapping[str, str]) -> RunRecord:
         changes |= {"threads_per_rank": None, "versions": {"allpull": __version__}}
     changes["spec"] = {name: value for name, value in record.spec.items() if name not in absent}
     return record.model_copy(update=changes)
+
+
+def _digest(script: str | None) -> str | None:
+    """The SHA-256 of a script; None if it is no readable file of a size that scripts have."""
+    if script is None or not Path(script).is_file():
+        return None
+    try:
+        with Path(script).open("rb") as file:
+            contents = file.read(MAX_SCRIPT_BYTES + 1)
+    except OSError:
+        return None
+    return hashlib.sha256(contents).hexdigest() if len(contents) <= MAX_SCRIPT_BYTES else None

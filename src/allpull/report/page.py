@@ -55,7 +55,7 @@ def render(report: ScalingReport) -> str:
     script = _script()
     template = _environment().from_string(_asset("page.html"))
     return template.render(
-        subject=subject(shown.show.runs),
+        subject=shown.program or subject(shown.show.runs),
         facts=_facts(shown),
         blocks=sections,
         pictures=_pictures(sections),

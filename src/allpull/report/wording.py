@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from allpull.report.printable import short
-from allpull.schema.results import Interval, RunMetrics, Scaling, ShowResult
+from allpull.schema.results import Interval, RunDetail, RunMetrics, Scaling, ShowResult
 from allpull.units import counted, show_count, show_spread_parts
 
 ABSENT = "–"
@@ -116,7 +116,7 @@ def spread_parts(interval: Interval | None) -> tuple[str, str]:
 
 
 def labels(runs: Sequence[RunMetrics]) -> list[str]:
-    """One short name for each run, all different: its ranks, and its name or a number where those repeat.
+    """One short name for each run, all different: its ranks, and its name, begin or a number where those repeat.
 
     If every run has its own number of ranks, labels contain no user input.
     """
@@ -129,7 +129,16 @@ def labels(runs: Sequence[RunMetrics]) -> list[str]:
     ]
     if _distinct(named):
         return named
+    begun = [f"{ranks} · {run.run.partition('_')[0]}" for ranks, run in zip(by_ranks, runs, strict=True)]
+    if _distinct(begun) and max(map(len, begun)) <= LABEL_CHARACTERS:
+        return begun
     return [f"{ranks} · run {number}" for number, ranks in enumerate(by_ranks, start=1)]
+
+
+def without_steps(run: RunDetail) -> str:
+    """One line on a probe, or on a job that made no step."""
+    state = run.metrics.status if run.exit is None or not run.exit.code else run.exit.describe()
+    return f"{run.metrics.run}: {state}"
 
 
 def listed_gaps(show: ShowResult) -> list[str]:

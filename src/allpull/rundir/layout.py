@@ -27,6 +27,8 @@ CHECKPOINT_NAMES = "step-*.pt"
 
 SCRIPT = f"{JOB}/script.sh"
 SPEC = f"{JOB}/spec.json"
+SECRETS = f"{JOB}/secrets.json"
+"""What is masked in ``SPEC``, while a job runs whose processes cannot be handed it otherwise."""
 LOGS = f"{JOB}/logs"
 ENDED = f"{JOB}/ended"
 QUEUE = f"{JOB}/slurm-job"

@@ -9,13 +9,23 @@ from allpull.schema.explained import ExplainDetail
 from allpull.schema.results import RunDetail, ShowResult
 
 
-class ScalingReport(Record):
-    """Everything that `allpull report` draws."""
+class ProgramTable(Record):
+    """The runs of one program side by side."""
 
-    schema_: str = Field(alias="schema")
+    program: str = Field("", description="name of the script or recipe; empty where all runs are of one program")
     show: ShowResult
     words: list[str] = Field(description="summary sentences, most important first")
+
+
+class ScalingReport(ProgramTable):
+    """Everything that `allpull report` draws: the runs of one program, and tables of the others beside it."""
+
+    schema_: str = Field(alias="schema")
     details: list[RunDetail] = Field(description="in the order of show.runs")
     explained: list[ExplainDetail] = Field(
         default_factory=list, description="the runs that could be explained, in the order of show.runs"
+    )
+    others: list[ProgramTable] = Field(default_factory=list, description="one per other program")
+    without_steps: list[RunDetail] = Field(
+        default_factory=list, description="probes and jobs that made no step, beside runs that did"
     )

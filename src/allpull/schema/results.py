@@ -14,7 +14,10 @@ Scaling = Literal["weak", "strong", "mixed"]
 
 
 class Interval(Record):
-    """A value and its 95 % confidence interval; the bounds are None where the data cannot tell."""
+    """A value and its 95 % confidence interval; the bounds are None where the data cannot tell.
+
+    Where ``high`` equals ``value`` and ``low`` is below it, ``value`` is an upper bound and ``low`` what is certain.
+    """
 
     value: float
     low: float | None
@@ -161,14 +164,32 @@ class RunMetrics(Record):
     buckets: list[BucketTime] | None = Field(None, description="None: no profiler window was read")
 
 
+class ProgramRuns(Record):
+    """The runs of one program among several, which are compared with each other alone."""
+
+    program: str = Field(description="name of the script or recipe, and what tells it from its namesakes")
+    runs: list[str] = Field(description="run ids")
+    reference: str | None
+    scaling: Scaling | None
+    notes: list[str]
+
+
 class ShowResult(Record):
-    """One or more runs side by side; the one with fewest ranks is the reference."""
+    """One or more runs side by side; the one with fewest ranks is the reference.
+
+    Speed-up exists only among runs of one program: of the same script with the same contents and options, or of the
+    same recipe. Where the runs are of several, each has a reference of its own in ``programs``.
+    """
 
     schema_: str = Field(alias="schema")
     runs: list[RunMetrics]
-    reference: str | None = Field(description="run id of the reference; None for a single run")
+    reference: str | None = Field(description="run id of the reference; None for a single run and for several programs")
     scaling: Scaling | None = Field(description="weak: same samples per rank; strong: same global batch")
     notes: list[str]
+    programs: list[ProgramRuns] = Field(default_factory=list, description="empty where all runs are of one program")
+    without_steps: list[str] = Field(
+        default_factory=list, description="run ids of probes and of jobs that made no step, beside runs that did"
+    )
 
 
 class Curve(Record):

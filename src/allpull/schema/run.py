@@ -79,6 +79,9 @@ class RunRecord(Record):
     seed: int | None = None
     versions: dict[str, str | None] = Field(description="allpull, python, torch and others; None: not installed")
     git: GitState | None = None
+    script_sha256: str | None = Field(
+        None, max_length=64, description="of the user's script when the job was prepared; None: not a file, or not read"
+    )
     environment: dict[str, str] = Field(default_factory=dict, description="variables that affect how ranks run")
     redacted: int = Field(0, ge=0, description="secrets that were replaced before writing")
     exit: Exit | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import types
 from dataclasses import dataclass
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from allpull.launch.execute import execute
 from allpull.launch.job import prepare
 from allpull.launch.local import Local
+from allpull.observe.recording import arrival
 from allpull.observe.recording.arrival import LEARN_STEPS, _cut
 from allpull.schema.spec import LaunchSpec, ObserveSpec, RunSpec
 
@@ -145,11 +145,6 @@ class Parameter:
     """What of a parameter tells which bucket it is in."""
 
     numbers: int
-    kind: str = "cpu"
-
-    @property
-    def device(self):
-        return types.SimpleNamespace(type=self.kind)
 
     def numel(self):
         return self.numbers
@@ -170,10 +165,55 @@ def test_parameters_are_cut_into_buckets_as_their_sizes_say():
         ([Parameter(10), Parameter(20)], [50, 70]),  # of another order or type
         ([Parameter(10), Parameter(20)], [40, 80, 4]),
         ([Parameter(10), Parameter(20), Parameter(1)], [40, 80]),
-        ([Parameter(10, "cuda"), Parameter(20, "cuda")], [40, 80]),
         ([Parameter(1)] * 100, [4] * 100),
         ([], []),
     ],
 )
 def test_buckets_that_cannot_be_told_apart_are_not(parameters, sizes):
     assert _cut(parameters, sizes) == []
+
+
+@pytest.mark.torch
+def test_on_a_device_a_bucket_is_enqueued_before_ddp_reduces_it(monkeypatch):
+    """DDP itself, on one rank; only that the parameters are on an accelerator is pretended."""
+    import torch  # noqa: PLC0415  where it is missing, this test is skipped
+    from torch import distributed  # noqa: PLC0415
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook  # noqa: PLC0415
+    from torch.nn.parallel import DistributedDataParallel  # noqa: PLC0415
+
+    monkeypatch.setattr(arrival, "_device_of", lambda _: "cuda")
+    monkeypatch.setattr(DistributedDataParallel, "__init__", DistributedDataParallel.__init__)
+    happened, clocks = [], []
+
+    def attach(clock):
+        clock.on_device = lambda place, buckets: happened.append(("ready", place, buckets))
+        clocks.append(clock)
+
+    def hook(_, bucket):
+        happened.append(("reduced", bucket.index()))
+        return allreduce_hook(None, bucket)
+
+    arrival.watch_ddp(attach)
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        layers = [torch.nn.Linear(256, 256) for _ in range(8)]
+        network = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=0.6)
+        network.register_comm_hook(None, hook)
+
+        def step():
+            happened.clear()
+            network(torch.randn(4, 256)).sum().backward()
+            return clocks[0].take()
+
+        for _ in range(LEARN_STEPS):
+            assert len(step()) == 1
+        assert len(step()) == 1  # moments of the host say nothing
+        buckets = happened[-1][-1] + 1
+        assert buckets > 2
+        expected = [[("ready", place, buckets), ("reduced", place)] for place in range(buckets)]
+        assert happened == [one for pair in expected for one in pair]
+        with network.no_sync():
+            assert step() is None
+        assert happened == []
+    finally:
+        distributed.destroy_process_group()

@@ -11,7 +11,7 @@ from report_samples import HOSTILE, detail, empty, host, hostile, metrics, one, 
 
 from allpull.errors import BadInput
 from allpull.report.colours import PHASES, RUNS, in_order
-from allpull.report.html.block import Chart, Notice, Table, Terms, Text, Tiles
+from allpull.report.html.block import Chart, Notice, Points, Table, Terms, Text, Tiles
 from allpull.report.html.chart import FIGURE, LIVE, dress, embeddable
 from allpull.report.html.page_limits import MAX_LINES, MAX_RUNS, bounded, evenly
 from allpull.report.sections import SECTIONS, blocks, names
@@ -36,12 +36,28 @@ def text_of(block):
     return " ".join([block.lead, *(part.text for part in parts(block, Text))])
 
 
+def test_runs_of_other_programs_are_tables_of_their_own():
+    """The rest of the page is about one program; what is not compared has no speed-up there."""
+    made = three().model_copy(
+        update={
+            "program": "big.py",
+            "others": [one().model_copy(update={"program": "small.py"})],
+            "without_steps": one().details,
+        }
+    )
+    block = blocks(bounded(made))["programs"]
+    assert [table.caption for table in parts(block, Table)] == ["small.py: the run"]
+    assert parts(block, Points)[-1].items == [f"{one().details[0].metrics.run}: completed"]
+    assert "big.py" in block.lead
+    assert "programs" not in blocks(three())
+
+
 # --- the table of sections -------------------------------------------------------------------------------------
 
 
 def test_sections_come_in_reading_order_and_each_loads():
     first = ["summary", "findings", "losses", "throughput", "phases", "timeline", "lateness", "steps", "learning"]
-    assert names()[:11] == [*first, "environment", "method"]
+    assert names()[:12] == [*first, "programs", "environment", "method"]
     assert all(callable(SECTIONS.load(name)) for name in names())
 
 

@@ -180,3 +180,17 @@ def test_events_of_one_newer_minor_version_are_passed_over(make_run: MakeRun) ->
     newer = json.dumps({**json.loads(lines[0]), "schema": tag("events").replace(VERSION, "1.9")})
     path.write_text("\n".join([newer, json.dumps({"kind": "aurora", "t_ns": 3}), *lines[1:]]) + "\n")
     assert len(read_run(path.parents[1]).events[0].metrics) == 1
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "fault"),
+    [
+        ("ready_ns", [3, 2], r"ready_ns\[1\] is 2, before that of the bucket before"),
+        ("reductions", [[0, 1, 2, 0, 0, 0, 0, -1, 2]], r"reductions\[0\] has optimizer_ns -1"),
+    ],
+)
+def test_buckets_of_a_device_that_cannot_be(make_run: MakeRun, field: str, value: Any, fault: str) -> None:
+    root = make_run()
+    add(root / layout.events_file(1), {"kind": "device_step", "step": 3, field: value, "t_ns": 1})
+    with pytest.raises(RunDirError, match=fault):
+        read_run(root)

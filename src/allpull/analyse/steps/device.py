@@ -15,15 +15,18 @@ phases while the host was still issuing, is an upper bound on what the device wa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from allpull.analyse.steps.grid import Floats
+from allpull.rundir.read import buckets, reductions
 from allpull.rundir.read.collectives import SCHEMA
 from allpull.rundir.read.events import EventLog
+from allpull.rundir.read.reductions import FIELDS
+from allpull.schema.events import DeviceStep
 from allpull.units import NS_PER_S
 
 SPANS = (
@@ -85,6 +88,37 @@ def calls_on_device(calls: pl.DataFrame, events: Mapping[int, EventLog]) -> pl.D
     keys = ["rank", "step", "kind", "seq"]
     device = pl.DataFrame(rows, schema=SCHEMA, orient="row").unique(keys, keep="last")
     return calls.select(keys).join(device, on=keys, how="inner", maintain_order="left").select(calls.columns)
+
+
+def ready_on_device(ready: pl.DataFrame, events: Mapping[int, EventLog]) -> pl.DataFrame:
+    """``ready`` (columns ``rundir.read.buckets.SCHEMA``) with the device's times where it has them."""
+    rows = [
+        (rank, one.step, bucket, ready_ns)
+        for rank, log in events.items()
+        for one in _latest(log)
+        for bucket, ready_ns in enumerate(one.ready_ns or ())
+    ]
+    if not rows:
+        return ready
+    device = pl.DataFrame(rows, schema=buckets.SCHEMA, orient="row")
+    others = ready.join(device, on=["rank", "step"], how="anti")
+    return pl.concat([others, device]).sort("rank", "step", "bucket")
+
+
+def reductions_on_device(events: Mapping[int, EventLog]) -> pl.DataFrame:
+    """Reductions that steps on a device list, columns ``rundir.read.reductions.SCHEMA``."""
+    rows = [
+        (rank, one.step, place, *numbers[: len(FIELDS)], numbers[-1], numbers[len(FIELDS) :])
+        for rank, log in events.items()
+        for one in _latest(log)
+        for place, numbers in enumerate(one.reductions or ())
+    ]
+    return pl.DataFrame(rows, schema=reductions.SCHEMA, orient="row").sort("rank", "step", "reduction")
+
+
+def _latest(log: EventLog) -> Iterable[DeviceStep]:
+    """The device's steps of a rank, the last record of each: one that was repeated has two."""
+    return {one.step: one for one in log.device_steps}.values()
 
 
 def device_bounds_s(events: Mapping[int, EventLog], steps: NDArray[np.int64]) -> list[float]:

@@ -5,6 +5,9 @@ bucket of DDP; from then on only those parameters keep theirs, at half a microse
 ``requires_grad``: torch refuses a hook on a frozen parameter, so it is set once the parameter is trained. DDP's own
 logger has the arrival too, but reading it costs 50 µs per step and lags one iteration (docs/decisions/002);
 ``tests/observe/recording/test_arrival.py`` compares the two.
+
+On an accelerator the host only enqueues gradients. There these hooks call ``on_device``, which enqueues an event: torch
+runs our hooks before that of DDP, which enqueues the reduction of the bucket.
 """
 
 from __future__ import annotations
@@ -21,12 +24,17 @@ if TYPE_CHECKING:
     from .recorder import Recorder
 
 LEARN_STEPS = 3  # DDP rebuilds its buckets after the first; two more confirm which parameters come last
-MOST_BUCKETS = 64  # buckets of a network with more are not timed: each costs half a microsecond per step
+MOST_BUCKETS = 64  # buckets of a network with more are not timed: each costs half a microsecond per step, or an event
 MOST_LESSONS = 16  # times that the last parameters are learned anew, because those known so far were frozen
 
 Ready = Optional[Tuple[int, ...]]
 """When the gradients of each bucket were ready, in the order of reduction, ns: the last one is the arrival. None: no
 backward ran; a single moment: only the arrival is known.
+"""
+
+OnDevice = Callable[[int, int], None]
+"""Called when a bucket that will be reduced was enqueued on the current stream: which one, and of how many. The last is
+the arrival; of a single one, only that is known.
 """
 
 Reduced = Optional[Sequence[Tuple[int, Tuple[int, ...]]]]
@@ -48,7 +56,8 @@ class Arrival:
         reduces: Callable[[], bool] = lambda: True,
     ) -> None:
         self.live: Words = hidden_words()  # of this rank: shows other processes that its gradients are ready
-        self.also_call: Optional[Callable[[], None]] = None  # called too when a gradient that may be the last is ready
+        self.on_device: Optional[OnDevice] = None
+        self._buckets = 1  # on a device: how many of them are timed
         self._clock_ns = clock_ns
         self._sizes = sizes
         self._reduces = reduces
@@ -110,11 +119,15 @@ class Arrival:
 
     def _last_ready(self, _: Any) -> None:
         self._ready_ns = self.live[ARRIVED_NS] = self._clock_ns()
-        if self.also_call is not None:
-            self.also_call()
+        if self.on_device is not None:
+            self._bucket_enqueued(self._buckets - 1, _)
 
     def _bucket_ready(self, place: int, _: Any) -> None:
         self._moments[place] = self._clock_ns()
+
+    def _bucket_enqueued(self, place: int, _: Any) -> None:
+        if self.on_device is not None and self._reduces():
+            self.on_device(place, self._buckets)
 
     def _learn(self) -> None:
         self._orders.append(list(self._order))
@@ -134,11 +147,20 @@ class Arrival:
         self._hooks, self._orders, self._sizes = [], [], tuple
 
     def _learn_buckets(self) -> None:
-        buckets = _cut(self._orders[0], self._sizes())  # DDP forms them in the order of the first step
-        self._moments = [0] * max(0, len(buckets) - 1)
+        order = self._orders[0]  # DDP forms buckets in the order of the first step
+        kind = _device_of(order)
+        on_host = kind == "cpu"
+        if kind is None or not (on_host or self.on_device):
+            return
+        buckets = _cut(order, self._sizes())
+        if on_host:
+            self._moments = [0] * max(0, len(buckets) - 1)
+        else:
+            self._buckets = max(1, len(buckets))
+        ready = self._bucket_ready if on_host else self._bucket_enqueued
         for place, bucket in enumerate(buckets[:-1]):
             for parameter in _last_ones([[one for one in order if one in bucket] for order in self._orders]):
-                self._hook(parameter, functools.partial(self._bucket_ready, place))
+                self._hook(parameter, functools.partial(ready, place))
 
     def _look_for_frozen(self) -> None:
         """Learn again which gradients come last, where all that may be last are frozen and others are not."""
@@ -162,12 +184,15 @@ def _last_ones(orders: Sequence[Sequence[Any]]) -> List[Any]:
     return list(dict.fromkeys(order[-1] for order in orders if order))
 
 
-def _cut(parameters: Sequence[Any], sizes: Sequence[int]) -> List[Dict[Any, None]]:
-    """The parameters of consecutive buckets of these sizes; none if the sizes do not add up.
+def _device_of(parameters: Sequence[Any]) -> Optional[str]:
+    """The type of the device that all ``parameters`` are on; None: of several."""
+    devices = {one.device for one in parameters}
+    return str(devices.pop().type) if len(devices) == 1 else None
 
-    Parameters on a device are left out: the host only knows when their gradients were enqueued.
-    """
-    if not 1 < len(sizes) <= MOST_BUCKETS or any(one.device.type != "cpu" for one in parameters):
+
+def _cut(parameters: Sequence[Any], sizes: Sequence[int]) -> List[Dict[Any, None]]:
+    """The parameters of consecutive buckets of these sizes; none if the sizes do not add up."""
+    if not 1 < len(sizes) <= MOST_BUCKETS:
         return []
     left = list(reversed(parameters))
     buckets: List[Dict[Any, None]] = []

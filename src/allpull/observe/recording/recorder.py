@@ -292,6 +292,11 @@ class Recorder:
             self._begin_ns = now
         self.journal.event({"kind": "epoch", "epoch": number, "step": self.step_number, "t_ns": now}, now)
 
+    def delimited_by(self, boundary: str) -> None:
+        """What ends steps from now on, where it is not what the header says."""
+        now = self._clock_ns()
+        self.journal.event({"kind": "boundary", "boundary": boundary, "step": self.step_number, "t_ns": now}, now)
+
     def metric(self, name: str, value: Optional[float], step: Optional[int] = None) -> None:
         """A metric of the training as of ``step``; a value that is not finite is written as null."""
         now = self._clock_ns()

@@ -25,7 +25,6 @@ from allpull.replay.recording.segments import in_segments
 from allpull.replay.recording.step_choice import ChosenSteps, NoWindow, choose_steps, shorten
 from allpull.replay.recording.work import PHASES, lay_out_work
 from allpull.replay.window import CALL, REDUCE, WORK, Level, Reductions, Window
-from allpull.rundir.read.run import RunData
 from allpull.schema.gap import Gap
 from allpull.units import NS_PER_S, show_time
 
@@ -42,7 +41,7 @@ def record_window(aligned: AlignedRun) -> Window | NoWindow:
     if isinstance(steps, NoWindow):
         return steps
     ranks = run.record.ranks
-    steps = shorten(steps, ranks=ranks, events=_count(aligned, steps), buckets=_buckets(run, steps))
+    steps = shorten(steps, ranks=ranks, events=_count(aligned, steps), buckets=_buckets(aligned, steps))
     records = in_window(aligned.steps, steps.steps)
     recorded = moments(records, in_window(aligned.reductions, steps.steps), ranks)
     apart_s = float(recorded.begin_s[0].max() - recorded.end_s[-1].min())
@@ -95,10 +94,10 @@ def _count(aligned: AlignedRun, steps: ChosenSteps) -> int:
     return called["match"].n_unique() + 2 * steps.steps.size
 
 
-def _buckets(run: RunData, steps: ChosenSteps) -> int:
+def _buckets(aligned: AlignedRun, steps: ChosenSteps) -> int:
     """The approximate number of buckets per step."""
-    recorded = in_window(run.ready.select("step"), steps.steps).height
-    return -(-recorded // (steps.steps.size * run.record.ranks))
+    recorded = in_window(aligned.ready.select("step"), steps.steps).height
+    return -(-recorded // (steps.steps.size * aligned.data.record.ranks))
 
 
 def _calls(aligned: AlignedRun, steps: ChosenSteps, recorded: Moments) -> tuple[Calls, Iterator[Gap]]:
@@ -191,7 +190,7 @@ def _reductions(
     at = events.kind == REDUCE
     stand_s, leave_s = events.stand_s[at], events.leave_s[at]
     listed = in_window(aligned.listed, steps.steps)
-    lead_ns = bucket_times.all_leads(in_window(aligned.data.ready, steps.steps), listed)
+    lead_ns = bucket_times.all_leads(in_window(aligned.ready, steps.steps), listed)
     of_networks = [
         _of_networks(aligned, recorded, place, (stand_s, leave_s), (int(steps.steps[0]), lead_ns))
         for place in range(len(reduced.names))

@@ -11,12 +11,13 @@ from typing import TypeVar
 from allpull.errors import BadInput
 from allpull.report.printable import short
 from allpull.report.wording import NAME_CHARACTERS
-from allpull.schema.reported import ScalingReport
+from allpull.schema.reported import ProgramTable, ScalingReport
 from allpull.schema.results import Curve, RunDetail, RunMetrics
 from allpull.units import counted
 
 MAX_RANKS = 1_000_000  # as in schema.run
 MAX_RUNS = 48
+MAX_PROGRAMS = 40
 MAX_LINES = 60  # notes, gaps and lines of a log: what is read on a page
 MAX_SETTINGS = 120
 MAX_HOSTS = 64
@@ -44,6 +45,8 @@ def bounded(report: ScalingReport) -> ScalingReport:
             raise BadInput(f"run {short(run.run, NAME_CHARACTERS)} cannot have had {run.ranks:.3g} ranks")
     kept = evenly(len(show.runs), MAX_RUNS, keep=_reference(report))
     notes = list(show.notes[:MAX_LINES])
+    if len(report.others) > MAX_PROGRAMS:
+        notes.append(f"This page shows {MAX_PROGRAMS} of {counted(len(report.others), 'other program')}.")
     if len(kept) < len(show.runs):
         notes.append(f"This page shows {len(kept)} of {counted(len(show.runs), 'run')}, spread evenly over them.")
     return report.model_copy(
@@ -51,6 +54,8 @@ def bounded(report: ScalingReport) -> ScalingReport:
             "show": show.model_copy(update={"runs": [_run(show.runs[index]) for index in kept], "notes": notes}),
             "words": list(report.words[:MAX_LINES]),
             "details": [_detail(report.details[index]) for index in kept],
+            "others": [_table(other) for other in report.others[:MAX_PROGRAMS]],
+            "without_steps": [_detail(one) for one in report.without_steps[:MAX_LINES]],
         }
     )
 
@@ -70,6 +75,11 @@ def evenly(count: int, limit: int, *, keep: Iterable[int] = ()) -> list[int]:
 
 def _reference(report: ScalingReport) -> list[int]:
     return [index for index, run in enumerate(report.show.runs) if run.run == report.show.reference][:1]
+
+
+def _table(other: ProgramTable) -> ProgramTable:
+    runs = [_run(run) for run in other.show.runs[:MAX_RUNS]]
+    return other.model_copy(update={"show": other.show.model_copy(update={"runs": runs})})
 
 
 def _run(run: RunMetrics) -> RunMetrics:

@@ -24,6 +24,7 @@ SECTIONS = Table(
         "lateness": "allpull.report.sections.lateness:block",
         "steps": "allpull.report.sections.steps:block",
         "learning": "allpull.report.sections.learning:block",
+        "programs": "allpull.report.sections.programs:block",
         "environment": "allpull.report.sections.environment:block",
         "method": "allpull.report.sections.method:block",
     },

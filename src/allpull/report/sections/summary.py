@@ -51,7 +51,7 @@ def block(report: ScalingReport) -> Block:
     parts: list[Part] = [*([_first(detail.result)] if detail and _has_first(detail.result) else [])]
     parts += [Tiles(tiles=tiles)] if tiles else []
     parts += [Points(items=sentences)] if sentences else []
-    parts += [_table(show), Text(text=LEGEND, quiet=True), *_failures(report), *_cautions(show)]
+    parts += [table(show), Text(text=LEGEND, quiet=True), *_failures(report), *_cautions(show)]
     return Block(title="What it means", lead=lead, parts=parts)
 
 
@@ -121,7 +121,8 @@ def _range(interval: Interval | None, show: object) -> str:
     return f"95 % interval {show(interval.low)} to {show(interval.high)}"
 
 
-def _table(show: ShowResult) -> Table:
+def table(show: ShowResult, *, caption: str = "") -> Table:
+    """One row per run, ``caption`` before the kind of scaling."""
     rows = [
         (
             label + _state(run, show),
@@ -133,8 +134,9 @@ def _table(show: ShowResult) -> Table:
         )
         for label, run in zip(labels(show.runs), show.runs, strict=True)
     ]
+    runs = SCALING_WORDS[show.scaling] if show.scaling else "The runs" if len(rows) > 1 else "The run"
     return Table(
-        caption=SCALING_WORDS[show.scaling] if show.scaling else "The runs" if len(rows) > 1 else "The run",
+        caption=f"{caption}: {runs[0].lower()}{runs[1:]}" if caption else runs,
         columns=("Run", "Samples/s", "Step (median)", "Speed-up", "Efficiency", "Test accuracy"),
         rows=rows,
         marked=frozenset(index for index, run in enumerate(show.runs) if run.run == show.reference),

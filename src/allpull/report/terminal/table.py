@@ -26,12 +26,13 @@ LARGEST = 3  # phases named in the compact form
 CLOCKED = ("wait", "transfer")  # phases that compare the clocks of hosts
 
 
-def table(show: ShowResult) -> RenderableType:
+def table(show: ShowResult, *, is_brief: bool = False) -> RenderableType:
     """One line per run: ranks, samples/s ± spread, step time, speed-up, efficiency, test accuracy and phases.
 
-    On a terminal narrower than ``WIDE`` the phases appear below the table; below ``NARROW`` there are sentences.
+    On a terminal narrower than ``WIDE`` the phases appear below the table, and nowhere in a brief one; below
+    ``NARROW`` there are sentences.
     """
-    return _Scaling(show)
+    return _Scaling(show, is_brief)
 
 
 def phases(show: ShowResult) -> RenderableType:
@@ -70,15 +71,16 @@ class _Scaling:
     """The scaling table, laid out for the width of the console."""
 
     show: ShowResult
+    is_brief: bool
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         named = list(zip(labels(self.show.runs), self.show.runs, strict=True))
-        wide = options.max_width >= WIDE
+        wide = options.max_width >= WIDE and not self.is_brief
         if options.max_width < NARROW:
             yield from (Text.assemble(_name(label, run), ": ", _sentence(run)) for label, run in named)
         else:
             yield _scaling_table(named, wide=wide)
-        if not wide:
+        if not wide and not self.is_brief:
             yield from (Text(f"{label}: {line}") for label, run in named if (line := compact_phases(run)))
 
 

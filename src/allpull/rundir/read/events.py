@@ -10,20 +10,23 @@ from pydantic import ValidationError
 
 from allpull.errors import RunDirError
 from allpull.rundir import layout
-from allpull.rundir.read import collectives
+from allpull.rundir.read import buckets, collectives, reductions
 from allpull.rundir.read.lines import one_damaged, read_lines, value_of
 from allpull.schema.base import tag
 from allpull.schema.events import (
     EVENT,
+    Boundary,
     Buckets,
     ClockPair,
     CollectiveKind,
+    DataParallel,
     DeviceStep,
     End,
     EpochMark,
     Event,
     EventsHeader,
     Metric,
+    NcclLog,
     ProcessGroup,
     Raised,
     Remark,
@@ -64,7 +67,10 @@ class EventLog:
     watching: tuple[Watching, ...] = ()
     after_steps: tuple[Rest, ...] = ()
     process_groups: tuple[ProcessGroup, ...] = ()
+    boundaries: tuple[Boundary, ...] = ()
     stalls: tuple[Stall, ...] = ()
+    data_parallel: tuple[DataParallel, ...] = ()
+    nccl: tuple[NcclLog, ...] = ()
 
 
 def read_events(root: Path, rank: int, *, skip_damaged: bool) -> EventLog | None:
@@ -114,7 +120,10 @@ def read_events(root: Path, rank: int, *, skip_damaged: bool) -> EventLog | None
         watching=_of(Watching, events),
         after_steps=_of(Rest, events),
         process_groups=_of(ProcessGroup, events),
+        boundaries=_of(Boundary, events),
         stalls=_of(Stall, events),
+        data_parallel=_of(DataParallel, events),
+        nccl=_of(NcclLog, events),
     )
 
 
@@ -127,6 +136,9 @@ def _event(value: dict[str, Any], *, is_newer: bool) -> Event | None:
         raise
     if isinstance(event, (Rest, DeviceStep)):
         collectives.check(event.collectives)
+    if isinstance(event, DeviceStep):
+        buckets.check(event.ready_ns)
+        reductions.check(event.reductions)
     return event
 
 

@@ -208,12 +208,13 @@ def _columns(bodies: Mapping[int, bytes]) -> StepTables | None:
     phases = [one for one in named if one is not None]
     if calls is None or ready is None or reduced is None or len(phases) < len(named):
         return None
+    own_names = pl.concat([pl.DataFrame(schema=named_phases.SCHEMA), *phases])
     return StepTables(
-        steps=_finished(frame),
+        steps=named_phases.counted_as_forward(_finished(frame), own_names),
         calls=calls,
         ready=ready,
-        reduced=reduced,
-        named=pl.concat([pl.DataFrame(schema=named_phases.SCHEMA), *phases]),
+        reduced=named_phases.counted_as_forward(reduced, own_names),
+        named=own_names,
     )
 
 

@@ -41,7 +41,6 @@ class Rig:
             (directory / folder).mkdir(parents=True)
         self.machine = machine
         self.failures: list[tuple[str, str]] = []
-        self.reduced = True
         self._events = directory / layout.events_file(0)
         who = Identity(rank=0, local_rank=0, ranks=1, host="h")
         self.recorder = Recorder(
@@ -52,7 +51,7 @@ class Rig:
         )
         self.arrivals: list[Any] = []
         inference = SimpleNamespace(session=session, failed=set(), reduces=self.arrivals.append)
-        self.device = module.Device(inference, lambda: self.reduced)
+        self.device = module.Device(inference)
         self.device.begin()
 
     @contextmanager
@@ -77,10 +76,14 @@ class Rig:
             self.machine.launch(kernel_ns, count, every_ns)
         with self.phase(BACKWARD):
             self.machine.launch(kernel_ns, count, every_ns)
-            self.device.arrives()
+            self.arrives()
         with self.phase(OPTIMIZER):
             self.machine.launch(kernel_ns, count, every_ns)
         self.end_step()
+
+    def arrives(self, place: int = 0, buckets: int = 1, network: int = 0) -> None:
+        """The last gradient of a bucket that will be reduced was enqueued."""
+        self.device.ready(network, place, buckets)
 
     def told(self) -> list[DeviceStep]:
         """What was written, after all that the device had to do."""
@@ -284,13 +287,14 @@ def test_the_last_gradient_counts_and_only_of_backwards_that_reduce(rig: Any) ->
     run = rig()
     machine = run.machine
     for _ in range(3):
-        for run.reduced in (False, True):
+        for reduces in (False, True):
             with run.phase(FORWARD):
                 machine.launch(1 * MS)
             with run.phase(BACKWARD):
                 for _ in range(3):
                     machine.launch(2 * MS)
-                    run.device.arrives()
+                    if reduces:
+                        run.arrives()
                 machine.launch(4 * MS)  # the reduction, which the stream waits for
         with run.phase(OPTIMIZER):
             machine.launch(1 * MS)
@@ -299,14 +303,109 @@ def test_the_last_gradient_counts_and_only_of_backwards_that_reduce(rig: Any) ->
         assert step.done_ns is not None
         assert step.arrival_ns == near(step.done_ns - 4 * MS)
         assert (step.forward_ns, step.backward_ns) == (near(2 * MS), near(20 * MS))
-    run.reduced = False
+
+
+def test_buckets_are_ready_when_the_stream_has_computed_them(rig: Any) -> None:
+    """The host issues all of backward at once; of two gradients that may be a bucket's last, the later one counts."""
+    run = rig(drift_ppm=60)
+    machine, recorded = run.machine, []
+    for _ in range(4):
+        with run.phase(FORWARD):
+            machine.launch(5 * MS)
+        with run.phase(BACKWARD):
+            for place in range(3):
+                machine.launch(2 * MS)
+                run.arrives(place, 3)
+                machine.launch(1 * MS)
+                run.arrives(place, 3)
+            machine.launch(4 * MS)  # the reduction, which the stream waits for
+        recorded.append(len(machine.events))
+        with run.phase(OPTIMIZER):
+            machine.launch(1 * MS)
+        run.end_step()
+    steps = run.told()
+    for step in steps:
+        assert step.ready_ns == [near(step.done_ns - after * MS) for after in (10, 7, 4)]
+        assert step.arrival_ns == step.ready_ns[-1]
+        assert step.reductions is None
+    assert recorded[0] == 8  # forward and backward begin and end, three buckets, and the clock
+
+
+def test_a_bucket_without_its_gradients_leaves_the_arrival(rig: Any) -> None:
+    run = rig()
+    for _ in range(2):
+        with run.phase(BACKWARD):
+            run.machine.launch(2 * MS)
+            run.arrives(0, 3)
+            run.machine.launch(3 * MS)
+            run.arrives(2, 3)
+            run.machine.launch(4 * MS)
+        run.end_step()
+    assert [(step.ready_ns, step.done_ns - step.arrival_ns) for step in run.told()] == [(None, near(4 * MS))] * 2
+
+
+def test_every_reduction_of_a_step_has_the_times_of_the_stream(rig: Any) -> None:
+    """Two networks in turn, as in a GAN, after 6 ms without work; of the one in a third pass gradients stay."""
+    run = rig()
+    machine = run.machine
+    for _ in range(4):
+        with run.phase(INPUT):
+            machine.synchronize()
+            machine.sleep(6 * MS)
+        for network, reduces in ((1, True), (0, False), (0, True)):
+            with run.phase(FORWARD):
+                machine.launch(2 * MS)
+            with run.phase(BACKWARD):
+                machine.launch(3 * MS)
+                if reduces:
+                    run.arrives(0, 2, network)
+                machine.launch(2 * MS)
+                if reduces:
+                    run.arrives(1, 2, network)
+                machine.launch(4 * MS)
+            with run.phase(OPTIMIZER):
+                machine.launch(1 * MS)
+        run.end_step()
+    _, *steps = run.told()
+    for step in steps:
+        begin = step.begin_ns
+        assert [numbers[0] for numbers in step.reductions] == [1, 0]
+        for numbers, at_ms, passes in zip(step.reductions, (8, 32), (1, 3), strict=True):
+            moments = [begin + (at_ms + after) * MS for after in (0, 9)]
+            ready = [begin + (at_ms + after) * MS for after in (3, 5)]
+            spent = [6 * MS, 0, 2 * MS * passes, 9 * MS * passes, 1 * MS * (passes - 1)]
+            assert numbers[1:] == [near(one, 60 * US) for one in (*moments, *spent, *ready)]
+        assert (step.arrival_ns, step.ready_ns) == (step.reductions[-1][-1], step.reductions[-1][-2:])
+
+
+def test_networks_that_reduce_in_one_pass_arrive_with_the_later(rig: Any) -> None:
+    run = rig()
+    for _ in range(2):
+        run.step(1 * MS)
+        with run.phase(BACKWARD):
+            run.machine.launch(3 * MS)
+            run.arrives(network=1)
+            run.machine.launch(2 * MS)
+            run.arrives(network=0)
+            run.machine.launch(4 * MS)
+        run.end_step()
+    step = run.told()[-1]
+    assert step.done_ns - step.arrival_ns == near(4 * MS)
+    assert [(numbers[0], step.done_ns - numbers[-1]) for numbers in step.reductions] == [
+        (0, near(4 * MS)),
+        (1, near(6 * MS)),
+    ]
+    assert step.ready_ns is None
 
 
 def test_a_step_whose_gradients_stay_has_no_arrival(rig: Any) -> None:
     run = rig()
-    run.reduced = False
-    run.step(1 * MS)
-    run.step(1 * MS)
+    for _ in range(2):
+        with run.phase(FORWARD):
+            run.machine.launch(1 * MS)
+        with run.phase(BACKWARD):
+            run.machine.launch(1 * MS)
+        run.end_step()
     assert [(step.arrival_ns, step.done_ns) for step in run.told()] == [(None, None)] * 2
 
 
@@ -320,7 +419,7 @@ def test_arrivals_on_another_stream_are_on_the_same_clock(rig: Any) -> None:
             machine.launch(5 * MS)
             with machine.on(other):
                 other.free_ns = machine.main.free_ns  # autograd has it wait
-                run.device.arrives()
+                run.arrives()
             machine.launch(5 * MS)
         with run.phase(OPTIMIZER):
             machine.launch(1 * MS)
@@ -335,7 +434,7 @@ def test_a_stream_that_nobody_waited_for_tells_no_arrival(rig: Any) -> None:
     with run.phase(BACKWARD):
         run.machine.launch(5 * MS)
         with run.machine.on(Stream(3, free_ns=run.machine.now_ns + 30 * MS)):
-            run.device.arrives()
+            run.arrives()
         run.machine.launch(5 * MS)
     with run.phase(OPTIMIZER):
         run.machine.launch(1 * MS)
@@ -353,7 +452,7 @@ def test_what_comes_after_the_cut_is_of_the_next_step(rig: Any) -> None:
             machine.launch(2 * MS)
         with run.phase(BACKWARD):
             machine.launch(3 * MS)
-            run.device.arrives()
+            run.arrives()
         if number:
             run.write()
         with run.phase(OPTIMIZER):
@@ -391,7 +490,7 @@ def test_of_many_gradients_one_event_is_kept(rig: Any) -> None:
         with run.phase(BACKWARD):
             for _ in range(1000):
                 run.machine.launch(10 * US)
-                run.device.arrives()
+                run.arrives()
             run.machine.launch(3 * MS)
         with run.phase(OPTIMIZER):
             run.machine.launch(1 * MS)
@@ -411,6 +510,34 @@ def test_times_stay_sharp_in_long_runs_and_after_long_steps(rig: Any) -> None:
     for step, begin, end in zip(run.told()[1:], ends, ends[1:], strict=False):
         assert (step.forward_ns, step.optimizer_ns) == (near(2 * MS, 7 * US),) * 2
         assert step.end_ns - step.begin_ns == near(end - begin, 15 * US)
+
+
+def never_dry(run: Any) -> list[DeviceStep]:
+    """20 s in which the device always has work: 200 ms of it from the start, and then as much as the host issues."""
+    with run.phase(FORWARD):
+        run.machine.launch(200 * MS)
+    for _ in range(400):
+        run.step(17 * MS, fetch_ns=50 * MS)
+    return run.told()
+
+
+def test_a_device_that_never_runs_dry_shows_its_clock(rig: Any) -> None:
+    run = rig(drift_ppm=80)
+    steps = never_dry(run)
+    assert max(step.bound_ns for step in steps) < 150 * US  # drift alone would make it 1.6 ms
+    assert steps[-1].end_ns == near(run.machine.passes[-1], 150 * US)
+    assert steps[-1].input_ns == near(0)
+    assert [step for step in steps if step.reductions] == []
+
+
+def test_one_hardware_queue_hides_the_clock_and_costs_a_few_polls(rig: Any) -> None:
+    """With CUDA_DEVICE_MAX_CONNECTIONS=1 our stream may wait for the program's."""
+    run = rig(drift_ppm=80)
+    run.machine.cuda.Stream = lambda _: run.machine.main
+    steps = never_dry(run)
+    assert steps[-1].bound_ns > 1 * MS
+    assert abs(steps[-1].end_ns - run.machine.passes[-1]) <= steps[-1].bound_ns
+    assert run.machine.queries < 3000
 
 
 def test_evaluation_costs_what_lies_between_phases(rig: Any) -> None:
@@ -553,6 +680,7 @@ class Event:
 torch.version.cuda = "12.8"
 stream = types.SimpleNamespace(device_index=0, stream_id=0)
 torch.cuda.Event, torch.cuda.current_stream = Event, lambda: stream
+torch.cuda.Stream = lambda device: types.SimpleNamespace(device_index=device, stream_id=7)
 torch.cuda.is_current_stream_capturing = torch.cuda.is_initialized = lambda: True
 torch.cuda.is_current_stream_capturing = lambda: False
 copies.ACCELERATOR = "meta"  # what this torch can copy to

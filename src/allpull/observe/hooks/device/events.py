@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from .clock import DeviceClock
-from .step import Moment, device_step
+from .step import Bucket, Moment, device_step
 
 REBASE_NS = 4_000_000_000  # event times are 32-bit floats of ms: beyond 4 s they lose resolution
 NS_PER_MS = 1_000_000
@@ -17,15 +17,17 @@ Where = Tuple[int, int]
 class Mark(NamedTuple):
     """A phase change at ``asked_ns`` on the host: ``place`` is the innermost phase from here on.
 
-    ``event`` is enqueued in the stream; None: the change is only on the host. ``seen_ns``: when the host observed it
-    complete, if it polled at once.
+    ``event`` is enqueued in the stream; None: the change is only on the host. Where no phase changed (``is_phase``), a
+    bucket was ``ready``, or only the clock is looked at. ``seen_ns``: when the host observed the event complete, if it
+    polled at once.
     """
 
     asked_ns: int
     place: int
     event: Any = None
     where: Optional[Where] = None
-    arrival: bool = False
+    is_phase: bool = True
+    ready: Optional[Bucket] = None
     seen_ns: Optional[int] = None
 
 
@@ -65,7 +67,7 @@ class Resolver:
 
         Args:
             step: its number.
-            marks: of one device and, but for arrivals, of one stream; all observed complete at ``seen_ns``.
+            marks: of one device and, but for buckets, of one stream; all observed complete at ``seen_ns``.
             seen_ns: on the host's clock.
             calls: collectives of the step.
         """
@@ -100,16 +102,15 @@ class Resolver:
         if self._before is not None and self._before[0] == step - 1 and self._before[1].where == last.where:
             _, mark, begin_ns = self._before
             before = Moment(mark.asked_ns, mark.place, begin_ns + offset_ns)
-        moments, arrival_ns, positions = [], None, iter(passed)
+        moments, positions = [], iter(passed)
         at_ns: List[Optional[int]] = []
         for mark in marks:
             passed_ns = None if mark.event is None else next(positions)[1] + offset_ns
             at_ns.append(passed_ns)
-            if mark.arrival:
-                arrival_ns = passed_ns
-            if mark.event is None or mark.where == last.where:
-                moments.append(Moment(mark.asked_ns, mark.place, passed_ns))
-        times: Dict[str, Any] = device_step(moments, before=before, arrival_ns=arrival_ns)
+            on_stream = mark.where in (None, last.where)
+            if on_stream or mark.ready is not None:
+                moments.append(Moment(mark.asked_ns, mark.place, passed_ns, mark.ready, on_stream))
+        times: Dict[str, Any] = device_step(moments, before=before)
         times["bound_ns"] = max(self._clock.bound_ns(edge_ns, offset_ns) for edge_ns in (begin_ns, last_ns))
         collectives = [_collective(call, at_ns) for call in calls]
         if collectives:

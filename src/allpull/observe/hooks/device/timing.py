@@ -1,53 +1,54 @@
 """Time the steps of an accelerator, by events of our own on the stream that the program uses.
 
 On CUDA (or HIP) the host's times are those of issuing work. So an event is recorded wherever a phase begins or ends,
-and when the last gradient is ready; it is queried at the ends of later steps, which never makes the program wait for
+and when a bucket of gradients is ready; it is queried at the ends of later steps, and the program never waits for
 the device. Nothing here initialises CUDA: that would fix the choice of devices, and break programs that fork. Events
 are neither recorded nor queried during graph capture, which either would break.
 
-Now and then, where a forward pass begins on an idle stream, the event is polled until it completes, which takes some
-10 µs: this gives the offset of the device's clock to that accuracy (``clock``).
+Twice a second, where a forward pass begins, an event is polled until it completes, which takes some 10 µs: this gives
+the offset of the device's clock to that accuracy (``clock``). If the stream is idle, it is that of the phase; else one
+on a stream of our own, which is idle even where the program's never is.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections import deque
-from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
+from typing import Any, Deque, Dict, List, Optional, Tuple
 
 from ....rundir.live.activity import NOTHING
 from ....rundir.write import FLUSH_NS
 from ...recording.arrival import Arrival
 from ...recording.recorder import Recorder
-from ...recording.step_line import BACKWARD, COLLECTIVE, FORWARD
+from ...recording.step_line import COLLECTIVE, FORWARD
 from ..inference.step_inference import StepInference
 from ..safety import safely
 from ..torch.copies import watch_copies
 from .events import CallMarks, Mark, Resolver, Where, has_passed
-from .step import HOST_ONLY, ISSUING
+from .step import HOST_ONLY, ISSUING, Bucket
 
 MOST_MARKS = 512  # of a step; one with more, which loops over collectives or micro-batches, has only the host's times
 MOST_PENDING = 256  # steps that are not complete; a launch queue holds a thousand kernels, so the device is stuck
 POLL_EVERY_NS = 500_000_000  # drift adds 50 µs to the bound of the clocks in this time
 POLL_FOR_NS = 50_000  # an event on an idle stream completes in 5 to 10 µs
+MOST_LATE = 8  # events in a row on our own stream that did not: its queue is shared (CUDA_DEVICE_MAX_CONNECTIONS=1)
 
 
 class Device:
     """Marks on the stream of this rank, and the steps that they form once they are complete.
 
-    ``reduced`` returns whether the last backward pass averaged its gradients over ranks. ``left_out`` counts steps
-    without device times: they were captured, had too many marks, or used several streams.
+    ``left_out`` counts steps without device times: they were captured, had too many marks, or used several streams.
     """
 
-    def __init__(self, inference: StepInference, reduced: Callable[[], bool]) -> None:
+    def __init__(self, inference: StepInference) -> None:
         from torch import cuda  # noqa: PLC0415  this runs after torch was imported
 
         self.session = inference.session
         self.failed = inference.failed
         self.left_out = 0
         self._inference = inference
-        self._reduced = reduced
         self._cuda: Any = cuda
         self._recorder: Optional[Recorder] = None
         self._pools: Dict[int, List[Any]] = {}
@@ -55,7 +56,10 @@ class Device:
         self._autocast: Optional[str] = None
         self._calls: List[CallMarks] = []  # of collectives, by places in ``_marks``
         self._latest: Optional[Mark] = None
+        self._networks = 0  # that reduce their gradients in backward
         self._looked_ns = 0
+        self._own_streams: Dict[int, Any] = {}  # by device: nothing but our events runs on them
+        self._late = 0  # events in a row on our own stream that took too long
         self._cut = 0  # the number of marks that belong to the step that was cut
         self._spoilt = False  # marks are missing since the cut
         self._spoilt_at_cut = False
@@ -68,7 +72,8 @@ class Device:
 
     def reduces(self, arrival: Arrival) -> None:
         """A network was made that reduces its gradients in backward; ``arrival`` times when they are ready."""
-        arrival.also_call = self.arrives
+        arrival.on_device = functools.partial(self.ready, self._networks)
+        self._networks += 1  # as ``recording.arrival`` counts them
         self._inference.reduces(arrival)
 
     @safely("device")
@@ -125,8 +130,6 @@ class Device:
         if place == innermost == FORWARD:
             self._autocast = _autocast()
         if place in ISSUING:
-            if place == BACKWARD and innermost != BACKWARD and not self._reduced():
-                self._forget_arrival()
             self._mark(innermost, follows=place == COLLECTIVE)
         elif place in HOST_ONLY and not (self._marks and self._marks[-1].place == innermost):
             self._add(Mark(time.monotonic_ns(), innermost))
@@ -142,7 +145,7 @@ class Device:
         begin = end - 1
         if begin < 0 or self._spoilt or marks[begin].place != COLLECTIVE or marks[end].asked_ns < begin_ns:
             return
-        if any(mark.event is None or mark.arrival for mark in marks[begin:]) or marks[end].place == COLLECTIVE:
+        if any(mark.event is None or not mark.is_phase for mark in marks[begin:]) or marks[end].place == COLLECTIVE:
             return
         called = begin
         while called and marks[called - 1].asked_ns >= called_ns:
@@ -155,14 +158,18 @@ class Device:
             self._calls.append(CallMarks(kind, number, called, begin, end))
 
     @safely("device")
-    def arrives(self) -> None:
-        """A gradient that may be the last is ready; called in autograd's thread, on the stream of the backward pass."""
+    def ready(self, network: int, place: int, buckets: int) -> None:
+        """The last gradient of a bucket may be ready; called in autograd's thread, on the stream of the backward pass.
+
+        At the bucket's next gradient, this one's event is used again: a step has one event per bucket.
+        """
         recorder = self._recorder
         if recorder is not None and recorder.stack:
-            self._forget_arrival()
-            self._mark(recorder.stack[-1], arrival=True)
+            bucket = Bucket(network, place, buckets)
+            self._forget(bucket)
+            self._mark(recorder.stack[-1], ready=bucket)
 
-    def _mark(self, place: int, *, follows: bool = False, arrival: bool = False) -> None:
+    def _mark(self, place: int, *, follows: bool = False, ready: Optional[Bucket] = None) -> None:
         """Record an event on the current stream; ``follows``: only if it is the stream of the last phase."""
         cuda, latest = self._cuda, self._latest
         if cuda.is_current_stream_capturing():
@@ -178,10 +185,28 @@ class Device:
         event = pool.pop() if pool else cuda.Event(enable_timing=True)
         asked_ns = time.monotonic_ns()
         event.record(stream)
-        mark = Mark(asked_ns, place, event, where, arrival, self._poll(event, asked_ns) if is_dry else None)
+        seen_ns = self._poll(event, asked_ns) if is_dry else None
+        mark = Mark(asked_ns, place, event, where, ready is None, ready, seen_ns)
         self._add(mark)
-        if not arrival:
+        if ready is None:
             self._latest = mark
+        if due and seen_ns is None and self._late < MOST_LATE:
+            self._look_at_clock(place, where[0])
+
+    @safely("device-clock")
+    def _look_at_clock(self, place: int, device: int) -> None:
+        """Have a stream of our own stamp an event at once: the program's may be busy for as long as it runs."""
+        stream = self._own_streams.get(device)
+        if stream is None:
+            stream = self._own_streams[device] = self._cuda.Stream(device)
+        pool = self._pools.setdefault(device, [])
+        event = pool.pop() if pool else self._cuda.Event(enable_timing=True)
+        asked_ns = time.monotonic_ns()
+        event.record(stream)
+        seen_ns = self._poll(event, asked_ns)
+        self._late = self._late + 1 if seen_ns is None else 0
+        if seen_ns is not None:
+            self._add(Mark(asked_ns, place, event, (device, stream.stream_id), False, None, seen_ns))
 
     def _poll(self, event: Any, asked_ns: int) -> Optional[int]:
         """When the host observed ``event`` complete, by polling; None: not within ``POLL_FOR_NS``."""
@@ -199,10 +224,16 @@ class Device:
         else:
             self._spoilt = True
 
-    def _forget_arrival(self) -> None:
-        """Discard the last arrival: a later gradient replaces it, or gradients are only accumulated."""
-        if self._marks and self._marks[-1].arrival:
-            self._recycle([self._marks.pop()])
+    def _forget(self, bucket: Bucket) -> None:
+        """Discard the mark of ``bucket`` since the phase changed: a later gradient replaces it."""
+        marks = self._marks
+        for at in range(len(marks) - 1, -1, -1):
+            ready = marks[at].ready
+            if ready is None:
+                return
+            if ready[:2] == bucket[:2]:
+                self._recycle([marks.pop(at)])
+                return
 
     # Results of the device
 
@@ -226,7 +257,7 @@ class Device:
 
     def _set_aside(self, step: int) -> None:
         cut = min(self._cut, len(self._marks))
-        while cut and (self._marks[cut - 1].event is None or self._marks[cut - 1].arrival):
+        while cut and (self._marks[cut - 1].event is None or not self._marks[cut - 1].is_phase):
             cut -= 1  # its phase has no end on the device yet, and continues in the next step
         taken, self._marks = self._marks[:cut], self._marks[cut:]
         calls = [call for call in self._calls if call.end < cut]
@@ -283,8 +314,8 @@ def _autocast() -> Optional[str]:
 
 
 def _is_on_one_stream(marks: List[Mark]) -> bool:
-    """Whether all phases of the step are on the last one's stream, and its arrivals on the same device."""
+    """Whether all phases of the step are on the last one's stream, and its other marks on the same device."""
     where = marks[-1].where
     return where is not None and all(
-        mark.where is None or mark.where == where or (mark.arrival and mark.where[0] == where[0]) for mark in marks
+        mark.where is None or mark.where == where or (not mark.is_phase and mark.where[0] == where[0]) for mark in marks
     )

@@ -32,7 +32,7 @@ def watch_saving(inference: StepInference) -> Callable[[ModuleType], None]:
 def _observed(inference: StepInference, function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def observed(*args: Any, **kwargs: Any) -> Any:
-        inference.is_beyond_evaluation()
+        inference.checkpoint_begins()
         depth = inference.enter(CHECKPOINT)
         try:
             return function(*args, **kwargs)
