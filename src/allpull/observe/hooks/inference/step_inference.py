@@ -173,7 +173,8 @@ class StepInference(Phases):
 
     @safely("evaluation")
     def evaluation_begins(self, is_training: Callable[[], bool]) -> None:
-        """The program called ``eval()``; the evaluation lasts until ``is_training()``."""
+        """The program called ``eval()``, perhaps before its first step; this lasts until ``is_training()``."""
+        self._ready_to_learn()
         if self._recording is not None and self.is_own_thread:
             self._rollout.end(self._recording)
             self._evaluation.begin(self._recording, is_training)
