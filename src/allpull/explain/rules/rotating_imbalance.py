@@ -46,7 +46,7 @@ from allpull.explain.evidence.loader import common_input
 from allpull.explain.evidence.outliers import mean_interval
 from allpull.explain.evidence.stalls import COLLECTION, explained_shares
 from allpull.explain.remedy_text import WHERE
-from allpull.replay.whatif.work import shortened_by_step
+from allpull.replay.whatif.work import lower_median, shortened_by_step
 from allpull.replay.window import Bools, Window
 from allpull.schema.explained import Evidence
 from allpull.units import show_time
@@ -82,10 +82,11 @@ def find(facts: Facts) -> list[Candidate]:
     by_chance_s = max(0.0, usual.last_s(len(equal)) - usual.last_s(LEAST_RANKS))
     last_rank = np.array(equal)[deviations.argmax(axis=1)]
     least_s = (OF_CPUS if facts.on_cpus else ROTATES) * facts.step_s
-    pauses = behind >= min(PAUSE * facts.step_s, max(CLEAR * least_s, PAUSE_SDS * usual.sd_s))
+    paused_s = deviations.max(axis=1) - lower_median(deviations)  # of two ranks the median is half way
+    pauses = paused_s >= min(PAUSE * facts.step_s, max(CLEAR * least_s, PAUSE_SDS * usual.sd_s))
     in_each = float(np.median(behind)) - by_chance_s >= least_s
     in_turn = pauses.sum() >= MIN_POINTS and np.unique(last_rank[pauses]).size >= MIN_RANKS
-    if not in_each and not (in_turn and float(behind[pauses].sum()) >= least_s * behind.size):
+    if not in_each and not (in_turn and float(paused_s[pauses].sum()) >= least_s * behind.size):
         return []
     varies = usual.last_s(LEAST_RANKS) >= least_s
     last = np.bincount(last_rank, minlength=window.ranks)
@@ -99,7 +100,7 @@ def find(facts: Facts) -> list[Candidate]:
         Candidate(
             rule="rotating-imbalance",
             kind="rest",
-            title=f"{_often(behind, pauses, in_each=in_each)}, most of it {WHERE[where]}"
+            title=f"{_often(behind if in_each else paused_s, pauses, in_each=in_each)}, most of it {WHERE[where]}"
             + (": Python collects garbage" if collects else ""),
             remedy=COLLECT_TOGETHER if collects else QUIET,
             options=() if collects else ("launch.bind",),
@@ -156,9 +157,9 @@ def undisturbed(window: Window, phases: tuple[str, ...], usual: Jitter, *, keeps
 
 
 def _kept(window: Window, phases: tuple[str, ...], gone_s: Floats) -> dict[str, Floats]:
-    """Phase → the share of it that is left without ``gone_s`` (steps, ranks), which is of phases longer than usual."""
+    """Phase → the share of it that is left without ``gone_s`` (steps, ranks), by what each is above its least."""
     each_s = {name: window.per_step(name) for name in phases if name in window.work}
-    more_s = {name: np.maximum(_deviations(seconds), 0.0) for name, seconds in each_s.items()}
+    more_s = {name: seconds - seconds.min(axis=0, initial=np.inf) for name, seconds in each_s.items()}
     total_s = sum(more_s.values(), start=np.zeros_like(gone_s))
     part = np.divide(gone_s, total_s, out=np.zeros_like(gone_s), where=total_s > 0)
     left_s = {name: np.maximum(seconds - part * more_s[name], 0.0) for name, seconds in each_s.items()}

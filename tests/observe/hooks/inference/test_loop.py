@@ -71,6 +71,24 @@ for epoch in range(2):
     assert [span.step for span in run.events("span")] == [len(SAMPLES), 2 * len(SAMPLES)]  # after its step
 
 
+def test_a_checkpoint_takes_the_records_along_however_the_process_ends(watched: Watch) -> None:
+    """As Ray ends its workers: without Python's exit functions, within a second of the last step."""
+    run = watched(
+        TRAINING
+        + """
+import os
+for x, y in loader:
+    optimizer.zero_grad()
+    model(x).square().mean().backward()
+    optimizer.step()
+torch.save(model.state_dict(), "model.pt")
+os._exit(0)
+"""
+    )
+    assert [step.samples for step in run.steps()] == SAMPLES
+    assert [span.name for span in run.events("span")] == ["checkpoint"]
+
+
 def test_a_loop_without_a_loader_takes_samples_from_the_network(watched: Watch) -> None:
     run = watched(
         TRAINING

@@ -243,6 +243,13 @@ class StepInference(Phases):
         if recorder is not None and recorder.is_cut and not recorder.stack and self.is_own_thread:
             self.end_step(recorder)
 
+    @safely("checkpoints")
+    def checkpoint_ends(self, depth: int) -> None:
+        """The checkpoint that began at ``depth`` is written; so are the records up to here, from which it continues."""
+        self.leave(depth)
+        if depth == 0 and self.recorder is not None:
+            self.recorder.flush()
+
     # Gradients and steps
 
     def backward_begins(self) -> int:
