@@ -194,7 +194,8 @@ def _named(observed: Observed) -> Iterator[str]:
     rollouts = {name: s for name, s in observed.named.items() if name in ROLLOUTS}
     if rollouts:
         spent = joined([f"{name} {show_time(s)}" for name, s in rollouts.items()])
-        yield f"Collecting what the program learns from takes, per step: {spent}, which are part of forward."
+        be = "is" if len(rollouts) == 1 else "are"
+        yield f"Collecting what the program learns from takes, per step: {spent}, which {be} part of forward."
     named = [f"{short(name, 40)} {show_time(s)}" for name, s in observed.named.items() if name not in rollouts]
     if named:
         more = f" and {len(named) - MOST_ROWS:,} more" if len(named) > MOST_ROWS else ""

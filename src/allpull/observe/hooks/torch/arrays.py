@@ -15,12 +15,13 @@ def watch_arrays(inference: StepInference) -> None:
     import torch  # noqa: PLC0415  this runs after torch was imported
     from torch.jit import _builtins  # noqa: PLC0415
 
+    scripted: Any = _builtins
     for name in MAKERS:
         make = getattr(torch, name)
         observed = _observed(inference, make)
-        operator = _builtins._find_builtin(make)
+        operator = scripted._find_builtin(make)
         if operator is not None:
-            _builtins._register_builtin(observed, operator)
+            scripted._register_builtin(observed, operator)
         setattr(torch, name, observed)
 
 
