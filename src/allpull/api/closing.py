@@ -8,7 +8,7 @@ from pathlib import Path
 
 from allpull.api.runs import open_run
 from allpull.errors import AllpullError
-from allpull.rundir import layout
+from allpull.rundir.read.places import step_bytes
 from allpull.rundir.safe_open import shown_path
 from allpull.units import counted
 
@@ -21,8 +21,7 @@ def summary(directory: Path) -> Iterator[str]:
     A run that cannot be read says nothing here: the verbs that read it say why.
     """
     try:
-        sizes = [path.stat().st_size for path in (directory / layout.STEPS).iterdir()]
-        if sum(sizes) > MAX_BYTES:
+        if step_bytes(directory) > MAX_BYTES:
             return
         metrics = open_run(directory).metrics()
     except (OSError, AllpullError):

@@ -43,6 +43,17 @@ def newest(runs: list[Path]) -> Path:
     return max(runs, key=lambda run: run.name)
 
 
+def step_bytes(run: Path) -> int:
+    """The size of the step records of ``run``.
+
+    Raises:
+        RunDirError: they cannot be looked at.
+    """
+    root = safe_open.checked_directory(run)
+    files = [root / layout.STEPS / name for name in safe_open.file_names(root, layout.STEPS, "")]
+    return sum(file.lstat().st_size for file in files)
+
+
 def _named(path: Path) -> Path:
     """The one run that the last part of ``path`` names.
 
