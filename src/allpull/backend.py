@@ -15,15 +15,19 @@ from __future__ import annotations
 import os
 import socket
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, Store
+from torch._C._distributed_c10d import FileStore, PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from allpull.errors import BadInput, MissingPart
 
 GLOO, NCCL = "gloo", "nccl"
+STORE_FILE = "ALLPULL_STORE_FILE"
+"""Variable with the path of the ranks' store where one host has them all; unset: it is at MASTER_ADDR:MASTER_PORT."""
+STORE_TIMEOUT = timedelta(minutes=30)  # as of torch's own ``env://``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,13 +71,28 @@ def join(requested: str) -> JoinedRank:
         on_gpu = int(device.type == "cuda")
         choose_backend(requested, Census(ranks=1, on_gpu=on_gpu, own_gpu=on_gpu, fit=int(is_fit)))
         return JoinedRank(rank=rank, ranks=ranks, device=device, backend="", gpus=bool(on_gpu))
-    store, rank, ranks = next(rendezvous("env://"))
+    store = ranks_store()
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     census = take_census(PrefixStore(f"allpull/backend/{attempt}", store), ranks, gpu_name(device), can_nccl=is_fit)
     backend = choose_backend(requested, census)
     dist.init_process_group(backend, store=PrefixStore("default_pg", store), rank=rank, world_size=ranks)
     remark = gloo_remark(requested, backend, census) if rank == 0 else ""
     return JoinedRank(rank=rank, ranks=ranks, device=device, backend=backend, gpus=census.on_gpu > 0, remark=remark)
+
+
+def ranks_store() -> Store:
+    """The store in which all ranks of this attempt meet.
+
+    Ranks of one host meet in a file that only their user can open: any user of the host could connect to a port, list
+    the keys of torch's store there and change them.
+    """
+    path = os.environ.get(STORE_FILE)
+    if not path:
+        store: Store = next(rendezvous("env://"))[0]
+        return store
+    in_file = FileStore(path)
+    in_file.set_timeout(STORE_TIMEOUT)
+    return in_file
 
 
 def own_device(local_rank: int) -> torch.device:

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -19,6 +20,8 @@ from allpull.errors import BadInput
 from allpull.launch.execute import execute
 from allpull.launch.job import prepare
 from allpull.launch.local import Local
+from allpull.observe.scratch import path_of
+from allpull.rundir.job_file import SECRETS_VARIABLE
 from allpull.schema.spec import LaunchSpec, ObserveSpec, RunSpec
 
 pytestmark = pytest.mark.ranks
@@ -201,3 +204,94 @@ def test_a_folder_that_cannot_be_written_is_one_clear_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInput, match="cannot write a run directory"):
         prepare(RunSpec(), kind="train", module="m", command=["m"], out=tmp_path / "file")
+
+
+STRANGER = """
+import os, sys, threading, time
+from datetime import timedelta
+from torch.distributed import TCPStore
+def attack(port):
+    store = TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=2))
+    keys = store.list_keys() if hasattr(store, "list_keys") else []
+    for key in {*keys, "allpull/0/warned", "allpull/0/last", "allpull/0/counted"}:
+        store.set(key, "0")
+    print(port, keys, flush=True)
+threading.excepthook = lambda _: None
+for port in map(int, sys.argv[1:]):
+    threading.Thread(target=attack, args=(port,), daemon=True).start()
+time.sleep(15)  # Gloo's sockets, which are no stores, answer nothing at all
+os._exit(0)
+"""
+
+
+@pytest.mark.slow
+def test_a_stranger_on_this_host_who_does_not_know_the_job_cannot_end_it(long_training):
+    """Reproduced before: this ended the job with code 138, as if a queue had warned it."""
+    process, directory, family = long_training
+    ports = [
+        str(one.laddr.port)
+        for member in [psutil.Process(process.pid), *family]
+        for one in member.net_connections("inet")
+        if one.status == "LISTEN"
+    ]
+    steps = directory / "steps/rank-00000.jsonl"
+    command = [sys.executable, "-c", STRANGER, *ports, os.environ.get("MASTER_PORT", "29500")]
+    stranger = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert stranger.stdout == ""  # no store answers at any port of the job
+    size = steps.stat().st_size
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and steps.stat().st_size < size + 5000:
+        time.sleep(0.1)
+    assert steps.stat().st_size >= size + 5000  # some seconds of steps: a warning is looked for once a second
+    assert process.poll() is None
+
+
+@pytest.mark.slow
+def test_nothing_is_left_in_the_temporary_directory_by_an_agent_that_is_killed(long_training):
+    process, directory, family = long_training
+    scratch = Path(path_of(str(directory), socket.gethostname()))
+    assert stat.S_IMODE(scratch.stat().st_mode) == 0o700
+    assert list(scratch.glob("store-*"))
+    (agent,) = [one for one in family if "allpull.observe.agent" in one.cmdline()]
+    agent.kill()
+    process.communicate(timeout=120)
+    assert not scratch.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after_s", [0.3, 1.0, 3.0, 8.0])
+def test_no_secret_is_left_on_disk_by_an_allpull_that_is_killed(tmp_path, after_s):
+    """Reproduced before: the job file kept the token, the password and the nonce in clear."""
+    program = tmp_path / "program.py"
+    program.write_text("import sys, time\nprint(len(sys.argv), flush=True)\ntime.sleep(60)\n")
+    secrets = ["tok-hunter2", "pw-hunter3", "AKIAIOSFODNN7EXAMPLE"]
+    command = [sys.executable, "-m", "allpull", "run", "-n", "2", "--out", str(tmp_path / "runs"), "--"]
+    command += ["python", str(program), "--token", secrets[0], f"--pw={secrets[1]}", "--x", secrets[2]]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert soon_exists(tmp_path / "runs")
+    time.sleep(after_s)
+    family = psutil.Process(process.pid).children(recursive=True)
+    environments = [variable for one in family for variable in environ_of(one)]
+    process.kill()
+    process.wait()
+    assert gone(family)
+    files = [path for path in (tmp_path / "runs").rglob("*") if path.is_file()]
+    assert files
+    text = b"".join(path.read_bytes() for path in files)
+    assert [secret for secret in secrets if secret.encode() in text] == []
+    handed = [json.loads(value) for name, value in environments if name == SECRETS_VARIABLE]
+    assert all(one["nonce"].encode() not in text for one in handed)
+
+
+def environ_of(process: psutil.Process) -> list[tuple[str, str]]:
+    try:
+        return list(process.environ().items())
+    except psutil.Error:
+        return []
+
+
+def soon_exists(path: Path) -> bool:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not path.exists():
+        time.sleep(0.01)
+    return path.exists()

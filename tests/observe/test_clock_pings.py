@@ -25,7 +25,7 @@ from allpull.observe.hook_install import install_hook
 from allpull.observe.sidecar import __main__ as sidecar
 from allpull.observe.sidecar.start import start as start_sidecar
 from allpull.rundir import layout
-from allpull.rundir.job_file import JobFile
+from allpull.rundir.job_file import SECRETS_VARIABLE, JobFile
 from allpull.rundir.read import gaps
 from allpull.rundir.read.counters import read_counters
 from allpull.schema.counters import CounterSample, CountersHeader
@@ -399,6 +399,7 @@ def test_hosts_that_share_no_folder_compare_their_clocks_too(tmp_path, monkeypat
     (tmp_path / "other" / layout.SPEC).write_text(json.dumps({**asked, "directory": str(tmp_path / "other")}))
     with socket.create_server((HERE, 0)) as free:
         port = str(free.getsockname()[1])
+    monkeypatch.setenv(SECRETS_VARIABLE, job.secrets)
     common = ["--hosts", "2", "--master", HERE, "--port", port]
     agents = [
         subprocess.Popen(

@@ -208,3 +208,33 @@ def test_masking_never_fails_and_is_stable(text):
     clean, _ = redact.text(text)
     again, _ = redact.text(clean)
     assert redact.text(again)[0] == again
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["--pw", "hunter2"],
+        ["--pw=hunter2"],
+        ["--key", "hunter2"],
+        ["--api-key", "hunter2"],
+        ["-key=hunter2"],
+        ["--x", "AKIAIOSFODNN7EXAMPLE"],
+        ["ghp_0123456789abcdefghij0123456789abcdef"],
+        ["hf_0123456789abcdefghij"],
+        ["sk-0123456789abcdefghij"],
+        ["--set", "key=QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVo0"],
+    ],
+)
+def test_what_is_or_looks_like_a_key_is_masked(command):
+    masked, count = redact.arguments(["train.py", *command])
+    assert count == 1
+    assert not {"hunter2", command[-1]} & set(masked)
+    text, _ = redact.text(" ".join(["train.py", *command]))
+    assert redact.MASK in text
+    assert "hunter2" not in text
+
+
+@pytest.mark.parametrize("text", ["missing key: conv1", "KeyError: 'conv1'", "--keyboard us", "--keep 3", "key=conv1"])
+def test_what_is_no_key_stays_readable(text):
+    assert redact.text(text) == (text, 0)
+    assert redact.arguments(text.split(" ")) == (text.split(" "), 0)

@@ -12,6 +12,7 @@ from allpull.analyse.coverage import epochs
 from allpull.explain.detail import waiting
 from allpull.explain.efficiency_tree import TreeResult, tree
 from allpull.explain.evidence.cpu_waiting import CROWDED
+from allpull.explain.evidence.ddp_settings import broadcasts_only_buffers, ddp_settings
 from allpull.explain.evidence.facts import Facts, first_batches, gather, other_run
 from allpull.explain.evidence.file_access import file_access
 from allpull.explain.evidence.lateness import step_s
@@ -19,11 +20,13 @@ from allpull.explain.evidence.link_fit import with_links
 from allpull.explain.evidence.machine import machine_of
 from allpull.explain.evidence.network import network_of
 from allpull.explain.evidence.stalls import stalls_of
+from allpull.explain.evidence.transports import transports_of
 from allpull.explain.findings import Findings, advice, findings
 from allpull.explain.rules import no_exchange
 from allpull.replay.blame import Blame, blame
 from allpull.replay.recording.build import NoWindow, record_window
 from allpull.replay.window import WORK, Window
+from allpull.rundir.read.nccl_log import read_transports
 from allpull.schema.base import tag
 from allpull.schema.explained import Efficiency, ExplainedWindow, ExplainResult, PhaseTimes
 from allpull.schema.gap import texts
@@ -60,6 +63,7 @@ def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = ()) -> Expla
     others = [other_run(data, other) for data, other in compared]
     reference, against = min(compared, key=lambda pair: pair[1].ranks, default=(None, None))
     charged = blame(window)
+    networks = ddp_settings(run)
     facts = gather(
         window,
         machine,
@@ -71,6 +75,9 @@ def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = ()) -> Expla
         has_epochs=epochs(run) > 0,
         stalls=stalls_of(run, window.steps),
         files=file_access(run, window.steps),
+        networks=networks,
+        broadcasts_only_buffers=broadcasts_only_buffers(run, networks),
+        transports=transports_of(run, read_transports(run.directory, run.events)),
     )
     grown = tree(window, against)
     answers = findings(facts)

@@ -21,10 +21,10 @@ from allpull.launch.command_record import of_program, with_command
 from allpull.observe.hook_install import install_hook
 from allpull.observe.versions import versions
 from allpull.rundir import layout, redact
-from allpull.rundir.job_file import JobFile
+from allpull.rundir.job_file import SECRETS_VARIABLE, JobFile
 from allpull.rundir.read.headers import USER_STARTED
-from allpull.rundir.run_record import redacted, write_record
-from allpull.rundir.write import private_folder
+from allpull.rundir.run_record import redacted, redacted_tree, write_record
+from allpull.rundir.write import private_folder, whole_file
 from allpull.schema.base import tag
 from allpull.schema.run import RunRecord
 from allpull.schema.spec import RunSpec, to_plain
@@ -59,6 +59,9 @@ class Job:
     """Options of the module beyond the specification, such as the sizes that a probe measures."""
     tasks: tuple[Job, ...] = ()
     """The runs of an array, each in its own run directory below ``directory``; empty for a single run."""
+
+    secrets: str = ""
+    """What the job file masks, for processes that start ranks (``job_file.SECRETS_VARIABLE``)."""
 
     @property
     def file(self) -> Path:
@@ -143,7 +146,12 @@ def _written(job: Job) -> Job:
     for folder in layout.FOLDERS:
         private_folder(str(job.directory / folder))
     write_record(job.directory, job.record)
-    _job_file(job).write(str(job.file))
+    file = _job_file(job)
+    kept = file.kept(redacted_tree(file.spec)[0])
+    kept.write(str(job.file))
+    job = replace(job, secrets=file.secrets(kept))
+    if job.spec.launch.launcher in (*USER_STARTED, "slurm") or job.spec.container.image:
+        whole_file(str(job.directory / layout.SECRETS), job.secrets)  # nobody hands them our environment
     if job.program is not None:
         install_hook(str(job.directory))
     return job
@@ -165,6 +173,11 @@ def environment(spec: RunSpec, inherited: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def with_secrets(job: Job, variables: Mapping[str, str]) -> dict[str, str]:
+    """``variables`` for a process that starts the ranks of ``job``: with the secrets that the job file masks."""
+    return {**variables, SECRETS_VARIABLE: job.secrets}
+
+
 def _fresh(out: Path, name: str) -> Path:
     private_folder(str(out))
     for attempt in range(1, 1000):
@@ -183,6 +196,7 @@ def _job_file(job: Job) -> JobFile:
         directory=str(job.directory),
         module=job.module,
         nonce=secrets.token_hex(16),
+        id=secrets.token_hex(8),
         ranks=spec.launch.ranks,
         port=spec.launch.port,
         bind=spec.launch.bind,

@@ -9,12 +9,13 @@ import socket
 from allpull.errors import BadInput
 from allpull.launch import container
 from allpull.launch.host_endings import HostEnding, read_host_ending
-from allpull.launch.job import Job, environment
+from allpull.launch.job import Job, environment, with_secrets
 from allpull.launch.memory_check import check_memory
 from allpull.launch.ports import check_port
 from allpull.launch.process_tree import ProcessTree
 from allpull.launch.running import Running
 from allpull.launch.shell_script import python_of, shell_script
+from allpull.observe import scratch
 from allpull.rundir import layout
 
 AGENT_EXTRA_S = 5.0  # the agent gives its ranks the grace time, and then writes its last records
@@ -47,7 +48,7 @@ class LocalJob(Running):
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        variables = environment(job.spec, os.environ)
+        variables = with_secrets(job, environment(job.spec, os.environ))
         shown = () if job.program is None else ("stdout", "stderr")
         self._agent = ProcessTree(
             command(job), log=job.directory / layout.AGENT_LOG, environment=variables, shown=shown
@@ -56,7 +57,11 @@ class LocalJob(Running):
     def poll(self) -> list[HostEnding] | None:
         """How this host ended, or None while ranks run."""
         code = self._agent.poll()
-        return None if code is None else [read_host_ending(self._job.directory, socket.gethostname(), code)]
+        if code is None:
+            return None
+        host = socket.gethostname()
+        scratch.remove(scratch.path_of(str(self._job.directory), host))  # of an agent that was killed
+        return [read_host_ending(self._job.directory, host, code)]
 
     def warn(self) -> bool:
         """Have the ranks write a checkpoint and stop; the agent passes the signal on, and gives them the grace time."""
@@ -66,6 +71,7 @@ class LocalJob(Running):
     def cancel(self, grace_s: float) -> None:
         """Ask the agent to end its ranks; a little after ``grace_s`` seconds, kill what is left."""
         self._agent.cancel(grace_s + AGENT_EXTRA_S if grace_s > 0 else 0)
+        scratch.remove(scratch.path_of(str(self._job.directory), socket.gethostname()))
 
 
 def command(job: Job) -> list[str]:

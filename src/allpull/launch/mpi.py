@@ -24,7 +24,7 @@ from allpull.launch.echo import STDERR, Log
 from allpull.launch.host_endings import HostEnding, endings_from_ranks
 from allpull.launch.hostfile import entries
 from allpull.launch.hostlist import expand
-from allpull.launch.job import RECORDED_VARIABLES, Job, environment
+from allpull.launch.job import RECORDED_VARIABLES, Job, environment, with_secrets
 from allpull.launch.memory_check import check_memory
 from allpull.launch.ports import check_port, choose_port
 from allpull.launch.process_tree import ProcessTree
@@ -63,7 +63,8 @@ class Mpi:
         """The mpirun command, with what it adds to the environment."""
         check_memory(job)
         site = self._site(job)
-        return shell_script(job, variables(job, site, {}), command(job, site))
+        shown = variables(replace(job, secrets=""), site, {})
+        return shell_script(job, shown, command(job, site))
 
     def submit(self, job: Job) -> MpiJob:
         """Start ``job`` under mpirun.
@@ -150,7 +151,8 @@ def command(job: Job, site: Site) -> list[str]:
 
 def variables(job: Job, site: Site, inherited: Mapping[str, str]) -> dict[str, str]:
     """The environment of mpirun: ``inherited``, with the threads and the rendezvous address of the ranks."""
-    return {**environment(job.spec, inherited), "MASTER_ADDR": site.master, "MASTER_PORT": str(site.port)}
+    ours = {**environment(job.spec, inherited), "MASTER_ADDR": site.master, "MASTER_PORT": str(site.port)}
+    return with_secrets(job, ours) if job.secrets else ours
 
 
 def exported(job: Job, site: Site) -> set[str]:

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from allpull import marks
-from allpull.backend import join
+from allpull.backend import join, ranks_store
 from allpull.errors import AllpullError
 from allpull.rundir import layout
 from allpull.rundir.job_file import JobFile
@@ -66,7 +66,7 @@ def join_group(threads: int, backend: str = "") -> ProbeGroup:
         return ProbeGroup(rank=place.rank, ranks=place.ranks, device=place.device)
     rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if ranks > 1:
-        dist.init_process_group("gloo")
+        dist.init_process_group("gloo", store=ranks_store(), rank=rank, world_size=ranks)
     return ProbeGroup(rank=rank, ranks=ranks, device=torch.device("cpu"))
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from allpull.errors import AllpullError, BadInput, MissingPart
 from allpull.launch.echo import STDERR, Log
 from allpull.launch.host_endings import HostEnding, read_host_ending
-from allpull.launch.job import Job, environment
+from allpull.launch.job import Job, environment, with_secrets
 from allpull.launch.running import Running
 from allpull.rehearse import shell_script
 from allpull.rehearse.cluster.faults import AcceleratorFault, Fault, MachineFault
@@ -169,7 +169,7 @@ class RehearsedJob(Running):
                 stdin=subprocess.DEVNULL,
                 stdout=log if self._job.program is None else None,  # the user sees what the command prints
                 stderr=log,
-                env={**environment(self._job.spec, os.environ), ownership.TAG: self._id},
+                env=with_secrets(self._job, {**environment(self._job.spec, os.environ), ownership.TAG: self._id}),
                 pass_fds=(tell,),
                 start_new_session=True,  # we pass Ctrl-C on, once, as SIGTERM
             )

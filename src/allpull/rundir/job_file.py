@@ -2,19 +2,27 @@
 
 ``launch`` writes it before anything starts; agents, ranks, sidecars and the start-up hook read it. Standard library
 only, for Python 3.9 and newer: it is copied into the environment of the observed program.
+
+The file is kept, so its secrets are masked from the start: the nonce of the job, and passwords in its command and
+specification. Processes that need them get them in a variable of their environment or, where none can be handed over
+(Slurm, containers, scripts of the user), in a private file that is removed when the job ends.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Dict, Mapping, Optional, Tuple
 
-from . import redact
+from . import layout, redact
 from .write import whole_json
 
 JOB_VARIABLE = "ALLPULL_JOB"
 """The environment variable that holds the path of the job file in processes that run under the start-up hook."""
+
+SECRETS_VARIABLE = "ALLPULL_SECRETS"
+"""The environment variable that holds ``JobFile.secrets`` in processes that start ranks."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +48,11 @@ class JobFile:
     module: str = ""
     """The module of allpull that each rank runs; empty where the ranks run ``command``."""
     nonce: str = ""
-    """The secret that the processes of the job share; empty, and not in the file, once the job has ended."""
+    """The secret that the processes of the job share; empty, and never in the file that is kept."""
+    id: str = ""
+    """Names the job; no secret."""
+    masked: bool = False
+    """Whether secrets of the job are missing here."""
     ranks: int = 1
     """World size."""
     port: int = 0
@@ -71,15 +83,23 @@ class JobFile:
     """What to record of ``command`` beyond its steps."""
 
     @classmethod
-    def read(cls, path: str) -> JobFile:
-        """The job file at ``path``.
+    def read(cls, path: str, secrets: Optional[str] = None) -> JobFile:
+        """The job file at ``path`` with its ``secrets``, by default those of the environment or of the file beside it.
 
         Raises:
             OSError: it cannot be read.
             ValueError: it is damaged.
         """
         with open(path, encoding="utf-8") as file:
-            return cls.from_plain(json.load(file))
+            plain = json.load(file)
+        if isinstance(plain, dict) and plain.get("masked"):
+            beside = os.path.join(os.path.dirname(path), os.path.basename(layout.SECRETS))
+            for text in (secrets, os.environ.get(SECRETS_VARIABLE), _content(beside)):
+                known = _parsed(text)
+                if known.get("id") == plain.get("id"):  # those of another job are none of ours
+                    plain = {**plain, **known, "masked": False}
+                    break
+        return cls.from_plain(plain)
 
     @classmethod
     def from_plain(cls, plain: Any) -> JobFile:
@@ -101,8 +121,9 @@ class JobFile:
     def to_plain(self) -> Dict[str, Any]:
         """The content of the file, without what this job does not have."""
         plain = asdict(self)
-        if not self.nonce:
-            del plain["nonce"]
+        for name in ("nonce", "id", "masked"):
+            if not plain[name]:
+                del plain[name]
         if self.command is None:
             for name in ("command", "cwd", "watch"):
                 del plain[name]
@@ -116,10 +137,36 @@ class JobFile:
         """
         whole_json(path, self.to_plain())
 
+    def kept(self, spec: Dict[str, Any]) -> JobFile:
+        """This job as it is written to disk, with its secrets masked; ``spec`` is its redacted specification."""
+        return replace(self.sealed(spec), masked=True)
+
+    def secrets(self, kept: JobFile) -> str:
+        """What ``kept`` masks, as one line of JSON."""
+        whole, masked = self.to_plain(), kept.to_plain()
+        missing = {name: value for name, value in whole.items() if masked.get(name) != value}
+        return json.dumps({"id": self.id, **missing})
+
     def sealed(self, spec: Dict[str, Any]) -> JobFile:
         """This job after its end, for keeping: no nonce, secrets of the command masked, and the redacted ``spec``."""
         command = None if self.command is None else tuple(redact.arguments(list(self.command))[0])
-        return replace(self, nonce="", command=command, spec=spec)
+        return replace(self, nonce="", masked=False, command=command, spec=spec)
+
+
+def _content(path: str) -> Optional[str]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _parsed(secrets: Optional[str]) -> Dict[str, Any]:
+    try:
+        plain = json.loads(secrets or "{}")
+    except ValueError:
+        return {}
+    return plain if isinstance(plain, dict) and plain.get("id") else {}
 
 
 def _known(record: Any, plain: Mapping[str, Any]) -> Dict[str, Any]:

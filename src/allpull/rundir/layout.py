@@ -30,6 +30,8 @@ CHECKPOINT_NAMES = "step-*.pt"
 
 SCRIPT = f"{JOB}/script.sh"
 SPEC = f"{JOB}/spec.json"
+SECRETS = f"{JOB}/secrets.json"
+"""What is masked in ``SPEC``, while a job runs whose processes cannot be handed it otherwise."""
 LOGS = f"{JOB}/logs"
 ENDED = f"{JOB}/ended"
 QUEUE = f"{JOB}/slurm-job"
@@ -55,6 +57,7 @@ CLUSTER_TRUTH = "truth.json"
 
 EXPLANATION = f"{DERIVED}/explain.json"
 EXPLANATION_KEY = f"{DERIVED}/explain.key"
+COLUMNS = f"{DERIVED}/columns"
 
 RECORDS = (HOSTS, STEPS, EVENTS, COUNTERS)
 """Folders of what hosts and ranks recorded."""

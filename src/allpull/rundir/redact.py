@@ -17,16 +17,19 @@ _NAME = (
     r"dsn|(?<=[-_.])(?:pwd|keys?))"  # a bare `key` or PWD is no secret: "missing key: conv1" must stay readable
     r"(?:[-_.](?:id|value|str(?:ing)?|base64|json))?"
 )
+_FLAG_NAME = rf"(?:{_NAME}|pw|pwd|keys?)"  # after dashes these are secrets too
 _SECRET_NAME = re.compile(_NAME, re.IGNORECASE)
+_SECRET_FLAG = re.compile(_FLAG_NAME, re.IGNORECASE)
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _FLAG = re.compile(r"--?([A-Za-z][\w.-]*)")
 _NAMED = re.compile(rf"(?i)(?<![A-Za-z0-9])({_NAME})(\"?'?\s*[=:]\s*)(\"[^\"]*\"|'[^']*'|[^\s,;&\"']+)")
-_FLAG_IN_TEXT = re.compile(rf"(?i)(--?{_NAME})(\s+)(\"[^\"]*\"|'[^']*'|(?!-)\S+)")
+_FLAG_IN_TEXT = re.compile(rf"(?i)(--?{_FLAG_NAME})(\s+|=)(\"[^\"]*\"|'[^']*'|(?!-)\S+)")
 _SHAPES = (
     re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL),
     re.compile(r"\b(?:gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{20,}|glpat-[\w-]{16,})"),
     re.compile(r"\b(?:hf_[A-Za-z0-9]{16,}|sk-[\w-]{16,}|xox[abprs]-[\w-]{10,}|npm_[A-Za-z0-9]{20,}|pypi-[\w-]{20,})"),
     re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\bAIza[\w-]{30,}"),
+    re.compile(r"(?i)(?<=\bkey[=:])[A-Za-z0-9+/_-]{20,}={0,2}"),  # long base64: the key of an error is a word
     re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"),  # a JSON web token
     re.compile(r"(?i)\b(?:bearer|basic)\s+[A-Za-z0-9+/=._-]{12,}"),
 )
@@ -84,7 +87,7 @@ def arguments(values: Sequence[str]) -> Tuple[List[str], int]:
             masked, masked_here = text(value)
             clean.append(masked)
             count += masked_here
-        after_secret_flag = flag is not None and is_secret_name(flag.group(1))
+        after_secret_flag = flag is not None and _SECRET_FLAG.fullmatch(_CAMEL.sub("_", flag.group(1))) is not None
     return clean, count
 
 

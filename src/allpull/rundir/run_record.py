@@ -55,7 +55,7 @@ def redacted(record: RunRecord) -> RunRecord:
     """``record`` with the secrets in its name, command, specification and environment masked and counted."""
     command, in_command = redact.arguments(record.command)
     variables, in_variables = redact.mapping(record.environment)
-    spec, in_spec = _redacted_tree(record.spec)
+    spec, in_spec = redacted_tree(record.spec)
     return record.model_copy(
         update={
             "name": redact.text(record.name)[0],  # not counted: specification or command have it too
@@ -67,13 +67,14 @@ def redacted(record: RunRecord) -> RunRecord:
     )
 
 
-def _redacted_tree(tree: dict[str, Any]) -> tuple[dict[str, Any], int]:
+def redacted_tree(tree: dict[str, Any]) -> tuple[dict[str, Any], int]:
+    """``tree``, a specification in plain values, with its secrets masked, and how many there were."""
     clean: dict[str, Any] = {}
     count = 0
     for key, value in tree.items():
         masked_here = 0
         if isinstance(value, dict):
-            clean[key], masked_here = _redacted_tree(value)
+            clean[key], masked_here = redacted_tree(value)
         elif isinstance(value, str):
             clean[key], masked_here = redact.text(value)
         elif isinstance(value, tuple) and all(isinstance(item, str) for item in value):
@@ -101,5 +102,6 @@ def seal(directory: Path, record: RunRecord) -> None:
             f"{safe_open.shown_path(root)}/{layout.SPEC}: {error}", hint="the job file was changed while the job ran"
         ) from error
     job.sealed(record.spec).write(str(root / layout.SPEC))
+    (root / layout.SECRETS).unlink(missing_ok=True)
     if (root / layout.SCRIPT).exists():
         write_script(root, safe_open.read_whole(root, layout.SCRIPT, MAX_BYTES).decode("utf-8", "replace"))

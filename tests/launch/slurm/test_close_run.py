@@ -18,6 +18,7 @@ from allpull.launch.job import Job, prepare
 from allpull.launch.slurm import close_run
 from allpull.launch.slurm.launcher import prepare_script
 from allpull.rundir import layout
+from allpull.rundir.job_file import JobFile
 from allpull.rundir.read.run import read_run
 from allpull.rundir.run_record import write_record
 from allpull.schema.spec import LaunchSpec, RunSpec, SlurmSpec
@@ -70,7 +71,7 @@ def read(job: Job) -> dict[str, Any]:
 
 def test_a_script_that_ends_closes_the_run_and_takes_the_secrets_out(job):
     ended(job, 0, 0, versions={"python": "3.99.1", "torch": "9"})
-    assert "nonce" in json.loads(job.file.read_text())
+    assert JobFile.read(str(job.file)).nonce
     assert "abcdefgh1234" in (job.directory / layout.SCRIPT).read_text()  # else it could not run
     command = [sys.executable, "-m", "allpull.launch.slurm.close_run", str(job.directory), "0"]
     assert subprocess.run(command, check=False).returncode == 0
@@ -79,7 +80,8 @@ def test_a_script_that_ends_closes_the_run_and_takes_the_secrets_out(job):
     assert closed["hosts"] == ["n9", "n10"]  # by the number of the host, and not by name
     assert closed["ended_utc"] is not None
     assert (closed["versions"]["python"], closed["versions"]["torch"]) == ("3.99.1", "9")
-    assert "nonce" not in json.loads(job.file.read_text())
+    assert not JobFile.read(str(job.file)).nonce
+    assert not (job.directory / layout.SECRETS).exists()
     assert "abcdefgh1234" not in job.file.read_text() + (job.directory / layout.SCRIPT).read_text()
 
 
@@ -169,7 +171,7 @@ def test_what_is_prepared_has_a_script_that_can_be_submitted_and_says_that_it_di
     directory = script.parents[1]
     assert script == directory / layout.SCRIPT
     assert f"run={directory}\n" in script.read_text()
-    assert json.loads((directory / layout.SPEC).read_text())["nonce"]
+    assert JobFile.read(str(directory / layout.SPEC)).nonce
     assert "no job has begun" in read_run(directory).gaps[0].text
     (directory / layout.QUEUE).write_text("4711\n")
     assert "Slurm job 4711 has not ended" in read_run(directory).gaps[0].text

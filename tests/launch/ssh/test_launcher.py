@@ -39,7 +39,7 @@ case "$2 $3" in
   mkdir -p made/hosts made/steps made/job/ended
   [ ! -e "$FAKE/hold-$HOST" ] || { touch "$FAKE/held"; while [ -e "$FAKE/hold-$HOST" ]; do sleep 0.05; done; }
   echo '{"directory": "'"$PWD"'/made", "shared": false, "job_file": "'"$PWD"'/made/job/spec.json", "port": 1,
-    "versions": {"torch": "2"}}' | tr -d '\\n' ;;
+    "secrets": "", "versions": {"torch": "2"}}' | tr -d '\\n' ;;
 "allpull.observe.agent "*)
   echo "of $HOST" > made/steps/of-$HOST
   trap 'exit 129' HUP

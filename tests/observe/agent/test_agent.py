@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -21,18 +23,39 @@ from torch.distributed.elastic.multiprocessing import SignalException
 
 from allpull.launch.job import Job, prepare
 from allpull.observe.agent import __main__ as agent
+from allpull.observe.agent import remote_setup
 from allpull.observe.agent.elastic import ElasticAgent
 from allpull.observe.agent.rendezvous import FAILED
 from allpull.rundir import layout
+from allpull.rundir.job_file import SECRETS_VARIABLE
 from allpull.schema.spec import LaunchSpec, ObserveSpec, RunSpec
 
 pytestmark = pytest.mark.torch
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Job:
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     spec = RunSpec(launch=LaunchSpec(ranks=2), observe=ObserveSpec(counters=False))
-    return prepare(spec, kind="train", module="program", command=["x"], out=tmp_path / "runs")
+    job = prepare(spec, kind="train", module="program", command=["x"], out=tmp_path / "runs")
+    monkeypatch.setenv(SECRETS_VARIABLE, job.secrets)
+    return job
+
+
+def test_an_agent_without_the_secrets_of_its_job_says_so(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(SECRETS_VARIABLE)
+    command = [sys.executable, "-m", "allpull.observe.agent", str(job.file), "--name", "n9"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == agent.NO_SECRETS
+    assert f"the secrets that {job.file} masks did not reach this host" in done.stderr
+
+
+def test_secrets_in_a_file_are_taken_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SECRETS_VARIABLE, "")
+    path = remote_setup.private_file("the secrets")
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    agent.take_secrets(path)
+    assert os.environ[SECRETS_VARIABLE] == "the secrets"
+    assert not os.path.exists(path)
 
 
 @pytest.mark.parametrize(("index", "name"), [(0, "n9"), (1, "n10")])

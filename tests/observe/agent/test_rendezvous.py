@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +24,9 @@ from hypothesis import strategies as st
 from torch._C._distributed_c10d import PrefixStore
 from torch.distributed import HashStore
 
+from allpull import backend
+from allpull.backend import STORE_FILE
+from allpull.observe import scratch
 from allpull.observe.agent import checkpoint_transfer, rendezvous
 from allpull.observe.agent.rendezvous import FAILED, OVER, RESTART, FixedHosts, HostsDisconnected, JobHost
 from allpull.observe.recording import attempts
@@ -146,6 +151,40 @@ def test_one_host_alone_needs_nobody(tmp_path: Path) -> None:
     assert first != second
     hosts.all[0].finished()
     assert hosts.all[0].outcome() == OVER
+
+
+def test_our_ranks_of_one_host_meet_in_a_private_file_and_nothing_listens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that listens takes orders from every user of the host: torch's has no key of its own."""
+    monkeypatch.setenv(STORE_FILE, "")
+    place = JobHost(index=0, hosts=1, master=LOOPBACK, port=0, name="n0")
+    host = FixedHosts(place, None, "nonce", str(tmp_path), files=str(tmp_path))
+    stores = []
+    for _ in range(2):
+        assert isinstance(host.next_rendezvous().store, HashStore)
+        ranks = [backend.ranks_store() for _ in range(2)]
+        assert ranks[0].add("counted", 1) + 1 == ranks[1].add("counted", 1) == 2  # a round begins empty
+        stores.append(os.environ[STORE_FILE])
+    assert stores == [str(tmp_path / "store-0"), str(tmp_path / "store-1")]
+    assert rendezvous.STORE_FILE == backend.STORE_FILE
+
+
+def test_the_private_folder_is_nobody_elses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    path = Path(scratch.path_of("/run", "n0"))
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home/file").touch()
+    path.symlink_to(tmp_path / "home")  # as a stranger would, who can compute the name too
+    made = Path(scratch.make("/run", "n0"))
+    assert made != path
+    assert stat.S_IMODE(made.stat().st_mode) == 0o700
+    scratch.remove(str(path))
+    assert os.listdir(tmp_path / "home") == ["file"]
+    path.unlink()
+    assert scratch.make("/run", "n0") == str(path)
+    (path / "left").touch()
+    assert os.listdir(scratch.make("/run", "n0")) == []  # of an agent that was killed
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has all of 127/8 on its loopback")

@@ -14,11 +14,13 @@ from allpull.analyse.statistics import MIN_POINTS
 from allpull.analyse.steps.grid import Floats, of_steps
 from allpull.explain.candidate import MIN_SHARE
 from allpull.explain.evidence.cpu_waiting import crowded_share
+from allpull.explain.evidence.ddp_settings import DdpSettings
 from allpull.explain.evidence.file_access import FileAccess
 from allpull.explain.evidence.lateness import LateRanks, late_ranks
 from allpull.explain.evidence.machine import Machine
 from allpull.explain.evidence.network import Network, network_of
 from allpull.explain.evidence.stalls import Stalls
+from allpull.explain.evidence.transports import Transports
 from allpull.replay.blame import Blame
 from allpull.replay.engine import Replay, replay
 from allpull.replay.useful import COMPUTE
@@ -49,7 +51,8 @@ class Facts:
     ``replayed`` is the replay of ``window`` as recorded. ``first`` (steps,): the first batch of an epoch. ``blame`` is
     None where no rank can wait. ``other_runs``: the reference runs of the same training. ``no_exchange``: its ranks are
     unrelated trainings. ``has_epochs``: batches come from passes over a loader, as far as is known. ``stalls``: what
-    held up whole ranks. ``files``: what they read and wrote; None: not known.
+    held up whole ranks. ``files``: what they read and wrote; None: not known. ``networks``: those in DDP;
+    ``broadcasts_only_buffers``: all broadcasts in forward are of their buffers. ``transports``: of NCCL, by its log.
     """
 
     window: Window
@@ -64,6 +67,9 @@ class Facts:
     has_epochs: bool = True
     stalls: Stalls = field(default_factory=Stalls)
     files: FileAccess | None = None
+    networks: tuple[DdpSettings, ...] = ()
+    broadcasts_only_buffers: bool = False
+    transports: Transports = field(default_factory=Transports)
 
     @property
     def step_s(self) -> float:
@@ -131,6 +137,9 @@ def gather(
     has_epochs: bool = True,
     stalls: Stalls | None = None,
     files: FileAccess | None = None,
+    networks: Sequence[DdpSettings] = (),
+    broadcasts_only_buffers: bool = False,
+    transports: Transports | None = None,
 ) -> Facts:
     """The facts of ``window``, which ran on ``machine``; ``network``: None derives it from ``machine``."""
     return Facts(
@@ -146,6 +155,9 @@ def gather(
         has_epochs=has_epochs,
         stalls=stalls or Stalls(),
         files=files,
+        networks=tuple(networks),
+        broadcasts_only_buffers=broadcasts_only_buffers,
+        transports=transports or Transports(),
     )
 
 

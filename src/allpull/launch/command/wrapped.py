@@ -119,7 +119,7 @@ class WrappedJob(Running):
 def start_sidecar(job: Job, host: str, pid: int) -> subprocess.Popen[bytes] | None:
     """Start what samples this host's counters until ``pid`` ends; None if it is not requested or not possible."""
     try:
-        return start_detached(JobFile.read(str(job.file)), host, watch=pid, clock=clock_pings.ASK)
+        return start_detached(JobFile.read(str(job.file), job.secrets), host, watch=pid, clock=clock_pings.ASK)
     except (OSError, ValueError):
         return None
 

@@ -43,14 +43,14 @@ class Remote:
         path = {"PYTHONPATH": self.code} if self.code else {}
         return shell_text({**variables, **path}, [self.python, *arguments])
 
-    def set_up(self, job: JobFile) -> dict[str, Any]:
-        """Hand over ``job`` and return the reply of ``observe.agent.remote_setup``.
+    def set_up(self, job: JobFile, secrets: str) -> dict[str, Any]:
+        """Hand over ``job`` and its ``secrets``, and return the reply of ``observe.agent.remote_setup``.
 
         Raises:
             BadInput: the host cannot be reached, refuses us, or lacks Python or allpull.
         """
         command = self.python_command({}, "-m", "allpull.observe.agent.remote_setup")
-        answer = self.run(command, json.dumps(job.to_plain()).encode())
+        answer = self.run(command, json.dumps({**job.to_plain(), "secrets": secrets}).encode())
         if answer.returncode != 0:
             raise BadInput(self._trouble(answer), hint=self._remedy(answer))
         try:
@@ -79,7 +79,9 @@ class Remote:
 
     def clean_up(self, directory: str) -> None:
         """Remove the folder that ``set_up`` made."""
-        self.run(self.python_command({}, "-m", "allpull.observe.agent.remote_setup", "--leave", directory), b"")
+        self.run(
+            self.python_command({}, "-m", "allpull.observe.agent.remote_setup", "--leave", directory, self.name), b""
+        )
 
     def warn(self, job_file: str) -> None:
         """Send SIGUSR1 to the agent of ``job_file`` there."""

@@ -47,7 +47,7 @@ class Ssh:
         divide(job.spec.launch.ranks, self._names)
         remotes = [Remote(name=name, python=job.spec.ssh.python or sys.executable) for name in self._names]
         commands = agent_commands(
-            job, remotes, master="$ADDRESS_OF_FIRST", port=job.spec.launch.port or "$FREE_PORT", directories=None
+            job, remotes, master="$ADDRESS_OF_FIRST", port=job.spec.launch.port or "$FREE_PORT", hosts=None
         )
         lines = [shlex.join(["ssh", "-tt", *OPTIONS, *KEEP_ALIVE, "--", name, command])
                  for name, command in zip(self._names, commands, strict=True)]  # fmt: skip
@@ -83,7 +83,7 @@ class SshJob(Running):
             [host.remote for host in self._hosts],
             master=master,
             port=job.spec.launch.port or self._hosts[0].port,
-            directories=[host.directory for host in self._hosts],
+            hosts=self._hosts,
         )
         logs = [job.directory / layout.agent_log(host.remote.name) for host in self._hosts]
         self.output = [Log(path=log, stream=STDOUT, is_terminal=True) for log in logs if job.program is not None]
@@ -218,16 +218,18 @@ def divide(ranks: int, names: Sequence[str]) -> int:
 
 
 def agent_commands(
-    job: Job, remotes: Sequence[Remote], *, master: str, port: int | str, directories: Sequence[str] | None
+    job: Job, remotes: Sequence[Remote], *, master: str, port: int | str, hosts: Sequence[ReadyHost] | None
 ) -> list[str]:
     """The shell text that starts the agent on each host, in its container if it has one."""
     variables, box = forwarded(job), job.spec.container
     commands = []
     for index, remote in enumerate(remotes):
-        directory = str(job.directory) if directories is None else directories[index]
+        directory = str(job.directory) if hosts is None else hosts[index].directory
         agent = ["-m", "allpull.observe.agent", f"{directory}/{layout.SPEC}"]
         agent += ["--host-index", str(index), "--hosts", str(len(remotes))]
         agent += ["--master", master, "--port", str(port), "--name", remote.name]
+        if hosts is not None and hosts[index].secrets:
+            agent += ["--secrets", hosts[index].secrets]
         in_container = container.wrap(box, [container.python(box), *agent], shown=[Path(directory)])
         agent_command = shell_text(variables, container.attended(box, in_container))
         commands.append(agent_command if box.image else remote.python_command(variables, *agent))

@@ -32,6 +32,8 @@ class ReadyHost:
     shared: bool
     job_file: str
     port: int
+    secrets: str
+    """Path of the private file that its agent removes; empty where the secrets stand beside the job file."""
     versions: dict[str, str | None]
 
 
@@ -41,7 +43,7 @@ def set_up_hosts(names: Sequence[str], job: Job) -> list[ReadyHost]:
     Raises:
         BadInput: a host cannot take it, or versions differ; every host has been cleaned up.
     """
-    file = JobFile.read(str(job.file))
+    file = JobFile.read(str(job.file), "")
     remotes = [
         _remote(name, job) for name in names
     ]  # one after the other: hosts may share a home, which takes one copy at a time
@@ -49,7 +51,7 @@ def set_up_hosts(names: Sequence[str], job: Job) -> list[ReadyHost]:
     try:
         with ThreadPoolExecutor(min(AT_ONCE, len(names))) as pool:
             try:
-                pending += [pool.submit(_set_up, remote, file, job.spec.container) for remote in remotes]
+                pending += [pool.submit(_set_up, remote, file, job) for remote in remotes]
                 results = [one.result() for one in pending]
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -104,15 +106,17 @@ def _remote(name: str, job: Job) -> Remote:
     return Remote(name=name, python=python, code=code)
 
 
-def _set_up(remote: Remote, file: JobFile, box: ContainerSpec) -> ReadyHost | BadInput:
+def _set_up(remote: Remote, file: JobFile, job: Job) -> ReadyHost | BadInput:
+    box = job.spec.container
     try:
-        reply = remote.set_up(file)
+        reply = remote.set_up(file, job.secrets)
         host = ReadyHost(
             remote=remote,
             directory=str(reply["directory"]),
             shared=bool(reply["shared"]),
             job_file=str(reply["job_file"]),
             port=int(reply["port"]),
+            secrets=str(reply["secrets"]),
             versions={str(name): value for name, value in reply["versions"].items()},
         )
         return _with_container_versions(host, box) if box.image else host

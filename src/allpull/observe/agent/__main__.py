@@ -13,14 +13,13 @@ import os
 import signal
 import socket
 import sys
-import tempfile
 from typing import Any, Dict, Iterator, List, Mapping, NoReturn, Optional, Tuple
 
 from torch.distributed import DistError
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from allpull.observe import clock_pings
+from allpull.observe import clock_pings, scratch
 from allpull.observe.agent.elastic import elastic_agent
 from allpull.observe.agent.rendezvous import FixedHosts, HostsDisconnected, JobHost, first_line
 from allpull.observe.host import describe_host
@@ -31,10 +30,12 @@ from allpull.observe.sidecar import start as sidecar
 from allpull.observe.store import listen
 from allpull.observe.versions import versions
 from allpull.rundir import layout
-from allpull.rundir.job_file import JobFile
+from allpull.rundir.job_file import SECRETS_VARIABLE, JobFile
 from allpull.rundir.write import no_follow, whole_json
 
 LOOPBACK = "127.0.0.1"
+OUR_PROGRAMS = "allpull."  # they meet by ``backend.ranks_store``
+NO_SECRETS = 66  # our exit code where the job file is not whole: EX_NOINPUT of sysexits.h
 NO_HOST = 68  # our exit code where the first host cannot be found: EX_NOHOST of sysexits.h
 PORT_TAKEN = 98  # our exit code where the port is in use: EADDRINUSE on Linux
 LOST = 124  # our exit code where a host is gone, as in launch.ssh
@@ -44,12 +45,15 @@ def main(job_file: str, place: JobHost) -> int:
     """Run the ranks of this host; returns the exit code of the first rank that failed, or 0."""
     end_with_parent(signal.SIGTERM)
     job = JobFile.read(job_file)
+    if job.masked:
+        reason = f"the secrets that {job_file} masks did not reach this host: start the job again with allpull"
+        return give_up(job, place, NO_SECRETS, reason)
     try:
         choose_interface(job.interface, place.master)
     except OSError as error:
         return give_up(job, place, NO_HOST, no_way(place.master, error))
     listener = None
-    if place.index == 0:
+    if place.index == 0 and not meets_in_files(job, place):
         try:
             listener = listen(place.master, place.port)
         except OSError as error:
@@ -67,6 +71,11 @@ def main(job_file: str, place: JobHost) -> int:
         sidecar.stop(counting)
     write_ending(job, place, ended)
     return int(ended["code"])
+
+
+def meets_in_files(job: JobFile, place: JobHost) -> bool:
+    """Whether ranks meet in a file: ours on a single host. Other programs expect the port that torchrun has."""
+    return place.hosts == 1 and job.module.startswith(OUR_PROGRAMS) and not job.command
 
 
 def redirect_log(path: str) -> None:
@@ -136,13 +145,15 @@ def run_ranks(job: JobFile, place: JobHost, listener: Optional[socket.socket], j
 
     If hosts lost contact, ``reason`` says so, and ``failures`` are those that led to the restart.
     """
-    hosts = FixedHosts(place, listener, job.nonce, job.directory)
+    folder = scratch.make(job.directory, place.name)  # for torch's agent too: it would leave its own behind
+    files = folder if meets_in_files(job, place) else ""
+    hosts = FixedHosts(place, listener, job.nonce, job.directory, files=files)
     command = ["-m", "allpull.observe.rank", job_file, job.module]
     if job.command:
         command = ["-m", "allpull.observe.rank.command", job_file]
     ranks = job.ranks // place.hosts
-    with tempfile.TemporaryDirectory(prefix="allpull-elastic-") as logs:  # else the agent would leave a folder behind
-        agent = elastic_agent(command, ranks, hosts, restarts=job.max_restarts, logs=logs)
+    try:
+        agent = elastic_agent(command, ranks, hosts, restarts=job.max_restarts, logs=folder)
         try:
             signal.signal(signal.SIGUSR1, warned)
             result = agent.run()
@@ -157,6 +168,8 @@ def run_ranks(job: JobFile, place: JobHost, listener: Optional[socket.socket], j
             return {"code": exit_code(failures) if failures else LOST, "reason": reason, "failures": failures}
         finally:
             hosts.shutdown()
+    finally:
+        scratch.remove(folder)
     failures = failure_records(result.failures)
     return {"code": exit_code(failures) if result.is_failed() else 0, "failures": failures}
 
@@ -193,13 +206,27 @@ def read_arguments(arguments: List[str]) -> Tuple[str, JobHost]:
     parser.add_argument("--master", default=LOOPBACK, help="address of host 0, on the interface to listen on")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--name", default=socket.gethostname(), help="name of this host in the records")
+    parser.add_argument("--secrets", default="", help="file with what the job file masks; it is read and removed")
     parser.add_argument("--from-slurm", action="store_true", help="take index and name from this task of srun")
     given = parser.parse_args(arguments)
+    if given.secrets:
+        take_secrets(given.secrets)
     if given.from_slurm:
         given.host_index, given.hosts = int(os.environ["SLURM_NODEID"]), int(os.environ["SLURM_STEP_NUM_NODES"])
         given.name = os.environ["SLURMD_NODENAME"]
     place = JobHost(index=given.host_index, hosts=given.hosts, master=given.master, port=given.port, name=given.name)
     return given.job_file, place
+
+
+def take_secrets(path: str) -> None:
+    """Move the secrets of the job from a file into the environment, where the processes of the job find them.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with open(path, encoding="utf-8") as file:
+        os.environ[SECRETS_VARIABLE] = file.read()
+    os.unlink(path)
 
 
 if __name__ == "__main__":

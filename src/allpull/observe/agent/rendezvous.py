@@ -19,7 +19,7 @@ from datetime import timedelta
 from queue import Empty, SimpleQueue
 from typing import Any, Callable, List, Optional, Tuple, TypeVar
 
-from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
 from torch.distributed import DistError, DistStoreError
 from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
@@ -28,6 +28,7 @@ from allpull.observe.clock_pings import publish_server, server_address
 from allpull.observe.store import PATIENCE, call, listen, serve_on
 
 BACKEND = "allpull"
+STORE_FILE = "ALLPULL_STORE_FILE"  # as in ``backend``, which Python 3.9 cannot import
 RESTART, OVER, FAILED, GONE = "again", "over", "failed", "gone"
 """How a round ends; gone: host 0 disappeared without reporting an outcome."""
 
@@ -58,14 +59,19 @@ class FixedHosts(RendezvousHandler):
     """The rendezvous of this host: host 0 listens on one interface, the others connect to it.
 
     torch's own handlers listen on every interface, where anyone who can reach the port may join or stop the job.
-    ``listener`` is host 0's; ``directory`` is where this host writes, which may differ from host to host.
+    ``listener`` is host 0's; ``directory`` is where this host writes, which may differ from host to host. With
+    ``files``, a private folder, the ranks of a single host meet in a file there, and nothing listens: torch's store
+    takes orders from anybody who can connect. The agent of a single host needs nobody, and asks its own memory.
     """
 
-    def __init__(self, place: JobHost, listener: Optional[socket.socket], nonce: str, directory: str) -> None:
+    def __init__(
+        self, place: JobHost, listener: Optional[socket.socket], nonce: str, directory: str, *, files: str = ""
+    ) -> None:
         self._place = place
         self._listener = listener
         self._nonce = nonce
         self._directory = directory
+        self._files = files
         self._round = -1
         self._finished_round = -1
         self._store: Optional[TCPStore] = None  # for the ranks of this round; it closes with the last reference
@@ -91,6 +97,9 @@ class FixedHosts(RendezvousHandler):
         """
         place = self._place
         self._round += 1
+        if self._files:
+            os.environ[STORE_FILE] = os.path.join(self._files, f"store-{self._round}")  # the old one names ended ranks
+            return RendezvousInfo(HashStore(), place.index, 1, RendezvousStoreInfo(place.master, 0))
         if self._round == 0:
             store = serve_on(self._listener, place.master) if self._listener else call(place.master, place.port)
             if place.hosts > 1:
@@ -105,7 +114,8 @@ class FixedHosts(RendezvousHandler):
         if self._outcome_store is not None:
             self._outcome_listener = OutcomeListener(self._outcome_store, f"{self._round}/outcome")
         meeting = RendezvousStoreInfo(place.master, store.port)
-        return RendezvousInfo(PrefixStore(self._nonce, store), place.index, place.hosts, meeting)
+        shared: Store = PrefixStore(self._nonce, store) if place.hosts > 1 else HashStore()
+        return RendezvousInfo(shared, place.index, place.hosts, meeting)
 
     def outcome(self) -> Optional[str]:
         """How this round has ended: ``RESTART``, ``OVER`` or ``FAILED``; None: it still runs.

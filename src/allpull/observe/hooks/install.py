@@ -14,7 +14,10 @@ from .inference.step_inference import StepInference
 from .session import BOUNDARY, Session
 from .stalls import Stalls
 from .torch.collectives import FUNCTIONAL, PACKAGES, Collectives
+from .torch.ddp_settings import Settings
+from .torch.environments import ENVIRONMENTS, watch_environments, watch_sampling
 from .torch.loaders import watch_loaders
+from .torch.nccl_log import NcclLog
 from .torch.networks import Networks, watch_gradients
 from .torch.optimizers import watch_optimizers, watch_scalers
 from .torch.profiler_windows import Buckets, Windows
@@ -36,6 +39,7 @@ class Program:
         self._install("stalls", self._stalls.watch)
         session.at_begin.append(self._handle_signals)
         session.at_close.append(self.inference.finish)
+        session.at_close.append(NcclLog(session).finish)
         atexit.register(session.close)
 
     def torch_imported(self) -> None:
@@ -43,7 +47,7 @@ class Program:
         inference, networks = self.inference, Networks(self.inference)
         self._install("loaders", lambda: watch_loaders(inference))
         self._install("networks", networks.watch)
-        self._install("gradients", lambda: watch_gradients(inference))
+        self._install("gradients", lambda: watch_gradients(inference, networks))
         self._install("optimizers", lambda: watch_optimizers(inference, networks.given_to))
         self._install("scalers", lambda: watch_scalers(inference))
         self._install("collectives", self._collectives.watch)
@@ -51,6 +55,7 @@ class Program:
         attach = inference.reduces if device is None else device.reduces
         self._install("post-accumulate-hook", lambda: networks.watch_arrivals(attach))
         self._install("buckets", lambda: self._at_boundary(Buckets(inference, networks.parallel)))
+        self._install("DDP settings", lambda: self._settings(networks))
         if self.session.job.watch.trace_every:
             self._install("windows", lambda: self._at_boundary(self._windows()))
         self._when("torch._dynamo.eval_frame", networks.compiled)
@@ -58,11 +63,14 @@ class Program:
         self._after_import.when(FUNCTIONAL, self.wait_imported)
         for name in PACKAGES:
             self._after_import.when(name, lambda module: self._collectives.unobserved(module.__name__))
+        self._try("sampling", lambda: watch_sampling(inference))
+        for name in ENVIRONMENTS:
+            self._after_import.when(name, watch_environments(inference))
         saving = watch_saving(inference)
         for name in SAVERS:
             self._after_import.when(name, saving)
 
-    def _at_boundary(self, part: "Windows | Buckets | Device") -> None:
+    def _at_boundary(self, part: "Windows | Buckets | Settings | Device") -> None:
         self.inference.boundary.add(part.at_step)
 
     def _device(self) -> "Optional[Device]":
@@ -78,6 +86,11 @@ class Program:
         self.session.at_close.append(device.finish)
         self._install("device", lambda: self._at_boundary(device))
         return device
+
+    def _settings(self, networks: Networks) -> None:
+        settings = Settings(self.inference, networks.parallel)
+        self._at_boundary(settings)
+        self.session.at_close.append(settings.finish)
 
     def _windows(self) -> Windows:
         watch = self.session.job.watch

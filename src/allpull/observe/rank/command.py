@@ -15,7 +15,7 @@ from allpull.observe.affinity import bind
 from allpull.observe.hook_install import MPI_LIST, variables
 from allpull.observe.identity import numbers
 from allpull.observe.process import end_with_parent
-from allpull.rundir.job_file import JobFile
+from allpull.rundir.job_file import SECRETS_VARIABLE, JobFile
 
 PYTHON = "{python}"  # represents the Python of the agent, whose path differs between hosts
 CANNOT_START = 126  # as a shell: the program exists and cannot be executed
@@ -27,6 +27,7 @@ def become(job_file: str) -> NoReturn:
     job = JobFile.read(job_file)
     _, _, local_rank = numbers(os.environ)
     bind(job.bind, local_rank, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    os.environ.pop(SECRETS_VARIABLE, None)  # a program may print its environment, and its secrets are its arguments
     environ = environment(os.environ, job.directory, job_file)
     command = command_of(job.command or ())
     try:

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from allpull import marks
+from allpull.backend import ranks_store
 from allpull.rehearse.ranks.accelerator import Accelerator, Optimizer, wrap
 from allpull.rehearse.ranks.faults import Extra, Moment, added, meets
 from allpull.rehearse.ranks.schedule import Plan, plan
@@ -47,7 +48,7 @@ def join() -> Place:
     torch.set_num_threads(1)
     place = Place(rank=int(os.environ.get("RANK", "0")), ranks=int(os.environ.get("WORLD_SIZE", "1")))
     if place.ranks > 1:
-        dist.init_process_group("gloo")
+        dist.init_process_group("gloo", store=ranks_store(), rank=place.rank, world_size=place.ranks)
     return place
 
 

@@ -15,15 +15,18 @@ from allpull.rundir.read.lines import one_damaged, read_lines, value_of
 from allpull.schema.base import tag
 from allpull.schema.events import (
     EVENT,
+    Boundary,
     Buckets,
     ClockPair,
     CollectiveKind,
+    DataParallel,
     DeviceStep,
     End,
     EpochMark,
     Event,
     EventsHeader,
     Metric,
+    NcclLog,
     ProcessGroup,
     Raised,
     Remark,
@@ -64,7 +67,10 @@ class EventLog:
     watching: tuple[Watching, ...] = ()
     after_steps: tuple[Rest, ...] = ()
     process_groups: tuple[ProcessGroup, ...] = ()
+    boundaries: tuple[Boundary, ...] = ()
     stalls: tuple[Stall, ...] = ()
+    data_parallel: tuple[DataParallel, ...] = ()
+    nccl: tuple[NcclLog, ...] = ()
 
 
 def read_events(root: Path, rank: int, *, skip_damaged: bool) -> EventLog | None:
@@ -114,7 +120,10 @@ def read_events(root: Path, rank: int, *, skip_damaged: bool) -> EventLog | None
         watching=_of(Watching, events),
         after_steps=_of(Rest, events),
         process_groups=_of(ProcessGroup, events),
+        boundaries=_of(Boundary, events),
         stalls=_of(Stall, events),
+        data_parallel=_of(DataParallel, events),
+        nccl=_of(NcclLog, events),
     )
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from allpull import marks
-from allpull.backend import GLOO, NCCL
+from allpull.backend import GLOO, NCCL, STORE_FILE, ranks_store
 from allpull.backend import join as join_group
 from allpull.errors import MissingPart
 from allpull.schema.trainspec import ParallelSpec
@@ -69,9 +69,12 @@ class Ranks:
 
     def store(self) -> Store:
         """A new connection to the store of this attempt's rendezvous."""
-        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        return PrefixStore(f"allpull/{attempt}", TCPStore(address, port, is_master=False, wait_for_workers=False))
+        prefix = f"allpull/{attempt}"
+        if os.environ.get(STORE_FILE):
+            return PrefixStore(prefix, ranks_store())
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        return PrefixStore(prefix, TCPStore(address, port, is_master=False, wait_for_workers=False))
 
 
 def join(threads: int, parallel: ParallelSpec) -> Ranks:

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Made by allpull 0.1.0 for: /home/user/.venv/bin/allpull run -n 2 --out runs --set observe.counter_interval_s=0.2 -- kept.py
+# Made by allpull 0.1.0 for: /home/user/allpull/src/allpull/__main__.py run -n 2 --out runs --trace every=30,steps=2 --set observe.counter_interval_s=0.2 -- kept.py
 export MKL_NUM_THREADS=1
 export OMP_NUM_THREADS=1
 export PYTHONUNBUFFERED=1
 export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=15
-exec /home/user/.venv/bin/python -m allpull.observe.agent /home/user/runs/20261122T124548Z_kept_n2_5228b64f/job/spec.json --port 0
+exec /home/user/.venv/bin/python -m allpull.observe.agent /home/user/runs/20261122T130355Z_kept_n2_1086f921/job/spec.json --port 0

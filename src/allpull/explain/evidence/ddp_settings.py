@@ -1,0 +1,57 @@
+"""How the program set up DistributedDataParallel, as far as all ranks recorded the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from allpull.rundir.read.run import RunData
+from allpull.schema.events import CollectiveKind, DataParallel
+
+BUFFERS_IN = "forward"  # the phase in which DDP broadcasts buffers
+BROADCAST = f"broadcast in {BUFFERS_IN}"  # the use of these calls in a window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DdpSettings:
+    """One network of the program, the same on all ranks.
+
+    ``buffers_bytes``: size of the buffers that are broadcast before forward, 0: none are. ``unused_bytes``: the most
+    parameters that any rank had no gradient of in one of ``checked_passes``; None: DDP does not look for them.
+    """
+
+    buffers_bytes: int = 0
+    unused_bytes: int | None = None
+    checked_passes: int = 0
+
+
+def ddp_settings(run: RunData) -> tuple[DdpSettings, ...]:
+    """The networks of ``run``; empty where a rank did not record them, or ranks differ."""
+    ranks = run.record.ranks
+    latest: dict[int, list[DataParallel]] = {}
+    for log in run.events.values():
+        for one in {one.network: one for one in log.data_parallel}.values():
+            latest.setdefault(one.network, []).append(one)
+    if any(len(of_ranks) < ranks for of_ranks in latest.values()):
+        return ()
+    return tuple(_merged(latest[network]) for network in sorted(latest))
+
+
+def _merged(of_ranks: list[DataParallel]) -> DdpSettings:
+    unused = [one.unused_bytes for one in of_ranks if one.find_unused_parameters and not one.static_graph]
+    known = [size_bytes for size_bytes in unused if size_bytes is not None]
+    return DdpSettings(
+        buffers_bytes=min(one.buffers_bytes if one.broadcast_buffers else 0 for one in of_ranks),
+        unused_bytes=max(known) if len(known) == len(of_ranks) else None,
+        checked_passes=min(one.checked_passes for one in of_ranks),
+    )
+
+
+def broadcasts_only_buffers(run: RunData, networks: tuple[DdpSettings, ...]) -> bool:
+    """Whether all broadcasts in forward are those of DDP, by their sizes."""
+    sizes_bytes = {one.buffers_bytes for one in networks if one.buffers_bytes}
+    calls = [kind for log in run.events.values() for kind in log.collective_kinds if _is_broadcast(kind)]
+    return bool(calls) and all(kind.size_bytes in sizes_bytes for kind in calls)
+
+
+def _is_broadcast(kind: CollectiveKind) -> bool:
+    return kind.op == "broadcast" and kind.inside == BUFFERS_IN

@@ -1,0 +1,162 @@
+"""Settings of DDP that cost something and are not needed are named; those that are needed, or free, are not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.explain.made import STEPS, crowded, found, hosts_of, job, rules
+from tests.replay.windows import Call, late
+
+import allpull
+from allpull.explain.evidence.ddp_settings import DdpSettings, broadcasts_only_buffers, ddp_settings
+from allpull.explain.evidence.machine import Machine
+from allpull.rundir.read.run import read_run
+
+EIGHT = Machine(hosts=hosts_of(8))
+BUFFERS = DdpSettings(buffers_bytes=4 << 20)
+SMALL = DdpSettings(buffers_bytes=10_000)
+
+
+def broadcast(transfer_s: float) -> Call:
+    return Call(use="broadcast in forward", at="forward", root=0, transfer_s=transfer_s)
+
+
+def with_buffers(*calls: Call, known: bool = True, network: DdpSettings = BUFFERS, **more) -> list[str]:
+    window = job(8, calls=list(calls), **more)
+    return rules(window, EIGHT, networks=[network], broadcasts_only_buffers=known)
+
+
+def test_the_broadcast_of_buffers_is_priced() -> None:
+    window = job(8, calls=[broadcast(0.006)])
+    (finding,) = found(window, EIGHT, networks=[BUFFERS], broadcasts_only_buffers=True).findings
+    assert finding.rule == "broadcast-buffers"
+    assert finding.loss_s_per_step == pytest.approx(0.006, rel=0.1)
+    assert finding.gain.low > 1
+    assert "4 MiB" in finding.title
+
+
+def test_small_buffers_are_priced_on_accelerators_only() -> None:
+    assert with_buffers(broadcast(0.006), network=SMALL) == []
+    devices = replace(EIGHT, gpus={"node1": ("V100",)}, autocast="float16")
+    window = job(8, calls=[broadcast(0.006)])
+    assert rules(window, devices, networks=[SMALL], broadcasts_only_buffers=True) == ["broadcast-buffers"]
+
+
+def test_where_all_ranks_wait_for_cpus_the_price_is_an_upper_bound() -> None:
+    window = job(8, calls=[broadcast(0.006)])
+    machine = crowded(EIGHT, tuple(range(8)), 0.3)
+    findings = found(window, machine, networks=[BUFFERS], broadcasts_only_buffers=True).findings
+    assert {one.rule: one.gain.is_at_most for one in findings} == {"cpu-contention": True, "broadcast-buffers": True}
+
+
+def test_what_ranks_wait_there_for_a_late_rank_is_not_saved() -> None:
+    """They wait for it at the next collective: the all-gather of SyncBatchNorm, or the reduction."""
+    gather = Call(use="all_gather_single in forward", at="forward", transfer_s=0.0003)
+    slow = late(8, STEPS, rank=0, by_s=0.02)
+    assert with_buffers(broadcast(0.0003), gather, optimizer=slow) == ["slow-rank"]
+    assert with_buffers(broadcast(0.0003), optimizer=slow) == ["slow-rank"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param({"known": False}, id="the program broadcasts in forward, too"),
+        pytest.param({"network": DdpSettings(buffers_bytes=0)}, id="no buffers, or none are broadcast"),
+    ],
+)
+def test_other_broadcasts_are_not_blamed_on_ddp(given) -> None:
+    assert "broadcast-buffers" not in with_buffers(broadcast(0.006), **given)
+
+
+def test_a_cheap_broadcast_is_no_finding() -> None:
+    assert with_buffers(broadcast(0.0003)) == []
+
+
+@pytest.mark.parametrize(
+    ("networks", "advised"),
+    [
+        ([DdpSettings(unused_bytes=0, checked_passes=11)], True),
+        ([DdpSettings(unused_bytes=0, checked_passes=11), DdpSettings()], True),
+        ([DdpSettings(unused_bytes=80, checked_passes=11)], False),
+        ([DdpSettings(unused_bytes=0, checked_passes=11), DdpSettings(unused_bytes=4, checked_passes=11)], False),
+        ([DdpSettings(unused_bytes=0, checked_passes=1)], False),
+        ([DdpSettings()], False),
+        ([], False),
+    ],
+)
+def test_looking_for_unused_parameters_is_needless_where_there_are_none(networks, advised: bool) -> None:
+    findings = found(job(8), EIGHT, networks=networks).findings
+    assert [one.rule for one in findings] == ["find-unused-parameters"] * advised
+    assert all(one.advice and one.gain is None for one in findings)
+
+
+PROGRAM = """
+import sys
+import torch, torch.distributed as dist
+from torch import nn
+
+dist.init_process_group("gloo")
+torch.set_num_threads(1)
+how = sys.argv[1]
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Conv2d(3, 8, 3)
+        self.norm = nn.BatchNorm2d(8) if "batch" in how else nn.GroupNorm(2, 8)
+        if "table" in how:
+            self.register_buffer("table", torch.zeros(1_000_000))
+        if "unused" in how:
+            self.unused = nn.Linear(4, 4)
+
+    def forward(self, x):
+        if "own" in how:
+            dist.broadcast(torch.zeros(8), src=0)
+        return self.norm(self.layer(x))
+
+
+model = nn.parallel.DistributedDataParallel(Net(), find_unused_parameters="find" in how)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(40):
+    optimizer.zero_grad()
+    model(torch.randn(4, 3, 12, 12)).square().mean().backward()
+    optimizer.step()
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.ranks
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "network", "only_buffers", "named"),
+    [
+        ("batch table", DdpSettings(buffers_bytes=4_000_072), True, "broadcast-buffers"),
+        ("batch", DdpSettings(buffers_bytes=72), True, None),
+        ("batch table own", DdpSettings(buffers_bytes=4_000_072), False, None),
+        ("group", DdpSettings(), False, None),
+        ("group find", DdpSettings(unused_bytes=0, checked_passes=2), False, "find-unused-parameters"),
+        ("group find unused", DdpSettings(unused_bytes=80, checked_passes=2), False, None),
+    ],
+)
+def test_real_ranks(tmp_path: Path, how: str, network: DdpSettings, only_buffers: bool, named: str | None) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    command = [sys.executable, "-m", "allpull", "run", "-n", "2", "--out", str(tmp_path / "runs"), "--"]
+    done = subprocess.run(
+        [*command, str(program), how], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    directory = next((tmp_path / "runs").iterdir())
+    run = read_run(directory)
+    networks = ddp_settings(run)
+    assert networks == (network,)
+    assert broadcasts_only_buffers(run, networks) == only_buffers
+    rules_found = {one.rule for one in allpull.explain(allpull.open_run(directory)).findings}
+    assert rules_found & {"broadcast-buffers", "find-unused-parameters"} == ({named} if named else set())
