@@ -24,7 +24,8 @@ from allpull.schema.run import Exit, RunRecord
 from allpull.schema.steps import StepsHeader
 from allpull.units import counted
 
-MAX_SILENT_SAMPLES = 3  # longest distance of two samples, times this: a sidecar samples once more when ranks end
+LAST_SAMPLES = 8  # show how far apart samples are at the end: starting takes long, and a budget thins them
+MAX_SILENT_SAMPLES = 3  # of these distances, the longest: a sidecar samples once more when ranks end
 NAMED_RANKS = 1000  # that a gap holds by number: run.json may speak of any number of ranks
 SHOWN_REASONS = 3
 OLD_NO_COUNTERS = "no counters: "
@@ -139,16 +140,14 @@ def of_counters(
         {"rank": list(headers), "host": [header.host for header in headers.values()]},
         schema={"rank": pl.Int64(), "host": pl.String()},
     )
-    times = steps.select(pl.col("rank").cast(pl.Int64()), "begin_ns", "end_ns").join(hosts, on="rank").group_by("host")
-    lasted = {
-        host: (begin_ns, end_ns)
-        for host, begin_ns, end_ns in times.agg(pl.col("begin_ns").min(), pl.col("end_ns").max()).iter_rows()
-    }
+    by_rank = steps.group_by(pl.col("rank").cast(pl.Int64())).agg(pl.col("begin_ns").min(), pl.col("end_ns").max())
+    by_host = by_rank.join(hosts, on="rank").group_by("host").agg(pl.col("begin_ns").min(), pl.col("end_ns").max())
+    lasted = {host: (begin_ns, end_ns) for host, begin_ns, end_ns in by_host.iter_rows()}
     sampled = counters.select("host", "t_ns").unique().sort("host", "t_ns").group_by("host")
     last_sample = {
         host: (last_ns, spacing_ns)
         for host, last_ns, spacing_ns in sampled.agg(
-            pl.col("t_ns").max().alias("last"), pl.col("t_ns").diff().max().alias("spacing")
+            pl.col("t_ns").max().alias("last"), pl.col("t_ns").tail(LAST_SAMPLES).diff().max().alias("spacing")
         ).iter_rows()
     }
     for file in files:
