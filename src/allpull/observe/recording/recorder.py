@@ -325,6 +325,11 @@ class Recorder:
         event = {"kind": "exception", "type": type(error).__name__, "message": message, **advice, "t_ns": now}
         self.journal.event(event, now)
 
+    def flush(self) -> None:
+        """Write all steps that are over, and all events, to disk."""
+        self._flush(self._clock_ns())
+        self.journal.flush()
+
     def close(self, *, ended_well: bool) -> None:
         """Write what is buffered; ``ended_well``: with the event that the rank ended normally."""
         self.leave_until(0)

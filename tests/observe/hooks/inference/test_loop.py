@@ -71,6 +71,24 @@ for epoch in range(2):
     assert [span.step for span in run.events("span")] == [len(SAMPLES), 2 * len(SAMPLES)]  # after its step
 
 
+def test_a_checkpoint_takes_the_records_along_however_the_process_ends(watched: Watch) -> None:
+    """As Ray ends its workers: without Python's exit functions, within a second of the last step."""
+    run = watched(
+        TRAINING
+        + """
+import os
+for x, y in loader:
+    optimizer.zero_grad()
+    model(x).square().mean().backward()
+    optimizer.step()
+torch.save(model.state_dict(), "model.pt")
+os._exit(0)
+"""
+    )
+    assert [step.samples for step in run.steps()] == SAMPLES
+    assert [span.name for span in run.events("span")] == ["checkpoint"]
+
+
 def test_a_loop_without_a_loader_takes_samples_from_the_network(watched: Watch) -> None:
     run = watched(
         TRAINING
@@ -130,6 +148,15 @@ for epoch in range(2):
     assert [step.step for step in steps if step.evaluation_ns] == [5]  # after the first epoch; the last is a span only
     assert [span.name for span in run.events("span")] == ["evaluation", "checkpoint"] * 2
     assert len(run.events("epoch")) == 2
+
+
+def test_an_evaluation_before_the_first_step_counts(watched: Watch) -> None:
+    first = "model.eval()\nwith torch.no_grad():\n    model(torch.randn(5, 8))\n"
+    run = watched(TRAINING + first + LOOP)
+    steps = run.steps()
+    assert [step.samples for step in steps] == 2 * SAMPLES
+    assert [step.step for step in steps if step.evaluation_ns] == [0]
+    assert [(span.name, span.step) for span in run.events("span")] == [("evaluation", 0)]
 
 
 def test_a_frozen_layer_is_no_evaluation(watched: Watch) -> None:
