@@ -75,7 +75,8 @@ def step_parts(aligned: AlignedRun, ranks: int, inside: pl.Expr | None = None) -
 def step_reductions(aligned: AlignedRun, ranks: int, inside: pl.Expr | None = None) -> pl.DataFrame:
     """Every reduction of gradients with met_ns: until when the rank waited for the last one to arrive.
 
-    With ``inside`` of the column step, those of such steps alone. Columns as of ``collectives.waiting.reductions``; met_ns is null where not all arrivals are known.
+    With ``inside``, of such steps alone. Columns as of ``collectives.waiting.reductions``; met_ns is null where not all
+    arrivals are known.
     """
     every = aligned.reductions if inside is None else aligned.reductions.filter(inside)
     reduced = reductions(every, ranks)
