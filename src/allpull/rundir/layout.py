@@ -9,6 +9,9 @@ import re
 import unicodedata
 from typing import Optional
 
+RUNS = "runs"
+"""The folder in which run directories are made by default."""
+
 RUN_JSON = "run.json"
 JOB = "job"
 HOSTS = "hosts"
@@ -54,6 +57,7 @@ CLUSTER_TRUTH = "truth.json"
 
 EXPLANATION = f"{DERIVED}/explain.json"
 EXPLANATION_KEY = f"{DERIVED}/explain.key"
+COLUMNS = f"{DERIVED}/columns"
 
 RECORDS = (HOSTS, STEPS, EVENTS, COUNTERS)
 """Folders of what hosts and ranks recorded."""

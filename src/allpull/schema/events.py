@@ -239,6 +239,20 @@ class DeviceStep(Record):
     t_ns: int
 
 
+class Boundary(Record):
+    """Another end of steps than the header's: the program updates parameters without an observed optimizer.
+
+    ``parameter.update``: the program went on after a parameter had changed; ``gradient.clear``, ``zero_grad``: after
+    its gradients were cleared; ``loader.next``, ``backward``: neither showed, so that each batch or backward pass that
+    followed one is a step.
+    """
+
+    kind: Literal["boundary"]
+    boundary: str = Field(description="what ends steps from here on")
+    step: int = Field(ge=0)
+    t_ns: int
+
+
 class Stall(Record):
     """What held up the whole rank in a step, for 1 ms and more each time; those with one cause are added up."""
 
@@ -293,6 +307,7 @@ Event = Annotated[
     | CollectiveKind
     | ProcessGroup
     | Buckets
+    | Boundary
     | DataParallel
     | NcclLog
     | TraceWindow

@@ -13,8 +13,10 @@ from .inference.marks_listener import listen
 from .inference.step_inference import StepInference
 from .session import BOUNDARY, Session
 from .stalls import Stalls
+from .torch.arrays import watch_arrays
 from .torch.collectives import FUNCTIONAL, PACKAGES, Collectives
 from .torch.ddp_settings import Settings
+from .torch.environments import ENVIRONMENTS, watch_environments, watch_sampling
 from .torch.loaders import watch_loaders
 from .torch.nccl_log import NcclLog
 from .torch.networks import Networks, watch_gradients
@@ -45,8 +47,9 @@ class Program:
         """Wrap the entry points of torch, which has just been imported."""
         inference, networks = self.inference, Networks(self.inference)
         self._install("loaders", lambda: watch_loaders(inference))
+        self._install("arrays", lambda: watch_arrays(inference))
         self._install("networks", networks.watch)
-        self._install("gradients", lambda: watch_gradients(inference))
+        self._install("gradients", lambda: watch_gradients(inference, networks))
         self._install("optimizers", lambda: watch_optimizers(inference, networks.given_to))
         self._install("scalers", lambda: watch_scalers(inference))
         self._install("collectives", self._collectives.watch)
@@ -62,6 +65,9 @@ class Program:
         self._after_import.when(FUNCTIONAL, self.wait_imported)
         for name in PACKAGES:
             self._after_import.when(name, lambda module: self._collectives.unobserved(module.__name__))
+        self._try("sampling", lambda: watch_sampling(inference))
+        for name in ENVIRONMENTS:
+            self._after_import.when(name, watch_environments(inference))
         saving = watch_saving(inference)
         for name in SAVERS:
             self._after_import.when(name, saving)

@@ -64,8 +64,13 @@ class Journal:
         for line in lines:
             self._steps.add(line, None)
         self._steps.flush(now_ns)
+        self._events.flush(now_ns)  # a process that is killed, or ends by os._exit, flushes nothing
         if now_ns >= self._next_clock_ns:
             self._clock_pair(now_ns)
+
+    def flush(self) -> None:
+        """Write buffered events to disk; ``steps`` does so for steps."""
+        self._events.flush()
 
     def event(self, event: Dict[str, Any], now_ns: int, *, keep: bool = True) -> None:
         """One line of the events; without ``keep`` the budget may thin it out."""

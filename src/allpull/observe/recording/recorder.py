@@ -292,6 +292,11 @@ class Recorder:
             self._begin_ns = now
         self.journal.event({"kind": "epoch", "epoch": number, "step": self.step_number, "t_ns": now}, now)
 
+    def delimited_by(self, boundary: str) -> None:
+        """What ends steps from now on, where it is not what the header says."""
+        now = self._clock_ns()
+        self.journal.event({"kind": "boundary", "boundary": boundary, "step": self.step_number, "t_ns": now}, now)
+
     def metric(self, name: str, value: Optional[float], step: Optional[int] = None) -> None:
         """A metric of the training as of ``step``; a value that is not finite is written as null."""
         now = self._clock_ns()
@@ -319,6 +324,11 @@ class Recorder:
         advice = {"hint": redact.text(hint[:1000])[0]} if isinstance(hint, str) and hint else {}
         event = {"kind": "exception", "type": type(error).__name__, "message": message, **advice, "t_ns": now}
         self.journal.event(event, now)
+
+    def flush(self) -> None:
+        """Write all steps that are over, and all events, to disk."""
+        self._flush(self._clock_ns())
+        self.journal.flush()
 
     def close(self, *, ended_well: bool) -> None:
         """Write what is buffered; ``ended_well``: with the event that the rank ended normally."""

@@ -15,7 +15,8 @@ from allpull.report.terminal import table
 from allpull.report.terminal.table import bullets
 from allpull.report.wording import ABSENT, joined, percent, without_steps
 from allpull.schema.reported import ProgramTable, ScalingReport
-from allpull.schema.results import BucketTime, CollectiveUse, Pause, RunMetrics
+from allpull.schema.results import BucketTime, CollectiveUse, Observed, Pause, RunMetrics
+from allpull.schema.steps import ROLLOUTS
 from allpull.units import counted, show_bytes, show_count, show_time
 
 WIDE = 76  # columns from which the table of collectives fits
@@ -23,6 +24,14 @@ MOST_DESCRIBED = 6  # runs; of more, each has a line in a table, and a program o
 MOST_ROWS = 8  # collectives that are shown; the others are summed
 MOST_RANKS = 3  # named in a sentence
 ACCUMULATES = 1.01  # backward passes per step above which gradients accumulate
+MUCH = 0.1  # of a step: below it, nobody asks what other is
+BOUNDARIES = {
+    "parameter.update": "updates of parameters, which no torch.optim.Optimizer made",
+    "gradient.clear": "cleared gradients, because no torch.optim.Optimizer stepped",
+    "zero_grad": "zero_grad, because no step of an optimizer was observed",
+    "loader.next": "the next batch after a backward pass, because no update of parameters was observed",
+    "backward": "each backward pass, because no update of parameters was observed",
+}
 _RATES = ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"))
 
 
@@ -133,6 +142,7 @@ def _sentence(use: CollectiveUse) -> str:
 
 def _sentences(run: RunMetrics) -> Iterator[str]:
     yield from _amount(run)
+    yield from _unknown_input(run)
     for pause in run.pauses:
         yield _pause(pause, run.ranks)
     if run.buckets:
@@ -150,7 +160,7 @@ def _sentences(run: RunMetrics) -> Iterator[str]:
         yield f"The clocks of the ranks agree to within {bound}: waits are uncertain by as much."
     if run.observed and run.observed.boundary:
         sources = f"; times from {joined(sorted(run.observed.sources))}" if run.observed.sources else ""
-        yield f"Steps end at {run.observed.boundary}{sources}."
+        yield f"Steps end at {BOUNDARIES.get(run.observed.boundary, run.observed.boundary)}{sources}."
 
 
 def _amount(run: RunMetrics) -> Iterator[str]:
@@ -166,14 +176,30 @@ def _amount(run: RunMetrics) -> Iterator[str]:
         yield f"{counted(observed.skipped_steps, 'step')} skipped, because a gradient was not finite."
     if observed.backward_passes is not None and observed.backward_passes > ACCUMULATES:
         yield f"A step has {show_count(observed.backward_passes)} backward passes."
-    if observed.named:
-        spent = [
-            f"{short(name, 40)} {show_time(seconds)}" for name, seconds in list(observed.named.items())[:MOST_ROWS]
-        ]
-        more = f" and {len(observed.named) - MOST_ROWS:,} more" if len(observed.named) > MOST_ROWS else ""
-        yield f"Phases that the program named, per step: {', '.join(spent)}{more}."
+    yield from _named(observed)
     if observed.stopped_parts:
         yield f"Not observed to the end: {joined(observed.stopped_parts)}."
+
+
+def _unknown_input(run: RunMetrics) -> Iterator[str]:
+    """A program that is observed to have no loader, where much time is not explained."""
+    other_s, step_s = run.phases.get("other"), sum(filter(None, run.phases.values()))
+    looked = run.observed is not None and "loaders" in run.observed.sources
+    if looked and run.phases.get("input") is None and other_s and other_s >= MUCH * step_s:
+        share = percent(other_s / step_s)
+        yield f"No loader was used: batches that the program makes itself are part of other ({share})."
+
+
+def _named(observed: Observed) -> Iterator[str]:
+    rollouts = {name: s for name, s in observed.named.items() if name in ROLLOUTS}
+    if rollouts:
+        spent = joined([f"{name} {show_time(s)}" for name, s in rollouts.items()])
+        be = "is" if len(rollouts) == 1 else "are"
+        yield f"Collecting what the program learns from takes, per step: {spent}, which {be} part of forward."
+    named = [f"{short(name, 40)} {show_time(s)}" for name, s in observed.named.items() if name not in rollouts]
+    if named:
+        more = f" and {len(named) - MOST_ROWS:,} more" if len(named) > MOST_ROWS else ""
+        yield f"Phases that the program named, per step: {', '.join(named[:MOST_ROWS])}{more}."
 
 
 def _pause(pause: Pause, ranks: int) -> str:

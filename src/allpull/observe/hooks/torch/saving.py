@@ -37,6 +37,6 @@ def _observed(inference: StepInference, function: Callable[..., Any]) -> Callabl
         try:
             return function(*args, **kwargs)
         finally:
-            inference.leave(depth)
+            inference.checkpoint_ends(depth)
 
     return observed
