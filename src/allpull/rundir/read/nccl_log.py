@@ -77,9 +77,9 @@ def read_transports(directory: Path, events: Mapping[int, EventLog]) -> tuple[Pr
 
     Logs that are no regular files of the run directory, or cannot be read, are passed over.
     """
-    root = safe_open.checked_directory(directory)
     recorded = (line.encode() for log in events.values() for event in log.nccl for line in event.lines)
-    return parse_transports([*recorded, *_lines_of_logs(root)])
+    logs = _lines_of_logs(safe_open.checked_directory(directory)) if directory.is_dir() else ()  # a run made in memory
+    return parse_transports([*recorded, *logs])
 
 
 def parse_transports(lines: Iterable[bytes]) -> tuple[ProcessTransports, ...]:
