@@ -85,6 +85,7 @@ def record_window(aligned: AlignedRun) -> Window | NoWindow:
         on_device=aligned.on_device,
         paced_s=paced_s,
         issued_s=issued_s,
+        elements=_matrix(records, "elements", ranks) if records["elements"].count() else None,
     )
 
 

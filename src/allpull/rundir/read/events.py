@@ -24,6 +24,8 @@ from allpull.schema.events import (
     EpochMark,
     Event,
     EventsHeader,
+    InputShapes,
+    Locality,
     Metric,
     NcclLog,
     ProcessGroup,
@@ -69,6 +71,8 @@ class EventLog:
     stalls: tuple[Stall, ...] = ()
     data_parallel: tuple[DataParallel, ...] = ()
     nccl: tuple[NcclLog, ...] = ()
+    localities: tuple[Locality, ...] = ()
+    input_shapes: tuple[InputShapes, ...] = ()
 
 
 def read_events(root: Path, rank: int, *, skip_damaged: bool) -> EventLog | None:
@@ -121,6 +125,8 @@ def read_events(root: Path, rank: int, *, skip_damaged: bool) -> EventLog | None
         stalls=_of(Stall, events),
         data_parallel=_of(DataParallel, events),
         nccl=_of(NcclLog, events),
+        localities=_of(Locality, events),
+        input_shapes=_of(InputShapes, events),
     )
 
 

@@ -115,7 +115,7 @@ def parse_transports(lines: Iterable[bytes]) -> tuple[ProcessTransports, ...]:
 
 def _lines_of_logs(root: Path) -> Iterator[bytes]:
     left = MOST_LOGS_BYTES
-    for name in safe_open.file_names(root, layout.LOGS, ".log"):
+    for name in safe_open.file_names(root, layout.LOGS, layout.LOG_ENDING):
         if left <= 0:
             return
         try:

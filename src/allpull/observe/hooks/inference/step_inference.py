@@ -19,7 +19,7 @@ from ...recording.recorder import Recorder
 from ...recording.step_line import BACKWARD, EVALUATION, FORWARD, INPUT, OPTIMIZER
 from ..safety import safely
 from ..session import Session
-from .batch_size import Batches, samples_of
+from .batch_size import Batches, content_of
 from .evaluation import Evaluation, is_evaluating
 from .phases import NOT_SEEN, Phases
 
@@ -117,7 +117,7 @@ class StepInference(Phases):
                     return  # a loader inside a loader
             elif depth == ELSEWHERE:
                 return
-            self._batches.now.waiting.append(samples_of(batch))
+            self._batches.now.waiting.append(content_of(batch))
         except Exception as error:  # noqa: BLE001
             self._lose("loaders", error)
 
@@ -150,7 +150,7 @@ class StepInference(Phases):
                 self._evaluation.end(recorder)
             if not self._loads and not (stack and stack[0] == OPTIMIZER and recorder and recorder.samples):
                 self._batches.give(
-                    samples_of(inputs)
+                    content_of(inputs)
                 )  # once per step, also where an optimizer runs it many times (LBFGS)
         elif self._recording is not None and self._batches.is_new_pass:
             self._evaluation.begin(self._recording)
@@ -183,9 +183,11 @@ class StepInference(Phases):
                 self._evaluation.end(recorder)
             if not batches.now.learned:
                 self._epoch_begins(recorder)
-            samples = batches.learn()
+            samples, elements = batches.learn()
             if samples is not None:
                 recorder.samples = samples + (recorder.samples or 0)
+            if elements is not None:
+                recorder.elements = elements + (recorder.elements or 0)
             recorder.passes = 1 + (recorder.passes or 0)
             if recorder.paused:
                 return NOT_SEEN
