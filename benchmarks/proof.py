@@ -126,6 +126,12 @@ MEASUREMENTS = (
         about="a rehearsal of what the CLAIX study met, explained (a minute; root)",
     ),
     Measurement(
+        name="many_ranks",
+        script="many_ranks.py",
+        about="whether `allpull explain` is as right with 64, 256 and 1,024 simulated ranks (half an hour)",
+        stored=False,
+    ),
+    Measurement(
         name="real_faults",
         script="real_faults.py",
         about="whether `allpull explain` finds faults in two ranks that compute for real (ten minutes)",

@@ -141,3 +141,19 @@ def test_the_network_between_wrong_device_clocks(judge: Judge, error_s: float) -
     free = dataclasses.replace(slow, wire=Wire(latency_s=0.0, bytes_per_s=1e18))
     judged = judge(slow, free, wrong_device(error_s))
     assert_priced(judged.finding("network-bound"), judged.truth)
+
+
+@pytest.mark.parametrize(("there_s", "back_s"), [(0.012, 1e-4), (1e-4, 0.012)])
+@pytest.mark.parametrize("rate", [1e9, 5e9])
+def test_the_factors_of_the_tree_are_those_of_right_clocks(
+    judge: Judge, there_s: float, back_s: float, rate: float
+) -> None:
+    """Clocks are compared at the ends of the window alone: an error of 6 ms in each step is one of 6 ms in all."""
+    late = even(hosts=2, jitter=0.003, wire=Wire(latency_s=2e-4, bytes_per_s=rate)).later("backward", 0.010, rank=3)
+    right = judge(late).explained.efficiency
+    wrong = judge(late, recording=crooked_pings(there_s, back_s)).explained.efficiency
+    assert right is not None
+    assert wrong is not None
+    for name in ("transfer", "input", "orchestration", "serialisation", "load_balance", "parallel"):
+        factor = getattr(wrong, name)
+        assert factor.low <= getattr(right, name).value <= factor.high, name

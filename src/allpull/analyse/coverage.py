@@ -16,8 +16,8 @@ from allpull.units import NS_PER_S
 def observed(run: RunData, steady: NDArray[np.int64]) -> Observed:
     """How much of ``run`` was recorded, over all steps; ``steady`` are the numbers of its steady ones."""
     steps = run.steps
-    boundaries = sorted({header.boundary for header in run.headers.values()})
-    passes = of_steps(steps, steady)["backward_passes"].mean()
+    boundaries = sorted({_boundary(run, rank) for rank in run.headers})
+    passes = of_steps(steps.select("step", "backward_passes"), steady)["backward_passes"].mean()
     samples = None if steps.is_empty() or steps["samples"].null_count() else steps["samples"].cast(pl.Float64).sum()
     return Observed(
         boundary=", ".join(boundaries) or None,
@@ -25,12 +25,18 @@ def observed(run: RunData, steady: NDArray[np.int64]) -> Observed:
         steps=steps["step"].n_unique(),
         epochs=epochs(run),
         samples=None if samples is None else int(samples),
-        skipped_steps=steps.filter("tag_skipped")["step"].n_unique(),
+        skipped_steps=steps.select("step", "tag_skipped").filter("tag_skipped")["step"].n_unique(),
         backward_passes=passes if isinstance(passes, float) else None,
         stopped_parts=sorted({one.part for log in run.events.values() for one in log.switched_off if one.part}),
         energy_j_per_epoch=_energy_j_per_epoch(run),
         named=_named_s(run, steady),
     )
+
+
+def _boundary(run: RunData, rank: int) -> str:
+    """What ended the last steps of ``rank``."""
+    log = run.events.get(rank)
+    return log.boundaries[-1].boundary if log is not None and log.boundaries else run.headers[rank].boundary
 
 
 def epochs(run: RunData) -> int:
@@ -50,9 +56,13 @@ def recording_overhead(records: pl.DataFrame) -> Overhead:
     ``records`` has the columns of ``rundir.read.steps.SCHEMA``. A record holds what recording the step before it took,
     so the last step's is missing: one in the length of the run.
     """
-    measured = records.drop_nulls("recording_ns").select(
-        pl.col("recording_ns").cast(pl.Float64).sum().alias("recording"),
-        (pl.col("end_ns") - pl.col("begin_ns")).cast(pl.Float64).sum().alias("wall"),
+    measured = (
+        records.select("recording_ns", "begin_ns", "end_ns")
+        .drop_nulls("recording_ns")
+        .select(
+            pl.col("recording_ns").cast(pl.Float64).sum().alias("recording"),
+            (pl.col("end_ns") - pl.col("begin_ns")).cast(pl.Float64).sum().alias("wall"),
+        )
     )
     recording_ns, wall_ns = measured.row(0)
     return Overhead(share=recording_ns / wall_ns if wall_ns > 0 else None)
@@ -61,7 +71,7 @@ def recording_overhead(records: pl.DataFrame) -> Overhead:
 def _named_s(run: RunData, steady: NDArray[np.int64]) -> dict[str, float]:
     """Seconds per step of each phase that the program named, longest first; a step without it counts as 0."""
     spent = of_steps(run.named, steady).group_by("name").agg(pl.col("ns").cast(pl.Float64).sum()).sort("ns", "name")
-    rank_steps = max(1, of_steps(run.steps, steady).height)
+    rank_steps = max(1, of_steps(run.steps.select("step"), steady).height)
     return {name: ns / NS_PER_S / rank_steps for name, ns in reversed(spent.rows())}
 
 

@@ -16,7 +16,7 @@ from allpull.analyse.coverage import epochs, observed, recording_overhead
 from allpull.analyse.io import steady_rates
 from allpull.analyse.statistics import evenly
 from allpull.analyse.steps import throughput
-from allpull.analyse.steps.grid import arrange, of_steps
+from allpull.analyse.steps.grid import arrange, of_steps, walls
 from allpull.analyse.steps.pauses import pauses, waits
 from allpull.analyse.steps.steady import NOT_ON_ALL_RANKS, SteadySteps
 from allpull.rundir.read.run import RunData
@@ -98,7 +98,7 @@ def detail(aligned: AlignedRun, metrics: RunMetrics) -> RunDetail:
     """What a report shows of a run besides its ``metrics``, to which the caller may have added the speed-up."""
     run, steady = aligned.data, aligned.steady
     record = run.record
-    times_s = throughput.step_times_s(arrange(run.steps, steady.steps[steady.used], record.ranks))
+    times_s = walls(run.steps, steady.steps[steady.used], record.ranks).mean(axis=1)
     return RunDetail(
         metrics=metrics,
         created_utc=record.created_utc,
@@ -117,7 +117,8 @@ def detail(aligned: AlignedRun, metrics: RunMetrics) -> RunDetail:
 
 def _windows(records: pl.DataFrame, steps: NDArray[np.int64]) -> pl.DataFrame:
     """First begin and last end of these steps on each rank, in ns: columns rank, begin_ns, end_ns."""
-    return of_steps(records, steps).group_by("rank").agg(pl.col("begin_ns").min(), pl.col("end_ns").max())
+    columns = records.select("rank", "step", "begin_ns", "end_ns")
+    return of_steps(columns, steps).group_by("rank").agg(pl.col("begin_ns").min(), pl.col("end_ns").max())
 
 
 def _gaps_of_rates(steady: SteadySteps, *, has_rate: bool) -> Iterator[Gap]:

@@ -12,6 +12,7 @@ from allpull.cli.options import AsJson, SkipDamaged
 from allpull.cli.say import answer, note, show_result
 from allpull.cli.verb import Verb
 from allpull.errors import BadInput
+from allpull.report.printable import inert_json
 
 if TYPE_CHECKING:
     from allpull.schema.compared import CompareResult
@@ -124,7 +125,7 @@ def compare(  # noqa: PLR0917  one parameter an option, called by typer alone
         skip_damaged=skip_damaged,
     )
     if as_json:
-        answer(result.model_dump_json(by_alias=True, indent=1))
+        answer(inert_json(result.model_dump_json(by_alias=True, indent=1)))
     else:
         from allpull.report.terminal.compare import Comparison  # noqa: PLC0415
 

@@ -11,6 +11,7 @@ import typer
 from allpull.cli.options import AsJson, SkipDamaged
 from allpull.cli.say import answer, show_result
 from allpull.errors import BadInput
+from allpull.report.printable import inert_json
 
 EXAMPLE = (
     "allpull explain runs/20260312T101500Z_digits_n4_ab12cd34 --reference runs/20260312T101000Z_digits_n1_12ab34cd"
@@ -52,7 +53,7 @@ def explain(  # noqa: PLR0917  typer reads the options
     opened, *references = [open_run(one, skip_damaged=skip_damaged) for one in (run, *(reference or ()))]
     result = opened.explain(references)
     if as_json:
-        answer(result.model_dump_json(by_alias=True, indent=1))
+        answer(inert_json(result.model_dump_json(by_alias=True, indent=1)))
         return
     from allpull.report.terminal.explain import explained  # noqa: PLC0415
     from allpull.report.terminal.waiting import waiting  # noqa: PLC0415
@@ -77,7 +78,7 @@ def _manual(slug: str | None, *, as_json: bool) -> None:
     chosen = names() if slug is None else [slug]
     if as_json:
         pages = [{"rule": name, "summary": summary(name), "sections": sections(name)} for name in chosen]
-        answer(json.dumps({"schema": tag("rules"), "rules": pages}, indent=1, ensure_ascii=False))
+        answer(inert_json(json.dumps({"schema": tag("rules"), "rules": pages}, indent=1, ensure_ascii=False)))
     elif slug is None:
         show_result(rules({name: summary(name) for name in chosen}))
     else:

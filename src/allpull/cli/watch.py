@@ -10,6 +10,7 @@ import typer
 
 from allpull.cli.options import AsJson
 from allpull.cli.say import answer, note, show_result
+from allpull.report.printable import inert_json
 
 if TYPE_CHECKING:
     from allpull.schema.results import WatchResult
@@ -36,7 +37,7 @@ def watch(
     if as_json or once:
         result = _look(directory, stacks=stacks)
         if as_json:
-            answer(result.model_dump_json(by_alias=True, indent=1))
+            answer(inert_json(result.model_dump_json(by_alias=True, indent=1)))
         else:
             show_result(page(result))
             _note_failure(directory)

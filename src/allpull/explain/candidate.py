@@ -35,6 +35,8 @@ class Candidate:
 
     ``rare``, (steps,): the few steps in which the fault is. The interval takes their number as it is, and resamples
     them among themselves; None: the steps with an evaluation, a checkpoint or a first batch.
+
+    ``foremost``: it comes before all priced findings, because what is trained matters more than how fast.
     """
 
     rule: str
@@ -49,6 +51,7 @@ class Candidate:
     least_share: float = MIN_SHARE
     bounds: tuple[Removal, Removal] | None = None
     rare: Bools | None = None
+    foremost: bool = False
 
 
 def as_recorded(window: Window) -> Window:

@@ -15,6 +15,10 @@ analysis", IPTW), with T1 for the time on an ideal network; where a window conta
 collectives, they are the same numbers. The order of the factors matters, so each also has the gain if only its loss
 were gone, from a separate replay.
 
+Work is timed by one clock, and ranks are replayed by it from the begin of the window on. So clocks are compared only at
+the ends of the window: their error counts once, not once per step, and widens the factors that compare the whole window
+with less. Only the load balance compares no clocks.
+
 Where only some ranks of a job were recorded, the others may have arrived later than all of them: how long ranks waited,
 how much of it was transfer, and which rank was slow is unknown. Then nothing is replayed; times are those of the mean
 rank, and one factor, collectives, stands for all time that it was blocked::
@@ -99,17 +103,18 @@ def tree(window: Window, reference: Window | None = None) -> TreeResult:
 def _efficiency(window: Window, increments: Sequence[Floats], work_s: Floats, reference: Window | None) -> Efficiency:
     """All factors; ``increments`` are those of the replays behind T0 to T4."""
     t0, t4 = increments[0], increments[-1]
+    clocks = window.bound_s / float(t0.sum()) if t0.sum() > 0 else 0.0
     factors = {
-        name: _factor(ratio(after, before, window.odd))
+        name: _factor(ratio(after, before, window.odd), clocks)
         for name, (before, after) in zip(REMOVALS, pairwise(increments), strict=True)
     }
     computational, whole = _scaling(window, t0, work_s, reference)
     return Efficiency.model_validate(
         {
             **factors,
-            "serialisation": _factor(_serialisation(work_s, t4, window.odd)),
+            "serialisation": _factor(_serialisation(work_s, t4, window.odd), clocks),
             "load_balance": _factor(_load_balance(work_s, window.odd)),
-            "parallel": _factor(ratio(work_s.mean(axis=1), t0, window.odd)),
+            "parallel": _factor(ratio(work_s.mean(axis=1), t0, window.odd), clocks),
             "computational": computational,
             "global": whole,
         }
@@ -143,11 +148,15 @@ def _of_some(window: Window, work_s: Floats) -> tuple[Efficiency, dict[str, floa
     return Efficiency.model_validate({**unknown, **factors, "parallel": parallel}), gains
 
 
-def _factor(resampled: Resampled) -> Interval:
-    """``resampled`` as a factor: rounding may have taken it above 1 by the last digit."""
+def _factor(resampled: Resampled, clocks: float = 0.0) -> Interval:
+    """``resampled`` as a factor: rounding may have taken it above 1 by the last digit.
+
+    ``clocks``: how wrong the clocks make it.
+    """
     shown = resampled.interval(most=1.0)
-    low = None if shown.low is None else min(shown.low, 1.0)
-    return Interval(value=min(shown.value, 1.0), low=low, high=shown.high)
+    low = None if shown.low is None else max(min(shown.low, 1.0) - clocks, 0.0)
+    high = None if shown.high is None else min(shown.high + clocks, 1.0)
+    return Interval(value=min(shown.value, 1.0), low=low, high=high)
 
 
 def _serialisation(work_s: Floats, t4: Floats, odd: Bools) -> Resampled:

@@ -30,11 +30,10 @@ from allpull.replay.engine import replay
 from allpull.schema.explained import Finding
 from allpull.units import counted, percent, show_time
 
-HIDDEN = 0.5  # of a loss: where its own removal saves less, other faults have to be removed with it
+HIDDEN = 0.8  # of a loss: where its own removal saves less, other faults have to be removed with it
 SHARED = 0.5  # of the smaller loss: if removing both saves less of it, the other remedy already saves it
 MOST_COMPARED = 4  # findings: each pair costs a replay
 SMALL = 0.01  # of a step: a loss below it is not worth a note
-FOREMOST = ("no-exchange",)  # what is trained matters more than how fast
 MOST_PER_RULE = 8  # candidates of one rule that are priced, the largest: each costs replays
 
 
@@ -65,12 +64,12 @@ def findings(facts: Facts) -> Findings:
         facts.window, [one.without for one in unpriced if one.kind == "late" and one.without is not None]
     )
     late = [one for one in candidates if one.kind == "late"]
-    kept: list[Finding] = []
+    kept: list[tuple[Candidate, Finding]] = []
     priced: list[tuple[Candidate, Price]] = []
     doubts: list[_Doubt] = []
     for one in candidates:
         if one.without is None:
-            kept.append(advice(one, list(one.hosts) or facts.hosts_of(one.ranks)))
+            kept.append((one, advice(one, list(one.hosts) or facts.hosts_of(one.ranks))))
             continue
         base = facts.window
         if one.kind in ("late", "rest"):
@@ -80,13 +79,13 @@ def findings(facts: Facts) -> Findings:
         doubt = _doubt(one, price_of_one, facts)
         if doubt is None:
             priced.append((one, price_of_one))
-            kept.append(_finding(one, bounded(one, price_of_one, facts, base), facts))
+            kept.append((one, _finding(one, bounded(one, price_of_one, facts, base), facts)))
         else:
             doubts.append(doubt)
     doubts += _unknown_causes(facts)
-    kept.sort(key=lambda finding: (finding.rule not in FOREMOST, -expected_gain(finding.gain)))
+    kept.sort(key=lambda pair: (not pair[0].foremost, -expected_gain(pair[1].gain)))
     return Findings(
-        findings=tuple(kept),
+        findings=tuple(finding for _, finding in kept),
         notes=(
             *_sold_twice(priced, facts),
             *_not_priced(unpriced, facts),

@@ -5,6 +5,7 @@ Names, commands and log lines come from other people's programs. All of them pas
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 
@@ -34,6 +35,24 @@ def printable(text: str) -> str:
         for char in bare
         if char in _SPACES or unicodedata.category(char) not in _HIDDEN
     )
+
+
+def inert_json(text: str) -> str:
+    """The JSON document ``text`` with every control and invisible character of its strings escaped.
+
+    >>> inert_json('{"a": "\u202e\x9b"}')
+    '{"a": "\\u202e\\u009b"}'
+    """
+    if text.isascii() and "\x7f" not in text:
+        return text
+    return "".join(
+        char if char == "\n" or not _is_hidden(char) else json.dumps(char)[1:-1] if ord(char) != 0x7F else "\\u007f"
+        for char in text
+    )
+
+
+def _is_hidden(char: str) -> bool:
+    return char in _SPACES or unicodedata.category(char) in _HIDDEN
 
 
 def short(text: str, limit: int) -> str:

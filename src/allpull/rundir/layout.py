@@ -56,6 +56,7 @@ CLUSTER_TRUTH = "truth.json"
 
 EXPLANATION = f"{DERIVED}/explain.json"
 EXPLANATION_KEY = f"{DERIVED}/explain.key"
+COLUMNS = f"{DERIVED}/columns"
 
 RECORDS = (HOSTS, STEPS, EVENTS, COUNTERS)
 """Folders of what hosts and ranks recorded."""

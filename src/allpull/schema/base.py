@@ -17,6 +17,7 @@ Format history:
   Steps on a device have when each bucket of gradients was ready, and list every reduction, by the device's clock.
   Events have the settings of DDP, what NCCL logged of its transports, how a rank's CPUs lie to its accelerator, and how
   many shapes of input were new to cuDNN. Steps have the size of their batches where it varies.
+  Events say what ends the steps of a rank whose optimizer is not observed.
 
 A minor version adds optional fields, so an older reader may ignore them; a major version comes with an upgrade
 function, and one real run of every past version stays in the tests.

@@ -84,4 +84,9 @@ class CounterSample(Record):
     gpus: dict[str, GpuCounters] = Field(default_factory=dict)
     links: dict[str, LinkCounters] = Field(default_factory=dict, description="by address of the other host")
     against: str | None = Field(None, description="host that answered the pings")
-    pings: list[Ping] = Field(default_factory=list, description="pings to host `against` since the previous sample")
+    pings: list[Ping] = Field(
+        default_factory=list,
+        description="pings to host `against` since the previous sample, each [sent, received, answered, back] in ns"
+        " of the monotonic clocks, then the same four of the real-time clocks; sent and back by the clocks of this"
+        " host, received and answered by those of `against`",
+    )

@@ -201,10 +201,14 @@ class TraceWindow(Record):
 
 
 class DeviceStep(Record):
-    """One step on the accelerator's clock, resolved after it: times in ns, moments on the host's monotonic clock.
+    """One step on the accelerator, of the stream that the program computes on; written when the stream has passed it.
 
-    The host runs ahead, so a step begins and ends later here than in its ``StepRecord``. What the host does meanwhile
-    counts only as far as the device waited for it.
+    All moments are converted from the device's clock to the monotonic clock of its host, wrong by ``bound_ns`` at most;
+    that error is the same for all of a step, so differences within a step are the device's own. The host runs ahead, so
+    a step begins and ends later here than in its ``StepRecord``, from the end of the step before to its own. Forward,
+    backward, optimizer and collectives are what the stream spent in them, waiting for the host included; input, copies,
+    evaluations and checkpoints are the part of the host's time in which the stream had nothing to do. These do not
+    overlap. Where a step has no such record, only its host's times are known.
     """
 
     kind: Literal["device_step"]
@@ -213,7 +217,7 @@ class DeviceStep(Record):
     end_ns: int | None = None
     input_ns: int | None = Field(None, ge=0, description="the part of the fetch that the device waited for")
     copy_ns: int | None = Field(None, ge=0, description="the part of copies from the host that it waited for")
-    forward_ns: int | None = Field(None, ge=0)
+    forward_ns: int | None = Field(None, ge=0, description="from its begin to its end, as the stream passed them")
     backward_ns: int | None = Field(None, ge=0, description="including the reduction of gradients")
     optimizer_ns: int | None = Field(None, ge=0)
     evaluation_ns: int | None = Field(None, ge=0, description="the part of evaluation between phases of the device")
@@ -226,12 +230,19 @@ class DeviceStep(Record):
         None, description="the stream passed the end of that backward pass, after its reduction"
     )
     busy_ns: int | None = Field(
-        None, ge=0, description="upper bound on the time that the compute stream had work, if known"
+        None,
+        ge=0,
+        description="upper bound on the time that the compute stream had work, called collectives and the part of"
+        " other phases above left out; at most a tenth of the step too high. Absent: that is not known, as in each step"
+        " that the host paces",
     )
     paced_ns: int | None = Field(
-        None, ge=0, description="time in phases while the host was still issuing work: upper bound on launch-bound time"
+        None,
+        ge=0,
+        description="the part of forward, backward and optimizer that passed while the host was still issuing it: the"
+        " device may have been idle for any part of this, and was not in the other part of these phases",
     )
-    bound_ns: int | None = Field(None, ge=0, description="error bound of the moments, which come from two clocks")
+    bound_ns: int | None = Field(None, ge=0, description="how wrong the moments may be on the host's clock, either way")
     collectives: list[Collective] | None = Field(
         None,
         description="calls of the step record with the moments when this stream came to the call, and passed its end;"
@@ -248,6 +259,20 @@ class DeviceStep(Record):
         " where there was at most one, of network 0, in the only backward pass, and where they are not known",
     )
     autocast: str | None = Field(None, description="dtype of autocast where the network was called, such as bfloat16")
+    t_ns: int
+
+
+class Boundary(Record):
+    """Another end of steps than the header's: the program updates parameters without an observed optimizer.
+
+    ``parameter.update``: the program went on after a parameter had changed; ``gradient.clear``, ``zero_grad``: after
+    its gradients were cleared; ``loader.next``, ``backward``: neither showed, so that each batch or backward pass that
+    followed one is a step.
+    """
+
+    kind: Literal["boundary"]
+    boundary: str = Field(description="what ends steps from here on")
+    step: int = Field(ge=0)
     t_ns: int
 
 
@@ -305,6 +330,7 @@ Event = Annotated[
     | CollectiveKind
     | ProcessGroup
     | Buckets
+    | Boundary
     | DataParallel
     | NcclLog
     | Locality

@@ -66,8 +66,11 @@ class Finding(Record):
     ranks: list[int] = Field(description="the culprits; empty: all of them")
     hosts: list[str] = Field(description="hosts of the culprits; empty: all of them")
     loss_s_per_step: float | None = Field(description="of the job's step, by replay without the fault; None: advice")
-    loss_share: float | None
-    gain: Interval | None = Field(description="speed-up ratio without the fault")
+    loss_share: float | None = Field(description="of the mean step")
+    gain: Interval | None = Field(
+        description="speed-up ratio without the fault, with its 95 % interval. Where `high` equals `value` and"
+        " `low` is below, `value` is an upper bound, and `low` what is certain"
+    )
     remedy: str = Field(description="one concrete thing: the flag, the line, the option")
     options: list[str] | None = Field(
         default=None,
@@ -115,7 +118,10 @@ class ExplainResult(Record):
         "other: |replayed − measured| ÷ measured, mean over ranks; above 0.05 all results are indicative. A small one "
         "does not show that the model is right: work is taken as recorded"
     )
-    clock_error_s: float | None
+    clock_error_s: float | None = Field(
+        description="how wrong the time between two ranks may be, by the clocks of their hosts and of their devices;"
+        " None: they do not compare"
+    )
     phases: PhaseTimes
     waiting: Waiting | None = Field(default=None, description="None: one rank, or no rank waited")
     findings: list[Finding] = Field(

@@ -14,7 +14,10 @@ Scaling = Literal["weak", "strong", "mixed"]
 
 
 class Interval(Record):
-    """A value and its 95 % confidence interval; the bounds are None where the data cannot tell."""
+    """A value and its 95 % confidence interval; the bounds are None where the data cannot tell.
+
+    Where ``high`` equals ``value`` and ``low`` is below it, ``value`` is an upper bound and ``low`` what is certain.
+    """
 
     value: float
     low: float | None

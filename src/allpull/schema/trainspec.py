@@ -21,7 +21,7 @@ class DataSpec:
     test_path: str = option(
         "", "packs: pack of the test part; empty: the folder val, or test, next to train in data.path"
     )
-    limit: int = option(0, "use only this many training samples, the first; 0: all (synthetic: 1,280)", ge=0)
+    limit: int = option(0, "use only this many training samples, the first; 0: all (synthetic: 1,280)", ge=0, le=2**31)
     size: int = option(
         0,
         "pixels per side of the model's input; 0: those of the data set (224 for synthetic, and for packs unless"

@@ -167,7 +167,7 @@ def test_what_was_seen_is_said_in_numbers_with_units(width):
         "Ranks read 3.3 GB/s, 36,500 reads/s, 10.0 % of it from storage",
         "5,200 J per epoch",
         "168 of 8,800 calls of collectives could not be matched",
-        "The clocks of the hosts were aligned to within 35 µs",
+        "The clocks of the ranks agree to within 35 µs",
         "Steps end at forward; times from forward and gradients",
         "broadcast in forward",
     ):

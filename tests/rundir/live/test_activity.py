@@ -12,7 +12,8 @@ from allpull.observe.identity import Identity
 from allpull.observe.recording.recorder import Recorder
 from allpull.observe.recording.step_line import BACKWARD, COLLECTIVE, FORWARD
 from allpull.rundir import layout
-from allpull.rundir.live.activity import NOTHING, OPERATION, PLACE, PLACES, SINCE_NS, STEP, live_words, read_live
+from allpull.rundir.live.activity import NOTHING, OPERATION, PLACE, PLACES, SINCE_NS, STEP, live_words
+from allpull.rundir.live.snapshot import read_live
 
 
 class Clock:
@@ -38,7 +39,7 @@ def rank(tmp_path: Path) -> Iterator[tuple[Recorder, Clock, Path]]:
 
 
 def seen(directory: Path) -> tuple[int, int]:
-    words = read_live(str(directory), 0)
+    words = read_live(directory.resolve(), 0)
     assert words is not None
     return words[PLACE], words[SINCE_NS]
 
@@ -58,7 +59,7 @@ def test_the_innermost_phase_is_seen_and_the_one_around_it_once_it_has_ended(
     recorder.enter(BACKWARD)
     recorder.step(None)
     assert seen(directory)[0] == BACKWARD  # a step that ends inside a phase does not end it
-    words = read_live(str(directory), 0)
+    words = read_live(directory.resolve(), 0)
     assert words is not None
     assert (words[STEP], words[OPERATION]) == (1, NOTHING)
 

@@ -12,7 +12,7 @@ from allpull.rundir.live.tail import Follower, Tail
 
 def test_each_whole_line_is_told_once(tmp_path):
     path = tmp_path / "file"
-    tail = Tail(path)
+    tail = Tail(tmp_path, "file")
     assert list(tail.new()) == []
     path.write_text('{"a": 1}\n{"a": 2}\n{"a"')
     assert [line["a"] for line in tail.new()] == [1, 2]
@@ -25,7 +25,7 @@ def test_each_whole_line_is_told_once(tmp_path):
 def test_a_file_that_took_the_place_of_another_is_read_from_its_start(tmp_path):
     path = tmp_path / "file"
     path.write_text('{"a": 1}\n{"a": 2}\n')
-    tail = Tail(path)
+    tail = Tail(tmp_path, "file")
     assert len(list(tail.new())) == 2
     path.rename(tmp_path / "aside")
     assert list(tail.new()) == []

@@ -33,6 +33,15 @@ def test_named_phases_are_rows(make_run: MakeRun) -> None:
     assert run.named.rows() == [(0, 1, "augment", 5), (0, 1, 'a "named":', 2**62)]
 
 
+def test_rollouts_and_their_environments_are_part_of_forward(make_run: MakeRun) -> None:
+    root = make_run(ranks=1, steps=3)
+    before = read_run(root).steps["forward_ns"].to_list()
+    put(root / layout.steps_file(0), 3, {"rollout": 5, "environment": 2, "augment": 11})
+    run = read_run(root)
+    assert run.steps["forward_ns"].to_list() == [before[0], before[1] + 7, before[2]]
+    assert run.named.height == 3
+
+
 def test_a_run_without_any_has_an_empty_table(make_run: MakeRun) -> None:
     assert dict(read_run(make_run()).named.schema) == named_phases.SCHEMA
 

@@ -27,19 +27,20 @@ FIRST = "0"
 
 def every_reduction(steps: pl.DataFrame, listed: pl.DataFrame) -> pl.DataFrame:
     """The reductions (columns ``SCHEMA``) of ``steps`` (of ``rundir.read.steps``), some of which are ``listed``."""
+    moments = steps.select("rank", "step", "arrival_ns", "done_ns").drop_nulls()
     alone = (
-        steps.filter(pl.col("arrival_ns").is_not_null() & pl.col("done_ns").is_not_null())
-        .join(listed.select("rank", "step").unique(), on=["rank", "step"], how="anti")
-        .select(
-            "rank",
-            "step",
-            pl.lit(0, dtype=pl.Int64).alias("reduction"),
-            pl.lit(FIRST).alias("networks"),
-            pl.lit(None, dtype=pl.Int64).alias("begin_ns"),
-            "arrival_ns",
-            "done_ns",
-            *(pl.lit(None, dtype=pl.Int64).alias(name) for name in SPENT),
-        )
+        moments
+        if listed.is_empty()
+        else moments.join(listed.select("rank", "step").unique(), on=["rank", "step"], how="anti")
+    ).select(
+        "rank",
+        "step",
+        pl.lit(0, dtype=pl.Int64).alias("reduction"),
+        pl.lit(FIRST).alias("networks"),
+        pl.lit(None, dtype=pl.Int64).alias("begin_ns"),
+        "arrival_ns",
+        "done_ns",
+        *(pl.lit(None, dtype=pl.Int64).alias(name) for name in SPENT),
     )
     if listed.is_empty():
         return alone.sort(KEYS)
@@ -66,6 +67,9 @@ def with_meetings(listed: pl.DataFrame) -> pl.DataFrame:
 
 def matched(reductions: pl.DataFrame, ranks: int) -> pl.DataFrame:
     """``reductions`` with whether the meeting is ``known`` of all ``ranks`` ranks, which reduced the same networks."""
-    over = ("step", "reduction")
-    alike = (pl.len().over(over) == ranks) & (pl.col("networks").n_unique().over(over) == 1)
+    one_network = reductions["networks"].n_unique() <= 1
+    over = ("step",) if reductions["reduction"].max() == 0 else ("step", "reduction")
+    alike = pl.len().over(over) == ranks
+    if not one_network:
+        alike &= pl.col("networks").n_unique().over(over) == 1
     return reductions.with_columns(alike.alias("known"))

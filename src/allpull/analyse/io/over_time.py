@@ -118,8 +118,11 @@ def energy_of_epochs(gpus: pl.DataFrame, epochs: pl.DataFrame) -> list[EpochEner
         epochs: as ``epoch_spans`` gives them.
     """
     used_of_epoch: dict[int, list[float]] = {}
-    for (host,), spans in epochs.sort("epoch").group_by("host", maintain_order=True):
-        for (_,), samples in gpus.filter(pl.col("host") == host).sort("t_ns").group_by("gpu", maintain_order=True):
+    devices = gpus.partition_by("host", as_dict=True, maintain_order=True)
+    for key, spans in epochs.sort("epoch").group_by("host", maintain_order=True):
+        if key not in devices:
+            continue
+        for (_,), samples in devices[key].sort("t_ns").group_by("gpu", maintain_order=True):
             times, used_j = _energy_curve(samples)
             for epoch, begin_ns, end_ns in spans.select("epoch", "begin_ns", "end_ns").rows():
                 edges = np.array([begin_ns, end_ns], dtype=np.int64)

@@ -19,6 +19,17 @@ from allpull.schema.steps import PHASES
 from allpull.units import NS_PER_S
 
 Floats = NDArray[np.float64]
+FIELDS = (
+    "begin_ns",
+    "end_ns",
+    "samples",
+    *(f"{phase}_ns" for phase in PHASES),
+    "collective_ns",
+    "arrival_ns",
+    "done_ns",
+    "busy_ns",
+)
+"""Columns of step records that a grid has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -59,34 +70,47 @@ def arrange(
     ``records`` has the columns of ``rundir.read.steps.SCHEMA``, and maybe ``busy_ns`` (``analyse.steps.device``);
     ``reductions`` those of ``collectives.reductions``, None: only that of each record itself.
     """
-    columns = (
-        of_steps(records, steps)
-        .lazy()
-        .select(
-            "step",
-            "rank",
-            _seconds(pl.col("end_ns") - pl.col("begin_ns")).alias("wall"),
-            pl.col("samples").cast(pl.Float64),
-            *(_seconds(pl.col(f"{phase}_ns")).alias(phase) for phase in PHASES),
-            _seconds(pl.col("collective_ns")).alias("called"),
-            _seconds(pl.col("busy_ns") if "busy_ns" in records.columns else pl.lit(None)).alias("busy"),
-        )
-        .sort("step", "rank")
-        .collect()
-    )
-
-    def matrix(name: str) -> Floats:
-        values: Floats = columns[name].fill_null(float("nan")).to_numpy().reshape(steps.size, ranks)
-        return values
-
+    wanted = of_steps(records.select("step", "rank", *(name for name in FIELDS if name in records.columns)), steps)
+    cells = _Cells.of(wanted, steps, ranks)
     return Grid(
-        wall_s=matrix("wall"),
-        samples=matrix("samples"),
-        spans_s={phase: matrix(phase) for phase in PHASES},
-        called_s=matrix("called"),
-        **_reduced(of_steps(records, steps), reductions, steps, ranks),
-        busy_s=matrix("busy"),
+        wall_s=cells.seconds(wanted["end_ns"] - wanted["begin_ns"]),
+        samples=cells.filled(wanted["samples"]),
+        spans_s={phase: cells.seconds(wanted[f"{phase}_ns"]) for phase in PHASES},
+        called_s=cells.seconds(wanted["collective_ns"]),
+        **_reduced(wanted, reductions, steps, ranks),
+        busy_s=cells.seconds(wanted["busy_ns"]) if "busy_ns" in wanted.columns else cells.nothing(),
     )
+
+
+def walls(records: pl.DataFrame, steps: NDArray[np.int64], ranks: int) -> Floats:
+    """``Grid.wall_s`` alone of what ``arrange`` takes."""
+    wanted = of_steps(records.select("step", "rank", "begin_ns", "end_ns"), steps)
+    return _Cells.of(wanted, steps, ranks).seconds(wanted["end_ns"] - wanted["begin_ns"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Cells:
+    """Where each row of some records belongs in a grid."""
+
+    place: NDArray[np.int64]
+    shape: tuple[int, int]
+
+    @classmethod
+    def of(cls, records: pl.DataFrame, steps: NDArray[np.int64], ranks: int) -> _Cells:
+        row = np.searchsorted(steps, records["step"].to_numpy())
+        return cls(place=row * ranks + records["rank"].to_numpy(), shape=(steps.size, ranks))
+
+    def nothing(self) -> Floats:
+        return np.full(self.shape, np.nan)
+
+    def filled(self, values: pl.Series) -> Floats:
+        cells = self.nothing()
+        if values.null_count() < values.len():
+            cells.reshape(-1)[self.place] = values.cast(pl.Float64).to_numpy()  # nulls become NaN
+        return cells
+
+    def seconds(self, ns: pl.Series) -> Floats:
+        return self.filled(_seconds(ns))
 
 
 def _reduced(
@@ -95,15 +119,16 @@ def _reduced(
     """The parts of a ``Grid`` that are of reductions."""
     if reductions is None:
         reductions = every_reduction(records, pl.DataFrame(schema=LISTED_SCHEMA))
-    start = records.group_by("step").agg(pl.col("begin_ns").min().alias("start_ns"))
-    table = matched(of_steps(reductions, steps), ranks).join(start, on="step", how="inner")
-    table = table.filter(pl.col("rank").is_between(0, ranks - 1))
+    start = records.group_by("step").agg(pl.col("begin_ns").min()).sort("step")
+    wanted = reductions.select("rank", "step", "reduction", "networks", "arrival_ns", "done_ns")
+    table = matched(of_steps(wanted, start["step"].to_numpy()), ranks).filter(pl.col("rank").is_between(0, ranks - 1))
     place = table["reduction"].to_numpy()
     row, rank = np.searchsorted(steps, table["step"].to_numpy()), table["rank"].to_numpy()
+    start_ns = start["begin_ns"].to_numpy()[np.searchsorted(start["step"].to_numpy(), table["step"].to_numpy())]
     shape = (int(place.max(initial=0)) + 1, steps.size, ranks)
     arrival_s, done_s = np.full(shape, np.nan), np.full(shape, np.nan)
     for cells, name in ((arrival_s, "arrival_ns"), (done_s, "done_ns")):
-        cells[place, row, rank] = table.select(_seconds(pl.col(name) - pl.col("start_ns"))).to_series().to_numpy()
+        cells[place, row, rank] = _seconds(table[name] - pl.Series(start_ns)).to_numpy()
     alike = np.ones(shape[:2], dtype=np.bool_)
     alike[place, row] = table["known"].to_numpy()
     return {"arrival_s": arrival_s, "done_s": done_s, "alike": alike}
@@ -127,5 +152,5 @@ def of_steps(records: pl.DataFrame, steps: NDArray[np.int64]) -> pl.DataFrame:
     return records.join(wanted, on="step", how="semi", maintain_order="left")
 
 
-def _seconds(ns: pl.Expr) -> pl.Expr:
-    return ns.cast(pl.Float64) / NS_PER_S
+def _seconds(ns: pl.Series) -> pl.Series:
+    return ns.to_frame("ns").lazy().select(pl.col("ns").cast(pl.Float64) / NS_PER_S).collect().to_series()

@@ -20,8 +20,9 @@ added to ``wait`` and ``transfer``. Unmatched ones are in ``other``, and a gap s
 What is unknown stays visible: a phase that no step measured is None, and its time is in ``other``; where only some
 steps measured it, its mean counts the others as 0, their time is in ``other``, and a gap says how many. Without
 arrivals ``backward`` includes the collectives inside it, and a gap says so. Phases that the user named are part of
-``other``. Where the clocks of hosts were aligned, moments compare up to a bound, and a gap says so where waiting is
-less than that. ``host`` needs an accelerator's clock (``analyse.steps.device``).
+``other``, except ``schema.steps.ROLLOUTS``, which are part of ``forward``. Where the clocks of hosts were aligned,
+moments compare up to a bound, and a gap says so where waiting is less than that. ``host`` needs an accelerator's clock
+(``analyse.steps.device``).
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from allpull.data.datasets.dataset import Dataset, Part
+from allpull.errors import BadInput
+from allpull.units import show_bytes
 
 SAMPLES = 1280
 TEST_SAMPLES = 256
@@ -19,11 +21,21 @@ def synthetic(*, samples: int = 0, size: int = 0, seed: int = 0) -> Dataset:
 
     Image i starts 64·i bytes into one stream of random bytes: all differ, and any number needs little memory. Mean
     and standard deviation are those of a uniform byte.
+
+    Raises:
+        BadInput: they do not fit in memory.
     """
     generator = np.random.Generator(np.random.Philox(key=[seed, 0]))
     samples, size = samples or SAMPLES, size or SIZE
     total, image_bytes = samples + TEST_SAMPLES, size * size * CHANNELS
-    stream = generator.integers(0, 256, (total - 1) * SHIFT_BYTES + image_bytes, np.uint8)
+    needed = (total - 1) * SHIFT_BYTES + image_bytes
+    try:
+        stream = generator.integers(0, 256, needed, np.uint8)
+    except MemoryError:
+        raise BadInput(
+            f"synthetic data: {samples:,} samples take {show_bytes(needed)} of memory, more than there is",
+            hint="set a smaller data.limit",
+        ) from None
     windows = np.lib.stride_tricks.sliding_window_view(stream, image_bytes)[::SHIFT_BYTES]
     images = windows.reshape(total, size, size, CHANNELS)  # a view
     labels = generator.integers(0, CLASSES, total)

@@ -32,6 +32,8 @@ BY_SAMPLE = ("forward", "backward")
 UNEVEN = 0.01  # of the samples of the median rank: less is the rounding of shards
 BY_SAMPLES_SHARE = 0.5  # of the time that more samples should take: a rank that takes less is not late because of them
 NEGLIGIBLE = 0.005  # of a step: smaller lateness explains nothing
+MIN_RANKS, FEW_RANKS = 3, 8  # of two none hides another; of many ranks half have no faults of their own
+OF_PHASE = 0.5  # of its lateness in a phase: a rank that is that much late in total does not only cut phases otherwise
 HELD = 0.05  # of a step without a CPU, beyond the others: cores differ by a few percent
 SURELY = 0.25  # of the largest possible time without a CPU
 CONTENDED_SHARE = 0.5  # of its lateness: a rank that waited that long for a CPU is late because of it
@@ -90,7 +92,8 @@ def late_ranks(window: Window, machine: Machine) -> LateRanks:
     computing = outliers(own_s if held_s is None else np.maximum(own_s - held_s, 0.0))
     least_s = NEGLIGIBLE * step_s(window)
     own = not_only_paced(window)
-    out = [one for one in computing.ranks if one.size.value >= least_s and own[one.rank]]
+    hidden = _in_different_phases(window, own_s if held_s is None else np.maximum(own_s - held_s, 0.0))
+    out = [one for one in hidden or computing.ranks if one.size.value >= least_s and own[one.rank]]
     unsure: list[Outlier] = []
     if held_s is None or surely_s is None:
         contended = [one for one in out if _is_contended(one, window, machine)]
@@ -113,6 +116,27 @@ def late_ranks(window: Window, machine: Machine) -> LateRanks:
         floor_s=computing.floor_s,
         is_correlated=is_correlated(own_s),
     )
+
+
+def _in_different_phases(window: Window, own_s: Floats) -> tuple[Outlier, ...]:
+    """The late ranks, where these are more than half of all, but not in any one phase; otherwise none.
+
+    In total they hide each other: of three ranks two are late, or one is fast. In each phase most ranks are not late.
+    The work ``own_s`` (steps, ranks) of a rank is compared with that of a rank that is like the median in each phase.
+    """
+    if not MIN_RANKS <= window.ranks < FEW_RANKS:
+        return ()
+    phases = {name: window.per_step(name) for name in COMPUTING if name in window.work and is_work(window, name)}
+    usual_s = sum((np.median(seconds, axis=1) for seconds in phases.values()), start=np.zeros(window.steps.size))
+    late = {}
+    for seconds in phases.values():
+        for one in outliers(seconds).ranks:
+            more = mean_interval(own_s[:, one.rank] - usual_s)
+            if one.steady and more.value >= OF_PHASE * one.size.value:
+                late[one.rank] = Outlier(rank=one.rank, size=more, steady=True)
+    if len(late) <= window.ranks // 2:
+        return ()
+    return tuple(sorted(late.values(), key=lambda one: -one.size.value))
 
 
 def sample_shares(window: Window) -> Floats:

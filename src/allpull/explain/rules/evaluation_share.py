@@ -9,7 +9,9 @@ How it is found
 
 What it costs
     The replay without it. In a program that passes over no loader there is no price: forward passes without gradients
-    may be rollouts, from which reinforcement learning learns later, and the records cannot tell these from evaluation.
+    may be rollouts, from which reinforcement learning learns later. They are recorded as such where an environment of
+    gymnasium, gym or Stable-Baselines3 works in between, or a policy draws its actions from `torch.distributions`;
+    the records cannot tell others from evaluation.
 
 What to do
     Evaluate less often (`--set train.evaluate_every=…`), or on a part of the test set; or in a separate job that reads

@@ -53,4 +53,5 @@ def candidate(unrelated: NoExchange) -> Candidate:
             count("backward passes, none of which reduced gradients", unrelated.passes, source),
             count("collectives of more than one number after the first step", 0, source),
         ),
+        foremost=True,
     )

@@ -7,15 +7,19 @@ What it is
 
 How it is found
     By how much each rank deviates from its own usual step. In at least half of the steps the last rank must be behind
-    the median rank by 3 % of a step, and by 6 % where CPUs compute, whose own jitter is 1.5 to 3 %. Or ranks pause in
-    turn: in at least eight steps some rank is behind by a quarter of a step, not always the same one, and these pauses
-    add up to that share of the time. Fewer pauses, however long, do not count. Where ranks wait for CPUs, that makes
-    them late in turn, and is `cpu-contention`; what goes with the size of their batches is `uneven-batches`. Ranks
-    record how long Python collects garbage: if that covers half of the lateness, the title names it.
+    the median rank by 3 % of a step, and by 6 % where CPUs compute, whose own jitter is 1.5 to 3 %. The last of more
+    than eight equal ranks is later by chance alone: what it is later by than the last of eight does not count. Or ranks
+    pause in turn: in at least eight steps some rank is behind by a quarter of a step, or by twice these shares and
+    eight standard deviations of the jitter, not always the same one, and these pauses add up to that share of the time.
+    Fewer pauses, however long, do not count. Where ranks wait for CPUs, that makes them late in turn, and is
+    `cpu-contention`; what goes with the size of their batches is `uneven-batches`. Ranks record how long Python
+    collects garbage: if that covers half of the lateness, the title names it.
 
 What it costs
     The replay in which every rank deviates from its usual step as little as an undisturbed rank, estimated from the
-    fastest ranks of that step, after persistently slow ranks are corrected.
+    fastest ranks of that step, after persistently slow ranks are corrected. With eight ranks or more whose deviations
+    are as large downwards as upwards, ranks keep the jitter of a usual machine, or get equal work where it varies by
+    more than that.
 
 What to do
     Give samples equal work (sort by length, pad to buckets), keep the machine quiet (`--set launch.bind=cores`,
@@ -38,17 +42,20 @@ from allpull.explain.candidate import Candidate, count, seconds, share
 from allpull.explain.evidence.batch_work import batch_work
 from allpull.explain.evidence.cpu_waiting import COMPUTING, all_wait, held_up, per_step
 from allpull.explain.evidence.facts import Facts
+from allpull.explain.evidence.jitter import LEAST_RANKS, Jitter, jitter
 from allpull.explain.evidence.loader import common_input
 from allpull.explain.evidence.outliers import mean_interval
 from allpull.explain.evidence.stalls import COLLECTION, explained_shares
 from allpull.explain.remedy_text import WHERE
-from allpull.replay.whatif.work import shortened_by_step
+from allpull.replay.whatif.work import lower_median, shortened_by_step
 from allpull.replay.window import Bools, Window
+from allpull.schema.explained import Evidence
 from allpull.units import show_time
 
 OF_CPUS = 0.06  # where CPUs compute, whose jitter is 1.5 to 3 % in healthy runs (benchmarks/real_faults.py)
 ROTATES = 0.03  # of a step, in the median step: below it, jitter of any machine looks the same
 PAUSE = 0.25  # of a step: longer than any jitter
+CLEAR, PAUSE_SDS = 2.0, 8.0  # times the least share, and standard deviations: a shorter pause that is no jitter either
 MIN_RANKS = 2
 COLLECT_TOGETHER = (
     "collect garbage at the same step on all ranks: gc.disable(), and gc.collect() every N steps; gc.freeze() after "
@@ -73,14 +80,18 @@ def find(facts: Facts) -> list[Candidate]:
     work = batch_work(window, facts.machine)
     own_s = own_s if work is None else own_s - work.excess_s
     deviations = _deviations(own_s)[ordinary][:, equal]
+    usual = jitter(deviations)
     behind = deviations.max(axis=1) - np.median(deviations, axis=1)
+    by_chance_s = max(0.0, usual.last_s(len(equal)) - usual.last_s(LEAST_RANKS))
     last_rank = np.array(equal)[deviations.argmax(axis=1)]
     least_s = (OF_CPUS if facts.on_cpus else ROTATES) * facts.step_s
-    pauses = behind >= PAUSE * facts.step_s
-    in_each = float(np.median(behind)) >= least_s
+    paused_s = deviations.max(axis=1) - lower_median(deviations)  # of two ranks the median is half way
+    pauses = paused_s >= min(PAUSE * facts.step_s, max(CLEAR * least_s, PAUSE_SDS * usual.sd_s))
+    in_each = float(np.median(behind)) - by_chance_s >= least_s
     in_turn = pauses.sum() >= MIN_POINTS and np.unique(last_rank[pauses]).size >= MIN_RANKS
-    if not in_each and not (in_turn and float(behind[pauses].sum()) >= least_s * behind.size):
+    if not in_each and not (in_turn and float(paused_s[pauses].sum()) >= least_s * behind.size):
         return []
+    varies = usual.last_s(LEAST_RANKS) >= least_s
     last = np.bincount(last_rank, minlength=window.ranks)
     spread = {name: float(_deviations(window.per_step(name))[ordinary].std()) for name in phases if name in window.work}
     where = max(spread, key=lambda name: spread[name])
@@ -92,13 +103,14 @@ def find(facts: Facts) -> list[Candidate]:
         Candidate(
             rule="rotating-imbalance",
             kind="rest",
-            title=f"{_often(behind, pauses, in_each=in_each)}, most of it {WHERE[where]}"
+            title=f"{_often(behind if in_each else paused_s, pauses, in_each=in_each)}, most of it {WHERE[where]}"
             + (": Python collects garbage" if collects else ""),
             remedy=COLLECT_TOGETHER if collects else QUIET,
             options=() if collects else ("launch.bind",),
             evidence=(
                 seconds("lateness of the last rank of a step against the median rank", size, facts.span),
                 seconds("the same in the median step", float(np.median(behind)), facts.span),
+                *_expected(usual, len(equal), facts),
                 count(
                     f"ranks that were last in at least one of {int(ordinary.sum()):,} steps",
                     int((last > 0).sum()),
@@ -106,7 +118,7 @@ def find(facts: Facts) -> list[Candidate]:
                 ),
                 *collects,
             ),
-            without=partial(undisturbed, phases=phases),
+            without=partial(undisturbed, phases=phases, usual=usual, keeps_jitter=not varies),
         )
     ]
 
@@ -119,21 +131,45 @@ def _often(behind_s: Floats, pauses: Bools, *, in_each: bool) -> str:
     return f"Ranks pause in turn: in {often} one of them is late, by {show_time(float(behind_s[pauses].mean()))}"
 
 
-def undisturbed(window: Window, phases: tuple[str, ...]) -> Window:
+def _expected(usual: Jitter, ranks: int, facts: Facts) -> tuple[Evidence, ...]:
+    """How late the last of many equal ranks is expected to be."""
+    if not usual.symmetric or not usual.sd_s > 0:
+        return ()
+    what = f"lateness of the last of {ranks:,} equal ranks that is expected of the jitter of most steps"
+    return (seconds(what, usual.last_s(ranks), facts.span),)
+
+
+def undisturbed(window: Window, phases: tuple[str, ...], usual: Jitter, *, keeps_jitter: bool) -> Window:
     """Every rank deviates from its own usual step as little as an undisturbed rank does in that step.
 
     That is below the least deviation of N ranks: where delays have a lower end, it lies below the least of them by
     about the distance to the next one (Robson & Whitlock 1964, Biometrika 51; for exponential delays (N−1)/N of that).
+    Where deviations are symmetric, it is their middle, above the least of them by what is expected of N ranks, or with
+    ``keeps_jitter`` the expected largest, as far above.
     """
     work_s = per_step(window, phases)
     usual_s = np.median(work_s, axis=0)
     deviation_s = np.sort(work_s - usual_s, axis=1)
     least_s = deviation_s[:, :1]
     if window.ranks > MIN_RANKS:  # of two, the deviation of one mirrors that of the other
-        least_s = least_s - (deviation_s[:, 1:2] - least_s) * (window.ranks - 1) / window.ranks
+        apart_s = (deviation_s[:, 1:2] - least_s) * (window.ranks - 1) / window.ranks
+        least_s = least_s - (1 - usual.symmetric) * apart_s
+    least_s = least_s + (2 if keeps_jitter else 1) * usual.symmetric * usual.last_s(window.ranks)
     target_s = np.minimum(np.maximum(usual_s + least_s, work_s.min(axis=0, initial=np.inf)), work_s)
-    kept = np.divide(target_s, work_s, out=np.ones_like(work_s), where=work_s > 0)
-    return shortened_by_step(window, dict.fromkeys(phases, kept))
+    return shortened_by_step(window, _kept(window, phases, work_s - target_s))
+
+
+def _kept(window: Window, phases: tuple[str, ...], gone_s: Floats) -> dict[str, Floats]:
+    """Phase → the share of it that is left without ``gone_s`` (steps, ranks), by what each is above its least."""
+    each_s = {name: window.per_step(name) for name in phases if name in window.work}
+    more_s = {name: seconds - seconds.min(axis=0, initial=np.inf) for name, seconds in each_s.items()}
+    total_s = sum(more_s.values(), start=np.zeros_like(gone_s))
+    part = np.divide(gone_s, total_s, out=np.zeros_like(gone_s), where=total_s > 0)
+    left_s = {name: np.maximum(seconds - part * more_s[name], 0.0) for name, seconds in each_s.items()}
+    return {
+        name: np.divide(left_s[name], seconds, out=np.ones_like(seconds), where=seconds > 0)
+        for name, seconds in each_s.items()
+    }
 
 
 def _deviations(work_s: Floats) -> Floats:

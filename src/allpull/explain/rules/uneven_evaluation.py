@@ -21,7 +21,7 @@ When it is wrong
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -30,8 +30,7 @@ from allpull.explain.evidence.cpu_waiting import all_wait
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.grouping import named
 from allpull.replay.useful import evaluated_by_all, useful
-from allpull.replay.whatif.work import lower_median
-from allpull.replay.window import Window
+from allpull.replay.whatif.work import evaluation_spread, lower_median
 from allpull.units import show_time
 
 LEAST_TIMES = 2  # evaluations: one may have been disturbed
@@ -66,16 +65,7 @@ def find(facts: Facts) -> list[Candidate]:
                 seconds("evaluation of the lower median rank, each time", usual_s, facts.span),
                 count("steps with an evaluation", int(together.sum()), facts.span),
             ),
-            without=_shared_out,
+            without=partial(evaluation_spread, part=useful),
             ranks=ranks,
         )
     ]
-
-
-def _shared_out(window: Window) -> Window:
-    """Evaluation by all ranks takes each of them as long as their mean."""
-    together_s = useful(window).get("evaluation")
-    if together_s is None:
-        return window
-    even_s = np.broadcast_to(together_s.mean(axis=1, keepdims=True), together_s.shape)
-    return replace(window, work={**window.work, "evaluation": window.work["evaluation"] - together_s + even_s})

@@ -15,6 +15,7 @@ from .session import BOUNDARY, Session
 from .stalls import Stalls
 from .torch.collectives import FUNCTIONAL, PACKAGES, Collectives
 from .torch.ddp_settings import Settings
+from .torch.environments import ENVIRONMENTS, watch_environments, watch_sampling
 from .torch.input_shapes import InputShapes
 from .torch.loaders import watch_loaders
 from .torch.nccl_log import NcclLog
@@ -47,7 +48,7 @@ class Program:
         inference, networks = self.inference, Networks(self.inference)
         self._install("loaders", lambda: watch_loaders(inference))
         self._install("networks", networks.watch)
-        self._install("gradients", lambda: watch_gradients(inference))
+        self._install("gradients", lambda: watch_gradients(inference, networks))
         self._install("optimizers", lambda: watch_optimizers(inference, networks.given_to))
         self._install("scalers", lambda: watch_scalers(inference))
         self._install("collectives", self._collectives.watch)
@@ -64,6 +65,9 @@ class Program:
         self._after_import.when(FUNCTIONAL, self.wait_imported)
         for name in PACKAGES:
             self._after_import.when(name, lambda module: self._collectives.unobserved(module.__name__))
+        self._try("sampling", lambda: watch_sampling(inference))
+        for name in ENVIRONMENTS:
+            self._after_import.when(name, watch_environments(inference))
         saving = watch_saving(inference)
         for name in SAVERS:
             self._after_import.when(name, saving)

@@ -67,6 +67,10 @@ class Journal:
         if now_ns >= self._next_clock_ns:
             self._clock_pair(now_ns)
 
+    def flush(self) -> None:
+        """Write buffered events to disk; ``steps`` does so for steps."""
+        self._events.flush()
+
     def event(self, event: Dict[str, Any], now_ns: int, *, keep: bool = True) -> None:
         """One line of the events; without ``keep`` the budget may thin it out."""
         self._events.add(json.dumps(event), now_ns, keep=keep)

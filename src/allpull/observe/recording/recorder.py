@@ -66,9 +66,8 @@ class Recorder:
 
     ``arrival`` (set where a network reduces its gradients) returns after each backward pass what that reduced, and when
     the gradients were ready, in ns of ``clock_ns``. ``samples``, ``elements`` of batches and ``passes`` (backward
-    passes) are counted during a step by the hooks; None: not known. ``turned_ns`` is when a phase last began or ended.
-    ``stalls`` (set by the hooks) returns the events of what held up this rank since its last call, given the steps
-    since then.
+    passes) are counted in a step by the hooks; None: not known. ``turned_ns`` is when a phase last began or ended.
+    ``stalls`` (set by the hooks) returns events of what held up this rank since its last call, given the steps since.
     """
 
     def __init__(
@@ -206,9 +205,7 @@ class Recorder:
             self.turned_ns = now
         ended = EndedStep() if self.is_cut else self._ended
         ended.end_ns = now
-        ended.samples = self.samples
-        ended.elements = self.elements
-        ended.passes = self.passes
+        ended.samples, ended.elements, ended.passes = self.samples, self.elements, self.passes
         if now - self._queue_read_ns >= QUEUE_EVERY_NS:
             self._queue_read_ns = now
             ended.queued_ns = self._queue.since()
@@ -296,6 +293,11 @@ class Recorder:
             self._begin_ns = now
         self.journal.event({"kind": "epoch", "epoch": number, "step": self.step_number, "t_ns": now}, now)
 
+    def delimited_by(self, boundary: str) -> None:
+        """What ends steps from now on, where it is not what the header says."""
+        now = self._clock_ns()
+        self.journal.event({"kind": "boundary", "boundary": boundary, "step": self.step_number, "t_ns": now}, now)
+
     def metric(self, name: str, value: Optional[float], step: Optional[int] = None) -> None:
         """A metric of the training as of ``step``; a value that is not finite is written as null."""
         now = self._clock_ns()
@@ -324,6 +326,11 @@ class Recorder:
         event = {"kind": "exception", "type": type(error).__name__, "message": message, **advice, "t_ns": now}
         self.journal.event(event, now)
 
+    def flush(self) -> None:
+        """Write all steps that are over, and all events, to disk."""
+        self._flush(self._clock_ns())
+        self.journal.flush()
+
     def close(self, *, ended_well: bool) -> None:
         """Write what is buffered; ``ended_well``: with the event that the rank ended normally."""
         self.leave_until(0)
@@ -332,9 +339,8 @@ class Recorder:
         self._flush(now)
         self._queue.close()
         if self.collectives:
-            self.journal.event(
-                {"kind": "rest", "collectives": self.collectives, "step": self.step_number, "t_ns": now}, now
-            )
+            rest = {"kind": "rest", "collectives": self.collectives, "step": self.step_number, "t_ns": now}
+            self.journal.event(rest, now)
         self.journal.close(steps=self.step_number - self._first, ended_well=ended_well)
 
     def disown(self) -> None:

@@ -14,7 +14,8 @@ from typing import Any
 
 from allpull.rehearse.host.network import Change
 from allpull.rehearse.host.order import Zero
-from allpull.rundir.live.activity import STEP, read_live
+from allpull.rundir.live.activity import STEP
+from allpull.rundir.live.snapshot import read_live
 from allpull.rundir.write import whole_json
 
 KEY = "moments"
@@ -31,7 +32,7 @@ class FirstSteps:
     """Whether each of the ``ranks`` ranks that record into ``directory`` has ended its first step."""
 
     def __init__(self, directory: str, ranks: int) -> None:
-        self._directory = directory
+        self._root = Path(directory).resolve()
         self._missing = set(range(ranks))
 
     def are_made(self) -> bool:
@@ -40,7 +41,7 @@ class FirstSteps:
         return not self._missing
 
     def _has_made(self, rank: int) -> bool:
-        live = read_live(self._directory, rank)
+        live = read_live(self._root, rank)
         return live is not None and live[STEP] > 0
 
 

@@ -5,7 +5,7 @@ All are pure, and each is one call: ``replay(without_input(window)).total_s``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -191,10 +191,10 @@ def scaled(
     return replace(window, work=work, reductions=lane)
 
 
-def evaluation_spread(window: Window) -> Window:
-    """Evaluation on some of the ranks is shared out evenly among all of them."""
-    if "evaluation" not in window.work:
+def evaluation_spread(window: Window, part: Callable[[Window], dict[str, Floats]] = sequential) -> Window:
+    """Evaluation is shared out evenly among all ranks: that on some of them, or with ``useful`` that by all of them."""
+    part_s = part(window).get("evaluation")
+    if part_s is None:
         return window
-    alone_s = sequential(window)["evaluation"]
-    shared_s = np.broadcast_to(alone_s.mean(axis=1, keepdims=True), alone_s.shape)
-    return replace(window, work={**window.work, "evaluation": window.work["evaluation"] - alone_s + shared_s})
+    even_s = np.broadcast_to(part_s.mean(axis=1, keepdims=True), part_s.shape)
+    return replace(window, work={**window.work, "evaluation": window.work["evaluation"] - part_s + even_s})

@@ -15,7 +15,8 @@ from allpull.report.terminal import table
 from allpull.report.terminal.table import bullets
 from allpull.report.wording import ABSENT, joined, percent, without_steps
 from allpull.schema.reported import ProgramTable, ScalingReport
-from allpull.schema.results import BucketTime, CollectiveUse, Pause, RunMetrics
+from allpull.schema.results import BucketTime, CollectiveUse, Observed, Pause, RunMetrics
+from allpull.schema.steps import ROLLOUTS
 from allpull.units import counted, show_bytes, show_count, show_time
 
 WIDE = 76  # columns from which the table of collectives fits
@@ -23,6 +24,13 @@ MOST_DESCRIBED = 6  # runs; of more, each has a line in a table, and a program o
 MOST_ROWS = 8  # collectives that are shown; the others are summed
 MOST_RANKS = 3  # named in a sentence
 ACCUMULATES = 1.01  # backward passes per step above which gradients accumulate
+BOUNDARIES = {
+    "parameter.update": "updates of parameters, which no torch.optim.Optimizer made",
+    "gradient.clear": "cleared gradients, because no torch.optim.Optimizer stepped",
+    "zero_grad": "zero_grad, because no step of an optimizer was observed",
+    "loader.next": "the next batch after a backward pass, because no update of parameters was observed",
+    "backward": "each backward pass, because no update of parameters was observed",
+}
 _RATES = ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"))
 
 
@@ -147,10 +155,10 @@ def _sentences(run: RunMetrics) -> Iterator[str]:
         yield f"{unmatched:,} of {calls:,} calls of collectives could not be matched across ranks."
     if run.clock_error_s:
         bound = show_time(run.clock_error_s)
-        yield f"The clocks of the hosts were aligned to within {bound}: waits are uncertain by as much."
+        yield f"The clocks of the ranks agree to within {bound}: waits are uncertain by as much."
     if run.observed and run.observed.boundary:
         sources = f"; times from {joined(sorted(run.observed.sources))}" if run.observed.sources else ""
-        yield f"Steps end at {run.observed.boundary}{sources}."
+        yield f"Steps end at {BOUNDARIES.get(run.observed.boundary, run.observed.boundary)}{sources}."
 
 
 def _amount(run: RunMetrics) -> Iterator[str]:
@@ -166,14 +174,20 @@ def _amount(run: RunMetrics) -> Iterator[str]:
         yield f"{counted(observed.skipped_steps, 'step')} skipped, because a gradient was not finite."
     if observed.backward_passes is not None and observed.backward_passes > ACCUMULATES:
         yield f"A step has {show_count(observed.backward_passes)} backward passes."
-    if observed.named:
-        spent = [
-            f"{short(name, 40)} {show_time(seconds)}" for name, seconds in list(observed.named.items())[:MOST_ROWS]
-        ]
-        more = f" and {len(observed.named) - MOST_ROWS:,} more" if len(observed.named) > MOST_ROWS else ""
-        yield f"Phases that the program named, per step: {', '.join(spent)}{more}."
+    yield from _named(observed)
     if observed.stopped_parts:
         yield f"Not observed to the end: {joined(observed.stopped_parts)}."
+
+
+def _named(observed: Observed) -> Iterator[str]:
+    rollouts = {name: s for name, s in observed.named.items() if name in ROLLOUTS}
+    if rollouts:
+        spent = joined([f"{name} {show_time(s)}" for name, s in rollouts.items()])
+        yield f"Collecting what the program learns from takes, per step: {spent}, which are part of forward."
+    named = [f"{short(name, 40)} {show_time(s)}" for name, s in observed.named.items() if name not in rollouts]
+    if named:
+        more = f" and {len(named) - MOST_ROWS:,} more" if len(named) > MOST_ROWS else ""
+        yield f"Phases that the program named, per step: {', '.join(named[:MOST_ROWS])}{more}."
 
 
 def _pause(pause: Pause, ranks: int) -> str:

@@ -20,7 +20,7 @@ WORDS = PLACES + 8
 """Numbers of 8 bytes, in this machine's byte order; those without a name are 0.
 
 The first are, by place, when the phase there began or resumed, in ns: the latest is the innermost phase, unless an
-outermost phase ended after it (``ENDED_NS``). So each transition writes a single number. ``read_live`` derives
+outermost phase ended after it (``ENDED_NS``). So each transition writes a single number. ``live_numbers`` derives
 ``PLACE`` and ``SINCE_NS`` from them.
 """
 
@@ -68,13 +68,8 @@ def live_words(directory: str, rank: int) -> Words:
     return cells
 
 
-def read_live(directory: str, rank: int) -> Optional[Tuple[int, ...]]:
-    """The numbers of ``rank`` now; None: its file is missing or incomplete."""
-    try:
-        with open(os.path.join(directory, layout.live_file(rank)), "rb") as file:
-            data = file.read(8 * WORDS + 1)
-    except OSError:
-        return None
+def live_numbers(data: bytes) -> Optional[Tuple[int, ...]]:
+    """The numbers in the content of a live file; None: it is incomplete."""
     if len(data) != 8 * WORDS:
         return None
     cells = list(memoryview(data).cast("q"))

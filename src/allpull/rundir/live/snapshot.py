@@ -6,14 +6,24 @@ read is left out; a later snapshot includes it.
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from allpull.errors import RunDirError
 from allpull.rundir import layout, safe_open
-from allpull.rundir.live.activity import ARRIVED_NS, NOTHING, OPERATION, OPERATIONS, PLACE, SINCE_NS, STEP, read_live
+from allpull.rundir.live.activity import (
+    ARRIVED_NS,
+    NOTHING,
+    OPERATION,
+    OPERATIONS,
+    PLACE,
+    SINCE_NS,
+    STEP,
+    WORDS,
+    live_numbers,
+)
 from allpull.rundir.read.endings import shows_end
 from allpull.rundir.read.headers import rank_header, recorded_ranks
 from allpull.rundir.read.lenient import last_records
@@ -119,7 +129,7 @@ def _rank(root: Path, rank: int, *, begins_later: bool) -> RankSnapshot | None:
     if header is None or header.pid is None:
         return None
     try:
-        idle_s = time.time() - (root / layout.steps_file(rank)).stat().st_mtime
+        idle_s = time.time() - (root / layout.steps_file(rank)).lstat().st_mtime
     except OSError:
         return None
     is_here = header.boot_id is not None and header.boot_id == _boot_id()
@@ -140,8 +150,16 @@ def _rank(root: Path, rank: int, *, begins_later: bool) -> RankSnapshot | None:
     )
 
 
+def read_live(root: Path, rank: int) -> tuple[int, ...] | None:
+    """The numbers that ``rank`` shows now; None: its file is missing, incomplete, or no file of ours."""
+    try:
+        return live_numbers(safe_open.read_whole(root, layout.live_file(rank), 8 * WORDS))
+    except RunDirError:
+        return None
+
+
 def _activity(root: Path, rank: int) -> Activity | None:
-    live = read_live(os.fspath(root), rank)
+    live = read_live(root, rank)
     if live is None or not live[SINCE_NS]:
         return None
     place, operation = live[PLACE], live[OPERATION]

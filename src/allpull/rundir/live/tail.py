@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from allpull.rundir import layout
+from allpull.errors import RunDirError
+from allpull.rundir import layout, safe_open
 
 METRIC_LABELS = {"test_top1": "accuracy", "test_map": "mAP"}
 """The metrics shown for an evaluated epoch, with their display names."""
@@ -19,27 +19,28 @@ CHUNK = 1 << 20  # read at most at once; the rest follows with later reads
 class Tail:
     """One growing file of JSON lines."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, root: Path, relative: str) -> None:
+        self._root = root
+        self._relative = relative
         self._offset = 0
         self._inode = 0
 
     def new(self) -> Iterator[dict[str, Any]]:
         """The objects appended since the previous call; lines that are not JSON objects are skipped."""
         try:
-            with self._path.open("rb") as file:
+            with safe_open.opened(self._root, self._relative) as (file, _):
                 inode = os.fstat(file.fileno()).st_ino
                 if inode != self._inode:  # another attempt of a requeued job began a new file
                     self._inode, self._offset = inode, 0
                 file.seek(self._offset)
                 data = file.read(CHUNK)
-        except OSError:
+        except RunDirError:
             return
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
         for line in whole.splitlines():
             try:
-                value = json.loads(line)
+                value = safe_open.parsed(line)
             except ValueError:
                 continue
             if isinstance(value, dict):
@@ -50,8 +51,9 @@ class Follower:
     """What rank 0 of a running training has recorded so far."""
 
     def __init__(self, directory: Path) -> None:
-        self._steps = Tail(directory / layout.steps_file(0))
-        self._events = Tail(directory / layout.events_file(0))
+        root = directory.resolve()
+        self._steps = Tail(root, layout.steps_file(0))
+        self._events = Tail(root, layout.events_file(0))
         self._last_step = -1
         self._loss: float | None = None
         self.steps_per_epoch = 0

@@ -1,19 +1,32 @@
-"""Read the counters of a host, line by line.
+"""Read the counters of a host: column by column where all are sound, line by line where one is not.
 
 A sample of counters describes several kinds of things, so a counters file becomes several tables.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+import annotated_types
 import polars as pl
 
-from allpull.rundir.read.lines import one_damaged, read_lines, value_of
-from allpull.schema.counters import CounterSample, CountersHeader, LinkCounters, NicCounters, RankCounters
+from allpull.rundir.read.lines import Lines, one_damaged, read_lines, value_of
+from allpull.schema.base import Record
+from allpull.schema.counters import (
+    CounterSample,
+    CountersHeader,
+    GpuCounters,
+    LinkCounters,
+    NicCounters,
+    RankCounters,
+)
 from allpull.schema.probes import Ping
 
 COUNTERS_SCHEMA: dict[str, pl.DataType] = {
@@ -70,16 +83,23 @@ MAX_PINGS = 100_000  # of one sample; the sidecar sends a few hundred a minute
 _RANK = re.compile(r"0|[1-9][0-9]{0,6}")
 
 
+_TABLES: dict[str, tuple[str, type[Record], dict[str, pl.DataType]]] = {
+    "ranks": ("rank", RankCounters, COUNTERS_SCHEMA),
+    "gpus": ("gpu", GpuCounters, GPUS_SCHEMA),
+    "nics": ("nic", NicCounters, NICS_SCHEMA),
+    "links": ("peer", LinkCounters, LINKS_SCHEMA),
+}
+"""For each mapping in a sample: the column of its keys, the record of its values, and the columns of its table."""
+SCHEMAS = {**{name: schema for name, (_, _, schema) in _TABLES.items()}, "pings": PINGS_SCHEMA}
+"""Columns of ``CountersFile.tables``."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountersFile:
-    """The counters of one host: rows with the columns of ``COUNTERS_SCHEMA``, and of the four other schemas here."""
+    """The counters of one host; ``tables`` have the columns of ``SCHEMAS``."""
 
     header: CountersHeader
-    rows: list[dict[str, Any]]
-    pings: list[dict[str, Any]]
-    gpus: list[dict[str, Any]]
-    nics: list[dict[str, Any]]
-    links: list[dict[str, Any]]
+    tables: dict[str, pl.DataFrame]
     cut_off: bool
     damaged: int
 
@@ -95,9 +115,129 @@ def read_counters(root: Path, relative: str, ranks: int, *, skip_damaged: bool) 
     lines = read_lines(root, relative, CountersHeader, "counters")
     if lines is None:
         return None
-    file = CountersFile(
-        header=lines.header, rows=[], pings=[], gpus=[], nics=[], links=[], cut_off=lines.cut_off, damaged=0
-    )
+    damaged = 0
+    tables = _columns(lines, ranks)
+    if tables is None:
+        tables, damaged = _one_by_one(lines, ranks, skip_damaged=skip_damaged)
+    return CountersFile(header=lines.header, tables=tables, cut_off=lines.cut_off, damaged=damaged)
+
+
+def together(files: Iterable[CountersFile]) -> dict[str, pl.DataFrame]:
+    """The tables of ``files``, one after the other."""
+    tables = [file.tables for file in files]
+    empty = {name: pl.DataFrame(schema=schema) for name, schema in SCHEMAS.items()}
+    return {name: pl.concat([none, *(one[name] for one in tables)]) for name, none in empty.items()}
+
+
+def _columns(lines: Lines[CountersHeader], ranks: int) -> dict[str, pl.DataFrame] | None:
+    """The tables of a file, its values checked column by column; None: one of them is not as it should be."""
+    try:
+        samples = [value_of(line) for _, line in lines.numbered()]
+    except ValueError:
+        return None
+    if not all(_is_sound(field, [sample.get(name) for sample in samples]) for name, field in _SAMPLE.items()):
+        return None
+    if any(later["t_ns"] < earlier["t_ns"] for earlier, later in pairwise(samples)):
+        return None
+    tables = {name: _table(samples, name, lines.header.host, ranks) for name in _TABLES}
+    tables["pings"] = _pings(samples, lines.header.host)
+    known = {name: table for name, table in tables.items() if table is not None}
+    return known if len(known) == len(tables) else None
+
+
+def _table(samples: list[dict[str, Any]], name: str, host: str, ranks: int) -> pl.DataFrame | None:
+    key, kind, schema = _TABLES[name]
+    keys: list[str] = []
+    times: list[int] = []
+    items: list[Any] = []
+    for sample in samples:
+        of = sample.get(name, {})
+        if type(of) is not dict:
+            return None
+        keys += of
+        items += of.values()
+        times += [sample["t_ns"]] * len(of)
+    if any(type(item) is not dict for item in items):
+        return None
+    if name == "ranks" and any(not _is_rank(rank, ranks) for rank in set(keys)):
+        return None
+    columns: dict[str, list[Any]] = {"t_ns": times, key: list(map(int, keys)) if name == "ranks" else keys}
+    for field, bounds in _fields(kind).items():
+        columns[field] = [item.get(field) for item in items]
+        if not _is_sound(bounds, columns[field]):
+            return None
+    return _frame({"host": [host] * len(keys), **columns}, schema)
+
+
+def _pings(samples: list[dict[str, Any]], host: str) -> pl.DataFrame | None:
+    against: list[str | None] = []
+    pings: list[Any] = []
+    for sample in samples:
+        own, target = sample.get("pings", []), sample.get("against")
+        if type(own) is not list or len(own) > MAX_PINGS or (own and target is None):
+            return None
+        pings += own
+        against += [target] * len(own)
+    moments = list(PINGS_SCHEMA)[2:]
+    if any(type(ping) is not list or len(ping) != len(moments) for ping in pings):
+        return None
+    columns = {name: [ping[place] for ping in pings] for place, name in enumerate(moments)}
+    if not all(_is_sound(_MOMENT, column) for column in columns.values()):
+        return None
+    table = _frame({"host": [host] * len(pings), "against": against, **columns}, PINGS_SCHEMA)
+    possible = (pl.col("back_ns") >= pl.col("sent_ns")) & (pl.col("answered_ns") >= pl.col("received_ns"))
+    return table if table.select(possible.all()).item() else None
+
+
+def _frame(columns: Mapping[str, list[Any]], schema: dict[str, pl.DataType]) -> pl.DataFrame:
+    return pl.DataFrame([pl.Series(name, columns[name], dtype=kind, strict=False) for name, kind in schema.items()])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Field:
+    """The types that a value may have, and the numbers between which it lies."""
+
+    types: frozenset[type]
+    least: float = -math.inf
+    most: float = math.inf
+
+
+_TYPES = {float: {float, int}}  # as pydantic has it
+
+
+@cache
+def _fields(kind: type[Record]) -> dict[str, _Field]:
+    """The fields of ``kind`` that hold a number or a string."""
+    fields = {}
+    for name, field in kind.model_fields.items():
+        kinds = get_args(field.annotation) or (field.annotation,)
+        if set(kinds) <= {int, float, str, type(None)}:
+            bounds = {type(bound): bound for bound in field.metadata}
+            least, most = bounds.get(annotated_types.Ge), bounds.get(annotated_types.Le)
+            fields[name] = _Field(
+                types=frozenset(allowed for one in kinds for allowed in _TYPES.get(one, {one})),
+                least=-math.inf if least is None else least.ge,
+                most=math.inf if most is None else most.le,
+            )
+    return fields
+
+
+_SAMPLE = _fields(CounterSample)
+_MOMENT = _Field(types=frozenset({int}), least=-MAX_NUMBER, most=MAX_NUMBER)
+
+
+def _is_sound(field: _Field, values: list[Any]) -> bool:
+    if not field.types.issuperset(map(type, values)):
+        return False
+    if field.least == -math.inf and field.most == math.inf:
+        return True
+    numbers = [value for value in values if value is not None]
+    return not numbers or (min(numbers) >= field.least and max(numbers) <= field.most)
+
+
+def _one_by_one(lines: Lines[CountersHeader], ranks: int, *, skip_damaged: bool) -> tuple[dict[str, pl.DataFrame], int]:
+    """The tables of a file, and how many of its lines are damaged."""
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in SCHEMAS}
     damaged = 0
     last_ns: int | None = None
     for number, line in lines.numbered():
@@ -107,21 +247,25 @@ def read_counters(root: Path, relative: str, ranks: int, *, skip_damaged: bool) 
             damaged += one_damaged(lines, number, fault, skip_damaged=skip_damaged)
             continue
         last_ns = sample.t_ns
-        _add(file, sample)
-    return replace(file, damaged=damaged)
+        _add(rows, lines.header.host, sample)
+    return {name: pl.DataFrame(rows[name], schema=schema) for name, schema in SCHEMAS.items()}, damaged
 
 
-def _add(file: CountersFile, sample: CounterSample) -> None:
-    """Put what ``sample`` holds into the tables of ``file``."""
-    host, at = file.header.host, {"host": file.header.host, "t_ns": sample.t_ns}
-    file.rows.extend({**at, "rank": int(rank), **of.__dict__} for rank, of in sample.ranks.items())
-    file.gpus.extend({**at, "gpu": name, **of.__dict__} for name, of in sample.gpus.items())
-    file.links.extend({**at, "peer": name, **of.__dict__} for name, of in sample.links.items())
-    file.nics.extend({**at, "nic": name, **of.__dict__} for name, of in sample.nics.items())
+def _add(rows: dict[str, list[dict[str, Any]]], host: str, sample: CounterSample) -> None:
+    """Put what ``sample`` of ``host`` holds into ``rows`` of each table."""
+    at = {"host": host, "t_ns": sample.t_ns}
+    rows["ranks"].extend({**at, "rank": int(rank), **of.model_dump()} for rank, of in sample.ranks.items())
+    rows["gpus"].extend({**at, "gpu": name, **of.model_dump()} for name, of in sample.gpus.items())
+    rows["links"].extend({**at, "peer": name, **of.model_dump()} for name, of in sample.links.items())
+    rows["nics"].extend({**at, "nic": name, **of.model_dump()} for name, of in sample.nics.items())
     moments = list(PINGS_SCHEMA)[2:]
-    file.pings.extend(
+    rows["pings"].extend(
         {"host": host, "against": sample.against, **dict(zip(moments, ping, strict=True))} for ping in sample.pings
     )
+
+
+def _is_rank(name: str, ranks: int) -> bool:
+    return _RANK.fullmatch(name) is not None and int(name) < ranks
 
 
 def _sample(value: dict[str, Any], ranks: int, last_ns: int | None) -> CounterSample:
@@ -129,7 +273,7 @@ def _sample(value: dict[str, Any], ranks: int, last_ns: int | None) -> CounterSa
     if last_ns is not None and sample.t_ns < last_ns:
         raise ValueError(f"t_ns is {sample.t_ns}, before that of the sample before, {last_ns}")
     for rank in sample.ranks:
-        if not _RANK.fullmatch(rank) or int(rank) >= ranks:
+        if not _is_rank(rank, ranks):
             raise ValueError(f"ranks has {rank[:40]!r}, expected 0 to {ranks - 1}")
     if sample.pings and sample.against is None:
         raise ValueError("pings against no host")

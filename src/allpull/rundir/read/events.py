@@ -15,6 +15,7 @@ from allpull.rundir.read.lines import one_damaged, read_lines, value_of
 from allpull.schema.base import tag
 from allpull.schema.events import (
     EVENT,
+    Boundary,
     Buckets,
     ClockPair,
     CollectiveKind,
@@ -68,6 +69,7 @@ class EventLog:
     watching: tuple[Watching, ...] = ()
     after_steps: tuple[Rest, ...] = ()
     process_groups: tuple[ProcessGroup, ...] = ()
+    boundaries: tuple[Boundary, ...] = ()
     stalls: tuple[Stall, ...] = ()
     data_parallel: tuple[DataParallel, ...] = ()
     nccl: tuple[NcclLog, ...] = ()
@@ -122,6 +124,7 @@ def read_events(root: Path, rank: int, *, skip_damaged: bool) -> EventLog | None
         watching=_of(Watching, events),
         after_steps=_of(Rest, events),
         process_groups=_of(ProcessGroup, events),
+        boundaries=_of(Boundary, events),
         stalls=_of(Stall, events),
         data_parallel=_of(DataParallel, events),
         nccl=_of(NcclLog, events),

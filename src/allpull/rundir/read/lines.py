@@ -10,7 +10,7 @@ import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, BinaryIO, Generic, TypeVar
 
 from pydantic import ValidationError
 
@@ -21,6 +21,7 @@ from allpull.units import show_bytes
 
 MAX_FILE_BYTES = 1 << 32  # of one file of records, whatever its header allows
 MAX_HEADER_BYTES = 1 << 20
+MAX_LINE_BYTES = 1 << 22  # a writer's lines have kilobytes; parsing one takes several times its size
 BUDGET_SLACK = 2  # a writer stops at its budget; a file of more than twice that was not written by it
 
 Header = TypeVar("Header", bound=Record)
@@ -66,11 +67,29 @@ def read_lines(root: Path, relative: str, kind: type[Header], name: str) -> Line
                 "the record file grew past its budget",
                 hint="something else wrote into it: copy it again from where it was made, or move it away",
             )
-        body = file.read(limit - len(first))  # a running job may have written more since its size was taken
+        if size > MAX_LINE_BYTES:
+            _check_lines(file, where)
+        body = file.read(max(0, size - len(first)))  # not to ``limit``: Python sets that much aside first
     whole = body.rfind(b"\n") + 1
     if whole < len(body) and _is_object(body[whole:]):
         return Lines(where=where, header=header, body=body + b"\n", cut_off=False)
     return Lines(where=where, header=header, body=body[:whole], cut_off=whole < len(body))
+
+
+def _check_lines(file: BinaryIO, where: str) -> None:
+    """Check in a fixed amount of memory that no line goes on for twice ``MAX_LINE_BYTES``; ``file`` stays where it is.
+
+    Raises:
+        RunDirError: one does.
+    """
+    begin, buffer = file.tell(), bytearray(MAX_LINE_BYTES)
+    while file.readinto(buffer) == MAX_LINE_BYTES:  # type: ignore[attr-defined]  # a BufferedReader has it
+        if buffer.rfind(b"\n") < 0:
+            raise RunDirError(
+                f"{where}: a line of more than {show_bytes(MAX_LINE_BYTES)}, which allpull writes nowhere",
+                hint="the file is damaged: copy it again from where it was made, or move it away",
+            )
+    file.seek(begin)
 
 
 def value_of(line: bytes) -> dict[str, Any]:

@@ -6,6 +6,8 @@ import json
 
 import polars as pl
 
+from allpull.schema.steps import ROLLOUTS
+
 SCHEMA: dict[str, pl.DataType] = {"rank": pl.Int64(), "step": pl.Int64(), "name": pl.String(), "ns": pl.Int64()}
 """Columns of ``RunData.named``: how long a rank was in the phase ``name`` in a step."""
 
@@ -29,6 +31,17 @@ def rows(rank: int, body: bytes) -> pl.DataFrame | None:
                 return None
             rows += [(rank, value["step"], name, ns) for name, ns in (value.get("named") or {}).items()]
     return pl.DataFrame(rows, schema=SCHEMA, orient="row")
+
+
+def counted_as_forward(frame: pl.DataFrame, named: pl.DataFrame) -> pl.DataFrame:
+    """``frame``, with the columns ``rank``, ``step`` and ``forward_ns``; time of ``ROLLOUTS`` is part of the latter."""
+    spent = named.filter(pl.col("name").is_in(ROLLOUTS) & (pl.col("ns") > 0))
+    if spent.is_empty():
+        return frame
+    of_steps = spent.group_by("rank", "step").agg(pl.col("ns").clip(upper_bound=MAX_VALUE // 4).sum())
+    joined = frame.join(of_steps, on=["rank", "step"], how="left", maintain_order="left")
+    both = pl.when(pl.col("ns").is_null()).then("forward_ns").otherwise(pl.sum_horizontal("forward_ns", "ns"))
+    return joined.with_columns(both.alias("forward_ns")).drop("ns")
 
 
 def check(value: object) -> None:

@@ -9,21 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
 from allpull.errors import RunDirError
 from allpull.rundir import layout, safe_open
-from allpull.rundir.read import buckets, collectives, gaps, named_phases, reductions, unfinished
+from allpull.rundir.read import buckets, collectives, column_cache, gaps, named_phases, reductions, unfinished
+from allpull.rundir.read.column_cache import Columns
 from allpull.rundir.read.counters import (
-    COUNTERS_SCHEMA,
     GPUS_SCHEMA,
     LINKS_SCHEMA,
     NICS_SCHEMA,
     PINGS_SCHEMA,
-    CountersFile,
     read_counters,
+    together,
 )
 from allpull.rundir.read.events import EventLog, read_events
 from allpull.rundir.read.headers import USER_STARTED, process_records, with_recorded_ranks
@@ -36,6 +35,7 @@ from allpull.schema.steps import StepsHeader
 from allpull.units import counted
 
 MAX_HOST_JSON_BYTES = 1 << 20
+UNENDED = frozenset({"created", "running"})  # their records still grow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -104,14 +104,14 @@ def read_run(directory: Path, *, skip_damaged: bool = False) -> RunData:
     root = safe_open.checked_directory(directory)
     record = read_record(root)
     missing: list[Gap] = [Gap(kind="recorded", text=text) for text in record.gaps]
-    if record.status in {"created", "running"}:
+    if record.status in UNENDED:
         missing.append(Gap(kind="unfinished", text=unfinished.why(root, record)))
     record = _with_recorded_ranks(root, record, missing)
     hosts = _hosts(root, record)
     ranks = _ranks_in(root, layout.steps_file, record, missing)
-    steps, tables = read_steps(root, ranks, skip_damaged=skip_damaged)
+    columns = _columns(root, record, ranks, skip_damaged=skip_damaged)
+    steps, tables = columns.files, columns.tables
     events = _event_logs(root, record, missing, skip_damaged=skip_damaged)
-    counters = _counter_files(root, record, skip_damaged=skip_damaged)
     if record.kind == "run":
         processes = process_records(root)
         missing += gaps.of_processes(processes)
@@ -119,7 +119,7 @@ def read_run(directory: Path, *, skip_damaged: bool = False) -> RunData:
             missing.append(Gap(kind="no rank", text=gaps.why_no_rank(processes, record.exit)))
     missing += gaps.of_steps(record, steps, events)
     missing += gaps.of_events(record, set(steps), events)
-    missing += gaps.of_hosts(record, hosts, counters)
+    missing += gaps.of_hosts(record, hosts, columns.hosts)
     return RunData(
         directory=root,
         place=directory,
@@ -128,17 +128,34 @@ def read_run(directory: Path, *, skip_damaged: bool = False) -> RunData:
         steps=tables.steps,
         headers={rank: file.header for rank, file in steps.items()},
         events=events,
-        counters=_table([file.rows for file in counters], COUNTERS_SCHEMA),
+        counters=columns.samples["ranks"],
         gaps=tuple(missing),
         collectives=_with_calls_after_steps(tables.calls, steps, events),
         ready=tables.ready,
         reductions=tables.reduced,
         named=tables.named,
-        pings=_table([file.pings for file in counters], PINGS_SCHEMA),
-        gpus=_table([file.gpus for file in counters], GPUS_SCHEMA),
-        nics=_table([file.nics for file in counters], NICS_SCHEMA),
-        links=_table([file.links for file in counters], LINKS_SCHEMA),
+        pings=columns.samples["pings"],
+        gpus=columns.samples["gpus"],
+        nics=columns.samples["nics"],
+        links=columns.samples["links"],
     )
+
+
+def _columns(root: Path, record: RunRecord, ranks: list[int], *, skip_damaged: bool) -> Columns:
+    """The step records of ``ranks`` and the counters of all hosts, from the cache where they have not changed."""
+    hosts = _host_files(root, record, layout.COUNTERS, ".jsonl")
+    paths = [*map(layout.steps_file, ranks), *hosts]
+    sources = column_cache.sources(root, paths, record.ranks) if record.status not in UNENDED else None
+    cached = column_cache.load(sources) if sources is not None else None
+    if cached is not None:
+        return cached
+    files, tables = read_steps(root, ranks, skip_damaged=skip_damaged)
+    read = (read_counters(root, name, record.ranks, skip_damaged=skip_damaged) for name in hosts)
+    counters = [file for file in read if file is not None]
+    columns = Columns(files=files, tables=tables, hosts=counters, samples=together(counters))
+    if sources is not None:
+        column_cache.store(sources, columns)
+    return columns
 
 
 def _with_calls_after_steps(calls: pl.DataFrame, ranks: Iterable[int], events: dict[int, EventLog]) -> pl.DataFrame:
@@ -153,10 +170,6 @@ def _with_calls_after_steps(calls: pl.DataFrame, ranks: Iterable[int], events: d
         return calls
     after = pl.DataFrame(rows, schema=collectives.SCHEMA, orient="row")
     return pl.concat([calls, after]).sort("rank", maintain_order=True)
-
-
-def _table(rows: list[list[dict[str, Any]]], schema: dict[str, pl.DataType]) -> pl.DataFrame:
-    return pl.DataFrame([row for of_file in rows for row in of_file], schema=schema)
 
 
 def _is_run(path: Path) -> bool:
@@ -190,12 +203,6 @@ def _event_logs(root: Path, record: RunRecord, missing: list[Gap], *, skip_damag
         if log is not None:
             logs[rank] = log
     return logs
-
-
-def _counter_files(root: Path, record: RunRecord, *, skip_damaged: bool) -> list[CountersFile]:
-    names = _host_files(root, record, layout.COUNTERS, ".jsonl")
-    files = (read_counters(root, name, record.ranks, skip_damaged=skip_damaged) for name in names)
-    return [file for file in files if file is not None]
 
 
 def _host_files(root: Path, record: RunRecord, folder: str, suffix: str) -> list[str]:

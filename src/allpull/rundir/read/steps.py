@@ -60,13 +60,14 @@ SCHEMA: dict[str, pl.DataType] = {
 the program named, collectives, reductions and the moments of buckets are in separate frames.
 """
 
-_SCHEMAS = {
+SCHEMAS = {
     "steps": SCHEMA,
     "calls": collectives.SCHEMA,
     "ready": buckets.SCHEMA,
     "reduced": reductions.SCHEMA,
     "named": named_phases.SCHEMA,
 }
+"""Columns of ``StepTables``."""
 
 
 _LISTS: dict[str, pl.DataType] = {
@@ -181,10 +182,10 @@ def _read_batch(
 
 def _together(tables: list[StepTables]) -> StepTables:
     if not tables:
-        tables = [StepTables(**{name: pl.DataFrame(schema=schema) for name, schema in _SCHEMAS.items()})]
+        tables = [StepTables(**{name: pl.DataFrame(schema=schema) for name, schema in SCHEMAS.items()})]
     if len(tables) == 1:
         return tables[0]
-    return StepTables(**{name: pl.concat([getattr(one, name) for one in tables]) for name in _SCHEMAS})
+    return StepTables(**{name: pl.concat([getattr(one, name) for one in tables]) for name in SCHEMAS})
 
 
 def _columns(bodies: Mapping[int, bytes]) -> StepTables | None:
@@ -201,18 +202,19 @@ def _columns(bodies: Mapping[int, bytes]) -> StepTables | None:
     if not all(frame.select(_checks(starts.size)).row(0)):
         return None
     own = pl.Series("rank", np.repeat(np.array(list(bodies), dtype=np.int64), lengths))
-    frame = frame.with_columns(own).filter(pl.col("step").is_not_null())
+    frame = frame.with_columns(own)
     named = [named_phases.rows(rank, body) for rank, body in bodies.items() if named_phases.FIELD in body]
     calls, ready, reduced = collectives.rows(frame), buckets.rows(frame), reductions.rows(frame)
     phases = [one for one in named if one is not None]
     if calls is None or ready is None or reduced is None or len(phases) < len(named):
         return None
+    own_names = pl.concat([pl.DataFrame(schema=named_phases.SCHEMA), *phases])
     return StepTables(
-        steps=_finished(frame),
+        steps=named_phases.counted_as_forward(_finished(frame), own_names),
         calls=calls,
         ready=ready,
-        reduced=reduced,
-        named=pl.concat([pl.DataFrame(schema=named_phases.SCHEMA), *phases]),
+        reduced=named_phases.counted_as_forward(reduced, own_names),
+        named=own_names,
     )
 
 
@@ -253,6 +255,7 @@ def _checks(files: int) -> Iterator[pl.Expr]:
 
 
 def _finished(frame: pl.DataFrame) -> pl.DataFrame:
+    """The records in ``frame`` with the columns of ``SCHEMA``, without the rows between files."""
     tags = pl.col("tags")
     tagged = frame.lazy().with_row_index("row").select("row", "tags").filter(tags.list.len() > 0).collect()
     rows = tagged["row"].to_numpy()
@@ -264,7 +267,7 @@ def _finished(frame: pl.DataFrame) -> pl.DataFrame:
         cells = np.zeros(frame.height, dtype=np.bool_)
         cells[rows] = flag.to_numpy()
         columns.append(pl.Series(flag.name, cells))
-    return frame.select("rank", *NUMBERS).with_columns(columns)
+    return frame.lazy().select("rank", *NUMBERS).with_columns(columns).filter(pl.col("step").is_not_null()).collect()
 
 
 def _sift(lines: Lines[StepsHeader], good: list[bytes], *, skip_damaged: bool) -> int:

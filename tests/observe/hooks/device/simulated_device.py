@@ -56,6 +56,7 @@ class Machine:
             current_stream=lambda: self.current,
             is_current_stream_capturing=lambda: self.capturing,
             is_initialized=lambda: self.initialized,
+            Stream=lambda device: Stream(100, device),
             Event=lambda *, enable_timing: Event(self, enable_timing=enable_timing),
         )
         self.time: Any = SimpleNamespace(monotonic_ns=lambda: self.now_ns)

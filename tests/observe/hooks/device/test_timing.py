@@ -328,7 +328,7 @@ def test_buckets_are_ready_when_the_stream_has_computed_them(rig: Any) -> None:
         assert step.ready_ns == [near(step.done_ns - after * MS) for after in (10, 7, 4)]
         assert step.arrival_ns == step.ready_ns[-1]
         assert step.reductions is None
-    assert recorded[0] == 7  # forward and backward begin and end, and three buckets
+    assert recorded[0] == 8  # forward and backward begin and end, three buckets, and the clock
 
 
 def test_a_bucket_without_its_gradients_leaves_the_arrival(rig: Any) -> None:
@@ -512,6 +512,34 @@ def test_times_stay_sharp_in_long_runs_and_after_long_steps(rig: Any) -> None:
         assert step.end_ns - step.begin_ns == near(end - begin, 15 * US)
 
 
+def never_dry(run: Any) -> list[DeviceStep]:
+    """20 s in which the device always has work: 200 ms of it from the start, and then as much as the host issues."""
+    with run.phase(FORWARD):
+        run.machine.launch(200 * MS)
+    for _ in range(400):
+        run.step(17 * MS, fetch_ns=50 * MS)
+    return run.told()
+
+
+def test_a_device_that_never_runs_dry_shows_its_clock(rig: Any) -> None:
+    run = rig(drift_ppm=80)
+    steps = never_dry(run)
+    assert max(step.bound_ns for step in steps) < 150 * US  # drift alone would make it 1.6 ms
+    assert steps[-1].end_ns == near(run.machine.passes[-1], 150 * US)
+    assert steps[-1].input_ns == near(0)
+    assert [step for step in steps if step.reductions] == []
+
+
+def test_one_hardware_queue_hides_the_clock_and_costs_a_few_polls(rig: Any) -> None:
+    """With CUDA_DEVICE_MAX_CONNECTIONS=1 our stream may wait for the program's."""
+    run = rig(drift_ppm=80)
+    run.machine.cuda.Stream = lambda _: run.machine.main
+    steps = never_dry(run)
+    assert steps[-1].bound_ns > 1 * MS
+    assert abs(steps[-1].end_ns - run.machine.passes[-1]) <= steps[-1].bound_ns
+    assert run.machine.queries < 3000
+
+
 def test_evaluation_costs_what_lies_between_phases(rig: Any) -> None:
     run = rig()
     machine = run.machine
@@ -652,6 +680,7 @@ class Event:
 torch.version.cuda = "12.8"
 stream = types.SimpleNamespace(device_index=0, stream_id=0)
 torch.cuda.Event, torch.cuda.current_stream = Event, lambda: stream
+torch.cuda.Stream = lambda device: types.SimpleNamespace(device_index=device, stream_id=7)
 torch.cuda.is_current_stream_capturing = torch.cuda.is_initialized = lambda: True
 torch.cuda.is_current_stream_capturing = lambda: False
 copies.ACCELERATOR = "meta"  # what this torch can copy to

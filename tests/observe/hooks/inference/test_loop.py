@@ -64,9 +64,29 @@ for epoch in range(2):
             chosen.zero_grad()
             loss.backward()
             chosen.step()
+    torch.save(model.state_dict(), "model.pt")
 """
     )
     assert [(step.samples, step.backward_passes) for step in run.steps()] == [(samples, 2) for samples in 2 * SAMPLES]
+    assert [span.step for span in run.events("span")] == [len(SAMPLES), 2 * len(SAMPLES)]  # after its step
+
+
+def test_a_checkpoint_takes_the_records_along_however_the_process_ends(watched: Watch) -> None:
+    """As Ray ends its workers: without Python's exit functions, within a second of the last step."""
+    run = watched(
+        TRAINING
+        + """
+import os
+for x, y in loader:
+    optimizer.zero_grad()
+    model(x).square().mean().backward()
+    optimizer.step()
+torch.save(model.state_dict(), "model.pt")
+os._exit(0)
+"""
+    )
+    assert [step.samples for step in run.steps()] == SAMPLES
+    assert [span.name for span in run.events("span")] == ["checkpoint"]
 
 
 def test_a_loop_without_a_loader_takes_samples_from_the_network(watched: Watch) -> None:
@@ -226,18 +246,80 @@ assert "torch" not in sys.modules
     assert all((step.forward_ns or 0) > 900_000 for step in run.steps())
 
 
-def test_updates_by_hand_are_no_steps_and_the_record_says_why(watched: Watch) -> None:
-    by_hand = """
-for x, y in loader:
-    nn.functional.cross_entropy(model(x), y).backward()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter -= 0.1 * parameter.grad
-            parameter.grad = None
+NO_OPTIMIZER = TRAINING.replace("optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)\n", "")
+BY_HAND = """
+for epoch in range(2):
+    for x, y in loader:
+        nn.functional.cross_entropy(model(x), y).backward()
+        {update}
 """
-    run = watched(TRAINING + by_hand)
+UPDATES = {
+    "parameter.update": """with torch.no_grad():
+            for p in model.parameters():
+                p -= 0.1 * p.grad
+                p.grad = None""",
+    "gradient.clear": "for p in model.parameters(): p.data.add_(p.grad, alpha=-0.1); p.grad.zero_()",  # as in fastai
+}
+
+
+@pytest.mark.parametrize("boundary", UPDATES)
+def test_updates_by_hand_end_steps(watched: Watch, boundary: str) -> None:
+    run = watched(NO_OPTIMIZER + BY_HAND.format(update=UPDATES[boundary]))
     assert (run.code, run.err) == (0, "")
+    steps = run.steps()
+    assert [step.samples for step in steps] == 2 * SAMPLES
+    assert [step.backward_passes for step in steps] == 10 * [1]
+    assert [step.epoch for step in steps] == 5 * [0] + 5 * [1]
+    assert all(step.forward_ns and step.backward_ns and step.optimizer_ns for step in steps[1:-1])
+    assert [(event.boundary, event.step) for event in run.events("boundary")] == [(boundary, 0)]
+    assert not run.events("remark")
+
+
+def test_updates_by_hand_after_several_backward_passes_make_one_step(watched: Watch) -> None:
+    accumulated = """
+for i, (x, y) in enumerate(loader):
+    nn.functional.cross_entropy(model(x), y).backward()
+    if i % 2:
+        with torch.no_grad():
+            for p in model.parameters():
+                p -= 0.1 * p.grad
+                p.grad = None
+"""
+    run = watched(NO_OPTIMIZER + accumulated)
+    assert [(step.samples, step.backward_passes) for step in run.steps()] == [(32, 2), (32, 2)]
+
+
+def test_an_optimizer_that_never_steps_hides_no_updates(watched: Watch) -> None:
+    run = watched(TRAINING + BY_HAND.format(update=UPDATES["parameter.update"]))
+    assert [step.backward_passes for step in run.steps()] == [3] + 7 * [1]  # it might still have stepped
+
+
+def test_updates_that_nothing_shows_end_steps_at_the_next_batch(watched: Watch) -> None:
+    hidden = "for p in model.parameters(): p.data.add_(p.grad.data, alpha=-0.1); p.grad.data.zero_()"
+    run = watched(NO_OPTIMIZER + BY_HAND.replace("range(2)", "range(4)").format(update=hidden))
+    assert [step.backward_passes for step in run.steps()] == [8] + 12 * [1]
+    assert [event.boundary for event in run.events("boundary")] == ["loader.next"]
+
+
+def test_plain_tensors_are_parameters_too(watched: Watch) -> None:
+    run = watched(
+        """
+import torch
+w = torch.zeros(8, 1, requires_grad=True)
+for _ in range(6):
+    x = torch.randn(16, 8)
+    (x @ w - x.sum(1, keepdim=True)).square().mean().backward()
+    with torch.no_grad():
+        w -= 0.1 * w.grad
+        w.grad = None
+"""
+    )
+    assert [step.backward_passes for step in run.steps()] == 6 * [1]
+
+
+def test_backward_passes_without_updates_say_why_there_are_no_steps(watched: Watch) -> None:
+    run = watched(NO_OPTIMIZER + BY_HAND.replace("range(2)", "range(1)").format(update="pass"))
     assert run.steps() == []
     (remark,) = run.events("remark")
-    assert remark.text.startswith("5 backward passes were seen, but no torch.optim.Optimizer stepped")
+    assert remark.text.startswith("5 backward passes were seen, but nothing updated a parameter")
     assert "allpull.step()" in remark.text

@@ -3,7 +3,9 @@
 A device stamps an event after the host enqueued it, and before the host observes that it has completed. So the host's
 clock is ahead of the device's by at least ``asked − stamped`` and at most ``seen − stamped``: the causal bounds of
 one-way messages (Cristian 1989). The lower bound is tight, up to the microseconds of a launch, whenever the device was
-idle, so it is the one that converts moments. Both clocks drift, so bounds widen with age.
+idle, so it is the one that converts moments. Both clocks drift, so bounds widen with age, until an event on an idle
+stream shows the offset again (``timing``): a step is resolved after it ran, and then has one at most half a second away
+on either side.
 """
 
 from __future__ import annotations

@@ -17,14 +17,16 @@ Where = Tuple[int, int]
 class Mark(NamedTuple):
     """A phase change at ``asked_ns`` on the host: ``place`` is the innermost phase from here on.
 
-    ``event`` is enqueued in the stream; None: the change is only on the host. ``ready``: no phase changed, but this
-    bucket was ready. ``seen_ns``: when the host observed it complete, if it polled at once.
+    ``event`` is enqueued in the stream; None: the change is only on the host. Where no phase changed (``is_phase``), a
+    bucket was ``ready``, or only the clock is looked at. ``seen_ns``: when the host observed the event complete, if it
+    polled at once.
     """
 
     asked_ns: int
     place: int
     event: Any = None
     where: Optional[Where] = None
+    is_phase: bool = True
     ready: Optional[Bucket] = None
     seen_ns: Optional[int] = None
 
@@ -105,7 +107,9 @@ class Resolver:
         for mark in marks:
             passed_ns = None if mark.event is None else next(positions)[1] + offset_ns
             at_ns.append(passed_ns)
-            moments.append(Moment(mark.asked_ns, mark.place, passed_ns, mark.ready, mark.where in (None, last.where)))
+            on_stream = mark.where in (None, last.where)
+            if on_stream or mark.ready is not None:
+                moments.append(Moment(mark.asked_ns, mark.place, passed_ns, mark.ready, on_stream))
         times: Dict[str, Any] = device_step(moments, before=before)
         times["bound_ns"] = max(self._clock.bound_ns(edge_ns, offset_ns) for edge_ns in (begin_ns, last_ns))
         collectives = [_collective(call, at_ns) for call in calls]

@@ -5,8 +5,9 @@ and when a bucket of gradients is ready; it is queried at the ends of later step
 the device. Nothing here initialises CUDA: that would fix the choice of devices, and break programs that fork. Events
 are neither recorded nor queried during graph capture, which either would break.
 
-Now and then, where a forward pass begins on an idle stream, the event is polled until it completes, which takes some
-10 µs: this gives the offset of the device's clock to that accuracy (``clock``).
+Twice a second, where a forward pass begins, an event is polled until it completes, which takes some 10 µs: this gives
+the offset of the device's clock to that accuracy (``clock``). If the stream is idle, it is that of the phase; else one
+on a stream of our own, which is idle even where the program's never is.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ MOST_MARKS = 512  # of a step; one with more, which loops over collectives or mi
 MOST_PENDING = 256  # steps that are not complete; a launch queue holds a thousand kernels, so the device is stuck
 POLL_EVERY_NS = 500_000_000  # drift adds 50 µs to the bound of the clocks in this time
 POLL_FOR_NS = 50_000  # an event on an idle stream completes in 5 to 10 µs
+MOST_LATE = 8  # events in a row on our own stream that did not: its queue is shared (CUDA_DEVICE_MAX_CONNECTIONS=1)
 
 
 class Device:
@@ -58,6 +60,8 @@ class Device:
         self._is_located = False
         self._networks = 0  # that reduce their gradients in backward
         self._looked_ns = 0
+        self._own_streams: Dict[int, Any] = {}  # by device: nothing but our events runs on them
+        self._late = 0  # events in a row on our own stream that took too long
         self._cut = 0  # the number of marks that belong to the step that was cut
         self._spoilt = False  # marks are missing since the cut
         self._spoilt_at_cut = False
@@ -143,7 +147,7 @@ class Device:
         begin = end - 1
         if begin < 0 or self._spoilt or marks[begin].place != COLLECTIVE or marks[end].asked_ns < begin_ns:
             return
-        if any(mark.event is None or mark.ready for mark in marks[begin:]) or marks[end].place == COLLECTIVE:
+        if any(mark.event is None or not mark.is_phase for mark in marks[begin:]) or marks[end].place == COLLECTIVE:
             return
         called = begin
         while called and marks[called - 1].asked_ns >= called_ns:
@@ -183,10 +187,28 @@ class Device:
         event = pool.pop() if pool else cuda.Event(enable_timing=True)
         asked_ns = time.monotonic_ns()
         event.record(stream)
-        mark = Mark(asked_ns, place, event, where, ready, self._poll(event, asked_ns) if is_dry else None)
+        seen_ns = self._poll(event, asked_ns) if is_dry else None
+        mark = Mark(asked_ns, place, event, where, ready is None, ready, seen_ns)
         self._add(mark)
         if ready is None:
             self._latest = mark
+        if due and seen_ns is None and self._late < MOST_LATE:
+            self._look_at_clock(place, where[0])
+
+    @safely("device-clock")
+    def _look_at_clock(self, place: int, device: int) -> None:
+        """Have a stream of our own stamp an event at once: the program's may be busy for as long as it runs."""
+        stream = self._own_streams.get(device)
+        if stream is None:
+            stream = self._own_streams[device] = self._cuda.Stream(device)
+        pool = self._pools.setdefault(device, [])
+        event = pool.pop() if pool else self._cuda.Event(enable_timing=True)
+        asked_ns = time.monotonic_ns()
+        event.record(stream)
+        seen_ns = self._poll(event, asked_ns)
+        self._late = self._late + 1 if seen_ns is None else 0
+        if seen_ns is not None:
+            self._add(Mark(asked_ns, place, event, (device, stream.stream_id), False, None, seen_ns))
 
     def _poll(self, event: Any, asked_ns: int) -> Optional[int]:
         """When the host observed ``event`` complete, by polling; None: not within ``POLL_FOR_NS``."""
@@ -237,7 +259,7 @@ class Device:
 
     def _set_aside(self, step: int) -> None:
         cut = min(self._cut, len(self._marks))
-        while cut and (self._marks[cut - 1].event is None or self._marks[cut - 1].ready):
+        while cut and (self._marks[cut - 1].event is None or not self._marks[cut - 1].is_phase):
             cut -= 1  # its phase has no end on the device yet, and continues in the next step
         taken, self._marks = self._marks[:cut], self._marks[cut:]
         calls = [call for call in self._calls if call.end < cut]
@@ -307,9 +329,8 @@ def _autocast() -> Optional[str]:
 
 
 def _is_on_one_stream(marks: List[Mark]) -> bool:
-    """Whether all phases of the step are on the last one's stream, and its buckets ready on the same device."""
+    """Whether all phases of the step are on the last one's stream, and its other marks on the same device."""
     where = marks[-1].where
     return where is not None and all(
-        mark.where is None or mark.where == where or (mark.ready is not None and mark.where[0] == where[0])
-        for mark in marks
+        mark.where is None or mark.where == where or (not mark.is_phase and mark.where[0] == where[0]) for mark in marks
     )

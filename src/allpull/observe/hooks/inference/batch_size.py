@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from types import ModuleType
 from typing import Any, Deque, Dict, Optional, Tuple
 
 DEEPEST = 4  # nesting levels of a batch that are searched for its first tensor
@@ -108,7 +109,12 @@ def content_of(batch: Any, deepest: int = DEEPEST) -> Content:
     elif isinstance(batch, Sequence):
         parts = list(batch[:DEEPEST])
     else:
-        parts = list(vars(batch).values()) if hasattr(batch, "__dict__") else []
+        own = _own_size(batch)
+        if own is not None or _is_graph(batch):
+            nodes = _attribute(batch, "num_nodes")
+            return own, nodes if type(nodes) is int else None
+        holds_data = hasattr(batch, "__dict__") and not callable(batch) and not isinstance(batch, ModuleType)
+        parts = list(vars(batch).values()) if holds_data else []
     samples, elements = NOTHING
     for place, part in enumerate(parts):
         if samples is not None and (deepest < DEEPEST or place >= MOST_PARTS):
@@ -134,3 +140,25 @@ def _elements(tensor: Any) -> int:
     except Exception:  # noqa: BLE001  whatever the program calls a batch
         return 0
     return elements
+
+
+def _own_size(batch: Any) -> Optional[int]:
+    """The number of samples that a batch of its own class states, as graphs of PyTorch Geometric and DGL do."""
+    for holder in (batch, *(_attribute(batch, "node_stores") or ())):  # one store for each kind of nodes
+        for name in ("num_graphs", "batch_size"):
+            size = _attribute(holder, name)
+            if type(size) is int:
+                return size
+    return None
+
+
+def _is_graph(batch: Any) -> bool:
+    """Whether ``batch`` is a graph, whose tensors have a row for each node or edge, not for each sample."""
+    return _attribute(batch, "num_nodes") is not None or _attribute(batch, "number_of_nodes") is not None
+
+
+def _attribute(holder: Any, name: str) -> Any:
+    try:
+        return getattr(holder, name, None)
+    except Exception:  # noqa: BLE001  a property of the program's own class
+        return None

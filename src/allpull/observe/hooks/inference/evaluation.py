@@ -15,6 +15,11 @@ class Evaluation:
         self._finish = finish
         self._is_training: Optional[Callable[[], bool]] = None  # of the network that is evaluated after ``eval()``
 
+    @property
+    def is_by_mode(self) -> bool:
+        """Whether the evaluation that is under way began by ``eval()``."""
+        return self._is_training is not None
+
     def begin(self, recorder: Recorder, is_training: Optional[Callable[[], bool]] = None) -> None:
         """An evaluation begins, unless a phase is open; with ``is_training`` it lasts until that is true."""
         if recorder.stack:

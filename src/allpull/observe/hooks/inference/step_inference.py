@@ -2,11 +2,14 @@
 
 - A step ends when an optimizer's ``step`` returns. If a program made several optimizers, it ends when the last of them
   has stepped before one steps again or the next batch is fetched. If none is ever observed to step, because it is
-  compiled, a step ends where its gradients are cleared.
+  compiled, a step ends where its gradients are cleared. If there is none, it ends where the program goes on after it
+  has updated a parameter (``update_steps``).
 - Samples count for the step that trains on them, in the order in which their batches were fetched.
 - A pass over a loader is an epoch if the program trains on one of its batches.
 - Evaluation lasts from ``eval()`` to ``train()`` of the network; if a program calls neither, from a forward pass
   without gradients to the next one with gradients. A checkpoint or a barrier ends it too.
+- Once an environment was called, or an action drawn without gradients, such forward passes are a rollout, together with
+  the environments, from the first of both until the program learns.
 - A phase that an exception leaves open ends with the phase around it.
 """
 
@@ -22,10 +25,13 @@ from ..session import Session
 from .batch_size import Batches, content_of
 from .evaluation import Evaluation, is_evaluating
 from .phases import NOT_SEEN, Phases
+from .rollout import Rollout
+from .update_steps import UpdateSteps
 
 ELSEWHERE = -2  # the depth of a call in another thread
-NO_OPTIMIZER = "but no torch.optim.Optimizer stepped, so there are no steps: mark them with allpull.step()"
+NO_UPDATE = "but nothing updated a parameter, so there are no steps: mark them with allpull.step()"
 UNOBSERVED = 2  # times that gradients are cleared without a step before we conclude that the optimizer is compiled
+ZERO_GRAD = "zero_grad"  # the boundary of such steps
 
 
 class StepInference(Phases):
@@ -40,21 +46,24 @@ class StepInference(Phases):
         self._batches = Batches()
         self._loads = False
         self._saw_forward = False  # in this step
+        self.in_parts = False  # the program calls the parts of its network, one by one
         self._evaluation = Evaluation(self.end_step)
-        self._optimizers = 0
+        self._rollout = Rollout(self.end_step)
+        self.optimizers = 0
         self._stepping: Dict[int, int] = {}  # optimizers that are stepping, with their depth
         self._stepped: Set[int] = set()
         self.reducing: Dict[
             int, Tuple[int, int, int]
         ] = {}  # kind, number and begin of collectives that backward started, by work
         self._unobserved = 0  # steps that an unobserved optimizer must have taken
+        self.updates = UpdateSteps(self)
         self.steps_taken = 0  # by optimizers, whether or not they end a step
         self.steps_by_marks = False  # the program marks the ends of its steps itself
         self.epochs_by_marks = False
 
     def _ready_to_learn(self) -> None:
         """A process with an optimizer that fetches a batch or runs its network will train: its first step begins."""
-        if self._optimizers and self.recorder is None:
+        if self.optimizers and self.recorder is None:
             self.ready()
 
     # Loaders
@@ -100,6 +109,7 @@ class StepInference(Phases):
         elif recorder.stack and recorder.stack[-1] == INPUT:
             return recorder.enter(INPUT)  # a loader inside a loader
         else:
+            self._rollout.end(recorder)
             self._evaluation.look(recorder)
             if recorder.is_cut and not is_evaluating(recorder):
                 self.end_step(recorder)
@@ -145,13 +155,18 @@ class StepInference(Phases):
         if stack and stack[-1] == BACKWARD:
             return NOT_SEEN  # activation checkpointing: recomputation during backward
         if learns:
+            if recorder is not None and stack:
+                self._learning(recorder)
+            elif recorder is not None and self.in_parts and self._saw_forward:
+                recorder.credit(FORWARD)  # what the network's own code does between its parts
             self._saw_forward = True
-            if recorder is not None and stack and stack[-1] == EVALUATION:
-                self._evaluation.end(recorder)
             if not self._loads and not (stack and stack[0] == OPTIMIZER and recorder and recorder.samples):
                 self._batches.give(
                     content_of(inputs)
                 )  # once per step, also where an optimizer runs it many times (LBFGS)
+        elif self._recording is not None and self._rollout.collects and (not stack or stack[0] != EVALUATION):
+            self._rollout.begin(self._recording)
+            return NOT_SEEN
         elif self._recording is not None and self._batches.is_new_pass:
             self._evaluation.begin(self._recording)
         return NOT_SEEN if self._recording is None else self._recording.enter(FORWARD)
@@ -160,6 +175,7 @@ class StepInference(Phases):
     def evaluation_begins(self, is_training: Callable[[], bool]) -> None:
         """The program called ``eval()``; the evaluation lasts until ``is_training()``."""
         if self._recording is not None and self.is_own_thread:
+            self._rollout.end(self._recording)
             self._evaluation.begin(self._recording, is_training)
 
     @safely("evaluation")
@@ -168,6 +184,49 @@ class StepInference(Phases):
         recorder = self.recorder
         if recorder is not None and self.is_own_thread and is_evaluating(recorder) and len(recorder.stack) == 1:
             self._evaluation.end(recorder)
+
+    def _learning(self, recorder: Recorder) -> None:
+        """The program learns: an evaluation or a rollout ends."""
+        if is_evaluating(recorder):
+            self._evaluation.end(recorder)
+        else:
+            self._rollout.end(recorder)
+
+    @safely("environments", NOT_SEEN)
+    def environment_begins(self) -> int:
+        """The program calls an environment, from whose answer it will learn; returns the depth for ``leave``."""
+        if get_ident() != self._thread:
+            return NOT_SEEN
+        self._ready_to_learn()
+        recorder = self._recording
+        if recorder is None:
+            return NOT_SEEN
+        if recorder.stack and is_evaluating(recorder) and not self._evaluation.is_by_mode:
+            self._evaluation.end(recorder)
+        self._rollout.begin(recorder)
+        return self._rollout.enters_environment(recorder) if self._rollout.is_open(recorder) else NOT_SEEN
+
+    @safely("environments")
+    def draws_action(self) -> None:
+        """The program draws from a distribution without gradients, which only policies do outside of ``eval()``."""
+        if self.optimizers and not (self._rollout.collects or self._loads) and get_ident() == self._thread:
+            recorder = self.recorder
+            self._rollout.collects = recorder is None or not recorder.stack or not self._evaluation.is_by_mode
+
+    @safely("checkpoints")
+    def checkpoint_begins(self) -> None:
+        """The program writes a checkpoint, after its step: no optimizer of that step is still to come."""
+        self.is_beyond_evaluation()
+        recorder = self.recorder
+        if recorder is not None and recorder.is_cut and not recorder.stack and self.is_own_thread:
+            self.end_step(recorder)
+
+    @safely("checkpoints")
+    def checkpoint_ends(self, depth: int) -> None:
+        """The checkpoint that began at ``depth`` is written; so are the records up to here, from which it continues."""
+        self.leave(depth)
+        if depth == 0 and self.recorder is not None:
+            self.recorder.flush()
 
     # Gradients and steps
 
@@ -179,8 +238,8 @@ class StepInference(Phases):
             recorder, batches = self._recording or self.ready(), self._batches
             if recorder is None:
                 return NOT_SEEN
-            if recorder.stack and recorder.stack[-1] == EVALUATION:
-                self._evaluation.end(recorder)
+            if recorder.stack:
+                self._learning(recorder)
             if not batches.now.learned:
                 self._epoch_begins(recorder)
             samples, elements = batches.learn()
@@ -191,7 +250,7 @@ class StepInference(Phases):
             recorder.passes = 1 + (recorder.passes or 0)
             if recorder.paused:
                 return NOT_SEEN
-            if not self._saw_forward:
+            if not self._saw_forward or self.in_parts:
                 recorder.credit(FORWARD)
             self._in_backward = True
             if self._arrivals.any:
@@ -217,7 +276,7 @@ class StepInference(Phases):
     @safely("optimizers")
     def makes_optimizer(self) -> None:
         """The program makes an optimizer."""
-        self._optimizers += 1
+        self.optimizers += 1
 
     def optimizer_begins(self, number: int) -> None:
         """Optimizer ``number`` (its id) steps."""
@@ -248,7 +307,7 @@ class StepInference(Phases):
             if self.steps_by_marks:
                 return
             recorder.cut()
-            if self._optimizers > 1:
+            if self.optimizers > 1:
                 self._stepped.add(number)
             else:
                 self.end_step(recorder)
@@ -287,9 +346,20 @@ class StepInference(Phases):
         self._unobserved += 1
         if self._unobserved == UNOBSERVED:
             self.session.part_ends("optimizers", "none is seen to step: a step ends where its gradients are dropped")
+            recorder.delimited_by(ZERO_GRAD)
         if self._unobserved >= UNOBSERVED:
             recorder.cut()
             self.end_step(recorder)
+
+    @property
+    def calls_no_network(self) -> bool:
+        """Whether this step ran backward, with no call of a network as a whole, and there is no loader."""
+        return not (self._saw_forward or self._loads or self.in_parts or self.recorder is None)
+
+    @property
+    def ends_of_steps_are_known(self) -> bool:
+        """Whether an optimizer has stepped, or one is compiled, or the program marks its steps."""
+        return bool(self.steps_taken) or self.steps_by_marks or self._unobserved >= UNOBSERVED
 
     def end_step(self, recorder: Recorder) -> None:
         """Write the step that was cut; the next one begins."""
@@ -305,10 +375,11 @@ class StepInference(Phases):
     def finish(self) -> None:
         """The program ends: write the step that was cut."""
         recorder = self.recorder
+        self.updates.finish()
         if recorder is not None and self._unobserved >= UNOBSERVED and recorder.passes:
             recorder.cut()
-        elif recorder is not None and recorder.passes and not self.steps_taken and not self.steps_by_marks:
-            recorder.remark(f"{recorder.passes:,} backward passes were seen, {NO_OPTIMIZER}")
+        elif recorder is not None and recorder.passes and not (recorder.step_number or self.steps_by_marks):
+            recorder.remark(f"{recorder.passes:,} backward passes were seen, {NO_UPDATE}")
         if recorder is not None and recorder.is_cut:
             recorder.leave_until(0)
             self.end_step(recorder)

@@ -13,7 +13,12 @@ def watch_loaders(inference: StepInference) -> None:
     from torch.utils.data import dataloader  # noqa: PLC0415  this runs after torch was imported
 
     base = dataloader._BaseDataLoaderIter
-    take, iterate = base.__next__, dataloader.DataLoader.__iter__
+    construct, take, iterate = base.__init__, base.__next__, dataloader.DataLoader.__iter__
+
+    @functools.wraps(construct)
+    def observed_construct(self: Any, *args: Any, **kwargs: Any) -> None:
+        construct(self, *args, **kwargs)
+        inference.pass_begun(id(self))  # fastai's loader makes iterators itself
 
     @functools.wraps(take)
     def observed_take(self: Any) -> Any:
@@ -36,5 +41,6 @@ def watch_loaders(inference: StepInference) -> None:
         inference.pass_begun(id(iterator))
         return iterator
 
+    base.__init__ = observed_construct  # type: ignore[method-assign]  # as below
     base.__next__ = observed_take  # type: ignore[method-assign]  # wrapping is the point
     dataloader.DataLoader.__iter__ = observed_iterate  # type: ignore[method-assign]

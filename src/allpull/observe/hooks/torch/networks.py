@@ -31,6 +31,7 @@ class Networks:
         self._parallel: List[Tuple[int, "weakref.ref[Any]"]] = []
         self._made = 0  # how many of them were made, as ``recording.arrival`` counts them
         self._roots: "weakref.WeakSet[Any]" = weakref.WeakSet()
+        self._parts: "weakref.WeakSet[Any]" = weakref.WeakSet()
         self._shells: "weakref.WeakSet[Any]" = weakref.WeakSet()
         self._recent: Deque["weakref.ref[Any]"] = deque(maxlen=MOST_RECENT)
         self._runs = False  # a network runs; those inside it are part of it
@@ -74,10 +75,14 @@ class Networks:
 
         eval_frame.OptimizedModule.__init__ = observed
 
-    @safely("networks")
     def given_to(self, optimizer: Any) -> None:
         """An optimizer was made: the module or modules that hold its parameters are networks."""
-        parameters = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        self.learns([parameter for group in optimizer.param_groups for parameter in group["params"]])
+
+    @safely("networks")
+    def learns(self, learned: List[Any]) -> None:
+        """These parameters are learned: the module or modules that hold them are networks."""
+        parameters = {id(parameter) for parameter in learned}
         recent = [module for module in [reference() for reference in reversed(self._recent)] if module is not None]
         shares = _shares(parameters, [*self._roots, *recent])
         if not any(share == parameters for _, share in shares):
@@ -87,6 +92,16 @@ class Networks:
             if share & parameters:
                 self._watch_calls(module)
                 parameters -= share
+
+    @safely("networks")
+    def watch_parts(self) -> None:
+        """The program learns without calling a network as a whole: observe calls of its parts."""
+        for network in list(self._roots):
+            for part in _called_parts(network):
+                if part not in self._roots and part not in self._parts:
+                    self._parts.add(part)
+                    self._wrap_calls(part)
+        self._inference.in_parts = bool(self._parts)
 
     @safely("networks")
     def _made_shell(self, shell: Any, module: Any) -> None:
@@ -207,8 +222,8 @@ class Networks:
         return any((type(part), len(list(part.parameters()))) in sizes for part in parts)
 
 
-def watch_gradients(inference: StepInference) -> None:
-    """Time each backward pass."""
+def watch_gradients(inference: StepInference, networks: Networks) -> None:
+    """Time each backward pass; where there is no optimizer, its graph shows the parameters of ``networks``."""
     from torch import autograd  # noqa: PLC0415  this runs after torch was imported
 
     backward = autograd.backward
@@ -220,6 +235,12 @@ def watch_gradients(inference: StepInference) -> None:
             backward(*args, **kwargs)
         finally:
             inference.backward_ends(depth)
+        if not inference.steps_taken:
+            found = inference.updates.after_backward(args[0] if args else kwargs.get("tensors"))
+            if found:
+                networks.learns(found)
+            elif inference.calls_no_network:
+                networks.watch_parts()
 
     autograd.backward = observed
 
@@ -236,6 +257,19 @@ def _core(network: Any) -> Any:
         if parameters and len(list(part.parameters())) == parameters:
             return part
     return None
+
+
+def _called_parts(network: Any) -> List[Any]:
+    """The parts of ``network`` that have parameters and that a program may call; a container is none."""
+    from torch import nn  # noqa: PLC0415
+
+    parts: List[Any] = []
+    for part in network.children():
+        if isinstance(part, (nn.ModuleList, nn.ModuleDict)):
+            parts += _called_parts(part)
+        elif next(part.parameters(), None) is not None:
+            parts.append(part)
+    return parts
 
 
 def _alive() -> List[Any]:

@@ -32,11 +32,11 @@ def watch_saving(inference: StepInference) -> Callable[[ModuleType], None]:
 def _observed(inference: StepInference, function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def observed(*args: Any, **kwargs: Any) -> Any:
-        inference.is_beyond_evaluation()
+        inference.checkpoint_begins()
         depth = inference.enter(CHECKPOINT)
         try:
             return function(*args, **kwargs)
         finally:
-            inference.leave(depth)
+            inference.checkpoint_ends(depth)
 
     return observed

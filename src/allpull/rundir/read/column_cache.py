@@ -1,0 +1,273 @@
+"""Cache the columns of a run's step records and counters in ``derived``; if any file differs, all are read again.
+
+The cache holds for files of the same size, times, and inode as those that it was made from. It is one file, private to
+its owner, and safe to delete. A folder that somebody else owns or may write to is not used: whoever can place a cache
+there could change results.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import time
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import polars as pl
+from pydantic import ValidationError
+from pydantic_core import from_json, to_json
+
+from allpull.rundir import layout
+from allpull.rundir.read import counters, steps
+from allpull.rundir.read.counters import CountersFile
+from allpull.rundir.read.steps import StepsFile, StepTables
+from allpull.rundir.write import private_folder, replaced_file
+from allpull.schema.base import Record
+from allpull.schema.counters import CountersHeader
+from allpull.schema.steps import StepsHeader
+from allpull.version import __version__
+
+FORMAT = 1
+"""Raised whenever reading gives other columns for the same files."""
+
+MIN_BYTES = 8 << 20  # of step records; fewer are parsed as fast as the cache is opened
+SETTLED_NS = 2_000_000_000  # a file that changed later than this before it was read may change again unnoticed
+MAX_INDEX_BYTES = 1 << 28
+MAGIC = b"allpull columns\n"
+LENGTH_BYTES = 8  # of a length or checksum
+
+Identity = tuple[int, ...]
+"""Device, inode, size, time of modification and time of change of a file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """What reading the step records and counters of a run gives."""
+
+    files: dict[int, StepsFile]
+    tables: StepTables
+    hosts: list[CountersFile]
+    samples: dict[str, pl.DataFrame]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """The files that a cache is made from, as they were before they were read."""
+
+    root: Path
+    ranks: int
+    identities: dict[str, Identity]
+    read_ns: int
+
+
+class _StepsEntry(Record):
+    header: StepsHeader
+    records: int
+    first: int | None
+    last: int | None
+    cut_off: bool
+
+
+class _CountersEntry(Record):
+    header: CountersHeader
+    cut_off: bool
+
+
+class _Table(Record):
+    offset: int
+    size: int
+    checksum: int
+
+
+class _Index(Record):
+    made_by: list[str | int]
+    ranks: int
+    sources: dict[str, list[int]]
+    steps: list[_StepsEntry]
+    counters: list[_CountersEntry]
+    tables: dict[str, _Table]
+
+
+_SCHEMAS = {**steps.SCHEMAS, **counters.SCHEMAS}
+_MADE_BY = [FORMAT, __version__, pl.__version__]
+
+
+def sources(root: Path, relatives: Sequence[str], ranks: int) -> Sources | None:
+    """The files ``relatives`` of a run of ``ranks`` ranks in the resolved directory ``root``.
+
+    None: they are too small to be worth a cache, one is a link or not a file, or the directory is not private.
+    """
+    read_ns = time.time_ns()
+    try:
+        if not _is_private(root.stat()):
+            return None
+        identities = {relative: _identity(root, relative) for relative in relatives}
+    except (OSError, ValueError):
+        return None
+    if sum(size for _, _, size, _, _ in identities.values()) < MIN_BYTES:
+        return None
+    return Sources(root=root, ranks=ranks, identities=identities, read_ns=read_ns)
+
+
+def load(of: Sources) -> Columns | None:
+    """What was cached of ``of``; None where nothing was, or it does not match, or it is damaged."""
+    try:
+        with _opened(of.root) as file:
+            index = _index(file)
+            if index is None or not _matches(index, of):
+                return None
+            start = file.tell()
+            frames = {name: _frame(file, start, index.tables[name], name) for name in _SCHEMAS}
+    except (OSError, ValueError, KeyError, pl.exceptions.PolarsError, pl.exceptions.PanicException):
+        return None
+    if frames["steps"].height != sum(entry.records for entry in index.steps):
+        return None
+    return Columns(
+        files={
+            entry.header.rank: StepsFile(
+                header=entry.header,
+                records=entry.records,
+                first=entry.first,
+                last=entry.last,
+                cut_off=entry.cut_off,
+                damaged=0,
+            )
+            for entry in index.steps
+        },
+        tables=StepTables(**{name: frames[name] for name in steps.SCHEMAS}),
+        hosts=[
+            CountersFile(header=entry.header, tables={}, cut_off=entry.cut_off, damaged=0) for entry in index.counters
+        ],
+        samples={name: frames[name] for name in counters.SCHEMAS},
+    )
+
+
+def store(of: Sources, columns: Columns) -> None:
+    """Cache ``columns``, if they are whole, ``of`` has not changed meanwhile, and its directory can be written."""
+    damaged = sum(file.damaged for file in columns.files.values()) + sum(host.damaged for host in columns.hosts)
+    newest_ns = max(max(identity[3:]) for identity in of.identities.values())
+    if damaged or newest_ns > of.read_ns - SETTLED_NS:
+        return
+    folder = of.root / layout.DERIVED
+    try:
+        if any(_identity(of.root, relative) != identity for relative, identity in of.identities.items()):
+            return
+        private_folder(str(folder))
+        if not _is_private(os.lstat(folder)):
+            return
+        _write(of, columns, str(of.root / layout.COLUMNS))
+    except (OSError, ValueError):
+        return
+
+
+def _write(of: Sources, columns: Columns, path: str) -> None:
+    frames = {**{name: getattr(columns.tables, name) for name in steps.SCHEMAS}, **columns.samples}
+    tables: dict[str, dict[str, int]] = {}
+    blobs: list[memoryview] = []
+    offset = 0
+    for name, frame in frames.items():
+        buffer = io.BytesIO()
+        frame.write_ipc(buffer, compression="lz4")
+        blob = buffer.getbuffer()
+        tables[name] = {"offset": offset, "size": len(blob), "checksum": zlib.crc32(blob)}
+        blobs.append(blob)
+        offset += len(blob)
+    index = {
+        "made_by": _MADE_BY,
+        "ranks": of.ranks,
+        "sources": of.identities,
+        "steps": [
+            {
+                "header": file.header.model_dump(by_alias=True),
+                "records": file.records,
+                "first": file.first,
+                "last": file.last,
+                "cut_off": file.cut_off,
+            }
+            for file in columns.files.values()
+        ],
+        "counters": [
+            {"header": file.header.model_dump(by_alias=True), "cut_off": file.cut_off} for file in columns.hosts
+        ],
+        "tables": tables,
+    }
+    text = to_json(index)
+    with replaced_file(path) as file:
+        file.write(MAGIC)
+        file.write(b"".join(number.to_bytes(LENGTH_BYTES, "little") for number in (len(text), zlib.crc32(text))))
+        file.write(text)
+        for blob in blobs:
+            file.write(blob)
+
+
+def _index(file: BinaryIO) -> _Index | None:
+    head = file.read(len(MAGIC) + 2 * LENGTH_BYTES)
+    numbers = head[len(MAGIC) :]
+    length, checksum = (int.from_bytes(part, "little") for part in (numbers[:LENGTH_BYTES], numbers[LENGTH_BYTES:]))
+    if not head.startswith(MAGIC) or length > MAX_INDEX_BYTES:
+        return None
+    text = file.read(length)
+    if len(text) != length or zlib.crc32(text) != checksum:
+        return None
+    value: Any = from_json(text)
+    if not isinstance(value, dict) or value.get("made_by") != _MADE_BY:  # another version may have other fields
+        return None
+    try:
+        return _Index.model_validate(value, strict=True)
+    except ValidationError:
+        return None
+
+
+def _matches(index: _Index, of: Sources) -> bool:
+    recorded = {relative: tuple(identity) for relative, identity in index.sources.items()}
+    return index.ranks == of.ranks and recorded == of.identities
+
+
+def _frame(file: BinaryIO, start: int, table: _Table, name: str) -> pl.DataFrame:
+    """Raises ValueError where the table is damaged or has other columns."""
+    file.seek(start + table.offset)
+    blob = file.read(table.size)
+    if len(blob) != table.size or zlib.crc32(blob) != table.checksum:
+        raise ValueError(f"{name} is damaged")
+    frame = pl.read_ipc(io.BytesIO(blob))
+    if dict(frame.schema) != _SCHEMAS[name]:
+        raise ValueError(f"{name} has other columns")
+    return frame
+
+
+def _opened(root: Path) -> BinaryIO:
+    """The cache file, opened through no link.
+
+    Raises:
+        OSError: there is none.
+        ValueError: it is not a private file in a private folder.
+    """
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+    folder = os.open(root / layout.DERIVED, flags | os.O_DIRECTORY)
+    try:
+        name = Path(layout.COLUMNS).name
+        descriptor = os.open(name, flags | os.O_NONBLOCK, dir_fd=folder)  # opening a pipe must not hang
+        status = os.fstat(descriptor)
+        if not (_is_private(os.fstat(folder)) and _is_private(status) and stat.S_ISREG(status.st_mode)):
+            os.close(descriptor)
+            raise ValueError(f"{layout.COLUMNS} is not a private file")
+        return os.fdopen(descriptor, "rb")
+    finally:
+        os.close(folder)
+
+
+def _is_private(status: os.stat_result) -> bool:
+    """Whether nobody but this user may write to it."""
+    return status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _identity(root: Path, relative: str) -> Identity:
+    """Raises OSError where the file is missing, ValueError where it is a link or no file."""
+    status = os.lstat(root / relative)
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError(f"{relative} is not a file")
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
