@@ -7,7 +7,7 @@ than it has, and steps are long against what its CPUs disturb: healthy clusters 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 STEPS = 40
@@ -16,7 +16,7 @@ EVERY = 8  # steps from one evaluation or checkpoint to the next
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """Where ranks rehearse; ``lines`` are further lines of its TOML file."""
+    """Where ranks rehearse; ``lines`` are further lines of its TOML file, ``more`` of its accelerator."""
 
     hosts: int
     ranks_per_host: int
@@ -27,6 +27,8 @@ class Cluster:
     shrink: int = 200
     input_ms: float = 0.0
     lines: tuple[str, ...] = ()
+    more: tuple[str, ...] = ()
+    latency: str = "0 s"
 
     @property
     def ranks(self) -> int:
@@ -41,6 +43,7 @@ class Cluster:
             f"ranks_per_host = {self.ranks_per_host}",
             f'link = "{self.link}"',
             f"shrink = {self.shrink}",
+            f'latency = "{self.latency}"',
             *self.lines,
             "[accelerator]",
             f'model = "{self.model}"',
@@ -49,6 +52,7 @@ class Cluster:
             f"backward_ms = {self.backward_ms}",
             "optimizer_ms = 2.0",
             f"input_ms = {self.input_ms}",
+            *self.more,
         ]
         for fault in faults:
             lines += ["[[faults]]", *(f"{name} = {_toml(value)}" for name, value in fault.items())]
@@ -104,6 +108,8 @@ def cases() -> Iterator[Case]:
         yield from _computing(cluster)
         yield from _sequential(cluster)
     yield from _network()
+    yield from _common()
+    yield from _exchanges()
     yield from _pairs()
     yield claix()
 
@@ -204,6 +210,41 @@ def _network() -> Iterator[Case]:
     for offset in ("5 s", "-3 s"):
         wrong = {"kind": "clock-offset", "host": 1, "offset": offset, "drift_ppm": 50.0}
         yield Case(name=f"wrong-clock-{offset.replace(' ', '')}", cluster=FOUR, faults=(wrong,))
+
+
+def _common() -> Iterator[Case]:
+    """What all ranks lose alike, or one after the other, and evaluation that is shared badly."""
+    stall = {"kind": "pause", "duration": "1500 ms", "every": 12}
+    yield Case(name="stall-4r", cluster=FOUR, faults=(stall,), expected=(Expected(rule="common-stall", ranks=()),))
+    slower = {"kind": "pause", "duration": "70 ms", "every": 1, "from_step": 22}
+    yield Case(name="drift-4r", cluster=FOUR, faults=(slower,), expected=(Expected(rule="drift", ranks=()),))
+    in_turn = {"kind": "pause", "duration": "250 ms", "every": 3, "rotating": True}
+    yield Case(
+        name="pauses-8r", cluster=EIGHT, faults=(in_turn,), expected=(Expected(rule="rotating-imbalance", ranks=()),)
+    )
+    scored = replace(FOUR, more=("epoch_steps = 8", "evaluation_ms = 200.0", "evaluate_every = 1"))
+    longer = {"kind": "uneven-evaluation", "rank": 3, "duration": "800 ms"}
+    yield Case(
+        name="uneven-evaluation-4r",
+        cluster=scored,
+        faults=(longer,),
+        expected=(Expected(rule="uneven-evaluation", ranks=(3,)),),
+    )
+
+
+def _exchanges() -> Iterator[Case]:
+    """How a program exchanges its gradients: a setting of the cluster, which has no twin without it."""
+    for name, rule, cluster in (
+        (
+            "accumulation-4r",
+            "accumulate-without-no-sync",
+            replace(FOUR, link="8 Gbit/s", forward_ms=30.0, backward_ms=60.0, more=("passes = 4",)),
+        ),
+        ("small-buckets-8r", "latency-bound", replace(EIGHT, latency="2 ms", more=("bucket_mib = 4.0",))),
+        ("thin-many-buckets-4r", "network-bound", replace(FOUR, link="5 Gbit/s", more=("bucket_mib = 8.0",))),
+        ("one-bucket-4r", "no-overlap", replace(FOUR, link="16 Gbit/s", more=("bucket_mib = 400.0",))),
+    ):
+        yield Case(name=name, cluster=cluster, expected=(Expected(rule=rule, ranks=()),))
 
 
 def _pairs() -> Iterator[Case]:

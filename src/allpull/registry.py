@@ -7,8 +7,10 @@ needs none of its entries' dependencies.
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -52,7 +54,7 @@ class Table:
 
     def _targets(self) -> dict[str, str]:
         targets = dict(self.builtin)
-        for point in sorted(entry_points(group=self.group), key=_origin):
+        for point in _entry_points(self.group, tuple(sys.path)):
             if point.name in targets:
                 raise BadInput(
                     f"{self.kind} '{point.name}' is defined twice: {targets[point.name]} and {point.value}",
@@ -60,6 +62,13 @@ class Table:
                 )
             targets[point.name] = point.value
         return targets
+
+
+@cache
+def _entry_points(group: str, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
+    """Those of ``group`` in all packages on ``path``, sys.path: finding them opens a file of each package."""
+    del path
+    return tuple(sorted(entry_points(group=group), key=_origin))
 
 
 def _origin(point: EntryPoint) -> str:

@@ -122,7 +122,7 @@ def test_a_missing_rank_is_said_and_nothing_is_made_up(run_cli, kept):
     answer = json.loads(run_cli("explain", str(kept), "--json").stdout)
     assert (answer["efficiency"], answer["findings"], answer["healthy"]) == (None, [], None)
     assert any("rank 1" in note for note in answer["notes"])
-    assert "nothing can be explained" in run_cli("explain", str(kept)).stdout
+    assert "Nothing can be explained" in run_cli("explain", str(kept)).stdout
 
 
 def test_a_damaged_line_is_refused_or_left_out(run_cli, kept):

@@ -27,7 +27,7 @@ def test_buckets_take_as_long_as_profiler_windows_say() -> None:
     assert found.window is not None
     assert found.window.reductions is not None
     assert found.window.reductions.seconds[0] == pytest.approx([0.016, 0.012, 0.008], abs=1e-8)
-    assert "one was torn" in found.result.notes
+    assert "One was torn" in found.result.notes
     assert by_bytes.window is not None
     assert by_bytes.window.reductions is not None
     assert by_bytes.window.reductions.seconds[0, 0] < 0.001

@@ -22,7 +22,7 @@ def explained(ranks: int, steps: int, noise_ms: float = 0.1) -> ExplainResult:
 def test_too_few_steps_say_nothing_and_that_is_said(ranks: int, steps: int) -> None:
     result = explained(ranks, steps)
     assert (result.window.steps, result.findings, result.healthy) == (steps, [], None)
-    said = "one step is" if steps == 1 else f"{steps} steps are"
+    said = "One step is" if steps == 1 else f"{steps} steps are"
     assert sum(note == f"{said} too few to distinguish a fault from noise" for note in result.notes) == 1
 
 
@@ -54,7 +54,7 @@ def test_on_cpus_what_a_slow_rank_has_to_cost_is_said_and_is_more_than_chance() 
     """Ranks that all but agree: chance reaches a few microseconds, and yet a rank 5 % late is not named."""
     quiet = explained(4, 30)
     assert any(
-        note.startswith("on CPUs a slow rank is named if it costs at least 8 % of a step") for note in quiet.notes
+        note.startswith("On CPUs a slow rank is named if it costs at least 8 % of a step") for note in quiet.notes
     )
     assert quiet.healthy is not None
     assert "above the noise of 5.24 ms per step" in quiet.healthy  # 8 % of 65.5 ms

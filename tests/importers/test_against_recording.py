@@ -12,7 +12,8 @@ import pytest
 
 from allpull.analyse.aligned import AlignedRun
 from allpull.importers.assemble import import_traces
-from allpull.rundir.read.run import RunData, find_runs, read_run
+from allpull.rundir.read.places import find_runs
+from allpull.rundir.read.run import RunData, read_run
 
 pytestmark = [pytest.mark.torch, pytest.mark.ranks, pytest.mark.alone]  # clocks are compared to a millisecond
 

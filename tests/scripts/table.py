@@ -34,6 +34,7 @@ class Script:
     evaluations: int = 0  # spans after each epoch
     sanity: int = 0  # spans before the first step
     checkpoints: bool = False
+    partial: int = 0  # first steps that are recorded from their backward pass on, which shows that the program trains
 
     def __str__(self) -> str:
         return "-".join([self.name, *self.arguments, str(self.ranks), *filter(None, [self.tool])])
@@ -137,6 +138,15 @@ SCRIPTS = [
         passes=3 * [1],
         evaluations=1,
         checkpoints=True,
+    ),
+    Script(
+        name="keras_fit",
+        needs=("keras",),
+        ranks=1,
+        samples=[16, 16, 16, 16, 6],
+        passes=5 * [1],
+        evaluations=1,
+        partial=1,
     ),
     Script(name="fully_sharded", start=torchrun(2), samples=[8, 8, 8, 8, 3], passes=5 * [1], evaluations=1),
     Script(name="mixed_precision", start=torchrun(2), samples=[16, 16, 16, 14], passes=4 * [2]),

@@ -34,13 +34,13 @@ SMALL_NS = 100_000  # the cost of entering and leaving collectives is not worth 
 AS_RECORDED = ("evaluation", "checkpoint", "input", "copy", "forward", "optimizer")
 
 
-def step_parts(aligned: AlignedRun, ranks: int) -> pl.DataFrame:
-    """Every recorded step, by rank and step, with its parts.
+def step_parts(aligned: AlignedRun, ranks: int, inside: pl.Expr | None = None) -> pl.DataFrame:
+    """Every recorded step, by rank and step, with its parts; with ``inside`` of the column step, those steps alone.
 
     Columns: rank, step, epoch, samples, begin_ns, end_ns, arrival_ns (of the last reduction), tags (a list), and for
     each of ``PARTS`` its ns.
     """
-    reduced = step_reductions(aligned, ranks)
+    reduced = step_reductions(aligned, ranks, inside)
     is_known = pl.col("wait_ns").is_not_null()
     of_steps = reduced.group_by("rank", "step").agg(
         pl.col("reduced_ns").sum(),
@@ -48,7 +48,8 @@ def step_parts(aligned: AlignedRun, ranks: int) -> pl.DataFrame:
         pl.col("transfer_ns").sum().alias("reduction_transfer"),
         pl.when(is_known).then(0).otherwise("reduced_ns").sum().alias("unsplit"),
     )
-    steps = aligned.steps.join(of_steps, on=["rank", "step"], how="left", maintain_order="left").with_columns(
+    steps = aligned.steps if inside is None else aligned.steps.filter(inside)
+    steps = steps.join(of_steps, on=["rank", "step"], how="left", maintain_order="left").with_columns(
         pl.col("reduced_ns", "reduction_wait", "reduction_transfer", "unsplit").fill_null(0)
     )
     return (
@@ -71,12 +72,14 @@ def step_parts(aligned: AlignedRun, ranks: int) -> pl.DataFrame:
     )
 
 
-def step_reductions(aligned: AlignedRun, ranks: int) -> pl.DataFrame:
-    """Every reduction of gradients, with met_ns: until when the rank waited for the last one to arrive.
+def step_reductions(aligned: AlignedRun, ranks: int, inside: pl.Expr | None = None) -> pl.DataFrame:
+    """Every reduction of gradients with met_ns: until when the rank waited for the last one to arrive.
 
-    Columns as of ``collectives.waiting.reductions``; met_ns is null where not all arrivals are known.
+    With ``inside``, of such steps alone. Columns as of ``collectives.waiting.reductions``; met_ns is null where not all
+    arrivals are known.
     """
-    reduced = reductions(aligned.reductions, ranks)
+    every = aligned.reductions if inside is None else aligned.reductions.filter(inside)
+    reduced = reductions(every, ranks)
     if not aligned.clock.compares:
         reduced = reduced.with_columns(
             pl.lit(None, dtype=pl.Int64()).alias(name) for name in ("wait_ns", "transfer_ns")

@@ -18,7 +18,8 @@ from allpull.api.results import Explanation, Metrics
 from allpull.errors import BadInput
 from allpull.report.printable import short
 from allpull.report.wording import NAME_CHARACTERS
-from allpull.rundir.read.run import RunData, find_runs, read_run
+from allpull.rundir.read.places import find_runs
+from allpull.rundir.read.run import RunData, read_run
 from allpull.rundir.safe_open import shown_path
 from allpull.units import counted
 
@@ -178,10 +179,10 @@ def each_run(places: Iterable[Place], *, skip_damaged: bool = False) -> list[Run
 
 
 def run_directories(places: Iterable[Place]) -> list[Path]:
-    """The run directories at ``places``, each once: a place is one itself, or a folder of them.
+    """The run directories at ``places``, each once: a place is one itself, a folder of them, or the name of a run.
 
     Raises:
-        RunDirError: a place is neither.
+        RunDirError: a place is none of these.
         BadInput: no place was given.
     """
     directories = {path.resolve(): path for place in places for path in find_runs(Path(place))}

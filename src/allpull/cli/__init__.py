@@ -21,10 +21,13 @@ from allpull.cli import (
     env,
     explain,
     import_,
+    ls,
     pack,
     probe,
     rehearse,
+    rename,
     report,
+    rm,
     run,
     show,
     train,
@@ -88,7 +91,8 @@ app = typer.Typer(
 
 VERBS = (
     *(demo.demo, train.train, run.run, env.env, rehearse.rehearse),
-    *(watch.watch, show.show, explain.explain, compare.compare, report.report, import_.import_, doctor.doctor),
+    *(watch.watch, show.show, explain.explain, compare.compare, report.report, import_.import_),
+    *(ls.ls, rename.rename, rm.rm, doctor.doctor),
 )
 """Verbs in the order of the help; a new one is a file in this room and an entry here."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -87,4 +88,10 @@ def run(  # noqa: PLR0917  one parameter an option, called by typer alone
     if prepare:
         print_prepared(observing.command_script(observed, out, own_command()))
         return
-    raise typer.Exit(observing.observe(observed, out, own_command(), notify=note))
+    raise typer.Exit(observing.observe(observed, out, own_command(), notify=note, summary=_summary))
+
+
+def _summary(directory: Path) -> Iterator[str]:
+    from allpull.api.closing import summary  # noqa: PLC0415  polars is not needed before the end
+
+    yield from summary(directory)

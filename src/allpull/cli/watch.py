@@ -65,9 +65,9 @@ def _note_failure(directory: Path) -> None:
 
 
 def _newest(path: Path) -> Path:
-    from allpull.api.runs import run_directories  # noqa: PLC0415  polars is not needed for --help
+    from allpull.rundir.read.places import find_runs, newest  # noqa: PLC0415  not needed for --help
 
-    return max(run_directories([path]), key=lambda directory: (directory.stat().st_mtime, directory.name))
+    return newest(find_runs(path))
 
 
 def _look(directory: Path, *, stacks: bool) -> WatchResult:

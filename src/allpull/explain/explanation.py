@@ -101,12 +101,12 @@ def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = ()) -> Expla
         waiting=waiting(window, charged),
         findings=list(answers.findings),
         healthy=_healthy(grown.efficiency, facts, answers),
-        notes=[
+        notes=_begun(
             *_about(facts, grown),
             *answers.notes,
             *missing,
             *texts([*window.gaps, *aligned.buckets.gaps, *run.gaps]),
-        ],
+        ),
     )
     return Explanation(result=result, window=window, blame=charged)
 
@@ -129,8 +129,19 @@ def _without_window(aligned: AlignedRun, window: NoWindow) -> ExplainResult:
         phases=PhaseTimes(mean=dict.fromkeys(NAMES), per_rank=dict.fromkeys(NAMES)),
         findings=[] if unrelated is None else [advice(no_exchange.candidate(unrelated))],
         healthy=None,
-        notes=[f"{'nothing' if unrelated is None else 'nothing else'} can be explained: {reason}", *texts(run.gaps)],
+        notes=_begun(
+            f"{'nothing' if unrelated is None else 'nothing else'} can be explained: {reason}", *texts(run.gaps)
+        ),
     )
+
+
+def _begun(*notes: str) -> list[str]:
+    """``notes`` with a capital first letter, as titles have it; one that begins with a name or a path stays as it is.
+
+    >>> _begun("one step is too few", "steps/rank-00001.jsonl is torn")
+    ['One step is too few', 'steps/rank-00001.jsonl is torn']
+    """
+    return [note[:1].upper() + note[1:] if note.partition(" ")[0].isalpha() else note for note in notes]
 
 
 def _seen(window: Window) -> ExplainedWindow:

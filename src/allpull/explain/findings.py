@@ -139,7 +139,7 @@ def _sold_twice(priced: Sequence[tuple[Candidate, Price]], facts: Facts) -> list
             price_of_one.loss_s, price_of_other.loss_s
         ):
             notes.append(
-                f"{one.rule} and {other.rule} price partly the same time: removing both saves at most "
+                f"findings {one.rule} and {other.rule} price partly the same time: removing both saves at most "
                 f"{show_time(saved_s)} per step"
             )
     return notes

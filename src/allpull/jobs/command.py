@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -170,10 +170,12 @@ def observe(
     *,
     notify: Notify,
     on_directory: Callable[[Path], None] = lambda _: None,
+    summary: Callable[[Path], Iterable[str]] = lambda _: (),
 ) -> int:
     """Run a command to its end, observed; its exit code. ``command`` is recorded as the origin of the run.
 
-    ``on_directory`` receives the run directory before the command starts.
+    ``on_directory`` receives the run directory before the command starts; ``summary`` says what was recorded in it
+    by a command that succeeded.
 
     Raises:
         AllpullError: it could not be started.
@@ -190,6 +192,8 @@ def observe(
         for sentence in closing_messages(record, job, launcher, observed.command):
             notify(f"allpull: {sentence}")
         code = record.exit.code if record.exit else 0
+        for line in summary(job.directory) if code == 0 else ():
+            notify(line)
     notify(f"run directory: {job.directory}")
     return code
 

@@ -9,6 +9,9 @@ import re
 import unicodedata
 from typing import Optional
 
+RUNS = "runs"
+"""The folder in which run directories are made by default."""
+
 RUN_JSON = "run.json"
 JOB = "job"
 HOSTS = "hosts"

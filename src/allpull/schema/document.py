@@ -19,6 +19,7 @@ DOCUMENTED: dict[str, Any] = {
     "counters-header": counters.CountersHeader,
     "counters": counters.CounterSample,
     "show": results.ShowResult,
+    "runs": results.ListResult,
     "explain": explained.ExplainResult,
     "compare": compared.CompareResult,
     "report": reported.ScalingReport,

@@ -192,6 +192,30 @@ class ShowResult(Record):
     )
 
 
+class ListedRun(Record):
+    """One run of a folder, in a line."""
+
+    run: str
+    name: str
+    directory: str
+    program: str = Field(description="script, recipe, or kind of probe")
+    kind: str
+    status: str
+    ranks: int
+    created_utc: str
+    seconds: float | None = Field(description="from the creation of the run to its end; None: it has not ended")
+    throughput: Interval | None = Field(description="samples/s of the whole job; None: not measured")
+    finding: str | None = Field(description="the first finding of its last explanation; None: not explained")
+
+
+class ListResult(Record):
+    """The runs of folders, the latest first."""
+
+    schema_: str = Field(alias="schema")
+    runs: list[ListedRun]
+    damaged: list[str] = Field(description="runs that could not be read, each with the reason")
+
+
 class Curve(Record):
     """A quantity over the training, such as ``train_loss`` or ``test_top1`` (fraction)."""
 

@@ -17,8 +17,8 @@ S = 10**9
 CLOCK = SharedClock(host_of={}, alignment=None, bound_s=0.0)
 
 
-def span(name: str, begin_s: float, end_s: float) -> Span:
-    return Span(kind="span", name=name, begin_ns=round(begin_s * S), end_ns=round(end_s * S), step=0, epoch=0)
+def span(name: str, begin_s: float, end_s: float, step: int = 0) -> Span:
+    return Span(kind="span", name=name, begin_ns=round(begin_s * S), end_ns=round(end_s * S), step=step, epoch=0)
 
 
 def waited(*rows: tuple[int, str, float, float]) -> pl.DataFrame:
@@ -52,6 +52,12 @@ def test_after_the_last_step_nobody_says_what_he_waits_in(found) -> None:
     assert one.waited_s is None
     (one,) = found((span("checkpoint", 10, 12),), None)
     assert one.waited_s is None
+
+
+def test_a_checkpoint_of_several_files_is_one(found) -> None:
+    files = [span("checkpoint", step + part, step + part + 0.5, step) for step in (10, 20) for part in range(3)]
+    (one,) = found(tuple(files), None)
+    assert (one.times, one.seconds) == (2, 3.0)
 
 
 def test_nobody_waits_for_what_all_do(make_log: Callable[..., EventLog]) -> None:

@@ -133,7 +133,8 @@ def test_a_program_that_collects_garbage(watched: Watch) -> None:
     took = [int(ns) for ns in run.out.split()]
     stalls = [stall for stall in run.events("stall") if stall.cause == COLLECTION]
     assert [stall.step for stall in stalls] == [12, 23]
-    assert [stall.duration_ns for stall in stalls] == pytest.approx(took, rel=0.1)
+    for stall, collect_ns in zip(stalls, took, strict=True):
+        assert 0.5 * collect_ns <= stall.duration_ns <= collect_ns
     for stall, step in zip(stalls, [run.steps()[12], run.steps()[23]], strict=True):
         assert step.begin_ns <= stall.begin_ns <= step.end_ns - (stall.duration_ns or 0)
     assert "stalls" in run.header().sources

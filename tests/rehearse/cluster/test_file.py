@@ -43,6 +43,8 @@ delay = "40 ms"
 FAULTS = {
     "slow-rank": 'rank = 3\ndelay = "40 ms"\nwhere = "backward"',
     "jitter": 'std = "5 ms"\ndistribution = "lognormal"',
+    "pause": 'every = 10\nduration = "500 ms"',
+    "uneven-evaluation": 'rank = 1\nduration = "500 ms"',
     "slow-loader": 'delay = "100 ms"\nrank = 1\nfrom_step = 20',
     "sequential-evaluation": 'every = 20\nduration = "500 ms"',
     "sequential-checkpoint": 'every = 50\nduration = "0.3 s"',

@@ -45,6 +45,24 @@ def test_a_slow_loader_without_a_rank_is_everyones():
     assert {added(faults, at(rank, 0)) for rank in range(RANKS)} == {Extra(input_s=0.1)}
 
 
+def test_a_pause_is_of_all_ranks_or_of_another_one_each_time():
+    (of_all,) = read([{"kind": "pause", "every": 3, "duration_s": 0.5}])
+    (in_turn,) = read([{"kind": "pause", "every": 3, "duration_s": 0.5, "rank": "rotating"}])
+    paused = [
+        [[fault.adds(Moment(rank=rank, ranks=2, step=step)).forward_s for rank in range(2)] for step in range(9)]
+        for fault in (of_all, in_turn)
+    ]
+    assert [step for step, seconds in enumerate(paused[0]) if seconds == [0.5, 0.5]] == [2, 5, 8]
+    assert [seconds for seconds in paused[1] if any(seconds)] == [[0.0, 0.5], [0.5, 0.0], [0.0, 0.5]]
+
+
+def test_uneven_evaluation_is_of_one_rank_and_of_the_common_evaluation():
+    (fault,) = read([{"kind": "uneven-evaluation", "rank": 1, "duration_s": 0.5}])
+    each = [fault.adds(Moment(rank=rank, ranks=2, step=4)) for rank in range(2)]
+    assert [one.common_evaluation_s for one in each] == [0.0, 0.5]
+    assert not any(one.evaluation_s for one in each)
+
+
 def test_rank_0_evaluates_and_saves_alone_after_every_k_steps():
     faults = read(
         [

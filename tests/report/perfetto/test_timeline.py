@@ -315,6 +315,21 @@ def test_a_run_too_long_to_open_is_cut_and_says_so(
     assert sum(event["ph"] != "M" for event in events) < timeline.MAX_EVENTS
 
 
+def test_of_a_large_run_a_window_of_steady_steps_is_drawn_by_default(
+    make_run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timeline, "QUICK_EVENTS", 2 * timeline.EVENTS_PER_STEP * 2)
+    root = make_run()
+    steady = AlignedRun(read_run(root)).steady
+    events, written = drawn(root)
+    check_legal(events)
+    assert written.first == steady.steps[steady.used][0]
+    assert written.last == written.first + 1
+    note = "a window of 2 steps; 4 others were left out so that the file opens quickly: "
+    assert written.notes[0] == note + "choose steps with --steps FIRST:LAST"
+    assert not drawn(root, first=0, end=99)[1].notes
+
+
 def test_clocks_that_do_not_compare_are_said_and_nothing_is_called_wait(make_run: Callable[..., Path]) -> None:
     root = make_run()
     path = root / layout.steps_file(1)

@@ -155,6 +155,20 @@ def test_what_was_seen_fits_the_terminal_and_steers_nothing(width, text):
     assert {char for char in sent if unicodedata.category(char) in ("Cc", "Cf")} <= {"\n"}
 
 
+def test_how_steps_end_and_what_has_no_phase_are_said():
+    observed = observed_run().runs[0].observed.model_dump()
+    changes = {"boundary": "parameter.update", "sources": ["loaders"], "named": {"rollout": 0.02, "augment": 0.001}}
+    show = observed_run(observed={**observed, **changes}, phases={"input": None, "forward": 0.06, "other": 0.04})
+    said = " ".join(printed(observations(show.runs[0]), 200).split())
+    for part in (
+        "Steps end at updates of parameters, which no torch.optim.Optimizer made",
+        "No loader was used: batches that the program makes itself are part of other (40.0 %)",
+        "Collecting what the program learns from takes, per step: rollout 20 ms, which is part of forward.",
+        "Phases that the program named, per step: augment 1 ms.",
+    ):
+        assert part in said, part
+
+
 @pytest.mark.parametrize("width", [50, 100])
 def test_what_was_seen_is_said_in_numbers_with_units(width):
     said = " ".join(printed(observations(observed_run().runs[0]), width).split())

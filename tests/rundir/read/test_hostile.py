@@ -12,7 +12,8 @@ import pytest
 
 from allpull.errors import RunDirError
 from allpull.rundir import layout, run_record, safe_open
-from allpull.rundir.read.run import find_runs, read_run
+from allpull.rundir.read.places import find_runs
+from allpull.rundir.read.run import read_run
 
 MakeRun = Callable[..., Path]
 

@@ -13,7 +13,8 @@ import pytest
 
 from allpull.errors import RunDirError
 from allpull.rundir import layout
-from allpull.rundir.read.run import find_runs, read_run
+from allpull.rundir.read.places import find_runs
+from allpull.rundir.read.run import read_run
 from allpull.rundir.read.steps import SCHEMA
 from allpull.schema.base import tag
 from allpull.schema.gap import texts

@@ -54,6 +54,9 @@ def bucket_windows(run: RunData, *, limit_bytes: int = MAX_BYTES) -> BucketWindo
     root = (
         safe_open.checked_directory(run.directory) if any(log.traces for log in run.events.values()) else run.directory
     )
+    with_windows = [rank for rank, log in run.events.items() if log.traces]
+    steps = _by_rank(run.steps.select("rank", "step", "begin_ns", "end_ns", "done_ns"), with_windows)
+    calls = _by_rank(run.collectives.select("rank", "begin_ns"), with_windows)
     left, read, unread, strange = limit_bytes, 0, 0, []
     for rank, window in _in_turn(run.events):
         if left <= 0:
@@ -61,7 +64,15 @@ def bucket_windows(run: RunData, *, limit_bytes: int = MAX_BYTES) -> BucketWindo
             continue
         trace = read_window(root, window.file, left)
         left -= trace.read_bytes
-        buckets = list(_of_window(run, rank, window, trace))
+        queued = _queued(trace, _RealTime.of(run, rank))
+        called = _called(queued, calls[rank]["begin_ns"].to_numpy())
+        own = [
+            one
+            for one, is_called in zip(queued, called, strict=True)
+            if one.op.family == "all_reduce" and not one.op.blocks and not is_called
+        ]
+        inside = pl.col("step").is_between(window.first_step, window.first_step + window.steps - 1)
+        buckets = list(_rows(run.events[rank], rank, steps[rank].filter(inside), own))
         rows += buckets
         read += bool(buckets)
         if trace.fault or not buckets:
@@ -122,22 +133,19 @@ def _in_turn(events: Mapping[int, EventLog]) -> Iterator[tuple[int, TraceWindow]
         yield from ((rank, log.traces[-place]) for rank, log in sorted(events.items()) if len(log.traces) >= place)
 
 
-def _of_window(run: RunData, rank: int, window: TraceWindow, trace: Trace) -> Iterator[Row]:
-    """Rows of ``SCHEMA`` of one window."""
-    queued = _queued(trace, _RealTime.of(run, rank))
-    last = window.first_step + window.steps - 1
-    steps = run.steps.filter(pl.col("rank") == rank, pl.col("step").is_between(window.first_step, last))
-    called = _called(queued, run.collectives.filter(pl.col("rank") == rank)["begin_ns"].to_numpy())
-    reductions = [
-        one
-        for one, is_called in zip(queued, called, strict=True)
-        if one.op.family == "all_reduce" and not one.op.blocks and not is_called
-    ]
+def _by_rank(table: pl.DataFrame, ranks: list[int]) -> dict[int, pl.DataFrame]:
+    """The rows of each of ``ranks``: one pass over ``table``, which may have far more rows than there are windows."""
+    parts = table.filter(pl.col("rank").is_in(ranks)).partition_by("rank", as_dict=True, maintain_order=True)
+    return {rank: parts.get((rank,), table.clear()) for rank in ranks}
+
+
+def _rows(log: EventLog, rank: int, steps: pl.DataFrame, reductions: list[_Queued]) -> Iterator[Row]:
+    """Rows of ``SCHEMA`` of the ``steps`` of one window, in which ``reductions`` were queued, in order of time."""
     ready = [one.ready_ns for one in reductions]
     for step, begin_ns, end_ns, done_ns in steps.select("step", "begin_ns", "end_ns", "done_ns").iter_rows():
         until_ns = end_ns if done_ns is None else done_ns
         buckets = reductions[bisect_left(ready, begin_ns) : bisect_right(ready, until_ns)]
-        known = bucket_sizes([run.events[rank]], step, len(buckets))
+        known = bucket_sizes([log], step, len(buckets))
         for place, one in enumerate(buckets):
             size = one.size_bytes if one.size_bytes is not None or known is None else known[place]
             yield (rank, step, place, size, one.ready_ns, *(one.ran_ns or (None, None)))

@@ -19,7 +19,13 @@ from allpull.units import NS_PER_S
 NAMES: tuple[Literal["evaluation", "checkpoint"], ...] = ("evaluation", "checkpoint")
 REDUCTION = "reduction of gradients"
 WAITS_SCHEMA = pl.Schema({"rank": pl.Int64(), "what": pl.String(), "begin_ns": pl.Int64(), "end_ns": pl.Int64()})
-SPANS_SCHEMA = {"rank": pl.Int64(), "name": pl.String(), "begin_ns": pl.Int64(), "end_ns": pl.Int64()}
+SPANS_SCHEMA = {
+    "rank": pl.Int64(),
+    "name": pl.String(),
+    "step": pl.Int64(),
+    "begin_ns": pl.Int64(),
+    "end_ns": pl.Int64(),
+}
 
 Moments = NDArray[np.int64]
 
@@ -69,7 +75,7 @@ def waits(every: pl.DataFrame, matched: Matched, ranks: int) -> pl.DataFrame:
 
 def _spans(events: Mapping[int, EventLog]) -> pl.DataFrame:
     rows = [
-        (rank, span.name, span.begin_ns, span.end_ns)
+        (rank, span.name, span.step, span.begin_ns, span.end_ns)
         for rank, log in events.items()
         for span in log.spans
         if span.name in NAMES and span.end_ns >= span.begin_ns
@@ -81,7 +87,9 @@ def _pause(
     name: Literal["evaluation", "checkpoint"], spans: pl.DataFrame, waits: pl.DataFrame | None, ranks: int, epochs: int
 ) -> Pause:
     length_s = (pl.col("end_ns") - pl.col("begin_ns")).cast(pl.Float64).sum() / NS_PER_S
-    by_rank = spans.group_by("rank").agg(pl.len().alias("times"), length_s.alias("seconds")).sort("rank")
+    # a checkpoint may be several files, which nothing but their step says belong together
+    times = pl.col("step").n_unique() if name == "checkpoint" else pl.len()
+    by_rank = spans.group_by("rank").agg(times.alias("times"), length_s.alias("seconds")).sort("rank")
     does = by_rank["rank"].to_list()
     longest = max(by_rank["seconds"].to_list())
     waited_s, waited_in = None, None

@@ -14,7 +14,7 @@ from allpull.units import NS_PER_S
 
 CAUSES = COLLECTION, COMPILATION, RETRIES = "garbage_collection", "compilation", "allocator_retries"
 SOURCE = "stalls"  # in the headers of ranks that record them
-LEAST = 0.2  # of the lost time: a cause that covers less is not named
+LEAST = 0.1  # of the lost time: a cause that covers less is not named
 MOST = 0.5  # of the lost time: causes that cover less together do not explain it
 
 

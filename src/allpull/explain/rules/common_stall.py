@@ -10,7 +10,7 @@ How it is found
     is at least twice the usual (four times where CPUs compute), if these are at most 15 % of the steps. Steps with
     an evaluation, a checkpoint or the first batch of an epoch are not counted. Ranks record how long Python collects
     garbage and torch.compile compiles, and in which step CUDA's allocator retries: a cause is named if it covers a
-    fifth of the stalled time of the lower median rank, and all that are named cover half of it. Files are named if
+    tenth of the stalled time of the lower median rank, and all that are named cover half of it. Files are named if
     ranks read and write at four times their usual rate in stalls of two samples of the counters and more.
 
 What it costs

@@ -45,7 +45,7 @@ def find(facts: Facts) -> list[Candidate]:
             rule="first-batch-stall",
             kind="job",
             title=f"The first batch of an epoch takes {show_time(float(more_s.mean()))} longer than others",
-            remedy="keep the workers: DataLoader(persistent_workers=True)",
+            remedy="where the loader has workers, keep them: DataLoader(num_workers=…, persistent_workers=True)",
             evidence=(
                 seconds("cost of first batches, spread over all steps", per_step_s, facts.span),
                 seconds("additional wait of the slowest rank for a first batch", float(more_s.mean()), facts.span),

@@ -13,6 +13,7 @@ from .inference.marks_listener import listen
 from .inference.step_inference import StepInference
 from .session import BOUNDARY, Session
 from .stalls import Stalls
+from .torch.arrays import watch_arrays
 from .torch.collectives import FUNCTIONAL, PACKAGES, Collectives
 from .torch.ddp_settings import Settings
 from .torch.environments import ENVIRONMENTS, watch_environments, watch_sampling
@@ -47,6 +48,7 @@ class Program:
         """Wrap the entry points of torch, which has just been imported."""
         inference, networks = self.inference, Networks(self.inference)
         self._install("loaders", lambda: watch_loaders(inference))
+        self._install("arrays", lambda: watch_arrays(inference))
         self._install("networks", networks.watch)
         self._install("gradients", lambda: watch_gradients(inference, networks))
         self._install("optimizers", lambda: watch_optimizers(inference, networks.given_to))

@@ -64,6 +64,7 @@ class Journal:
         for line in lines:
             self._steps.add(line, None)
         self._steps.flush(now_ns)
+        self._events.flush(now_ns)  # a process that is killed, or ends by os._exit, flushes nothing
         if now_ns >= self._next_clock_ns:
             self._clock_pair(now_ns)
 

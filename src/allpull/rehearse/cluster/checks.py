@@ -10,7 +10,7 @@ from allpull.config.typed import show
 from allpull.errors import nearest
 from allpull.nets import NETS, network
 from allpull.nets.devices import DEVICES
-from allpull.rehearse.cluster.faults import ALL, ClockOffset, Fault, Jitter, SlowLink, SlowRank, SlowUplink
+from allpull.rehearse.cluster.faults import ALL, ClockOffset, Fault, Jitter, Pause, SlowLink, SlowRank, SlowUplink
 from allpull.rehearse.cluster.model import AcceleratorTable, Cluster, to_plain
 from allpull.rehearse.cluster.quantity import number
 from allpull.rehearse.ranks.schedule import plan
@@ -95,6 +95,8 @@ def _fault(cluster: Cluster, fault: Fault) -> Iterator[str]:
         yield "rate: expected either rate or factor; found " + ("both" if fault.rate else "neither")
     if isinstance(fault, SlowRank) and fault.rotating == (fault.rank != ALL):
         yield "rank: expected either rank or rotating = true; found " + ("both" if fault.rotating else "neither")
+    if isinstance(fault, Pause) and fault.rotating and fault.rank != ALL:
+        yield "rank: expected either rank or rotating = true; found both"
     if isinstance(fault, ClockOffset) and any(
         table.index == fault.host and (table.clock_drift_ppm or table.clock_offset != "0 s")
         for table in cluster.host_tables

@@ -67,6 +67,31 @@ class Jitter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    """All ranks stall every so many steps, or one of them does, or another one each time."""
+
+    kind: Literal["pause"]
+    duration: str = time_option("how long a pause is")
+    every: int = needed("steps from one pause to the next; 1: each step", ge=1)
+    rank: int = _any_rank("which rank; omitted: all of them, or with rotating another one each time")
+    rotating: bool = option(False, "another rank at each pause")
+    where: Literal["forward", "backward", "input"] = option("forward", "where it pauses")
+    from_step: int = _from_step()
+    from_s: float = _from_s()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnevenEvaluation:
+    """One rank takes longer in the evaluation that all ranks do together."""
+
+    kind: Literal["uneven-evaluation"]
+    rank: int = _rank("which rank")
+    duration: str = time_option("how much longer it evaluates")
+    from_step: int = _from_step()
+    from_s: float = _from_s()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SlowLoader:
     """Batches arrive late."""
 
@@ -162,16 +187,27 @@ class ClockOffset:
     drift_ppm: float = option(0.0, "microseconds that it gains every second", ge=-MAX_PPM, le=MAX_PPM)
 
 
-AcceleratorFault = SlowRank | Jitter | SlowLoader | SequentialEvaluation | SequentialCheckpoint | UnevenShards
+AcceleratorFault = (
+    SlowRank
+    | Jitter
+    | Pause
+    | SlowLoader
+    | SequentialEvaluation
+    | SequentialCheckpoint
+    | UnevenEvaluation
+    | UnevenShards
+)
 MachineFault = SlowLink | SlowUplink | HostCutOff | KillRank | ClockOffset
 Fault = AcceleratorFault | MachineFault
 
 KINDS: Mapping[str, type[Fault]] = {
     "slow-rank": SlowRank,
     "jitter": Jitter,
+    "pause": Pause,
     "slow-loader": SlowLoader,
     "sequential-evaluation": SequentialEvaluation,
     "sequential-checkpoint": SequentialCheckpoint,
+    "uneven-evaluation": UnevenEvaluation,
     "uneven-shards": UnevenShards,
     "slow-link": SlowLink,
     "slow-uplink": SlowUplink,

@@ -64,6 +64,8 @@ class AcceleratorTable:
     layers: str = option("", "JSON file: for each layer in order its forward_ms and backward_ms")
     input_ms: float = option(0.0, "waiting for the loader, each step", ge=0, le=10_000_000)
     optimizer_ms: float = option(0.0, "optimizer, each step; 0: as the device takes", ge=0, le=10_000_000)
+    passes: int = option(1, "forward and backward of a step, each of which reduces its gradients", ge=1, le=1000)
+    bucket_mib: float = option(0.0, "size of DDP's buckets, before shrinking; 0: DDP's own", ge=0, le=100_000)
     epoch_steps: int = option(0, "steps of an epoch; 0: all of them", ge=0)
     evaluation_ms: float = option(0.0, "evaluation by all ranks together", ge=0, le=10_000_000)
     evaluate_every: int = option(0, "epochs from one evaluation to the next; 0: never", ge=0)
@@ -162,6 +164,8 @@ def _accelerator(cluster: Cluster) -> dict[str, Any] | None:
         "layers": None if cluster.layers is None else [dataclasses.asdict(layer) for layer in cluster.layers],
         "input_s": table.input_ms / 1e3,
         "optimizer_s": _seconds(table.optimizer_ms),
+        "passes": table.passes,
+        "bucket_mib": table.bucket_mib or None,
         "epoch_steps": table.epoch_steps or None,
         "evaluation_s": table.evaluation_ms / 1e3,
         "evaluate_every": table.evaluate_every or None,

@@ -138,14 +138,14 @@ class Optimizer(torch.optim.Optimizer):
         self._timeline.spend(self._seconds)
 
 
-def wrap(model: Accelerator, shrink: float) -> DistributedDataParallel:
-    """The model in DDP, with DDP's own bucket sizes divided by ``shrink``.
+def wrap(model: Accelerator, shrink: float, bucket_mib: float | None = None) -> DistributedDataParallel:
+    """The model in DDP, with buckets of ``bucket_mib`` (None: DDP's own sizes) divided by ``shrink``.
 
     DDP makes its first bucket smaller than the others, but only if no size is requested. torch 2.13 accepts a list,
     which has the same effect (except in the first step, for which DDP by default makes one bucket); in earlier versions
     all buckets have one size, and the first may be larger than DDP would make it.
     """
-    options: dict[str, Any] = {"bucket_cap_mb": BUCKET_MIB / shrink}
-    if "bucket_cap_mb_list" in inspect.signature(DistributedDataParallel).parameters:
+    options: dict[str, Any] = {"bucket_cap_mb": (bucket_mib or BUCKET_MIB) / shrink}
+    if bucket_mib is None and "bucket_cap_mb_list" in inspect.signature(DistributedDataParallel).parameters:
         options = {"bucket_cap_mb_list": [FIRST_BUCKET_MIB / shrink, BUCKET_MIB / shrink]}
     return DistributedDataParallel(model, gradient_as_bucket_view=True, **options)

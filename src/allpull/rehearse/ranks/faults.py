@@ -7,9 +7,11 @@ seconds since the first step ended); a fault has begun once both have passed.
     {"kind": "slow-rank", "rank": 3, "where": "backward", "delay_s": 0.04, "from_step": 20}
     {"kind": "slow-rank", "rank": "rotating", "where": "forward", "delay_s": 0.04}
     {"kind": "jitter", "distribution": "exponential", "std_s": 0.005, "where": "forward", "seed": 0}
+    {"kind": "pause", "every": 10, "duration_s": 0.5}               without a rank: every rank; or "rotating"
     {"kind": "slow-loader", "rank": 1, "delay_s": 0.1}              without a rank: every rank
     {"kind": "sequential-evaluation", "every": 20, "duration_s": 0.5}
     {"kind": "sequential-checkpoint", "every": 50, "duration_s": 0.3}
+    {"kind": "uneven-evaluation", "rank": 1, "duration_s": 0.5}
     {"kind": "uneven-shards", "rank": 0, "factor": 1.5}
 
 Everything here is a pure function of its arguments: a fault is identical in every rehearsal, and the planted values
@@ -48,13 +50,15 @@ class Extra:
     """The time that faults add to one step of one rank.
 
     Seconds in each place, negative where jitter shortens it; ``share`` is the rank's number of samples over that of a
-    healthy rank. Evaluation and checkpoint are work of this rank alone, after the step.
+    healthy rank. Evaluation and checkpoint are work of this rank alone, after the step; ``common_evaluation_s`` is of
+    its part in the evaluation by all ranks.
     """
 
     input_s: float = 0.0
     forward_s: float = 0.0
     backward_s: float = 0.0
     evaluation_s: float = 0.0
+    common_evaluation_s: float = 0.0
     checkpoint_s: float = 0.0
     share: float = 1.0
 
@@ -64,6 +68,7 @@ class Extra:
             forward_s=self.forward_s + other.forward_s,
             backward_s=self.backward_s + other.backward_s,
             evaluation_s=self.evaluation_s + other.evaluation_s,
+            common_evaluation_s=self.common_evaluation_s + other.common_evaluation_s,
             checkpoint_s=self.checkpoint_s + other.checkpoint_s,
             share=self.share * other.share,
         )
@@ -131,6 +136,38 @@ class Jitter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    """Every ``every`` steps ``rank`` stalls: its number, "rotating" for another one each time, or None for all."""
+
+    duration_s: float
+    every: int
+    rank: int | str | None = None
+    where: str = FORWARD
+    from_step: int = 0
+    from_s: float = 0.0
+
+    def adds(self, moment: Moment) -> Extra:
+        """``duration_s`` in the steps in which the rank stalls."""
+        turn, left = divmod(moment.step + 1, self.every)
+        stalls = turn % moment.ranks if self.rank == ROTATING else self.rank
+        return _at(self.where, self.duration_s) if left == 0 and stalls in (None, moment.rank) else NOTHING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnevenEvaluation:
+    """One rank takes longer in the evaluation by all ranks."""
+
+    rank: int
+    duration_s: float
+    from_step: int = 0
+    from_s: float = 0.0
+
+    def adds(self, moment: Moment) -> Extra:
+        """``duration_s`` in the evaluation that ends an epoch, on that rank."""
+        return Extra(common_evaluation_s=self.duration_s) if moment.rank == self.rank else NOTHING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SlowLoader:
     """Batches arrive late, on one ``rank`` or, without one, on all."""
 
@@ -191,9 +228,11 @@ class UnevenShards:
 KINDS: Mapping[str, Callable[..., Fault]] = {
     "slow-rank": SlowRank,
     "jitter": Jitter,
+    "pause": Pause,
     "slow-loader": SlowLoader,
     "sequential-evaluation": SequentialEvaluation,
     "sequential-checkpoint": SequentialCheckpoint,
+    "uneven-evaluation": UnevenEvaluation,
     "uneven-shards": UnevenShards,
 }
 """Name → class of fault. To add a fault, add a class here and a line to this table."""

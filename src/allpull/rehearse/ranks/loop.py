@@ -62,7 +62,7 @@ class Training:
         self.accelerator = Accelerator(planned, timeline)
         self.wrapped: nn.Module = self.accelerator
         if place.ranks > 1:
-            self.wrapped = wrap(self.accelerator, planned.shrink)
+            self.wrapped = wrap(self.accelerator, planned.shrink, planned.bucket_mib)
         self.optimizer = Optimizer(self.accelerator, timeline, planned.optimizer_s)
 
     def run(self, steps: int) -> None:
@@ -82,21 +82,23 @@ class Training:
             zero_s = self.timeline.now_s() if zero_s is None else zero_s
             self.sequential(step, extra)
             if in_epoch == epoch_steps - 1:
-                self.end_epoch(epoch)
+                self.end_epoch(epoch, extra)
 
     def step(self, extra: Extra) -> None:
         """One optimizer step, including the time that faults add to it."""
         self.accelerator.extra = extra
         with marks.phase("input"):
             self.timeline.spend(max(0.0, self.plan.input_s + extra.input_s))
-        with marks.phase("forward"):
-            loss = self.wrapped(torch.zeros(()))
-        with marks.phase("backward"):
-            torch.autograd.backward(loss)
-            self.timeline.restart()  # DDP has waited for the other ranks
+        for _ in range(self.plan.passes):
+            with marks.phase("forward"):
+                loss = self.wrapped(torch.zeros(()))
+            with marks.phase("backward"):
+                torch.autograd.backward(loss)
+                self.timeline.restart()  # DDP has waited for the other ranks
+            self.accelerator.extra = Extra(share=extra.share)  # other faults are of the first pass
         with marks.phase("optimizer"):
             self.optimizer.step()
-        marks.step(max(1, round(self.plan.batch * extra.share)))
+        marks.step(max(1, round(self.plan.batch * self.plan.passes * extra.share)))
 
     def sequential(self, step: int, extra: Extra) -> None:
         """What rank 0 does alone, as in scripts written for one GPU."""
@@ -110,12 +112,12 @@ class Training:
             with marks.phase("checkpoint"):
                 self.timeline.spend(extra.checkpoint_s)
 
-    def end_epoch(self, epoch: int) -> None:
+    def end_epoch(self, epoch: int, extra: Extra) -> None:
         """Evaluate and save as the reference trainer does: each rank its share, and one small sum of the scores."""
         every = self.plan.evaluate_every
         if self.plan.evaluation_s and every and (epoch + 1) % every == 0:
             with marks.phase("evaluation"):
-                self.timeline.spend(self.plan.evaluation_s)
+                self.timeline.spend(self.plan.evaluation_s + extra.common_evaluation_s)
                 if self.place.ranks > 1:
                     dist.all_reduce(torch.zeros(4, dtype=torch.float64))
                     self.timeline.restart()

@@ -56,7 +56,8 @@ class PlannedLayer:
 class Plan:
     """Everything that a rank needs; times are those of a healthy rank.
 
-    ``epoch_steps`` None: all steps are one epoch; ``evaluate_every`` 0: no epoch is evaluated.
+    ``epoch_steps`` None: all steps are one epoch; ``evaluate_every`` 0: no epoch is evaluated. ``passes``: forward and
+    backward of a step, each of which reduces its gradients. ``bucket_mib`` None: DDP's own sizes.
     """
 
     layers: tuple[PlannedLayer, ...]
@@ -69,6 +70,8 @@ class Plan:
     evaluate_every: int
     checkpoint_s: float
     faults: tuple[Fault, ...]
+    passes: int = 1
+    bucket_mib: float | None = None
 
     @property
     def forward_s(self) -> float:
@@ -83,7 +86,7 @@ class Plan:
     @property
     def step_s(self) -> float:
         """A step without communication: input, forward, backward, optimizer."""
-        return self.input_s + self.forward_s + self.backward_s + self.optimizer_s
+        return self.input_s + self.passes * (self.forward_s + self.backward_s) + self.optimizer_s
 
 
 def plan(cluster: Mapping[str, Any]) -> Plan:
@@ -122,6 +125,8 @@ def plan(cluster: Mapping[str, Any]) -> Plan:
         evaluate_every=given.get("evaluate_every", 1) or 0,
         checkpoint_s=_seconds(given, "checkpoint_s"),
         faults=planted.read(cluster.get("faults") or ()),
+        passes=int(given.get("passes") or 1),
+        bucket_mib=given.get("bucket_mib") or None,
     )
 
 

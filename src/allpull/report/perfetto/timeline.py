@@ -23,6 +23,7 @@ from allpull.rundir.read.run import RunData
 from allpull.schema.gap import Gap, texts
 
 MAX_EVENTS = 2_000_000  # some 400 MB, which browsers still open
+QUICK_EVENTS = 300_000  # some 40 MB, which open in seconds: the default of a large run, where no steps were chosen
 EVENTS_PER_STEP = 12
 EVENTS_PER_CALL = 6  # itself, its wait and transfer on two tracks, and the phase that it cuts in two
 PLACEMENT = (
@@ -45,7 +46,8 @@ class Written:
 def write(aligned: AlignedRun, path: Path, *, first: int = 0, end: int | None = None) -> Written:
     """Write the steps from ``first`` to before ``end`` (None: to the last) of the run to ``path``.
 
-    If the steps exceed ``MAX_EVENTS``, only the first ones are written, with a note.
+    If the steps exceed ``MAX_EVENTS``, only the first ones are written, with a note; if none were chosen and they
+    exceed ``QUICK_EVENTS``, those from the first steady one.
 
     Raises:
         BadInput: no such step exists, or the file cannot be written.
@@ -57,7 +59,10 @@ def write(aligned: AlignedRun, path: Path, *, first: int = 0, end: int | None = 
         known = run.steps["step"].unique().sort().to_list()
         recorded = f"steps {known[0]:,} to {known[-1]:,} were recorded" if known else "no step was recorded"
         raise BadInput(f"{short(run.record.id, 80)}: there is nothing to draw", hint=recorded)
-    fitting, notes = _that_fit(chosen, run.collectives)
+    if first == 0 and end is None:
+        fitting, notes = _window(aligned)
+    else:
+        fitting, notes = _that_fit(chosen, run.collectives, MAX_EVENTS)
     drawing = _drawing(aligned, int(fitting[0]), int(fitting[-1]))
     count = _Count()
     place_all(path, _document(drawing, count))
@@ -67,13 +72,27 @@ def write(aligned: AlignedRun, path: Path, *, first: int = 0, end: int | None = 
     return Written(path=path, events=count.events, first=int(fitting[0]), last=int(fitting[-1]), notes=tuple(notes))
 
 
-def _that_fit(steps: pl.DataFrame, calls: pl.DataFrame) -> tuple[pl.Series, list[str]]:
-    """The leading step numbers whose events stay within ``MAX_EVENTS``, and a note if these are not all."""
+def _window(aligned: AlignedRun) -> tuple[pl.Series, list[str]]:
+    """The step numbers to write where none were chosen, and a note if these are not all."""
+    run = aligned.data
+    fitting, notes = _that_fit(run.steps, run.collectives, QUICK_EVENTS)
+    if not notes:
+        return fitting, notes
+    steady = aligned.steady.steps[aligned.steady.used]
+    if steady.size:
+        fitting, _ = _that_fit(run.steps.filter(pl.col("step") >= steady[0]), run.collectives, QUICK_EVENTS)
+    left = run.steps["step"].n_unique() - fitting.len()
+    window = f"a window of {fitting.len():,} steps; {left:,} others were left out so that the file opens quickly"
+    return fitting, [f"{window}: choose steps with --steps FIRST:LAST"]
+
+
+def _that_fit(steps: pl.DataFrame, calls: pl.DataFrame, most: int) -> tuple[pl.Series, list[str]]:
+    """The leading step numbers that have at most ``most`` events, and a note if these are not all."""
     of_steps = steps.group_by("step").agg((pl.len() * EVENTS_PER_STEP).alias("events"))
     of_calls = calls.group_by("step").agg((pl.len() * EVENTS_PER_CALL).alias("calls"))
     by_step = of_steps.join(of_calls, on="step", how="left").sort("step")
     total = (pl.col("events") + pl.col("calls").fill_null(0)).cast(pl.Int64).cum_sum()
-    fitting = by_step.filter((total <= MAX_EVENTS) | (pl.int_range(pl.len()) == 0))["step"]
+    fitting = by_step.filter((total <= most) | (pl.int_range(pl.len()) == 0))["step"]
     left = by_step.height - fitting.len()
     if not left:
         return fitting, []
@@ -100,8 +119,8 @@ class _Drawing:
 def _drawing(aligned: AlignedRun, first: int, last: int) -> _Drawing:
     run = aligned.data
     inside = pl.col("step").is_between(first, last)
-    steps = step_parts(aligned, run.record.ranks).filter(inside)
-    reduced = step_reductions(aligned, run.record.ranks).filter(inside)
+    steps = step_parts(aligned, run.record.ranks, inside)
+    reduced = step_reductions(aligned, run.record.ranks, inside)
     uses = aligned.matched.uses.with_row_index("use")
     calls = aligned.matched.calls.filter(inside).join(uses, on="use", how="left", maintain_order="left")
     buckets = aligned.clock.shared(aligned.buckets.times.filter(inside), ("ready_ns", "start_ns", "end_ns"))
@@ -180,20 +199,25 @@ def _events(drawing: _Drawing) -> Iterator[str]:
     """All events, rank by rank, then host by host, and track by track, each track in the order of time."""
     run = drawing.aligned.data
     sheet = Sheet(drawing.base_ns)
-    for rank in sorted(drawing.steps["rank"].unique().to_list()):
-        of_rank = pl.col("rank") == rank
+    tables = {
+        name: getattr(drawing, name).partition_by("rank", as_dict=True, maintain_order=True)
+        for name in ("steps", "spans", "calls", "reductions", "buckets", "counters")
+    }
+    for (rank,), rows in sorted(tables["steps"].items()):
         host = run.headers[rank].host if rank in run.headers else "unknown host"
         marks = run.events[rank].epochs if rank in run.events else ()
         yield from sheet.process(rank, f"rank {rank} · {short(host, 80)}")
-        rows, spans, calls = drawing.steps.filter(of_rank), drawing.spans.filter(of_rank), drawing.calls.filter(of_rank)
-        reduced = drawing.reductions.filter(of_rank)
+        spans, calls, reduced, buckets, counters = (
+            tables[name].get((rank,), getattr(drawing, name).clear())
+            for name in ("spans", "calls", "reductions", "buckets", "counters")
+        )
         exact = tracks.exact_pieces(reduced, calls, spans)
         yield from tracks.steps(sheet, rank, rows, {mark.step: mark.epoch for mark in marks}, exact)
         yield from tracks.reductions(sheet, rank, reduced)
         yield from tracks.pauses(sheet, rank, spans)
         yield from tracks.collectives(sheet, rank, calls)
-        yield from tracks.buckets(sheet, rank, drawing.buckets.filter(of_rank))
-        yield from tracks.counters(sheet, rank, drawing.counters.filter(of_rank))
+        yield from tracks.buckets(sheet, rank, buckets)
+        yield from tracks.counters(sheet, rank, counters)
     for place, (host, _) in enumerate(_first_ranks(run).iter_rows(), start=max(run.record.ranks - 1, *run.headers) + 1):
         nics, gpus = (table.filter(pl.col("host") == host) for table in (drawing.nics, drawing.gpus))
         if not nics.is_empty() or not gpus.is_empty():

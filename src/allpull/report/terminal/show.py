@@ -24,6 +24,7 @@ MOST_DESCRIBED = 6  # runs; of more, each has a line in a table, and a program o
 MOST_ROWS = 8  # collectives that are shown; the others are summed
 MOST_RANKS = 3  # named in a sentence
 ACCUMULATES = 1.01  # backward passes per step above which gradients accumulate
+MUCH = 0.1  # of a step: below it, nobody asks what other is
 BOUNDARIES = {
     "parameter.update": "updates of parameters, which no torch.optim.Optimizer made",
     "gradient.clear": "cleared gradients, because no torch.optim.Optimizer stepped",
@@ -141,6 +142,7 @@ def _sentence(use: CollectiveUse) -> str:
 
 def _sentences(run: RunMetrics) -> Iterator[str]:
     yield from _amount(run)
+    yield from _unknown_input(run)
     for pause in run.pauses:
         yield _pause(pause, run.ranks)
     if run.buckets:
@@ -179,11 +181,21 @@ def _amount(run: RunMetrics) -> Iterator[str]:
         yield f"Not observed to the end: {joined(observed.stopped_parts)}."
 
 
+def _unknown_input(run: RunMetrics) -> Iterator[str]:
+    """A program that is observed to have no loader, where much time is not explained."""
+    other_s, step_s = run.phases.get("other"), sum(filter(None, run.phases.values()))
+    looked = run.observed is not None and "loaders" in run.observed.sources
+    if looked and run.phases.get("input") is None and other_s and other_s >= MUCH * step_s:
+        share = percent(other_s / step_s)
+        yield f"No loader was used: batches that the program makes itself are part of other ({share})."
+
+
 def _named(observed: Observed) -> Iterator[str]:
     rollouts = {name: s for name, s in observed.named.items() if name in ROLLOUTS}
     if rollouts:
         spent = joined([f"{name} {show_time(s)}" for name, s in rollouts.items()])
-        yield f"Collecting what the program learns from takes, per step: {spent}, which are part of forward."
+        be = "is" if len(rollouts) == 1 else "are"
+        yield f"Collecting what the program learns from takes, per step: {spent}, which {be} part of forward."
     named = [f"{short(name, 40)} {show_time(s)}" for name, s in observed.named.items() if name not in rollouts]
     if named:
         more = f" and {len(named) - MOST_ROWS:,} more" if len(named) > MOST_ROWS else ""

@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, pairwise
 
+import polars as pl
+
 from allpull.rundir import layout
 from allpull.rundir.read.counters import CountersFile
 from allpull.rundir.read.events import EventLog
@@ -19,8 +21,11 @@ from allpull.schema.events import Watching
 from allpull.schema.gap import SHOWN_RANKS, Gap, named_ranks, of_ranks
 from allpull.schema.host import HostRecord
 from allpull.schema.run import Exit, RunRecord
+from allpull.schema.steps import StepsHeader
 from allpull.units import counted
 
+LAST_SAMPLES = 8  # show how far apart samples are at the end: starting takes long, and a budget thins them
+MAX_SILENT_SAMPLES = 3  # of these distances, the longest: a sidecar samples once more when ranks end
 NAMED_RANKS = 1000  # that a gap holds by number: run.json may speak of any number of ranks
 SHOWN_REASONS = 3
 OLD_NO_COUNTERS = "no counters: "
@@ -61,6 +66,17 @@ def of_steps(record: RunRecord, files: Mapping[int, StepsFile], events: Mapping[
     if lost:
         yield of_ranks(
             "step records", lost, f": {counted(sum(lost.values()), 'step')} between first and last without a record"
+        )
+
+    last = {rank: _last_missing(log, files.get(rank)) - off.get(rank, 0) for rank, log in events.items()}
+    last = {rank: count for rank, count in last.items() if count > 0}
+    if last:
+        most = max(last, key=last.__getitem__)
+        made = next(log.end.steps for rank, log in events.items() if rank == most and log.end is not None)
+        yield of_ranks(
+            "step records",
+            last,
+            f": the last {counted(last[most], 'step')} of {made:,} left no record: what is shown rests on those before",
         )
 
 
@@ -114,6 +130,37 @@ def of_hosts(record: RunRecord, hosts: tuple[HostRecord, ...], counters: list[Co
         yield Gap(kind="host counters", text=f"counters: {counted(damaged, 'damaged sample')} left out")
     if any(file.cut_off for file in counters):
         yield Gap(kind="host counters", text="counters: a last line is cut off; it was left out")
+
+
+def of_counters(
+    headers: Mapping[int, StepsHeader], steps: pl.DataFrame, files: Sequence[CountersFile], counters: pl.DataFrame
+) -> Iterator[Gap]:
+    """Hosts whose counters end before the last step of their ranks; ``steps`` and ``counters`` are of ``RunData``."""
+    hosts = pl.DataFrame(
+        {"rank": list(headers), "host": [header.host for header in headers.values()]},
+        schema={"rank": pl.Int64(), "host": pl.String()},
+    )
+    by_rank = steps.group_by(pl.col("rank").cast(pl.Int64())).agg(pl.col("begin_ns").min(), pl.col("end_ns").max())
+    by_host = by_rank.join(hosts, on="rank").group_by("host").agg(pl.col("begin_ns").min(), pl.col("end_ns").max())
+    lasted = {host: (begin_ns, end_ns) for host, begin_ns, end_ns in by_host.iter_rows()}
+    sampled = counters.select("host", "t_ns").unique().sort("host", "t_ns").group_by("host")
+    last_sample = {
+        host: (last_ns, spacing_ns)
+        for host, last_ns, spacing_ns in sampled.agg(
+            pl.col("t_ns").max().alias("last"), pl.col("t_ns").tail(LAST_SAMPLES).diff().max().alias("spacing")
+        ).iter_rows()
+    }
+    for file in files:
+        header = file.header
+        if header.host not in lasted or header.host not in last_sample:
+            continue
+        (begin_ns, end_ns), (last_ns, spacing_ns) = lasted[header.host], last_sample[header.host]
+        if last_ns < begin_ns:  # no sample of a step, so nothing is shown that could mislead; or another clock
+            continue
+        silent_ns = end_ns - last_ns
+        if silent_ns > MAX_SILENT_SAMPLES * max(spacing_ns or 0, header.interval_ns):
+            text = f"counters of host {header.host[:80]} end {silent_ns / 1e9:,.1f} s before its last step"
+            yield Gap(kind="host counters", text=text)
 
 
 def why_no_rank(processes: Sequence[ProcessRecord], ended: Exit | None = None) -> str:
@@ -185,6 +232,15 @@ def _off_at_ends(log: EventLog, file: StepsFile | None) -> int:
         recorded = 0 if file is None or file.last is None else file.last + 1
         after = max(0, first + log.end.steps - max(marks[-1].step, recorded))
     return before + after
+
+
+def _last_missing(log: EventLog, file: StepsFile | None) -> int:
+    """Steps after the last record of a rank that ended by itself, and says how many it made."""
+    if log.end is None or log.thinned or file is None:
+        return 0
+    first = log.epochs[0].step if log.epochs else 0  # a resumed training continues counting
+    recorded = first if file.last is None else file.last + 1
+    return first + log.end.steps - log.end.left_out - recorded - file.cut_off  # a line cut off is a gap of its own
 
 
 def _numbers_missing(file: StepsFile) -> int:

@@ -73,24 +73,6 @@ class RunData:
         return safe_open.shown_path(self.place or self.directory)
 
 
-def find_runs(path: Path) -> list[Path]:
-    """``path`` itself if it is a run directory, else those directly in it, by name. Links in it are not followed.
-
-    Raises:
-        RunDirError: ``path`` is neither, or cannot be looked at.
-    """
-    root = safe_open.checked_directory(path)
-    if layout.RUN_JSON in safe_open.file_names(root, ".", layout.RUN_JSON):
-        return [path]
-    inside = [name for name in safe_open.file_names(root, ".", "") if _is_run(root / name)]
-    if not inside:
-        raise RunDirError(
-            f"{safe_open.shown_path(path)}: no {layout.RUN_JSON} here or in a folder of it",
-            hint="give a run directory, or the folder that holds them (allpull prints it when a run ends)",
-        )
-    return [path / name for name in inside]
-
-
 def read_run(directory: Path, *, skip_damaged: bool = False) -> RunData:
     """The run in ``directory``, whole: about two seconds for a million step records.
 
@@ -120,13 +102,19 @@ def read_run(directory: Path, *, skip_damaged: bool = False) -> RunData:
     missing += gaps.of_steps(record, steps, events)
     missing += gaps.of_events(record, set(steps), events)
     missing += gaps.of_hosts(record, hosts, columns.hosts)
+    unread = len(_host_files(root, record, layout.COUNTERS, ".jsonl")) - len(columns.hosts)
+    if unread:
+        text = f"{layout.COUNTERS}: {counted(unread, 'file')} without a whole first line: not read"
+        missing.append(Gap(kind="host counters", text=text))
+    headers = {rank: file.header for rank, file in steps.items()}
+    missing += gaps.of_counters(headers, tables.steps, columns.hosts, columns.samples["ranks"])
     return RunData(
         directory=root,
         place=directory,
         record=record,
         hosts=hosts,
         steps=tables.steps,
-        headers={rank: file.header for rank, file in steps.items()},
+        headers=headers,
         events=events,
         counters=columns.samples["ranks"],
         gaps=tuple(missing),
@@ -170,13 +158,6 @@ def _with_calls_after_steps(calls: pl.DataFrame, ranks: Iterable[int], events: d
         return calls
     after = pl.DataFrame(rows, schema=collectives.SCHEMA, orient="row")
     return pl.concat([calls, after]).sort("rank", maintain_order=True)
-
-
-def _is_run(path: Path) -> bool:
-    try:
-        return path.is_dir() and not path.is_symlink() and (path / layout.RUN_JSON).is_file()
-    except OSError:
-        return False
 
 
 def _with_recorded_ranks(root: Path, record: RunRecord, missing: list[Gap]) -> RunRecord:

@@ -150,6 +150,15 @@ for epoch in range(2):
     assert len(run.events("epoch")) == 2
 
 
+def test_an_evaluation_before_the_first_step_counts(watched: Watch) -> None:
+    first = "model.eval()\nwith torch.no_grad():\n    model(torch.randn(5, 8))\n"
+    run = watched(TRAINING + first + LOOP)
+    steps = run.steps()
+    assert [step.samples for step in steps] == 2 * SAMPLES
+    assert [step.step for step in steps if step.evaluation_ns] == [0]
+    assert [(span.name, span.step) for span in run.events("span")] == [("evaluation", 0)]
+
+
 def test_a_frozen_layer_is_no_evaluation(watched: Watch) -> None:
     run = watched(TRAINING + LOOP.replace("model.train()", "model.train(); model[1].eval()"))
     assert [step.samples for step in run.steps()] == 2 * SAMPLES

@@ -4,6 +4,8 @@
   has stepped before one steps again or the next batch is fetched. If none is ever observed to step, because it is
   compiled, a step ends where its gradients are cleared. If there is none, it ends where the program goes on after it
   has updated a parameter (``update_steps``).
+- Input is what the program waits for its loaders, or, without a loader, from the first tensor that it makes of an array
+  to the forward or backward pass.
 - Samples count for the step that trains on them, in the order in which their batches were fetched.
 - A pass over a loader is an epoch if the program trains on one of its batches.
 - Evaluation lasts from ``eval()`` to ``train()`` of the network; if a program calls neither, from a forward pass
@@ -22,6 +24,7 @@ from ...recording.recorder import Recorder
 from ...recording.step_line import BACKWARD, EVALUATION, FORWARD, INPUT, OPTIMIZER
 from ..safety import safely
 from ..session import Session
+from .array_batches import ArrayBatches
 from .batch_size import Batches, content_of
 from .evaluation import Evaluation, is_evaluating
 from .phases import NOT_SEEN, Phases
@@ -45,6 +48,7 @@ class StepInference(Phases):
         super().__init__(session)
         self._batches = Batches()
         self._loads = False
+        self._arrays = ArrayBatches()
         self._saw_forward = False  # in this step
         self.in_parts = False  # the program calls the parts of its network, one by one
         self._evaluation = Evaluation(self.end_step)
@@ -52,9 +56,8 @@ class StepInference(Phases):
         self.optimizers = 0
         self._stepping: Dict[int, int] = {}  # optimizers that are stepping, with their depth
         self._stepped: Set[int] = set()
-        self.reducing: Dict[
-            int, Tuple[int, int, int]
-        ] = {}  # kind, number and begin of collectives that backward started, by work
+        self.reducing: Dict[int, Tuple[int, int, int]] = {}
+        """Kind, number and begin of collectives that backward started, by work."""
         self._unobserved = 0  # steps that an unobserved optimizer must have taken
         self.updates = UpdateSteps(self)
         self.steps_taken = 0  # by optimizers, whether or not they end a step
@@ -131,6 +134,24 @@ class StepInference(Phases):
         except Exception as error:  # noqa: BLE001
             self._lose("loaders", error)
 
+    @property
+    def makes_batches(self) -> bool:
+        """Whether the program trains without a loader, and no phase is open."""
+        recorder = self._recording
+        return recorder is not None and not (recorder.stack or self._loads)
+
+    @safely("arrays")
+    def reading_begins(self) -> None:
+        """The program makes a tensor of an array."""
+        if self._recording is not None and self.is_own_thread:
+            self._arrays.begin(self._recording)
+
+    @safely("arrays")
+    def reading_ends(self) -> None:
+        """The tensor is made."""
+        if self._recording is not None and self.is_own_thread:
+            self._arrays.end(self._recording)
+
     # The network
 
     def forward_begins(self, inputs: Any, learns: bool) -> int:
@@ -159,11 +180,11 @@ class StepInference(Phases):
                 self._learning(recorder)
             elif recorder is not None and self.in_parts and self._saw_forward:
                 recorder.credit(FORWARD)  # what the network's own code does between its parts
+            elif recorder is not None:
+                self._arrays.end(recorder)
             self._saw_forward = True
             if not self._loads and not (stack and stack[0] == OPTIMIZER and recorder and recorder.samples):
-                self._batches.give(
-                    content_of(inputs)
-                )  # once per step, also where an optimizer runs it many times (LBFGS)
+                self._batches.give(content_of(inputs))  # once, also where an optimizer runs it many times (LBFGS)
         elif self._recording is not None and self._rollout.collects and (not stack or stack[0] != EVALUATION):
             self._rollout.begin(self._recording)
             return NOT_SEEN
@@ -173,7 +194,8 @@ class StepInference(Phases):
 
     @safely("evaluation")
     def evaluation_begins(self, is_training: Callable[[], bool]) -> None:
-        """The program called ``eval()``; the evaluation lasts until ``is_training()``."""
+        """The program called ``eval()``, perhaps before its first step; this lasts until ``is_training()``."""
+        self._ready_to_learn()
         if self._recording is not None and self.is_own_thread:
             self._rollout.end(self._recording)
             self._evaluation.begin(self._recording, is_training)
@@ -252,6 +274,8 @@ class StepInference(Phases):
                 return NOT_SEEN
             if not self._saw_forward or self.in_parts:
                 recorder.credit(FORWARD)
+            else:
+                self._arrays.end(recorder)  # the next batch is made between forward and backward
             self._in_backward = True
             if self._arrivals.any:
                 self._arrivals.begin()

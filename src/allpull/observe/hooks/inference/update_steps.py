@@ -12,7 +12,14 @@ if TYPE_CHECKING:
     from .step_inference import StepInference
 
 ACCUMULATED = 3  # backward passes before we look for updates in a program whose optimizer has not stepped yet
-AFTER_UPDATE = ("fetch_begins", "forward_begins", "evaluation_begins", "is_beyond_evaluation", "backward_begins")
+AFTER_UPDATE = (
+    "fetch_begins",
+    "reading_begins",
+    "forward_begins",
+    "evaluation_begins",
+    "is_beyond_evaluation",
+    "backward_begins",
+)
 """Methods of ``StepInference`` that are called where a program goes on after an update."""
 FINISH = "finish"
 UNSEEN_FORWARD = "backward_begins"  # the first of them to be called: nothing else of the next step was observed

@@ -1,0 +1,41 @@
+"""Observe batches that a program makes itself: tensors that it makes of numpy's arrays, memory maps included."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Callable
+
+from ..inference.step_inference import StepInference
+
+MAKERS = ("from_numpy", "as_tensor", "tensor")  # functions of torch
+
+
+def watch_arrays(inference: StepInference) -> None:
+    """Time what makes tensors of arrays; in compiled and scripted code these functions stay torch's own."""
+    import torch  # noqa: PLC0415  this runs after torch was imported
+    from torch.jit import _builtins  # noqa: PLC0415
+
+    scripted: Any = _builtins
+    for name in MAKERS:
+        make = getattr(torch, name)
+        observed = _observed(inference, make)
+        operator = scripted._find_builtin(make)
+        if operator is not None:
+            scripted._register_builtin(observed, operator)
+        setattr(torch, name, observed)
+
+
+def _observed(inference: StepInference, make: Callable[..., Any]) -> Callable[..., Any]:
+    from torch.compiler import is_compiling  # noqa: PLC0415
+
+    @functools.wraps(make)
+    def observed(*args: Any, **kwargs: Any) -> Any:
+        if is_compiling() or not inference.makes_batches or not args or type(args[0]).__module__ != "numpy":
+            return make(*args, **kwargs)
+        inference.reading_begins()
+        try:
+            return make(*args, **kwargs)
+        finally:
+            inference.reading_ends()
+
+    return observed

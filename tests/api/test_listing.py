@@ -1,0 +1,79 @@
+"""Runs listed, renamed and removed, of a real folder of run directories."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from allpull.api.listing import rename
+from allpull.errors import BadInput
+
+
+def written(folder: Path, run_id: str, **changes: object) -> Path:
+    """A run directory with a ``run.json``."""
+    record = {
+        "schema": "allpull.run/1.0",
+        "id": run_id,
+        "name": "digits",
+        "kind": "train",
+        "created_utc": "2026-01-01T00:00:00Z",
+        "ended_utc": "2026-01-01T00:01:30Z",
+        "status": "completed",
+        "command": ["allpull", "train", "digits"],
+        "spec": {},
+        "launcher": "local",
+        "ranks": 2,
+        "versions": {},
+        **changes,
+    }
+    directory = folder / run_id
+    directory.mkdir(parents=True)
+    (directory / "run.json").write_text(json.dumps(record))
+    return directory
+
+
+def test_runs_are_listed_the_latest_first_and_a_damaged_one_is_named(run_cli, tmp_path: Path) -> None:
+    written(tmp_path / "runs", "20260101T000000Z_digits_n2_a")
+    written(tmp_path / "runs", "20260102T000000Z_a_n2_b", kind="run", command=["allpull", "run", "a.py"], name="first")
+    (written(tmp_path / "runs", "20260103T000000Z_c_n2_c") / "run.json").write_text("{")
+    listed = json.loads(run_cli("ls", "--json", cwd=tmp_path).stdout)
+    assert [(run["name"], run["program"], run["ranks"], run["seconds"]) for run in listed["runs"]] == [
+        ("first", "a.py", 2, 90.0),
+        ("digits", "digits", 2, 90.0),
+    ]
+    assert len(listed["damaged"]) == 1
+    shown = run_cli("ls", cwd=tmp_path).stdout
+    assert shown.index("20260102T000000Z") < shown.index("20260101T000000Z")
+    assert "Not readable:" in shown
+
+
+def test_a_run_is_renamed_and_found_by_its_new_name(run_cli, tmp_path: Path) -> None:
+    directory = written(tmp_path / "runs", "20260101T000000Z_digits_n2_a")
+    assert run_cli("rename", "latest", "base line", cwd=tmp_path).returncode == 0
+    assert json.loads((directory / "run.json").read_text())["name"] == "base line"
+    assert json.loads(run_cli("show", "base line", "--json", cwd=tmp_path).stdout)["runs"][0]["name"] == "base line"
+    assert run_cli("rename", "latest", " ", cwd=tmp_path).returncode == 2
+
+
+def test_nothing_is_removed_unasked_or_while_a_job_runs(run_cli, tmp_path: Path) -> None:
+    done = written(tmp_path / "runs", "20260101T000000Z_digits_n2_a")
+    going = written(tmp_path / "runs", "20260102T000000Z_digits_n2_b", status="running")
+    (tmp_path / "precious").write_text("kept")
+    (done / "link").symlink_to(tmp_path / "precious")
+    assert run_cli("rm", "20260101", cwd=tmp_path).returncode == 2
+    refused = run_cli("rm", "runs", "--yes", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "has not ended" in refused.stderr
+    assert done.exists()
+    assert run_cli("rm", "20260101", "--yes", cwd=tmp_path).returncode == 0
+    assert not done.exists()
+    assert going.exists()
+    assert (tmp_path / "precious").read_text() == "kept"
+
+
+def test_a_name_must_have_a_length(tmp_path: Path) -> None:
+    directory = written(tmp_path, "20260101T000000Z_digits_n2_a")
+    with pytest.raises(BadInput, match="cannot be called"):
+        rename(directory, "x" * 201)

@@ -1,0 +1,87 @@
+"""Records that are cut off: numbers that differ from those of the whole run come with a gap that says why."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from allpull.analyse.aligned import AlignedRun
+from allpull.analyse.run import metrics
+from allpull.rundir import layout
+from allpull.rundir.read.run import read_run
+from allpull.schema.gap import texts
+
+KEPT = Path(__file__).parents[2] / "runs"
+WHOLE = sorted(path.name for path in KEPT.iterdir())
+
+
+def numbers(directory: Path) -> tuple[dict[str, Any], set[str]]:
+    """What ``show`` says of a run, and its gaps."""
+    result = metrics(AlignedRun(read_run(directory))).model_dump()
+    return {name: value for name, value in result.items() if name != "gaps"}, set(result["gaps"])
+
+
+def cut(path: Path, rng: random.Random) -> None:
+    """Cut ``path`` at a random byte, half of the time at the end of a line, which nothing in the file shows."""
+    content = path.read_bytes()
+    at = rng.randrange(len(content))
+    if rng.random() < 0.5:
+        at = content.find(b"\n", at) + 1
+    path.write_bytes(content[:at])
+
+
+def trial(tmp_path: Path, whole: str, seed: int) -> None:
+    rng, directory = random.Random(seed), tmp_path / str(seed)
+    shutil.copytree(KEPT / whole, directory)
+    before, gaps = numbers(directory)
+    files = sorted(path for folder in ("steps", "events", "counters") for path in (directory / folder).iterdir())
+    for path in rng.sample(files, rng.choice([1, 1, 2, len(files)])):
+        cut(path, rng)
+    after, new = numbers(directory)
+    assert after == before or new - gaps, f"seed {seed} of {whole}: other numbers and no gap"
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_number_changes_without_a_gap(tmp_path: Path, seed: int) -> None:
+    trial(tmp_path, WHOLE[seed % len(WHOLE)], seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(12, 212))
+def test_no_number_changes_without_a_gap_in_two_hundred_cuts(tmp_path: Path, seed: int) -> None:
+    trial(tmp_path, WHOLE[seed % len(WHOLE)], seed)
+
+
+def keep_lines(path: Path, keep: Callable[[int], int]) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[: keep(len(lines))]))
+
+
+def test_all_ranks_cut_after_half_of_their_steps_say_so(tmp_path: Path) -> None:
+    shutil.copytree(KEPT / WHOLE[-1], tmp_path / "run")
+    before = texts(read_run(tmp_path / "run").gaps)
+    for path in (tmp_path / "run" / layout.STEPS).iterdir():
+        keep_lines(path, lambda lines: 1 + (lines - 1) // 2)
+    (new,) = [gap for gap in read_run(tmp_path / "run").gaps if gap.text not in before]
+    assert new.kind == "step records"
+    assert new.text.startswith("ranks 0, 1: the last ")
+    assert new.ranks == (0, 1)
+
+
+def test_counters_cut_after_a_few_samples_say_so(tmp_path: Path) -> None:
+    shutil.copytree(KEPT / WHOLE[-1], tmp_path / "run")
+    steps = read_run(tmp_path / "run").steps
+    middle_ns = (steps["begin_ns"].min() + steps["end_ns"].max()) // 2
+    (path,) = (tmp_path / "run" / layout.COUNTERS).iterdir()
+    samples = [json.loads(line)["t_ns"] for line in path.read_bytes().splitlines()[1:]]
+    before = 1 + sum(t_ns < middle_ns for t_ns in samples)
+    for lines, text in ((before, "s before its last step"), (0, "without a whole first line")):
+        keep_lines(path, lambda _, lines=lines: lines)
+        (gap,) = [gap for gap in read_run(tmp_path / "run").gaps if gap.kind == "host counters"]
+        assert text in gap.text
