@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from types import ModuleType
-from typing import Any, Deque, Dict, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Deque, Dict, Optional, Tuple
+
+if TYPE_CHECKING:
+    from ...recording.recorder import Recorder
 
 DEEPEST = 4  # nesting levels of a batch that are searched for its first tensor
 MOST_PARTS = 16  # of a batch that are looked at for their size
@@ -63,11 +66,15 @@ class Batches:
         self._epochs += 1
         return self._epochs - 1
 
-    def learn(self) -> Content:
-        """The program trains on its next batch; returns its content."""
-        content, self.given = self.given, NOTHING
+    def learn(self, recorder: Recorder) -> None:
+        """The program trains on its next batch: its content is of the step of ``recorder``."""
+        given, self.given = self.given, NOTHING
         waiting = self.now.waiting
-        return waiting.popleft() if waiting else content
+        samples, elements = waiting.popleft() if waiting else given
+        if samples is not None:
+            recorder.samples = samples + (recorder.samples or 0)
+        if elements is not None:
+            recorder.elements = elements + (recorder.elements or 0)
 
 
 class Pass:

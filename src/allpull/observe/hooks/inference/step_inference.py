@@ -56,8 +56,7 @@ class StepInference(Phases):
         self.optimizers = 0
         self._stepping: Dict[int, int] = {}  # optimizers that are stepping, with their depth
         self._stepped: Set[int] = set()
-        self.reducing: Dict[int, Tuple[int, int, int]] = {}
-        """Kind, number and begin of collectives that backward started, by work."""
+        self.reducing: Dict[int, Tuple[int, int, int]] = {}  # kind, number, begin of backward's collectives, by work
         self._unobserved = 0  # steps that an unobserved optimizer must have taken
         self.updates = UpdateSteps(self)
         self.steps_taken = 0  # by optimizers, whether or not they end a step
@@ -264,11 +263,7 @@ class StepInference(Phases):
                 self._learning(recorder)
             if not batches.now.learned:
                 self._epoch_begins(recorder)
-            samples, elements = batches.learn()
-            if samples is not None:
-                recorder.samples = samples + (recorder.samples or 0)
-            if elements is not None:
-                recorder.elements = elements + (recorder.elements or 0)
+            batches.learn(recorder)
             recorder.passes = 1 + (recorder.passes or 0)
             if recorder.paused:
                 return NOT_SEEN
@@ -359,13 +354,9 @@ class StepInference(Phases):
     def gradients_dropped(self) -> None:
         """Gradients are gone and no optimizer was ever seen to step: a compiled one steps out of sight."""
         recorder = self.recorder
-        if (
-            recorder is None
-            or not recorder.passes
-            or self._stepping
-            or self.steps_by_marks
-            or get_ident() != self._thread
-        ):
+        if recorder is None or not recorder.passes or self._stepping or self.steps_by_marks:
+            return
+        if get_ident() != self._thread:
             return
         self._unobserved += 1
         if self._unobserved == UNOBSERVED:
