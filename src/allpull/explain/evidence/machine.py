@@ -46,7 +46,8 @@ class Machine:
     ``started``: the largest number of processes of a rank, itself included. ``gpus``: host → names of its accelerators.
     ``localities``: rank → how near its CPUs are to its own. ``input_shapes``: counts of the rank that met most.
     ``sensors``: clock_hz, power_w and temperature_c → median over accelerators in each step, (steps,), NaN where none
-    was sampled; those never sampled are absent. ``precision`` and ``compiled``: the arithmetic that allpull's own
+    was sampled; those never sampled are absent. ``device_busy_share``: of the time, in which a kernel ran on the
+    accelerators that had any, by their driver. ``precision`` and ``compiled``: the arithmetic that allpull's own
     trainer was configured with, and compilation. ``autocast``: the dtype that most steps of devices have.
     """
 
@@ -56,6 +57,7 @@ class Machine:
     localities: Mapping[int, Locality] = field(default_factory=dict)
     input_shapes: tuple[InputShapes, ...] = ()
     sensors: Mapping[str, Floats] = field(default_factory=dict)
+    device_busy_share: float | None = None
     precision: str | None = None
     autocast: str | None = None
     compiled: bool | None = None
@@ -115,6 +117,7 @@ def machine_of(run: RunData, steps: NDArray[np.int64]) -> Machine:
         localities={rank: log.localities[-1] for rank, log in run.events.items() if log.localities},
         input_shapes=max((log.input_shapes for log in run.events.values()), key=_most_shapes, default=()),
         sensors=_sensors(run, steps, hosts),
+        device_busy_share=_device_busy_share(run.gpus, _of_hosts(spans, hosts)),
         precision=trained.get("precision"),
         autocast=_autocast(run, steps),
         compiled=None if compiled is None else compiled != "none",
@@ -134,6 +137,17 @@ def machine_of(run: RunData, steps: NDArray[np.int64]) -> Machine:
 
 def _most_shapes(counts: tuple[InputShapes, ...]) -> int:
     return max((one.shapes for one in counts), default=-1)
+
+
+def _device_busy_share(gpus: pl.DataFrame, spans: Mapping[str, tuple[int, int]]) -> float | None:
+    """The mean of what drivers counted within the spans of hosts; None: nothing was counted, or all were idle."""
+    sampled = gpus.drop_nulls("busy_share")
+    busy: list[float] = []
+    for host, (begin_ns, end_ns) in spans.items():
+        inside = sampled.filter(pl.col("host") == host, pl.col("t_ns").is_between(begin_ns, end_ns))
+        of_each = inside.group_by("gpu").agg(pl.col("busy_share").mean())
+        busy += of_each.filter(pl.col("busy_share") > 0)["busy_share"].to_list()
+    return sum(busy) / len(busy) if busy else None
 
 
 def _trained(run: RunData) -> dict[str, str]:

@@ -47,8 +47,8 @@ class StepInference(Phases):
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self._batches = Batches()
-        self._loads = False
-        self._arrays = ArrayBatches()
+        self.loads = False
+        self.arrays = ArrayBatches(self)
         self._saw_forward = False  # in this step
         self.in_parts = False  # the program calls the parts of its network, one by one
         self._evaluation = Evaluation(self.end_step)
@@ -115,7 +115,7 @@ class StepInference(Phases):
             self._evaluation.look(recorder)
             if recorder.is_cut and not is_evaluating(recorder):
                 self.end_step(recorder)
-        self._loads = True
+        self.loads = True
         self._batches.turn_to(iterator)
         return NOT_SEEN if self._recording is None else self._recording.enter(INPUT)
 
@@ -133,24 +133,6 @@ class StepInference(Phases):
         except Exception as error:  # noqa: BLE001
             self._lose("loaders", error)
 
-    @property
-    def makes_batches(self) -> bool:
-        """Whether the program trains without a loader, and no phase is open."""
-        recorder = self._recording
-        return recorder is not None and not (recorder.stack or self._loads)
-
-    @safely("arrays")
-    def reading_begins(self) -> None:
-        """The program makes a tensor of an array."""
-        if self._recording is not None and self.is_own_thread:
-            self._arrays.begin(self._recording)
-
-    @safely("arrays")
-    def reading_ends(self) -> None:
-        """The tensor is made."""
-        if self._recording is not None and self.is_own_thread:
-            self._arrays.end(self._recording)
-
     # The network
 
     def forward_begins(self, inputs: Any, learns: bool) -> int:
@@ -159,7 +141,7 @@ class StepInference(Phases):
             if get_ident() != self._thread:
                 return NOT_SEEN
             recorder = self._recording
-            if recorder is None or recorder.stack or not learns or not self._loads:
+            if recorder is None or recorder.stack or not learns or not self.loads:
                 return self._forward_otherwise(inputs, learns)
             self._saw_forward = True
             return recorder.enter(FORWARD)
@@ -180,9 +162,9 @@ class StepInference(Phases):
             elif recorder is not None and self.in_parts and self._saw_forward:
                 recorder.credit(FORWARD)  # what the network's own code does between its parts
             elif recorder is not None:
-                self._arrays.end(recorder)
+                self.arrays.end(recorder)
             self._saw_forward = True
-            if not self._loads and not (stack and stack[0] == OPTIMIZER and recorder and recorder.samples):
+            if not self.loads and not (stack and stack[0] == OPTIMIZER and recorder and recorder.samples):
                 self._batches.give(content_of(inputs))  # once, also where an optimizer runs it many times (LBFGS)
         elif self._recording is not None and self._rollout.collects and (not stack or stack[0] != EVALUATION):
             self._rollout.begin(self._recording)
@@ -230,7 +212,7 @@ class StepInference(Phases):
     @safely("environments")
     def draws_action(self) -> None:
         """The program draws from a distribution without gradients, which only policies do outside of ``eval()``."""
-        if self.optimizers and not (self._rollout.collects or self._loads) and get_ident() == self._thread:
+        if self.optimizers and not (self._rollout.collects or self.loads) and get_ident() == self._thread:
             recorder = self.recorder
             self._rollout.collects = recorder is None or not recorder.stack or not self._evaluation.is_by_mode
 
@@ -270,7 +252,7 @@ class StepInference(Phases):
             if not self._saw_forward or self.in_parts:
                 recorder.credit(FORWARD)
             else:
-                self._arrays.end(recorder)  # the next batch is made between forward and backward
+                self.arrays.end(recorder)  # the next batch is made between forward and backward
             self._in_backward = True
             if self._arrivals.any:
                 self._arrivals.begin()
@@ -369,7 +351,7 @@ class StepInference(Phases):
     @property
     def calls_no_network(self) -> bool:
         """Whether this step ran backward, with no call of a network as a whole, and there is no loader."""
-        return not (self._saw_forward or self._loads or self.in_parts or self.recorder is None)
+        return not (self._saw_forward or self.loads or self.in_parts or self.recorder is None)
 
     @property
     def ends_of_steps_are_known(self) -> bool:
