@@ -44,7 +44,8 @@ class Machine:
     helpers waited for a CPU, and that they had one. ``cpus`` are those of each host that ranks may use.
     ``started``: the largest number of processes of a rank, itself included. ``gpus``: host → names of its accelerators.
     ``sensors``: clock_hz, power_w and temperature_c → median over accelerators in each step, (steps,), NaN where none
-    was sampled; those never sampled are absent. ``precision`` and ``compiled``: the arithmetic that allpull's own
+    was sampled; those never sampled are absent. ``device_busy_share``: of the time, in which a kernel ran on the
+    accelerators that had any, by their driver. ``precision`` and ``compiled``: the arithmetic that allpull's own
     trainer was configured with, and compilation. ``autocast``: the dtype that most steps of devices have.
     """
 
@@ -52,6 +53,7 @@ class Machine:
     is_rehearsal: bool = False
     gpus: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     sensors: Mapping[str, Floats] = field(default_factory=dict)
+    device_busy_share: float | None = None
     precision: str | None = None
     autocast: str | None = None
     compiled: bool | None = None
@@ -109,6 +111,7 @@ def machine_of(run: RunData, steps: NDArray[np.int64]) -> Machine:
         is_rehearsal=run.record.kind == "rehearse",
         gpus={host.host: tuple(host.gpus) for host in run.hosts},
         sensors=_sensors(run, steps, hosts),
+        device_busy_share=_device_busy_share(run.gpus, _of_hosts(spans, hosts)),
         precision=trained.get("precision"),
         autocast=_autocast(run, steps),
         compiled=None if compiled is None else compiled != "none",
@@ -124,6 +127,17 @@ def machine_of(run: RunData, steps: NDArray[np.int64]) -> Machine:
         storage_read_bytes_per_s=reading.storage_read_bytes_per_s,
         recording_share=recording_overhead(of_steps(run.steps, steps)).share,
     )
+
+
+def _device_busy_share(gpus: pl.DataFrame, spans: Mapping[str, tuple[int, int]]) -> float | None:
+    """The mean of what drivers counted within the spans of hosts; None: nothing was counted, or all were idle."""
+    sampled = gpus.drop_nulls("busy_share")
+    busy: list[float] = []
+    for host, (begin_ns, end_ns) in spans.items():
+        inside = sampled.filter(pl.col("host") == host, pl.col("t_ns").is_between(begin_ns, end_ns))
+        of_each = inside.group_by("gpu").agg(pl.col("busy_share").mean())
+        busy += of_each.filter(pl.col("busy_share") > 0)["busy_share"].to_list()
+    return sum(busy) / len(busy) if busy else None
 
 
 def _trained(run: RunData) -> dict[str, str]:
