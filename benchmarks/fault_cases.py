@@ -243,7 +243,7 @@ def _exchanges() -> Iterator[Case]:
         ("accumulation-4r", short, (needless, network)),
         ("small-buckets-8r", replace(EIGHT, latency="2 ms", more=("bucket_mib = 4.0",)), (distant,)),
         ("thin-many-buckets-4r", replace(FOUR, link="5 Gbit/s", more=("bucket_mib = 8.0",)), (network,)),
-        ("one-bucket-4r", replace(FOUR, shrink=25, link="16 Gbit/s", more=("bucket_mib = 400.0",)), (overlap,)),
+        ("one-bucket-4r", replace(FOUR, shrink=25, link="16 Gbit/s", more=("bucket_mib = 400.0",)), (overlap, network)),
     ):
         yield Case(name=name, cluster=cluster, expected=expected)
 
