@@ -25,7 +25,7 @@ from ...recording.step_line import BACKWARD, EVALUATION, FORWARD, INPUT, OPTIMIZ
 from ..safety import safely
 from ..session import Session
 from .array_batches import ArrayBatches
-from .batch_size import Batches, samples_of
+from .batch_size import Batches, content_of
 from .evaluation import Evaluation, is_evaluating
 from .phases import NOT_SEEN, Phases
 from .rollout import Rollout
@@ -47,8 +47,8 @@ class StepInference(Phases):
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self._batches = Batches()
-        self._loads = False
-        self._arrays = ArrayBatches()
+        self.loads = False
+        self.arrays = ArrayBatches(self)
         self._saw_forward = False  # in this step
         self.in_parts = False  # the program calls the parts of its network, one by one
         self._evaluation = Evaluation(self.end_step)
@@ -56,8 +56,7 @@ class StepInference(Phases):
         self.optimizers = 0
         self._stepping: Dict[int, int] = {}  # optimizers that are stepping, with their depth
         self._stepped: Set[int] = set()
-        self.reducing: Dict[int, Tuple[int, int, int]] = {}
-        """Kind, number and begin of collectives that backward started, by work."""
+        self.reducing: Dict[int, Tuple[int, int, int]] = {}  # kind, number, begin of backward's collectives, by work
         self._unobserved = 0  # steps that an unobserved optimizer must have taken
         self.updates = UpdateSteps(self)
         self.steps_taken = 0  # by optimizers, whether or not they end a step
@@ -116,7 +115,7 @@ class StepInference(Phases):
             self._evaluation.look(recorder)
             if recorder.is_cut and not is_evaluating(recorder):
                 self.end_step(recorder)
-        self._loads = True
+        self.loads = True
         self._batches.turn_to(iterator)
         return NOT_SEEN if self._recording is None else self._recording.enter(INPUT)
 
@@ -130,27 +129,9 @@ class StepInference(Phases):
                     return  # a loader inside a loader
             elif depth == ELSEWHERE:
                 return
-            self._batches.now.waiting.append(samples_of(batch))
+            self._batches.now.waiting.append(content_of(batch))
         except Exception as error:  # noqa: BLE001
             self._lose("loaders", error)
-
-    @property
-    def makes_batches(self) -> bool:
-        """Whether the program trains without a loader, and no phase is open."""
-        recorder = self._recording
-        return recorder is not None and not (recorder.stack or self._loads)
-
-    @safely("arrays")
-    def reading_begins(self) -> None:
-        """The program makes a tensor of an array."""
-        if self._recording is not None and self.is_own_thread:
-            self._arrays.begin(self._recording)
-
-    @safely("arrays")
-    def reading_ends(self) -> None:
-        """The tensor is made."""
-        if self._recording is not None and self.is_own_thread:
-            self._arrays.end(self._recording)
 
     # The network
 
@@ -160,7 +141,7 @@ class StepInference(Phases):
             if get_ident() != self._thread:
                 return NOT_SEEN
             recorder = self._recording
-            if recorder is None or recorder.stack or not learns or not self._loads:
+            if recorder is None or recorder.stack or not learns or not self.loads:
                 return self._forward_otherwise(inputs, learns)
             self._saw_forward = True
             return recorder.enter(FORWARD)
@@ -181,10 +162,10 @@ class StepInference(Phases):
             elif recorder is not None and self.in_parts and self._saw_forward:
                 recorder.credit(FORWARD)  # what the network's own code does between its parts
             elif recorder is not None:
-                self._arrays.end(recorder)
+                self.arrays.end(recorder)
             self._saw_forward = True
-            if not self._loads and not (stack and stack[0] == OPTIMIZER and recorder and recorder.samples):
-                self._batches.give(samples_of(inputs))  # once, also where an optimizer runs it many times (LBFGS)
+            if not self.loads and not (stack and stack[0] == OPTIMIZER and recorder and recorder.samples):
+                self._batches.give(content_of(inputs))  # once, also where an optimizer runs it many times (LBFGS)
         elif self._recording is not None and self._rollout.collects and (not stack or stack[0] != EVALUATION):
             self._rollout.begin(self._recording)
             return NOT_SEEN
@@ -231,7 +212,7 @@ class StepInference(Phases):
     @safely("environments")
     def draws_action(self) -> None:
         """The program draws from a distribution without gradients, which only policies do outside of ``eval()``."""
-        if self.optimizers and not (self._rollout.collects or self._loads) and get_ident() == self._thread:
+        if self.optimizers and not (self._rollout.collects or self.loads) and get_ident() == self._thread:
             recorder = self.recorder
             self._rollout.collects = recorder is None or not recorder.stack or not self._evaluation.is_by_mode
 
@@ -264,16 +245,14 @@ class StepInference(Phases):
                 self._learning(recorder)
             if not batches.now.learned:
                 self._epoch_begins(recorder)
-            samples = batches.learn()
-            if samples is not None:
-                recorder.samples = samples + (recorder.samples or 0)
+            batches.learn(recorder)
             recorder.passes = 1 + (recorder.passes or 0)
             if recorder.paused:
                 return NOT_SEEN
             if not self._saw_forward or self.in_parts:
                 recorder.credit(FORWARD)
             else:
-                self._arrays.end(recorder)  # the next batch is made between forward and backward
+                self.arrays.end(recorder)  # the next batch is made between forward and backward
             self._in_backward = True
             if self._arrivals.any:
                 self._arrivals.begin()
@@ -357,13 +336,9 @@ class StepInference(Phases):
     def gradients_dropped(self) -> None:
         """Gradients are gone and no optimizer was ever seen to step: a compiled one steps out of sight."""
         recorder = self.recorder
-        if (
-            recorder is None
-            or not recorder.passes
-            or self._stepping
-            or self.steps_by_marks
-            or get_ident() != self._thread
-        ):
+        if recorder is None or not recorder.passes or self._stepping or self.steps_by_marks:
+            return
+        if get_ident() != self._thread:
             return
         self._unobserved += 1
         if self._unobserved == UNOBSERVED:
@@ -376,7 +351,7 @@ class StepInference(Phases):
     @property
     def calls_no_network(self) -> bool:
         """Whether this step ran backward, with no call of a network as a whole, and there is no loader."""
-        return not (self._saw_forward or self._loads or self.in_parts or self.recorder is None)
+        return not (self._saw_forward or self.loads or self.in_parts or self.recorder is None)
 
     @property
     def ends_of_steps_are_known(self) -> bool:

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 ACCUMULATED = 3  # backward passes before we look for updates in a program whose optimizer has not stepped yet
 AFTER_UPDATE = (
     "fetch_begins",
-    "reading_begins",
     "forward_begins",
     "evaluation_begins",
     "is_beyond_evaluation",
@@ -58,22 +57,28 @@ class UpdateSteps:
     def finish(self) -> None:
         """The program ends."""
         recorder = self._inference.recorder
-        if self._looking and recorder is not None and not recorder.is_cut:
-            self._look(FINISH)
+        if recorder is not None and not recorder.is_cut:
+            self.look(FINISH)
 
     def _after_looking(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         def looks(*args: Any) -> Any:
-            self._look(name)
+            self.look(name)
             return method(*args)
 
         return looks
 
     @safely("updates")
-    def _look(self, name: str) -> None:
+    def look(self, name: str) -> None:
         """End the step if parameters were updated since its backward pass; method ``name`` is about to be called."""
         inference, updates = self._inference, self._updates
         recorder = inference.recorder
-        if recorder is None or not recorder.passes or BACKWARD in recorder.stack or not inference.is_own_thread:
+        if (
+            not self._looking
+            or recorder is None
+            or not recorder.passes
+            or BACKWARD in recorder.stack
+            or not inference.is_own_thread
+        ):
             return
         if inference.ends_of_steps_are_known:
             for method, ours in self._looking.items():

@@ -30,12 +30,12 @@ def _observed(inference: StepInference, make: Callable[..., Any]) -> Callable[..
 
     @functools.wraps(make)
     def observed(*args: Any, **kwargs: Any) -> Any:
-        if is_compiling() or not inference.makes_batches or not args or type(args[0]).__module__ != "numpy":
+        if is_compiling() or not inference.arrays.expects or not args or type(args[0]).__module__ != "numpy":
             return make(*args, **kwargs)
-        inference.reading_begins()
+        inference.arrays.tensor_begins()
         try:
             return make(*args, **kwargs)
         finally:
-            inference.reading_ends()
+            inference.arrays.tensor_ends()
 
     return observed
