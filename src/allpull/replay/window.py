@@ -85,7 +85,8 @@ class Window:
     these are all ranks of the job; otherwise, ranks that were not recorded may have arrived later. ``on_device``: an
     accelerator computes, and the phases are its own. ``paced_s`` (steps, ranks): how much of forward, backward and
     optimizer passed while the host was still issuing them, the most that the device waited for it; ``issued_s`` and
-    ``fetched_s`` (steps, ranks): how long the host issued them, and waited for its loader. None: not known.
+    ``fetched_s`` (steps, ranks): how long the host issued them, and waited for its loader. ``elements`` (steps, ranks):
+    of the batches, padding included, NaN for not known. None: not known.
     """
 
     steps: NDArray[np.int64]
@@ -113,6 +114,7 @@ class Window:
     paced_s: Floats | None = None
     issued_s: Floats | None = None
     fetched_s: Floats | None = None
+    elements: Floats | None = None
 
     @property
     def ranks(self) -> int:

@@ -3,7 +3,7 @@
 Late ranks are distinguished from slow networks by their own work: it is longer, whatever the others wait for. Of the
 additional work
 
-- the part of additional samples is ``uneven``;
+- the part of additional samples is ``uneven``, and what goes with the size of batches is nobody's;
 - waiting for a CPU, by the kernel's own count, is ``contended``: step by step, where it is known of the training thread
   (a rank may then be both contended and slow), otherwise by the share of its lateness that it explains. When in a step
   it waited is not known: a rank is slow only if it is so wherever the waiting fell;
@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from allpull.analyse.steps.grid import Floats
+from allpull.explain.evidence.batch_work import batch_work
 from allpull.explain.evidence.cpu_waiting import COMPUTING, held_up, is_crowded, is_work, per_step, surely_held_up
 from allpull.explain.evidence.machine import Machine
 from allpull.explain.evidence.outliers import Outlier, is_correlated, mean_interval, outliers
@@ -85,6 +86,9 @@ def late_ranks(window: Window, machine: Machine) -> LateRanks:
     has_more = np.array([rank in {one.rank for one in uneven} for rank in range(window.ranks)], dtype=np.bool_)
     held_s = held_up(window, machine)
     own_s = by_sample / np.where(has_more, share, 1.0) + rest
+    batches = batch_work(window, machine)
+    if batches is not None:
+        own_s = own_s - batches.excess_s
     surely_s = surely_held_up(window, machine)
     computing = outliers(own_s if held_s is None else np.maximum(own_s - held_s, 0.0))
     least_s = NEGLIGIBLE * step_s(window)

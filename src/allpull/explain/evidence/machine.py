@@ -14,6 +14,7 @@ from allpull.analyse.coverage import recording_overhead
 from allpull.analyse.io import steady_rates
 from allpull.analyse.steps.grid import Floats, of_steps
 from allpull.rundir.read.run import RunData
+from allpull.schema.events import InputShapes, Locality
 from allpull.units import NS_PER_S
 
 SENSORS = ("clock_hz", "power_w", "temperature_c")
@@ -43,6 +44,7 @@ class Machine:
     ``hosts``: of each rank. ``queued_s`` and ``cpu_s`` (ranks,): seconds per second that the threads of a rank and its
     helpers waited for a CPU, and that they had one. ``cpus`` are those of each host that ranks may use.
     ``started``: the largest number of processes of a rank, itself included. ``gpus``: host → names of its accelerators.
+    ``localities``: rank → how near its CPUs are to its own. ``input_shapes``: counts of the rank that met most.
     ``sensors``: clock_hz, power_w and temperature_c → median over accelerators in each step, (steps,), NaN where none
     was sampled; those never sampled are absent. ``device_busy_share``: of the time, in which a kernel ran on the
     accelerators that had any, by their driver. ``precision`` and ``compiled``: the arithmetic that allpull's own
@@ -52,6 +54,8 @@ class Machine:
     hosts: tuple[str, ...]
     is_rehearsal: bool = False
     gpus: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    localities: Mapping[int, Locality] = field(default_factory=dict)
+    input_shapes: tuple[InputShapes, ...] = ()
     sensors: Mapping[str, Floats] = field(default_factory=dict)
     device_busy_share: float | None = None
     precision: str | None = None
@@ -110,6 +114,8 @@ def machine_of(run: RunData, steps: NDArray[np.int64]) -> Machine:
         hosts=hosts,
         is_rehearsal=run.record.kind == "rehearse",
         gpus={host.host: tuple(host.gpus) for host in run.hosts},
+        localities={rank: log.localities[-1] for rank, log in run.events.items() if log.localities},
+        input_shapes=max((log.input_shapes for log in run.events.values()), key=_most_shapes, default=()),
         sensors=_sensors(run, steps, hosts),
         device_busy_share=_device_busy_share(run.gpus, _of_hosts(spans, hosts)),
         precision=trained.get("precision"),
@@ -127,6 +133,10 @@ def machine_of(run: RunData, steps: NDArray[np.int64]) -> Machine:
         storage_read_bytes_per_s=reading.storage_read_bytes_per_s,
         recording_share=recording_overhead(of_steps(run.steps, steps)).share,
     )
+
+
+def _most_shapes(counts: tuple[InputShapes, ...]) -> int:
+    return max((one.shapes for one in counts), default=-1)
 
 
 def _device_busy_share(gpus: pl.DataFrame, spans: Mapping[str, tuple[int, int]]) -> float | None:

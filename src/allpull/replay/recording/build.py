@@ -84,6 +84,7 @@ def record_window(aligned: AlignedRun) -> Window | NoWindow:
         complete=aligned.complete,
         on_device=aligned.on_device,
         **of_host,
+        elements=_matrix(records, "elements", ranks) if records["elements"].count() else None,
     )
 
 
