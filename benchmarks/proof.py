@@ -52,6 +52,12 @@ MEASUREMENTS = (
     ),
     Measurement(name="read_rate", script="read_rate.py", about="reading 1,000,000 step records (a minute)"),
     Measurement(
+        name="scale",
+        script="scale.py",
+        about="CPU time and memory of show, explain, report, compare and watch up to 1,024 ranks (ten minutes)",
+        stored=False,
+    ),
+    Measurement(
         name="allreduce_table",
         script="allreduce_table.py",
         about="all-reduce of a shaped virtual cluster against 2(N-1)/N S/B (minutes; root)",

@@ -185,6 +185,8 @@ class Issued:
 
     phase: Phase
     parts: Queue
+    begin: float  # when the host came to it
+    buckets: list[float] = field(default_factory=list)  # when the host issued the end of each
     complete: float | None = None  # when its last part was issued
 
 
@@ -214,11 +216,13 @@ def device_host(training: Training, doer: Doer, stream: Queue, logs: list[StepLo
 
 
 def _issue(device: Device, phase: Phase, stream: Queue, log: StepLog, world: World) -> Process:
-    issued = Issued(phase=phase, parts=Queue(world))
+    issued = Issued(phase=phase, parts=Queue(world), begin=world.now)
     stream.put(issued)
     for part in phase.parts:
         for piece in [part / device.pieces] * device.pieces if isinstance(part, float) else [part]:
             yield piece * device.issue_share if isinstance(piece, float) else 0.0
+            if isinstance(piece, Ready):
+                issued.buckets.append(world.now)
             if isinstance(piece, Call):
                 log.calls.append(CallLog(call=piece, begin=world.now, end=world.now))
             issued.parts.put(piece)
@@ -240,15 +244,24 @@ def device_stream(training: Training, doer: Doer, stream: Queue, host: list[Step
                 yield from doer.do(part)
             idle_from = world.now
             doer.leave(issued.phase, begin)
-            doer.steps[-1].paced += _paced(doer.steps[-1], begin, min(issued.complete, world.now))
+            doer.steps[-1].paced += _paced(doer.steps[-1], issued, begin, world.now)
         doer.steps[-1].end = world.now
         issued.reached.happen()
 
 
-def _paced(log: StepLog, begin: float, end: float) -> float:
-    """From ``begin`` to ``end``, without the collectives that were called meanwhile."""
-    called = sum(max(0.0, min(call.end, end) - call.begin) for call in log.calls if call.begin >= begin)
-    return max(0.0, end - begin - called)
+def _paced(log: StepLog, issued: Issued, begin: float, end: float) -> float:
+    """The part of a phase from ``begin`` to ``end`` in which the device may have had no work, without collectives.
+
+    It certainly had some from when the host issued the end of a bucket, or of the phase, until it came there.
+    """
+    ready = log.passes[-1].ready if issued.buckets else []
+    paced = 0.0
+    for asked, passed in [*zip(issued.buckets, ready, strict=True), (issued.complete or end, end)]:
+        until = min(asked, passed)
+        called = sum(max(0.0, min(call.end, until) - call.begin) for call in log.calls if call.begin >= begin)
+        paced += max(0.0, until - begin - called)
+        begin = passed
+    return paced
 
 
 def _gap(log: StepLog, host: StepLog, begin: float, end: float) -> None:

@@ -96,7 +96,7 @@ def test_a_host_that_runs_ahead_costs_nothing() -> None:
 def test_a_slow_host_paces_its_device() -> None:
     paced = simulate(napkin(steps=10, device=Device(issue_share=2.0, pieces=5)))
     assert paced.seconds(2) / 8 / MS == pytest.approx(2 * (10 + 40 + 5), rel=0.1)
-    assert paced.devices[0][5].paced > 0.8 * (paced.devices[0][5].end - paced.devices[0][5].begin)
+    assert paced.devices[0][5].paced > 0.75 * (paced.devices[0][5].end - paced.devices[0][5].begin)
 
 
 def test_a_device_starves_with_its_host() -> None:

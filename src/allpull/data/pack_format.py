@@ -24,7 +24,7 @@ from __future__ import annotations
 import json
 import math
 import zlib
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -33,6 +33,7 @@ import numpy.typing as npt
 from allpull.errors import BadInput
 
 INDEX, NAMES, SKIPPED, ODD = "index.bin", "names.txt", "skipped.txt", "odd.txt"
+LISTS = (NAMES, SKIPPED, ODD)
 JOURNAL = "journal.jsonl"  # of an unfinished pack
 MAGIC = b"allpull1"
 HEAD_BYTES = 16
@@ -103,7 +104,8 @@ class Header:
 
     ``dtype`` is that of raw pixels; ``origin`` says how the pack was made (source, options, libraries); ``remarks``
     counts unusual samples by their treatment; ``skipped`` samples have no record. ``mean`` and ``std`` per channel are
-    in units of the stored numbers; empty if undefined, or in packs of older versions.
+    in units of the stored numbers; empty if undefined, or in packs of older versions. ``lists`` has the CRC-32 of each
+    list (``LISTS``) by its name; empty in packs of older versions.
     """
 
     pack: str
@@ -118,6 +120,7 @@ class Header:
     origin: dict[str, Any]
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
+    lists: dict[str, int] = field(default_factory=dict)
 
     @property
     def label_bytes(self) -> int:
@@ -194,6 +197,7 @@ def parse_header(text: bytes, where: str) -> Header:
             origin=dict(value["origin"]),
             mean=tuple(_finite(one) for one in _sequence(value.get("mean", []), MAX_CHANNELS)),
             std=tuple(_finite(one) for one in _sequence(value.get("std", []), MAX_CHANNELS)),
+            lists={name: _count(value["lists"][name], 1 << 32) for name in LISTS if name in value.get("lists", {})},
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise PackError(f"{where}: its header is damaged: {str(error)[:200]}", hint=COPY_AGAIN) from error

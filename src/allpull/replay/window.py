@@ -84,8 +84,9 @@ class Window:
     ``bound_s``: how wrong the time between two ranks may be. ``gaps``: what could not be used. ``complete``:
     these are all ranks of the job; otherwise, ranks that were not recorded may have arrived later. ``on_device``: an
     accelerator computes, and the phases are its own. ``paced_s`` (steps, ranks): how much of forward, backward and
-    optimizer passed while the host was still issuing them, the most that the device waited for it; ``issued_s`` (steps,
-    ranks): how long the host issued them. None: not known.
+    optimizer passed while the host was still issuing them, the most that the device waited for it; ``issued_s`` and
+    ``fetched_s`` (steps, ranks): how long the host issued them, and waited for its loader. ``elements`` (steps, ranks):
+    of the batches, padding included, NaN for not known. None: not known.
     """
 
     steps: NDArray[np.int64]
@@ -112,6 +113,8 @@ class Window:
     on_device: bool = False
     paced_s: Floats | None = None
     issued_s: Floats | None = None
+    fetched_s: Floats | None = None
+    elements: Floats | None = None
 
     @property
     def ranks(self) -> int:

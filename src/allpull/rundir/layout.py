@@ -41,6 +41,8 @@ CLOCK = f"{JOB}/clock.json"
 HOOK = f"{JOB}/hook"
 LIVE = f"{JOB}/live"
 
+LOG_ENDING = ".log"
+"""Of the name of every file that holds what processes of the job printed."""
 AGENT_LOG = f"{LOGS}/agent.log"
 SLURM_LOG = f"{LOGS}/slurm.log"
 MPIRUN_LOG = f"{LOGS}/mpirun.log"

@@ -166,6 +166,29 @@ class NcclLog(Record):
     t_ns: int
 
 
+class Locality(Record):
+    """How near the CPUs of this rank are to its accelerator, when it began to use it."""
+
+    kind: Literal["locality"]
+    name: str | None = Field(None, max_length=200, description="name of the accelerator")
+    bus_id: str = Field(max_length=32, description="its PCI address")
+    node: int = Field(ge=0, description="its memory node")
+    cpus: str = Field(max_length=10_000, description="CPUs that the rank may run on, such as 0-3,8")
+    near_cpus: str = Field(max_length=10_000, description="CPUs of the accelerator's memory node")
+    distance: int = Field(ge=0, description="of the nearest node of these CPUs: 10 is the same one (ACPI SLIT)")
+    t_ns: int
+
+
+class InputShapes(Record):
+    """How many shapes of input a network with convolutions has met; written again as there are more."""
+
+    kind: Literal["input_shapes"]
+    step: int = Field(ge=0)
+    shapes: int = Field(ge=0, description="different ones since the first event, counted up to 1024")
+    benchmark: bool = Field(description="torch.backends.cudnn.benchmark: each new shape tries all algorithms")
+    t_ns: int
+
+
 class TraceWindow(Record):
     """A profiler window: the raw trace is a file of the run directory."""
 
@@ -310,6 +333,8 @@ Event = Annotated[
     | Boundary
     | DataParallel
     | NcclLog
+    | Locality
+    | InputShapes
     | TraceWindow
     | DeviceStep
     | Stall

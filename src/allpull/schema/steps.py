@@ -81,6 +81,12 @@ class StepRecord(Record):
     begin_ns: int
     end_ns: int
     samples: int | None = Field(None, ge=0, description="samples of this rank")
+    elements: int | None = Field(
+        None,
+        ge=0,
+        description="elements of this rank's batches, padding included: of the largest tensor of each. Absent up to the"
+        " first step in which they are not proportional to samples",
+    )
     input_ns: int | None = Field(None, ge=0, description="blocked in the loader")
     copy_ns: int | None = Field(None, ge=0, description="host to device")
     forward_ns: int | None = Field(None, ge=0)

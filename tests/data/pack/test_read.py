@@ -10,6 +10,7 @@ import subprocess
 import sys
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,10 @@ from allpull.data.pack.verify import verify
 from allpull.data.pack_format import (
     HEAD_BYTES,
     INDEX,
+    LISTS,
+    NAMES,
     RECORD,
+    SKIPPED,
     Header,
     PackError,
     Shard,
@@ -279,3 +283,24 @@ def test_any_damage_of_the_index_is_an_error_with_a_name(tmp_path, data):
 def test_headers_of_any_json_are_refused_by_name(value):
     with pytest.raises(PackError):
         parse_header(json.dumps(value).encode(), "here")
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_every_flip_in_a_list_is_found(pack: Path, name: str) -> None:
+    """27 of 33 were not: names were only counted, and the other lists not looked at."""
+    whole = (pack / name).read_bytes()
+    for at in range(0, len(whole), max(1, len(whole) // 20)):
+        (pack / name).write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        assert [fault.split(":")[0] for fault in verify(pack).listed] == [name]
+    (pack / name).unlink()
+    assert [fault.split(":")[0] for fault in verify(pack).listed] == [name]
+
+
+def test_a_pack_of_before_lists_had_checksums_is_read_and_verified_as_before(pack: Path) -> None:
+    header, rows, bits = read_index(pack)
+    (pack / INDEX).write_bytes(index_bytes(replace(header, lists={}), rows, bits))
+    (pack / SKIPPED).unlink()
+    assert verify(pack).faults == 0
+    with (pack / NAMES).open("a") as file:
+        file.write("one more\n")
+    assert "names for" in verify(pack).listed[0]

@@ -44,8 +44,10 @@ SPANS = (
     "done_ns",
 )
 """Boundaries too: the device runs its steps later than the host, which may issue ten in the time of one."""
-FURTHER = ("busy_ns", "paced_ns", "issued_ns")
-"""Columns of steps on a device: how long it had work, the time that its host paced, and how long its host issued."""
+FURTHER = ("busy_ns", "paced_ns", "issued_ns", "fetched_ns")
+"""Columns of steps on a device: how long it had work, the time that its host paced, and how long its host issued and
+was in ``input``.
+"""
 COMPUTE = ("forward", "backward", "optimizer")
 AHEAD = ("input", "copy")
 """Phases that the host may run while the device still works; then they cost less than they take."""
@@ -68,8 +70,9 @@ def on_device(records: pl.DataFrame, events: Mapping[int, EventLog]) -> pl.DataF
     latest = device.unique(["rank", "step"], keep="last").rename({name: f"device_{name}" for name in SPANS})
     joined = records.join(latest, on=["rank", "step"], how="left", maintain_order="left")
     issued = pl.sum_horizontal(f"{name}_ns" for name in COMPUTE).alias("issued_ns")
+    fetched = pl.col("input_ns").alias("fetched_ns")
     replaced = (pl.coalesce(f"device_{name}", name).alias(name) for name in SPANS)
-    return joined.with_columns(issued, *replaced).select(*records.columns, *FURTHER)
+    return joined.with_columns(issued, fetched, *replaced).select(*records.columns, *FURTHER)
 
 
 def calls_on_device(calls: pl.DataFrame, events: Mapping[int, EventLog]) -> pl.DataFrame:

@@ -19,17 +19,7 @@ from allpull.schema.steps import PHASES
 from allpull.units import NS_PER_S
 
 Floats = NDArray[np.float64]
-FIELDS = (
-    "begin_ns",
-    "end_ns",
-    "samples",
-    *(f"{phase}_ns" for phase in PHASES),
-    "collective_ns",
-    "arrival_ns",
-    "done_ns",
-    "busy_ns",
-)
-"""Columns of step records that a grid has."""
+REDUCED = ("begin_ns", "arrival_ns", "done_ns")  # moments of step records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -70,35 +60,42 @@ def arrange(
     ``records`` has the columns of ``rundir.read.steps.SCHEMA``, and maybe ``busy_ns`` (``analyse.steps.device``);
     ``reductions`` those of ``collectives.reductions``, None: only that of each record itself.
     """
-    wanted = of_steps(records.select("step", "rank", *(name for name in FIELDS if name in records.columns)), steps)
-    cells = _Cells.of(wanted, steps, ranks)
+    cells = _Cells.of(records, steps, ranks)
     return Grid(
-        wall_s=cells.seconds(wanted["end_ns"] - wanted["begin_ns"]),
-        samples=cells.filled(wanted["samples"]),
-        spans_s={phase: cells.seconds(wanted[f"{phase}_ns"]) for phase in PHASES},
-        called_s=cells.seconds(wanted["collective_ns"]),
-        **_reduced(wanted, reductions, steps, ranks),
-        busy_s=cells.seconds(wanted["busy_ns"]) if "busy_ns" in wanted.columns else cells.nothing(),
+        wall_s=cells.seconds(records["end_ns"] - records["begin_ns"]),
+        samples=cells.filled(records["samples"]),
+        spans_s={phase: cells.seconds(records[f"{phase}_ns"]) for phase in PHASES},
+        called_s=cells.seconds(records["collective_ns"]),
+        **_reduced(of_steps(records.select("rank", "step", *REDUCED), steps), reductions, steps, ranks),
+        busy_s=cells.seconds(records["busy_ns"]) if "busy_ns" in records.columns else cells.nothing(),
     )
 
 
 def walls(records: pl.DataFrame, steps: NDArray[np.int64], ranks: int) -> Floats:
     """``Grid.wall_s`` alone of what ``arrange`` takes."""
-    wanted = of_steps(records.select("step", "rank", "begin_ns", "end_ns"), steps)
-    return _Cells.of(wanted, steps, ranks).seconds(wanted["end_ns"] - wanted["begin_ns"])
+    return _Cells.of(records, steps, ranks).seconds(records["end_ns"] - records["begin_ns"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Cells:
-    """Where each row of some records belongs in a grid."""
+    """Where each row of some records belongs in a grid; ``inside``: which rows do, None for all of them.
+
+    One column is placed at a time: all of them together would be a second copy of the records.
+    """
 
     place: NDArray[np.int64]
+    inside: pl.Series | None
     shape: tuple[int, int]
 
     @classmethod
     def of(cls, records: pl.DataFrame, steps: NDArray[np.int64], ranks: int) -> _Cells:
-        row = np.searchsorted(steps, records["step"].to_numpy())
-        return cls(place=row * ranks + records["rank"].to_numpy(), shape=(steps.size, ranks))
+        step, rank = records["step"].to_numpy(), records["rank"].to_numpy()
+        row = np.searchsorted(steps, step)
+        inside = steps[np.minimum(row, steps.size - 1)] == step if steps.size else np.zeros(step.size, dtype=np.bool_)
+        place = row * ranks + rank
+        if inside.all():
+            return cls(place=place, inside=None, shape=(steps.size, ranks))
+        return cls(place=place[inside], inside=pl.Series(inside), shape=(steps.size, ranks))
 
     def nothing(self) -> Floats:
         return np.full(self.shape, np.nan)
@@ -106,6 +103,7 @@ class _Cells:
     def filled(self, values: pl.Series) -> Floats:
         cells = self.nothing()
         if values.null_count() < values.len():
+            values = values if self.inside is None else values.filter(self.inside)
             cells.reshape(-1)[self.place] = values.cast(pl.Float64).to_numpy()  # nulls become NaN
         return cells
 

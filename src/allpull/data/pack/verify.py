@@ -15,6 +15,7 @@ from allpull.data.pack.read import read_index
 from allpull.data.pack_format import (
     JPEG,
     JPEG_SEGMENTS,
+    LISTS,
     NAMES,
     SHARD_HEAD_BYTES,
     Header,
@@ -61,10 +62,10 @@ def verify(directory: Path, *, threads: int = 1, progress: Callable[[int, int], 
             faults += shard_faults[: MAX_FAULTS - len(faults)]
             if progress is not None:
                 progress(number, len(work))
-    names = _names(directory, header)
-    faults += names
+    lists = [fault for name in LISTS if (fault := _list(directory, name, header))]
+    faults += lists
     size = sum(shard.bytes for shard in header.shards)
-    return Verified(records=header.records, bytes=size, faults=count + len(names), listed=tuple(faults))
+    return Verified(records=header.records, bytes=size, faults=count + len(lists), listed=tuple(faults))
 
 
 def _unlisted_shards(directory: Path, header: Header) -> list[Path]:
@@ -113,12 +114,19 @@ def _record(data: bytes, row: Rows) -> str:
     return "" if same else "its size contradicts the index"
 
 
-def _names(directory: Path, header: Header) -> list[str]:
+def _list(directory: Path, name: str, header: Header) -> str:
+    """The fault of one list of the pack, or ""; of a pack that has no checksums of them, names are counted."""
+    wanted = header.lists.get(name)
+    if wanted is None and name != NAMES:
+        return ""
+    lines = checksum = 0
     try:
-        with os.fdopen(open_regular(directory / NAMES), "rb") as file:
-            lines = 0
+        with os.fdopen(open_regular(directory / name), "rb") as file:
             while block := file.read(1 << 20):
                 lines += block.count(b"\n")
+                checksum = zlib.crc32(block, checksum)
     except PackError as error:
-        return [f"{NAMES}: {error}"]
-    return [] if lines == header.records else [f"{NAMES}: {lines} names for {header.records} records"]
+        return f"{name}: {error}"
+    if name == NAMES and lines != header.records:
+        return f"{name}: {lines} names for {header.records} records"
+    return f"{name}: wrong checksum" if wanted not in (None, checksum) else ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -126,9 +127,11 @@ def _complete(plan: Plan, journal: Journal, workers: int) -> Header:
         raise PackError(f"{len(shards)} shards", hint="increase --shard-size")
     source, entries, directory = plan.listing.source, plan.entries, journal.directory
     skipped = [*plan.listing.left_out, *((entries[number].key, reason) for number, reason in ledger.skipped)]
-    _write_lines(directory / NAMES, ((entries[number].key,) for number in ledger.sample[: ledger.records].tolist()))
-    _write_lines(directory / SKIPPED, skipped)
-    _write_lines(directory / ODD, ((entries[number].key, remark) for number, remark in ledger.unusual))
+    names = _write_lines(
+        directory / NAMES, ((entries[number].key,) for number in ledger.sample[: ledger.records].tolist())
+    )
+    left_out = _write_lines(directory / SKIPPED, skipped)
+    unusual = _write_lines(directory / ODD, ((entries[number].key, remark) for number, remark in ledger.unusual))
     header = Header(
         pack=plan.pack,
         kind=plan.recipe.kind,
@@ -140,6 +143,7 @@ def _complete(plan: Plan, journal: Journal, workers: int) -> Header:
         skipped=len(skipped),
         remarks=dict(sorted(Counter(remark for _, remark in ledger.unusual).items())),
         origin=plan.origin,
+        lists={NAMES: names, SKIPPED: left_out, ODD: unusual},
     )
     bits = _labels(ledger, entries, header)
     journal.close()  # the last shard is on disk before the index refers to it
@@ -187,8 +191,11 @@ def one_line(name: str) -> str:
     return text.replace("\\", "\\\\").translate({ord("\n"): "\\n", ord("\r"): "\\r", ord("\t"): "\\t"})
 
 
-def _write_lines(path: Path, rows: Iterable[tuple[str, ...]]) -> None:
-    _write_atomically(path, "".join("\t".join(map(one_line, row)) + "\n" for row in rows).encode("utf-8"))
+def _write_lines(path: Path, rows: Iterable[tuple[str, ...]]) -> int:
+    """Write a list; returns its CRC-32."""
+    content = "".join("\t".join(map(one_line, row)) + "\n" for row in rows).encode("utf-8")
+    _write_atomically(path, content)
+    return zlib.crc32(content)
 
 
 def _write_atomically(path: Path, data: bytes) -> None:

@@ -3,11 +3,12 @@
 Late ranks are distinguished from slow networks by their own work: it is longer, whatever the others wait for. Of the
 additional work
 
-- the part of additional samples is ``uneven``;
+- the part of additional samples is ``uneven``, and what goes with the size of batches is nobody's;
 - waiting for a CPU, by the kernel's own count, is ``contended``: step by step, where it is known of the training thread
   (a rank may then be both contended and slow), otherwise by the share of its lateness that it explains. When in a step
   it waited is not known: a rank is slow only if it is so wherever the waiting fell;
-- what a rank computes longer because it is paced by a host that issues as fast as the others is nobody's;
+- what a rank computes longer because it is paced by a host that issues as fast as the others is nobody's, and what its
+  device may have waited for its host after late batches is its loader's;
 - what all ranks of one host have, and no rank of another host, belongs to ``slow_hosts``;
 - the remaining computation belongs to ``slow`` ranks, and that of the loader to ``loaders``.
 """
@@ -19,10 +20,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from allpull.analyse.steps.grid import Floats
+from allpull.explain.evidence.batch_work import batch_work
 from allpull.explain.evidence.cpu_waiting import COMPUTING, held_up, is_crowded, is_work, per_step, surely_held_up
 from allpull.explain.evidence.machine import Machine
 from allpull.explain.evidence.outliers import Outlier, is_correlated, mean_interval, outliers
-from allpull.explain.evidence.pacing import not_only_paced
+from allpull.explain.evidence.pacing import may_be_starved, not_only_paced
 from allpull.replay.window import Window
 from allpull.schema.results import Interval
 
@@ -84,12 +86,19 @@ def late_ranks(window: Window, machine: Machine) -> LateRanks:
     has_more = np.array([rank in {one.rank for one in uneven} for rank in range(window.ranks)], dtype=np.bool_)
     held_s = held_up(window, machine)
     own_s = by_sample / np.where(has_more, share, 1.0) + rest
+    batches = batch_work(window, machine)
+    if batches is not None:
+        own_s = own_s - batches.excess_s
     surely_s = surely_held_up(window, machine)
     computing = outliers(own_s if held_s is None else np.maximum(own_s - held_s, 0.0))
     least_s = NEGLIGIBLE * step_s(window)
     own = not_only_paced(window)
     hidden = _in_different_phases(window, own_s if held_s is None else np.maximum(own_s - held_s, 0.0))
-    out = [one for one in hidden or computing.ranks if one.size.value >= least_s and own[one.rank]]
+    out = [
+        one
+        for one in hidden or computing.ranks
+        if one.size.value >= least_s and own[one.rank] and not may_be_starved(window, one.rank, one.size.value)
+    ]
     unsure: list[Outlier] = []
     if held_s is None or surely_s is None:
         contended = [one for one in out if _is_contended(one, window, machine)]
@@ -101,17 +110,28 @@ def late_ranks(window: Window, machine: Machine) -> LateRanks:
         unsure = [one for one in outliers(own_s).ranks if one.rank not in named and one.size.value >= least_s]
     hosts = _whole_hosts(slow, machine)
     of_hosts = {one.rank for _, ranks in hosts for one in ranks}
-    loader = outliers(per_step(window, ("input",)))
     return LateRanks(
         slow=tuple(one for one in slow if one.rank not in of_hosts),
         slow_hosts=hosts,
         contended=tuple(contended),
-        loaders=tuple(one for one in loader.ranks if one.size.value >= least_s),
+        loaders=tuple(one for one in _loaders(window) if one.size.value >= least_s),
         uneven=uneven,
         unsure=tuple(unsure),
         floor_s=computing.floor_s,
         is_correlated=is_correlated(own_s),
     )
+
+
+def _loaders(window: Window) -> tuple[Outlier, ...]:
+    """The ranks that wait longer for their loaders: on devices, those whose hosts do.
+
+    Of equal hosts one is the last to issue each step. Its device waits longest for each batch, and the others' for it.
+    """
+    late = outliers(per_step(window, ("input",))).ranks
+    if window.fetched_s is None:
+        return late
+    behind = {one.rank for one in outliers(window.fetched_s).ranks}
+    return tuple(one for one in late if one.rank in behind)
 
 
 def _in_different_phases(window: Window, own_s: Floats) -> tuple[Outlier, ...]:

@@ -14,6 +14,7 @@ from allpull.analyse.coverage import recording_overhead
 from allpull.analyse.io import steady_rates
 from allpull.analyse.steps.grid import Floats, of_steps
 from allpull.rundir.read.run import RunData
+from allpull.schema.events import InputShapes, Locality
 from allpull.units import NS_PER_S
 
 SENSORS = ("clock_hz", "power_w", "temperature_c")
@@ -43,15 +44,20 @@ class Machine:
     ``hosts``: of each rank. ``queued_s`` and ``cpu_s`` (ranks,): seconds per second that the threads of a rank and its
     helpers waited for a CPU, and that they had one. ``cpus`` are those of each host that ranks may use.
     ``started``: the largest number of processes of a rank, itself included. ``gpus``: host → names of its accelerators.
+    ``localities``: rank → how near its CPUs are to its own. ``input_shapes``: counts of the rank that met most.
     ``sensors``: clock_hz, power_w and temperature_c → median over accelerators in each step, (steps,), NaN where none
-    was sampled; those never sampled are absent. ``precision`` and ``compiled``: the arithmetic that allpull's own
+    was sampled; those never sampled are absent. ``device_busy_share``: of the time, in which a kernel ran on the
+    accelerators that had any, by their driver. ``precision`` and ``compiled``: the arithmetic that allpull's own
     trainer was configured with, and compilation. ``autocast``: the dtype that most steps of devices have.
     """
 
     hosts: tuple[str, ...]
     is_rehearsal: bool = False
     gpus: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    localities: Mapping[int, Locality] = field(default_factory=dict)
+    input_shapes: tuple[InputShapes, ...] = ()
     sensors: Mapping[str, Floats] = field(default_factory=dict)
+    device_busy_share: float | None = None
     precision: str | None = None
     autocast: str | None = None
     compiled: bool | None = None
@@ -108,7 +114,10 @@ def machine_of(run: RunData, steps: NDArray[np.int64]) -> Machine:
         hosts=hosts,
         is_rehearsal=run.record.kind == "rehearse",
         gpus={host.host: tuple(host.gpus) for host in run.hosts},
+        localities={rank: log.localities[-1] for rank, log in run.events.items() if log.localities},
+        input_shapes=max((log.input_shapes for log in run.events.values()), key=_most_shapes, default=()),
         sensors=_sensors(run, steps, hosts),
+        device_busy_share=_device_busy_share(run.gpus, _of_hosts(spans, hosts)),
         precision=trained.get("precision"),
         autocast=_autocast(run, steps),
         compiled=None if compiled is None else compiled != "none",
@@ -124,6 +133,21 @@ def machine_of(run: RunData, steps: NDArray[np.int64]) -> Machine:
         storage_read_bytes_per_s=reading.storage_read_bytes_per_s,
         recording_share=recording_overhead(of_steps(run.steps, steps)).share,
     )
+
+
+def _most_shapes(counts: tuple[InputShapes, ...]) -> int:
+    return max((one.shapes for one in counts), default=-1)
+
+
+def _device_busy_share(gpus: pl.DataFrame, spans: Mapping[str, tuple[int, int]]) -> float | None:
+    """The mean of what drivers counted within the spans of hosts; None: nothing was counted, or all were idle."""
+    sampled = gpus.drop_nulls("busy_share")
+    busy: list[float] = []
+    for host, (begin_ns, end_ns) in spans.items():
+        inside = sampled.filter(pl.col("host") == host, pl.col("t_ns").is_between(begin_ns, end_ns))
+        of_each = inside.group_by("gpu").agg(pl.col("busy_share").mean())
+        busy += of_each.filter(pl.col("busy_share") > 0)["busy_share"].to_list()
+    return sum(busy) / len(busy) if busy else None
 
 
 def _trained(run: RunData) -> dict[str, str]:

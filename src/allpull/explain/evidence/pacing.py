@@ -5,24 +5,56 @@ from __future__ import annotations
 import numpy as np
 
 from allpull.analyse.steps.grid import Floats
+from allpull.explain.candidate import Removal
 from allpull.explain.evidence.outliers import outliers
-from allpull.replay.whatif.work import lower_median, paced_share
+from allpull.replay.useful import COMPUTE
+from allpull.replay.whatif.work import lower_median, paced_share, shortened_by_step
 from allpull.replay.window import Bools, Window
 
 PACED = 0.5  # of the computation: a host that waits for its device in each step, but issues twice as fast, has less
+STARVED = 0.04  # of a step without a batch: the device then begins each step together with its host
+STARVED_PACED = 0.9  # of its computation: if its host issues faster than it computes, it falls behind during the step
 
 
 def paced_ranks(window: Window) -> Bools:
     """Which ranks have devices that are paced for most of their computation, (ranks,)."""
     share = paced_share(window)
-    paced: Bools = np.zeros(window.ranks, dtype=np.bool_) if share is None else share.mean(axis=0) >= PACED
+    if share is None:
+        return np.zeros(window.ranks, dtype=np.bool_)
+    paced: Bools = share.mean(axis=0) >= _least(window)
     return paced
 
 
 def is_paced(window: Window) -> bool:
     """Whether at least half of the ranks are paced."""
     share = paced_share(window)
-    return share is not None and bool(share.size) and float(lower_median(share.mean(axis=0))) >= PACED
+    return share is not None and bool(share.size) and bool(lower_median(share.mean(axis=0) - _least(window)) >= 0)
+
+
+def _least(window: Window) -> Floats:
+    """The least paced share of computation of a rank whose host is slower than its device, (ranks,)."""
+    starved = window.per_step("input").mean(axis=0) >= STARVED * window.wall_s.mean(axis=0)
+    return np.where(starved, STARVED_PACED, PACED)
+
+
+def fed_in_time(window: Window, without: Removal) -> Window:
+    """``window`` after ``without``, which has batches come in time, and the most that devices may gain beyond that.
+
+    After a late batch a device begins its phases together with its host, and may wait for it inside them as well.
+    """
+    share = paced_share(window)
+    if share is None:
+        return without(window)
+    starved = window.per_step("input") >= STARVED * window.wall_s
+    return without(shortened_by_step(window, dict.fromkeys(COMPUTE, 1.0 - np.where(starved, share, 0.0))))
+
+
+def may_be_starved(window: Window, rank: int, excess_s: float) -> bool:
+    """Whether waiting for its host after late batches explains that ``rank`` computes ``excess_s`` longer per step."""
+    if window.paced_s is None or window.ranks < 2:
+        return False
+    starved_s = np.where(window.per_step("input") >= STARVED * window.wall_s, window.paced_s, 0.0).mean(axis=0)
+    return bool(excess_s <= starved_s[rank] - np.median(np.delete(starved_s, rank)))
 
 
 def not_only_paced(window: Window) -> Bools:

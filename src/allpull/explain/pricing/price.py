@@ -100,12 +100,15 @@ def _with_pacing(candidate: Candidate, priced: Price, facts: Facts) -> Price:
     """``priced`` for late ranks on devices, whose loss may partly pass on to the next rank.
 
     The last rank to come to a meeting finds no work issued ahead, and its device waits for its host; the others' hosts
-    issue while their devices wait for that rank. Without it, another one is last.
+    issue while their devices wait for that rank. Without it, another one is last. Candidates with bounds of their own
+    have it in them.
     """
-    paced_s, low = facts.window.paced_s, priced.gain.low
-    if paced_s is None or candidate.kind != "late" or low is None or len(candidate.ranks) == facts.window.ranks:
+    paced_s, low, ranks = facts.window.paced_s, priced.gain.low, list(candidate.ranks)
+    if paced_s is None or candidate.kind != "late" or low is None or candidate.bounds is not None:
         return priced
-    each_s, ranks = paced_s.mean(axis=0), list(candidate.ranks)
+    if len(ranks) == facts.window.ranks:
+        return priced
+    each_s = paced_s.mean(axis=0)
     more_s = float(each_s[ranks].max() - np.median(np.delete(each_s, ranks)))
     if more_s <= 0:
         return priced

@@ -10,7 +10,8 @@ How it is found
     `slow-loader-rank`; where the loaders already keep all CPUs busy, it is `preprocess-offline`.
 
 What it costs
-    The replay without that waiting.
+    The replay without that waiting. After a late batch a device begins its phases together with its host and may wait
+    for it inside them, too: where that is not known, the interval reaches up to it.
 
 What to do
     More loader workers: `DataLoader(num_workers=…, prefetch_factor=4, persistent_workers=True, pin_memory=True)`, and
@@ -29,6 +30,7 @@ from functools import partial
 from allpull.explain.candidate import Candidate, count, rate, seconds, share
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.loader import ALONE, LEAST, common_input, has_no_cpu_left, without_common_input
+from allpull.explain.evidence.pacing import fed_in_time
 from allpull.schema.explained import Evidence
 from allpull.units import show_time
 
@@ -38,6 +40,8 @@ def find(facts: Facts) -> list[Candidate]:
     waited = common_input(facts)
     if waited is None or has_no_cpu_left(facts):
         return []
+    behind = tuple(one.rank for one in facts.late.loaders)
+    without = partial(without_common_input, first=facts.first, behind=behind)
     return [
         Candidate(
             rule="input-bound",
@@ -48,9 +52,8 @@ def find(facts: Facts) -> list[Candidate]:
                 seconds("wait for the loader on at least half of the ranks", waited, facts.span),
                 *loader_evidence(facts),
             ),
-            without=partial(
-                without_common_input, first=facts.first, behind=tuple(one.rank for one in facts.late.loaders)
-            ),
+            without=without,
+            bounds=None if facts.window.paced_s is None else (without, partial(fed_in_time, without=without)),
             least_share=LEAST,
         )
     ]

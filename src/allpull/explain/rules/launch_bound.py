@@ -6,11 +6,14 @@ What it is
 How it is found
     By the phase `host`: time in which the device had no work and no batch, collective or copy was waited for. Without a
     profiler that is only known where the host is well ahead of its device. Where it is not, half of the step or more
-    passes in forward, backward and optimizer while the host still issues them (`paced_ns`).
+    passes in forward, backward and optimizer while the host still issues them (`paced_ns`); nine tenths, where the
+    device had waited for a batch before: it then begins together with its host, and its host may still be the faster.
 
 What it costs
     The replay without it, as far as ranks have it in common: what one of them takes longer is `slow-rank`. A paced
-    device may have worked at any time: the price is then that of all paced time, and an upper bound ("at most").
+    device may have worked at any time: the price is then that of all paced time, and an upper bound ("at most"). Where
+    the driver was asked in which share of the time a kernel ran (`nvidia-smi` calls it utilisation), it is the rest of
+    the time, and that in which gradients were exchanged, instead.
 
 What to do
     `torch.compile(model, mode="reduce-overhead")` (CUDA graphs), larger batches, fewer calls that wait for the device
@@ -19,17 +22,21 @@ What to do
 
 When it is wrong
     Profilers slow down the host, which then looks like the cause. A device that the host waits for in each step
-    (`.item()`) is paced for as long as the host takes to issue that step, even if it computes all the while.
+    (`.item()`) is paced for as long as the host takes to issue that step, even if it computes all the while. Kernels of
+    NCCL that wait for other ranks, and of other programs on the same accelerator, count as work of it.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
-from allpull.explain.candidate import Candidate, as_recorded, seconds, share
+from allpull.explain.candidate import Candidate, Removal, as_recorded, seconds, share
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.pacing import is_paced
 from allpull.replay.whatif.work import lower_median, without_common, without_pacing
+from allpull.replay.window import Window
+from allpull.schema.explained import Evidence
 from allpull.units import show_time
 
 UNCOMPILED, COMPILED = ("train.compile", "reduce-overhead"), ("train.cuda_graph", "true")
@@ -38,58 +45,47 @@ LEAST = 0.05  # of a step: the best programs have some gaps between kernels
 
 
 def find(facts: Facts) -> list[Candidate]:
-    """The job, where devices are idle."""
+    """The job, where devices are idle, or compute no faster than their hosts issue."""
+    window = facts.window
     empty_s = float(lower_median(facts.mean_s("host")))
-    if empty_s < LEAST * facts.step_s:
-        return _paced(facts)
-    option = _option(facts)
-    return [
-        Candidate(
-            rule="launch-bound",
-            kind="job",
-            title=f"Accelerators are idle for {show_time(empty_s)} per step while their hosts issue work",
-            remedy=_remedy(option),
-            options=option[:1] if option else (),
-            evidence=(
-                seconds(
-                    "device idle while the host issues work, on at least half of the ranks",
-                    empty_s,
-                    facts.span,
-                ),
-                share("of the step", empty_s / facts.step_s, facts.span),
-            ),
-            without=partial(without_common, phases=("host",)),
-            least_share=LEAST,
-        )
-    ]
-
-
-def _paced(facts: Facts) -> list[Candidate]:
-    """The job, where devices compute no faster than their hosts issue."""
-    if not is_paced(facts.window) or facts.window.paced_s is None:
+    if empty_s >= LEAST * facts.step_s:
+        title = f"Accelerators are idle for {show_time(empty_s)} per step while their hosts issue work"
+        what = "device idle while the host issues work, on at least half of the ranks"
+        certain = partial(without_common, phases=("host",))
+        return [_candidate(facts, title, seconds(what, empty_s, facts.span), certain)]
+    if not is_paced(window) or window.paced_s is None:
         return []
-    paced_s = float(lower_median(facts.window.paced_s.mean(axis=0)))
+    paced_s = float(lower_median(window.paced_s.mean(axis=0)))
+    what = "computation that passed while the host was still issuing it, on at least half of the ranks"
+    busy_share = facts.machine.device_busy_share
+    if busy_share is None:
+        most_s, extra = paced_s, []
+    else:
+        most_s = min(paced_s, (1.0 - busy_share) * facts.step_s + _exchanged_s(window))
+        extra = [share("of the time with a kernel on the device", busy_share, "counters of the accelerators")]
+    title = f"Accelerators wait for at most {show_time(most_s)} per step while their hosts issue work"
+    without = partial(without_pacing, most_s=most_s)
+    candidate = _candidate(facts, title, seconds(what, paced_s, facts.span), without, *extra)
+    return [replace(candidate, bounds=(as_recorded, without))]
+
+
+def _candidate(facts: Facts, title: str, size: Evidence, without: Removal, *more: Evidence) -> Candidate:
     option = _option(facts)
-    return [
-        Candidate(
-            rule="launch-bound",
-            kind="job",
-            title=f"Accelerators wait for at most {show_time(paced_s)} per step while their hosts issue work",
-            remedy=_remedy(option),
-            options=option[:1] if option else (),
-            evidence=(
-                seconds(
-                    "computation that passed while the host was still issuing it, on at least half of the ranks",
-                    paced_s,
-                    facts.span,
-                ),
-                share("of the step", paced_s / facts.step_s, facts.span),
-            ),
-            without=without_pacing,
-            bounds=(as_recorded, without_pacing),
-            least_share=LEAST,
-        )
-    ]
+    return Candidate(
+        rule="launch-bound",
+        kind="job",
+        title=title,
+        remedy=_remedy(option),
+        options=option[:1] if option else (),
+        evidence=(size, share("of the step", size.value / facts.step_s, facts.span), *more),
+        without=without,
+        least_share=LEAST,
+    )
+
+
+def _exchanged_s(window: Window) -> float:
+    """The time of the kernels that exchange gradients, s per step: they run while the stream of computation is idle."""
+    return 0.0 if window.reductions is None else float(window.reductions.seconds.sum()) / max(1, window.steps.size)
 
 
 def _option(facts: Facts) -> tuple[str, str] | None:

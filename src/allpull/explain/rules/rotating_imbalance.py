@@ -12,8 +12,8 @@ How it is found
     pause in turn: in at least eight steps some rank is behind by a quarter of a step, or by twice these shares and
     eight standard deviations of the jitter, not always the same one, and these pauses add up to that share of the time.
     Fewer pauses, however long, do not count. Where ranks wait for CPUs, that makes them late in turn, and is
-    `cpu-contention`. Ranks record how long Python collects garbage: if that
-    covers half of the lateness, the title names it.
+    `cpu-contention`; what goes with the size of their batches is `uneven-batches`. Ranks record how long Python
+    collects garbage: if that covers half of the lateness, the title names it.
 
 What it costs
     The replay in which every rank deviates from its usual step as little as an undisturbed rank, estimated from the
@@ -39,6 +39,7 @@ import numpy as np
 from allpull.analyse.statistics import MIN_POINTS
 from allpull.analyse.steps.grid import Floats
 from allpull.explain.candidate import Candidate, count, seconds, share
+from allpull.explain.evidence.batch_work import batch_work
 from allpull.explain.evidence.cpu_waiting import COMPUTING, all_wait, held_up, per_step
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.jitter import LEAST_RANKS, Jitter, jitter
@@ -76,6 +77,8 @@ def find(facts: Facts) -> list[Candidate]:
     phases = COMPUTING if common_input(facts) is not None else (*COMPUTING, "input")
     held_s = held_up(window, facts.machine)
     own_s = per_step(window, phases) - (0.0 if held_s is None else held_s)
+    work = batch_work(window, facts.machine)
+    own_s = own_s if work is None else own_s - work.excess_s
     deviations = _deviations(own_s)[ordinary][:, equal]
     usual = jitter(deviations)
     behind = deviations.max(axis=1) - np.median(deviations, axis=1)

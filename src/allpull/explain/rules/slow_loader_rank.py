@@ -8,7 +8,8 @@ How it is found
     that all ranks have in common is `input-bound`.
 
 What it costs
-    The replay with the input of this rank equal to the median of the others.
+    The replay with the input of this rank equal to the median of the others. On a device the interval reaches up to all
+    of its phases being like theirs: after a late batch it may wait for its host inside them, too.
 
 What to do
     Check what that host reads from: `findmnt`, `iostat -x 1`, the number of workers. Stage the data on local disks, or
@@ -40,6 +41,8 @@ def _suspect(group: Group, facts: Facts) -> Candidate:
     is_one = len(ranks) == 1
     wait = f"{facts.on(ranks[0])} waits" if is_one else f"{named(ranks, facts.machine)} wait"
     longer = f"{group.span()} per step longer for {'its' if is_one else 'their'} data than the others"
+    without = partial(like_median, ranks=group.ranks, phases=("input",), unlike=facts.late.loading)
+    in_all = partial(like_median, ranks=group.ranks, unlike=facts.late.loading)
     which = f"rank {ranks[0]}" if is_one else "the latest of them"
     return Candidate(
         rule="slow-loader-rank",
@@ -51,7 +54,8 @@ def _suspect(group: Group, facts: Facts) -> Candidate:
             seconds("its whole wait for the loader", float(facts.mean_s("input")[group.members[0].rank]), facts.span),
             *waiting_evidence(ranks, facts),
         ),
-        without=partial(like_median, ranks=group.ranks, phases=("input",), unlike=facts.late.loading),
+        without=without,
+        bounds=None if facts.window.paced_s is None else (without, in_all),
         ranks=group.ranks,
     )
 

@@ -17,6 +17,7 @@ from .torch.arrays import watch_arrays
 from .torch.collectives import FUNCTIONAL, PACKAGES, Collectives
 from .torch.ddp_settings import Settings
 from .torch.environments import ENVIRONMENTS, watch_environments, watch_sampling
+from .torch.input_shapes import InputShapes
 from .torch.loaders import watch_loaders
 from .torch.nccl_log import NcclLog
 from .torch.networks import Networks, watch_gradients
@@ -57,7 +58,8 @@ class Program:
         attach = inference.reduces if device is None else device.reduces
         self._install("post-accumulate-hook", lambda: networks.watch_arrivals(attach))
         self._install("buckets", lambda: self._at_boundary(Buckets(inference, networks.parallel)))
-        self._install("DDP settings", lambda: self._settings(networks))
+        self._install("DDP settings", lambda: self._add(Settings(inference, networks.parallel)))
+        self._install("input shapes", lambda: self._add(InputShapes(inference, networks)))
         if self.session.job.watch.trace_every:
             self._install("windows", lambda: self._at_boundary(self._windows()))
         self._when("torch._dynamo.eval_frame", networks.compiled)
@@ -72,7 +74,7 @@ class Program:
         for name in SAVERS:
             self._after_import.when(name, saving)
 
-    def _at_boundary(self, part: "Windows | Buckets | Settings | Device") -> None:
+    def _at_boundary(self, part: "Windows | Buckets | Settings | InputShapes | Device") -> None:
         self.inference.boundary.add(part.at_step)
 
     def _device(self) -> "Optional[Device]":
@@ -89,10 +91,9 @@ class Program:
         self._install("device", lambda: self._at_boundary(device))
         return device
 
-    def _settings(self, networks: Networks) -> None:
-        settings = Settings(self.inference, networks.parallel)
-        self._at_boundary(settings)
-        self.session.at_close.append(settings.finish)
+    def _add(self, part: "Settings | InputShapes") -> None:
+        self._at_boundary(part)
+        self.session.at_close.append(part.finish)
 
     def _windows(self) -> Windows:
         watch = self.session.job.watch

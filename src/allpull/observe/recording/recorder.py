@@ -65,9 +65,9 @@ class Recorder:
     """Listens to ``allpull.marks``, or to the hooks in a program, in one rank, and writes its steps and events.
 
     ``arrival`` (set where a network reduces its gradients) returns after each backward pass what that reduced, and when
-    the gradients were ready, in ns of ``clock_ns``. ``samples`` and ``passes`` (backward passes) are counted during a
-    step by the hooks; None: not known. ``turned_ns`` is when a phase last began or ended. ``stalls`` (set by the hooks)
-    returns the events of what held up this rank since its last call, given the steps since then.
+    the gradients were ready, in ns of ``clock_ns``. ``samples``, ``elements`` of batches and ``passes`` (backward
+    passes) are counted in a step by the hooks; None: not known. ``turned_ns`` is when a phase last began or ended.
+    ``stalls`` (set by the hooks) returns events of what held up this rank since its last call, given the steps since.
     """
 
     def __init__(
@@ -91,6 +91,7 @@ class Recorder:
         self.stalls: Optional[Callable[[Sequence[Step]], Sequence[Dict[str, Any]]]] = None
         self._reductions: Optional[List[Reduction]] = []  # of this step; None: one of them is not known
         self.samples: Optional[int] = None
+        self.elements: Optional[int] = None
         self.passes: Optional[int] = None
         self.tags: List[str] = []
         self.collectives: List[Collective] = []
@@ -204,8 +205,7 @@ class Recorder:
             self.turned_ns = now
         ended = EndedStep() if self.is_cut else self._ended
         ended.end_ns = now
-        ended.samples = self.samples
-        ended.passes = self.passes
+        ended.samples, ended.elements, ended.passes = self.samples, self.elements, self.passes
         if now - self._queue_read_ns >= QUEUE_EVERY_NS:
             self._queue_read_ns = now
             ended.queued_ns = self._queue.since()
@@ -228,7 +228,7 @@ class Recorder:
             self._ended.extend(ended)
         self.is_cut = True
         self._spent = [0] * len(self._spent)
-        self.samples = self.passes = None
+        self.samples = self.elements = self.passes = None
 
     def write_step(self) -> None:
         """Write the step that was cut; time since the cut belongs to the next one."""
@@ -253,6 +253,7 @@ class Recorder:
                     ended.queued_ns,
                     ended.tags,
                     ended.collectives,
+                    ended.elements,
                     *ended.spent,
                 )
             )
@@ -338,9 +339,8 @@ class Recorder:
         self._flush(now)
         self._queue.close()
         if self.collectives:
-            self.journal.event(
-                {"kind": "rest", "collectives": self.collectives, "step": self.step_number, "t_ns": now}, now
-            )
+            rest = {"kind": "rest", "collectives": self.collectives, "step": self.step_number, "t_ns": now}
+            self.journal.event(rest, now)
         self.journal.close(steps=self.step_number - self._first, ended_well=ended_well)
 
     def disown(self) -> None:

@@ -44,13 +44,15 @@ LATER = -1  # instead of it: it is part of what a later step has, for all steps 
 class EndedStep:
     """The numbers of a step that has ended and may still be extended; one object serves every step. Times in ns."""
 
-    __slots__ = ("collectives", "end_ns", "passes", "queued_ns", "reductions", "samples", "spent", "tags")
+    __slots__ = ("collectives", "elements", "end_ns", "passes", "queued_ns", "reductions", "samples", "spent", "tags")
 
     def __init__(self) -> None:
         self.end_ns = 0
         self.reductions: Optional[Tuple[Reduction, ...]] = ()
         """None: one of them is not known."""
         self.samples: Count = None
+        self.elements: Count = None
+        """Of the largest tensor of each batch."""
         self.passes: Count = None
         """Backward passes."""
         self.queued_ns: Count = None
@@ -76,6 +78,7 @@ class EndedStep:
         elif later.reductions:
             self.reductions += tuple(_after(self.spent, one) for one in later.reductions)
         self.samples = _sum(self.samples, later.samples)
+        self.elements = _sum(self.elements, later.elements)
         self.passes = _sum(self.passes, later.passes)
         if self.queued_ns == LATER:
             self.queued_ns = later.queued_ns
@@ -155,10 +158,21 @@ class StepLines:
         self._unobserved = list(range(OWN))
         self._recorded_ns: Count = None  # what recording the step before took
         self.cost: Optional[Cost] = None
+        self._batch: Optional[Tuple[int, int]] = None  # elements and samples of the first step
+        self._varies = False
+
+    def _vary(self, elements: int, samples: int) -> bool:
+        """Whether samples differ in size, this step or before; images of one size need no record of that."""
+        if not self._varies:
+            first = self._batch = self._batch or (elements, samples)
+            self._varies = elements * first[1] != first[0] * samples
+        return self._varies
 
     def line(self, step: Step) -> str:
         """The line of one step; they come in their order."""
-        number, epoch, begin, phases, end, reductions, samples, passes, queued, tags, collectives, *spent = step
+        number, epoch, begin, phases, end, reductions, samples, passes, queued, tags, collectives, elements, *spent = (
+            step
+        )
         for place in self._unobserved:
             if spent[place]:
                 self._unobserved = [other for other in self._unobserved if not spent[other]]
@@ -186,6 +200,8 @@ class StepLines:
             line += ',"tags":["' + '","'.join(tags) + '"]'
         if passes is not None:
             line += f',"backward_passes":{passes}'
+        if elements and samples and self._vary(elements, samples):
+            line += f',"elements":{elements}'
         if spent[COLLECTIVE] != NULL:
             line += f',"collective_ns":{spent[COLLECTIVE]}'
         if collectives:

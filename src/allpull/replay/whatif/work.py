@@ -90,22 +90,29 @@ def levels(series: Floats, since: int | None) -> Floats:
     return np.asarray(first + slope * place)
 
 
-def without_pacing(window: Window) -> Window:
+def without_pacing(window: Window, most_s: float = np.inf) -> Window:
     """Devices never wait for their hosts to issue work: what passed while hosts were still issuing takes no time.
 
-    What a device computed meanwhile is not known, so no window is shorter.
+    What a device computed meanwhile is not known, so no window is shorter. ``most_s``: for how long it can have had no
+    work at most, s per step.
     """
-    share = paced_share(window)
+    share = paced_share(window, most_s)
     return window if share is None else shortened_by_step(window, dict.fromkeys(COMPUTE, 1.0 - share))
 
 
-def paced_share(window: Window) -> Floats | None:
-    """The share of computation that passed while the host was still issuing it, (steps, ranks); None: not known."""
+def paced_share(window: Window, most_s: float = np.inf) -> Floats | None:
+    """The share of computation that passed while the host was still issuing it, (steps, ranks); None: not known.
+
+    ``most_s``: no more than that per step counts.
+    """
     if window.paced_s is None:
         return None
     compute_s = sum((window.per_step(name) for name in COMPUTE), start=np.zeros(window.paced_s.shape))
     share: Floats = np.divide(
-        np.minimum(window.paced_s, compute_s), compute_s, out=np.zeros_like(compute_s), where=compute_s > 0
+        np.minimum(np.minimum(window.paced_s, most_s), compute_s),
+        compute_s,
+        out=np.zeros_like(compute_s),
+        where=compute_s > 0,
     )
     return share
 

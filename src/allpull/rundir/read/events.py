@@ -25,6 +25,8 @@ from allpull.schema.events import (
     EpochMark,
     Event,
     EventsHeader,
+    InputShapes,
+    Locality,
     Metric,
     NcclLog,
     ProcessGroup,
@@ -71,6 +73,8 @@ class EventLog:
     stalls: tuple[Stall, ...] = ()
     data_parallel: tuple[DataParallel, ...] = ()
     nccl: tuple[NcclLog, ...] = ()
+    localities: tuple[Locality, ...] = ()
+    input_shapes: tuple[InputShapes, ...] = ()
 
 
 def read_events(root: Path, rank: int, *, skip_damaged: bool) -> EventLog | None:
@@ -124,6 +128,8 @@ def read_events(root: Path, rank: int, *, skip_damaged: bool) -> EventLog | None
         stalls=_of(Stall, events),
         data_parallel=_of(DataParallel, events),
         nccl=_of(NcclLog, events),
+        localities=_of(Locality, events),
+        input_shapes=_of(InputShapes, events),
     )
 
 

@@ -78,8 +78,7 @@ def read_transports(directory: Path, events: Mapping[int, EventLog]) -> tuple[Pr
     Logs that are no regular files of the run directory, or cannot be read, are passed over.
     """
     recorded = (line.encode() for log in events.values() for event in log.nccl for line in event.lines)
-    logs = _lines_of_logs(safe_open.checked_directory(directory)) if directory.is_dir() else ()  # a run made in memory
-    return parse_transports([*recorded, *logs])
+    return parse_transports([*recorded, *_lines_of_logs(directory)])
 
 
 def parse_transports(lines: Iterable[bytes]) -> tuple[ProcessTransports, ...]:
@@ -113,9 +112,14 @@ def parse_transports(lines: Iterable[bytes]) -> tuple[ProcessTransports, ...]:
     )
 
 
-def _lines_of_logs(root: Path) -> Iterator[bytes]:
+def _lines_of_logs(directory: Path) -> Iterator[bytes]:
     left = MOST_LOGS_BYTES
-    for name in safe_open.file_names(root, layout.LOGS, ".log"):
+    try:
+        root = safe_open.checked_directory(directory)
+        names = safe_open.file_names(root, layout.LOGS, layout.LOG_ENDING)
+    except RunDirError:
+        return
+    for name in names:
         if left <= 0:
             return
         try:

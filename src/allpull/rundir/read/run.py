@@ -74,7 +74,7 @@ class RunData:
 
 
 def read_run(directory: Path, *, skip_damaged: bool = False) -> RunData:
-    """The run in ``directory``, whole: about two seconds for a million step records.
+    """The run in ``directory``, whole; the second time from ``column_cache``, where it is large and nothing changed.
 
     Unfinished last lines are dropped, and files of ranks or hosts may be missing: ``gaps`` names both. With
     ``skip_damaged`` other lines that cannot be read are left out too, and counted in ``gaps``.

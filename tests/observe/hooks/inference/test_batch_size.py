@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from allpull.observe.hooks.inference.batch_size import samples_of
+from allpull.observe.hooks.inference.batch_size import content_of
 
 
 class Tensor:
@@ -59,4 +59,21 @@ class Lazy:
     ],
 )
 def test_samples_of_batches_of_their_own_class(batch: Any, samples: int | None) -> None:
-    assert samples_of(batch) == samples
+    assert content_of(batch)[0] == samples
+
+
+@pytest.mark.parametrize(
+    ("batch", "content"),
+    [
+        ([Tensor(8, 3, 32, 32), Tensor(8)], (8, 8 * 3 * 32 * 32)),
+        ({"labels": Tensor(8), "input_ids": Tensor(8, 77), "mask": Tensor(8, 77)}, (8, 8 * 77)),
+        ((["a", "b"], Tensor(2, 9)), (2, 18)),
+        (Tensor(4, 5), (4, 20)),
+        (["a", "b", "c"], (3, None)),
+        (Graphs(num_graphs=8, x=Tensor(160, 3)), (8, 160)),
+        ([Tensor(8, None), Tensor(8)], (8, 8)),  # ragged, or symbolic
+        (None, (None, None)),
+    ],
+)
+def test_the_largest_tensor_of_a_batch_has_its_elements(batch: Any, content: tuple[int | None, int | None]) -> None:
+    assert content_of(batch) == content

@@ -27,6 +27,7 @@ from ..inference.step_inference import StepInference
 from ..safety import safely
 from ..torch.copies import watch_copies
 from .events import CallMarks, Mark, Resolver, Where, has_passed
+from .locality import locality
 from .step import HOST_ONLY, ISSUING, Bucket
 
 MOST_MARKS = 512  # of a step; one with more, which loops over collectives or micro-batches, has only the host's times
@@ -56,6 +57,7 @@ class Device:
         self._autocast: Optional[str] = None
         self._calls: List[CallMarks] = []  # of collectives, by places in ``_marks``
         self._latest: Optional[Mark] = None
+        self._is_located = False
         self._networks = 0  # that reduce their gradients in backward
         self._looked_ns = 0
         self._own_streams: Dict[int, Any] = {}  # by device: nothing but our events runs on them
@@ -286,6 +288,9 @@ class Device:
     def _write_passed(self) -> None:
         """Write the times of completed steps."""
         passed, self._passed = self._passed, []
+        if passed and not self._is_located:
+            self._is_located = True
+            self._locate(passed[0][1][-1].where)
         for step, marks, calls, seen_ns in passed:
             self._written_ns = seen_ns
             times, unused = self._resolver.resolve(step, marks, seen_ns, calls)
@@ -295,6 +300,16 @@ class Device:
                     times["autocast"] = self._autocast
                 event = {"kind": "device_step", "step": step, **times, "t_ns": seen_ns}
                 self._recorder.journal.event(event, seen_ns, keep=False)
+
+    def _locate(self, where: Optional[Where]) -> None:
+        """Record how near this process is to the device whose stream is at ``where``."""
+        try:
+            near = None if where is None else locality(self._cuda.get_device_properties(where[0]))
+        except Exception:  # noqa: BLE001  an advice is lost, and the times of the device are not
+            return
+        if near is not None and self._recorder is not None:
+            now = time.monotonic_ns()
+            self._recorder.journal.event({"kind": "locality", **near, "t_ns": now}, now)
 
     def _recycle(self, marks: List[Mark]) -> None:
         for mark in marks:

@@ -1,27 +1,35 @@
-"""The number of samples in a batch of any structure, and the step that trained on it."""
+"""The number of samples and elements in a batch of any structure, and the step that trained on it."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
 from types import ModuleType
-from typing import Any, Deque, Dict, Optional
+from typing import TYPE_CHECKING, Any, Deque, Dict, Optional, Tuple
+
+if TYPE_CHECKING:
+    from ...recording.recorder import Recorder
 
 DEEPEST = 4  # nesting levels of a batch that are searched for its first tensor
+MOST_PARTS = 16  # of a batch that are looked at for their size
 MOST_WAITING = 4096  # batches that were fetched and not trained on; older ones are forgotten
 MOST_PASSES = 16  # over loaders at a time; beyond that the oldest are dropped
+
+Content = Tuple[Optional[int], Optional[int]]
+"""Samples and elements of a batch."""
+NOTHING: Content = (None, None)
 
 
 class Batches:
     """Batches of each pass over a loader, in their order, until the program trains on them.
 
     It trains on the oldest batch of the pass that it fetched from last: a loop may fetch ahead, and evaluate on batches
-    of other loaders in between. A pass is an epoch if the program trains on one of its batches. ``given`` is the number
-    of samples of a forward pass, for programs without a loader.
+    of other loaders in between. A pass is an epoch if the program trains on one of its batches. ``given`` is the
+    content of a forward pass, for programs without a loader.
     """
 
     def __init__(self) -> None:
-        self.given: Optional[int] = None
+        self.given = NOTHING
         self._passes: Dict[int, Pass] = {}
         self.turned_to: Optional[int] = None
         self.now = Pass()  # the one that the program fetched from last
@@ -47,10 +55,10 @@ class Batches:
         if loader_pass is not None:
             self.now, self.turned_to = loader_pass, iterator
 
-    def give(self, samples: Optional[int]) -> None:
-        """A network ran on so many samples."""
-        if self.given is None:
-            self.given = samples
+    def give(self, content: Content) -> None:
+        """A network ran on so many samples and elements."""
+        if self.given[0] is None:
+            self.given = content
 
     def begin_epoch(self) -> int:
         """The program trains for the first time in this pass; returns the number of the epoch."""
@@ -58,41 +66,51 @@ class Batches:
         self._epochs += 1
         return self._epochs - 1
 
-    def learn(self) -> Optional[int]:
-        """The program trains on its next batch; returns the number of its samples."""
-        samples, self.given = self.given, None
+    def learn(self, recorder: Recorder) -> None:
+        """The program trains on its next batch: its content is of the step of ``recorder``."""
+        given, self.given = self.given, NOTHING
         waiting = self.now.waiting
-        return waiting.popleft() if waiting else samples
+        samples, elements = waiting.popleft() if waiting else given
+        if samples is not None:
+            recorder.samples = samples + (recorder.samples or 0)
+        if elements is not None:
+            recorder.elements = elements + (recorder.elements or 0)
 
 
 class Pass:
-    """One pass over a loader: samples of its pending batches, and whether the program trained on one."""
+    """One pass over a loader: contents of its pending batches, and whether the program trained on one."""
 
     __slots__ = ("learned", "waiting")
 
     def __init__(self) -> None:
         self.learned = False
-        self.waiting: Deque[Optional[int]] = deque(maxlen=MOST_WAITING)
+        self.waiting: Deque[Content] = deque(maxlen=MOST_WAITING)
 
 
-def samples_of(batch: Any, deepest: int = DEEPEST) -> Optional[int]:
-    """How many samples a batch holds: the length of its first tensor, or of its list of other things; None: unknown.
+def content_of(batch: Any, deepest: int = DEEPEST) -> Content:
+    """How many samples a batch holds, and how many elements the largest of its first few tensors; None: unknown.
 
-    >>> samples_of({"text": ["a", "b", "c"]})
-    3
+    Samples are the length of its first tensor, or of its list of other things. Padded texts of equal number differ in
+    elements, which are then what a rank computes on.
+
+    >>> content_of({"text": ["a", "b", "c"]})
+    (3, None)
     """
     kind = type(batch)
     try:
-        samples = (batch[0] if kind is list or kind is tuple else batch).shape[0]  # the common case
+        is_list = kind is list or kind is tuple
+        shape = (batch[0] if is_list else batch).shape  # the common case
+        samples = shape[0]
         if type(samples) is int:
-            return samples
+            return samples, max([_elements(part) for part in batch[:DEEPEST]]) if is_list else _elements(batch)
     except (AttributeError, IndexError, TypeError, ValueError):
         pass
     shape = getattr(batch, "shape", None)
     if shape is not None:
-        return shape[0] if len(shape) and type(shape[0]) is int else None  # symbolic during export
+        is_known = len(shape) and type(shape[0]) is int  # symbolic during export
+        return (shape[0], _elements(batch)) if is_known else NOTHING
     if deepest == 0 or isinstance(batch, (str, bytes)):
-        return None
+        return NOTHING
     if isinstance(batch, Mapping):
         parts = list(batch.values())
     elif isinstance(batch, Sequence):
@@ -100,16 +118,35 @@ def samples_of(batch: Any, deepest: int = DEEPEST) -> Optional[int]:
     else:
         own = _own_size(batch)
         if own is not None or _is_graph(batch):
-            return own
+            nodes = _attribute(batch, "num_nodes")
+            return own, nodes if type(nodes) is int else None
         holds_data = hasattr(batch, "__dict__") and not callable(batch) and not isinstance(batch, ModuleType)
         parts = list(vars(batch).values()) if holds_data else []
-    for part in parts:
-        samples = samples_of(part, deepest - 1)
-        if samples is not None:
-            return samples
+    samples, elements = NOTHING
+    for place, part in enumerate(parts):
+        if samples is not None and (deepest < DEEPEST or place >= MOST_PARTS):
+            break
+        more_samples, more_elements = content_of(part, deepest - 1)
+        samples = more_samples if samples is None else samples
+        elements = max(elements or 0, more_elements or 0)
+    if samples is not None:
+        return samples, elements or None
     plain = isinstance(batch, Sequence) and bool(parts) and not isinstance(parts[0], (Mapping, Sequence))
     texts = isinstance(batch, Sequence) and bool(parts) and isinstance(parts[0], (str, bytes))
-    return len(batch) if plain or texts else None
+    return (len(batch) if plain or texts else None), None
+
+
+def _elements(tensor: Any) -> int:
+    """The elements of a tensor; 0: it is none, or its shape is symbolic or ragged."""
+    elements = 1
+    try:
+        for length in tensor.shape:
+            if type(length) is not int:
+                return 0
+            elements *= length
+    except Exception:  # noqa: BLE001  whatever the program calls a batch
+        return 0
+    return elements
 
 
 def _own_size(batch: Any) -> Optional[int]:

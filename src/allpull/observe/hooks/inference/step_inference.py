@@ -25,7 +25,7 @@ from ...recording.step_line import BACKWARD, EVALUATION, FORWARD, INPUT, OPTIMIZ
 from ..safety import safely
 from ..session import Session
 from .array_batches import ArrayBatches
-from .batch_size import Batches, samples_of
+from .batch_size import Batches, content_of
 from .evaluation import Evaluation, is_evaluating
 from .phases import NOT_SEEN, Phases
 from .rollout import Rollout
@@ -56,8 +56,7 @@ class StepInference(Phases):
         self.optimizers = 0
         self._stepping: Dict[int, int] = {}  # optimizers that are stepping, with their depth
         self._stepped: Set[int] = set()
-        self.reducing: Dict[int, Tuple[int, int, int]] = {}
-        """Kind, number and begin of collectives that backward started, by work."""
+        self.reducing: Dict[int, Tuple[int, int, int]] = {}  # kind, number, begin of backward's collectives, by work
         self._unobserved = 0  # steps that an unobserved optimizer must have taken
         self.updates = UpdateSteps(self)
         self.steps_taken = 0  # by optimizers, whether or not they end a step
@@ -130,7 +129,7 @@ class StepInference(Phases):
                     return  # a loader inside a loader
             elif depth == ELSEWHERE:
                 return
-            self._batches.now.waiting.append(samples_of(batch))
+            self._batches.now.waiting.append(content_of(batch))
         except Exception as error:  # noqa: BLE001
             self._lose("loaders", error)
 
@@ -166,7 +165,7 @@ class StepInference(Phases):
                 self.arrays.end(recorder)
             self._saw_forward = True
             if not self.loads and not (stack and stack[0] == OPTIMIZER and recorder and recorder.samples):
-                self._batches.give(samples_of(inputs))  # once, also where an optimizer runs it many times (LBFGS)
+                self._batches.give(content_of(inputs))  # once, also where an optimizer runs it many times (LBFGS)
         elif self._recording is not None and self._rollout.collects and (not stack or stack[0] != EVALUATION):
             self._rollout.begin(self._recording)
             return NOT_SEEN
@@ -246,9 +245,7 @@ class StepInference(Phases):
                 self._learning(recorder)
             if not batches.now.learned:
                 self._epoch_begins(recorder)
-            samples = batches.learn()
-            if samples is not None:
-                recorder.samples = samples + (recorder.samples or 0)
+            batches.learn(recorder)
             recorder.passes = 1 + (recorder.passes or 0)
             if recorder.paused:
                 return NOT_SEEN
@@ -339,13 +336,9 @@ class StepInference(Phases):
     def gradients_dropped(self) -> None:
         """Gradients are gone and no optimizer was ever seen to step: a compiled one steps out of sight."""
         recorder = self.recorder
-        if (
-            recorder is None
-            or not recorder.passes
-            or self._stepping
-            or self.steps_by_marks
-            or get_ident() != self._thread
-        ):
+        if recorder is None or not recorder.passes or self._stepping or self.steps_by_marks:
+            return
+        if get_ident() != self._thread:
             return
         self._unobserved += 1
         if self._unobserved == UNOBSERVED:

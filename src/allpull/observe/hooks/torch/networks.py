@@ -10,7 +10,7 @@ import functools
 import gc
 import weakref
 from collections import deque
-from typing import Any, Callable, Deque, List, Set, Tuple
+from typing import Any, Callable, Deque, Iterable, List, Optional, Set, Tuple
 
 from ...recording.arrival import Arrival, watch_ddp
 from ..inference.step_inference import StepInference
@@ -35,11 +35,18 @@ class Networks:
         self._shells: "weakref.WeakSet[Any]" = weakref.WeakSet()
         self._recent: Deque["weakref.ref[Any]"] = deque(maxlen=MOST_RECENT)
         self._runs = False  # a network runs; those inside it are part of it
+        self.see_inputs: Optional[Callable[[Iterable[Any]], None]] = None  # called with the inputs of each call
 
     def parallel(self) -> List[Tuple[int, Any]]:
         """Every live DistributedDataParallel network, with its number in the order in which they were made."""
         known = [(number, reference()) for number, reference in self._parallel]
         return [(number, network) for number, network in known if network is not None]
+
+    def convolves(self) -> bool:
+        """Whether a network has convolutions."""
+        from torch.nn.modules.conv import _ConvNd  # noqa: PLC0415  this runs after torch was imported
+
+        return any(isinstance(part, _ConvNd) for root in list(self._roots) for part in root.modules())
 
     def watch(self) -> None:
         """Wrap the entry points; called once, after torch was imported."""
@@ -186,6 +193,8 @@ class Networks:
             if self._runs or is_dynamo_compiling():
                 return call(*args, **kwargs)
             self._runs = True
+            if self.see_inputs is not None:
+                self.see_inputs(args or kwargs.values())
             depth = inference.forward_begins(args or kwargs, is_grad_enabled() and module.training)
             try:
                 return call(*args, **kwargs)

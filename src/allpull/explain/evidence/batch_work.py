@@ -1,0 +1,66 @@
+"""How much of the computation of a rank goes with the size of its batches: padded texts, images of many sizes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from allpull.analyse.statistics import MIN_POINTS
+from allpull.analyse.steps.grid import Floats
+from allpull.explain.evidence.cpu_waiting import COMPUTING, held_up, per_step
+from allpull.explain.evidence.machine import Machine
+from allpull.replay.window import Bools, Window
+
+VARY = 0.05  # of the mean size: batches of one size, but for the last of an epoch, vary less
+EXPLAINED = 0.5  # of the variance between ranks of one step: below it, something else makes ranks late
+
+SURELY = 25  # t² of the slope: one such slope in a million by chance alone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BatchWork:
+    """By how much each rank computes longer than the mean rank of the step because of its batch, s, (steps, ranks).
+
+    ``share``: of the variance between ranks that the size of batches explains.
+    """
+
+    excess_s: Floats
+    share: float
+
+
+def batch_work(window: Window, machine: Machine) -> BatchWork | None:
+    """The work that goes with the size of batches; None where sizes are equal, not known, or explain too little.
+
+    Within each step, sizes and computing times are compared with their mean over ranks, so that what all ranks have in
+    common (warm clocks, a slow network) does not count; one line through the origin fits all steps.
+    """
+    elements = window.elements
+    if elements is None or window.ranks < 2:
+        return None
+    known: Bools = np.asarray(np.isfinite(elements).all(axis=1))
+    used: Bools = known & ~window.odd
+    if used.sum() < MIN_POINTS:
+        return None
+    held_s = held_up(window, machine)
+    own_s = per_step(window, COMPUTING) - (0.0 if held_s is None else held_s)
+    more, longer_s = _beyond_mean(elements)[used], _beyond_mean(own_s)[used]
+    longer_s = longer_s - np.median(longer_s, axis=0)  # a rank that is always slower is so for another reason
+    more_varying = more - np.median(more, axis=0)
+    squares = float((more_varying**2).sum())
+    if more.std() < VARY * float(elements[used].mean()) or squares <= 0:
+        return None
+    slope = float((more_varying * longer_s).sum()) / squares
+    residual_s = longer_s - slope * more_varying
+    total = float((longer_s**2).sum())
+    share = 1 - float((residual_s**2).sum()) / total if total > 0 else 0.0
+    freedom = (longer_s.shape[0] - 1) * (window.ranks - 1)
+    if slope <= 0 or share < EXPLAINED or share * freedom < SURELY * (1 - share):
+        return None
+    return BatchWork(excess_s=np.where(known[:, None], slope * _beyond_mean(elements), 0.0), share=share)
+
+
+def _beyond_mean(values: Floats) -> Floats:
+    """``values`` less their mean over ranks, (steps, ranks)."""
+    beyond: Floats = values - values.mean(axis=1, keepdims=True)
+    return beyond

@@ -1,0 +1,74 @@
+"""Ranks have equally many samples and unequal work: batches differ in length, and the longest sets the pace.
+
+What it is
+    Texts are padded to the longest of their batch, images or graphs have many sizes. Ranks with as many samples then
+    compute on different numbers of elements, another one has the most in each step, and all wait for it.
+
+How it is found
+    By the size of the batches of each rank, which are recorded where it varies, and by its computing time: within a
+    step, ranks with larger batches compute longer, and that explains at least half of the variance between ranks. Where
+    batches vary and times do not follow them, the rule is silent.
+
+What it costs
+    The replay in which the elements of a step are spread evenly over its ranks: those with less than the mean compute
+    longer, those with more shorter. The number of elements stays the same, so the gain is one in elements per second.
+
+What to do
+    Batches of a fixed number of tokens in place of a fixed number of samples; or sort samples into groups by length and
+    let all ranks take their batches of a step from one group (`group_by_length=True` in the Trainer of Transformers, a
+    batch sampler of your own). Packing texts into rows of one length leaves no padding at all.
+
+When it is wrong
+    Grouping by length changes the order of samples: shuffle groups and within groups. The cost of attention grows
+    faster than the number of elements, and then this price is a little low.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from allpull.analyse.steps.grid import Floats
+from allpull.explain.candidate import Candidate, seconds, share
+from allpull.explain.evidence.batch_work import batch_work
+from allpull.explain.evidence.cpu_waiting import COMPUTING, per_step
+from allpull.explain.evidence.facts import Facts
+from allpull.explain.evidence.outliers import mean_interval
+from allpull.replay.whatif.work import shortened_by_step
+from allpull.replay.window import Window
+from allpull.units import percent, show_time
+
+
+def find(facts: Facts) -> list[Candidate]:
+    """The job, where larger batches make ranks late."""
+    window = facts.window
+    work = batch_work(window, facts.machine)
+    if work is None or window.elements is None:
+        return []
+    late_s = work.excess_s[~window.odd].max(axis=1)
+    elements = window.elements[np.isfinite(window.elements).all(axis=1)]
+    largest = float((elements.max(axis=1) / elements.mean(axis=1)).mean())
+    return [
+        Candidate(
+            rule="uneven-batches",
+            kind="rest",
+            title=f"Batches differ in size: the largest of a step has {percent(largest - 1)} more elements than the "
+            f"mean, which takes its rank {show_time(float(late_s.mean()))} longer",
+            remedy="batches of a fixed number of tokens, or batches of similar length on all ranks of a step "
+            "(group_by_length=True, a batch sampler that sorts by length); packing leaves no padding",
+            evidence=(
+                seconds("time of the largest batch of a step beyond the mean one", mean_interval(late_s), facts.span),
+                share("largest batch of a step divided by the mean one", largest, "sizes of batches"),
+                share("variance of computing times between ranks that sizes explain", work.share, facts.span),
+            ),
+            without=partial(evenly_sized, excess_s=work.excess_s),
+        )
+    ]
+
+
+def evenly_sized(window: Window, excess_s: Floats) -> Window:
+    """Every rank computes as long as on the mean batch of the step: without ``excess_s``, (steps, ranks)."""
+    work_s = per_step(window, COMPUTING)
+    kept = np.divide(np.maximum(work_s - excess_s, 0.0), work_s, out=np.ones_like(work_s), where=work_s > 0)
+    return shortened_by_step(window, dict.fromkeys(COMPUTING, kept))
