@@ -136,9 +136,10 @@ def test_on_one_boot_the_monotonic_clock_decides_whatever_wall_clocks_say(tmp_pa
         ("OSError: [Errno 24] Too many open files: '/x'\n", "[Errno 24] Too many open files"),
     ],
 )
-def test_an_agent_that_failed_itself_says_why(tmp_path, log, reason):
+@pytest.mark.parametrize("name", [layout.AGENT_LOG, layout.agent_log("n9"), layout.torch_log("n9")])
+def test_an_agent_that_failed_itself_says_why(tmp_path, log, reason, name):
     (tmp_path / layout.LOGS).mkdir(parents=True)
-    (tmp_path / layout.AGENT_LOG).write_text(log)
+    (tmp_path / name).write_text(log)
     ended = read_host_ending(tmp_path, "n9", 134)
     assert ended.reason is not None
     assert ended.reason.startswith("the agent of host n9 failed: ")

@@ -61,7 +61,8 @@ def read_host_ending(directory: Path, host: str, code: int) -> HostEnding:
     ending = agent_ending(directory, host)
     if ending is not None:
         return _host_ending(directory, ending, host, code)
-    tail = log_tail(directory, layout.AGENT_LOG) or log_tail(directory, layout.agent_log(host))
+    logs = (layout.AGENT_LOG, layout.agent_log(host), layout.torch_log(host))  # where its errors go, by launcher
+    tail = next(filter(None, (log_tail(directory, log) for log in logs)), ())
     raised = next((line for line in reversed(tail) if _RAISED.match(line)), None) if code else None
     reason = None if raised is None else f"the agent of host {host} failed: {raised}"
     return HostEnding(host=host, code=code, reason=reason, log_tail=tail if raised else ())
