@@ -18,7 +18,7 @@ import services
 
 from allpull.config.load import load_spec
 from allpull.launch.host_endings import HostEnding, RankFailure, read_host_endings
-from allpull.launch.job import environment, prepare
+from allpull.launch.job import environment, prepare, with_secrets
 from allpull.launch.outcome import exit_of
 from allpull.launch.ssh.launcher import LOST, blame_lost_host
 
@@ -105,7 +105,7 @@ class TwoHosts:
             subprocess.Popen(
                 [sys.executable, "-m", "allpull.observe.agent", str(self.job.file), "--host-index", str(index),
                  "--hosts", "2", "--master", "127.0.0.1", "--port", str(port), "--name", f"n{index}"],
-                env=environment(self.job.spec, os.environ), stderr=subprocess.DEVNULL,
+                env=with_secrets(self.job, environment(self.job.spec, os.environ)), stderr=subprocess.DEVNULL,
             )
             for index in (0, 1)
         ]  # fmt: skip
