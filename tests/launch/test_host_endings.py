@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from allpull.launch.host_endings import endings_from_ranks, read_host_ending, read_host_endings
+import pytest
+
+from allpull.launch.host_endings import HostEnding, endings_from_ranks, read_host_ending, read_host_endings
 from allpull.launch.job import prospect
 from allpull.launch.outcome import exit_of, versions_of
 from allpull.rundir import layout
@@ -124,3 +126,28 @@ def test_on_one_boot_the_monotonic_clock_decides_whatever_wall_clocks_say(tmp_pa
         write(tmp_path, layout.steps_file(rank), header(rank, f"n{rank}", boot_id="a", clock=clock))
         write(tmp_path, layout.events_file(rank), {}, raised("x", 10 + rank))
     assert exit_of(endings_from_ranks(tmp_path, 2, 1, first=None, log_tail=())).rank == 0
+
+
+@pytest.mark.parametrize(
+    ("log", "reason"),
+    [
+        ("Traceback (most recent call last):\n  import torch\nMemoryError\n", "MemoryError"),
+        ("terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc\n", "bad_alloc"),
+        ("OSError: [Errno 24] Too many open files: '/x'\n", "[Errno 24] Too many open files"),
+    ],
+)
+@pytest.mark.parametrize("name", [layout.AGENT_LOG, layout.agent_log("n9"), layout.torch_log("n9")])
+def test_an_agent_that_failed_itself_says_why(tmp_path, log, reason, name):
+    (tmp_path / layout.LOGS).mkdir(parents=True)
+    (tmp_path / name).write_text(log)
+    ended = read_host_ending(tmp_path, "n9", 134)
+    assert ended.reason is not None
+    assert ended.reason.startswith("the agent of host n9 failed: ")
+    assert reason in ended.reason
+    assert exit_of([ended]).reason == ended.reason
+
+
+def test_an_agent_that_was_killed_says_nothing(tmp_path):
+    (tmp_path / layout.LOGS).mkdir(parents=True)
+    (tmp_path / layout.AGENT_LOG).write_text("W1122 a warning of torch's\n")
+    assert read_host_ending(tmp_path, "n9", 137) == HostEnding(host="n9", code=137)

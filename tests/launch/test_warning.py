@@ -117,3 +117,12 @@ def test_each_run_of_an_array_has_its_own_end_and_the_first_by_index_speaks(tmp_
     assert record.id == job.tasks[0].directory.name
     assert [line.split(": ")[0] for line in said] == [str(job.tasks[place].directory) for place in (1, 0, 2)]
     assert all("nonce" not in json.loads(run.file.read_text()) for run in job.tasks)
+
+
+def test_what_a_killed_rank_left_half_written_is_removed_when_the_run_is_closed(job):
+    folder = job.directory / "checkpoints"
+    folder.mkdir()
+    for name in ("step-0000000003.pt", "step-0000000012.pt.0123456789abcdef.tmp"):
+        (folder / name).touch()
+    execute(job, WithWarning(), once())
+    assert [path.name for path in folder.iterdir()] == ["step-0000000003.pt"]

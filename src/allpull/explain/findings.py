@@ -151,7 +151,8 @@ def _doubt(one: Candidate, priced: Price, facts: Facts) -> _Doubt | None:
     bound_s = facts.window.bound_s
     if own_s and own_s < bound_s:
         why = f"not resolvable, because the clocks of the ranks are aligned to within {show_time(bound_s)}"
-        return _Doubt(note=f"{one.title}: {why}")
+        note = f"{one.title}, by its own clock; what that costs is {why}"
+        return _Doubt(note=note, may_cost=own_s >= MIN_SHARE * facts.step_s)
     resolvable_s = _resolvable_s(one, facts)
     costs = f"{show_time(max(priced.loss_s, 0.0))} per step"
     may = f"{one.title}: it may cost {costs}, {percent(priced.loss_s / facts.step_s, 1)}"

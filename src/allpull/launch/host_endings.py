@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,9 @@ from allpull.rundir import layout, redact
 from allpull.rundir.read.endings import AgentEnding, agent_ending, agent_endings, last_exception
 from allpull.rundir.read.headers import rank_header
 from allpull.rundir.read.lenient import log_tail
+
+_RAISED = re.compile(r"([\w.]*(Error|Exception)\b|terminate called|what\(\): |Fatal Python error)")
+"""How the line begins in which Python, or the C++ library, says why it ends a process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +55,17 @@ class HostEnding:
 def read_host_ending(directory: Path, host: str, code: int) -> HostEnding:
     """How the ranks of ``host`` ended in run directory ``directory``.
 
-    ``host`` is the agent's ``--name``, ``code`` the agent's exit code. An agent that was killed wrote nothing else.
+    ``host`` is the agent's ``--name``, ``code`` the agent's exit code. An agent that was killed wrote nothing else; one
+    that failed itself, at a limit of its memory say, left the reason in its log.
     """
     ending = agent_ending(directory, host)
-    return HostEnding(host=host, code=code) if ending is None else _host_ending(directory, ending, host, code)
+    if ending is not None:
+        return _host_ending(directory, ending, host, code)
+    logs = (layout.AGENT_LOG, layout.agent_log(host), layout.torch_log(host))  # where its errors go, by launcher
+    tail = next(filter(None, (log_tail(directory, log) for log in logs)), ())
+    raised = next((line for line in reversed(tail) if _RAISED.match(line)), None) if code else None
+    reason = None if raised is None else f"the agent of host {host} failed: {raised}"
+    return HostEnding(host=host, code=code, reason=reason, log_tail=tail if raised else ())
 
 
 def read_host_endings(directory: Path) -> list[HostEnding]:

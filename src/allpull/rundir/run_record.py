@@ -8,7 +8,7 @@ from typing import Any
 from allpull.errors import RunDirError
 from allpull.rundir import layout, redact, safe_open
 from allpull.rundir.job_file import JobFile
-from allpull.rundir.write import whole_file, whole_json
+from allpull.rundir.write import SCRATCH, whole_file, whole_json
 from allpull.schema.run import RunRecord
 
 MAX_BYTES = 16 << 20
@@ -87,7 +87,7 @@ def redacted_tree(tree: dict[str, Any]) -> tuple[dict[str, Any], int]:
 
 
 def seal(directory: Path, record: RunRecord) -> None:
-    """Remove what only the running job needed, its nonce and its secrets, from the job file and the script.
+    """Remove what only the running job needed: its secrets, and checkpoints that were never finished.
 
     Raises:
         RunDirError: the job file cannot be read.
@@ -103,5 +103,7 @@ def seal(directory: Path, record: RunRecord) -> None:
         ) from error
     job.sealed(record.spec).write(str(root / layout.SPEC))
     (root / layout.SECRETS).unlink(missing_ok=True)
+    for unfinished in (root / layout.CHECKPOINTS).glob(f"*{SCRATCH}"):  # of a rank that was killed as it wrote
+        unfinished.unlink(missing_ok=True)
     if (root / layout.SCRIPT).exists():
         write_script(root, safe_open.read_whole(root, layout.SCRIPT, MAX_BYTES).decode("utf-8", "replace"))

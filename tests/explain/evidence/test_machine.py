@@ -11,7 +11,7 @@ import pytest
 from tests.explain.made import hosts_of
 
 from allpull.explain.evidence.machine import Connection, Machine, machine_of
-from allpull.rundir.read.counters import COUNTERS_SCHEMA, LINKS_SCHEMA, PINGS_SCHEMA
+from allpull.rundir.read.counters import COUNTERS_SCHEMA, GPUS_SCHEMA, LINKS_SCHEMA, PINGS_SCHEMA
 from allpull.rundir.read.run import RunData, read_run
 from allpull.rundir.read.steps import SCHEMA
 
@@ -146,3 +146,15 @@ def test_accelerators_are_those_of_each_host():
     machine = Machine(hosts=hosts_of(4), gpus={"node1": ("V100", "V100"), "node2": ()})
     assert machine.accelerators == ("V100",)
     assert Machine(hosts=hosts_of(4)).accelerators == ()
+
+
+def test_the_share_of_the_time_with_a_kernel_is_that_of_accelerators_in_use(tmp_path):
+    made = run(tmp_path)
+    rows = [
+        {"host": "node1", "t_ns": second * S, "gpu": gpu, "busy_share": share if 10 <= second <= 20 else 1.0}
+        for second in range(30)
+        for gpu, share in (("0", 0.6), ("1", 0.0), ("2", 0.4))
+    ]
+    sampled_gpus = replace(made, gpus=pl.DataFrame(rows, schema=GPUS_SCHEMA))
+    assert machine_of(made, np.arange(10)).device_busy_share is None
+    assert machine_of(sampled_gpus, np.arange(10)).device_busy_share == pytest.approx(0.5)

@@ -193,6 +193,20 @@ def test_a_step_is_odd_for_all_where_it_is_odd_for_one() -> None:
     assert not window_of(tagged(records(Program()), "skipped", [4])).odd.any()
 
 
+def test_steps_that_begin_with_a_rollout_are_odd_where_only_some_do() -> None:
+    run = records(Program(ranks=2, steps=12))
+    schema = run.named.schema
+
+    def with_rollouts(every: int) -> Window:
+        rows = [(0, step, "rollout", 5 * MS) for step in range(0, 12, every)]
+        return window_of(replace(run, named=pl.DataFrame(rows, schema=schema, orient="row")))
+
+    some = with_rollouts(4)
+    assert [int(step) for step in some.steps[some.odd]] == [step for step in some.steps if step % 4 == 0]
+    assert some.steps.size % 4 == 0  # whole periods
+    assert not with_rollouts(1).odd.any()
+
+
 def test_a_window_has_the_same_buckets_throughout() -> None:
     program = Program()
     sizes = [[5, 5, 5], [7, 7], [7, 7]]

@@ -13,8 +13,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-PERIODIC = ("evaluation", "checkpoint")
-"""Tags of steps that may recur periodically."""
+ROLLOUT = "rollout"
+PERIODIC = ("evaluation", "checkpoint", ROLLOUT)
+"""What may recur periodically, by the name of its column."""
 
 
 def whole_periods(rows: slice, table: pl.DataFrame) -> slice:

@@ -1,7 +1,7 @@
 """Choose the steps that a window is made of: consecutive, on all ranks, after warm-up, in whole periods.
 
 Warm-up is left out as it was tagged, and DDP's buckets must not change within the window. Steps with an evaluation, a
-checkpoint or the first batch of an epoch stay in it, as often as they occur (``periods``).
+checkpoint, a rollout or the first batch of an epoch stay in it, as often as they occur (``periods``).
 
 No rank has the reduced gradients before every rank has its own. Steps whose moments contradict this are left out: a
 clock that jumped, or steps that one rank counts differently, would appear as waiting.
@@ -18,14 +18,17 @@ import polars as pl
 from numpy.typing import NDArray
 
 from allpull.analyse.aligned import AlignedRun
-from allpull.replay.recording.periods import whole_periods
+from allpull.replay.recording.periods import ROLLOUT, whole_periods
 from allpull.replay.window import Bools
 from allpull.rundir.read.events import EventLog
 from allpull.schema.gap import Gap, named_ranks
+from allpull.schema.steps import ROLLOUTS
 from allpull.units import NS_PER_S, counted, show_time
 
 ODD = ("first_batch", "evaluation", "checkpoint")
 """Tags of steps that cost more than others and yet belong to a window."""
+
+SELDOM = 0.5  # of the steps: rollouts in more of them are what steps of this program consist of
 
 BREAK_SHARE = 0.05  # of a step: a longer gap between one step and the next is time outside all steps
 BREAK_NS = 1_000_000  # below this it may be the difference between the clocks of a device and its host, or of two hosts
@@ -44,7 +47,7 @@ class NoWindow:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ChosenSteps:
-    """The steps of a window, consecutive; ``odd`` (steps,): with one of the tags ``ODD`` on any rank."""
+    """The steps of a window, consecutive; ``odd`` (steps,): with one of the tags ``ODD`` or a rollout, on any rank."""
 
     steps: NDArray[np.int64]
     odd: Bools
@@ -57,7 +60,7 @@ def choose_steps(aligned: AlignedRun) -> ChosenSteps | NoWindow:
     reason = _unrecorded(aligned)
     if reason is not None:
         return NoWindow(reason=reason)
-    table = _table(aligned.steps, aligned.reductions, run.record.ranks)
+    table = _with_rollouts(_table(aligned.steps, aligned.reductions, run.record.ranks), run.named)
     usable = table["whole"].to_numpy() & ~table["warmup"].to_numpy()
     if not usable.any():
         return NoWindow(reason=_nothing_usable(aligned.steps, table, run.record.ranks))
@@ -69,7 +72,7 @@ def choose_steps(aligned: AlignedRun) -> ChosenSteps | NoWindow:
     if strange is not None and rows.stop - rows.start < SOUND_STEPS:
         return NoWindow(reason=f"{strange}: moments of these ranks do not compare")
     rows = whole_periods(rows, table)
-    odd = np.logical_or.reduce([table[tag].to_numpy() for tag in ODD])
+    odd = np.logical_or.reduce([table[name].to_numpy() for name in (*ODD, ROLLOUT)])
     gaps = [Gap(kind="steps left out", text=f"{why}: the window lies between them") for why in (slow, strange) if why]
     return ChosenSteps(steps=table["step"].to_numpy()[rows], odd=odd[rows], gaps=tuple(gaps))
 
@@ -133,6 +136,13 @@ def _table(records: pl.DataFrame, reductions: pl.DataFrame, ranks: int) -> pl.Da
         .sort("step")
         .collect()
     )
+
+
+def _with_rollouts(table: pl.DataFrame, named: pl.DataFrame) -> pl.DataFrame:
+    """``table`` with the column ``ROLLOUT``: steps that began by one, where only some do."""
+    steps = named.filter(pl.col("name").is_in(ROLLOUTS) & (pl.col("ns") > 0))["step"].unique()
+    begins = pl.col("step").is_in(steps.implode())
+    return table.with_columns((begins & (begins.mean() < SELDOM)).alias(ROLLOUT))
 
 
 def _apart(records: pl.DataFrame) -> str:

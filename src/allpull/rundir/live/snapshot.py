@@ -27,6 +27,7 @@ from allpull.rundir.live.activity import (
 from allpull.rundir.read.endings import shows_end
 from allpull.rundir.read.headers import rank_header, recorded_ranks
 from allpull.rundir.read.lenient import last_records
+from allpull.rundir.read.processes import boot_id, is_alive
 from allpull.rundir.run_record import read_record
 from allpull.schema.run import RunRecord
 from allpull.schema.steps import PHASES
@@ -132,7 +133,7 @@ def _rank(root: Path, rank: int, *, begins_later: bool) -> RankSnapshot | None:
         idle_s = time.time() - (root / layout.steps_file(rank)).lstat().st_mtime
     except OSError:
         return None
-    is_here = header.boot_id is not None and header.boot_id == _boot_id()
+    is_here = header.boot_id is not None and header.boot_id == boot_id()
     steps = last_records(root, layout.steps_file(rank), TAIL_BYTES)
     events = last_records(root, layout.events_file(rank), TAIL_BYTES)
     switched = [bool(event.get("on")) for event in events if event.get("kind") == "watching"]
@@ -140,7 +141,7 @@ def _rank(root: Path, rank: int, *, begins_later: bool) -> RankSnapshot | None:
         rank=rank,
         host=header.host,
         pid=header.pid,
-        alive=(_alive(header.pid) or (None if idle_s < FRESH_S else False)) if is_here else None,
+        alive=(is_alive(header.pid) or (None if idle_s < FRESH_S else False)) if is_here else None,
         ended=shows_end(events),
         steps=tuple(step for step in map(_step, steps) if step is not None),
         activity=_activity(root, rank),
@@ -212,18 +213,3 @@ def _in_reductions(listed: Any) -> int | None:
         arrival, done = passes.get(one[1], (one[-1], one[2]))
         passes[one[1]] = max(arrival, one[-1]), max(done, one[2])
     return sum(max(0, done - arrival) for arrival, done in passes.values())
-
-
-def _alive(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return False
-    return stat.rpartition(b")")[2].split()[:1] != [b"Z"]
-
-
-def _boot_id() -> str | None:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return None

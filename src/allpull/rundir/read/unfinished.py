@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 
 from allpull.rundir import layout, safe_open
+from allpull.rundir.read.headers import rank_headers
 from allpull.rundir.read.lenient import file_names
+from allpull.rundir.read.processes import boot_id, is_alive
 from allpull.schema.run import RunRecord
 
 QUEUED = "slurm"
 """The launcher whose jobs outlive the process that submitted them."""
 
 MAX_NUMBER_BYTES = 400
+SILENT_S = 30.0  # ranks write every second; a first step that compiles, or a hung rank, is told by its process
 
 _NUMBER = re.compile(r"[0-9]+(_[0-9]+)?(;[A-Za-z0-9][A-Za-z0-9_.-]*)?")
 
@@ -30,6 +34,23 @@ def job_number(root: Path, record: RunRecord) -> str | None:
     return number if number and _NUMBER.fullmatch(number) else None
 
 
+def _is_silent(root: Path) -> bool:
+    """Whether every rank ran on this machine as it is now, has no process any more, and records nothing."""
+    headers, boot = rank_headers(root), boot_id()
+    if not headers or boot is None:
+        return False
+    for header in headers:
+        if header.boot_id != boot or header.pid is None or is_alive(header.pid):
+            return False
+        try:
+            silent_s = time.time() - (root / layout.steps_file(header.rank)).lstat().st_mtime
+        except OSError:
+            return False
+        if silent_s < SILENT_S:  # in a container it has another number
+            return False
+    return True
+
+
 def why(root: Path, record: RunRecord) -> str:
     """A sentence on the unclosed run in the resolved directory ``root``."""
     status = f"{layout.RUN_JSON} says '{record.status}'"
@@ -39,6 +60,8 @@ def why(root: Path, record: RunRecord) -> str:
     began, ended = (set(file_names(root, folder, ".json")) for folder in (layout.HOSTS, layout.ENDED))
     if ended and began <= ended:
         return f"{status}, but every host of {job} has ended: its launcher was gone{close}"
+    if number is None and began and _is_silent(root):
+        return f"{status}, but no process of its ranks runs any more: the job was killed with its launcher{close}"
     if record.status == "created" and not number and not began:
         return f"{status}: no job has begun, or its launcher was killed"
     return f"{status}: {job} has not ended, or its launcher was killed{close and close + ' then'}"
