@@ -50,7 +50,8 @@ from allpull.data.loader.pack_feed import find_packs
 from allpull.data.pack.read import Pack
 from allpull.data.pack.statistics import statistics as channel_statistics
 from allpull.rundir import layout
-from allpull.rundir.read.run import find_runs, read_run
+from allpull.rundir.read.places import find_runs
+from allpull.rundir.read.run import read_run
 from allpull.rundir.write import whole_json
 from allpull.schema.spec import RunSpec, from_plain
 from allpull.schema.trainspec import DataSpec

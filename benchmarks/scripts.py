@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from allpull.rundir.read.run import find_runs, read_run
+from allpull.rundir.read.places import find_runs
+from allpull.rundir.read.run import read_run
 from stored import ROOT, keep
 
 sys.path.insert(0, str(ROOT))

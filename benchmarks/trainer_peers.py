@@ -51,7 +51,8 @@ from pathlib import Path
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from allpull.rundir.read.run import find_runs, read_run
+from allpull.rundir.read.places import find_runs
+from allpull.rundir.read.run import read_run
 from stored import ROOT, Kept, keep
 from trainer_asked import asked, prepare
 from trainer_data import CHANNELS, DATA, ON_GPU, ONE_BATCH, Setting

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from allpull.launch.job_array import MAX_TASKS, indices, task_spec
 from allpull.launch.slurm.commands import by_index
 from allpull.launch.slurm.launcher import Slurm, step_command
 from allpull.observe.affinity import ranges
+from allpull.rundir.job_file import JobFile
 from allpull.schema.spec import LaunchSpec, RunSpec, SlurmSpec
 from allpull.schema.trainspec import TrainSpec
 
@@ -50,7 +50,7 @@ def test_each_run_differs_by_its_seed_alone():
 def test_all_is_on_disk_before_anything_starts(tmp_path):
     job = prepare(SPEC, kind="train", module="m", command=["m"], out=tmp_path)
     assert sorted(path.name for path in job.directory.iterdir()) == [f"{job.directory.name}_{n}" for n in range(3)]
-    nonces = {json.loads(run.file.read_text())["nonce"] for run in job.tasks}
+    nonces = {JobFile.read(str(run.file)).nonce for run in job.tasks}
     assert len(nonces) == 3
     assert f'run={job.directory}/{job.directory.name}_"$SLURM_ARRAY_TASK_ID"\n' in Slurm().plan(job)
 

@@ -38,7 +38,7 @@ def printable(text: str) -> str:
 
 
 def inert_json(text: str) -> str:
-    """The JSON document ``text`` with every control and invisible character of its strings escaped.
+    r"""The JSON document ``text`` with every control and invisible character of its strings escaped.
 
     >>> inert_json('{"a": "\u202e\x9b"}')
     '{"a": "\\u202e\\u009b"}'

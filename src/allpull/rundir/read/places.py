@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from allpull.errors import RunDirError
@@ -24,7 +23,7 @@ def find_runs(path: Path) -> list[Path]:
     Raises:
         RunDirError: ``path`` is neither, or cannot be looked at; the name fits no run or several.
     """
-    if not os.path.lexists(path):
+    if _is_absent(path):
         return [_named(path)]
     root = safe_open.checked_directory(path)
     if layout.RUN_JSON in safe_open.file_names(root, ".", layout.RUN_JSON):
@@ -52,6 +51,17 @@ def step_bytes(run: Path) -> int:
     root = safe_open.checked_directory(run)
     files = [root / layout.STEPS / name for name in safe_open.file_names(root, layout.STEPS, "")]
     return sum(file.lstat().st_size for file in files)
+
+
+def _is_absent(path: Path) -> bool:
+    """Whether nothing is there; False where it cannot be looked at."""
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return True
+    except (OSError, ValueError):
+        return False
+    return False
 
 
 def _named(path: Path) -> Path:
