@@ -249,6 +249,7 @@ def test_long_lines_that_are_not_deep_stay_on_the_fast_path(make_run: MakeRun, m
     assert read_run(root).steps.height == 10
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_whatever_happens_to_a_file_the_answer_is_a_run_or_one_error(

@@ -61,6 +61,7 @@ def equal(one: RunData, other: RunData) -> bool:
     return all(same) and all(kinds) and one.gaps == other.gaps and one.headers == other.headers
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(files=st.lists(records(), min_size=3, max_size=3))
 def test_files_read_together_alone_and_line_by_line_are_equal(

@@ -77,6 +77,7 @@ def test_function_modes_see_what_they_saw_before(entered: list[Any]) -> None:
     assert entered == []
 
 
+@pytest.mark.slow
 def test_compiled_programs_are_as_before(entered: list[Any]) -> None:
     """One graph, no break, the same result: inside it nothing is timed, around it is."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.observe.hooks.conftest import Watch, Watched
 
-pytestmark = [pytest.mark.torch, pytest.mark.ranks]
+pytestmark = [pytest.mark.torch, pytest.mark.ranks, pytest.mark.slow]
 
 ALONE = """
 import atexit, torch
