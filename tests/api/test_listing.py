@@ -34,6 +34,7 @@ def written(folder: Path, run_id: str, **changes: object) -> Path:
     return directory
 
 
+@pytest.mark.slow
 def test_runs_are_listed_the_latest_first_and_a_damaged_one_is_named(run_cli, tmp_path: Path) -> None:
     written(tmp_path / "runs", "20260101T000000Z_digits_n2_a")
     written(tmp_path / "runs", "20260102T000000Z_a_n2_b", kind="run", command=["allpull", "run", "a.py"], name="first")
@@ -57,6 +58,7 @@ def test_a_run_is_renamed_and_found_by_its_new_name(run_cli, tmp_path: Path) -> 
     assert run_cli("rename", "latest", " ", cwd=tmp_path).returncode == 2
 
 
+@pytest.mark.slow
 def test_nothing_is_removed_unasked_or_while_a_job_runs(run_cli, tmp_path: Path) -> None:
     done = written(tmp_path / "runs", "20260101T000000Z_digits_n2_a")
     going = written(tmp_path / "runs", "20260102T000000Z_digits_n2_b", status="running")

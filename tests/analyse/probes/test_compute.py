@@ -91,6 +91,7 @@ def test_rates_and_shares_are_those_of_the_medians():
     assert [one.part for one in result.fits] == ["step", "forward", "backward", "optimizer"]
 
 
+@pytest.mark.slow
 def test_intervals_cover_the_planted_line_under_noise():
     rng, hits, knees = np.random.default_rng(2), 0, 0
     for _ in range(15):

@@ -273,6 +273,7 @@ def test_any_damage_of_the_index_is_an_error_with_a_name(tmp_path, data):
             Pack.open(directory)
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(
     value=st.recursive(

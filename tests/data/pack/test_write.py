@@ -67,6 +67,7 @@ def test_records_are_the_source(folder, make_pack, kind):
                 assert decode(pack.record(number))[0].shape[:2] == (row["height"], row["width"])
 
 
+@pytest.mark.slow
 def test_workers_change_nothing(folder, make_pack):
     one = make_pack(folder, kind="jpeg-restart", shard_bytes=60_000, to="one")
     two = make_pack(folder, kind="jpeg-restart", shard_bytes=60_000, to="two", workers=2)
@@ -100,6 +101,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_killed_writer_goes_on_to_the_same_bytes(folder, make_pack, tmp_path, workers):
     whole = make_pack(folder, kind="jpeg-restart", shard_bytes=60_000, to="whole").directory

@@ -254,6 +254,7 @@ def is_stopped(pid: int) -> bool:
     return set(states) == {"T"}
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="threads are looked at in /proc")
 @pytest.mark.parametrize(
