@@ -11,8 +11,10 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 
 PREFIX = "allpull-"
+ATTEMPTS, PAUSE_S = 20, 0.1  # to remove a folder in which processes that are being ended still write
 
 
 def path_of(directory: str, host: str) -> str:
@@ -37,10 +39,18 @@ def make(directory: str, host: str) -> str:
 
 
 def remove(path: str) -> None:
-    """Remove a folder of ours; a link, or what belongs to somebody else, is left alone."""
-    try:
-        status = os.lstat(path)
-    except OSError:
-        return
-    if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid():
+    """Remove a folder of ours; a link, or what belongs to somebody else, is left alone.
+
+    Ranks whose agent was killed may still write there for a moment.
+    """
+    for _ in range(ATTEMPTS):
+        try:
+            status = os.lstat(path)
+        except OSError:
+            return
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+            return
         shutil.rmtree(path, ignore_errors=True)
+        if not os.path.lexists(path):
+            return
+        time.sleep(PAUSE_S)
