@@ -8,10 +8,11 @@ from datetime import datetime
 from pathlib import Path
 
 from allpull.analyse.programs import program
-from allpull.api.runs import Place, Run, open_run, run_directories
+from allpull.api.runs import Place, Run, run_directories, run_directory
 from allpull.errors import AllpullError, BadInput
 from allpull.rundir import redact, safe_open
 from allpull.rundir.derived import cached_explanation
+from allpull.rundir.read.run import read_run
 from allpull.rundir.run_record import read_record, write_record
 from allpull.schema.base import tag
 from allpull.schema.results import ListedRun, ListResult
@@ -30,7 +31,7 @@ def list_runs(places: Iterable[Place]) -> ListResult:
     listed, damaged = [], []
     for directory in sorted(run_directories(places), key=lambda one: one.name, reverse=True):
         try:
-            listed.append(_listed(open_run(directory)))
+            listed.append(_listed(Run(read_run(directory))))
         except AllpullError as error:
             damaged.append(error.message)
     return ListResult(schema=tag("runs"), runs=listed, damaged=damaged)
@@ -43,7 +44,7 @@ def rename(place: Place, name: str) -> Path:
         RunDirError: there is no run, or several.
         BadInput: the name is empty or too long, or the run has not ended.
     """
-    directory = open_run(place).directory
+    directory = run_directory(place)
     clean, _ = redact.text(name)
     if not clean.strip() or len(clean) > MAX_NAME:
         raise BadInput(f"a run cannot be called {name[:40]!r}", hint=f"give 1 to {MAX_NAME} characters")

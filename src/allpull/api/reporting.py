@@ -27,14 +27,7 @@ def scaling_report(runs: Sequence[AlignedRun]) -> ScalingReport:
     Raises:
         BadInput: there are no runs.
     """
-    if not runs:
-        raise BadInput("no run was given", hint="give a run directory, or a folder of them")
-    programs, without_steps = _split(runs)
-    names = titles([program(members[0].data.record) for members in programs]) if len(programs) > 1 else [""]
-    others = [_table(name, members)[0] for name, members in zip(names[1:], programs[1:], strict=True)]
-    table, details = _table(names[0], programs[0])
-    apart = [detail(run, metrics(run)) for run in without_steps]
-    return ScalingReport(schema=tag("report"), **dict(table), details=details, others=others, without_steps=apart)
+    return _report(*_split(runs))
 
 
 def with_explanation(runs: Sequence[AlignedRun]) -> ScalingReport:
@@ -43,8 +36,8 @@ def with_explanation(runs: Sequence[AlignedRun]) -> ScalingReport:
     Raises:
         BadInput: there are no runs.
     """
-    result = scaling_report(runs)
-    of_program = _split(runs)[0][0]
+    programs, without_steps = _split(runs)
+    result, of_program = _report(programs, without_steps), programs[0]
     largest = max(of_program, key=lambda run: run.data.record.ranks)
     made = explain(largest, [run for run in of_program if run.data.record.ranks < largest.data.record.ranks])
     if made.window is None:
@@ -82,8 +75,22 @@ def side_by_side(report: ScalingReport) -> ShowResult:
     )
 
 
+def _report(programs: Sequence[Sequence[AlignedRun]], without_steps: Sequence[AlignedRun]) -> ScalingReport:
+    names = titles([program(members[0].data.record) for members in programs]) if len(programs) > 1 else [""]
+    others = [_table(name, members)[0] for name, members in zip(names[1:], programs[1:], strict=True)]
+    table, details = _table(names[0], programs[0])
+    apart = [detail(run, metrics(run)) for run in without_steps]
+    return ScalingReport(schema=tag("report"), **dict(table), details=details, others=others, without_steps=apart)
+
+
 def _split(runs: Sequence[AlignedRun]) -> tuple[list[list[AlignedRun]], list[AlignedRun]]:
-    """The runs of each program, and those without a step; where no run has one, none is set apart."""
+    """The runs of each program, and those without a step; where no run has one, none is set apart.
+
+    Raises:
+        BadInput: there are no runs.
+    """
+    if not runs:
+        raise BadInput("no run was given", hint="give a run directory, or a folder of them")
     ordered = in_order(runs)
     trained = [run for run in ordered if has_steps(run.data)]
     if not trained:

@@ -144,13 +144,7 @@ def open_run(path: Place, *, skip_damaged: bool = False) -> Run:
         RunDirError: there is no run, or it cannot be read.
         BadInput: there are several runs.
     """
-    directories = run_directories([path])
-    if len(directories) != 1:
-        raise BadInput(
-            f"{shown_path(Path(path))} holds {counted(len(directories), 'run')}, and one is needed here",
-            hint=f"name one of them, such as {directories[-1].name}",
-        )
-    return Run(read_run(directories[0], skip_damaged=skip_damaged))
+    return Run(read_run(run_directory(path), skip_damaged=skip_damaged))
 
 
 def open_runs(places: Place | Iterable[Place], *, skip_damaged: bool = False) -> list[Run]:
@@ -176,6 +170,22 @@ def each_run(places: Iterable[Place], *, skip_damaged: bool = False) -> list[Run
         BadInput: no place was given.
     """
     return [Run(read_run(path, skip_damaged=skip_damaged)) for path in run_directories(places)]
+
+
+def run_directory(place: Place) -> Path:
+    """The one run directory at ``place``, as `open_run` finds it.
+
+    Raises:
+        RunDirError: there is no run.
+        BadInput: there are several runs.
+    """
+    directories = run_directories([place])
+    if len(directories) != 1:
+        raise BadInput(
+            f"{shown_path(Path(place))} holds {counted(len(directories), 'run')}, and one is needed here",
+            hint=f"name one of them, such as {directories[-1].name}",
+        )
+    return directories[0]
 
 
 def run_directories(places: Iterable[Place]) -> list[Path]:

@@ -6,6 +6,7 @@ import re
 import shlex
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -142,6 +143,13 @@ def print_prepared(script: Path) -> None:
     """Say how ``script`` is submitted; the path alone on stdout."""
     note(f"submit it from this folder: sbatch {shlex.quote(str(script))}")
     answer(str(script))
+
+
+def closing_lines(directory: Path) -> Iterator[str]:
+    """The numbers of a run that has just ended well, and the next command."""
+    from allpull.api.closing import summary  # noqa: PLC0415  polars is not needed before the end of a job
+
+    yield from summary(directory)
 
 
 def exit_like(record: RunRecord) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +15,7 @@ from allpull.cli.options import (
     RecordedSteps,
     Trace,
     check_exclusive,
+    closing_lines,
     own_command,
     print_plan,
     print_prepared,
@@ -88,10 +88,4 @@ def run(  # noqa: PLR0917  one parameter an option, called by typer alone
     if prepare:
         print_prepared(observing.command_script(observed, out, own_command()))
         return
-    raise typer.Exit(observing.observe(observed, out, own_command(), notify=note, summary=_summary))
-
-
-def _summary(directory: Path) -> Iterator[str]:
-    from allpull.api.closing import summary  # noqa: PLC0415  polars is not needed before the end
-
-    yield from summary(directory)
+    raise typer.Exit(observing.observe(observed, out, own_command(), notify=note, summary=closing_lines))

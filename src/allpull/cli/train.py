@@ -14,6 +14,7 @@ from allpull.cli.options import (
     Prepare,
     Sets,
     check_exclusive,
+    closing_lines,
     exit_like,
     own_command,
     print_plan,
@@ -57,7 +58,6 @@ def train(  # noqa: PLR0917  one parameter an option, called by typer alone
     as_json: AsJson = False,
 ) -> None:
     """Train the model of a recipe, data-parallel, and record the run."""
-    from allpull.api.closing import summary  # noqa: PLC0415  polars is not needed for --help
     from allpull.cli import listing  # noqa: PLC0415  pydantic is not needed for --help
     from allpull.cli.progress import follow  # noqa: PLC0415
     from allpull.jobs import training  # noqa: PLC0415
@@ -85,7 +85,7 @@ def train(  # noqa: PLR0917  one parameter an option, called by typer alone
     job = training.training_job(spec, out, own_command())
     with follow(job.directory, spec) as look:
         record = execute(job, choose(spec.launch.launcher), look, note)
-    for line in summary(job.directory) if record.status == "completed" else ():
+    for line in closing_lines(job.directory) if record.status == "completed" else ():
         note(line)
     note(f"run directory: {job.directory}")
     exit_like(record)
