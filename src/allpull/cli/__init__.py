@@ -11,7 +11,6 @@ import sys
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from allpull.cli import (
     compare,
@@ -34,7 +33,7 @@ from allpull.cli import (
 )
 from allpull.cli.encoding import prepare_streams
 from allpull.cli.say import complain, note
-from allpull.cli.verb import Verb, example
+from allpull.cli.verb import Verb, VerbGroup, example
 from allpull.errors import AllpullError
 from allpull.version import __version__
 
@@ -42,7 +41,7 @@ OWN_FAILURE = 125  # of allpull itself, distinct from the program's codes (as in
 INTERRUPTED = 130  # by Ctrl-C: 128 + the number of SIGINT
 
 
-class Verbs(TyperGroup):
+class Verbs(VerbGroup):
     """The verbs; an error is one message of what, where and what to do, never a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
