@@ -10,8 +10,6 @@ from allpull.analyse.programs import by_program, has_steps, program, titles
 from allpull.analyse.run import detail, metrics
 from allpull.analyse.scaling import in_order, scaling_table
 from allpull.errors import BadInput
-from allpull.explain.detail import detail as drawn
-from allpull.explain.explanation import explain
 from allpull.explain.scaling import sentences
 from allpull.schema.base import tag
 from allpull.schema.reported import ProgramTable, ScalingReport
@@ -36,6 +34,9 @@ def with_explanation(runs: Sequence[AlignedRun]) -> ScalingReport:
     Raises:
         BadInput: there are no runs.
     """
+    from allpull.explain.detail import detail as drawn  # noqa: PLC0415  only what explains loads the rules
+    from allpull.explain.explanation import explain  # noqa: PLC0415  as above
+
     programs, without_steps = _split(runs)
     result, of_program = _report(programs, without_steps), programs[0]
     largest = max(of_program, key=lambda run: run.data.record.ranks)
