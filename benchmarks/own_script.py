@@ -28,7 +28,7 @@ TRAIN = "allpull run -- torchrun --nproc-per-node 2 train.py"
 FIRST = (TRAIN, "allpull explain latest", "allpull report latest")
 THEN = ("allpull rename latest before", TRAIN, "allpull compare before --with latest", "allpull ls")
 ENVIRONMENT = {"COLUMNS": "90", "NO_COLOR": "1", "OMP_NUM_THREADS": "1"}
-PICTURE_PIXELS = "1200,1000"
+PICTURE_PIXELS = "1200,820"
 
 
 def said(command: str, folder: Path) -> list[str]:
