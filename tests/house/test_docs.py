@@ -53,8 +53,9 @@ def test_generated_pages_and_stored_numbers_are_current(python: Python) -> None:
     assert done.returncode == 0, f"run: make reference\n{done.stdout}{done.stderr}"
 
 
-def test_examples_in_the_tools_are_right(python: Python) -> None:
-    done = python("-m", "doctest", "tools/reference.py")
+@pytest.mark.parametrize("tool", ["tools/reference.py", "tools/environment.py"])
+def test_examples_in_the_tools_are_right(python: Python, tool: str) -> None:
+    done = python("-m", "doctest", tool)
     assert done.returncode == 0, done.stdout
 
 
