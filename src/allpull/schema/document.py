@@ -6,7 +6,20 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from allpull.schema import compared, counters, events, explained, host, probed, probes, reported, results, run, steps
+from allpull.schema import (
+    audited,
+    compared,
+    counters,
+    events,
+    explained,
+    host,
+    probed,
+    probes,
+    reported,
+    results,
+    run,
+    steps,
+)
 from allpull.schema.base import VERSION
 
 DOCUMENTED: dict[str, Any] = {
@@ -22,6 +35,7 @@ DOCUMENTED: dict[str, Any] = {
     "runs": results.ListResult,
     "explain": explained.ExplainResult,
     "compare": compared.CompareResult,
+    "audit": audited.AuditResult,
     "report": reported.ScalingReport,
     "probes-loader": probes.LoaderAnswer,
     "probes-storage": probes.StorageAnswer,
