@@ -19,6 +19,7 @@ from allpull.analyse.steps import throughput
 from allpull.analyse.steps.grid import arrange, of_steps, walls
 from allpull.analyse.steps.pauses import pauses, waits
 from allpull.analyse.steps.steady import NOT_ON_ALL_RANKS, SteadySteps
+from allpull.rundir.read.linked_files import linked_files
 from allpull.rundir.read.run import RunData
 from allpull.schema.gap import Gap, texts
 from allpull.schema.results import CollectiveUse, Pause, RunDetail, RunMetrics, Steady
@@ -112,6 +113,7 @@ def detail(aligned: AlignedRun, metrics: RunMetrics) -> RunDetail:
         step_times_s=evenly(times_s.tolist(), MAX_STEP_TIMES),
         curves=learning.curves(run.events),
         exit=record.exit,
+        linked_files=linked_files(run.directory),
     )
 
 

@@ -10,9 +10,7 @@ from allpull.analyse.programs import by_program, has_steps, program, titles
 from allpull.analyse.run import detail, metrics
 from allpull.analyse.scaling import in_order, scaling_table
 from allpull.errors import BadInput
-from allpull.explain.detail import detail as drawn
-from allpull.explain.explanation import explain
-from allpull.explain.scaling import sentences
+from allpull.explain.scaling import caveats, sentences
 from allpull.schema.base import tag
 from allpull.schema.reported import ProgramTable, ScalingReport
 from allpull.schema.results import ProgramRuns, RunDetail, ShowResult
@@ -36,6 +34,9 @@ def with_explanation(runs: Sequence[AlignedRun]) -> ScalingReport:
     Raises:
         BadInput: there are no runs.
     """
+    from allpull.explain.detail import detail as drawn  # noqa: PLC0415  only what explains loads the rules
+    from allpull.explain.explanation import explain  # noqa: PLC0415  as above
+
     programs, without_steps = _split(runs)
     result, of_program = _report(programs, without_steps), programs[0]
     largest = max(of_program, key=lambda run: run.data.record.ranks)
@@ -101,7 +102,9 @@ def _split(runs: Sequence[AlignedRun]) -> tuple[list[list[AlignedRun]], list[Ali
 def _table(name: str, runs: Sequence[AlignedRun]) -> tuple[ProgramTable, list[RunDetail]]:
     show = scaling_table(runs)
     details = [detail(run, measured) for run, measured in zip(runs, show.runs, strict=True)]
-    return ProgramTable(program=name, show=show, words=sentences(show, details)), details
+    return ProgramTable(
+        program=name, show=show, words=sentences(show, details), caveats=caveats(show, details)
+    ), details
 
 
 def write_report(result: ScalingReport, path: Path, figures: Path | None = None) -> list[Path]:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib.resources import files
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
+from urllib.parse import quote
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
@@ -44,8 +47,8 @@ class Picture:
     json: Markup
 
 
-def render(report: ScalingReport) -> str:
-    """The whole page. The same report always gives the same text.
+def render(report: ScalingReport, folder: Path | None = None) -> str:
+    """The whole page, with links to files of the runs for a page in ``folder``. A report always gives the same text.
 
     Raises:
         BadInput: the report contains no run, or details of other runs.
@@ -62,6 +65,7 @@ def render(report: ScalingReport) -> str:
         style=Markup(_asset("page.css")),  # noqa: S704  # our own file
         script=Markup(script),  # noqa: S704  # our own file and vl-convert's bundle
         policy=_policy(script),
+        linked=partial(_relative_link, folder or Path()),
         version=__version__,
     )
 
@@ -72,7 +76,7 @@ def write(report: ScalingReport, path: Path) -> Path:
     Raises:
         BadInput: there is nothing to report, or ``path`` cannot be written.
     """
-    return place(path, render(report).encode("utf-8"))
+    return place(path, render(report, path.parent).encode("utf-8"))
 
 
 def _environment() -> Environment:
@@ -84,6 +88,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Markup) or not isinstance(value, str):
         return value
     return _BEFORE_UNIT.sub("\u00a0", short(value, TEXT_CHARACTERS))
+
+
+def _relative_link(folder: Path, directory: str, path: str) -> str:
+    """The link from a page in ``folder`` to ``path`` of a run directory: relative, so no scheme can be in it."""
+    return f"./{quote(os.path.relpath(PurePath(directory, path), folder), errors='replace')}"
 
 
 def _facts(report: ScalingReport) -> str:

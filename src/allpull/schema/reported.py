@@ -15,6 +15,9 @@ class ProgramTable(Record):
     program: str = Field("", description="name of the script or recipe; empty where all runs are of one program")
     show: ShowResult
     words: list[str] = Field(description="summary sentences, most important first")
+    caveats: list[str] = Field(
+        default_factory=list, description="what to know before the first of ``words``; some are among them"
+    )
 
 
 class ScalingReport(ProgramTable):

@@ -23,6 +23,14 @@ class Interval(Record):
     low: float | None
     high: float | None
 
+    def includes(self, number: float) -> bool:
+        """Whether ``number`` lies within the bounds; False where they are not known.
+
+        >>> Interval(value=0.8, low=0.5, high=1.1).includes(1.0), Interval(value=0.8, low=None, high=None).includes(1.0)
+        (True, False)
+        """
+        return self.low is not None and self.high is not None and self.low <= number <= self.high
+
     @property
     def is_at_most(self) -> bool:
         """Whether ``value`` is an upper bound, at which the interval ends, and ``low`` a certain lower bound.
@@ -239,6 +247,9 @@ class RunDetail(Record):
     step_times_s: list[float] = Field(description="steady step times, thinned evenly to at most 2,000")
     curves: list[Curve]
     exit: Exit | None
+    linked_files: list[str] = Field(
+        default_factory=list, description="paths in the run directory of files that other tools open, such as traces"
+    )
 
 
 class CollectiveTime(Record):

@@ -97,18 +97,29 @@ class Cards:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Callout:
-    """The conclusion for a reader who stops after one screen: ``label`` says what ``title`` is.
+class Command:
+    """A line for a shell, and what it is for."""
 
-    Empty ``price`` and ``remedy`` are omitted; ``more`` is the text of a link to the findings, empty for none.
-    """
-
-    kind: ClassVar[str] = "callout"
     label: str
+    line: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commands:
+    """Lines for a shell, each with a button that copies it."""
+
+    kind: ClassVar[str] = "commands"
+    commands: Sequence[Command]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """Files of ``directory``, called ``title``; the page turns their paths into links relative to itself."""
+
+    kind: ClassVar[str] = "links"
     title: str
-    price: str = ""
-    remedy: str = ""
-    more: str = ""
+    directory: str
+    paths: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +158,7 @@ class Chart:
     spec: Mapping[str, Any] = field(repr=False)
 
 
-Part = Text | Points | Notice | Tiles | Table | Cards | Callout | Terms | Log | Chart
+Part = Text | Points | Notice | Tiles | Table | Cards | Commands | Links | Terms | Log | Chart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ SECTIONS = Table(
     builtin={
         "summary": "allpull.report.sections.summary:block",
         "findings": "allpull.report.sections.findings:block",
+        "runs": "allpull.report.sections.runs:block",
         "losses": "allpull.report.sections.losses:block",
         "throughput": "allpull.report.sections.throughput:block",
         "phases": "allpull.report.sections.phases:block",
