@@ -11,8 +11,6 @@ from allpull.analyse.run import detail, metrics
 from allpull.analyse.scaling import in_order, scaling_table
 from allpull.analyse.usage import usage
 from allpull.errors import BadInput
-from allpull.explain.detail import detail as drawn
-from allpull.explain.explanation import explain
 from allpull.explain.scaling import caveats, sentences
 from allpull.schema.base import tag
 from allpull.schema.reported import ProgramTable, ScalingReport
@@ -37,6 +35,9 @@ def with_explanation(runs: Sequence[AlignedRun]) -> ScalingReport:
     Raises:
         BadInput: there are no runs.
     """
+    from allpull.explain.detail import detail as drawn  # noqa: PLC0415  only what explains loads the rules
+    from allpull.explain.explanation import explain  # noqa: PLC0415  as above
+
     programs, without_steps = _split(runs)
     result, of_program = _report(programs, without_steps), programs[0]
     largest = max(of_program, key=lambda run: run.data.record.ranks)

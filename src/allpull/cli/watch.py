@@ -15,6 +15,8 @@ from allpull.report.printable import inert_json
 if TYPE_CHECKING:
     from allpull.schema.results import WatchResult
 
+STUCK = 3  # exit code of a snapshot with a dead or hung rank
+
 EXAMPLE = "allpull watch runs"
 
 
@@ -27,7 +29,10 @@ def watch(
         bool, typer.Option("--stacks/--no-stacks", help="Show where a rank hangs, if py-spy is installed.")
     ] = True,
 ) -> None:
-    """Watch a running job: its progress, and slow, dead or hung ranks."""
+    """Watch a running job: its progress, and slow, dead or hung ranks.
+
+    With --once or --json the exit code is 3 if a rank is dead or hung.
+    """
     from rich.console import Console  # noqa: PLC0415  not needed for --help
     from rich.live import Live  # noqa: PLC0415
 
@@ -41,6 +46,8 @@ def watch(
         else:
             show_result(page(result))
             _note_failure(directory)
+        if any(trouble.kind in {"dead", "hung"} for trouble in result.troubles):
+            raise typer.Exit(STUCK)
         return
     console = Console()
     with Live(console=console, refresh_per_second=4, screen=False) as live:

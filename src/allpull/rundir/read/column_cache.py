@@ -25,13 +25,14 @@ from allpull.rundir import layout
 from allpull.rundir.read import counters, steps
 from allpull.rundir.read.counters import CountersFile
 from allpull.rundir.read.steps import StepsFile, StepTables
+from allpull.rundir.safe_open import Identity, file_identity, others_can_write
 from allpull.rundir.write import private_folder, replaced_file
 from allpull.schema.base import Record
 from allpull.schema.counters import CountersHeader
 from allpull.schema.steps import StepsHeader
 from allpull.version import __version__
 
-FORMAT = 1
+FORMAT = 2
 """Raised whenever reading gives other columns for the same files."""
 
 MIN_BYTES = 8 << 20  # of step records; fewer are parsed as fast as the cache is opened
@@ -39,9 +40,6 @@ SETTLED_NS = 2_000_000_000  # a file that changed later than this before it was 
 MAX_INDEX_BYTES = 1 << 28
 MAGIC = b"allpull columns\n"
 LENGTH_BYTES = 8  # of a length or checksum
-
-Identity = tuple[int, ...]
-"""Device, inode, size, time of modification and time of change of a file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,9 +101,9 @@ def sources(root: Path, relatives: Sequence[str], ranks: int) -> Sources | None:
     """
     read_ns = time.time_ns()
     try:
-        if not _is_private(root.stat()):
+        if others_can_write(root.stat()):
             return None
-        identities = {relative: _identity(root, relative) for relative in relatives}
+        identities = {relative: file_identity(root, relative) for relative in relatives}
     except (OSError, ValueError):
         return None
     if sum(size for _, _, size, _, _ in identities.values()) < MIN_BYTES:
@@ -154,10 +152,11 @@ def store(of: Sources, columns: Columns) -> None:
         return
     folder = of.root / layout.DERIVED
     try:
-        if any(_identity(of.root, relative) != identity for relative, identity in of.identities.items()):
+        if any(file_identity(of.root, relative) != identity for relative, identity in of.identities.items()):
             return
         private_folder(str(folder))
-        if not _is_private(os.lstat(folder)):
+        status = os.lstat(folder)
+        if others_can_write(status) or not stat.S_ISDIR(status.st_mode):
             return
         _write(of, columns, str(of.root / layout.COLUMNS))
     except (OSError, ValueError):
@@ -252,22 +251,9 @@ def _opened(root: Path) -> BinaryIO:
         name = Path(layout.COLUMNS).name
         descriptor = os.open(name, flags | os.O_NONBLOCK, dir_fd=folder)  # opening a pipe must not hang
         status = os.fstat(descriptor)
-        if not (_is_private(os.fstat(folder)) and _is_private(status) and stat.S_ISREG(status.st_mode)):
+        if others_can_write(os.fstat(folder)) or others_can_write(status) or not stat.S_ISREG(status.st_mode):
             os.close(descriptor)
             raise ValueError(f"{layout.COLUMNS} is not a private file")
         return os.fdopen(descriptor, "rb")
     finally:
         os.close(folder)
-
-
-def _is_private(status: os.stat_result) -> bool:
-    """Whether nobody but this user may write to it."""
-    return status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-
-
-def _identity(root: Path, relative: str) -> Identity:
-    """Raises OSError where the file is missing, ValueError where it is a link or no file."""
-    status = os.lstat(root / relative)
-    if not stat.S_ISREG(status.st_mode):
-        raise ValueError(f"{relative} is not a file")
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
