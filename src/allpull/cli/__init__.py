@@ -18,6 +18,7 @@ from allpull.cli import (
     doctor,
     env,
     explain,
+    export,
     import_,
     ls,
     pack,
@@ -94,7 +95,7 @@ app = typer.Typer(
 
 VERBS = (
     *(demo.demo, train.train, run.run, env.env, rehearse.rehearse),
-    *(watch.watch, show.show, explain.explain, compare.compare, report.report, import_.import_),
+    *(watch.watch, show.show, explain.explain, compare.compare, report.report, export.export, import_.import_),
     *(ls.ls, rename.rename, rm.rm, doctor.doctor),
 )
 """Verbs in the order of the help; a new one is a file in this room and an entry here."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -43,7 +43,8 @@ class Machine:
 
     ``hosts``: of each rank. ``queued_s`` and ``cpu_s`` (ranks,): seconds per second that the threads of a rank and its
     helpers waited for a CPU, and that they had one. ``cpus`` are those of each host that ranks may use.
-    ``started``: the largest number of processes of a rank, itself included. ``gpus``: host → names of its accelerators.
+    ``other_cpu_s``: host → CPUs that programs beside the job keep busy. ``started``: the largest number of processes of
+    a rank, itself included. ``gpus``: host → names of its accelerators.
     ``localities``: rank → how near its CPUs are to its own. ``input_shapes``: counts of the rank that met most.
     ``sensors``: clock_hz, power_w and temperature_c → median over accelerators in each step, (steps,), NaN where none
     was sampled; those never sampled are absent. ``device_busy_share``: of the time, in which a kernel ran on the
@@ -66,6 +67,7 @@ class Machine:
     cpus: Mapping[str, float] | None = None
     queued_s: Floats | None = None
     cpu_s: Floats | None = None
+    other_cpu_s: Mapping[str, float] = field(default_factory=dict)
     started: int | None = None
     connections: tuple[Connection, ...] = ()
     round_trip_s: float | None = None
@@ -94,6 +96,11 @@ class Machine:
             return None
         return float(self.cpu_s[list(self.ranks_of(host))].sum()) / cpus
 
+    def other_share(self, host: str) -> float | None:
+        """Share of the CPUs of ``host`` that programs beside the job keep busy; None: not known."""
+        cpus = None if self.cpus is None else self.cpus.get(host)
+        return None if cpus is None or host not in self.other_cpu_s else self.other_cpu_s[host] / cpus
+
 
 def machine_of(run: RunData, steps: NDArray[np.int64]) -> Machine:
     """The machine of ``run`` during ``steps``, as far as it is known."""
@@ -110,6 +117,7 @@ def machine_of(run: RunData, steps: NDArray[np.int64]) -> Machine:
     vectors = [set(of.cpu.vector) for of in run.hosts]
     trained = _trained(run)
     compiled = trained.get("compile")
+    cpu_s = _rates(inside, "cpu_ns", ranks)
     return Machine(
         hosts=hosts,
         is_rehearsal=run.record.kind == "rehearse",
@@ -125,7 +133,8 @@ def machine_of(run: RunData, steps: NDArray[np.int64]) -> Machine:
         torch_vector=run.record.versions.get("torch_cpu") or run.record.environment.get("ATEN_CPU_CAPABILITY"),
         cpus={name: count for name, count in cpus.items() if np.isfinite(count)} or None,
         queued_s=_rates(inside, "queued_ns", ranks),
-        cpu_s=_rates(inside, "cpu_ns", ranks),
+        cpu_s=cpu_s,
+        other_cpu_s={} if cpu_s is None else _other_cpu_s(run, _of_hosts(spans, hosts), cpu_s, hosts),
         started=_most(inside, "processes"),
         connections=_connections(run.links, _of_hosts(spans, hosts)),
         round_trip_s=_round_trip_s(run.pings),
@@ -133,6 +142,26 @@ def machine_of(run: RunData, steps: NDArray[np.int64]) -> Machine:
         storage_read_bytes_per_s=reading.storage_read_bytes_per_s,
         recording_share=recording_overhead(of_steps(run.steps, steps)).share,
     )
+
+
+def _other_cpu_s(
+    run: RunData, spans: Mapping[str, tuple[int, int]], cpu_s: Floats, hosts: Sequence[str]
+) -> dict[str, float]:
+    """Host → CPUs that are busy within its span beyond those of its ranks, ``cpu_s`` (ranks,).
+
+    Hosts whose ranks may not use all CPUs are left out: what keeps the other CPUs busy delays nobody.
+    """
+    partly = {one.host for one in run.hosts if one.cpu.quota or one.cpu.usable != one.cpu.logical}
+    other = {}
+    for host, (begin_ns, end_ns) in spans.items():
+        inside = run.cpus.filter(pl.col("host") == host, pl.col("t_ns").is_between(begin_ns, end_ns)).drop_nulls()
+        if host in partly or inside.height < 2:
+            continue
+        first, *_, last = inside.select("t_ns", "cpu_ns").sort("t_ns").rows()
+        busy = (last[1] - first[1]) / max(1, last[0] - first[0])
+        own = sum(float(cpu_s[rank]) for rank, name in enumerate(hosts) if name == host)
+        other[host] = max(0.0, busy - own)
+    return other
 
 
 def _most_shapes(counts: tuple[InputShapes, ...]) -> int:

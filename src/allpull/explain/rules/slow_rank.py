@@ -107,7 +107,7 @@ def _remedy_one(rank: int, facts: Facts, where: str) -> str:
     host = facts.machine.hosts[rank]
     return (
         f"check what differs on {quoted([host]) if host else 'its host'}: {clocks(facts.machine, host)} for clocks "
-        f"and heat, top for other programs, taskset -p for its cores{leave_out(facts.machine, host)}"
+        f"and heat, top for other programs, taskset -p for its cores{leave_out(facts.start, facts.machine, host)}"
     )
 
 
