@@ -344,6 +344,8 @@ class RankWatched(Record):
     phase: str | None
     operation: str | None = Field(description="the collective that it is executing")
     phase_for_s: float | None
+    phases: dict[str, float] = Field(default_factory=dict, description="seconds per step, over its last steps")
+    late_s: float | None = Field(None, description="seconds per step by which its own work exceeds the fastest rank's")
 
 
 class WatchResult(Record):
