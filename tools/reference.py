@@ -30,7 +30,7 @@ from pydantic.fields import FieldInfo
 import allpull
 import printed
 from allpull import cli
-from allpull.api import frames
+from allpull.analyse import frames
 from allpull.config.load import load_spec, recipes
 from allpull.explain import manual
 from allpull.explain.rules import names

@@ -18,6 +18,7 @@ from allpull.cli import (
     doctor,
     env,
     explain,
+    export,
     import_,
     ls,
     pack,
@@ -28,6 +29,7 @@ from allpull.cli import (
     rm,
     run,
     show,
+    study,
     train,
     watch,
 )
@@ -94,12 +96,12 @@ app = typer.Typer(
 
 VERBS = (
     *(demo.demo, train.train, run.run, env.env, rehearse.rehearse),
-    *(watch.watch, show.show, explain.explain, compare.compare, report.report, import_.import_),
+    *(watch.watch, show.show, explain.explain, compare.compare, report.report, export.export, import_.import_),
     *(ls.ls, rename.rename, rm.rm, doctor.doctor),
 )
 """Verbs in the order of the help; a new one is a file in this room and an entry here."""
 
-GROUPS = {"probe": probe.probe, "pack": pack.pack}
+GROUPS = {"probe": probe.probe, "pack": pack.pack, "study": study.study}
 """Verbs with verbs below them."""
 
 SETTINGS = {"run": run.SETTINGS}
