@@ -85,6 +85,18 @@ def test_against_a_reference_computation_is_compared(run_cli, kept):
     assert "global efficiency" in shown
 
 
+def test_a_reference_of_another_program_is_refused_and_an_edited_script_is_noted(run_cli, kept, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(kept, other)
+    record = json.loads((other / "run.json").read_text())
+    (other / "run.json").write_text(json.dumps({**record, "script_sha256": "0" * 64}))
+    edited = run_cli("explain", str(kept), "--reference", str(other), "--json")
+    assert edited.returncode == 0
+    assert json.loads(edited.stdout)["notes"][0].startswith("The script is not the same as in reference")
+    (other / "run.json").write_text(json.dumps({**record, "command": ["allpull", "run", "--", "unlike.py"]}))
+    refused(run_cli("explain", str(kept), "--reference", str(other)), "is of another program")
+
+
 def test_the_manual_names_every_rule(run_cli):
     done = run_cli("explain", "--rules")
     assert done.returncode == 0
