@@ -9,9 +9,9 @@ from typing import TypeAlias
 
 import polars as pl
 
+from allpull.analyse import frames
 from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.run import metrics
-from allpull.api import frames
 from allpull.api.reporting import with_explanation, write_report
 from allpull.api.results import Explanation, Metrics
 from allpull.errors import BadInput
