@@ -277,6 +277,11 @@ class RunDetail(Record):
     step_times_s: list[float] = Field(description="steady step times, thinned evenly to at most 2,000")
     curves: list[Curve]
     exit: Exit | None
+    other_cpu_share: float | None = Field(
+        None,
+        ge=0,
+        description="share of the CPUs of the busiest host that other programs kept busy in the steady steps",
+    )
     linked_files: list[str] = Field(
         default_factory=list, description="paths in the run directory of files that other tools open, such as traces"
     )
