@@ -29,6 +29,7 @@ from allpull.cli import (
     rm,
     run,
     show,
+    study,
     train,
     watch,
 )
@@ -100,7 +101,7 @@ VERBS = (
 )
 """Verbs in the order of the help; a new one is a file in this room and an entry here."""
 
-GROUPS = {"probe": probe.probe, "pack": pack.pack}
+GROUPS = {"probe": probe.probe, "pack": pack.pack, "study": study.study}
 """Verbs with verbs below them."""
 
 SETTINGS = {"run": run.SETTINGS}

@@ -47,6 +47,16 @@ class Picture:
     json: Markup
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """What a page shows: what kind of page it is, of what, when and how much, and its sections by name."""
+
+    kicker: str
+    subject: str
+    facts: str
+    blocks: Mapping[str, Block]
+
+
 def render(report: ScalingReport, folder: Path | None = None) -> str:
     """The whole page, with links to files of the runs for a page in ``folder``. A report always gives the same text.
 
@@ -54,19 +64,30 @@ def render(report: ScalingReport, folder: Path | None = None) -> str:
         BadInput: the report contains no run, or details of other runs.
     """
     shown = bounded(report)
-    sections = blocks(shown)
-    script = _script()
-    template = _environment().from_string(_asset("page.html"))
-    return template.render(
+    page = Page(
+        kicker="Scaling report" if len(shown.show.runs) > 1 else "Run report",
         subject=shown.program or subject(shown.show.runs),
         facts=_facts(shown),
-        blocks=sections,
-        pictures=_pictures(sections),
-        style=Markup(_asset("page.css")),  # noqa: S704  # our own file
-        script=Markup(script),  # noqa: S704  # our own file and vl-convert's bundle
-        policy=_policy(script),
-        linked=partial(_relative_link, folder or Path()),
-        version=__version__,
+        blocks=blocks(shown),
+    )
+    return render_page(page, folder)
+
+
+def render_page(page: Page, folder: Path | None = None) -> str:
+    """``page`` as HTML, with links for a page in ``folder``."""
+    script = _script()
+    return (
+        _environment()
+        .from_string(_asset("page.html"))
+        .render(
+            page=page,
+            pictures=_pictures(page.blocks),
+            style=Markup(_asset("page.css")),  # noqa: S704  # our own file
+            script=Markup(script),  # noqa: S704  # our own file and vl-convert's bundle
+            policy=_policy(script),
+            version=__version__,
+            linked=partial(_relative_link, folder or Path()),
+        )
     )
 
 
@@ -99,7 +120,9 @@ def _facts(report: ScalingReport) -> str:
     runs = report.show.runs
     days = sorted({detail.created_utc[:10] for detail in report.details})
     when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
-    return " · ".join([counted(len(runs), "run"), f"on {rank_counts(runs)}", when])
+    others = sum(len(one.show.runs) for one in report.others)
+    apart = f"{counted(others, 'run')} of {counted(len(report.others), 'other program')} below" if others else ""
+    return " · ".join(part for part in (counted(len(runs), "run"), f"on {rank_counts(runs)}", when, apart) if part)
 
 
 def _pictures(sections: Mapping[str, Block]) -> dict[str, Picture]:

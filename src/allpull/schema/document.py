@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from allpull.schema import (
+    audited,
     compared,
     counters,
     events,
@@ -36,6 +37,7 @@ DOCUMENTED: dict[str, Any] = {
     "explain": explained.ExplainResult,
     "export": exported.ExportResult,
     "compare": compared.CompareResult,
+    "audit": audited.AuditResult,
     "report": reported.ScalingReport,
     "probes-loader": probes.LoaderAnswer,
     "probes-storage": probes.StorageAnswer,

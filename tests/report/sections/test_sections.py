@@ -68,9 +68,11 @@ def test_sections_come_in_reading_order_and_each_loads():
         "timeline",
         "lateness",
         "steps",
+        "usage",
+        "operators",
         "learning",
     ]
-    assert names()[:13] == [*first, "programs", "environment", "method"]
+    assert names()[:15] == [*first, "programs", "environment", "method"]
     assert all(callable(SECTIONS.load(name)) for name in names())
 
 
@@ -156,6 +158,30 @@ def test_notes_gaps_and_failures_are_all_shown():
     assert "2 ranks: rank 1 on node0 was ended by SIGKILL" in items
     assert any("shared one machine" in item for item in items)
     assert any(notice.bad for notice in parts(block, Notice))
+
+
+def test_what_was_recorded_over_time_is_drawn_and_nothing_else():
+    """One unit for a whole axis, and one time axis for all charts."""
+    series = [
+        {"name": "step", "unit": "s", "times_s": [0.1, 0.2], "values": [0.1, 0.2]},
+        {"name": "memory", "unit": "bytes", "times_s": [-1.0, 4.0], "values": [2e9, None]},
+    ]
+    block = blocks(report([metrics(1)], usage=series))["usage"]
+    drawn = {chart.slug: chart for chart in parts(block, Chart)}
+    assert list(drawn) == ["step-time", "memory"]
+    assert [row["value"] for row in rows(drawn["step-time"])[0]] == [100.0, 200.0]
+    assert [row["value"] for row in rows(drawn["memory"])[0]] == [2.0]
+    assert all('"domain": [-1.0, 4.0]' in json.dumps(chart.spec) for chart in drawn.values())
+    assert "usage" not in blocks(three())
+
+
+def test_operators_of_a_profiler_window_are_listed_per_step():
+    conv = {"name": HOSTILE, "kind": "operator", "calls": 6, "self_s": 0.012}
+    summary = {"rank": 0, "first_step": 5, "steps": 3, "total_s": {"operator": 0.024}, "operators": [conv]}
+    block = blocks(report([metrics(1)], operators=summary))["operators"]
+    (table,) = parts(block, Table)
+    assert table.rows[0][1:] == ("2", "4 ms", "50.0 %")
+    assert "operators" not in blocks(three())
 
 
 # --- throughput ------------------------------------------------------------------------------------------------

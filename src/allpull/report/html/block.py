@@ -145,7 +145,7 @@ class Chart:
 
     ``slug`` names files and elements and is fixed by the section ([a-z-]); ``caption`` says how to read it;
     ``key_characters`` is the length of the longest legend entry, ``axis_characters`` that of the labels at
-    the left, so that a legend can be wrapped to fit a phone.
+    the left, so that a legend can be wrapped to fit a phone. A ``zoomable`` one has a button that undoes zooming.
     """
 
     kind: ClassVar[str] = "chart"
@@ -155,6 +155,7 @@ class Chart:
     height_px: int
     key_characters: int = 0
     axis_characters: int = 5
+    zoomable: bool = False
     spec: Mapping[str, Any] = field(repr=False)
 
 

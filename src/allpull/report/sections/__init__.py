@@ -24,6 +24,8 @@ SECTIONS = Table(
         "timeline": "allpull.report.sections.timeline:block",
         "lateness": "allpull.report.sections.lateness:block",
         "steps": "allpull.report.sections.steps:block",
+        "usage": "allpull.report.sections.usage:block",
+        "operators": "allpull.report.sections.operators:block",
         "learning": "allpull.report.sections.learning:block",
         "programs": "allpull.report.sections.programs:block",
         "environment": "allpull.report.sections.environment:block",
