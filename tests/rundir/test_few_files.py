@@ -12,7 +12,8 @@ import pytest
 from allpull.observe.hook_install import install_hook
 from allpull.rundir import layout
 from allpull.rundir.read.processes import boot_id
-from allpull.rundir.run_record import read_record, seal
+from allpull.rundir.run_record import read_record
+from allpull.rundir.tidy import tidy
 
 KEPT = Path(__file__).parents[1] / "runs/v1.5"
 
@@ -31,14 +32,14 @@ def run(tmp_path: Path) -> Path:
 
 
 def test_a_completed_run_keeps_neither_hook_nor_live_files_nor_empty_logs(run):
-    seal(run, read_record(run))
+    tidy(run, read_record(run))
     assert not (run / layout.HOOK).exists()
     assert not (run / layout.LIVE).exists()
     assert [log.name for log in (run / layout.LOGS).glob("*.log")] == ["full.log"]
 
 
 def test_a_failed_run_keeps_what_its_ranks_did_last(run):
-    seal(run, read_record(run).model_copy(update={"status": "failed"}))
+    tidy(run, read_record(run).model_copy(update={"status": "failed"}))
     assert not (run / layout.HOOK).exists()
     assert (run / layout.live_file(0)).exists()
 
@@ -48,7 +49,7 @@ def test_a_rank_that_outlives_its_job_keeps_the_hook_that_it_may_import_from(run
     first, _, others = steps.read_text().partition("\n")
     header = {**json.loads(first), "pid": os.getpid(), "boot_id": boot_id()}
     steps.write_text(json.dumps(header) + "\n" + others)
-    seal(run, read_record(run))
+    tidy(run, read_record(run))
     assert (run / layout.HOOK / "sitecustomize.py").exists()
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 from allpull.errors import RunDirError
 from allpull.rundir import layout, redact, safe_open
 from allpull.rundir.job_file import JobFile
-from allpull.rundir.read.headers import rank_headers
-from allpull.rundir.read.processes import boot_id, is_alive
 from allpull.rundir.write import SCRATCH, whole_file, whole_json
 from allpull.schema.run import RunRecord
 
@@ -90,10 +87,7 @@ def redacted_tree(tree: dict[str, Any]) -> tuple[dict[str, Any], int]:
 
 
 def seal(directory: Path, record: RunRecord) -> None:
-    """Remove what only the running job needed: its secrets, unfinished checkpoints, and most of its files.
-
-    Those are the start-up hook (80 files), unless a rank still runs here and may import from it, and of a job that
-    completed what its ranks did last, and empty logs. On a cluster, files are as scarce as bytes.
+    """Remove what only the running job needed: its secrets, and checkpoints that were never finished.
 
     Raises:
         RunDirError: the job file cannot be read.
@@ -113,11 +107,3 @@ def seal(directory: Path, record: RunRecord) -> None:
         unfinished.unlink(missing_ok=True)
     if (root / layout.SCRIPT).exists():
         write_script(root, safe_open.read_whole(root, layout.SCRIPT, MAX_BYTES).decode("utf-8", "replace"))
-    here = boot_id()
-    if not any(rank.pid and rank.boot_id == here and is_alive(rank.pid) for rank in rank_headers(root)):
-        shutil.rmtree(root / layout.HOOK, ignore_errors=True)
-        if record.status == "completed":
-            shutil.rmtree(root / layout.LIVE, ignore_errors=True)
-            for log in (root / layout.LOGS).glob(f"*{layout.LOG_ENDING}"):
-                if log.lstat().st_size == 0:
-                    log.unlink(missing_ok=True)
