@@ -104,6 +104,21 @@ def test_a_busy_machine_and_a_short_run_are_caveats():
     assert any(line.startswith("The run is short (") for line in busy)
 
 
+def test_other_programs_are_counted_during_the_run_where_they_are():
+    """A demo that raised the load average itself is not warned of its own load; a single rank is warned, too."""
+    host = HostRecord.model_validate(
+        {"schema": tag("host"), "host": "a", "os": "", "kernel": "", "cpu": {"architecture": "", "usable": 4}}
+        | {"fingerprint": "", "load_1min": 3.0}
+    )
+    for ranks in (1, 2):
+        show = table([metrics(ranks, 5000, {"forward": 10.0})], [{}])
+        alone = detail(show.runs[0]).model_copy(update={"hosts": [host], "other_cpu_share": 0.03})
+        assert not any("busy" in line for line in (*caveats(show, [alone]), *sentences(show, [alone])))
+        beside = alone.model_copy(update={"other_cpu_share": 0.6})
+        for lines in (caveats(show, [beside]), sentences(show, [beside])):
+            assert sum("other programs kept 60 % of its CPUs busy" in line for line in lines) == 1
+
+
 def test_the_largest_run_is_spoken_of_first():
     runs = [metrics(ranks, 5000 * ranks**0.9, {"forward": 10.0 * ranks**0.1}) for ranks in (1, 2, 8, 4)]
     assert said(*runs)[0].startswith("8 ranks train")

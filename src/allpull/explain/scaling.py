@@ -12,7 +12,8 @@ from allpull.units import percent, show_count, show_spread, show_time
 
 MIN_SHARE = 0.02  # of a step: a smaller loss is not worth a sentence, and is often noise
 SHORT_S = 10.0  # of steady steps: less shows one moment of a machine
-BUSY = 0.5  # of the CPUs: ranks that share theirs with other programs wait
+BUSY = 0.5  # of the CPUs, by the load average before the job, which a job that has just ended raises too
+OTHERS = 0.2  # of the CPUs, counted during the job: what the system itself does takes a few percent
 MEANING = {
     "input": "waiting for data",
     "copy": "copying to the device",
@@ -153,7 +154,7 @@ def _machine(runs: Sequence[RunMetrics], details: Sequence[RunDetail]) -> list[s
         if run.hosts == 1 and run.ranks > 1 and detail.hosts and not detail.hosts[0].gpus
     ]
     if not crowded:
-        return []
+        return _busy(max(zip(runs, details, strict=True), key=lambda pair: pair[0].ranks)[1]) if details else []
     run, detail = max(crowded, key=lambda pair: pair[0].ranks)
     cpus = detail.hosts[0].cpu.usable or detail.hosts[0].cpu.logical
     threads = detail.threads_per_rank or 1
@@ -165,7 +166,11 @@ def _machine(runs: Sequence[RunMetrics], details: Sequence[RunDetail]) -> list[s
 
 
 def _busy(detail: RunDetail) -> list[str]:
-    """That a machine of the ranks had other work when the run began."""
+    """That a machine of the ranks had other work: as counted during the run, else by its load when the run began."""
+    share = detail.other_cpu_share
+    if share is not None:
+        kept_busy = f"other programs kept {percent(share)} of its CPUs busy, and slowed these ranks down"
+        return [f"The machine was busy: {kept_busy}."] if share > OTHERS else []
     for host in detail.hosts:
         cpus = host.cpu.usable or host.cpu.logical
         if cpus is not None and host.load_1min is not None and host.load_1min > BUSY * cpus:

@@ -243,6 +243,25 @@ class UsageSeries(Record):
     values: list[float | None]
 
 
+class Operator(Record):
+    """One operator or kernel in a profiler window."""
+
+    name: str
+    kind: Literal["operator", "kernel"]
+    calls: int = Field(ge=0)
+    self_s: float = Field(description="without the operators that it calls")
+
+
+class OperatorSummary(Record):
+    """The operators and kernels with most self time in a profiler window of one rank."""
+
+    rank: int
+    first_step: int
+    steps: int = Field(ge=1)
+    total_s: dict[str, float] = Field(description="kind → self time of all of that kind, not only of those listed")
+    operators: list[Operator] = Field(description="by kind, the largest first")
+
+
 class RunDetail(Record):
     """What a report shows about one run beyond its metrics."""
 
@@ -258,6 +277,11 @@ class RunDetail(Record):
     step_times_s: list[float] = Field(description="steady step times, thinned evenly to at most 2,000")
     curves: list[Curve]
     exit: Exit | None
+    other_cpu_share: float | None = Field(
+        None,
+        ge=0,
+        description="share of the CPUs of the busiest host that other programs kept busy in the steady steps",
+    )
     linked_files: list[str] = Field(
         default_factory=list, description="paths in the run directory of files that other tools open, such as traces"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,6 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from allpull.analyse.coverage import recording_overhead
+from allpull.analyse.host_load import other_cpus
 from allpull.analyse.io import steady_rates
 from allpull.analyse.steps.grid import Floats, of_steps
 from allpull.rundir.read.run import RunData
@@ -117,7 +118,6 @@ def machine_of(run: RunData, steps: NDArray[np.int64]) -> Machine:
     vectors = [set(of.cpu.vector) for of in run.hosts]
     trained = _trained(run)
     compiled = trained.get("compile")
-    cpu_s = _rates(inside, "cpu_ns", ranks)
     return Machine(
         hosts=hosts,
         is_rehearsal=run.record.kind == "rehearse",
@@ -133,8 +133,8 @@ def machine_of(run: RunData, steps: NDArray[np.int64]) -> Machine:
         torch_vector=run.record.versions.get("torch_cpu") or run.record.environment.get("ATEN_CPU_CAPABILITY"),
         cpus={name: count for name, count in cpus.items() if np.isfinite(count)} or None,
         queued_s=_rates(inside, "queued_ns", ranks),
-        cpu_s=cpu_s,
-        other_cpu_s={} if cpu_s is None else _other_cpu_s(run, _of_hosts(spans, hosts), cpu_s, hosts),
+        cpu_s=_rates(inside, "cpu_ns", ranks),
+        other_cpu_s=other_cpus(run, _of_hosts(spans, hosts)),
         started=_most(inside, "processes"),
         connections=_connections(run.links, _of_hosts(spans, hosts)),
         round_trip_s=_round_trip_s(run.pings),
@@ -142,26 +142,6 @@ def machine_of(run: RunData, steps: NDArray[np.int64]) -> Machine:
         storage_read_bytes_per_s=reading.storage_read_bytes_per_s,
         recording_share=recording_overhead(of_steps(run.steps, steps)).share,
     )
-
-
-def _other_cpu_s(
-    run: RunData, spans: Mapping[str, tuple[int, int]], cpu_s: Floats, hosts: Sequence[str]
-) -> dict[str, float]:
-    """Host → CPUs that are busy within its span beyond those of its ranks, ``cpu_s`` (ranks,).
-
-    Hosts whose ranks may not use all CPUs are left out: what keeps the other CPUs busy delays nobody.
-    """
-    partly = {one.host for one in run.hosts if one.cpu.quota or one.cpu.usable != one.cpu.logical}
-    other = {}
-    for host, (begin_ns, end_ns) in spans.items():
-        inside = run.cpus.filter(pl.col("host") == host, pl.col("t_ns").is_between(begin_ns, end_ns)).drop_nulls()
-        if host in partly or inside.height < 2:
-            continue
-        first, *_, last = inside.select("t_ns", "cpu_ns").sort("t_ns").rows()
-        busy = (last[1] - first[1]) / max(1, last[0] - first[0])
-        own = sum(float(cpu_s[rank]) for rank, name in enumerate(hosts) if name == host)
-        other[host] = max(0.0, busy - own)
-    return other
 
 
 def _most_shapes(counts: tuple[InputShapes, ...]) -> int:

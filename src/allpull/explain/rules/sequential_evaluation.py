@@ -8,7 +8,8 @@ How it is found
     By evaluation that some ranks record in a step and others do not.
 
 What it costs
-    The replay without it. The evidence also gives the gain if all ranks share it evenly.
+    At most what the replay without it saves, as a separate job would; surely what is saved if all ranks share it
+    evenly, which the evidence gives, too.
 
 What to do
     Give every rank its part of the test set, and sum the scores: `DistributedSampler(test_set, shuffle=False)` and one
@@ -52,6 +53,7 @@ def find(facts: Facts) -> list[Candidate]:
     subject = (
         f"Rank {ranks[0]} evaluates" if len(ranks) == 1 else f"{len(ranks)} of {facts.window.ranks} ranks evaluate"
     )
+    without = partial(without_sequential, phases=(PHASE,))
     on_all = prefixed(
         "evaluate on all ranks: ", option_or(facts.start, "train.evaluation", "parallel", EVALUATE_ON_ALL)
     )
@@ -67,7 +69,8 @@ def find(facts: Facts) -> list[Candidate]:
                 count("evaluations", times, facts.span),
                 seconds("gain per step if all ranks share it evenly", shared_s, f"a replay of {facts.span}"),
             ),
-            without=partial(without_sequential, phases=(PHASE,)),
+            without=without,
+            bounds=(evaluation_spread, without),
             ranks=ranks,
         )
     ]
