@@ -121,10 +121,13 @@ def test_no_run_at_all_and_no_run_there(run_cli, tmp_path):
     refused(run_cli("explain", str(tmp_path)), "run.json")
 
 
-def test_a_folder_of_several_runs_names_one_of_them(run_cli, tmp_path):
+def test_of_a_folder_of_several_runs_it_takes_the_newest_as_watch_does_and_names_it(run_cli, tmp_path):
     for name in ("one", "two"):
         shutil.copytree(RUNS / "v1.1", tmp_path / name)
-    refused(run_cli("explain", str(tmp_path)), "2 runs", "and one is needed here", "two")
+    for verb in (("explain",), ("watch", "--once")):
+        done = run_cli(*verb, str(tmp_path))
+        assert done.returncode == 0
+        assert "two" in done.stderr.splitlines()[0]
     shutil.rmtree(tmp_path / "two")
     assert run_cli("explain", str(tmp_path)).returncode == 0
 

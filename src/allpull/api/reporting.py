@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from allpull.analyse.aligned import AlignedRun
+from allpull.analyse.operators import operator_summary
 from allpull.analyse.programs import by_program, has_steps, program, titles
 from allpull.analyse.run import detail, metrics
 from allpull.analyse.scaling import in_order, scaling_table
@@ -41,7 +42,7 @@ def with_explanation(runs: Sequence[AlignedRun]) -> ScalingReport:
     programs, without_steps = _split(runs)
     result, of_program = _report(programs, without_steps), programs[0]
     largest = max(of_program, key=lambda run: run.data.record.ranks)
-    result = result.model_copy(update={"usage": usage(largest)})
+    result = result.model_copy(update={"usage": usage(largest), "operators": operator_summary(largest.data)})
     made = explain(largest, [run for run in of_program if run.data.record.ranks < largest.data.record.ranks])
     if made.window is None:
         return result

@@ -120,7 +120,9 @@ def _facts(report: ScalingReport) -> str:
     runs = report.show.runs
     days = sorted({detail.created_utc[:10] for detail in report.details})
     when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
-    return " · ".join([counted(len(runs), "run"), f"on {rank_counts(runs)}", when])
+    others = sum(len(one.show.runs) for one in report.others)
+    apart = f"{counted(others, 'run')} of {counted(len(report.others), 'other program')} below" if others else ""
+    return " · ".join(part for part in (counted(len(runs), "run"), f"on {rank_counts(runs)}", when, apart) if part)
 
 
 def _pictures(sections: Mapping[str, Block]) -> dict[str, Picture]:

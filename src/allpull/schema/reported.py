@@ -6,7 +6,7 @@ from pydantic import Field
 
 from allpull.schema.base import Record
 from allpull.schema.explained import ExplainDetail
-from allpull.schema.results import RunDetail, ShowResult, UsageSeries
+from allpull.schema.results import OperatorSummary, RunDetail, ShowResult, UsageSeries
 
 
 class ProgramTable(Record):
@@ -32,6 +32,7 @@ class ScalingReport(ProgramTable):
     usage: list[UsageSeries] = Field(
         default_factory=list, description="of the run with the most ranks: step time, CPU, memory, network and so on"
     )
+    operators: OperatorSummary | None = Field(None, description="of the run with the most ranks; None: no window")
     without_steps: list[RunDetail] = Field(
         default_factory=list, description="probes and jobs that made no step, beside runs that did"
     )

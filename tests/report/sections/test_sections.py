@@ -69,9 +69,10 @@ def test_sections_come_in_reading_order_and_each_loads():
         "lateness",
         "steps",
         "usage",
+        "operators",
         "learning",
     ]
-    assert names()[:14] == [*first, "programs", "environment", "method"]
+    assert names()[:15] == [*first, "programs", "environment", "method"]
     assert all(callable(SECTIONS.load(name)) for name in names())
 
 
@@ -172,6 +173,15 @@ def test_what_was_recorded_over_time_is_drawn_and_nothing_else():
     assert [row["value"] for row in rows(drawn["memory"])[0]] == [2.0]
     assert all('"domain": [-1.0, 4.0]' in json.dumps(chart.spec) for chart in drawn.values())
     assert "usage" not in blocks(three())
+
+
+def test_operators_of_a_profiler_window_are_listed_per_step():
+    conv = {"name": HOSTILE, "kind": "operator", "calls": 6, "self_s": 0.012}
+    summary = {"rank": 0, "first_step": 5, "steps": 3, "total_s": {"operator": 0.024}, "operators": [conv]}
+    block = blocks(report([metrics(1)], operators=summary))["operators"]
+    (table,) = parts(block, Table)
+    assert table.rows[0][1:] == ("2", "4 ms", "50.0 %")
+    assert "operators" not in blocks(three())
 
 
 # --- throughput ------------------------------------------------------------------------------------------------

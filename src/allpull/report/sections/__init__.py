@@ -25,6 +25,7 @@ SECTIONS = Table(
         "lateness": "allpull.report.sections.lateness:block",
         "steps": "allpull.report.sections.steps:block",
         "usage": "allpull.report.sections.usage:block",
+        "operators": "allpull.report.sections.operators:block",
         "learning": "allpull.report.sections.learning:block",
         "programs": "allpull.report.sections.programs:block",
         "environment": "allpull.report.sections.environment:block",

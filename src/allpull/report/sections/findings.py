@@ -28,7 +28,7 @@ def block(report: ScalingReport) -> Block | None:
         parts.append(Text(text=f"{len(result.findings) - MOST_CARDS} more in `allpull explain`.", quiet=True))
     if result.notes:
         parts.append(Points(items=result.notes))
-    return Block(title=TITLE, lead=_lead(result, priced), parts=parts)
+    return Block(title=TITLE if priced else "What to change", lead=_lead(result, priced), parts=parts)
 
 
 def _lead(result: ExplainResult, priced: list[Finding]) -> str:

@@ -20,6 +20,7 @@ from allpull.units import counted, show_time
 TITLE = "Who is late, and when"
 ROW_PX, FRAME_PX, MOST_PX = 18, 80, 620
 TABLE_RANKS = 16
+MOST_LABELS = 24  # of ranks: more would overlap
 FEW_STEPS = 8  # labels of steps that a phone has room for
 EDGE = 0.05  # of the steps: a label this close would extend beyond the end of the axis
 MOST_CELLS = 4000  # of the map: its picture and its data take 150 bytes each
@@ -74,13 +75,14 @@ def _chart(lateness: LatenessMap) -> Chart:
         for step, row in zip(steps, (lateness.late_s[place] for place in drawn), strict=True)
         for rank, late in zip(lateness.ranks, row, strict=True)
     ]
+    ranks = [lateness.ranks[place] for place in evenly(len(lateness.ranks), MOST_LABELS)]
     colours = alt.Scale(scheme="oranges", domain=[0, max(highest, CALM_S) * factor])
     chart = (
         alt.Chart(data(rows))
         .mark_rect(stroke=None)
         .encode(
             x=alt.X("step:O", title="Step", axis=alt.Axis(values=labelled(steps), labelAngle=0)),
-            y=alt.Y("rank:O", title="Rank"),
+            y=alt.Y("rank:O", title="Rank", axis=alt.Axis(values=ranks)),
             color=alt.Color("late:Q", scale=colours, legend=alt.Legend(title=f"Late ({unit})", gradientLength=180)),
             tooltip=[
                 alt.Tooltip("rank:O", title="rank"),

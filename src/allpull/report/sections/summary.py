@@ -40,7 +40,9 @@ def block(report: ScalingReport) -> Block:
 
 def remaining_sentences(report: ScalingReport) -> list[str]:
     """The sentences of ``report`` that its first screen does not show."""
-    return [line for line in report.words if line != _lead(report) and line not in report.caveats]
+    runs = report.show.runs
+    is_said = len(runs) == 1 and runs[0].throughput is not None  # by the headline and the tiles
+    return [line for line in report.words[is_said:] if line != _lead(report) and line not in report.caveats]
 
 
 def _lead(report: ScalingReport) -> str:

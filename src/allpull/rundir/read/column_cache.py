@@ -38,8 +38,10 @@ FORMAT = 2
 MIN_BYTES = 8 << 20  # of step records; fewer are parsed as fast as the cache is opened
 SETTLED_NS = 2_000_000_000  # a file that changed later than this before it was read may change again unnoticed
 MAX_INDEX_BYTES = 1 << 28
+MAX_OFFSET = 1 << 62  # of a byte of the cache: further than any file system has
 MAGIC = b"allpull columns\n"
-LENGTH_BYTES = 8  # of a length or checksum
+NUMBER_BYTES = 8  # of each number after it: where the index is, how long, and its checksum
+HEAD_BYTES = len(MAGIC) + 3 * NUMBER_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,8 +120,7 @@ def load(of: Sources) -> Columns | None:
             index = _index(file)
             if index is None or not _matches(index, of):
                 return None
-            start = file.tell()
-            frames = {name: _frame(file, start, index.tables[name], name) for name in _SCHEMAS}
+            frames = {name: _frame(file, index.tables[name], name) for name in _SCHEMAS}
     except (OSError, ValueError, KeyError, pl.exceptions.PolarsError, pl.exceptions.PanicException):
         return None
     if frames["steps"].height != sum(entry.records for entry in index.steps):
@@ -165,17 +166,7 @@ def store(of: Sources, columns: Columns) -> None:
 
 def _write(of: Sources, columns: Columns, path: str) -> None:
     frames = {**{name: getattr(columns.tables, name) for name in steps.SCHEMAS}, **columns.samples}
-    tables: dict[str, dict[str, int]] = {}
-    blobs: list[memoryview] = []
-    offset = 0
-    for name, frame in frames.items():
-        buffer = io.BytesIO()
-        frame.write_ipc(buffer, compression="lz4")
-        blob = buffer.getbuffer()
-        tables[name] = {"offset": offset, "size": len(blob), "checksum": zlib.crc32(blob)}
-        blobs.append(blob)
-        offset += len(blob)
-    index = {
+    index: dict[str, Any] = {
         "made_by": _MADE_BY,
         "ranks": of.ranks,
         "sources": of.identities,
@@ -192,23 +183,33 @@ def _write(of: Sources, columns: Columns, path: str) -> None:
         "counters": [
             {"header": file.header.model_dump(by_alias=True), "cut_off": file.cut_off} for file in columns.hosts
         ],
-        "tables": tables,
+        "tables": {},
     }
-    text = to_json(index)
     with replaced_file(path) as file:
-        file.write(MAGIC)
-        file.write(b"".join(number.to_bytes(LENGTH_BYTES, "little") for number in (len(text), zlib.crc32(text))))
-        file.write(text)
-        for blob in blobs:
+        file.seek(HEAD_BYTES)
+        for name, frame in frames.items():  # one at a time: together they would take as much memory as half the columns
+            buffer = io.BytesIO()
+            frame.write_ipc(buffer, compression="lz4")
+            blob = buffer.getbuffer()
+            index["tables"][name] = {"offset": file.tell(), "size": len(blob), "checksum": zlib.crc32(blob)}
             file.write(blob)
+        text = to_json(index)
+        head = (file.tell(), len(text), zlib.crc32(text))
+        file.write(text)
+        file.seek(0)
+        file.write(MAGIC + b"".join(number.to_bytes(NUMBER_BYTES, "little") for number in head))
 
 
 def _index(file: BinaryIO) -> _Index | None:
-    head = file.read(len(MAGIC) + 2 * LENGTH_BYTES)
-    numbers = head[len(MAGIC) :]
-    length, checksum = (int.from_bytes(part, "little") for part in (numbers[:LENGTH_BYTES], numbers[LENGTH_BYTES:]))
-    if not head.startswith(MAGIC) or length > MAX_INDEX_BYTES:
+    head = file.read(HEAD_BYTES)
+    if len(head) < HEAD_BYTES or not head.startswith(MAGIC):
         return None
+    offset, length, checksum = (
+        int.from_bytes(head[at : at + NUMBER_BYTES], "little") for at in range(len(MAGIC), HEAD_BYTES, NUMBER_BYTES)
+    )
+    if length > MAX_INDEX_BYTES or offset >= MAX_OFFSET:
+        return None
+    file.seek(offset)
     text = file.read(length)
     if len(text) != length or zlib.crc32(text) != checksum:
         return None
@@ -226,9 +227,9 @@ def _matches(index: _Index, of: Sources) -> bool:
     return index.ranks == of.ranks and recorded == of.identities
 
 
-def _frame(file: BinaryIO, start: int, table: _Table, name: str) -> pl.DataFrame:
+def _frame(file: BinaryIO, table: _Table, name: str) -> pl.DataFrame:
     """Raises ValueError where the table is damaged or has other columns."""
-    file.seek(start + table.offset)
+    file.seek(table.offset)
     blob = file.read(table.size)
     if len(blob) != table.size or zlib.crc32(blob) != table.checksum:
         raise ValueError(f"{name} is damaged")

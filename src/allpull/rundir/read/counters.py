@@ -6,6 +6,7 @@ A sample of counters describes several kinds of things, so a counters file becom
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -103,7 +104,7 @@ SCHEMAS = {**{name: schema for name, (_, _, schema) in _TABLES.items()}, "pings"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountersFile:
-    """The counters of one host; ``tables`` have the columns of ``SCHEMAS``."""
+    """The counters of one host; ``tables`` have the columns of ``SCHEMAS``, and an empty one may be absent."""
 
     header: CountersHeader
     tables: dict[str, pl.DataFrame]
@@ -133,7 +134,7 @@ def together(files: Iterable[CountersFile]) -> dict[str, pl.DataFrame]:
     """The tables of ``files``, one after the other."""
     tables = [file.tables for file in files]
     empty = {name: pl.DataFrame(schema=schema) for name, schema in SCHEMAS.items()}
-    return {name: pl.concat([none, *(one[name] for one in tables)]) for name, none in empty.items()}
+    return {name: pl.concat([none, *(one[name] for one in tables if name in one)]) for name, none in empty.items()}
 
 
 def _columns(lines: Lines[CountersHeader], ranks: int) -> dict[str, pl.DataFrame] | None:
@@ -146,7 +147,8 @@ def _columns(lines: Lines[CountersHeader], ranks: int) -> dict[str, pl.DataFrame
         return None
     if any(later["t_ns"] < earlier["t_ns"] for earlier, later in pairwise(samples)):
         return None
-    tables = {name: _table(samples, name, lines.header.host, ranks) for name in _TABLES}
+    held = [name for name in _TABLES if any(name in sample for sample in samples)]
+    tables = {name: _table(samples, name, lines.header.host, ranks) for name in held}
     tables["pings"] = _pings(samples, lines.header.host)
     tables["cpus"] = _cpus(samples, lines.header.host)
     known = {name: table for name, table in tables.items() if table is not None}
@@ -192,9 +194,10 @@ def _pings(samples: list[dict[str, Any]], host: str) -> pl.DataFrame | None:
     columns = {name: [ping[place] for ping in pings] for place, name in enumerate(moments)}
     if not all(_is_sound(_MOMENT, column) for column in columns.values()):
         return None
-    table = _frame({"host": [host] * len(pings), "against": against, **columns}, PINGS_SCHEMA)
-    possible = (pl.col("back_ns") >= pl.col("sent_ns")) & (pl.col("answered_ns") >= pl.col("received_ns"))
-    return table if table.select(possible.all()).item() else None
+    sent, received, answered, back = (columns[name] for name in ("sent_ns", "received_ns", "answered_ns", "back_ns"))
+    if any(map(operator.lt, back, sent)) or any(map(operator.lt, answered, received)):
+        return None
+    return _frame({"host": [host] * len(pings), "against": against, **columns}, PINGS_SCHEMA)
 
 
 def _cpus(samples: list[dict[str, Any]], host: str) -> pl.DataFrame:
