@@ -20,6 +20,7 @@ from allpull.launch.running import Running
 from allpull.rundir import layout
 from allpull.rundir.read.headers import USER_STARTED, rank_files, with_recorded_ranks
 from allpull.rundir.run_record import seal, write_record, write_script
+from allpull.rundir.tidy import tidy
 from allpull.schema.run import Exit, RunRecord, Status
 
 LOOK_EVERY_S = 0.2
@@ -149,6 +150,7 @@ class _Runs:
         try:
             if record.exit is not None:
                 seal(run.directory, record)
+                tidy(run.directory, record)
             write_record(run.directory, record)
         except (OSError, RunDirError) as error:
             if run.program is None:
