@@ -50,6 +50,11 @@ MEASUREMENTS = (
         script="replay_speed.py",
         about="playing 1,024 ranks x 1,000 steps x 8 buckets again, and their efficiency tree (half a minute)",
     ),
+    Measurement(
+        name="checksum_cost",
+        script="checksum_cost.py",
+        about="what comparing each record of a pack with its checksum costs the first epoch (two minutes)",
+    ),
     Measurement(name="read_rate", script="read_rate.py", about="reading 1,000,000 step records (a minute)"),
     Measurement(
         name="scale",
