@@ -127,6 +127,11 @@ MEASUREMENTS = (
         about="false alarms of `allpull compare` on identical runs, and a planted slow-down (ten minutes)",
     ),
     Measurement(
+        name="kill_trials",
+        script="kill_trials.py",
+        about="random signals to train, run and pack, and damaged checkpoints (two hours; 100 trials of each verb)",
+    ),
+    Measurement(
         name="fuzz_importers",
         script="fuzz_importers.py",
         about="the importers under coverage-guided mutation (an hour; pip install atheris)",
