@@ -2,8 +2,9 @@
 
     python benchmarks/kill_trials.py [--trials N] [--checkpoints N] [--seed N] [--output FILE]
 
-Each of the ``--trials`` of a verb (``train``, ``run``, ``pack``) starts it, waits for a random time, and sends SIGKILL,
-SIGTERM or SIGINT to one of its processes at random: allpull itself, the agent, a rank, the sidecar or a worker. Then
+Each of the ``--trials`` of a verb (``train``, ``run``, ``pack``) starts it, waits for a random time, three of four
+trainings until their first checkpoint and then for a random time, and sends SIGKILL, SIGTERM or SIGINT to one of its
+processes at random: allpull itself, the agent, a rank, the sidecar or a worker. Then
 must hold: all its processes end; its private folder in the temporary directory is gone (not after SIGKILL of allpull
 before the agent ran); the run can be read, or says that there is none; a training that is resumed ends with the same
 weights, bit for bit, and a pack that is continued has the same bytes as without the signal. Of a checkpoint, flipped,
@@ -41,6 +42,8 @@ from stored import keep
 
 ALLPULL = [sys.executable, "-m", "allpull"]
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+EARLY = 0.25  # of the trainings are disturbed at any time, the others once there is a checkpoint
+STEPPING_S = 3.0  # about as long as the remaining steps of ``training`` take
 END_S = 120.0  # for processes whose allpull is gone, on a busy machine
 PROGRAM = """
 import torch, torch.distributed as dist
@@ -124,10 +127,17 @@ def undisturbed_training(out: Path) -> tuple[dict[str, torch.Tensor], Path, floa
     return read(last).model, last, time.monotonic() - begun_s
 
 
-def disturbed(command: list[str], wait_s: float, done: Trials, rng: random.Random) -> tuple[str, int]:
-    """Start ``command``, and after ``wait_s`` signal one of its processes; what was done, and allpull's exit code."""
+def disturbed(
+    command: list[str], wait_s: float, done: Trials, rng: random.Random, ready: Callable[[], bool] = lambda: True
+) -> tuple[str, int]:
+    """Start ``command``, and ``wait_s`` after it is ``ready`` signal one of its processes.
+
+    Returns what was done, and allpull's exit code.
+    """
     number = rng.choice(SIGNALS)
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        while not ready() and process.poll() is None:
+            time.sleep(0.05)
         time.sleep(wait_s)
         ours = psutil.Process(process.pid)
         family = [ours, *ours.children(recursive=True)] if process.poll() is None else []
@@ -182,7 +192,14 @@ def train_trial(
     place: Path, done: Trials, rng: random.Random, weights: dict[str, torch.Tensor], whole_s: float
 ) -> None:
     """Disturb a training, resume it, and compare its weights."""
-    what, code = disturbed(training(place), rng.uniform(0.1, whole_s), done, rng)
+    begins = rng.random() < EARLY
+    what, code = disturbed(
+        training(place),
+        rng.uniform(0.1, whole_s) if begins else rng.uniform(0, STEPPING_S),
+        done,
+        rng,
+        lambda: begins or any(place.glob(f"*/{layout.CHECKPOINTS}/{layout.CHECKPOINT_NAMES}")),
+    )
     run = readable(place, what, done)
     if run is None:
         return
